@@ -1,0 +1,19 @@
+"""Exit codes of the training program: what a job's failure policy can act upon.
+
+They follow sysexits.h where it has a fitting code. Anything else (1, or 128 and a signal) is an
+ordinary failure: the gang is restarted and resumes from its last checkpoint.
+"""
+
+from typing import Final
+
+DONE: Final = 0
+"""The run is complete and its export is there, also when it was complete before."""
+
+BAD_INPUT: Final = 64
+"""Configuration, data or environment are wrong: starting again cannot help (EX_USAGE)."""
+
+INTERRUPTED: Final = 75
+"""SIGTERM arrived, the state is saved: start again to continue (EX_TEMPFAIL)."""
+
+HUNG: Final = 76
+"""Reserved: no step was seen for too long (EX_PROTOCOL)."""

@@ -1,0 +1,91 @@
+"""Tools that the user has already, in exactly the pinned version."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+from devcluster.toolchain import files
+from devcluster.toolchain.pins import Program
+
+ASK_SECONDS = 20
+
+
+def find(programs: Iterable[Program], cache: Path, memory: Path) -> dict[str, Path]:
+    """Executables of the programs that are installed as pinned, by name.
+
+    What lies in `cache` is not the user's and is passed over. A tool's answer is remembered in the
+    file `memory` until the tool changes, since some take half a second to say their version.
+    """
+    programs = list(programs)
+    answers = files.read_json(memory)
+    known = len(answers)
+    found: dict[str, Path] = {}
+    for program in programs:
+        if program.plugin:
+            file = _plugin(program.plugin, program.name, cache)
+        elif program.ask:
+            file = _on_path(program, cache, answers)
+        else:
+            continue
+        if file:
+            found[program.name] = file
+    if len(answers) > known:
+        files.write(memory, json.dumps(answers, indent=1))
+    return found | _companions(programs, found)
+
+
+def search_path(cache: Path) -> str:
+    """PATH less the folders in `cache`."""
+    folders = [f for f in os.environ.get("PATH", "").split(os.pathsep) if f]
+    return os.pathsep.join(f for f in folders if not Path(f).resolve().is_relative_to(cache))
+
+
+def _on_path(program: Program, cache: Path, answers: dict[str, bool]) -> Path | None:
+    found = shutil.which(program.name, path=search_path(cache))
+    if found is None:
+        return None
+    facts = Path(found).stat()
+    key = f"{found} {facts.st_size} {facts.st_mtime_ns} {program.answer}"
+    if key not in answers:
+        answers[key] = _prints_its_pin(found, program)
+    return Path(found) if answers[key] else None
+
+
+def _prints_its_pin(executable: str, program: Program) -> bool:
+    try:
+        answer = subprocess.run(
+            [executable, *program.ask],
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            errors="replace",
+            timeout=ASK_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    version = re.escape(program.answer or "")
+    said = answer.stdout + answer.stderr
+    return re.search(rf"(?<![\w.]){version}(?![\w.+-])", said) is not None
+
+
+def _plugin(plugin: str, name: str, cache: Path) -> Path | None:
+    home = Path(os.environ.get("PULUMI_HOME") or "~/.pulumi").expanduser()
+    file = home / "plugins" / plugin / name
+    if file.resolve().is_relative_to(cache) or not os.access(file, os.X_OK):
+        return None
+    return file
+
+
+def _companions(programs: Iterable[Program], found: dict[str, Path]) -> dict[str, Path]:
+    """Programs without a version of their own: all of them from their leader's folder, or none."""
+    companions: dict[str, Path] = {}
+    for name, leader in found.items():
+        folder = leader.resolve().parent
+        beside = {p.name: folder / p.name for p in programs if p.beside == name}
+        if all(os.access(file, os.X_OK) for file in beside.values()):
+            companions |= beside
+    return companions

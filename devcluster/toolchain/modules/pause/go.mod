@@ -1,0 +1,3 @@
+module gpu-platform.dev/toolchain/pause
+
+go 1.26

@@ -26,6 +26,12 @@ FITTING_DATASETS: Final[dict[ModelName, tuple[DatasetName, ...]]] = {
 }
 """Images can be enlarged and grey turned into colour, but nothing is shrunk."""
 
+# fmt: off
+DECISIVE: Final = (
+    "model", "dataset", "epochs", "batch_size", "learning_rate", "weight_decay", "seed",
+)
+# fmt: on
+
 
 class ConfigurationError(Exception):
     """The run cannot start as it is described; the message says what to write instead."""
@@ -114,6 +120,10 @@ class TrainingConfig(BaseModel):
                 f"with this model write dataset {' or '.join(fitting)}"
             )
         return self
+
+    def decisive(self) -> dict[str, str | int | float]:
+        """The settings that decide the result; the rest is about where and how it is made."""
+        return {name: getattr(self, name) for name in DECISIVE}
 
     def to_args(self) -> list[str]:
         """Flags for `python -m training` that give this configuration again.

@@ -1,0 +1,91 @@
+"""The networks, each with the shape of the images that it takes (pixels from 0 to 1)."""
+
+from typing import ClassVar, Final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+class ImageClassifier(nn.Module):
+    """Takes a batch of images N x `input_shape`, gives N x classes logits."""
+
+    input_shape: ClassVar[tuple[int, int, int]]
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.classes = classes
+
+
+class DigitsNet(ImageClassifier):
+    """Two small convolutions for 8x8 digits: trained on a CPU within seconds."""
+
+    input_shape = (1, 8, 8)
+
+    def __init__(self, classes: int = 10) -> None:
+        super().__init__(classes)
+        self.conv1 = nn.Conv2d(1, 16, kernel_size=3, padding=1)
+        self.conv2 = nn.Conv2d(16, 32, kernel_size=3, padding=1)
+        self.fc1 = nn.Linear(32 * 4 * 4, 64)
+        self.fc2 = nn.Linear(64, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """8x8, padded convolutions, one pool: 4x4."""
+        x = functional.relu(self.conv1(images))
+        x = functional.max_pool2d(functional.relu(self.conv2(x)), 2)
+        x = functional.relu(self.fc1(torch.flatten(x, 1)))
+        logits: Tensor = self.fc2(x)
+        return logits
+
+
+class MnistNet(ImageClassifier):
+    """Two convolutions, one pool and dropout for 28x28 digits."""
+
+    input_shape = (1, 28, 28)
+
+    def __init__(self, classes: int = 10) -> None:
+        super().__init__(classes)
+        self.conv1 = nn.Conv2d(1, 16, kernel_size=3)
+        self.conv2 = nn.Conv2d(16, 32, kernel_size=3)
+        self.dropout1 = nn.Dropout(0.25)
+        self.fc1 = nn.Linear(32 * 12 * 12, 128)
+        self.dropout2 = nn.Dropout(0.5)
+        self.fc2 = nn.Linear(128, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """28 → 26 → 24 by the convolutions, 12 by the pool."""
+        x = functional.relu(self.conv1(images))
+        x = functional.max_pool2d(functional.relu(self.conv2(x)), 2)
+        x = torch.flatten(self.dropout1(x), 1)
+        x = self.dropout2(functional.relu(self.fc1(x)))
+        logits: Tensor = self.fc2(x)
+        return logits
+
+
+class SimpleCNN(ImageClassifier):
+    """Two convolutions, each with a pool, for 32x32 colour images such as CIFAR-10."""
+
+    input_shape = (3, 32, 32)
+
+    def __init__(self, classes: int = 10) -> None:
+        super().__init__(classes)
+        self.conv1 = nn.Conv2d(3, 32, kernel_size=3)
+        self.conv2 = nn.Conv2d(32, 64, kernel_size=3)
+        self.fc1 = nn.Linear(64 * 6 * 6, 128)
+        self.fc2 = nn.Linear(128, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """32 → 30 → 15 by the first convolution and pool, 13 → 6 by the second."""
+        x = functional.max_pool2d(functional.relu(self.conv1(images)), 2)
+        x = functional.max_pool2d(functional.relu(self.conv2(x)), 2)
+        x = functional.relu(self.fc1(torch.flatten(x, 1)))
+        logits: Tensor = self.fc2(x)
+        return logits
+
+
+MODELS: Final[dict[str, type[ImageClassifier]]] = {
+    "digits-net": DigitsNet,
+    "mnist-net": MnistNet,
+    "simple-cnn": SimpleCNN,
+}
+"""The names that TrainingConfig.model and an export's manifest may have."""

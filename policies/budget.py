@@ -1,0 +1,102 @@
+"""Rules about how many GPUs a stack may ask for, and what they may cost."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+from pydantic import Field
+
+from policies.controllers import Workload
+from policies.quantities import quantity_or_none
+from policies.rule import Level, Rule, Severity, Violation, stack_rule
+from policies.settings import GpuConfig
+from policies.values import Node
+from policies.views import Stack
+
+
+class BudgetConfig(GpuConfig):
+    """Configuration of `gpu-budget`."""
+
+    max_gpus: int | None = Field(default=None, ge=0, description="GPUs of the whole stack.")
+    max_gpus_per_queue: dict[str, int] = Field(default={}, description="GPUs by queue.")
+
+
+class CostConfig(GpuConfig):
+    """Configuration of `gpu-cost`."""
+
+    hourly_prices: dict[str, float] = Field(
+        default={}, description="The price of one GPU for an hour, by resource name."
+    )
+    max_hourly_cost: float | None = Field(
+        default=None, ge=0, description="What the stack's GPUs may cost in an hour, same currency."
+    )
+
+
+def _gpus(workload: Workload, config: GpuConfig) -> Iterator[tuple[str, str, Decimal]]:
+    """(queue, resource, number) of GPUs that the pods of a workload ask for together."""
+    for pod in workload.pods:
+        queue = workload.queue(pod).text or ""
+        for container in pod.containers:
+            if not container.is_long_running:
+                continue
+            for name, request, limit in container.gpus(config.gpu_resources):
+                amount = quantity_or_none(request.value if limit.absent else limit.value)
+                yield queue, name, (amount or Decimal(0)) * (pod.replicas or Decimal(1))
+
+
+@stack_rule(
+    name="gpu-budget",
+    description="The stack asks for no more GPUs than it may.",
+    severity=Severity.HIGH,
+    level=Level.MANDATORY,
+    remediation="Ask for fewer GPUs, or have the budget raised.",
+    config=BudgetConfig,
+)
+def gpu_budget(stack: Stack, config: BudgetConfig) -> Iterator[Violation]:
+    """A typing error in a number of nodes is noticed before the GPUs are taken."""
+    by_queue: dict[str, Decimal] = defaultdict(Decimal)
+    for workload in stack.workloads:
+        for queue, _, count in _gpus(workload, config):
+            by_queue[queue] += count
+    total = sum(by_queue.values(), Decimal(0))
+    if config.max_gpus is not None and total > config.max_gpus:
+        yield Violation(
+            Node(None),
+            f"at most {config.max_gpus}, or raise maxGpus of gpu-budget",
+            found=f"{int(total)} GPUs in the whole stack",
+        )
+    for queue, allowed in config.max_gpus_per_queue.items():
+        if by_queue[queue] > allowed:
+            yield Violation(
+                Node(None),
+                f"at most {allowed}, or raise maxGpusPerQueue of gpu-budget",
+                found=f"{int(by_queue[queue])} GPUs in queue {queue}",
+            )
+
+
+@stack_rule(
+    name="gpu-cost",
+    description="The stack's GPUs cost no more an hour than they may.",
+    severity=Severity.MEDIUM,
+    level=Level.MANDATORY,
+    remediation="Ask for fewer or cheaper GPUs, or have the limit raised.",
+    config=CostConfig,
+)
+def gpu_cost(stack: Stack, config: CostConfig) -> Iterator[Violation]:
+    """The bill is seen in the pull request, not at the end of the month."""
+    cost = Decimal(0)
+    for workload in stack.workloads:
+        for _, name, count in _gpus(workload, config):
+            cost += count * Decimal(str(config.hourly_prices.get(name, 0)))
+    if config.max_hourly_cost is not None and cost > Decimal(str(config.max_hourly_cost)):
+        yield Violation(
+            Node(None),
+            f"at most {config.max_hourly_cost:g}, or raise maxHourlyCost of gpu-cost",
+            found=f"GPUs for {cost:f} an hour",
+        )
+
+
+RULES: list[Rule[Any]] = [gpu_budget, gpu_cost]

@@ -1,0 +1,126 @@
+"""What a workload says as a whole: its gang, its queue, its retries, whether Pulumi waits for it.
+
+Each controller spells these differently. The differences are dealt with here, so that a rule asks
+for "the queue" and not for the kind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cached_property
+
+from policies.resources import Resource
+from policies.values import Node
+from policies.workloads import Pod
+
+GROUP_ANNOTATION = "scheduling.k8s.io/group-name"
+QUEUE_ANNOTATION = "scheduling.volcano.sh/queue-name"
+MIN_MEMBER_ANNOTATION = "scheduling.volcano.sh/group-min-member"
+_KUBEFLOW = "kubeflow.org"
+
+
+@dataclass(frozen=True)
+class Gang:
+    """How many pods have to start together, and how many there are (None: not known yet)."""
+
+    minimum: Node
+    size: Decimal | None
+    defaults_to_all: bool
+
+
+class Workload:
+    """A resource that runs pods."""
+
+    def __init__(self, resource: Resource, pods: list[Pod]) -> None:
+        self.resource = resource
+        self.pods = pods
+
+    @property
+    def _spec(self) -> Node:
+        return self.resource.root["spec"]
+
+    @property
+    def is_volcano_job(self) -> bool:
+        """Whether it is Volcano's own Job."""
+        return self.resource.is_kind("batch.volcano.sh", "Job")
+
+    @property
+    def is_batch_job(self) -> bool:
+        """Whether it is the plain Job of Kubernetes."""
+        return self.resource.is_kind("batch", "Job")
+
+    @property
+    def is_kubeflow_job(self) -> bool:
+        """Whether it is a job of Kubeflow's training operator."""
+        return self.resource.group == _KUBEFLOW and self._spec["runPolicy"].value is not None
+
+    @cached_property
+    def size(self) -> Decimal | None:
+        """The number of pods; None while it is not known."""
+        counts = [pod.replicas for pod in self.pods]
+        known = [count for count in counts if count is not None]
+        return sum(known, Decimal(0)) if len(known) == len(counts) else None
+
+    def scheduler(self, pod: Pod) -> Node:
+        """The scheduler's name; a Volcano Job gives its own to tasks that name none."""
+        own = pod.spec["schedulerName"]
+        if own.absent and self.is_volcano_job:
+            return self._spec["schedulerName"]
+        return own
+
+    def queue(self, pod: Pod) -> Node:
+        """The queue's name; where there is none, the place where it belongs."""
+        annotations = pod.metadata["annotations"]
+        job = self._spec["queue"]
+        policy = self._spec["runPolicy"]["schedulingPolicy"]["queue"]
+        places = [annotations[QUEUE_ANNOTATION], self.resource.labels["volcano.sh/queue-name"]]
+        if self.is_volcano_job:
+            places = [job]
+        elif self.resource.group == _KUBEFLOW:
+            places = [policy, *places]
+        return next((place for place in places if not place.absent), places[0])
+
+    def joins_pod_group(self, pod: Pod) -> bool:
+        """Whether the pod belongs to a PodGroup declared elsewhere, which has the queue."""
+        return not pod.metadata["annotations"][GROUP_ANNOTATION].absent
+
+    @cached_property
+    def gang(self) -> Gang | None:
+        """The gang, for kinds that have one of their own."""
+        if self.is_volcano_job:
+            return Gang(self._spec["minAvailable"], self.size, defaults_to_all=False)
+        if self.resource.group == _KUBEFLOW:
+            policy = self._spec["runPolicy"]["schedulingPolicy"]
+            return Gang(policy["minAvailable"], self.size, defaults_to_all=True)
+        if self.is_batch_job and not any(self.joins_pod_group(pod) for pod in self.pods):
+            minimum = self.resource.annotations[MIN_MEMBER_ANNOTATION]
+            return Gang(minimum, self.size, defaults_to_all=self.size == 1)
+        return None
+
+    @cached_property
+    def retry_limit(self) -> Node | None:
+        """Where the number of retries is written, for kinds that have one."""
+        if self.is_volcano_job:
+            return self._spec["maxRetry"]
+        if self.is_batch_job:
+            return self._spec["backoffLimit"]
+        if self.resource.is_kind("batch", "CronJob"):
+            return self._spec["jobTemplate"]["spec"]["backoffLimit"]
+        if self.is_kubeflow_job:
+            return self._spec["runPolicy"]["backoffLimit"]
+        return None
+
+    def restart_policy(self, pod: Pod) -> Node:
+        """The restart policy; Kubeflow's replicas have one that overrides the pod's."""
+        if self.resource.group == _KUBEFLOW and pod.spec.parent is not None:
+            replica = pod.spec.parent.parent
+            if replica is not None and not replica["restartPolicy"].absent:
+                return replica["restartPolicy"]
+        return pod.spec["restartPolicy"]
+
+    @property
+    def awaited_flag(self) -> Node | None:
+        """Where it would have to say that Pulumi should not wait; None if Pulumi does not wait."""
+        waits_for_end = self.is_batch_job or self.resource.is_kind("", "Pod")
+        return self.resource.annotations["pulumi.com/skipAwait"] if waits_for_end else None

@@ -1,0 +1,204 @@
+"""Rules about how GPUs are asked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import Field
+
+from policies.controllers import Workload
+from policies.quantities import quantity_or_none
+from policies.rule import Edit, Level, Rule, Severity, Violation, pod_rule, show, workload_rule
+from policies.settings import GpuConfig, RoleConfig
+from policies.values import UNKNOWN, Node
+from policies.workloads import Pod
+
+_PLAIN_COUNT = re.compile(r"[1-9][0-9]{0,5}")
+
+
+class LimitConfig(RoleConfig):
+    """Configuration of `gpu-limit-present`."""
+
+    components: list[str] = Field(
+        default=["training", "inference"],
+        description="The kinds of workload that need a GPU: `training`, `inference` or both.",
+    )
+
+
+class TolerationConfig(GpuConfig):
+    """Configuration of `gpu-toleration`."""
+
+    taint_key: str = Field(
+        default="nvidia.com/gpu", description="The taint that keeps other pods off GPU nodes."
+    )
+
+
+@workload_rule(
+    name="gpu-limit-present",
+    description="A training or inference workload states how many GPUs it uses.",
+    severity=Severity.HIGH,
+    level=Level.MANDATORY,
+    remediation="Write resources.limits with the number of GPUs on the container that computes.",
+    config=LimitConfig,
+)
+def gpu_limit_present(workload: Workload, config: LimitConfig) -> Iterator[Violation]:
+    """A workload without a GPU limit lands on a node without GPUs, or sees none."""
+    for role in config.components:
+        pods = [pod for pod in workload.pods if pod.role(config) == role]
+        containers = [container for pod in pods for container in pod.containers]
+        undecided = any(
+            container.resources["limits"].value is UNKNOWN for container in containers
+        ) or not all(pod.spec["containers"].complete for pod in pods)
+        limits = [limit for c in containers for _, _, limit in c.gpus(config.gpu_resources)]
+        if not pods or undecided or any(not limit.absent for limit in limits):
+            continue
+        place = containers[0].resources["limits"] if containers else pods[0].spec["containers"]
+        yield Violation(
+            place,
+            'a GPU limit on the container that computes, such as {"nvidia.com/gpu": 1}',
+            found=f"{show(place.value)} and no GPU limit in any other container of this {role}",
+        )
+
+
+@pod_rule(
+    name="gpu-requests-equal-limits",
+    description="GPUs are limits; a request beside a limit is equal to it.",
+    severity=Severity.HIGH,
+    level=Level.MANDATORY,
+    remediation="Write the GPU under limits, and under requests either nothing or the same number.",
+    config=GpuConfig,
+)
+def gpu_requests_equal_limits(pod: Pod, config: GpuConfig) -> Iterator[Violation]:
+    """The API refuses GPUs that are only requested or overcommitted, after the stack is half up."""
+    for container in pod.containers:
+        for name, request, limit in container.gpus(config.gpu_resources):
+            if request.absent or UNKNOWN in (request.value, limit.value):
+                continue
+            if limit.absent:
+                yield Violation(
+                    limit, f"{show(request.value)}, because {name} stands in requests only"
+                )
+            elif quantity_or_none(request.value) != quantity_or_none(limit.value):
+                yield Violation(request, f"{show(limit.value)}, the same as the limit, or nothing")
+
+
+@pod_rule(
+    name="gpu-counts-whole",
+    description="GPUs are counted in whole numbers from 1, written plainly.",
+    severity=Severity.HIGH,
+    level=Level.MANDATORY,
+    remediation='Write a plain number such as 1, not "0.5", "1000m" or "1e0"; for no GPU, nothing.',
+    config=GpuConfig,
+)
+def gpu_counts_whole(pod: Pod, config: GpuConfig) -> Iterator[Violation]:
+    """Devices cannot be split by a limit; sharing is the device plugin's business."""
+    for container in pod.containers:
+        for name, request, limit in container.gpus(config.gpu_resources):
+            for amount in (request, limit):
+                if amount.present and not _is_plain_count(amount):
+                    yield Violation(amount, f"a whole number of {name} such as 1, or leave it out")
+
+
+def _is_plain_count(amount: Node) -> bool:
+    value = amount.value
+    return not isinstance(value, bool | float) and bool(_PLAIN_COUNT.fullmatch(str(value)))
+
+
+@pod_rule(
+    name="gpu-memory-guaranteed",
+    description="A GPU container has a memory limit, and its memory request is equal to it.",
+    severity=Severity.HIGH,
+    level=Level.MANDATORY,
+    remediation="Write limits.memory, and requests.memory the same or not at all.",
+    config=GpuConfig,
+)
+def gpu_memory_guaranteed(pod: Pod, config: GpuConfig) -> Iterator[Violation]:
+    """One training pod that outgrows its request takes its neighbours' expensive runs down."""
+    for container in pod.gpu_containers(config.gpu_resources):
+        limit = container.resources["limits"]["memory"]
+        request = container.resources["requests"]["memory"]
+        if not limit.known:
+            continue
+        amount = quantity_or_none(limit.value)
+        if amount is None or amount <= 0:
+            yield Violation(limit, "a memory limit such as 16Gi")
+        elif request.present and quantity_or_none(request.value) != amount:
+            yield Violation(request, f"{show(limit.value)}, the same as the limit, or nothing")
+
+
+@pod_rule(
+    name="gpu-cpu-requested",
+    description="A GPU container requests CPU for its data loaders.",
+    severity=Severity.MEDIUM,
+    level=Level.MANDATORY,
+    remediation="Write requests.cpu; a CPU limit is not asked for, throttling starves loaders.",
+    config=GpuConfig,
+)
+def gpu_cpu_requested(pod: Pod, config: GpuConfig) -> Iterator[Violation]:
+    """Without a request the loaders get what others leave, and the GPU waits."""
+    for container in pod.gpu_containers(config.gpu_resources):
+        request = container.resources["requests"]["cpu"]
+        limit = container.resources["limits"]["cpu"]
+        effective = limit if request.absent and not limit.absent else request
+        if not effective.known:
+            continue
+        amount = quantity_or_none(effective.value)
+        if amount is None or amount <= 0:
+            yield Violation(request, "a CPU request such as 4")
+
+
+def _tolerates(toleration: Node, taint: str) -> bool:
+    key, effect = toleration["key"].value, toleration["effect"].value
+    if not isinstance(toleration.value, dict) or effect not in (None, "", "NoSchedule", UNKNOWN):
+        return False
+    accepted = (taint, UNKNOWN) if key else (key,)
+    return key in accepted and (bool(key) or toleration["operator"].value == "Exists")
+
+
+def _lacks_toleration(pod: Pod, config: TolerationConfig) -> bool:
+    tolerations = pod.spec["tolerations"]
+    if not pod.gpu_containers(config.gpu_resources) or not tolerations.complete:
+        return False
+    return not any(_tolerates(item, config.taint_key) for item in tolerations.items())
+
+
+def _add_toleration(pod: Pod, config: TolerationConfig) -> Iterator[Edit]:
+    tolerations = pod.spec["tolerations"]
+    if not _lacks_toleration(pod, config):
+        return
+    toleration = {"key": config.taint_key, "operator": "Exists", "effect": "NoSchedule"}
+    if isinstance(tolerations.value, list):
+        yield Edit((*tolerations.steps, len(tolerations.value)), toleration)
+    else:
+        yield Edit(tolerations.steps, [toleration])
+
+
+@pod_rule(
+    name="gpu-toleration",
+    description="A GPU pod tolerates the taint of GPU nodes.",
+    severity=Severity.MEDIUM,
+    level=Level.MANDATORY,
+    remediation="Add a toleration for the GPU taint with operator Exists and effect NoSchedule.",
+    config=TolerationConfig,
+    remedy=_add_toleration,
+)
+def gpu_toleration(pod: Pod, config: TolerationConfig) -> Iterator[Violation]:
+    """A pod that does not tolerate the taint stays pending for ever."""
+    if _lacks_toleration(pod, config):
+        yield Violation(
+            pod.spec["tolerations"],
+            f'{{"key": "{config.taint_key}", "operator": "Exists", "effect": "NoSchedule"}}'
+            " among the tolerations",
+        )
+
+
+RULES: list[Rule[Any]] = [
+    gpu_limit_present,
+    gpu_requests_equal_limits,
+    gpu_counts_whole,
+    gpu_memory_guaranteed,
+    gpu_cpu_requested,
+    gpu_toleration,
+]

@@ -1,0 +1,159 @@
+"""Rules about serving: probes, and staying up while nodes come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from policies.controllers import Workload
+from policies.quantities import quantity_or_none
+from policies.resources import Resource
+from policies.rule import (
+    Level,
+    Rule,
+    Severity,
+    Violation,
+    pod_rule,
+    show,
+    stack_rule,
+    workload_rule,
+)
+from policies.settings import NoConfig, RoleConfig
+from policies.values import UNKNOWN, Node
+from policies.views import Stack
+from policies.workloads import Container, Pod
+
+_PROBES = ("readinessProbe", "livenessProbe", "startupProbe")
+_HANDLERS = ("httpGet", "tcpSocket", "exec", "grpc")
+_SCALED_GROUPS = ("apps", "")
+
+
+def _serving_containers(pod: Pod, config: RoleConfig) -> list[Container]:
+    """The containers that answer requests: with ports or GPUs, or else all main ones."""
+    main = [container for container in pod.containers if container.kind == "main"]
+    serving = [
+        container
+        for container in main
+        if not container.node["ports"].absent or container.wants_gpu(config.gpu_resources)
+    ]
+    return serving or main
+
+
+@pod_rule(
+    name="inference-probes",
+    description="Inference containers have readiness, liveness and startup probes.",
+    severity=Severity.HIGH,
+    level=Level.MANDATORY,
+    remediation="Write the three probes; a startup probe gives a large model time to load.",
+    config=RoleConfig,
+)
+def inference_probes(pod: Pod, config: RoleConfig) -> Iterator[Violation]:
+    """Without them traffic reaches a server that has no model, or one that hangs."""
+    if pod.role(config) != "inference":
+        return
+    for container in _serving_containers(pod, config):
+        for key in _PROBES:
+            probe = container.node[key]
+            if probe.known and all(probe[handler].absent for handler in _HANDLERS):
+                yield Violation(probe, 'a probe, such as {"httpGet": {"path": …, "port": …}}')
+
+
+def _scalers(stack: Stack, target: Resource) -> Iterator[Resource]:
+    for scaler in stack.of_kind("autoscaling", "HorizontalPodAutoscaler"):
+        reference = scaler.root["spec"]["scaleTargetRef"]
+        same_kind = str(reference["kind"].value).lower() == target.kind.lower()
+        same_place = scaler.namespace == target.namespace
+        if same_kind and same_place and reference["name"].text == target.name:
+            yield scaler
+
+
+def _has_several(workload: Workload, stack: Stack | None = None) -> bool:
+    """Whether more than one replica is asked for, by itself or by an autoscaler."""
+    if workload.size is None:
+        return False
+    scalers = _scalers(stack, workload.resource) if stack is not None else iter(())
+    least = [quantity_or_none(scaler.root["spec"]["minReplicas"].value) for scaler in scalers]
+    return workload.size > 1 or any(count is not None and count > 1 for count in least)
+
+
+@workload_rule(
+    name="inference-spread",
+    description="Several replicas of inference are spread over nodes.",
+    severity=Severity.MEDIUM,
+    level=Level.ADVISORY,
+    remediation="Write topologySpreadConstraints over kubernetes.io/hostname.",
+    config=RoleConfig,
+)
+def inference_spread(workload: Workload, config: RoleConfig) -> Iterator[Violation]:
+    """Replicas on one node fail together."""
+    if not _has_several(workload):
+        return
+    for pod in workload.pods:
+        spread = pod.spec["topologySpreadConstraints"]
+        affinity = pod.spec["affinity"]["podAntiAffinity"]
+        judged = pod.role(config) == "inference" and spread.known and affinity.known
+        if judged and not spread.value and not affinity.value:
+            yield Violation(spread, "a constraint over kubernetes.io/hostname")
+
+
+def _selects(selector: Node, labels: Node) -> bool:
+    """Whether a label selector matches; what cannot be judged counts as matching."""
+    if UNKNOWN in (selector.value, labels.value) or not selector["matchExpressions"].absent:
+        return True
+    wanted = dict(selector["matchLabels"].fields())
+    return all(value.value in (labels[key].value, UNKNOWN) for key, value in wanted.items())
+
+
+@stack_rule(
+    name="inference-disruption-budget",
+    description="Several replicas of inference have a PodDisruptionBudget.",
+    severity=Severity.MEDIUM,
+    level=Level.ADVISORY,
+    remediation="Declare a PodDisruptionBudget that selects the pods.",
+    config=RoleConfig,
+)
+def inference_disruption_budget(stack: Stack, config: RoleConfig) -> Iterator[Violation]:
+    """A drain of several nodes may otherwise take all replicas at once."""
+    for workload in stack.workloads:
+        pods = [pod for pod in workload.pods if pod.role(config) == "inference"]
+        if not pods or not _has_several(workload, stack):
+            continue
+        budgets = [
+            budget
+            for budget in stack.of_kind("policy", "PodDisruptionBudget")
+            if budget.namespace in (workload.resource.namespace, None)
+            and _selects(budget.root["spec"]["selector"], pods[0].metadata["labels"])
+        ]
+        if not budgets:
+            labels = pods[0].metadata["labels"]
+            yield Violation(
+                labels,
+                "a PodDisruptionBudget that selects these labels",
+                found=f"{show(labels.value)} and no PodDisruptionBudget for them",
+                resource=workload.resource,
+            )
+
+
+@stack_rule(
+    name="autoscaled-without-replicas",
+    description="What an autoscaler scales has no fixed number of replicas.",
+    severity=Severity.MEDIUM,
+    level=Level.MANDATORY,
+    remediation="Remove replicas and let the HorizontalPodAutoscaler's minReplicas decide.",
+    config=NoConfig,
+)
+def autoscaled_without_replicas(stack: Stack, config: NoConfig) -> Iterator[Violation]:
+    """Every update would set the number back, in the middle of the load."""
+    for resource in stack.resources:
+        replicas = resource.root["spec"]["replicas"]
+        if resource.group in _SCALED_GROUPS and replicas.present:
+            for scaler in _scalers(stack, resource):
+                yield Violation(replicas, f"nothing: {scaler.title} decides", resource=resource)
+
+
+RULES: list[Rule[Any]] = [
+    inference_probes,
+    inference_spread,
+    inference_disruption_budget,
+    autoscaled_without_replicas,
+]

@@ -1,0 +1,58 @@
+"""The rule that manifests have the shape that the other rules can read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from policies.rule import Level, Rule, Severity, Violation, pod_rule
+from policies.settings import NoConfig
+from policies.values import Node
+from policies.workloads import Pod
+
+_POD_LISTS = ("containers", "initContainers", "ephemeralContainers", "volumes", "tolerations")
+_CONTAINER_LISTS = ("env", "volumeMounts", "ports")
+_CONTAINER_OBJECTS = ("resources", "securityContext")
+
+
+def _objects_of(place: Node) -> Iterator[Violation]:
+    """What is wrong with a list of objects."""
+    if place.present and not isinstance(place.value, list):
+        yield Violation(place, "a list of objects")
+    elif isinstance(place.value, list):
+        for index, item in enumerate(place.value):
+            if item is None or isinstance(item, str | int | float | bool | list):
+                yield Violation(place[index], "an object")
+
+
+def _object(place: Node) -> Iterator[Violation]:
+    if place.present and not isinstance(place.value, dict):
+        yield Violation(place, "an object")
+
+
+@pod_rule(
+    name="manifest-readable",
+    description="Pod specifications have lists and objects where Kubernetes expects them.",
+    severity=Severity.HIGH,
+    level=Level.MANDATORY,
+    remediation="Correct the type: what no rule can read, no rule can judge.",
+    config=NoConfig,
+)
+def manifest_readable(pod: Pod, config: NoConfig) -> Iterator[Violation]:
+    """A wrong type would otherwise be read as something that is not there."""
+    for key in _POD_LISTS:
+        yield from _objects_of(pod.spec[key])
+    yield from _object(pod.spec["securityContext"])
+    for container in pod.containers:
+        if not isinstance(container.node.value, dict):
+            continue
+        for key in _CONTAINER_LISTS:
+            yield from _objects_of(container.node[key])
+        for key in _CONTAINER_OBJECTS:
+            yield from _object(container.node[key])
+        for key in ("requests", "limits"):
+            yield from _object(container.resources[key])
+        yield from _object(container.node["securityContext"]["capabilities"])
+
+
+RULES: list[Rule[Any]] = [manifest_readable]

@@ -1,0 +1,47 @@
+"""All rules of the pack, and the pack itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from policies import (
+    budget,
+    gpu,
+    images,
+    inference,
+    manifests,
+    scheduling,
+    security,
+    shared_memory,
+    storage,
+    tenancy,
+)
+from policies.rule import Rule
+
+NAME = "gpu-platform"
+
+RULES: list[Rule[Any]] = [
+    *manifests.RULES,
+    *gpu.RULES,
+    *shared_memory.RULES,
+    *scheduling.RULES,
+    *images.RULES,
+    *security.RULES,
+    *tenancy.RULES,
+    *storage.RULES,
+    *inference.RULES,
+    *budget.RULES,
+]
+
+
+def serve() -> None:
+    """Starts the pack's server for the engine and does not return."""
+    from pulumi_policy import PolicyPack
+
+    from policies.binding import Binding
+
+    PolicyPack(
+        name=NAME,
+        policies=Binding().policies(RULES),
+        description="Rules that keep a Kubernetes cluster with GPUs safe",
+    )

@@ -1,0 +1,68 @@
+"""Kubernetes quantities, parsed exactly.
+
+The grammar is that of the API's `resource.Quantity`: a signed decimal number followed by a binary
+suffix (`Ki` to `Ei`), a decimal suffix (`n` to `E`) or a decimal exponent (`e3`). Values are
+`Decimal`, so that no comparison of two quantities depends on rounding.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Context, Decimal
+from functools import lru_cache
+from typing import Any
+
+_PATTERN = re.compile(
+    r"(?P<number>[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))"
+    r"(?:(?P<suffix>[KMGTPE]i|[numkMGTPE])|[eE](?P<exponent>[+-]?[0-9]{1,2}))?"
+)
+_MAX_LENGTH = 64
+_EXACT = Context(prec=256)
+_DECIMAL_SUFFIXES = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY_SUFFIXES = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
+
+
+class QuantityError(ValueError):
+    """The value is not a quantity that Kubernetes accepts."""
+
+
+def parse_quantity(value: Any) -> Decimal:
+    """Returns a quantity in its base unit: bytes, cores or pieces.
+
+    Accepts strings and numbers, as the API does. Raises `QuantityError` for everything else,
+    booleans and white space included.
+    """
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise QuantityError(f"{value!r} is not a quantity")
+    return _parse(value if isinstance(value, str) else repr(value))
+
+
+@lru_cache(maxsize=4096)
+def _parse(text: str) -> Decimal:
+    match = _PATTERN.fullmatch(text) if len(text) <= _MAX_LENGTH else None
+    if match is None or not text.isascii():
+        raise QuantityError(f"{text[:_MAX_LENGTH]!r} is not a quantity")
+    number = Decimal(match["number"])
+    if match["exponent"]:
+        return number.scaleb(int(match["exponent"]), _EXACT)
+    suffix = match["suffix"] or ""
+    if suffix in _BINARY_SUFFIXES:
+        return _EXACT.multiply(number, Decimal(1024 ** _BINARY_SUFFIXES[suffix]))
+    return number.scaleb(_DECIMAL_SUFFIXES.get(suffix, 0), _EXACT)
+
+
+def quantity_or_none(value: Any) -> Decimal | None:
+    """Like `parse_quantity`, but gives None for what is not a quantity."""
+    try:
+        return parse_quantity(value)
+    except QuantityError:
+        return None
+
+
+def spell_bytes(amount: Decimal) -> str:
+    """Writes a number of bytes the way a manifest would, rounded down: `12Gi`, `512Mi`."""
+    for suffix, power in (("Gi", 3), ("Mi", 2), ("Ki", 1)):
+        unit = Decimal(1024**power)
+        if amount >= unit and (amount % unit == 0 or amount >= 16 * unit):
+            return f"{int(amount // unit)}{suffix}"
+    return str(int(amount))

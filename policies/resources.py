@@ -1,0 +1,110 @@
+"""The plain view of one resource that rules are given."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+from policies.values import UNKNOWN, Node
+
+_PULUMI_PREFIX = "kubernetes:"
+# A release hands its chart's values to Helm: what comes out of them is never seen here.
+_NOT_MANIFESTS = ("kubernetes:helm.sh/", "kubernetes:kustomize:", "kubernetes:yaml")
+
+
+class Resource:
+    """A Kubernetes object as it was declared.
+
+    `pulumi_type` is the engine's type token, `properties` plain data (see `policies.values`),
+    `protected` whether Pulumi refuses to delete it.
+    """
+
+    def __init__(
+        self,
+        pulumi_type: str,
+        properties: Any,
+        *,
+        name: str = "",
+        urn: str = "",
+        protected: bool = False,
+    ) -> None:
+        self.pulumi_type = pulumi_type
+        self.pulumi_name = name
+        self.urn = urn
+        self.protected = protected
+        self.is_manifest = pulumi_type.startswith(_PULUMI_PREFIX) and not pulumi_type.startswith(
+            _NOT_MANIFESTS
+        )
+        self.properties = properties if isinstance(properties, dict) else {}
+
+    @cached_property
+    def api_version(self) -> str:
+        """Such as `apps/v1`; from the manifest, or else from the type token."""
+        declared = self.properties.get("apiVersion")
+        if isinstance(declared, str):
+            return declared
+        version = self.pulumi_type.removeprefix(_PULUMI_PREFIX).rpartition(":")[0]
+        return version.removeprefix("core/")
+
+    @cached_property
+    def group(self) -> str:
+        """The API group, in lower case; empty for core objects."""
+        return self.api_version.rpartition("/")[0].lower()
+
+    @cached_property
+    def kind(self) -> str:
+        """Such as `Deployment`."""
+        declared = self.properties.get("kind")
+        return declared if isinstance(declared, str) else self.pulumi_type.rpartition(":")[2]
+
+    @cached_property
+    def is_partial(self) -> bool:
+        """Whether the rest of the object is declared elsewhere, as with a server-side patch."""
+        return self.pulumi_type.endswith("Patch") or self.is_kind(
+            "trainer.kubeflow.org", "TrainJob"
+        )
+
+    @cached_property
+    def root(self) -> Node:
+        """The object as a node."""
+        return Node(self.properties, partial=self.is_partial)
+
+    @cached_property
+    def name(self) -> str:
+        """The object's name in the cluster, or Pulumi's name where that is not known yet."""
+        declared = self.root["metadata"]["name"].text
+        return declared or self.pulumi_name or "(no name)"
+
+    @cached_property
+    def namespace(self) -> str | None:
+        """The namespace, `default` where none is written, None while it is not known."""
+        declared = self.root["metadata"]["namespace"]
+        if declared.value is UNKNOWN:
+            return None
+        return declared.text or "default"
+
+    @cached_property
+    def title(self) -> str:
+        """How messages name the resource: `Job "digits" in namespace "training"`."""
+        declared = self.root["metadata"]["namespace"].text
+        place = f' in namespace "{declared}"' if declared else ""
+        return f'{self.kind} "{self.name}"{place}'
+
+    @cached_property
+    def address(self) -> str:
+        """How configuration names the resource: `namespace/Kind/name`."""
+        return f"{self.namespace or '(unknown)'}/{self.kind}/{self.name}"
+
+    @cached_property
+    def labels(self) -> Node:
+        """The object's own labels."""
+        return self.root["metadata"]["labels"]
+
+    @cached_property
+    def annotations(self) -> Node:
+        """The object's own annotations."""
+        return self.root["metadata"]["annotations"]
+
+    def is_kind(self, group: str, *kinds: str) -> bool:
+        """Whether this is one of the kinds of an API group, however they are capitalised."""
+        return self.group == group and self.kind.lower() in {kind.lower() for kind in kinds}

@@ -1,0 +1,200 @@
+"""What a rule is: metadata, configuration and a function that yields violations.
+
+A rule is written for one of four scopes and never asks for a kind:
+
+- `pod_rule`: called for every pod specification, wherever it was found;
+- `workload_rule`: called for every resource that runs pods;
+- `resource_rule`: called for every resource;
+- `stack_rule`: called once with all resources of the stack.
+
+Nothing here knows Pulumi; `policies.binding` makes a policy of each rule.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+from pydantic.alias_generators import to_camel
+
+from policies.controllers import Workload
+from policies.resources import Resource
+from policies.values import UNKNOWN, Key, Node, Unknown
+from policies.views import Scope, Stack, View
+from policies.workloads import Pod
+
+_SHOWN_LENGTH = 80
+
+
+class Severity(Enum):
+    """How bad a violation is."""
+
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
+    CRITICAL = "critical"
+
+
+class Level(Enum):
+    """What a violation does unless configuration says otherwise."""
+
+    ADVISORY = "advisory"
+    MANDATORY = "mandatory"
+
+
+class RuleConfig(BaseModel):
+    """Base of every rule's configuration: immutable, camelCase outside, no unknown keys."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True
+    )
+
+
+@dataclass(frozen=True)
+class Violation:
+    """Something that breaks a rule.
+
+    `node` is the place, `write` what belongs there, `found` overrides the value shown (for values
+    that must not be shown, or where several values disagree). Stack rules name the `resource`.
+    """
+
+    node: Node
+    write: str
+    found: str | None = None
+    resource: Resource | None = None
+
+    @property
+    def text(self) -> str:
+        """The violation without the resource's name."""
+        found = self.found if self.found is not None else show(self.node.value)
+        place = f"{self.node.path}: " if self.node.path else ""
+        return f"{place}found {found}; write {self.write}"
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A remediation: sets the value at a place; a key one past a list's end appends."""
+
+    steps: tuple[Key, ...]
+    value: Any
+
+
+def show(value: Any) -> str:
+    """Renders a found value for a message, shortened."""
+    if value is None:
+        return "nothing"
+    if value is UNKNOWN:
+        return "a value that is not known yet"
+    text = json.dumps(value, ensure_ascii=False, default=_show_nested)
+    return text if len(text) <= _SHOWN_LENGTH else f"{text[:_SHOWN_LENGTH]}…"
+
+
+def _show_nested(value: Any) -> str:
+    return "(not known yet)" if isinstance(value, Unknown) else str(value)
+
+
+C = TypeVar("C", bound=RuleConfig)
+
+
+@dataclass(frozen=True)
+class Rule(Generic[C]):
+    """A rule of the pack; `check` and `remedy` take the view of its scope and the configuration."""
+
+    name: str
+    topic: str
+    description: str
+    severity: Severity
+    level: Level
+    remediation: str
+    scope: Scope
+    config: type[C]
+    check: Callable[[Any, C], Iterable[Violation]]
+    remedy: Callable[[Any, C], Iterable[Edit]] | None = field(default=None)
+
+    def configure(self, values: Mapping[str, Any]) -> C:
+        """Validates the rule's configuration; raises pydantic's ValidationError."""
+        return self.config.model_validate(dict(values))
+
+    def violations(self, view: View, config: C) -> Iterator[Violation]:
+        """Judges one resource."""
+        for part in view.parts(self.scope):
+            for violation in self.check(part, config):
+                yield replace(violation, resource=view.resource)
+
+    def edits(self, view: View, config: C) -> list[Edit]:
+        """What the remediation would change in one resource."""
+        if self.remedy is None:
+            return []
+        return [edit for part in view.parts(self.scope) for edit in self.remedy(part, config)]
+
+
+PodCheck = Callable[[Pod, C], Iterable[Violation]]
+WorkloadCheck = Callable[[Workload, C], Iterable[Violation]]
+ResourceCheck = Callable[[Resource, C], Iterable[Violation]]
+StackCheck = Callable[[Stack, C], Iterable[Violation]]
+
+
+def _decorator(scope: Scope, options: dict[str, Any]) -> Callable[[Any], Rule[Any]]:
+    def make(check: Callable[[Any, Any], Iterable[Violation]]) -> Rule[Any]:
+        topic = check.__module__.rpartition(".")[2]
+        return Rule(topic=topic, scope=scope, check=check, **options)
+
+    return make
+
+
+def pod_rule(
+    *,
+    name: str,
+    description: str,
+    severity: Severity,
+    level: Level,
+    remediation: str,
+    config: type[C],
+    remedy: Callable[[Pod, C], Iterable[Edit]] | None = None,
+) -> Callable[[PodCheck[C]], Rule[C]]:
+    """Makes a rule of a function that is called for every pod specification."""
+    return _decorator("pod", locals())
+
+
+def workload_rule(
+    *,
+    name: str,
+    description: str,
+    severity: Severity,
+    level: Level,
+    remediation: str,
+    config: type[C],
+    remedy: Callable[[Workload, C], Iterable[Edit]] | None = None,
+) -> Callable[[WorkloadCheck[C]], Rule[C]]:
+    """Makes a rule of a function that is called for every resource that runs pods."""
+    return _decorator("workload", locals())
+
+
+def resource_rule(
+    *,
+    name: str,
+    description: str,
+    severity: Severity,
+    level: Level,
+    remediation: str,
+    config: type[C],
+) -> Callable[[ResourceCheck[C]], Rule[C]]:
+    """Makes a rule of a function that is called for every resource."""
+    return _decorator("resource", locals())
+
+
+def stack_rule(
+    *,
+    name: str,
+    description: str,
+    severity: Severity,
+    level: Level,
+    remediation: str,
+    config: type[C],
+) -> Callable[[StackCheck[C]], Rule[C]]:
+    """Makes a rule of a function that is called once with the whole stack."""
+    return _decorator("stack", locals())

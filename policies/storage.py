@@ -1,0 +1,130 @@
+"""Rules about the claims that training writes its checkpoints to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from typing import Any
+
+from pydantic import Field
+
+from policies.controllers import Workload
+from policies.resources import Resource
+from policies.rule import Level, Rule, Severity, Violation, show, stack_rule
+from policies.settings import RoleConfig
+from policies.values import UNKNOWN, Node
+from policies.views import Stack
+from policies.workloads import Pod
+
+
+class CheckpointConfig(RoleConfig):
+    """Configuration of `checkpoints-kept`."""
+
+    checkpoint_claims: list[str] = Field(
+        default=["*checkpoint*"],
+        description="Names of claims that hold checkpoints; `*` stands for anything.",
+    )
+
+
+def _is_read_only(pod: Pod, volume: Node) -> bool:
+    if volume["persistentVolumeClaim"]["readOnly"].value is True:
+        return True
+    mounts = [
+        mount
+        for container in pod.containers
+        for mount in container.node["volumeMounts"].items()
+        if mount["name"].value in (volume["name"].value, UNKNOWN)
+    ]
+    return bool(mounts) and all(mount["readOnly"].value is True for mount in mounts)
+
+
+def _written_claims(workload: Workload, config: RoleConfig) -> Iterator[Node]:
+    """The names of the claims that a training workload may write to."""
+    pods = [pod for pod in workload.pods if pod.role(config) == "training"]
+    for pod in pods:
+        for volume in pod.volumes.items():
+            claim = volume["persistentVolumeClaim"]["claimName"]
+            if claim.text and not _is_read_only(pod, volume):
+                yield claim
+    if pods and workload.is_volcano_job:
+        for volume in workload.resource.root["spec"]["volumes"].items():
+            if volume["volumeClaimName"].text:
+                yield volume["volumeClaimName"]
+
+
+@stack_rule(
+    name="checkpoints-shared",
+    description="Training on several nodes writes to claims that all of them can mount.",
+    severity=Severity.HIGH,
+    level=Level.MANDATORY,
+    remediation="Give the claim the access mode ReadWriteMany and a class that offers it.",
+    config=RoleConfig,
+)
+def checkpoints_shared(stack: Stack, config: RoleConfig) -> Iterator[Violation]:
+    """With ReadWriteOnce the second node's pod waits for a volume that it never gets."""
+    for workload in stack.workloads:
+        if workload.size is not None and workload.size <= 1:
+            continue
+        for name in _written_claims(workload, config):
+            namespace = workload.resource.namespace
+            claim = stack.find("", "PersistentVolumeClaim", namespace, str(name.value))
+            if claim is None:
+                continue
+            modes = claim.root["spec"]["accessModes"]
+            if modes.complete and "ReadWriteMany" not in [mode.value for mode in modes.items()]:
+                yield Violation(
+                    modes,
+                    f'["ReadWriteMany"], because {workload.resource.title} writes to it from '
+                    "several pods",
+                    resource=claim,
+                )
+
+
+def _is_retained(stack: Stack, claim: Resource) -> bool:
+    """Whether the volume outlives the claim, or that cannot be told yet."""
+    spec = claim.root["spec"]
+    if claim.protected or UNKNOWN in (spec["storageClassName"].value, spec["volumeName"].value):
+        return True
+    for volume in stack.of_kind("", "PersistentVolume"):
+        holder = volume.root["spec"]["claimRef"]
+        bound = spec["volumeName"].text == volume.name or (
+            holder["name"].text == claim.name and holder["namespace"].text == claim.namespace
+        )
+        policy = volume.root["spec"]["persistentVolumeReclaimPolicy"]
+        if bound:
+            return policy.value in ("Retain", UNKNOWN)
+    storage_class = spec["storageClassName"].text
+    for candidate in stack.of_kind("storage.k8s.io", "StorageClass"):
+        if candidate.name == storage_class:
+            return candidate.root["reclaimPolicy"].value in ("Retain", UNKNOWN)
+    return False
+
+
+@stack_rule(
+    name="checkpoints-kept",
+    description="Claims with checkpoints are protected, or their volumes are retained.",
+    severity=Severity.HIGH,
+    level=Level.MANDATORY,
+    remediation="Protect the claim in Pulumi, or use a class or volume with reclaim policy Retain.",
+    config=CheckpointConfig,
+)
+def checkpoints_kept(stack: Stack, config: CheckpointConfig) -> Iterator[Violation]:
+    """Weeks of GPU time are not deleted with a stack."""
+    written = {
+        (workload.resource.namespace, name.value)
+        for workload in stack.workloads
+        for name in _written_claims(workload, config)
+    }
+    for claim in stack.of_kind("", "PersistentVolumeClaim"):
+        named = any(fnmatchcase(claim.name, pattern) for pattern in config.checkpoint_claims)
+        if (named or (claim.namespace, claim.name) in written) and not _is_retained(stack, claim):
+            storage_class = claim.root["spec"]["storageClassName"]
+            yield Violation(
+                storage_class,
+                "a class with reclaimPolicy Retain, or protect the claim in Pulumi",
+                found=f"{show(storage_class.value)}, and nothing keeps the data",
+                resource=claim,
+            )
+
+
+RULES: list[Rule[Any]] = [checkpoints_shared, checkpoints_kept]

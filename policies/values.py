@@ -1,0 +1,157 @@
+"""Resource properties as plain data, with a marker where the engine does not know a value yet.
+
+The policy SDK hands properties over as proxies that raise when an unknown value is so much as
+looked at, which would silence a whole rule for a resource because of one image digest. Here they
+are converted once; from then on an unknown leaf is the value `UNKNOWN` and everything beside it
+can be judged.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+from typing import Any, Final
+
+from pulumi_policy import Secret, proxy
+
+
+class Unknown(Enum):
+    """The type of `UNKNOWN`."""
+
+    UNKNOWN = "unknown"
+
+    def __repr__(self) -> str:
+        return "a value that is not known yet"
+
+
+UNKNOWN: Final = Unknown.UNKNOWN
+
+_SENTINELS: Final = frozenset(
+    value for name, value in vars(proxy).items() if re.fullmatch(r"UNKNOWN_\w+_VALUE", name)
+)
+_PLAIN_NAME = re.compile(r"[A-Za-z_$][A-Za-z0-9_$-]*")
+
+Key = str | int
+
+
+def plain(value: Any) -> Any:
+    """Converts properties to dicts, lists and scalars; unknown values become `UNKNOWN`.
+
+    Accepts the SDK's proxies, plain data and secrets (which are unwrapped). Whole floats become
+    integers, because protobuf knows only floats.
+    """
+    if isinstance(value, str):
+        return UNKNOWN if value in _SENTINELS else value
+    if value is None or isinstance(value, bool | int | Unknown):
+        return value
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else value
+    if isinstance(value, Mapping):
+        return {str(key): _read(value, key) for key in value}
+    if isinstance(value, Sequence):
+        return [_read(value, index) for index in range(len(value))]
+    if isinstance(value, Secret):
+        return plain(value.value)
+    return str(value)  # assets and archives: no rule reads inside them
+
+
+def _read(collection: Any, key: Any) -> Any:
+    try:
+        return plain(collection[key])
+    except proxy.UnknownValueError:
+        return UNKNOWN
+
+
+class Node:
+    """A value together with the place where it was found.
+
+    Reading never fails: a key that is not there gives a node of `None`, and anything below an
+    unknown value is unknown. In a partial manifest, such as a patch, a missing key is unknown too,
+    since the other part is elsewhere.
+    """
+
+    __slots__ = ("_key", "_parent", "_partial", "value")
+
+    def __init__(
+        self, value: Any, parent: Node | None = None, key: Key = "", partial: bool = False
+    ) -> None:
+        self.value = value
+        self._parent = parent
+        self._key = key
+        self._partial = partial
+
+    def __getitem__(self, key: Key) -> Node:
+        value: Any = None
+        if isinstance(self.value, dict):
+            value = self.value.get(key, UNKNOWN if self._partial else None)
+        elif self.value is UNKNOWN or (self.value is None and self._partial):
+            value = UNKNOWN
+        elif isinstance(self.value, list) and isinstance(key, int) and key < len(self.value):
+            value = self.value[key]
+        return Node(value, self, key, self._partial)
+
+    @property
+    def steps(self) -> tuple[Key, ...]:
+        """The keys from the resource down to this value."""
+        if self._parent is None:
+            return ()
+        return (*self._parent.steps, self._key)
+
+    @property
+    def path(self) -> str:
+        """The place as text, such as `spec.containers[0].resources.limits["nvidia.com/gpu"]`."""
+        text = ""
+        for step in self.steps:
+            if isinstance(step, int):
+                text += f"[{step}]"
+            elif _PLAIN_NAME.fullmatch(step):
+                text += f".{step}" if text else step
+            else:
+                text += f'["{step}"]'
+        return text
+
+    @property
+    def parent(self) -> Node | None:
+        """The object or list that holds this value; None at the root."""
+        return self._parent
+
+    @property
+    def known(self) -> bool:
+        """Whether the value itself can be judged."""
+        return self.value is not UNKNOWN
+
+    @property
+    def absent(self) -> bool:
+        """Whether nothing is written here; null counts as nothing, as it does in Kubernetes."""
+        return self.value is None
+
+    @property
+    def present(self) -> bool:
+        """Whether something known is written here."""
+        return self.value is not None and self.value is not UNKNOWN
+
+    @property
+    def text(self) -> str | None:
+        """The value if it is a string."""
+        return self.value if isinstance(self.value, str) else None
+
+    @property
+    def complete(self) -> bool:
+        """Whether all items of a list are known, so that something missing is really missing."""
+        if isinstance(self.value, list):
+            return all(item is not UNKNOWN for item in self.value)
+        return self.value is not UNKNOWN
+
+    def items(self) -> Iterator[Node]:
+        """The known items of a list; nothing for anything else."""
+        if isinstance(self.value, list):
+            for index, item in enumerate(self.value):
+                if item is not None and item is not UNKNOWN:
+                    yield Node(item, self, index, self._partial)
+
+    def fields(self) -> Iterator[tuple[str, Node]]:
+        """The keys and values of an object; nothing for anything else."""
+        if isinstance(self.value, dict):
+            for key, item in self.value.items():
+                yield key, Node(item, self, key, self._partial)

@@ -1,0 +1,64 @@
+"""The views that rules judge: one resource cut into its parts, and the stack as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any, Literal
+
+from policies.controllers import Workload
+from policies.resources import Resource
+from policies.workloads import find_pods
+
+Scope = Literal["pod", "workload", "resource", "stack"]
+
+
+class View:
+    """One resource, cut once into the parts that rules of each scope look at."""
+
+    def __init__(self, resource: Resource) -> None:
+        self.resource = resource
+
+    @cached_property
+    def workload(self) -> Workload:
+        """The resource as something that runs pods; `pods` is empty where it runs none."""
+        return Workload(self.resource, find_pods(self.resource))
+
+    def parts(self, scope: Scope) -> Sequence[Any]:
+        """The parts for a scope; a stack rule sees none here, it is called with the whole stack."""
+        if scope == "pod":
+            return self.workload.pods
+        if scope == "workload":
+            return [self.workload] if self.workload.pods else []
+        if scope == "resource":
+            return [self.resource] if self.resource.is_manifest else []
+        return []
+
+
+class Stack:
+    """All resources that a stack declares."""
+
+    def __init__(self, views: Sequence[View]) -> None:
+        self.views = list(views)
+        self._views = [view for view in views if view.resource.is_manifest]
+
+    @property
+    def resources(self) -> list[Resource]:
+        """Every Kubernetes object."""
+        return [view.resource for view in self._views]
+
+    @cached_property
+    def workloads(self) -> list[Workload]:
+        """Every object that runs pods."""
+        return [view.workload for view in self._views if view.workload.pods]
+
+    def of_kind(self, group: str, *kinds: str) -> Iterator[Resource]:
+        """The objects of some kinds of an API group."""
+        return (resource for resource in self.resources if resource.is_kind(group, *kinds))
+
+    def find(self, group: str, kind: str, namespace: str | None, name: str) -> Resource | None:
+        """The object of that name, if the stack declares it."""
+        for resource in self.of_kind(group, kind):
+            if resource.name == name and resource.namespace == namespace:
+                return resource
+        return None

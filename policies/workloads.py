@@ -1,0 +1,236 @@
+"""Finds the pod specifications in any resource, and says what each is for.
+
+`find_pods` is the only place that knows where pods hide. It searches by structure and not by kind:
+whatever holds a list of containers is a pod specification, in a Deployment as in a Volcano task, a
+PyTorchJob's replica, a JobSet in a TrainingRuntime, or a kind that nobody has heard of yet.
+
+**What a pod is for** decides which rules apply to it:
+
+- `training` and `inference` come from the label `app.kubernetes.io/component` or
+  `gpu-platform.dev/workload` on the pod template, or else on the resource itself (the labels and
+  their values are configuration);
+- kinds that exist for training (a Volcano Job, PyTorchJob, TFJob, MPIJob, TrainJob, TrainingRuntime
+  and their relatives) are training whatever their labels say;
+- without such a label, a pod that wants a GPU is training if it runs to its end (Job, CronJob,
+  JobSet, a bare Pod that is not restarted for ever), and inference if a Deployment, ReplicaSet or
+  StatefulSet keeps it alive;
+- everything else is `other`.
+
+A label cannot exempt anything from the rules that hold for every pod, and privileges are given only
+to workloads named in the configuration, never to labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from fnmatch import fnmatchcase
+from functools import cached_property
+from typing import Any, Literal, Protocol
+
+from policies.quantities import quantity_or_none
+from policies.resources import Resource
+from policies.values import UNKNOWN, Node
+
+Role = Literal["training", "inference", "other"]
+ContainerKind = Literal["main", "init", "sidecar", "ephemeral", "trainer"]
+
+_LISTS: tuple[tuple[str, ContainerKind], ...] = (
+    ("containers", "main"),
+    ("initContainers", "init"),
+    ("ephemeralContainers", "ephemeral"),
+)
+_TRAINING_GROUPS = frozenset({"batch.volcano.sh", "trainer.kubeflow.org"})
+_KUBEFLOW_JOBS = frozenset(
+    {"pytorchjob", "tfjob", "mpijob", "xgboostjob", "paddlejob", "jaxjob", "mxjob"}
+)
+_ENDING_KINDS = frozenset({"job", "cronjob", "jobset"})
+_SERVING_KINDS = frozenset({"deployment", "replicaset", "statefulset", "inferenceservice"})
+_NO_MANIFEST_KINDS = frozenset({"customresourcedefinition"})
+
+
+class RoleSettings(Protocol):
+    """The part of a rule's configuration that `Pod.role` needs."""
+
+    @property
+    def component_labels(self) -> Sequence[str]:
+        """The labels that say what a pod is for."""
+
+    @property
+    def training_components(self) -> Sequence[str]:
+        """Their values that mean training."""
+
+    @property
+    def inference_components(self) -> Sequence[str]:
+        """Their values that mean inference."""
+
+    @property
+    def gpu_resources(self) -> Sequence[str]:
+        """Patterns of the names of GPU resources."""
+
+
+class Container:
+    """One container of a pod, of any sort."""
+
+    def __init__(self, node: Node, kind: ContainerKind) -> None:
+        self.node = node
+        self.kind = kind
+
+    @property
+    def name(self) -> str:
+        """The container's name, or its place where it has none."""
+        return self.node["name"].text or self.node.path
+
+    @property
+    def resources(self) -> Node:
+        """Requests and limits."""
+        return self.node["resourcesPerNode" if self.kind == "trainer" else "resources"]
+
+    @property
+    def is_long_running(self) -> bool:
+        """Whether it runs beside the others, which init and ephemeral containers do not."""
+        return self.kind in ("main", "sidecar", "trainer")
+
+    def gpus(self, patterns: Sequence[str]) -> list[tuple[str, Node, Node]]:
+        """The GPU resources it names: (resource, request, limit), either of which may be absent."""
+        requests, limits = self.resources["requests"], self.resources["limits"]
+        names: dict[str, None] = {}
+        for fields in (requests, limits):
+            for name, _ in fields.fields():
+                if is_gpu(name, patterns):
+                    names[name] = None
+        return [(name, requests[name], limits[name]) for name in names]
+
+    def wants_gpu(self, patterns: Sequence[str]) -> bool:
+        """Whether it asks for a GPU, rightly or wrongly spelled."""
+        for _, request, limit in self.gpus(patterns):
+            for amount in (request, limit):
+                if amount.value is UNKNOWN:
+                    return True
+                if amount.present and quantity_or_none(amount.value) != 0:
+                    return True
+        return False
+
+
+class Pod:
+    """A pod specification, with what surrounds it."""
+
+    def __init__(self, resource: Resource, spec: Node, trainer: bool = False) -> None:
+        self.resource = resource
+        self.spec = spec
+        self._trainer = trainer
+        self._roles: dict[tuple[Any, ...], Role] = {}
+
+    @cached_property
+    def metadata(self) -> Node:
+        """The template's metadata (a Pod's own)."""
+        holder = self.spec.parent
+        return (holder if holder is not None else self.spec)["metadata"]
+
+    @cached_property
+    def containers(self) -> list[Container]:
+        """All containers: main, init, sidecars (restartable init containers) and ephemeral."""
+        if self._trainer:
+            return [Container(self.spec, "trainer")]
+        found = []
+        for key, kind in _LISTS:
+            for node in self.spec[key].items():
+                sidecar = kind == "init" and node["restartPolicy"].value == "Always"
+                found.append(Container(node, "sidecar" if sidecar else kind))
+        return found
+
+    @cached_property
+    def volumes(self) -> Node:
+        """The list of volumes."""
+        return self.spec["volumes"]
+
+    @cached_property
+    def replicas(self) -> Decimal | None:
+        """How many such pods the resource asks for; None while that is not known."""
+        product = Decimal(1)
+        node = self.spec.parent
+        while node is not None:
+            for key in ("replicas", "parallelism"):
+                amount = node.value.get(key) if isinstance(node.value, dict) else None
+                if amount is UNKNOWN:
+                    return None
+                if isinstance(amount, int | str) and not isinstance(amount, bool):
+                    factor = quantity_or_none(amount)
+                    product *= factor if factor is not None else 1
+            node = node.parent
+        return product
+
+    def volume(self, name: Node) -> Node | None:
+        """The volume that a mount names, if it is declared."""
+        for volume in self.volumes.items():
+            if volume["name"].text == name.text and name.text:
+                return volume
+        return None
+
+    def gpu_containers(self, patterns: Sequence[str]) -> list[Container]:
+        """The containers that ask for a GPU."""
+        return [container for container in self.containers if container.wants_gpu(patterns)]
+
+    def role(self, settings: RoleSettings) -> Role:
+        """What the pod is for, as described at the top of this file."""
+        key = (
+            tuple(settings.component_labels),
+            tuple(settings.training_components),
+            tuple(settings.inference_components),
+            tuple(settings.gpu_resources),
+        )
+        if key not in self._roles:
+            self._roles[key] = self._find_role(settings)
+        return self._roles[key]
+
+    def _find_role(self, settings: RoleSettings) -> Role:
+        kind, group = self.resource.kind.lower(), self.resource.group
+        if group in _TRAINING_GROUPS or (group == "kubeflow.org" and kind in _KUBEFLOW_JOBS):
+            return "training"
+        for labels in (self.metadata["labels"], self.resource.labels):
+            for label in settings.component_labels:
+                component = labels[label].text
+                if component in settings.training_components:
+                    return "training"
+                if component in settings.inference_components:
+                    return "inference"
+        if self.gpu_containers(settings.gpu_resources):
+            if kind in _ENDING_KINDS:
+                return "training"
+            if kind in _SERVING_KINDS:
+                return "inference"
+            if kind == "pod" and self.spec["restartPolicy"].value in ("Never", "OnFailure"):
+                return "training"
+        return "other"
+
+
+def is_gpu(resource_name: str, patterns: Sequence[str]) -> bool:
+    """Whether a resource name matches one of the patterns for GPUs."""
+    lowered = resource_name.lower()
+    return any(fnmatchcase(lowered, pattern.lower()) for pattern in patterns)
+
+
+def find_pods(resource: Resource) -> list[Pod]:
+    """Finds every pod specification in a resource, whatever its kind and however deeply nested."""
+    if not resource.is_manifest or resource.kind.lower() in _NO_MANIFEST_KINDS:
+        return []
+    pods = [Pod(resource, node) for node in _pod_specs(resource.root)]
+    trainer = resource.root["spec"]["trainer"]
+    if resource.is_kind("trainer.kubeflow.org", "TrainJob") and isinstance(trainer.value, dict):
+        pods.append(Pod(resource, trainer, trainer=True))
+    return pods
+
+
+def _pod_specs(root: Node) -> Iterator[Node]:
+    pending = [root]
+    while pending:
+        node = pending.pop()
+        if isinstance(node.value, dict):
+            if any(key in node.value for key, _ in _LISTS):
+                yield node
+            children = [child for key, child in node.fields() if key != "status"]
+        else:
+            children = list(node.items())
+        pending.extend(
+            child for child in reversed(children) if isinstance(child.value, dict | list)
+        )

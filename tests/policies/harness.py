@@ -1,0 +1,106 @@
+"""Runs rules as the engine does: through the policies made of them, over the SDK's proxies."""
+
+import copy
+from typing import Any
+
+from pulumi_policy import (
+    PolicyResource,
+    PolicyResourceOptions,
+    ResourceValidationArgs,
+    StackValidationArgs,
+    proxy,
+)
+from pulumi_policy.deserialize import deserialize_properties, serialize_properties
+from pulumi_policy.policy import PolicyCustomTimeouts
+
+from policies.binding import Binding
+from policies.pack import RULES
+from policies.rule import Rule
+
+Manifest = dict[str, Any]
+UNKNOWN_VALUE = proxy.UNKNOWN_STRING_VALUE
+REMOVED = object()
+
+
+def rule_named(name: str) -> Rule[Any]:
+    return next(rule for rule in RULES if rule.name == name)
+
+
+def type_of(manifest: Manifest) -> str:
+    version, kind = manifest["apiVersion"], manifest["kind"]
+    return f"kubernetes:{version if '/' in version else 'core/' + version}:{kind}"
+
+
+def options(protect: bool = False) -> PolicyResourceOptions:
+    return PolicyResourceOptions(protect, [], None, [], PolicyCustomTimeouts(0, 0, 0), [], None)
+
+
+def arguments(
+    manifest: Manifest, config: Manifest | None = None, props: Any = None
+) -> ResourceValidationArgs:
+    wrapped = proxy.unknown_checking_proxy(copy.deepcopy(manifest)) if props is None else props
+    return ResourceValidationArgs(
+        type_of(manifest), wrapped, "urn:of:it", "resource", options(), None, config
+    )
+
+
+def judge(name: str, *manifests: Manifest, config: Manifest | None = None) -> list[str]:
+    """The messages of one rule about some manifests, which are a whole stack to a stack rule."""
+    rule = rule_named(name)
+    policy: Any = Binding().policies([rule])[0]
+    messages: list[str] = []
+
+    def report(message: str, urn: str | None = None) -> None:
+        messages.append(message)
+
+    if rule.scope == "stack":
+        resources = [
+            PolicyResource(
+                type_of(manifest),
+                proxy.unknown_checking_proxy(copy.deepcopy(manifest)),
+                f"urn:{index}",
+                f"resource-{index}",
+                options(),
+                None,
+                None,
+                [],
+                {},
+            )
+            for index, manifest in enumerate(manifests)
+        ]
+        policy.validate(StackValidationArgs(resources, config), report)
+    else:
+        for manifest in manifests:
+            policy.validate(arguments(manifest, config), report)
+    return messages
+
+
+def remediate(name: str, manifest: Manifest, config: Manifest | None = None) -> Manifest | None:
+    """What a remediation would register, serialized and read again as the engine does."""
+    policy: Any = Binding().policies([rule_named(name)])[0]
+    props = deserialize_properties(copy.deepcopy(manifest), True)
+    changed = policy.remediate(arguments(manifest, config, props))
+    return None if changed is None else dict(serialize_properties(changed))
+
+
+def changed(manifest: Manifest, *edits: tuple[str, Any]) -> Manifest:
+    """A copy with values set (or `REMOVED`) at places such as `spec/tasks/0/replicas`."""
+    result = copy.deepcopy(manifest)
+    for place, value in edits:
+        *steps, last = [int(step) if step.isdigit() else step for step in split(place)]
+        holder: Any = result
+        for step in steps:
+            is_object = isinstance(holder, dict)
+            holder = holder.setdefault(step, {}) if is_object else holder[step]
+        if value is REMOVED:
+            del holder[last]
+        elif isinstance(holder, list) and last == len(holder):
+            holder.append(value)
+        else:
+            holder[last] = value
+    return result
+
+
+def split(place: str) -> list[str]:
+    """Splits at slashes; `~` stands for a slash inside a key, as in `nvidia.com~gpu`."""
+    return [step.replace("~", "/") for step in place.split("/")]

@@ -1,0 +1,101 @@
+"""Control groups of the cluster, for machines with cgroup v1 controllers and with v2 alone.
+
+Layout below each controller's mount: `gpu-platform-<kind>/` holds `supervisor` and one folder a
+node. On v2 a group with processes can not hand controllers to its children, so a node moves its
+own first process into a leaf before it enables them.
+"""
+
+import contextlib
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class Hierarchies:
+    """The hierarchies of a machine, read from /proc/self/cgroup (format: cgroups(7))."""
+
+    controllers: tuple[str, ...]
+    """v1 hierarchies as they are mounted, such as `memory`, `cpu,cpuacct`, `name=systemd`."""
+
+    @property
+    def unified(self) -> bool:
+        """True where there is v2 alone."""
+        return not self.controllers
+
+    def folders(self, root: Path = ROOT) -> list[Path]:
+        """The mount folder of each hierarchy."""
+        if self.unified:
+            return [root]
+        return [root / name.removeprefix("name=") for name in self.controllers]
+
+
+def parse_hierarchies(text: str) -> Hierarchies:
+    """Reads the text of /proc/self/cgroup: `ID:CONTROLLERS:PATH` lines."""
+    names = [line.split(":", 2)[1] for line in text.splitlines() if line.count(":") >= 2]
+    return Hierarchies(tuple(sorted(name for name in names if name)))
+
+
+def hierarchies() -> Hierarchies:
+    """The hierarchies of this machine."""
+    return parse_hierarchies(Path("/proc/self/cgroup").read_text())
+
+
+def create(group: str, machine: Hierarchies) -> list[Path]:
+    """Makes a group in every hierarchy and returns its folders."""
+    folders = [folder / group for folder in machine.folders()]
+    for folder in folders:
+        folder.mkdir(parents=True, exist_ok=True)
+        _inherit_cpuset(folder)
+    return folders
+
+
+def _inherit_cpuset(folder: Path) -> None:
+    # cgroup v1 starts a cpuset empty, and a process can not enter an empty one.
+    for part in reversed([folder, *folder.parents]):
+        for name in ("cpuset.cpus", "cpuset.mems"):
+            file = part / name
+            with contextlib.suppress(OSError):
+                if not file.read_text().strip():
+                    file.write_text((part.parent / name).read_text())
+
+
+def enter(folders: list[Path], pid: int | None = None) -> None:
+    """Moves a process (this one by default) into the groups."""
+    for folder in folders:
+        (folder / "cgroup.procs").write_text(str(pid if pid is not None else os.getpid()))
+
+
+def delegate(folder: Path) -> None:
+    """On v2, lets the children of a group have every controller that the group has."""
+    available = (folder / "cgroup.controllers").read_text().split()
+    (folder / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in available))
+
+
+def processes(folders: list[Path]) -> set[int]:
+    """The processes in the groups and below."""
+    found: set[int] = set()
+    for folder in folders:
+        for file in folder.rglob("cgroup.procs"):
+            with contextlib.suppress(OSError):
+                found.update(int(line) for line in file.read_text().split())
+    return found
+
+
+def remove(folders: list[Path], timeout: float = 5.0) -> list[Path]:
+    """Removes the groups with all below, waiting for their processes; returns what is left."""
+    deadline = time.monotonic() + timeout
+    while left := [folder for folder in folders if folder.exists()]:
+        for folder in left:
+            for below in sorted(folder.rglob("*/"), key=lambda path: -len(path.parts)):
+                with contextlib.suppress(OSError):
+                    below.rmdir()
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        if time.monotonic() > deadline:
+            return [folder for folder in left if folder.exists()]
+        time.sleep(0.02)
+    return []

@@ -1,0 +1,49 @@
+"""The environment in which pulumi, kubectl and docker work on the embedded cluster.
+
+Nothing of the user's own is used: not ~/.kube, not ~/.pulumi, not their Docker.
+"""
+
+import os
+import shlex
+import sys
+from pathlib import Path
+
+from devcluster.paths import Layout
+from devcluster.spec import Kind
+from devcluster.toolchain import Toolchain
+
+# Publicly known on purpose: the dev stack holds no secret (Pulumi.dev.yaml says so).
+PASSPHRASE = "devcluster"  # noqa: S105
+
+
+def variables(layout: Layout, toolchain: Toolchain, kind: Kind) -> dict[str, str]:
+    """The variables to set; everything else of the environment stays."""
+    layout.pulumi_backend.mkdir(parents=True, exist_ok=True)
+    own = layout.state / "bin"
+    folders = [str(toolchain.bin), str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+    found = {
+        "KUBECONFIG": str(layout.kubeconfig),
+        "PULUMI_HOME": str(toolchain.pulumi_home),
+        "PULUMI_BACKEND_URL": f"file://{layout.pulumi_backend}",
+        "PULUMI_CONFIG_PASSPHRASE": PASSPHRASE,
+        "PULUMI_SKIP_UPDATE_CHECK": "1",
+    }
+    if kind is Kind.REAL:
+        _prefer_debian_docker(own)
+        folders.insert(0, str(own))
+        found["DOCKER_HOST"] = f"unix://{layout.docker_socket}"
+        found["DOCKER_BUILDKIT"] = "1"
+    return {**found, "PATH": ":".join(folders)}
+
+
+def _prefer_debian_docker(folder: Path) -> None:
+    # A docker of another origin first on PATH may lack BuildKit; Debian's has it built in.
+    link, debian = folder / "docker", Path("/usr/bin/docker")
+    folder.mkdir(parents=True, exist_ok=True)
+    if debian.exists() and not link.is_symlink():
+        link.symlink_to(debian)
+
+
+def exports(found: dict[str, str]) -> str:
+    """The variables as shell commands, for `eval "$(make env)"`."""
+    return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in found.items())

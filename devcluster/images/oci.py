@@ -1,0 +1,140 @@
+"""Images as OCI layouts on disk, and their way into a registry.
+
+Format: the OCI image layout specification 1.0. Pushing is skopeo's work.
+"""
+
+import hashlib
+import json
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+
+from devcluster.errors import DevclusterError
+
+LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar+gzip"
+CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
+MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
+
+
+@dataclass(frozen=True)
+class ImageConfig:
+    """What a container of the image runs, and as whom."""
+
+    entrypoint: Sequence[str] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    user: str = ""
+
+    def document(self, diff_ids: Sequence[str]) -> dict[str, object]:
+        """The image configuration object (linux/amd64)."""
+        config: dict[str, object] = {
+            "Env": [f"{key}={value}" for key, value in self.environment.items()]
+        }
+        if self.entrypoint:
+            config["Entrypoint"] = list(self.entrypoint)
+        if self.user:
+            config["User"] = self.user
+        return {
+            "architecture": "amd64",
+            "os": "linux",
+            "config": config,
+            "rootfs": {"type": "layers", "diff_ids": list(diff_ids)},
+        }
+
+
+def file_layer(files: Mapping[str, Path], tar: Path) -> None:
+    """Writes a layer of executables, `{path in the image: file}`; the same bytes every time."""
+    with tarfile.open(tar, "w", format=tarfile.PAX_FORMAT) as archive:
+        for name, source in sorted(files.items()):
+            entry = archive.gettarinfo(source.resolve(), arcname=name.lstrip("/"))
+            entry.mode, entry.mtime = 0o755, 0
+            entry.uid = entry.gid = 0
+            entry.uname = entry.gname = ""
+            with source.open("rb") as content:
+                archive.addfile(entry, content)
+
+
+class Layout:
+    """An OCI layout in a folder that is complete or not there at all."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.part = folder.with_name(folder.name + ".part")
+
+    @property
+    def digest(self) -> str | None:
+        """Digest of the image's manifest; None until the image is complete."""
+        index = self.folder / "index.json"
+        if not index.exists():
+            return None
+        return str(json.loads(index.read_text())["manifests"][0]["digest"])
+
+    def write(self, layers: Sequence[Path], config: ImageConfig) -> None:
+        """Compresses tar files into layers and puts the image together."""
+        shutil.rmtree(self.part, ignore_errors=True)
+        blobs = self.part / "blobs" / "sha256"
+        blobs.mkdir(parents=True)
+        diff_ids, descriptors = [], []
+        for tar in layers:
+            diff_ids.append("sha256:" + _sha256(tar))
+            packed = self.part / "layer.gz"
+            with packed.open("wb") as out:
+                # gzip, as Docker 20.10 can not build upon zstd layers; -n keeps it repeatable
+                subprocess.run(["pigz", "-4", "-n", "-c", str(tar)], stdout=out, check=True)
+            digest, size = _sha256(packed), packed.stat().st_size
+            packed.replace(blobs / digest)
+            descriptors.append(
+                {"mediaType": LAYER_TYPE, "digest": f"sha256:{digest}", "size": size}
+            )
+        document = self._blob(blobs, CONFIG_TYPE, config.document(diff_ids))
+        manifest = {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST_TYPE,
+            "config": document,
+            "layers": descriptors,
+        }
+        entry = self._blob(blobs, MANIFEST_TYPE, manifest)
+        (self.part / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
+        index = {"schemaVersion": 2, "manifests": [entry]}
+        (self.part / "index.json").write_text(json.dumps(index))
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.part.replace(self.folder)
+
+    @staticmethod
+    def _blob(blobs: Path, media_type: str, content: object) -> dict[str, object]:
+        text = json.dumps(content, sort_keys=True).encode()
+        digest = hashlib.sha256(text).hexdigest()
+        (blobs / digest).write_bytes(text)
+        return {"mediaType": media_type, "digest": f"sha256:{digest}", "size": len(text)}
+
+    def push(self, registry: str, reference: str, log: Path) -> bool:
+        """Pushes to `registry` (host:port, plain HTTP) as `reference` (name:tag).
+
+        Returns False where the registry has it already. Raises DevclusterError.
+        """
+        name, _, tag = reference.rpartition(":")
+        answer = httpx.head(
+            f"http://{registry}/v2/{name}/manifests/{tag}", headers={"Accept": MANIFEST_TYPE}
+        )
+        if answer.headers.get("docker-content-digest") == self.digest:
+            return False
+        command = ["skopeo", "copy", "--insecure-policy", "--dest-tls-verify=false"]
+        with log.open("ab") as out:
+            done = subprocess.run(
+                [*command, f"oci:{self.folder}", f"docker://{registry}/{reference}"],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+            )
+        if done.returncode != 0:
+            raise DevclusterError(f"the image {reference} could not be pushed; see {log}")
+        return True
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,185 @@
+"""The control plane: etcd, API server, controller manager, scheduler and kwok, run by kwokctl.
+
+kwokctl's binary runtime starts them as plain processes and keeps its files below HOME.
+"""
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from devcluster.paths import Layout
+from devcluster.spec import ClusterSpec, Kind
+
+NAME = "cluster"
+SIMULATED_ANNOTATION = "kwok.x-k8s.io/node=fake"
+# A node that stops reporting is NotReady after this, and its pods are evicted after the next.
+NODE_GRACE_SECONDS = 16
+EVICTION_SECONDS = 10
+
+
+def _flag(key: str, value: str, *, override: bool = False) -> dict[str, object]:
+    return {"key": key, "value": value, **({"override": True} if override else {})}
+
+
+def kwokctl_configuration(
+    spec: ClusterSpec, layout: Layout, binaries: Path, api_port: int
+) -> dict[str, object]:
+    """KwokctlConfiguration (config.kwok.x-k8s.io/v1alpha1) of the cluster."""
+    real = spec.kind is Kind.REAL
+    network = spec.network
+    api_server = [
+        _flag("service-cluster-ip-range", network.services),
+        _flag("default-not-ready-toleration-seconds", str(EVICTION_SECONDS)),
+        _flag("default-unreachable-toleration-seconds", str(EVICTION_SECONDS)),
+    ]
+    if real:
+        api_server += [
+            _flag("advertise-address", spec.control_plane.address),
+            _flag("kubelet-client-certificate", str(layout.pki / "admin.crt")),
+            _flag("kubelet-client-key", str(layout.pki / "admin.key")),
+            _flag("kubelet-preferred-address-types", "InternalIP"),
+        ]
+    names = [spec.control_plane.address, network.api_service] if real else [network.api_service]
+    controllers = [
+        _flag("service-cluster-ip-range", network.services),
+        _flag("node-monitor-grace-period", f"{NODE_GRACE_SECONDS}s", override=True),
+    ]
+    kwok = [
+        _flag("manage-all-nodes", "false", override=True),
+        _flag("manage-nodes-with-annotation-selector", SIMULATED_ANNOTATION),
+    ]
+    return {
+        "apiVersion": "config.kwok.x-k8s.io/v1alpha1",
+        "kind": "KwokctlConfiguration",
+        "options": {
+            "runtime": "binary",
+            "kubeVersion": spec.kubernetes,
+            "kubeApiserverPort": api_port,
+            "bindAddress": "0.0.0.0" if real else "127.0.0.1",  # noqa: S104 - inside a namespace
+            "heartbeatFactor": 1,
+            "kubeApiserverCertSANs": names,
+            "etcdBinary": str(binaries / "etcd"),
+            "kubeApiserverBinary": str(binaries / "kube-apiserver"),
+            "kubeControllerManagerBinary": str(binaries / "kube-controller-manager"),
+            "kubeSchedulerBinary": str(binaries / "kube-scheduler"),
+            "kwokControllerBinary": str(binaries / "kwok"),
+        },
+        "componentsPatches": [
+            {"name": "kube-apiserver", "extraArgs": api_server},
+            {"name": "kube-controller-manager", "extraArgs": controllers},
+            {"name": "kwok-controller", "extraArgs": kwok},
+        ],
+    }
+
+
+class ControlPlane:
+    """kwokctl's control plane of one cluster; started anew or from what an earlier start kept."""
+
+    def __init__(self, spec: ClusterSpec, layout: Layout, binaries: Path, api_port: int) -> None:
+        self.spec = spec
+        self.layout = layout
+        self.binaries = binaries
+        self.api_port = api_port
+        self.inner_kubeconfig = layout.control_plane / "kubeconfig"
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """kwokctl writes below HOME and into the kubeconfig: both are the cluster's own."""
+        return {
+            **os.environ,
+            "HOME": str(self.layout.control_plane),
+            "KUBECONFIG": str(self.inner_kubeconfig),
+            "PATH": f"{self.binaries}:{os.environ['PATH']}",
+        }
+
+    def start(self) -> None:
+        """Brings the control plane up. Raises CalledProcessError; kwokctl's log has the reason."""
+        home = self.layout.control_plane
+        complete = home / "complete"
+        if complete.exists():
+            # Process ids begin anew with the namespace, and an old one would pass for a new one's.
+            for file in self._pid_files():
+                file.unlink()
+            self._link_binaries()
+            self._kwokctl("start", "cluster", "--wait", "90s")
+            return
+        # A start that was cut off may have left half of the certificates: begin again.
+        shutil.rmtree(home, ignore_errors=True)
+        home.mkdir(parents=True)
+        file = home / "kwokctl.json"
+        settings = kwokctl_configuration(self.spec, self.layout, self.binaries, self.api_port)
+        file.write_text(json.dumps(settings, indent=2))
+        arguments = ("--config", str(file), "create", "cluster", "--wait", "90s")
+        self._kwokctl(*arguments, "--kubeconfig", str(self.inner_kubeconfig))
+        complete.touch()
+
+    def _link_binaries(self) -> None:
+        # kwokctl starts what its links name, which is the toolchain of the cluster's first start.
+        for link in (self.layout.pki.parent / "bin").iterdir():
+            target = self.binaries / link.name.replace("kwok-controller", "kwok")
+            if link.readlink() != target:
+                link.unlink()
+                link.symlink_to(target)
+
+    def _kwokctl(self, *arguments: str) -> None:
+        with (self.layout.logs / "kwokctl.log").open("ab") as log:
+            subprocess.run(
+                [str(self.binaries / "kwokctl"), "--name", NAME, *arguments],
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                check=True,
+            )
+
+    def restart_components(self) -> None:
+        """Starts again what has ended, without waiting for it."""
+        with (self.layout.logs / "kwokctl.log").open("ab") as log:
+            subprocess.Popen(
+                [str(self.binaries / "kwokctl"), "--name", NAME, "start", "cluster"],
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def component_pids(self) -> dict[int, str]:
+        """Process ids that kwokctl noted down, with the component's name."""
+        found = {}
+        for file in self._pid_files():
+            text = file.read_text().strip()
+            if text.isdigit():
+                found[int(text)] = file.stem
+        return found
+
+    def _pid_files(self) -> list[Path]:
+        return list((self.layout.pki.parent / "pids").glob("*.pid"))
+
+    def write_kubeconfig(self, path: Path, server: str) -> None:
+        """Writes a kubeconfig (JSON is YAML) with the cluster's own context name, mode 0600."""
+
+        def data(name: str) -> str:
+            return base64.b64encode((self.layout.pki / name).read_bytes()).decode()
+
+        name = self.spec.context
+        user = {
+            "client-certificate-data": data("admin.crt"),
+            "client-key-data": data("admin.key"),
+        }
+        cluster = {"server": server, "certificate-authority-data": data("ca.crt")}
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": name,
+            "clusters": [{"name": name, "cluster": cluster}],
+            "users": [{"name": name, "user": user}],
+            "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+        }
+        part = path.with_suffix(".part")
+        part.touch(mode=0o600)
+        part.write_text(json.dumps(config, indent=2))
+        part.replace(path)

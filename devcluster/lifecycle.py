@@ -1,0 +1,170 @@
+"""Up, down and status of the embedded cluster, in the order in which a person would do it."""
+
+import shutil
+import socket
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from devcluster import host, launcher, simulated_nodes
+from devcluster.errors import DevclusterError
+from devcluster.events import EventLog
+from devcluster.images.catalog import BASE, BaseImage, push_tools
+from devcluster.paths import Layout
+from devcluster.progress import Reporter, Step
+from devcluster.spec import ClusterSpec, Kind
+from devcluster.toolchain import Toolchain, ensure
+
+START_TIMEOUT = 120.0
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A running cluster and the tools to work on it."""
+
+    spec: ClusterSpec
+    layout: Layout
+    toolchain: Toolchain
+
+    @property
+    def kubectl(self) -> list[str]:
+        """The command that asks this cluster, whatever the user's kubeconfig says."""
+        return [str(self.toolchain.bin / "kubectl"), f"--kubeconfig={self.layout.kubeconfig}"]
+
+
+def up(spec: ClusterSpec, reporter: Reporter) -> Cluster:
+    """Brings the cluster up, or says that it is up already. DevclusterError with a remedy."""
+    layout = Layout.of(spec.kind)
+    real = spec.kind is Kind.REAL
+    if real and (packages := host.missing_packages()):
+        with reporter.step(f"installing Debian packages: {', '.join(packages)}"):
+            host.install_packages(packages, layout.logs / "packages.log")
+    alive = launcher.running(layout)
+    if alive is None:
+        launcher.stop(layout)
+        host.check(spec, layout)
+    base = BaseImage(layout, _uv()) if real else None
+    if base is not None:
+        base.start()
+    with reporter.step("tools") as step:
+        toolchain = ensure("real" if real else "simulated", layout.cache, step.update)
+        step.detail = f"in {toolchain.bin}"
+    cluster = Cluster(spec, layout, toolchain)
+    if alive is None:
+        with reporter.step("cluster") as step:
+            _start(cluster, step)
+    else:
+        reporter.say("cluster: it is up already")
+    if base is not None:
+        _publish(cluster, base, reporter)
+    simulated_nodes.ensure(spec, cluster.kubectl)
+    _await_service_account(cluster)
+    return cluster
+
+
+def _uv() -> Path:
+    found = shutil.which("uv")
+    if found is None:
+        raise DevclusterError("uv is not on PATH: run this by `make up`, which installs it")
+    return Path(found)
+
+
+def _start(cluster: Cluster, step: Step) -> None:
+    spec, layout, toolchain = cluster.spec, cluster.layout, cluster.toolchain
+    layout.state.mkdir(parents=True, exist_ok=True)
+    layout.state.chmod(0o700)
+    events = EventLog(layout.events)
+    layout.events.unlink(missing_ok=True)
+    if spec.kind is Kind.REAL:
+        for name in ("checkpoints", "datasets"):
+            (layout.volumes / name).mkdir(parents=True, exist_ok=True)
+        launcher.launch(spec.kind, layout, toolchain.bin, toolchain.charts)
+    else:
+        port = _free_port(layout)
+        launcher.launch(spec.kind, layout, toolchain.bin, toolchain.volcano_crds, port)
+    try:
+        _follow(cluster, events, step)
+    except BaseException:
+        launcher.stop(layout)
+        raise
+
+
+def _free_port(layout: Layout) -> int:
+    """The API server's port: the one of the first start, which kwokctl has noted, or a free one."""
+    kept = layout.state / "api-port"
+    if not kept.exists():
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            kept.write_text(str(probe.getsockname()[1]))
+    port = int(kept.read_text())
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise DevclusterError(
+                f"port {port} of the cluster's API server is taken by another program: end that, "
+                "or begin anew with `make down PURGE=1`"
+            ) from error
+    return port
+
+
+def _follow(cluster: Cluster, events: EventLog, step: Step) -> None:
+    began = time.monotonic()
+    expected = max(1, len(cluster.spec.real_nodes))
+    while True:
+        seen = list(events.read())
+        if failed := next((event for event in seen if event.error), None):
+            raise DevclusterError(
+                f"{failed.node} did not start: {failed.error}; see {cluster.layout.logs}"
+            )
+        if seen:
+            step.update(f"{seen[-1].node}: {seen[-1].step}")
+        if sum(event.ready for event in seen) >= expected:
+            return
+        if launcher.running(cluster.layout) is None:
+            raise DevclusterError(f"the cluster's process ended; see {cluster.layout.logs}")
+        if time.monotonic() - began > START_TIMEOUT:
+            raise DevclusterError(
+                f"the cluster was not up after {START_TIMEOUT:.0f} s; see {cluster.layout.logs}"
+            )
+        time.sleep(0.05)
+
+
+def _publish(cluster: Cluster, base: BaseImage, reporter: Reporter) -> None:
+    network = cluster.spec.network
+    registry = f"{cluster.spec.control_plane.address}:{network.registry_port}"
+    with reporter.step("images") as step:
+        push_tools(cluster.layout, cluster.toolchain.bin, registry, step.update)
+        began = time.monotonic()
+        while not base.wait(1.0):
+            step.update(f"base image is being made, {time.monotonic() - began:.0f} s")
+        base.layout.push(registry, BASE, cluster.layout.logs / "push.log")
+        step.detail = f"in the registry 127.0.0.1:{network.registry_port}"
+
+
+def _await_service_account(cluster: Cluster) -> None:
+    # Pods of a namespace without its default ServiceAccount are refused.
+    wait = ["wait", "--for=create", "serviceaccount/default", "--timeout=60s"]
+    subprocess.run([*cluster.kubectl, *wait], check=True, stdout=subprocess.DEVNULL)
+
+
+def attach(kind: Kind, spec: ClusterSpec) -> Cluster:
+    """The running cluster of a kind. DevclusterError when it is not up."""
+    layout = Layout.of(kind)
+    if launcher.running(layout) is None:
+        raise DevclusterError("the embedded cluster is not up: `make up` brings it up")
+    group = "real" if kind is Kind.REAL else "simulated"
+    return Cluster(spec, layout, ensure(group, layout.cache, lambda _line: None))
+
+
+def down(kind: Kind, *, purge: bool) -> list[str]:
+    """Ends the cluster; with `purge` its state goes too. Returns what could not be removed."""
+    layout = Layout.of(kind)
+    left = launcher.stop(layout)
+    if purge and layout.state.exists():
+        for path in layout.state.iterdir():
+            if path != layout.lock:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+    return left

@@ -1,0 +1,124 @@
+"""Process 1 of a real node: mounts, link, daemons; then it supervises them.
+
+Started by `cluster_init` in namespaces of its own. Ending it ends the node, as pulling a plug would.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from devcluster import cgroups, links, mounts
+from devcluster.events import EventLog
+from devcluster.kwok_control_plane import ControlPlane
+from devcluster.node_services import NodeServices
+from devcluster.paths import Layout
+from devcluster.spec import ClusterSpec, Kind, RealNode, cluster_spec
+from devcluster.supervisor import Supervisor
+
+READY_TIMEOUT = 90.0
+
+
+class Node:
+    """One real node on its way from empty namespaces to Ready."""
+
+    def __init__(self, spec: ClusterSpec, node: RealNode, layout: Layout, binaries: Path) -> None:
+        self.spec = spec
+        self.node = node
+        self.layout = layout
+        self.events = EventLog(layout.events)
+        logs = layout.logs / node.name
+        logs.mkdir(parents=True, exist_ok=True)
+        self.supervisor = Supervisor(logs)
+        self.services = NodeServices(spec, node, layout, binaries)
+        self.control_plane = ControlPlane(spec, layout, binaries, spec.network.api_port)
+        self.kubectl = str(binaries / "kubectl")
+
+    def boot(self, switch_namespace: int, charts: Path) -> None:
+        """Brings the node to Ready."""
+        machine = cgroups.hierarchies()
+        socket.sethostname(self.node.name)
+        mounts.prepare(self.layout, self.node.name, machine)
+        if machine.unified:
+            leaf = cgroups.ROOT / "init"
+            leaf.mkdir(exist_ok=True)
+            cgroups.enter([leaf])
+            cgroups.delegate(cgroups.ROOT)
+        links.link_node(self.spec, self.node, switch_namespace)
+        os.close(switch_namespace)
+        self.supervisor.start(self.services.containerd())
+        if self.node.control_plane:
+            self._start_control_plane(charts)
+        self._await_control_plane()
+        self._start_node()
+
+    def _start_control_plane(self, charts: Path) -> None:
+        self.supervisor.start(self.services.registry())
+        self.supervisor.start(self.services.chart_repository(charts))
+        self.supervisor.start(self.services.docker())
+        self.control_plane.start()
+        self.supervisor.on_orphan = self._restart_component
+        server = f"https://{self.node.address}:{self.spec.network.api_port}"
+        self.control_plane.write_kubeconfig(self.layout.kubeconfig, server)
+        self.supervisor.start(self.services.coredns())
+        objects = json.dumps(self.services.dns_objects())
+        self._kubectl("apply", "--server-side", "-f", "-", text=objects)
+        self.events.add(self.node.name, "API server answers")
+
+    def _restart_component(self, pid: int) -> None:
+        if pid in self.control_plane.component_pids():
+            self.control_plane.restart_components()
+
+    def _await_control_plane(self) -> None:
+        # The kubeconfig of an earlier start may still lie there: ask the server itself.
+        deadline = time.monotonic() + READY_TIMEOUT
+        while time.monotonic() < deadline:
+            config = self.layout.kubeconfig
+            if config.exists():
+                self.services.kubeconfig.write_text(config.read_text())
+                self.services.kubeconfig.chmod(0o600)
+                if self._kubectl("get", "--raw", "/readyz", check=False):
+                    return
+            time.sleep(0.1)
+        raise TimeoutError(f"the API server did not answer within {READY_TIMEOUT:.0f} s")
+
+    def _start_node(self) -> None:
+        self.supervisor.start(self.services.kubelet())
+        self.supervisor.start(self.services.kube_proxy())
+        ready = f"--timeout={READY_TIMEOUT:.0f}s"
+        name = f"node/{self.node.name}"
+        self._kubectl("wait", "--for=create", name, ready)
+        self._kubectl("wait", "--for=condition=Ready", name, ready)
+        self.events.add(self.node.name, "node is Ready", ready=True)
+
+    def _kubectl(self, *arguments: str, text: str = "", check: bool = True) -> bool:
+        done = subprocess.run(
+            [self.kubectl, f"--kubeconfig={self.layout.kubeconfig}", *arguments],
+            input=text,
+            text=True,
+            stdout=subprocess.DEVNULL,
+            stderr=None if check else subprocess.DEVNULL,
+            check=check,
+        )
+        return done.returncode == 0
+
+
+def main(name: str, binaries: str, charts: str, switch_namespace: str) -> None:
+    """Boots the node `name`; `switch_namespace` is an open descriptor of the switch's network."""
+    spec = cluster_spec(Kind.REAL)
+    node = next(node for node in spec.real_nodes if node.name == name)
+    layout = Layout.of(spec.kind)
+    starting = Node(spec, node, layout, Path(binaries))
+    try:
+        starting.boot(int(switch_namespace), Path(charts))
+    except Exception as error:
+        starting.events.add(name, "failed", error=f"{type(error).__name__}: {error}")
+        raise
+    starting.supervisor.run_forever()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

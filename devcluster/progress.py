@@ -1,0 +1,65 @@
+"""What a person sees of a long step: one line with elapsed time, or plain lines in a log."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+QUIET_INTERVAL = 10.0
+
+
+class Reporter:
+    """Prints steps. On a terminal the present step is a live line; elsewhere it is repeated."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(highlight=False, soft_wrap=True)
+        self.began = time.monotonic()
+        self.took: dict[str, float] = {}
+
+    def say(self, text: str) -> None:
+        """One line, with the time since the command began."""
+        self.console.print(f"[dim]{time.monotonic() - self.began:6.1f} s[/dim]  {text}")
+
+    @contextmanager
+    def step(self, name: str) -> Iterator["Step"]:
+        """A step of unknown length; its duration is kept in `took`, in seconds."""
+        began = time.monotonic()
+        step = Step(self, name)
+        with step:
+            yield step
+        self.took[name] = time.monotonic() - began
+        self.say(f"{name}{': ' + step.detail if step.detail else ''}")
+
+
+class Step:
+    """One running step; `update` tells how far it is."""
+
+    def __init__(self, reporter: Reporter, name: str) -> None:
+        self.name = name
+        self.detail = ""
+        self._reporter = reporter
+        self._told = time.monotonic()
+        self._live: Progress | None = None
+
+    def __enter__(self) -> "Step":
+        if self._reporter.console.is_terminal:
+            columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+            self._live = Progress(*columns, console=self._reporter.console, transient=True)
+            self._live.add_task(self.name)
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def update(self, detail: str) -> None:
+        """Shows a detail now on a terminal, and elsewhere at most every ten seconds."""
+        self.detail = detail
+        if self._live is not None:
+            self._live.update(self._live.task_ids[0], description=f"{self.name}: {detail}")
+        elif time.monotonic() - self._told > QUIET_INTERVAL:
+            self._told = time.monotonic()
+            self._reporter.say(f"{self.name}: {detail}")

@@ -1,0 +1,81 @@
+"""What the embedded cluster consists of: its nodes, its simulated GPUs and its addresses."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """How pods run: for real in containers, or only in the API server's books."""
+
+    REAL = "real"
+    SIMULATED = "simulated"
+
+
+@dataclass(frozen=True)
+class RealNode:
+    """A node with a kubelet and containerd of its own, in namespaces of its own."""
+
+    name: str
+    address: str
+    pod_range: str
+    control_plane: bool
+    gpus: int = 4
+
+    @property
+    def pod_gateway(self) -> str:
+        """The bridge's address in the pod range."""
+        return self.pod_range.replace("0/24", "1")
+
+
+@dataclass(frozen=True)
+class Network:
+    """Addresses of the embedded cluster, out of one private block so that a clash is easy to see.
+
+    The block is `10.250.0.0/16`: nodes and host share one link, pods have a /24 a node.
+    """
+
+    block: str = "10.250.0.0/16"
+    host: str = "10.250.76.1"
+    link_prefix: int = 24
+    services: str = "10.250.128.0/20"
+    api_service: str = "10.250.128.1"
+    dns: str = "10.250.128.10"
+    host_interface: str = "gpu-platform"
+    registry_port: int = 5000
+    chart_port: int = 8879
+    api_port: int = 6443
+
+
+@dataclass(frozen=True)
+class ClusterSpec:
+    """The whole cluster; both kinds have the same API server, and the same GPUs per node."""
+
+    kind: Kind
+    simulated_nodes: int
+    network: Network = field(default_factory=Network)
+    real_nodes: tuple[RealNode, ...] = ()
+    kubernetes: str = "v1.34.3"
+    gpu_product: str = "Simulated-A100-SXM4-80GB"
+
+    @property
+    def context(self) -> str:
+        """Name of the kubectl context, which a stack names to be sure of its cluster."""
+        return "gpu-platform-dev" if self.kind is Kind.REAL else "gpu-platform-simulated"
+
+    @property
+    def control_plane(self) -> RealNode:
+        """The real node that also runs the control plane, the registry and the builder."""
+        return next(node for node in self.real_nodes if node.control_plane)
+
+
+REAL_NODES = (
+    RealNode("gpu-node-0", "10.250.76.2", "10.250.0.0/24", control_plane=True),
+    RealNode("gpu-node-1", "10.250.76.3", "10.250.1.0/24", control_plane=False),
+)
+
+
+def cluster_spec(kind: Kind, simulated_nodes: int | None = None) -> ClusterSpec:
+    """The cluster of a kind; without a number, four simulated nodes where there are no others."""
+    if kind is Kind.REAL:
+        return ClusterSpec(kind, simulated_nodes or 0, real_nodes=REAL_NODES)
+    return ClusterSpec(kind, 4 if simulated_nodes is None else simulated_nodes)

@@ -1,0 +1,76 @@
+"""Process 1 of a namespace: starts services, restarts those that end, reaps everything else."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+RESTART_DELAY = 1.0
+
+
+@dataclass(frozen=True)
+class Service:
+    """A process that is to run as long as its namespace does."""
+
+    name: str
+    command: Sequence[str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    pass_fds: tuple[int, ...] = ()
+    before: Callable[[], None] | None = None
+    """Called in the child before the program is started."""
+
+
+class Supervisor:
+    """Runs services, each with a log file of its own; stops at SIGTERM, and all end with it."""
+
+    def __init__(self, logs: Path) -> None:
+        self.logs = logs
+        self.running: dict[int, Service] = {}
+        self.on_orphan: Callable[[int], None] | None = None
+
+    def start(self, service: Service) -> int:
+        """Starts a service and returns its process id."""
+        with (self.logs / f"{service.name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                list(service.command),
+                env={**os.environ, **service.environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=service.pass_fds,
+                preexec_fn=service.before,
+            )
+        # Popen would collect the exit status itself; here only run_forever does.
+        process.returncode = 0
+        self.running[process.pid] = service
+        (self.logs / f"{service.name}.pid").write_text(str(process.pid))
+        return process.pid
+
+    def run_forever(self) -> NoReturn:
+        """Waits for processes to end: restarts services, tells of others by `on_orphan`."""
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+        while True:
+            try:
+                pid, status = os.wait()
+            except ChildProcessError:
+                time.sleep(RESTART_DELAY)
+                continue
+            service = self.running.pop(pid, None)
+            if service is not None:
+                self._restart(service, status)
+            elif self.on_orphan is not None:
+                self.on_orphan(pid)
+
+    def _restart(self, service: Service, status: int) -> None:
+        code = os.waitstatus_to_exitcode(status)
+        with (self.logs / f"{service.name}.log").open("a") as log:
+            log.write(f"--- {service.name} ended with {code} and is started again\n")
+        time.sleep(RESTART_DELAY)
+        with contextlib.suppress(OSError):
+            self.start(service)

@@ -1,0 +1,55 @@
+"""Volcano beside a control plane without real nodes: its definitions and its two processes."""
+
+import subprocess
+from pathlib import Path
+
+from devcluster.paths import Layout
+from devcluster.supervisor import Service
+
+
+def apply_definitions(layout: Layout, binaries: Path, definitions: Path) -> None:
+    """Applies Volcano's CustomResourceDefinitions and its namespace."""
+    kubectl = [str(binaries / "kubectl"), f"--kubeconfig={layout.kubeconfig}"]
+    files = [f"--filename={file}" for file in sorted(definitions.glob("*.yaml"))]
+    subprocess.run(
+        [*kubectl, "apply", "--server-side", "--force-conflicts", *files],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    namespace = '{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"volcano-system"}}'
+    subprocess.run(
+        [*kubectl, "apply", "--server-side", "--filename=-"],
+        input=namespace,
+        text=True,
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+
+
+def volcano_services(layout: Layout, binaries: Path) -> list[Service]:
+    """The scheduler and the controllers, with leader election off: there is one of each."""
+    common = [f"--kubeconfig={layout.kubeconfig}", "--leader-elect=false", "--logtostderr"]
+    sockets = layout.state / "klog"
+    return [
+        Service(
+            "vc-scheduler",
+            [
+                str(binaries / "vc-scheduler"),
+                *common,
+                "--enable-healthz=false",
+                "--enable-metrics=false",
+                "--v=3",
+            ],
+            {"DEBUG_SOCKET_DIR": str(sockets)},
+        ),
+        Service(
+            "vc-controller-manager",
+            [
+                str(binaries / "vc-controller-manager"),
+                *common,
+                "--enable-healthz=false",
+                "--v=3",
+            ],
+            {"DEBUG_SOCKET_DIR": str(sockets)},
+        ),
+    ]

@@ -1,0 +1,222 @@
+"""The Docker command line: sign in, build, push, and nothing else."""
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from devcluster.docker_plugin.errors import ImageError
+from devcluster.docker_plugin.inputs import Image, Registry
+
+Show = Callable[[str], Awaitable[None]]
+"""Is given each line that Docker prints."""
+
+TAIL_LINES = 25
+
+_DIGEST = re.compile(r"\bdigest: (sha256:[0-9a-f]{64})\b")
+
+
+@dataclass(frozen=True)
+class Docker:
+    """One executable with an environment, and what it must not show."""
+
+    executable: str
+    environment: dict[str, str]
+    secrets: tuple[str, ...] = ()
+    show: Show | None = None
+    running: "set[asyncio.subprocess.Process]" = field(default_factory=set)
+
+    async def build(self, image: Image) -> None:
+        """Builds an image under its name. ImageError with the end of the output."""
+        arguments, environment = build_arguments(image)
+        await self._run(arguments, f"building {image.image_name} failed", environment)
+
+    async def push(self, image: Image) -> str:
+        """Pushes an image; returns its digest in the registry, `sha256:…`."""
+        name = image.image_name
+        lines = await self._run(["push", name], f"pushing {name} failed")
+        for line in reversed(lines):
+            if found := _DIGEST.search(line):
+                return found[1]
+        raise ImageError(f"docker push {name} reported no digest:\n" + "\n".join(lines))
+
+    async def image_id(self, image: Image) -> str:
+        """The local identity of a built image, `sha256:…`."""
+        arguments = ["image", "inspect", "--format", "{{.Id}}", image.image_name]
+        return (await self._run(arguments, f"inspecting {image.image_name} failed"))[-1]
+
+    async def login(self, registry: Registry) -> None:
+        """Signs in for this object's private configuration; the password goes through a pipe."""
+        arguments = ["login", "--username", registry.username, "--password-stdin"]
+        if registry.server:
+            arguments.append(registry.server)
+        what = f"signing in to {registry.server or 'Docker Hub'} as {registry.username} failed"
+        await self._run(arguments, what, stdin=registry.password)
+
+    async def _run(
+        self,
+        arguments: list[str],
+        failure: str,
+        environment: dict[str, str] | None = None,
+        stdin: str = "",
+    ) -> list[str]:
+        process = await asyncio.create_subprocess_exec(
+            self.executable,
+            *arguments,
+            env=self.environment | (environment or {}),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            limit=1024 * 1024,
+        )
+        self.running.add(process)
+        try:
+            lines = await self._talk(process, stdin)
+        finally:
+            self.running.discard(process)
+            with suppress(ProcessLookupError):
+                process.kill()
+        if await process.wait():
+            raise ImageError("\n".join([f"{failure}:", *lines[-TAIL_LINES:]]))
+        return lines
+
+    async def _talk(self, process: asyncio.subprocess.Process, stdin: str) -> list[str]:
+        if process.stdin is None or process.stdout is None:
+            raise RuntimeError("docker was started without pipes")
+        with suppress(BrokenPipeError, ConnectionResetError):
+            process.stdin.write(stdin.encode())
+            await process.stdin.drain()
+        process.stdin.close()
+        lines = []
+        async for raw in process.stdout:
+            line = self._without_secrets(raw.decode(errors="replace").rstrip())
+            if line:
+                lines.append(line)
+                if self.show:
+                    await self.show(line)
+        await process.wait()
+        return lines
+
+    def _without_secrets(self, line: str) -> str:
+        for secret in self.secrets:
+            line = line.replace(secret, "[secret]") if secret else line
+        return line
+
+
+def build_arguments(image: Image) -> tuple[list[str], dict[str, str]]:
+    """Arguments and environment of `docker build`.
+
+    A secret build argument travels in the environment, where the list of processes does not
+    show it.
+    """
+    build = image.build
+    kit = build.builder_version == "BuilderBuildKit"
+    environment = {"DOCKER_BUILDKIT": "1" if kit else "0"}
+    arguments = ["build", "--file", build.dockerfile, "--tag", image.image_name]
+    for option, value in (
+        ("--progress", "plain" if kit else ""),
+        ("--platform", build.platform),
+        ("--target", build.target),
+        ("--network", build.network),
+    ):
+        arguments += [option, value] if value else []
+    for name, value in build.args.items():
+        if value in image.secrets:
+            environment[name] = value
+        arguments += ["--build-arg", name if value in image.secrets else f"{name}={value}"]
+    for entry in build.add_hosts:
+        arguments += ["--add-host", entry]
+    for cached in build.cache_from.images if build.cache_from else ():
+        arguments += ["--cache-from", cached]
+    return [*arguments, build.context], environment
+
+
+@asynccontextmanager
+async def docker_for(
+    image: Image, credentials: Registry | None, settings: dict[str, str], show: Show
+) -> AsyncIterator[Docker]:
+    """A Docker command line for one image, signed in where there are credentials.
+
+    With credentials it gets a configuration folder of its own, which is removed at the end; the
+    user's is neither written nor left out: contexts and other registries' sign-ins are taken over.
+    """
+    executable = find(os.environ.get("PATH", ""))
+    environment = dict(os.environ) | settings
+    if credentials is None:
+        yield Docker(executable, environment, image.secrets, show)
+        return
+    with tempfile.TemporaryDirectory(prefix="docker-config-") as folder:
+        copy_configuration(Path(folder), credentials.server)
+        secrets = (*image.secrets, credentials.password)
+        docker = Docker(executable, environment | {"DOCKER_CONFIG": folder}, secrets, show)
+        await docker.login(credentials)
+        yield docker
+
+
+def copy_configuration(to: Path, server: str) -> None:
+    """Copies the user's Docker configuration, without what would store a new sign-in elsewhere."""
+    source = Path(os.environ.get("DOCKER_CONFIG") or "~/.docker").expanduser()
+    try:
+        settings = json.loads((source / "config.json").read_text())
+    except (OSError, ValueError):
+        settings = {}
+    settings.pop("credsStore", None)
+    settings.get("credHelpers", {}).pop(server, None)
+    file = to / "config.json"
+    file.touch(mode=0o600)
+    file.write_text(json.dumps(settings))
+    for name in ("cli-plugins", "contexts"):
+        if (source / name).is_dir():
+            (to / name).symlink_to(source / name)
+
+
+@cache
+def find(path: str) -> str:
+    """The first Docker command line on a PATH that can build with BuildKit.
+
+    From version 23 it needs a plugin for that, which distributions leave out. ImageError when
+    there is none.
+    """
+    tried = []
+    for executable in _candidates(path):
+        if _builds(executable):
+            return executable
+        tried.append(executable)
+    if tried:
+        raise ImageError(
+            f"{' and '.join(tried)} cannot build with BuildKit: install the buildx plugin "
+            "(Debian: docker-buildx, or docker.io of Debian 12)"
+        )
+    raise ImageError("there is no docker on PATH: install it (Debian: apt-get install docker.io)")
+
+
+def _candidates(path: str) -> Iterable[str]:
+    for folder in path.split(os.pathsep):
+        if folder and (found := shutil.which("docker", path=folder)):
+            yield found
+
+
+def _builds(executable: str) -> bool:
+    version = _answer([executable, "--version"])
+    if version is None:
+        return False
+    number = re.search(r"version (\d+)", version)
+    if number and int(number[1]) < 23:
+        return True
+    return _answer([executable, "buildx", "version"]) is not None
+
+
+def _answer(command: list[str]) -> str | None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None

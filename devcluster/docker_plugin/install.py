@@ -1,0 +1,100 @@
+"""Puts a Docker plugin where Pulumi finds it: the official one, else the stand-in."""
+
+import os
+import shlex
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from devcluster.paths import CHECKOUT
+
+VERSION = "5.2.0"
+"""Of the official plugin, which the SDK in requirements.txt asks for."""
+
+DOWNLOAD_SECONDS = 60
+
+_FOLDER = f"resource-docker-v{VERSION}"
+_FILE = "pulumi-resource-docker"
+_MARK = "devcluster.docker_plugin"
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """The plugin in use, and how it came there, as a sentence for the report."""
+
+    official: bool
+    note: str
+
+
+def install(pulumi_home: Path, python: Path, path: str | None = None) -> Plugin:
+    """Makes a Docker plugin available in a Pulumi home of the project's own.
+
+    `python` is the interpreter that has the project's requirements, and `path` the PATH on which
+    `pulumi` is looked up. A download is tried once, not again while the stand-in is there: images
+    would be built anew when the plugin changes.
+    """
+    place = pulumi_home / "plugins" / _FOLDER / _FILE
+    if place.exists() and not _is_stand_in(place):
+        return Plugin(True, f"the official Docker plugin {VERSION}")
+    if users := _users_own(pulumi_home):
+        shutil.rmtree(place.parent, ignore_errors=True)
+        place.parent.mkdir(parents=True)
+        place.symlink_to(users)
+        return Plugin(True, f"the official Docker plugin {VERSION} from {users.parent}")
+    if not place.exists() and _download(pulumi_home, path) and place.exists():
+        return Plugin(True, f"the official Docker plugin {VERSION}, downloaded")
+    _write_launcher(place, python)
+    return Plugin(
+        False,
+        f"the project's stand-in for the Docker plugin {VERSION}, "
+        "which is neither installed nor could be downloaded",
+    )
+
+
+def _is_stand_in(file: Path) -> bool:
+    with file.open("rb") as content:
+        return _MARK.encode() in content.read(1000)
+
+
+def _users_own(pulumi_home: Path) -> Path | None:
+    home = Path(os.environ.get("PULUMI_HOME") or "~/.pulumi").expanduser().resolve()
+    for candidate in (home, Path("~/.pulumi").expanduser().resolve()):
+        file = candidate / "plugins" / _FOLDER / _FILE
+        if candidate != pulumi_home.resolve() and os.access(file, os.X_OK):
+            return None if _is_stand_in(file) else file
+    return None
+
+
+def _download(pulumi_home: Path, path: str | None) -> bool:
+    pulumi = shutil.which("pulumi", path=path)
+    if pulumi is None:
+        return False
+    settings = {"PULUMI_HOME": str(pulumi_home), "PULUMI_SKIP_UPDATE_CHECK": "1"}
+    try:
+        done = subprocess.run(
+            [pulumi, "plugin", "install", "resource", "docker", VERSION, "--non-interactive"],
+            env=os.environ | settings,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=DOWNLOAD_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+def _write_launcher(place: Path, python: Path) -> None:
+    checkout, interpreter = shlex.quote(str(CHECKOUT)), shlex.quote(str(python))
+    text = (
+        "#!/bin/sh\n"
+        f"# The stand-in for Pulumi's Docker plugin: {_MARK} of the gpu-platform project.\n"
+        f'PYTHONPATH={checkout}${{PYTHONPATH:+:$PYTHONPATH}} exec {interpreter} -m {_MARK} "$@"\n'
+    )
+    if place.exists() and not place.is_symlink() and place.read_text() == text:
+        return
+    place.parent.mkdir(parents=True, exist_ok=True)
+    fresh = place.with_suffix(".new")
+    fresh.write_text(text)
+    fresh.chmod(0o755)
+    fresh.replace(place)

@@ -1,0 +1,77 @@
+"""The stack, in the order in which it is provisioned."""
+
+from infra.cluster import connect, options
+from infra.gpu_stack import GpuStack, GpuStackArgs
+from infra.inference_service import InferenceService
+from infra.outputs import export_outputs
+from infra.serving import Serving
+from infra.settings import load_settings, registry_login
+from infra.storage import Storage, StorageArgs
+from infra.tenancy import Tenancy, TenancyArgs
+from infra.training_job import TrainingJob, TrainingJobArgs
+from infra.volcano import Volcano, VolcanoArgs
+from infra.workload_image import WorkloadImage, WorkloadImageArgs
+
+settings = load_settings()
+login = registry_login(settings.images)
+cluster = connect(settings.cluster)
+
+gpu = GpuStack("gpu", GpuStackArgs(gpu=settings.gpu), options(cluster))
+volcano = Volcano(
+    "volcano",
+    VolcanoArgs(volcano=settings.volcano, rendering=settings.cluster.render_to is not None),
+    options(cluster),
+)
+tenancy = Tenancy(
+    "tenancy",
+    TenancyArgs(
+        tenancy=settings.tenancy,
+        gpu_resource=settings.gpu.resource,
+        inference_ports=tuple(s.port for s in settings.inference.services.values()),
+        login=login,
+    ),
+    options(cluster),
+)
+storage = Storage(
+    "storage",
+    StorageArgs(storage=settings.storage, namespace=tenancy.namespace),
+    options(cluster, tenancy),
+)
+images = {
+    key: WorkloadImage(f"image-{key}", WorkloadImageArgs.of(settings.images, key, login))
+    for key in settings.images.workloads
+}
+jobs = {
+    key: TrainingJob(
+        f"training-{key}",
+        TrainingJobArgs(
+            key=key,
+            job=job,
+            namespace=tenancy.namespace,
+            image=images[job.image].reference,
+            image_identity=images[job.image].identity,
+            gpu_nodes=gpu.nodes,
+            claims=storage.claims,
+        ),
+        options(cluster, gpu, volcano, storage),
+    )
+    for key, job in settings.training.jobs.items()
+}
+services = {
+    key: InferenceService(
+        f"inference-{key}",
+        Serving(
+            key=key,
+            service=service,
+            run=service.run or jobs[str(service.job)].run,
+            namespace=tenancy.namespace,
+            domain=settings.cluster.domain,
+            image=images[service.image].reference,
+            gpu_nodes=gpu.nodes,
+            claims=storage.claims,
+        ),
+        options(cluster, gpu, storage),
+    )
+    for key, service in settings.inference.services.items()
+}
+export_outputs(tenancy, volcano, storage, images, jobs, services)

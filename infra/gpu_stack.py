@@ -1,0 +1,185 @@
+"""What makes a node's GPUs visible to pods: NVIDIA's device plugin and the runtime class."""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pulumi
+import yaml
+
+from infra.manifests import KubernetesObject, Manifest, compact, standard_labels
+from infra.pods import GpuNodes
+from infra.settings.gpu import GpuSettings
+
+PLUGIN: Final = "nvidia-device-plugin"
+_KUBELET_SOCKETS: Final = "/var/lib/kubelet/device-plugins"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuStackArgs:
+    """The settings of the GPUs."""
+
+    gpu: GpuSettings
+
+
+class GpuStack(pulumi.ComponentResource):
+    """The device plugin with its configuration, and how pods of this cluster get GPUs."""
+
+    nodes: GpuNodes
+
+    def __init__(
+        self, name: str, args: GpuStackArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__("gpu-platform:index:GpuStack", name, None, opts)
+        self.nodes = gpu_nodes(args.gpu)
+        earlier: list[pulumi.Resource] = []
+        for manifest in manifests(args.gpu):
+            options = pulumi.ResourceOptions(parent=self, depends_on=earlier)
+            resource_name = f"{name}-{manifest['kind'].lower()}"
+            earlier = [*earlier, KubernetesObject(resource_name, manifest, options)]
+        self.register_outputs({})
+
+
+def gpu_nodes(gpu: GpuSettings) -> GpuNodes:
+    """How workloads ask for GPUs."""
+    return GpuNodes(
+        resource=gpu.resource,
+        node_selector=gpu.node_selector,
+        tolerations=[toleration.model_dump(exclude_none=True) for toleration in gpu.tolerations],
+        runtime_class=gpu.runtime_class.name if gpu.runtime_class else None,
+    )
+
+
+def manifests(gpu: GpuSettings) -> list[Manifest]:
+    """The objects in the order of creation; none where the cluster has everything."""
+    built: list[Manifest] = []
+    if gpu.runtime_class is not None and gpu.runtime_class.create:
+        built.append(
+            {
+                "apiVersion": "node.k8s.io/v1",
+                "kind": "RuntimeClass",
+                "metadata": {"name": gpu.runtime_class.name},
+                "handler": gpu.runtime_class.handler,
+            }
+        )
+    if gpu.install:
+        config = yaml.safe_dump(plugin_config(gpu), sort_keys=False)
+        built += [_namespace(gpu), _config_map(gpu, config), _daemon_set(gpu, config)]
+    return built
+
+
+def plugin_config(gpu: GpuSettings) -> Manifest:
+    """The configuration file of the device plugin."""
+    config: Manifest = {"version": "v1", "flags": {"migStrategy": gpu.mig_strategy}}
+    if gpu.time_slicing is not None:
+        config["sharing"] = {
+            "timeSlicing": {
+                "renameByDefault": gpu.time_slicing.rename,
+                "failRequestsGreaterThanOne": gpu.time_slicing.refuse_more_than_one,
+                "resources": [{"name": gpu.resource, "replicas": gpu.time_slicing.replicas}],
+            }
+        }
+    return config
+
+
+def _namespace(gpu: GpuSettings) -> Manifest:
+    # The plugin writes its socket into a folder of the node, which only "privileged" admits.
+    return {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {
+            "name": gpu.namespace,
+            "labels": {
+                **standard_labels("gpu-stack", gpu.namespace),
+                "pod-security.kubernetes.io/enforce": "privileged",
+            },
+        },
+    }
+
+
+def _metadata(gpu: GpuSettings) -> Manifest:
+    return {
+        "name": PLUGIN,
+        "namespace": gpu.namespace,
+        "labels": standard_labels(PLUGIN, PLUGIN),
+    }
+
+
+def _config_map(gpu: GpuSettings, config: str) -> Manifest:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": _metadata(gpu),
+        "data": {"config.yaml": config},
+    }
+
+
+def _daemon_set(gpu: GpuSettings, config: str) -> Manifest:
+    selector = {"app.kubernetes.io/name": PLUGIN}
+    checksum = hashlib.sha256(config.encode()).hexdigest()[:16]
+    nodes = gpu_nodes(gpu)
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": _metadata(gpu),
+        "spec": {
+            "selector": {"matchLabels": selector},
+            "updateStrategy": {"type": "RollingUpdate"},
+            "template": {
+                "metadata": {
+                    "labels": standard_labels(PLUGIN, PLUGIN),
+                    # The plugin reads its file once: a change has to restart it.
+                    "annotations": {"gpu-platform.dev/config": checksum},
+                },
+                "spec": compact(
+                    {
+                        "priorityClassName": "system-node-critical",
+                        "runtimeClassName": nodes.runtime_class,
+                        "automountServiceAccountToken": False,
+                        "enableServiceLinks": False,
+                        "nodeSelector": dict(nodes.node_selector),
+                        "tolerations": list(nodes.tolerations),
+                        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+                        "containers": [_container(gpu)],
+                        "volumes": [
+                            {"name": "sockets", "hostPath": {"path": _KUBELET_SOCKETS}},
+                            {"name": "config", "configMap": {"name": PLUGIN}},
+                        ],
+                    }
+                ),
+            },
+        },
+    }
+
+
+def _container(gpu: GpuSettings) -> Manifest:
+    env: list[Any] = [
+        {"name": "CONFIG_FILE", "value": "/config/config.yaml"},
+        {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+        {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},
+        {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,utility"},
+    ]
+    security: Manifest = {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    if gpu.mig_strategy != "none":
+        # Reading the layout of MIG slices needs it.
+        env.append({"name": "NVIDIA_MIG_MONITOR_DEVICES", "value": "all"})
+        security = {"readOnlyRootFilesystem": True, "capabilities": {"add": ["SYS_ADMIN"]}}
+    return {
+        "name": PLUGIN,
+        "image": gpu.image,
+        "imagePullPolicy": "IfNotPresent",
+        "env": env,
+        "resources": {
+            "requests": {"cpu": "10m", "memory": "64Mi"},
+            "limits": {"memory": "128Mi"},
+        },
+        "securityContext": security,
+        "volumeMounts": [
+            {"name": "sockets", "mountPath": _KUBELET_SOCKETS},
+            {"name": "config", "mountPath": "/config", "readOnly": True},
+        ],
+    }

@@ -1,0 +1,211 @@
+"""The one pod template of training and inference: pure, from a typed description to a manifest.
+
+Decided here for every workload: GPU limits, /dev/shm, settings of NCCL and RDMA, the security
+context, volumes and placement.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from infra.manifests import Manifest, compact
+
+USER_ID: Final = 10001
+"""User and group of every container; the images know no other."""
+
+TMP_SIZE: Final = "1Gi"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuNodes:
+    """How pods get GPUs in this cluster, and what the nodes that have them look like."""
+
+    resource: str
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: Sequence[Mapping[str, str]] = ()
+    runtime_class: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mount:
+    """A claim and where the container sees it."""
+
+    name: str
+    claim: str
+    path: str
+    read_only: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rdma:
+    """A direct network: the device's resource name and NCCL's way to it."""
+
+    resource: str
+    count: int
+    interface: str
+    hca: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pod:
+    """One pod of one container. `image` is text or a Pulumi output of it; sizes are quantities."""
+
+    container: str
+    image: Any
+    command: Sequence[str]
+    cpu: str
+    memory: str
+    shm: str
+    gpus: int
+    gpu_nodes: GpuNodes
+    service_account: str
+    grace_seconds: int
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, Any] = field(default_factory=dict)
+    mounts: Sequence[Mount] = ()
+    ports: Mapping[str, int] = field(default_factory=dict)
+    probes: Mapping[str, Manifest] = field(default_factory=dict)
+    rdma: Rdma | None = None
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    spread: Sequence[Manifest] = ()
+    scheduler: str | None = None
+    priority_class: str | None = None
+    restart_policy: str = "Always"
+    deadline_seconds: int | None = None
+    subdomain: str | None = None
+
+
+def pod_template(pod: Pod) -> Manifest:
+    """Metadata and spec of the pod, as Jobs and Deployments embed them."""
+    on_gpu_node = pod.gpus > 0
+    selector = {**(pod.gpu_nodes.node_selector if on_gpu_node else {}), **pod.node_selector}
+    spec = compact(
+        {
+            "schedulerName": pod.scheduler,
+            "priorityClassName": pod.priority_class,
+            "runtimeClassName": pod.gpu_nodes.runtime_class if on_gpu_node else None,
+            "restartPolicy": pod.restart_policy,
+            "activeDeadlineSeconds": pod.deadline_seconds,
+            "terminationGracePeriodSeconds": pod.grace_seconds,
+            "serviceAccountName": pod.service_account,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "subdomain": pod.subdomain,
+            "nodeSelector": selector,
+            "tolerations": [dict(toleration) for toleration in pod.gpu_nodes.tolerations],
+            "topologySpreadConstraints": list(pod.spread) or None,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": USER_ID,
+                "runAsGroup": USER_ID,
+                "fsGroup": USER_ID,
+                "fsGroupChangePolicy": "OnRootMismatch",
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [_container(pod)],
+            "volumes": _volumes(pod),
+        }
+    )
+    return {
+        "metadata": compact({"labels": dict(pod.labels), "annotations": dict(pod.annotations)}),
+        "spec": spec,
+    }
+
+
+def even_spread(labels: Mapping[str, str], *, strict: bool) -> list[Manifest]:
+    """Distribute the pods with these labels evenly over the nodes that can take them.
+
+    A node that is lost no longer counts, so that the rest finds room on the others.
+    """
+    return [
+        {
+            "maxSkew": 1,
+            "topologyKey": "kubernetes.io/hostname",
+            "whenUnsatisfiable": "DoNotSchedule" if strict else "ScheduleAnyway",
+            "nodeAffinityPolicy": "Honor",
+            "nodeTaintsPolicy": "Honor",
+            "labelSelector": {"matchLabels": dict(labels)},
+        }
+    ]
+
+
+def _container(pod: Pod) -> Manifest:
+    return compact(
+        {
+            "name": pod.container,
+            "image": pod.image,
+            "imagePullPolicy": "IfNotPresent",
+            "command": list(pod.command),
+            "env": _environment(pod),
+            "ports": [
+                {"name": name, "containerPort": port, "protocol": "TCP"}
+                for name, port in pod.ports.items()
+            ]
+            or None,
+            "resources": _resources(pod),
+            "securityContext": {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": compact(
+                    {"drop": ["ALL"], "add": ["IPC_LOCK"] if pod.rdma else None}
+                ),
+            },
+            "volumeMounts": [
+                {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108  a path in the container
+                {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108
+                *(
+                    compact(
+                        {
+                            "name": mount.name,
+                            "mountPath": mount.path,
+                            "readOnly": mount.read_only or None,
+                        }
+                    )
+                    for mount in pod.mounts
+                ),
+            ],
+            **pod.probes,
+        }
+    )
+
+
+def _environment(pod: Pod) -> list[Manifest]:
+    variables: dict[str, Any] = {"HOME": "/tmp", "PYTHONUNBUFFERED": "1"}  # noqa: S108
+    if pod.rdma is not None:
+        variables["NCCL_SOCKET_IFNAME"] = pod.rdma.interface
+        if pod.rdma.hca is not None:
+            variables["NCCL_IB_HCA"] = pod.rdma.hca
+    variables.update(pod.env)
+    return [
+        {"name": name, **(value if isinstance(value, dict) else {"value": value})}
+        for name, value in variables.items()
+    ]
+
+
+def _resources(pod: Pod) -> Manifest:
+    devices: dict[str, str] = {}
+    if pod.gpus > 0:
+        devices[pod.gpu_nodes.resource] = str(pod.gpus)
+    if pod.rdma is not None:
+        devices[pod.rdma.resource] = str(pod.rdma.count)
+    return {
+        "requests": {"cpu": pod.cpu, "memory": pod.memory, **devices},
+        "limits": {"memory": pod.memory, **devices},
+    }
+
+
+def _volumes(pod: Pod) -> list[Manifest]:
+    return [
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": pod.shm}},
+        {"name": "tmp", "emptyDir": {"sizeLimit": TMP_SIZE}},
+        *(
+            {
+                "name": mount.name,
+                "persistentVolumeClaim": compact(
+                    {"claimName": mount.claim, "readOnly": mount.read_only or None}
+                ),
+            }
+            for mount in pod.mounts
+        ),
+    ]

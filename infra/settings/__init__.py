@@ -1,0 +1,141 @@
+"""The stack's settings: the only place that reads Pulumi's configuration."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+import pulumi
+from pulumi.runtime import get_config_env, is_config_secret
+from pydantic import BaseModel, ValidationError
+
+from infra.settings.checks import CHECKS
+from infra.settings.cluster import ClusterSettings
+from infra.settings.gpu import GpuSettings
+from infra.settings.images import PASSWORD_KEY, ImagesSettings, RegistryLogin
+from infra.settings.inference import InferenceSettings
+from infra.settings.problems import PROJECT, describe, full_key, unknown_key
+from infra.settings.storage import StorageSettings
+from infra.settings.tenancy import TenancySettings
+from infra.settings.training import TrainingSettings
+from infra.settings.types import Settings
+from infra.settings.volcano import VolcanoSettings
+
+__all__ = [
+    "PASSWORD_KEY",
+    "SettingsError",
+    "StackSettings",
+    "load_settings",
+    "registry_login",
+    "validate",
+]
+
+
+class StackSettings(Settings):
+    """Everything that an environment decides, one model per concern."""
+
+    cluster: ClusterSettings
+    gpu: GpuSettings = GpuSettings()
+    volcano: VolcanoSettings = VolcanoSettings()
+    storage: StorageSettings = StorageSettings()
+    tenancy: TenancySettings
+    images: ImagesSettings = ImagesSettings()
+    training: TrainingSettings = TrainingSettings()
+    inference: InferenceSettings = InferenceSettings()
+
+
+CONCERNS: Final = cast(
+    dict[str, type[BaseModel]],
+    {name: field.annotation for name, field in StackSettings.model_fields.items()},
+)
+
+
+class SettingsError(pulumi.RunError):
+    """The configuration cannot be used; `problems` has one sentence for each mistake.
+
+    Pulumi prints the message of a RunError without a traceback.
+    """
+
+    def __init__(self, problems: list[str]) -> None:
+        self.problems = problems
+        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        lines = "\n".join(f"  - {problem}" for problem in problems)
+        super().__init__(f"The configuration has {count}; nothing was changed.\n{lines}")
+
+
+def validate(values: Mapping[str, Any], secrets: frozenset[str] = frozenset()) -> StackSettings:
+    """Check a whole configuration: `values` by concern, `secrets` the names of secret keys.
+
+    Raises SettingsError with every problem that was found.
+    """
+    problems = [
+        unknown_key([key], {*CONCERNS, PASSWORD_KEY})
+        for key in values
+        if key not in CONCERNS and key != PASSWORD_KEY
+    ]
+    valid: dict[str, BaseModel] = {}
+    for concern, model in CONCERNS.items():
+        try:
+            valid[concern] = model.model_validate(values.get(concern, {}))
+        except ValidationError as error:
+            problems += describe(error, model, concern)
+    for needed, check in CHECKS:
+        if all(concern in valid for concern in needed):
+            problems += check(*(valid[concern] for concern in needed))
+    if isinstance(images := valid.get("images"), ImagesSettings):
+        problems += _password_problems(images, values, secrets)
+    if problems:
+        raise SettingsError(problems)
+    return StackSettings.model_construct(**cast(dict[str, Any], valid))
+
+
+def _password_problems(
+    images: ImagesSettings, values: Mapping[str, Any], secrets: frozenset[str]
+) -> list[str]:
+    key, remedy = full_key(PASSWORD_KEY), f"pulumi config set --secret {PASSWORD_KEY}"
+    if images.username is not None and PASSWORD_KEY not in values:
+        return [
+            f"{key} is missing: {full_key('images', 'username')} is {images.username!r}, and its "
+            f"password is stored with `{remedy}`."
+        ]
+    if PASSWORD_KEY in values and PASSWORD_KEY not in secrets:
+        return [f"{key} is stored as plain text: store it again with `{remedy}`."]
+    if PASSWORD_KEY in values and images.username is None:
+        return [f"{key} is set, but {full_key('images', 'username')} says for no user: write one."]
+    return []
+
+
+def load_settings() -> StackSettings:
+    """Read and check the configuration of the present stack.
+
+    Raises SettingsError with every problem that was found.
+    """
+    config = pulumi.Config(PROJECT)
+    prefix = f"{PROJECT}:"
+    # Config cannot list its keys; the engine's environment can, and unknown keys are mistakes.
+    written = {key.removeprefix(prefix) for key in get_config_env() if key.startswith(prefix)}
+    values = {
+        key: text if key == PASSWORD_KEY else _parsed(text)
+        for key in sorted(written | {*CONCERNS, PASSWORD_KEY})
+        if (text := config.get(key)) is not None
+    }
+    secrets = frozenset(key for key in values if is_config_secret(config.full_key(key)))
+    return validate(values, secrets)
+
+
+def registry_login(images: ImagesSettings) -> RegistryLogin | None:
+    """How to enter the registry, or None where it is open to everybody."""
+    if images.registry is None or images.username is None:
+        return None
+    return RegistryLogin(
+        server=images.registry,
+        username=images.username,
+        password=pulumi.Config(PROJECT).require_secret(PASSWORD_KEY),
+    )
+
+
+def _parsed(text: str) -> Any:
+    """Objects arrive as JSON, and anything else is what was written."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text

@@ -1,0 +1,125 @@
+"""Plain sentences for everything that can be wrong with the configuration."""
+
+import difflib
+import json
+import types
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+PROJECT: Final = "gpu-platform"
+
+_SENTENCES: Final[Mapping[str, str]] = {
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "bool_type": "must be true or false",
+    "string_type": "must be text",
+    "list_type": "must be a list",
+    "dict_type": "must be a mapping of keys to values",
+    "model_type": "must be a mapping of keys to values",
+    "model_attributes_type": "must be a mapping of keys to values",
+    "greater_than_equal": "must be at least {ge}",
+    "greater_than": "must be greater than {gt}",
+    "less_than_equal": "must be at most {le}",
+    "less_than": "must be less than {lt}",
+    "literal_error": "must be {expected}",
+    "string_too_short": "must not be empty",
+    "too_short": "must have at least {min_length} entry",
+    "string_pattern_mismatch": "must match the pattern {pattern}",
+    "finite_number": "must be a finite number",
+}
+
+
+def full_key(*path: str | int) -> str:
+    """`gpu-platform:training.jobs.digits.nodes`, as `pulumi config set --path` takes it."""
+    return f"{PROJECT}:{'.'.join(str(part) for part in path)}"
+
+
+def describe(error: ValidationError, model: type[BaseModel], concern: str) -> list[str]:
+    """One sentence for each mistake in a concern: its key, the value found, what is allowed."""
+    return [_sentence(detail, model, concern) for detail in error.errors(include_url=False)]
+
+
+def unknown_key(path: Iterable[str | int], known: Iterable[str]) -> str:
+    """Sentence about a key that does not exist, with the key that was probably meant."""
+    *_, last = path = list(path)
+    known = sorted(known)
+    close = difflib.get_close_matches(str(last), known, n=1)
+    advice = f"did you mean {close[0]!r}? " if close else ""
+    return f"{full_key(*path)} is not a known key: {advice}Known here: {', '.join(known)}."
+
+
+def _sentence(detail: ErrorDetails, model: type[BaseModel], concern: str) -> str:
+    location = tuple(part for part in detail["loc"] if part != "[key]")
+    path = (concern, *location)
+    kind = detail["type"]
+    if kind == "extra_forbidden":
+        return unknown_key(path, _known_keys(model, location[:-1]))
+    if kind == "missing":
+        purpose = _description(model, location)
+        return f"{full_key(*path)} is missing{f': {purpose}' if purpose else ''}."
+    if kind == "value_error":
+        rule = detail["msg"].removeprefix("Value error, ")
+        if isinstance(detail["input"], (dict, list)):
+            return f"{full_key(*path)} {rule}."
+        return f"{full_key(*path)} is {_shown(detail['input'])}: it {rule}."
+    if kind in _SENTENCES:
+        rule = _SENTENCES[kind].format(**detail.get("ctx", {}))
+    else:
+        rule = detail["msg"][0].lower() + detail["msg"][1:]
+    return f"{full_key(*path)} is {_shown(detail['input'])}, but {rule}."
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value, default=str, ensure_ascii=False)
+    return text if len(text) <= 80 else f"{text[:77]}…"
+
+
+def _models(annotation: Any) -> Iterable[Any]:
+    """The alternatives of an annotation, without None and Annotated."""
+    origin = get_origin(annotation)
+    if origin in (Union, types.UnionType):
+        for alternative in get_args(annotation):
+            yield from _models(alternative)
+    elif annotation is not type(None):
+        yield annotation
+
+
+def _walk(model: type[BaseModel], location: Iterable[str | int]) -> Any:
+    """The annotation at a place inside a model, or None where there is none."""
+    annotation: Any = model
+    for part in location:
+        for candidate in _models(annotation):
+            if isinstance(candidate, type) and issubclass(candidate, BaseModel):
+                field = candidate.model_fields.get(str(part))
+                annotation = field.annotation if field else None
+                break
+            if get_origin(candidate) is dict:
+                annotation = get_args(candidate)[1]
+                break
+            if get_origin(candidate) is list:
+                annotation = get_args(candidate)[0]
+                break
+        else:
+            return None
+    return annotation
+
+
+def _known_keys(model: type[BaseModel], location: Iterable[str | int]) -> Iterable[str]:
+    for candidate in _models(_walk(model, location)):
+        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
+            return candidate.model_fields
+    return ()
+
+
+def _description(model: type[BaseModel], location: tuple[str | int, ...]) -> str | None:
+    for candidate in _models(_walk(model, location[:-1])):
+        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
+            field = candidate.model_fields.get(str(location[-1]))
+            return field.description if field else None
+    return None

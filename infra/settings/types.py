@@ -1,0 +1,212 @@
+"""The kinds of value that a setting can have beyond numbers and text.
+
+Kubernetes itself would refuse a bad quantity, name or image reference, but only when the
+object is created; here they are checked while previewing.
+"""
+
+import re
+from decimal import Decimal
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+_SUFFIXES: Final[dict[str, Decimal]] = {
+    "n": Decimal("1e-9"),
+    "u": Decimal("1e-6"),
+    "m": Decimal("1e-3"),
+    "": Decimal(1),
+    **{suffix: Decimal(1000) ** power for power, suffix in enumerate("kMGTPE", start=1)},
+    **{f"{suffix}i": Decimal(1024) ** power for power, suffix in enumerate("KMGTPE", start=1)},
+}
+_QUANTITY: Final = re.compile(
+    r"(?P<number>[+-]?(?:\d+\.?\d*|\.\d+))(?:[eE](?P<exponent>[+-]?\d{1,2})|(?P<suffix>[numkMGTPE]|[KMGTPE]i))?"
+)
+_LABEL: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_DNS_LABEL: Final = re.compile(_LABEL)
+_DNS_SUBDOMAIN: Final = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+_QUALIFIED_NAME: Final = re.compile(
+    rf"(?:{_LABEL}(?:\.{_LABEL})*/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
+)
+_LABEL_VALUE: Final = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
+_COMPONENT: Final = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
+_IMAGE: Final = re.compile(
+    r"(?:(?P<host>[A-Za-z0-9.-]+(?::\d+)?)/)?"
+    rf"(?P<path>{_COMPONENT}(?:/{_COMPONENT})*)"
+    r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?"
+    r"(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
+)
+_ENVIRONMENT_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+MEBIBYTE: Final = 2**20
+
+
+class Settings(BaseModel):
+    """Base of all settings: unknown keys are errors and types are taken at their word."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, protected_namespaces=())
+
+
+def parse_quantity(text: str) -> Decimal:
+    """Value of a Kubernetes quantity such as `500m`, `2`, `1.5Gi` or `1e3`.
+
+    Raises ValueError when the text is not a quantity.
+    """
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise ValueError(
+            "must be a Kubernetes quantity: a number with an optional suffix, such as 500m, 2, "
+            "512Mi or 1.5Gi"
+        )
+    number = Decimal(match["number"])
+    if match["exponent"] is not None:
+        return number * Decimal(10) ** int(match["exponent"])
+    return number * _SUFFIXES[match["suffix"] or ""]
+
+
+def _as_text(value: object) -> object:
+    """YAML reads `cpu: 2` as a number; a quantity is text everywhere else."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return str(value)
+    return value
+
+
+def _positive_quantity(text: str) -> str:
+    if parse_quantity(text) <= 0:
+        raise ValueError("must be greater than zero")
+    return text
+
+
+def _memory(text: str) -> str:
+    size = parse_quantity(text)
+    if 0 < size < MEBIBYTE:
+        raise ValueError(
+            "is less than a mebibyte, so its suffix is probably wrong: write for example 512Mi or "
+            "2Gi (m means a thousandth, and no suffix means bytes)"
+        )
+    return text
+
+
+def _cpu(text: str) -> str:
+    if parse_quantity(text) * 1000 % 1 != 0:
+        raise ValueError("must be a whole number of thousandths of a core, such as 250m")
+    return text
+
+
+def _matcher(pattern: re.Pattern[str], limit: int, what: str) -> AfterValidator:
+    def check(text: str) -> str:
+        if len(text) > limit:
+            raise ValueError(f"is {len(text)} characters long, but at most {limit} are allowed")
+        if not pattern.fullmatch(text):
+            raise ValueError(f"must be {what}")
+        return text
+
+    return AfterValidator(check)
+
+
+def parse_image(text: str) -> re.Match[str]:
+    """Parts `host`, `path`, `tag` and `digest` of an image reference.
+
+    Raises ValueError when the text is not an image reference.
+    """
+    match = _IMAGE.fullmatch(text)
+    if match is None:
+        raise ValueError(
+            "must be an image reference such as registry.example.com/team/name:1.0 (lower case, "
+            "an optional tag, an optional @sha256: digest of 64 hexadecimal digits)"
+        )
+    return match
+
+
+def _versioned_image(text: str) -> str:
+    match = parse_image(text)
+    if match["digest"] is None and match["tag"] in (None, "latest"):
+        raise ValueError("must name a version: a tag other than 'latest', or a digest @sha256:…")
+    return text
+
+
+def _pinned_image(text: str) -> str:
+    if parse_image(text)["digest"] is None:
+        raise ValueError(
+            "must be pinned by digest, such as registry.example.com/team/name@sha256:<64 digits>, "
+            "because nothing else guarantees that every node runs the same image"
+        )
+    return text
+
+
+_text = BeforeValidator(_as_text)
+
+Quantity = Annotated[str, _text, AfterValidator(_positive_quantity)]
+"""A Kubernetes quantity greater than zero."""
+
+MemoryQuantity = Annotated[str, _text, AfterValidator(_positive_quantity), AfterValidator(_memory)]
+"""A size of at least one mebibyte."""
+
+CpuQuantity = Annotated[str, _text, AfterValidator(_positive_quantity), AfterValidator(_cpu)]
+"""A share of CPU cores of at least a thousandth."""
+
+DnsLabel = Annotated[
+    str,
+    _matcher(
+        _DNS_LABEL,
+        63,
+        "a DNS label: lower-case letters, digits and '-', beginning and ending with one of the "
+        "first two",
+    ),
+]
+"""The name of a namespace, service, claim or service account."""
+
+RunKey = Annotated[
+    str,
+    _matcher(
+        re.compile(rf"(?=[a-z]){_LABEL}"),
+        40,
+        "a short DNS label that begins with a letter: lower-case letters, digits and '-'",
+    ),
+]
+"""The key of a job or service; names of pods and services are made from it."""
+
+DnsName = Annotated[
+    str,
+    _matcher(
+        _DNS_SUBDOMAIN,
+        253,
+        "a DNS name: labels of lower-case letters, digits and '-', joined by dots",
+    ),
+]
+"""The name of a storage class, priority class, volume or queue."""
+
+QualifiedName = Annotated[
+    str,
+    _matcher(
+        _QUALIFIED_NAME,
+        317,
+        "a Kubernetes name with an optional domain, such as nvidia.com/gpu",
+    ),
+]
+"""A resource name, label key or taint key."""
+
+LabelValue = Annotated[
+    str, _matcher(_LABEL_VALUE, 63, "a label value: letters, digits, '-', '_' and '.'")
+]
+
+EnvironmentName = Annotated[
+    str,
+    _matcher(
+        _ENVIRONMENT_NAME, 255, "a variable name: letters, digits and '_', no digit at the start"
+    ),
+]
+
+AbsolutePath = Annotated[
+    str,
+    _matcher(re.compile(r"/(?!.*(?:^|/)\.\.(?:/|$)).*"), 4096, "an absolute path without '..'"),
+]
+
+VersionedImage = Annotated[str, AfterValidator(_versioned_image)]
+"""An image reference with a tag other than latest, or a digest."""
+
+PinnedImage = Annotated[str, AfterValidator(_pinned_image)]
+"""An image reference with a digest."""
+
+Labels = dict[QualifiedName, LabelValue]
+PositiveInt = Annotated[int, Field(ge=1)]
+Port = Annotated[int, Field(ge=1024, le=65535)]
+"""A port that a process without privileges may open."""

@@ -1,0 +1,145 @@
+"""Storage classes, volumes that exist, and the claims of the workloads."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pulumi
+
+from infra.manifests import KubernetesObject, Manifest, compact
+from infra.settings.storage import (
+    PROVISIONERS,
+    ClaimSettings,
+    StorageClassSettings,
+    StorageSettings,
+    VolumeSettings,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StorageArgs:
+    """What to store, and the namespace of the claims."""
+
+    storage: StorageSettings
+    namespace: str
+
+
+class Storage(pulumi.ComponentResource):
+    """Classes, then volumes, then claims, which are bound when the component is there."""
+
+    claims: dict[str, str]
+
+    def __init__(
+        self, name: str, args: StorageArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__("gpu-platform:index:Storage", name, None, opts)
+        settings = args.storage
+        child = pulumi.ResourceOptions(parent=self)
+        classes = {
+            key: KubernetesObject(f"{name}-class-{key}", storage_class(key, value), child)
+            for key, value in settings.classes.items()
+        }
+        owners = {claim.volume: key for key, claim in settings.claims.items() if claim.volume}
+        volumes = {
+            key: KubernetesObject(
+                f"{name}-volume-{key}",
+                volume(key, value, _claim_ref(args, owners.get(key))),
+                child,
+            )
+            for key, value in settings.volumes.items()
+        }
+        self.claims = {key: value.name or key for key, value in settings.claims.items()}
+        for key, value in settings.claims.items():
+            needed = [classes.get(value.storage_class or ""), volumes.get(value.volume or "")]
+            KubernetesObject(
+                f"{name}-claim-{key}",
+                claim(self.claims[key], args.namespace, value),
+                pulumi.ResourceOptions(
+                    parent=self,
+                    protect=value.protect,
+                    retain_on_delete=value.retain,
+                    depends_on=[resource for resource in needed if resource],
+                ),
+            )
+        self.register_outputs({"claims": self.claims})
+
+
+def _claim_ref(args: StorageArgs, key: str | None) -> Manifest | None:
+    if key is None:
+        return None
+    name = args.storage.claims[key].name or key
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "namespace": args.namespace,
+        "name": name,
+    }
+
+
+def storage_class(name: str, settings: StorageClassSettings) -> Manifest:
+    """A storage class of CephFS CSI, NFS CSI, local volumes or another provisioner."""
+    return compact(
+        {
+            "apiVersion": "storage.k8s.io/v1",
+            "kind": "StorageClass",
+            "metadata": {"name": name},
+            "provisioner": settings.provisioner or PROVISIONERS[settings.kind],
+            "parameters": settings.parameters,
+            "mountOptions": settings.mount_options or None,
+            "reclaimPolicy": settings.reclaim_policy,
+            "volumeBindingMode": settings.binding,
+            "allowVolumeExpansion": settings.expandable,
+        }
+    )
+
+
+def volume(name: str, settings: VolumeSettings, claim_ref: Manifest | None) -> Manifest:
+    """A volume that exists already; `claim_ref` reserves it for one claim."""
+    spec: dict[str, Any] = {
+        "capacity": {"storage": settings.capacity},
+        "accessModes": settings.access_modes,
+        "persistentVolumeReclaimPolicy": settings.reclaim_policy,
+        "storageClassName": settings.storage_class or "",
+        "claimRef": claim_ref,
+    }
+    if settings.local is not None:
+        expressions = [
+            {"key": key, "operator": "In", "values": values}
+            for key, values in settings.local.nodes.items()
+        ]
+        spec["local"] = {"path": settings.local.path}
+        spec["nodeAffinity"] = {
+            "required": {"nodeSelectorTerms": [{"matchExpressions": expressions}]}
+        }
+    if settings.nfs is not None:
+        spec["nfs"] = {"server": settings.nfs.server, "path": settings.nfs.path}
+    if settings.csi is not None:
+        spec["csi"] = compact(
+            {
+                "driver": settings.csi.driver,
+                "volumeHandle": settings.csi.handle,
+                "volumeAttributes": settings.csi.attributes,
+            }
+        )
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": name},
+        "spec": compact(spec),
+    }
+
+
+def claim(name: str, namespace: str, settings: ClaimSettings) -> Manifest:
+    """A claim of the workloads."""
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": compact(
+            {
+                "accessModes": settings.access_modes,
+                "storageClassName": settings.storage_class or "",
+                "volumeName": settings.volume,
+                "resources": {"requests": {"storage": settings.size}},
+            }
+        ),
+    }

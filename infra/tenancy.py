@@ -1,0 +1,216 @@
+"""The namespace of the workloads: what they may use, and what they may reach."""
+
+import base64
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pulumi
+
+from infra.manifests import WORKLOAD_LABEL, KubernetesObject, Manifest, compact, standard_labels
+from infra.settings.images import RegistryLogin
+from infra.settings.tenancy import TenancySettings
+
+SERVICE_ACCOUNTS: Final = ("training", "inference")
+PULL_SECRET: Final = "registry"  # noqa: S105  the name of an object
+
+
+@dataclass(frozen=True, kw_only=True)
+class TenancyArgs:
+    """The borders of the namespace, and the name of the GPU resource that is counted."""
+
+    tenancy: TenancySettings
+    gpu_resource: str
+    inference_ports: tuple[int, ...] = ()
+    login: RegistryLogin | None = None
+
+
+class Tenancy(pulumi.ComponentResource):
+    """Namespace, quota, limits, network policies and service accounts."""
+
+    namespace: str
+
+    def __init__(
+        self, name: str, args: TenancyArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__("gpu-platform:index:Tenancy", name, None, opts)
+        self.namespace = args.tenancy.namespace
+        space = KubernetesObject(
+            f"{name}-namespace",
+            namespace(args.tenancy),
+            pulumi.ResourceOptions(parent=self),
+        )
+        inside = pulumi.ResourceOptions(parent=self, depends_on=[space])
+        for manifest in manifests(args):
+            resource_name = f"{name}-{manifest['kind'].lower()}-{manifest['metadata']['name']}"
+            KubernetesObject(resource_name, manifest, inside)
+        if args.login is not None:
+            KubernetesObject(f"{name}-registry", pull_secret(self.namespace, args.login), inside)
+        self.register_outputs({"namespace": self.namespace})
+
+
+def namespace(tenancy: TenancySettings) -> Manifest:
+    """The namespace, with the Pod Security Standard that is enforced in it."""
+    level = tenancy.pod_security
+    return {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {
+            "name": tenancy.namespace,
+            "labels": {
+                **standard_labels("tenancy", tenancy.namespace),
+                "pod-security.kubernetes.io/enforce": level,
+                "pod-security.kubernetes.io/warn": level,
+                "pod-security.kubernetes.io/audit": level,
+            },
+        },
+    }
+
+
+def manifests(args: TenancyArgs) -> list[Manifest]:
+    """Everything inside the namespace but the secret."""
+    tenancy = args.tenancy
+    built = [
+        *quotas(tenancy, args.gpu_resource),
+        limit_range(tenancy),
+        *service_accounts(tenancy, with_secret=args.login is not None),
+    ]
+    if tenancy.network.isolate:
+        built += network_policies(tenancy, args.inference_ports)
+    return built
+
+
+def quotas(tenancy: TenancySettings, gpu_resource: str) -> list[Manifest]:
+    """The ResourceQuota, or nothing where no limit is set."""
+    quota = tenancy.quota
+    hard: dict[str, Any] = {
+        f"requests.{gpu_resource}": quota.gpus,
+        "requests.cpu": quota.cpu,
+        "requests.memory": quota.memory,
+        "limits.memory": quota.memory_limits,
+        "pods": quota.pods,
+        "persistentvolumeclaims": quota.claims,
+    }
+    limits = {name: str(amount) for name, amount in hard.items() if amount is not None}
+    if not limits:
+        return []
+    return [_object("v1", "ResourceQuota", "workloads", tenancy, {"hard": limits})]
+
+
+def limit_range(tenancy: TenancySettings) -> Manifest:
+    """What a container gets that asks for nothing. No CPU limit: throttling starves GPUs."""
+    limits = tenancy.limits
+    return _object(
+        "v1",
+        "LimitRange",
+        "containers",
+        tenancy,
+        {
+            "limits": [
+                compact(
+                    {
+                        "type": "Container",
+                        "defaultRequest": {
+                            "cpu": limits.default_cpu,
+                            "memory": limits.default_memory,
+                        },
+                        "default": {"memory": limits.default_memory},
+                        "max": compact({"memory": limits.max_memory}),
+                    }
+                )
+            ]
+        },
+    )
+
+
+def service_accounts(tenancy: TenancySettings, *, with_secret: bool) -> list[Manifest]:
+    """One account for each kind of workload; none of them may talk to the API server."""
+    accounts = []
+    for name in SERVICE_ACCOUNTS:
+        account: Manifest = {
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": {"name": name, "namespace": tenancy.namespace},
+            "automountServiceAccountToken": False,
+        }
+        if with_secret:
+            account["imagePullSecrets"] = [{"name": PULL_SECRET}]
+        accounts.append(account)
+    return accounts
+
+
+def network_policies(tenancy: TenancySettings, inference_ports: tuple[int, ...]) -> list[Manifest]:
+    """Deny everything, then allow names, gangs, callers of inference and chosen addresses."""
+    training = {"matchLabels": {WORKLOAD_LABEL: "training"}}
+    inference = {"matchLabels": {WORKLOAD_LABEL: "inference"}}
+    callers = [
+        {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}}
+        for name in tenancy.network.inference_from
+    ] or [{"namespaceSelector": {}}]
+    policies: dict[str, Manifest] = {
+        "default-deny": {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]},
+        "allow-dns": {
+            "podSelector": {},
+            "policyTypes": ["Egress"],
+            "egress": [
+                {
+                    "ports": [
+                        {"port": 53, "protocol": "UDP"},
+                        {"port": 53, "protocol": "TCP"},
+                    ]
+                }
+            ],
+        },
+        "allow-training-gangs": {
+            "podSelector": training,
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": [{"from": [{"podSelector": training}]}],
+            "egress": [{"to": [{"podSelector": training}]}],
+        },
+    }
+    if inference_ports:
+        ports = [{"port": port, "protocol": "TCP"} for port in sorted(set(inference_ports))]
+        policies["allow-inference"] = {
+            "podSelector": inference,
+            "policyTypes": ["Ingress"],
+            "ingress": [{"from": callers, "ports": ports}],
+        }
+    if tenancy.network.egress_cidrs:
+        blocks = [{"ipBlock": {"cidr": cidr}} for cidr in tenancy.network.egress_cidrs]
+        policies["allow-egress"] = {
+            "podSelector": {},
+            "policyTypes": ["Egress"],
+            "egress": [{"to": blocks}],
+        }
+    return [
+        _object("networking.k8s.io/v1", "NetworkPolicy", name, tenancy, spec)
+        for name, spec in policies.items()
+    ]
+
+
+def pull_secret(namespace_name: str, login: RegistryLogin) -> Manifest:
+    """The secret with which nodes pull images."""
+
+    def document(password: str) -> str:
+        token = base64.b64encode(f"{login.username}:{password}".encode()).decode()
+        entry = {"username": login.username, "password": password, "auth": token}
+        return json.dumps({"auths": {login.server: entry}})
+
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": PULL_SECRET, "namespace": namespace_name},
+        "type": "kubernetes.io/dockerconfigjson",
+        "stringData": {".dockerconfigjson": login.password.apply(document)},
+    }
+
+
+def _object(
+    api_version: str, kind: str, name: str, tenancy: TenancySettings, spec: Manifest
+) -> Manifest:
+    return {
+        "apiVersion": api_version,
+        "kind": kind,
+        "metadata": {"name": name, "namespace": tenancy.namespace},
+        "spec": spec,
+    }

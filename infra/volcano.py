@@ -1,0 +1,135 @@
+"""The batch scheduler: release of its chart, queues and priority classes."""
+
+from dataclasses import dataclass
+
+import pulumi
+from pulumi_kubernetes.helm.v3 import Release, ReleaseArgs, RepositoryOptsArgs
+
+from infra.manifests import KubernetesObject, Manifest, compact, standard_labels
+from infra.settings.volcano import PriorityClassSettings, QueueSettings, VolcanoSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class VolcanoArgs:
+    """The scheduler's settings; `rendering` says that no cluster is asked."""
+
+    volcano: VolcanoSettings
+    rendering: bool = False
+
+
+class Volcano(pulumi.ComponentResource):
+    """The scheduler and what jobs wait in."""
+
+    queues: list[str]
+
+    def __init__(
+        self, name: str, args: VolcanoArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__("gpu-platform:index:Volcano", name, None, opts)
+        settings = args.volcano
+        release = self._release(name, settings, rendering=args.rendering)
+        after = pulumi.ResourceOptions(parent=self, depends_on=release)
+        for key, priority in settings.priority_classes.items():
+            KubernetesObject(f"{name}-priority-{key}", priority_class(key, priority), after)
+        made: dict[str, pulumi.Resource] = {}
+        for key in parents_first(settings.queues):
+            parent = made.get(settings.queues[key].parent or "")
+            options = pulumi.ResourceOptions.merge(
+                after, pulumi.ResourceOptions(depends_on=[parent] if parent else None)
+            )
+            made[key] = KubernetesObject(
+                f"{name}-queue-{key}", queue(key, settings.queues[key]), options
+            )
+        self.queues = sorted(settings.queues)
+        self.register_outputs({"queues": self.queues})
+
+    def _release(
+        self, name: str, settings: VolcanoSettings, *, rendering: bool
+    ) -> list[pulumi.Resource]:
+        if not settings.install:
+            return []
+        child = pulumi.ResourceOptions(parent=self)
+        namespace = KubernetesObject(f"{name}-namespace", _namespace(settings), child)
+        if rendering:
+            pulumi.log.warn(
+                f"The release of chart {settings.chart} {settings.version} is not among the "
+                "manifests, because a chart release needs a cluster: install it from "
+                f"{settings.repository} with the values of this stack.",
+                self,
+            )
+            return [namespace]
+        return [
+            Release(
+                f"{name}-release",
+                ReleaseArgs(
+                    name="volcano",
+                    chart=settings.chart,
+                    version=settings.version,
+                    namespace=settings.namespace,
+                    repository_opts=RepositoryOptsArgs(repo=settings.repository),
+                    values=settings.values,
+                    timeout=settings.timeout_seconds,
+                ),
+                pulumi.ResourceOptions(parent=self, depends_on=[namespace]),
+            )
+        ]
+
+
+def parents_first(queues: dict[str, QueueSettings]) -> list[str]:
+    """Names of the queues, each after its parent; a circle is cut where it is entered."""
+    ordered: list[str] = []
+
+    def visit(name: str, path: frozenset[str]) -> None:
+        if name in queues and name not in path and name not in ordered:
+            visit(queues[name].parent or "", path | {name})
+            ordered.append(name)
+
+    for name in queues:
+        visit(name, frozenset())
+    return ordered
+
+
+def queue(name: str, settings: QueueSettings) -> Manifest:
+    """A Volcano queue."""
+    return {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "Queue",
+        "metadata": {"name": name},
+        "spec": compact(
+            {
+                "weight": settings.weight,
+                "reclaimable": settings.reclaimable,
+                "capability": settings.capability,
+                "deserved": settings.deserved,
+                "guarantee": compact({"resource": settings.guarantee}),
+                "parent": settings.parent,
+            }
+        ),
+    }
+
+
+def priority_class(name: str, settings: PriorityClassSettings) -> Manifest:
+    """A priority class."""
+    return {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": name},
+        "value": settings.value,
+        "preemptionPolicy": settings.preemption,
+        "description": settings.description,
+    }
+
+
+def _namespace(settings: VolcanoSettings) -> Manifest:
+    # The chart's scheduler keeps log sockets in a folder of the node.
+    return {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {
+            "name": settings.namespace,
+            "labels": {
+                **standard_labels("volcano", settings.namespace),
+                "pod-security.kubernetes.io/enforce": "privileged",
+            },
+        },
+    }

@@ -1,0 +1,76 @@
+"""The image of a workload: built and pushed, or made elsewhere and pinned."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import pulumi
+import pulumi_docker as docker
+
+from infra.build_context import PROJECT_ROOT, identity
+from infra.settings.images import BuildSettings, ImageSettings, ImagesSettings, RegistryLogin
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadImageArgs:
+    """An image, and the place in a registry (host and path) that a built one is pushed to."""
+
+    key: str
+    image: ImageSettings
+    repository: str
+    login: RegistryLogin | None = None
+    root: Path = PROJECT_ROOT
+
+    @classmethod
+    def of(cls, images: ImagesSettings, key: str, login: RegistryLogin | None) -> Self:
+        """The arguments of one of the images in the settings."""
+        repository = "/".join(part for part in (images.registry, images.repository) if part)
+        return cls(key=key, image=images.workloads[key], repository=repository, login=login)
+
+
+class WorkloadImage(pulumi.ComponentResource):
+    """`reference` names the image by digest, which is unknown until a new one is built.
+
+    `identity` says what is in it and is always known: the reference of a pinned image, a hash of
+    the sources of a built one.
+    """
+
+    reference: pulumi.Output[str]
+    identity: str
+
+    def __init__(
+        self, name: str, args: WorkloadImageArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__("gpu-platform:index:WorkloadImage", name, None, opts)
+        if args.image.build is not None:
+            self.identity = f"sources:{identity(args.image.build, args.root)}"
+            self.reference = self._build(name, args, args.image.build)
+        else:
+            pinned = str(args.image.reference)
+            self.identity = pinned
+            self.reference = pulumi.Output.from_input(pinned)
+        self.register_outputs({"reference": self.reference})
+
+    def _build(
+        self, name: str, args: WorkloadImageArgs, build: BuildSettings
+    ) -> pulumi.Output[str]:
+        tag = self.identity.removeprefix("sources:")[:16]
+        image = docker.Image(
+            f"{name}-build",
+            image_name=f"{args.repository}/{args.key}:{tag}",
+            build=docker.DockerBuildArgs(
+                context=str(args.root),
+                dockerfile=str(args.root / build.dockerfile),
+                args={"BASE_IMAGE": build.base_image, **build.args},
+                platform=build.platform,
+            ),
+            registry=docker.RegistryArgs(
+                server=args.login.server,
+                username=args.login.username,
+                password=args.login.password,
+            )
+            if args.login
+            else None,
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+        return image.repo_digest

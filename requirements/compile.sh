@@ -13,3 +13,4 @@ for name in devcluster workload; do
   compile "requirements/$name.in" -c requirements/dev.txt -o "requirements/$name.txt"
 done
 compile --no-deps requirements/cpu-image.in -c requirements/dev.txt -o requirements/cpu-image.txt
+compile requirements/uv.in -c requirements/dev.txt -o requirements/uv.txt

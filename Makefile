@@ -1,0 +1,75 @@
+# Everything is done by `make` alone: it installs what it needs. `make help` tells the targets.
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+SHELL := /bin/bash
+
+NODES ?= auto
+PYTHON ?= python3
+VENV := .venv
+BIN := $(CURDIR)/$(VENV)/bin
+export PATH := $(BIN):$(PATH)
+export PYTHONUNBUFFERED := 1
+
+## up [NODES=real|simulated] [SIMULATED_NODES=n]: cluster, stack, training, inference, a prediction
+.PHONY: up
+up: $(VENV)/devcluster.stamp
+	@python -m devcluster deploy --nodes $(NODES) $(if $(SIMULATED_NODES),--simulated-nodes $(SIMULATED_NODES))
+
+## down [PURGE=1]: end the cluster; PURGE=1 removes checkpoints and the stack's state as well
+.PHONY: down
+down: $(VENV)/devcluster.stamp
+	@python -m devcluster down --nodes $(NODES) $(if $(PURGE),--purge)
+
+## status: what runs on the embedded cluster
+.PHONY: status
+status: $(VENV)/devcluster.stamp
+	@python -m devcluster status --nodes $(NODES)
+
+## env: print shell exports for pulumi, kubectl and docker; use it as: eval "$(make env)"
+.PHONY: env
+env: $(VENV)/devcluster.stamp
+	@python -m devcluster env --nodes $(NODES)
+
+## logs: where every process of the cluster logs
+.PHONY: logs
+logs: $(VENV)/devcluster.stamp
+	@python -m devcluster logs --nodes $(NODES)
+
+## test [TIER=unit|engine|cluster]: all tests, or those of one tier
+.PHONY: test
+test: $(VENV)/dev.stamp
+	@python -m pytest $(if $(TIER),-m $(TIER)) $(PYTEST_ARGS)
+
+## check: lint, format and strict types
+.PHONY: check
+check: $(VENV)/dev.stamp
+	@ruff check . && ruff format --check . && mypy
+
+## requirements: pin anew after requirements/*.in have been edited
+.PHONY: requirements
+requirements: $(VENV)/dev.stamp
+	@requirements/compile.sh
+
+## clean: remove the environment and the tools' caches in the checkout
+.PHONY: clean
+clean:
+	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+## help: this text
+.PHONY: help
+help:
+	@echo "Targets:"; sed -n 's/^## \([^:]*\): /  make \1\n      /p' Makefile
+
+# The environment: uv from its pinned wheel, then everything else by uv. What `make up` needs has
+# no torch in it; tests need all of it.
+$(VENV)/uv.stamp: requirements/uv.txt
+	@requirements/environment.sh $(PYTHON) $(VENV)
+	@touch $@
+
+$(VENV)/devcluster.stamp: $(VENV)/uv.stamp requirements/devcluster.txt
+	@uv pip install --quiet --python $(VENV) --require-hashes -r requirements/devcluster.txt
+	@touch $@
+
+$(VENV)/dev.stamp: $(VENV)/devcluster.stamp requirements/dev.txt
+	@uv pip install --quiet --python $(VENV) --require-hashes -r requirements/dev.txt
+	@touch $@

@@ -1,0 +1,92 @@
+"""A first prediction: a held-out digit, sent to the model server by Open Inference Protocol V2."""
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from devcluster.errors import DevclusterError
+
+READY_TIMEOUT = 180.0
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the model said of one sample that it was not trained on."""
+
+    url: str
+    expected: int
+    answer: int
+    version: str
+
+    @property
+    def right(self) -> bool:
+        """True where the model is not mistaken."""
+        return self.answer == self.expected
+
+
+def service_url(kubectl: Sequence[str], service: dict[str, Any]) -> str:
+    """URL of a Service by its cluster address, which this machine has a route to."""
+    done = subprocess.run(
+        [*kubectl, "get", "service", service["service"], "-n", service["namespace"], "-o", "json"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    spec = json.loads(done.stdout)["spec"]
+    return f"http://{spec['clusterIP']}:{spec['ports'][0]['port']}"
+
+
+def wait_ready(url: str, model: str, run: str, report: Callable[[str], None]) -> dict[str, Any]:
+    """Waits until the server serves the model of the run; returns the model's metadata."""
+    deadline = time.monotonic() + READY_TIMEOUT
+    said = ""
+    with httpx.Client(base_url=url, timeout=5.0) as client:
+        while time.monotonic() < deadline:
+            try:
+                answer = client.get(f"/v2/models/{model}")
+                if answer.status_code == httpx.codes.OK:
+                    metadata = dict(answer.json())
+                    if served_run(metadata) == run:
+                        return metadata
+                    said = f"it serves {served_run(metadata)} still"
+                else:
+                    said = answer.text.strip()
+            except httpx.HTTPError as error:
+                said = type(error).__name__
+            report(said)
+            time.sleep(0.5)
+    raise DevclusterError(f"{url} did not serve {model} of {run} in {READY_TIMEOUT:.0f} s: {said}")
+
+
+def served_run(metadata: dict[str, Any]) -> str:
+    """The run that the served model comes from."""
+    return str(metadata.get("parameters", {}).get("run", ""))
+
+
+def predict(url: str, model: str, metadata: dict[str, Any]) -> Prediction:
+    """Asks for the first held-out digit."""
+    # Here, not above: scikit-learn takes a second to import, and only this needs it.
+    from training.data import held_out_digits
+
+    described = metadata["inputs"][0]
+    shape = tuple(int(size) for size in described["shape"][1:])
+    images, labels = held_out_digits(shape)
+    tensor = {
+        "name": described["name"],
+        "datatype": "FP32",
+        "shape": [1, *shape],
+        "data": images[0].ravel().tolist(),
+    }
+    answer = httpx.post(f"{url}/v2/models/{model}/infer", json={"inputs": [tensor]}, timeout=30.0)
+    if answer.status_code != httpx.codes.OK:
+        raise DevclusterError(f"{url} answered {answer.status_code}: {answer.text}")
+    outputs = {output["name"]: output for output in answer.json()["outputs"]}
+    scores = outputs["logits"]["data"]
+    best = max(range(len(scores)), key=scores.__getitem__)
+    version = str(metadata["versions"][0])
+    return Prediction(url, int(labels[0]), best, version)

@@ -1,0 +1,176 @@
+"""Training runs as the cluster shows them: state, progress and result, for every job kind."""
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from devcluster.errors import DevclusterError
+
+POLL_SECONDS = 1.0
+ENDED = frozenset({"Completed", "Complete", "Failed", "Aborted", "Terminated"})
+SUCCEEDED = frozenset({"Completed", "Complete"})
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run, as the stack's output `runs` names it."""
+
+    key: str
+    name: str
+    kind: str
+    namespace: str
+    queue: str
+    nodes: int
+    gpus_per_node: int
+
+    @classmethod
+    def of(cls, key: str, output: dict[str, Any]) -> "Run":
+        """Reads one entry of the output."""
+        return cls(
+            key,
+            output["name"],
+            output["kind"],
+            output["namespace"],
+            output["queue"],
+            output["nodes"],
+            output["gpusPerNode"],
+        )
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is. `event` is the last line that the training program printed (JSON)."""
+
+    phase: str
+    event: dict[str, Any]
+    reason: str = ""
+
+    def __str__(self) -> str:
+        if self.event.get("event") == "epoch":
+            loss = f"loss {self.event['loss']:.4f}"
+            return f"{self.phase}, epoch {self.event['epoch']} of {self.event['epochs']}, {loss}"
+        return self.phase + (f": {self.reason}" if self.reason else "")
+
+
+class Runs:
+    """Asks about runs through kubectl, on whatever cluster it is pointed at."""
+
+    def __init__(self, kubectl: Sequence[str]) -> None:
+        self._kubectl = list(kubectl)
+
+    def progress(self, run: Run) -> Progress:
+        """The run's state now; phase `Gone` where its job does not exist (any more)."""
+        kind = "jobs.batch.volcano.sh" if run.kind == "volcano" else "jobs.batch"
+        job = self._get(run.namespace, kind, run.name)
+        if job is None:
+            return Progress("Gone", {})
+        pods = self._pods(run)
+        phase = _phase(run, job, pods)
+        event = _result(pods) or (self._last_line(run, pods) if phase == "Running" else {})
+        reason = self._why_pending(run) if phase in ("Pending", "Inqueue") else ""
+        return Progress(phase, event, reason)
+
+    def wait(self, run: Run, report: Callable[[str], None]) -> Progress:
+        """Waits for the run's end. DevclusterError when it fails, with its last lines."""
+        while True:
+            now = self.progress(run)
+            report(str(now))
+            if now.phase in ENDED:
+                break
+            if now.phase == "Gone":
+                raise DevclusterError(f"the run {run.name} is not in {run.namespace} any more")
+            time.sleep(POLL_SECONDS)
+        if now.phase not in SUCCEEDED:
+            raise DevclusterError(f"the run {run.name} ended as {now.phase}:\n{self._tail(run)}")
+        return now
+
+    def wait_bound(self, run: Run, report: Callable[[str], None], timeout: float = 120.0) -> int:
+        """Waits until every pod of the gang has a node; returns the number of pods."""
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            pods = self._pods(run)
+            bound = [pod for pod in pods if pod["spec"].get("nodeName")]
+            report(f"{len(bound)} of {run.nodes} pods have a node")
+            if len(bound) >= run.nodes:
+                return len(bound)
+            time.sleep(POLL_SECONDS)
+        why = self._why_pending(run)
+        raise DevclusterError(f"the gang {run.name} got no nodes in {timeout:.0f} s: {why}")
+
+    def _pods(self, run: Run) -> list[dict[str, Any]]:
+        label = "volcano.sh/job-name" if run.kind == "volcano" else "job-name"
+        found = self._get(run.namespace, "pods", "--selector", f"{label}={run.name}")
+        return list((found or {}).get("items", []))
+
+    def _last_line(self, run: Run, pods: list[dict[str, Any]]) -> dict[str, Any]:
+        text = self._ask("logs", "--tail=3", "-n", run.namespace, _first_pod(pods)) or ""
+        for line in reversed(text.splitlines()):
+            if (event := _event(line)) is not None:
+                return event
+        return {}
+
+    def _tail(self, run: Run) -> str:
+        pods = self._pods(run)
+        texts = [
+            self._ask("logs", "--tail=15", "-n", run.namespace, pod["metadata"]["name"]) or ""
+            for pod in pods
+        ]
+        return "\n".join(text.strip() for text in texts if text.strip())
+
+    def _why_pending(self, run: Run) -> str:
+        groups = self._get(run.namespace, "podgroups.scheduling.volcano.sh") or {}
+        for group in groups.get("items", []):
+            owners = group["metadata"].get("ownerReferences", [])
+            if any(owner["name"] == run.name for owner in owners):
+                for condition in reversed(group.get("status", {}).get("conditions", [])):
+                    if condition.get("status") == "True" and condition.get("message"):
+                        return str(condition["message"])
+        return ""
+
+    def _get(self, namespace: str, *what: str) -> dict[str, Any] | None:
+        text = self._ask("get", *what, "-n", namespace, "--output=json", "--ignore-not-found")
+        return dict(json.loads(text)) if text else None
+
+    def _ask(self, *arguments: str) -> str | None:
+        done = subprocess.run(
+            [*self._kubectl, *arguments], capture_output=True, text=True, stdin=subprocess.DEVNULL
+        )
+        return done.stdout if done.returncode == 0 else None
+
+
+def _phase(run: Run, job: dict[str, Any], pods: list[dict[str, Any]]) -> str:
+    status = job.get("status", {})
+    if run.kind == "volcano":
+        return str(status.get("state", {}).get("phase", "Pending"))
+    for condition in status.get("conditions", []):
+        if condition["type"] in ENDED and condition["status"] == "True":
+            return str(condition["type"])
+    running = [pod for pod in pods if pod["status"].get("phase") == "Running"]
+    return "Running" if len(running) == run.nodes else "Pending"
+
+
+def _first_pod(pods: list[dict[str, Any]]) -> str:
+    # Volcano's first task is `master`, which sorts before `worker`; an Indexed Job's pods sort by
+    # their index.
+    return min((str(pod["metadata"]["name"]) for pod in pods), default="")
+
+
+def _result(pods: list[dict[str, Any]]) -> dict[str, Any]:
+    """The `finished` or `error` object that the program left as its termination message."""
+    for pod in pods:
+        for status in pod["status"].get("containerStatuses", []):
+            ended = status.get("state", {}).get("terminated", {})
+            if (event := _event(ended.get("message", ""))) is not None:
+                return event
+    return {}
+
+
+def _event(line: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and "event" in found else None

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# environment.sh PYTHON FOLDER: makes the virtual environment with uv in it.
+set -euo pipefail
+python=$1 folder=$2
+
+fail() {
+  echo "error: $*" >&2
+  exit 1
+}
+
+command -v "$python" >/dev/null || fail "$python is not on PATH: install Python 3.11 or newer, or write PYTHON=…"
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+  fail "$("$python" --version) is too old: Python 3.11 or newer is needed, or write PYTHON=…"
+
+# Debian keeps venv in a package of its own.
+if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    echo "installing Debian package: python3-venv"
+    { apt-get update && apt-get install --yes --no-install-recommends python3-venv; } >/dev/null
+  else
+    fail "Python's venv is missing; run: sudo apt-get install python3-venv"
+  fi
+fi
+
+echo "making the Python environment $folder"
+"$python" -m venv --clear "$folder"
+"$folder/bin/python" -m pip install --quiet --disable-pip-version-check \
+  --require-hashes --requirement "$(dirname "$0")/uv.txt"

@@ -20,6 +20,7 @@ from infra.settings.types import (
     Settings,
     parse_quantity,
 )
+from training.config import plain_errors
 
 _RUN = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?-[0-9a-f]{8}")
 
@@ -123,11 +124,9 @@ class InferenceServiceSettings(Settings):
                 {"model_name": "model", "model_path": "/models", **self.server}
             )
         except ValidationError as error:
-            problems = "; ".join(
-                f"server.{'.'.join(map(str, e['loc']))} is {e['input']!r}: {e['msg']}"
-                for e in error.errors()
-            )
-            raise ValueError(f"has a server configuration that is refused: {problems}") from None
+            written_as = {name: f"server.{name}" for name in InferenceConfig.model_fields}
+            problems = "; ".join(plain_errors(error, written_as))
+            raise ValueError(f"has a `server` that cannot be used: {problems}") from None
         if config.drain_seconds >= self.grace_seconds:
             raise ValueError(
                 f"drains for up to {config.drain_seconds:g} seconds, but its pods are killed after "

@@ -34,8 +34,10 @@ class StorageClassSettings(Settings):
     kind: Literal["cephfs", "nfs", "local", "other"] = Field(
         description="CephFS CSI, NFS CSI, local volumes, or any other provisioner"
     )
-    provisioner: DnsName | str | None = Field(
-        None, description="name of the driver where it is not the usual one; needed with other"
+    provisioner: str | None = Field(
+        None,
+        min_length=1,
+        description="name of the driver where it is not the usual one; needed with other",
     )
     parameters: dict[str, str] = Field({}, description="parameters of the driver, all of them text")
     mount_options: list[str] = Field([], description="options of the mount")
@@ -111,7 +113,7 @@ class ClaimSettings(Settings):
         ["ReadWriteMany"], min_length=1, description="how pods mount it"
     )
     storage_class: DnsName | None = Field(
-        None, description="class that provides it; null takes no class but a volume of none"
+        None, description="class that provides it; null for a volume without one"
     )
     volume: DnsName | None = Field(None, description="volume of this stack that it is bound to")
     protect: bool = Field(
@@ -120,6 +122,12 @@ class ClaimSettings(Settings):
     retain: bool = Field(
         True, description="a claim that is removed here stays in the cluster with its data"
     )
+
+    @model_validator(mode="after")
+    def _has_an_origin(self) -> Self:
+        if self.storage_class is None and self.volume is None:
+            raise ValueError("needs a `storage_class` that provides it, or a `volume`")
+        return self
 
 
 class StorageSettings(Settings):

@@ -1,10 +1,30 @@
 """What this stack's workloads may use and reach."""
 
-from typing import Literal
+import ipaddress
+from typing import Annotated, Final, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from infra.settings.types import CpuQuantity, DnsLabel, MemoryQuantity, PositiveInt, Settings
+
+_SYSTEM: Final = ("default", "kube-node-lease", "kube-public", "kube-system")
+
+
+def _cidr(text: str) -> str:
+    try:
+        ipaddress.ip_network(text)
+    except ValueError:
+        raise ValueError("must be a range of addresses such as 10.1.0.0/16") from None
+    return text
+
+
+def _own_namespace(text: str) -> str:
+    if text in _SYSTEM:
+        raise ValueError("must be a namespace of the stack's own, since its limits apply to all")
+    return text
+
+
+Cidr = Annotated[str, AfterValidator(_cidr)]
 
 
 class QuotaSettings(Settings):
@@ -37,7 +57,7 @@ class NetworkSettings(Settings):
     inference_from: list[DnsLabel] = Field(
         [], description="namespaces that may call inference; empty allows the whole cluster"
     )
-    egress_cidrs: list[str] = Field(
+    egress_cidrs: list[Cidr] = Field(
         [], description="addresses that all pods may reach, such as an object store: 10.1.0.0/16"
     )
 
@@ -45,7 +65,9 @@ class NetworkSettings(Settings):
 class TenancySettings(Settings):
     """The namespace of the workloads and its borders."""
 
-    namespace: DnsLabel = Field(description="namespace of all workloads of this stack")
+    namespace: Annotated[DnsLabel, AfterValidator(_own_namespace)] = Field(
+        description="namespace of all workloads of this stack"
+    )
     pod_security: Literal["restricted", "baseline", "privileged"] = Field(
         "restricted", description="Pod Security Standard that the cluster enforces there"
     )

@@ -1,0 +1,92 @@
+"""Workloads find room: a gang is placed as a whole or never."""
+
+from collections.abc import Iterator
+from decimal import Decimal
+
+from infra.settings.checks.registry import check, job_key, service_key
+from infra.settings.gpu import GpuSettings
+from infra.settings.inference import InferenceSettings
+from infra.settings.problems import full_key
+from infra.settings.tenancy import TenancySettings
+from infra.settings.training import TrainingJobSettings, TrainingSettings
+from infra.settings.types import parse_quantity
+from infra.settings.volcano import VolcanoSettings
+
+
+@check("training", "tenancy", "volcano", "gpu")
+def gangs_find_room(
+    training: TrainingSettings,
+    tenancy: TenancySettings,
+    volcano: VolcanoSettings,
+    gpu: GpuSettings,
+) -> Iterator[str]:
+    """A gang is placed as a whole or never: quota and queue must have room for all of it."""
+    for key, job in training.jobs.items():
+        resource = job.gpu_resource or gpu.resource
+        gang = job.nodes * job.gpus_per_node
+        asks = f"{job.nodes} nodes x {job.gpus_per_node} GPUs = {gang} {resource}"
+        quota = tenancy.quota.gpus
+        if quota is not None and resource == gpu.resource and gang > quota:
+            yield (
+                f"{job_key(key, 'nodes')} is {job.nodes}: {asks}, more than "
+                f"{full_key('tenancy', 'quota', 'gpus')} of {quota}. The gang would never start."
+            )
+        queue = volcano.queues.get(job.queue)
+        if queue is None:
+            continue
+        for name, amount in queue.capability.items():
+            need = _gang_need(job, resource, name)
+            if need > parse_quantity(amount):
+                yield (
+                    f"{job_key(key, 'queue')} is {job.queue!r}, whose capability of {name} is "
+                    f"{amount}, but the gang needs {_plain(need)} ({asks}). It would never start."
+                )
+
+
+def _gang_need(job: TrainingJobSettings, gpu_resource: str, name: str) -> Decimal:
+    """What the whole gang needs of a resource."""
+    each = {
+        gpu_resource: Decimal(job.gpus_per_node),
+        "cpu": parse_quantity(job.cpu),
+        "memory": parse_quantity(job.memory),
+    }
+    return each.get(name, Decimal(0)) * job.nodes
+
+
+def _plain(amount: Decimal) -> str:
+    return f"{amount.normalize():f}"
+
+
+@check("inference", "tenancy", "gpu")
+def services_find_room(
+    inference: InferenceSettings, tenancy: TenancySettings, gpu: GpuSettings
+) -> Iterator[str]:
+    """The GPUs of all services fit the quota even when every one has all its replicas."""
+    quota = tenancy.quota.gpus
+    total = sum(
+        service.most_replicas * service.gpus
+        for service in inference.services.values()
+        if (service.gpu_resource or gpu.resource) == gpu.resource
+    )
+    if quota is not None and total > quota:
+        yield (
+            f"{full_key('inference', 'services')} may use {total} {gpu.resource} in all, more than "
+            f"{full_key('tenancy', 'quota', 'gpus')} of {quota}: write fewer replicas or GPUs."
+        )
+
+
+@check("training", "inference", "tenancy")
+def containers_are_admitted(
+    training: TrainingSettings, inference: InferenceSettings, tenancy: TenancySettings
+) -> Iterator[str]:
+    """No container is larger than the namespace's limit for one."""
+    most = tenancy.limits.max_memory
+    workloads = {job_key(key, "memory"): job.memory for key, job in training.jobs.items()} | {
+        service_key(key, "memory"): service.memory for key, service in inference.services.items()
+    }
+    for here, memory in workloads.items():
+        if most is not None and parse_quantity(memory) > parse_quantity(most):
+            yield (
+                f"{here} is {memory}, more than {full_key('tenancy', 'limits', 'max_memory')} of "
+                f"{most}: no such pod is admitted."
+            )

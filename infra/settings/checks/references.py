@@ -1,0 +1,134 @@
+"""Everything that is named is declared."""
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Final
+
+from infra.settings.checks.registry import check, choice, job_key, service_key
+from infra.settings.gpu import GpuSettings
+from infra.settings.images import ImagesSettings
+from infra.settings.inference import InferenceSettings
+from infra.settings.problems import full_key
+from infra.settings.storage import StorageSettings
+from infra.settings.tenancy import TenancySettings
+from infra.settings.training import TrainingSettings
+from infra.settings.volcano import VolcanoSettings
+
+PROJECT_ROOT: Final = Path(__file__).parent.parent.parent.parent
+
+_BUILT_IN_PRIORITIES: Final = ("system-cluster-critical", "system-node-critical")
+
+_Reference = tuple[str, str | None, str, str, Collection[str]]
+"""Field, name in it, and the concern, table and keys that it has to be in."""
+
+
+@check("volcano")
+def parents_exist(volcano: VolcanoSettings) -> Iterator[str]:
+    """A queue's parent is a queue, too."""
+    for name, queue in volcano.queues.items():
+        if queue.parent is not None and queue.parent not in {*volcano.queues, "root"} - {name}:
+            yield (
+                f"{full_key('volcano', 'queues', name, 'parent')} is {queue.parent!r}, which is "
+                f"no other queue of this stack: {choice(set(volcano.queues) - {name})}."
+            )
+
+
+@check("training", "volcano", "images", "storage")
+def jobs_name_what_exists(
+    training: TrainingSettings,
+    volcano: VolcanoSettings,
+    images: ImagesSettings,
+    storage: StorageSettings,
+) -> Iterator[str]:
+    """Queue, priority class, image and claims of a job are declared in the stack."""
+    classes = [*volcano.priority_classes, *_BUILT_IN_PRIORITIES]
+    for key, job in training.jobs.items():
+        named: tuple[_Reference, ...] = (
+            ("queue", job.queue, "volcano", "queues", volcano.queues),
+            ("priority_class", job.priority_class, "volcano", "priority_classes", classes),
+            ("image", job.image, "images", "workloads", images.workloads),
+            ("checkpoints", job.checkpoints, "storage", "claims", storage.claims),
+            ("datasets", job.datasets, "storage", "claims", storage.claims),
+        )
+        for field, name, concern, table, known in named:
+            yield from _undeclared(job_key(key, field), name, full_key(concern, table), known)
+
+
+@check("inference", "volcano", "images", "storage", "training")
+def services_name_what_exists(
+    inference: InferenceSettings,
+    volcano: VolcanoSettings,
+    images: ImagesSettings,
+    storage: StorageSettings,
+    training: TrainingSettings,
+) -> Iterator[str]:
+    """Job, image, claim and priority class of a service are declared in the stack."""
+    classes = [*volcano.priority_classes, *_BUILT_IN_PRIORITIES]
+    for key, service in inference.services.items():
+        named: tuple[_Reference, ...] = (
+            ("job", service.job, "training", "jobs", training.jobs),
+            ("image", service.image, "images", "workloads", images.workloads),
+            ("checkpoints", service.checkpoints, "storage", "claims", storage.claims),
+            ("priority_class", service.priority_class, "volcano", "priority_classes", classes),
+        )
+        for field, name, concern, table, known in named:
+            yield from _undeclared(service_key(key, field), name, full_key(concern, table), known)
+        job = training.jobs.get(service.job or "")
+        if job is not None and job.checkpoints != service.checkpoints:
+            yield (
+                f"{service_key(key, 'checkpoints')} is {service.checkpoints!r}, but job "
+                f"{service.job!r} exports to {job.checkpoints!r}: write that one."
+            )
+
+
+def _undeclared(here: str, name: str | None, table: str, known: Collection[str]) -> Iterator[str]:
+    if name is not None and name not in known:
+        yield f"{here} is {name!r}, which is not declared under {table}: {choice(known)}."
+
+
+@check("images")
+def sources_exist(images: ImagesSettings) -> Iterator[str]:
+    """What an image is built from is in the repository."""
+    for key, image in images.workloads.items():
+        if image.build is None:
+            continue
+        here = full_key("images", "workloads", key, "build")
+        if not (PROJECT_ROOT / image.build.dockerfile).is_file():
+            yield f"{here}.dockerfile is {image.build.dockerfile!r}, which is no file here."
+        for name in image.build.sources:
+            if not (PROJECT_ROOT / name).exists():
+                yield f"{here}.sources has {name!r}, which does not exist here."
+
+
+@check("storage")
+def claim_names_differ(storage: StorageSettings) -> Iterator[str]:
+    """Two claims cannot have one name."""
+    owners: dict[str, str] = {}
+    for key, claim in storage.claims.items():
+        name = claim.name or key
+        if name in owners:
+            yield (
+                f"{full_key('storage', 'claims', key, 'name')} is {name!r}, which is also the "
+                f"name of claim {owners[name]!r}: write different ones."
+            )
+        owners[name] = key
+
+
+@check("gpu", "volcano", "tenancy")
+def namespaces_differ(
+    gpu: GpuSettings, volcano: VolcanoSettings, tenancy: TenancySettings
+) -> Iterator[str]:
+    """Every namespace is made once, each with a Pod Security level of its own."""
+    owners: dict[str, str] = {}
+    for concern, used, name in (
+        ("gpu", gpu.install, gpu.namespace),
+        ("volcano", volcano.install, volcano.namespace),
+        ("tenancy", True, tenancy.namespace),
+    ):
+        if used and name in owners:
+            yield (
+                f"{full_key(concern, 'namespace')} is {name!r}, which is also "
+                f"{full_key(owners[name], 'namespace')}: write different ones."
+            )
+        if used:
+            owners[name] = concern

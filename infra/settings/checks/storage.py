@@ -1,0 +1,89 @@
+"""Claims suit their volumes and their users."""
+
+from collections.abc import Iterator
+
+from infra.settings.checks.registry import check, choice, job_key, service_key
+from infra.settings.inference import InferenceSettings
+from infra.settings.problems import full_key
+from infra.settings.storage import ClaimSettings, StorageSettings
+from infra.settings.training import TrainingSettings
+from infra.settings.types import parse_quantity
+
+
+@check("storage")
+def claims_fit_their_volumes(storage: StorageSettings) -> Iterator[str]:
+    """A claim of a static volume asks for no more than the volume offers."""
+    owners: dict[str, str] = {}
+    for key, claim in storage.claims.items():
+        if claim.volume is None:
+            continue
+        here = full_key("storage", "claims", key)
+        volume = storage.volumes.get(claim.volume)
+        if volume is None:
+            yield (
+                f"{here}.volume is {claim.volume!r}, which is not declared under "
+                f"{full_key('storage', 'volumes')}: {choice(storage.volumes)}."
+            )
+            continue
+        if claim.volume in owners:
+            yield (
+                f"{here}.volume is {claim.volume!r}, which claim {owners[claim.volume]!r} has "
+                "already: a volume serves one claim."
+            )
+        owners[claim.volume] = key
+        if parse_quantity(claim.size) > parse_quantity(volume.capacity):
+            yield (
+                f"{here}.size is {claim.size}, more than the {volume.capacity} of volume "
+                f"{claim.volume!r}."
+            )
+        if missing := sorted(set(claim.access_modes) - set(volume.access_modes)):
+            yield (
+                f"{here}.access_modes has {', '.join(missing)}, which volume {claim.volume!r} does "
+                f"not offer: it has {', '.join(volume.access_modes)}."
+            )
+        if claim.storage_class != volume.storage_class:
+            yield (
+                f"{here}.storage_class is {claim.storage_class!r}, but volume {claim.volume!r} has "
+                f"{volume.storage_class!r}: write the same in both."
+            )
+
+
+@check("training", "inference", "storage")
+def claims_suit_their_users(
+    training: TrainingSettings, inference: InferenceSettings, storage: StorageSettings
+) -> Iterator[str]:
+    """Pods on several nodes need storage that several nodes can mount."""
+    for key, job in training.jobs.items():
+        claim = storage.claims.get(job.checkpoints)
+        if claim is None:
+            continue
+        if job.nodes > 1 and "ReadWriteMany" not in claim.access_modes:
+            yield (
+                f"{job_key(key, 'checkpoints')} is {job.checkpoints!r}, whose access_modes are "
+                f"{', '.join(claim.access_modes)}, but {job.nodes} nodes write checkpoints: it "
+                "needs ReadWriteMany."
+            )
+        for field, name in (("checkpoints", job.checkpoints), ("datasets", job.datasets)):
+            if _waits_for_consumer(storage, storage.claims.get(name or "")):
+                yield (
+                    f"{job_key(key, field)} is {name!r}, whose storage class binds "
+                    "WaitForFirstConsumer: Volcano would wait for the claim and the claim for "
+                    "Volcano. Write binding Immediate for the class."
+                )
+    for key, service in inference.services.items():
+        claim = storage.claims.get(service.checkpoints)
+        if claim is None or {"ReadWriteMany", "ReadOnlyMany"} & set(claim.access_modes):
+            continue
+        if service.most_replicas > 1:
+            yield (
+                f"{service_key(key, 'replicas')} may become {service.most_replicas}, but claim "
+                f"{service.checkpoints!r} is {', '.join(claim.access_modes)}: several pods need "
+                "ReadWriteMany or ReadOnlyMany."
+            )
+
+
+def _waits_for_consumer(storage: StorageSettings, claim: ClaimSettings | None) -> bool:
+    if claim is None or claim.volume is not None or claim.storage_class is None:
+        return False
+    storage_class = storage.classes.get(claim.storage_class)
+    return storage_class is not None and storage_class.binding == "WaitForFirstConsumer"

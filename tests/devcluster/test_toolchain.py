@@ -1,0 +1,269 @@
+"""The whole toolchain with a `go` that writes scripts in place of programs."""
+
+import stat
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from devcluster.errors import DevclusterError
+from devcluster.toolchain import ensure, missing, pins
+
+GO = r"""#!/bin/sh
+echo "$1 $2 [$GOFLAGS cgo=$CGO_ENABLED]" >> "$FAKE/calls"
+case "$1" in
+env) cat "$FAKE/version" ;;
+mod) printf '{"Dir": "%s"}' "$FAKE/module" ;;
+build)
+  [ -e "$FAKE/broken" ] && { echo "server.go:3: no such thing" >&2; exit 1; }
+  while [ "$1" != "-o" ]; do shift; done
+  out=$2
+  shift 2
+  for package in "$@"; do
+    case "$package" in
+    .) name=$(basename "$PWD") ;;
+    */v[0-9]) name=$(basename "$(dirname "$package")") ;;
+    *) name=$(basename "$package") ;;
+    esac
+    printf '#!/bin/sh\necho built\n' > "$out$name"
+    chmod +x "$out$name"
+  done ;;
+esac
+"""
+
+FILES = {
+    "python/cmd/pulumi-language-python-exec": "#!/bin/sh\n",
+    "python/dist/pulumi-resource-pulumi-python": "#!/bin/sh\n",
+    "cmd/pulumi-resource-kubernetes/schema.json": "{}",
+    "cmd/pulumi-resource-kubernetes/terraform-mapping.json": "{}",
+    "installer/helm/chart/volcano/Chart.yaml": 'name: volcano\nversion: "1.10.0"\napiVersion: v1\n',
+    "installer/helm/chart/volcano/templates/scheduler.yaml": "kind: Deployment\n",
+    "config/crd/volcano/bases/batch.volcano.sh_jobs.yaml": "kind: CustomResourceDefinition\n",
+    "config/crd/jobflow/bases/flow.volcano.sh_jobflows.yaml": "kind: CustomResourceDefinition\n",
+}
+
+
+@dataclass
+class World:
+    """A machine with a Go of our own, an empty cache and nothing else."""
+
+    fake: Path
+    cache: Path
+    bin: Path
+    said: list[str]
+
+    def calls(self, command: str) -> list[str]:
+        file = self.fake / "calls"
+        lines = file.read_text().splitlines() if file.exists() else []
+        return [line for line in lines if line.startswith(f"{command} ")]
+
+    def tool(self, name: str, prints: str) -> Path:
+        lines = ("#!/bin/sh", f"echo asked >> {self.fake}/asked", f"echo '{prints}'", "")
+        return script(self.bin / name, "\n".join(lines))
+
+
+def script(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    fake = tmp_path / "fake"
+    for name, text in FILES.items():
+        script(fake / "module" / name, text).chmod(0o444)  # as the module cache has it
+    (fake / "version").write_text("go1.26.8")
+    script(tmp_path / "go" / "go", GO)
+    monkeypatch.setenv("FAKE", str(fake))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PULUMI_HOME", str(tmp_path / "users-pulumi"))
+    monkeypatch.setenv("GOFLAGS", "-mod=vendor")
+    monkeypatch.setenv("CGO_ENABLED", "1")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{tmp_path / 'go'}:{system_tools(tmp_path)}")
+    return World(fake, tmp_path / "cache", tmp_path / "bin", [])
+
+
+def system_tools(folder: Path) -> Path:
+    """What the scripts of this file need, and no tool that this machine may have besides."""
+    tools = folder / "system"
+    tools.mkdir()
+    for name in ("basename", "dirname", "chmod", "cat", "sleep"):
+        (tools / name).symlink_to(Path("/usr/bin") / name)
+    return tools
+
+
+def test_an_empty_cache_is_filled_with_the_whole_group(world: World):
+    toolchain = ensure("real", world.cache, world.said.append)
+    for _, program in pins.load().group("real"):
+        place = toolchain.bin / program.name
+        if program.plugin:
+            place = toolchain.pulumi_home / "plugins" / program.plugin / program.name
+        assert place.stat().st_mode & stat.S_IXUSR, program.name
+    assert missing("real", world.cache) == []
+    assert toolchain.installed == ()
+
+
+def test_the_engine_alone_needs_no_cluster_tools(world: World):
+    toolchain = ensure("engine", world.cache, world.said.append)
+    assert (toolchain.bin / "pulumi").exists()
+    assert not (toolchain.bin / "etcd").exists()
+    assert "etcd" in missing("simulated", world.cache)
+
+
+def test_a_second_call_starts_no_go_at_all(world: World):
+    ensure("real", world.cache, world.said.append)
+    (world.fake / "calls").unlink()
+    world.said.clear()
+    ensure("real", world.cache, world.said.append)
+    assert world.calls("build") == world.calls("mod") == world.calls("env") == []
+    assert world.said == []
+
+
+def test_builds_do_not_depend_on_the_users_go_settings(world: World):
+    ensure("engine", world.cache, world.said.append)
+    assert world.calls("build")
+    for call in world.calls("build"):
+        assert call.endswith("[-mod=readonly -trimpath -buildvcs=false cgo=0]")
+
+
+def test_a_build_that_was_cut_off_keeps_what_was_finished(world: World):
+    ensure("engine", world.cache, world.said.append)
+    (world.fake / "broken").touch()
+    with pytest.raises(DevclusterError):
+        ensure("simulated", world.cache, world.said.append)
+    assert missing("engine", world.cache) == []
+    assert "etcd" in missing("simulated", world.cache)
+    (world.fake / "broken").unlink()
+    (world.fake / "calls").unlink()
+    ensure("simulated", world.cache, world.said.append)
+    assert len(world.calls("build")) == 4  # etcd, kubernetes, kwok, volcano
+
+
+def test_what_a_killed_build_left_behind_is_removed(world: World):
+    left = world.cache / "tools" / ".work" / "pulumi.out" / "pulumi"
+    left.parent.mkdir(parents=True)
+    left.write_text("half a program")
+    toolchain = ensure("engine", world.cache, world.said.append)
+    assert "built" in (toolchain.bin / "pulumi").read_text()
+    assert not left.exists()
+
+
+def test_a_failed_build_shows_the_end_of_its_log_and_where_it_is(world: World):
+    (world.fake / "broken").touch()
+    with pytest.raises(DevclusterError) as caught:
+        ensure("engine", world.cache, world.said.append)
+    assert "server.go:3: no such thing" in str(caught.value)
+    assert str(world.cache / "logs" / "pulumi.log") in str(caught.value)
+
+
+def test_an_old_go_is_refused_in_a_sentence(world: World):
+    (world.fake / "version").write_text("go1.19.8")
+    with pytest.raises(DevclusterError, match=r"Go 1\.26 or newer .* go1\.19: install a newer one"):
+        ensure("engine", world.cache, world.said.append)
+
+
+def test_a_missing_go_is_told_in_a_sentence(world: World, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(DevclusterError, match="no go is on PATH: install it"):
+        ensure("engine", world.cache, world.said.append)
+
+
+def test_an_installed_tool_of_the_pinned_version_is_used_as_it_is(world: World):
+    etcd = world.tool("etcd", "etcd Version: 3.6.5")
+    toolchain = ensure("simulated", world.cache, world.said.append)
+    assert (toolchain.bin / "etcd").resolve() == etcd
+    assert toolchain.installed == ("etcd",)
+    assert not any("etcd" in line for line in world.said)
+
+
+@pytest.mark.parametrize("version", ["3.6.4", "3.6.50", "13.6.5", "3.6.5-rc.1", ""])
+def test_an_installed_tool_of_another_version_is_not(world: World, version: str):
+    world.tool("etcd", f"etcd Version: {version}")
+    toolchain = ensure("simulated", world.cache, world.said.append)
+    assert "built" in (toolchain.bin / "etcd").read_text()
+
+
+def test_an_installed_tool_is_asked_for_its_version_once(world: World):
+    world.tool("etcd", "etcd Version: 3.6.5")
+    for _ in range(3):
+        ensure("simulated", world.cache, world.said.append)
+    assert (world.fake / "asked").read_text().count("asked") == 1
+
+
+def test_an_upgraded_tool_is_asked_again_and_replaced(world: World):
+    world.tool("etcd", "etcd Version: 3.6.5")
+    ensure("simulated", world.cache, world.said.append)
+    world.tool("etcd", "etcd Version: 3.7.0 of another size")
+    toolchain = ensure("simulated", world.cache, world.said.append)
+    assert "built" in (toolchain.bin / "etcd").read_text()
+
+
+def test_our_own_tools_on_path_are_not_taken_for_the_users(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    toolchain = ensure("engine", world.cache, world.said.append)
+    monkeypatch.setenv("PATH", str(toolchain.bin), prepend=":")
+    assert ensure("engine", world.cache, world.said.append).installed == ()
+
+
+def test_pulumi_brings_its_language_host_only_when_all_of_it_is_there(world: World):
+    world.tool("pulumi", "v3.259.0")
+    world.tool("pulumi-language-python", "")
+    assert ensure("engine", world.cache, world.said.append).installed == ("pulumi",)
+    world.tool("pulumi-language-python-exec", "")
+    world.tool("pulumi-resource-pulumi-python", "")
+    assert set(ensure("engine", world.cache, world.said.append).installed) == {
+        "pulumi",
+        "pulumi-language-python",
+        "pulumi-language-python-exec",
+        "pulumi-resource-pulumi-python",
+    }
+
+
+def test_built_companions_lie_in_one_real_folder(world: World):
+    toolchain = ensure("engine", world.cache, world.said.append)
+    for name in ("pulumi", "pulumi-language-python", "pulumi-language-python-exec"):
+        assert (toolchain.bin / name).resolve().parent == toolchain.bin.resolve()
+
+
+def test_the_users_own_provider_plugin_is_used(world: World, tmp_path: Path):
+    plugin = "plugins/resource-kubernetes-v4.25.0/pulumi-resource-kubernetes"
+    own = script(tmp_path / "users-pulumi" / plugin, "#!/bin/sh\n")
+    toolchain = ensure("engine", world.cache, world.said.append)
+    assert (toolchain.pulumi_home / plugin).resolve() == own
+
+
+def test_a_second_process_waits_and_says_so(world: World):
+    (world.cache / "tools").mkdir(parents=True)
+    lock = FileLock(world.cache / "tools" / ".lock")
+    lock.acquire()
+    waiting = threading.Event()
+
+    def report(line: str) -> None:
+        world.said.append(line)
+        waiting.set()
+
+    second = threading.Thread(target=ensure, args=("engine", world.cache, report))
+    second.start()
+    assert waiting.wait(10)
+    assert world.said == ["another process is building the tools: waiting for it"]
+    assert world.calls("build") == []
+    lock.release()
+    second.join(30)
+    assert missing("engine", world.cache) == []
+
+
+def test_volcano_comes_with_its_chart_repository_and_definitions(world: World):
+    toolchain = ensure("simulated", world.cache, world.said.append)
+    assert sorted(f.name for f in toolchain.charts.iterdir()) == [
+        "index.yaml",
+        "volcano-1.10.0.tgz",
+    ]
+    assert [f.name for f in sorted(toolchain.volcano_crds.iterdir())] == [
+        "batch.volcano.sh_jobs.yaml",
+        "flow.volcano.sh_jobflows.yaml",
+    ]

@@ -1,0 +1,99 @@
+import re
+
+import pytest
+from pydantic import ValidationError
+
+from devcluster.toolchain import GROUPS, go, pins
+
+PINS = pins.load()
+MODULES = [pytest.param(module, id=module.name) for module in PINS.modules]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_module_has_its_go_mod_and_go_sum(module: pins.Module):
+    assert (module.folder / "go.mod").read_text().startswith("module gpu-platform.dev/toolchain/")
+    assert (module.folder / "go.sum").exists()
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_go_sum_verifies_every_module_that_go_mod_requires(module: pins.Module):
+    go_mod = (module.folder / "go.mod").read_text()
+    required = re.findall(r"^\s*(?:require )?(\S+\.\S+) (v\S+)", go_mod, re.MULTILINE)
+    replaced = dict(re.findall(r"^\s*(?:replace )?(\S+) => \S+ (v\S+)", go_mod, re.MULTILINE))
+    verified = (module.folder / "go.sum").read_text()
+    wanted = {f"{path} {replaced.get(path, version)}" for path, version in required}
+    assert {line for line in wanted if line not in verified} == set()
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_packages_are_the_modules_tools_or_a_main_of_ours(module: pins.Module):
+    go_mod = (module.folder / "go.mod").read_text()
+    for program in module.programs:
+        if program.package == ".":
+            assert (module.folder / "main.go").exists()
+        elif program.package:
+            assert re.search(rf"^\s*(tool )?{re.escape(program.package)}$", go_mod, re.MULTILINE)
+        else:
+            assert program.module
+            assert program.file
+            assert program.module in go_mod
+
+
+def test_the_groups_contain_one_another():
+    names = [{p.name for _, p in PINS.group(group)} for group in GROUPS]
+    assert names[0] < names[1] < names[2]
+
+
+def test_the_simulated_cluster_needs_no_kubelet():
+    names = {p.name for _, p in PINS.group("simulated")}
+    assert {"pulumi", "etcd", "kube-apiserver", "kwok", "vc-scheduler"} <= names
+    assert names.isdisjoint({"kubelet", "kube-proxy", "coredns"})
+
+
+def test_answers_hold_the_modules_version():
+    for module, program in PINS.group("real"):
+        if program.ask:
+            assert program.answer
+            assert program.answer.removeprefix("v") == module.version
+        if program.plugin:
+            assert program.plugin.endswith(f"-v{module.version}")
+
+
+def test_the_digest_changes_with_any_pinned_file(tmp_path, monkeypatch):
+    module = PINS.module("etcd")
+    before = module.digest()
+    changed = tmp_path / "modules" / "etcd"
+    changed.mkdir(parents=True)
+    for file in module.folder.iterdir():
+        (changed / file.name).write_bytes(file.read_bytes())
+    monkeypatch.setattr(pins, "HERE", tmp_path)
+    assert module.digest() == before
+    with (changed / "go.sum").open("a") as file:
+        file.write("example.com/extra v1.0.0 h1:x=\n")
+    assert module.digest() != before
+
+
+def test_the_digest_changes_with_the_pins_themselves():
+    module = PINS.module("etcd")
+    assert module.model_copy(update={"version": "9.9.9"}).digest() != module.digest()
+
+
+def test_a_misspelt_key_is_refused(tmp_path):
+    table = tmp_path / "pins.toml"
+    table.write_text(
+        '[[module]]\nname="a"\nversion="1"\ngroup="engine"\n[[module.program]]\nnam="a"'
+    )
+    with pytest.raises(ValidationError, match="nam"):
+        pins.load(table)
+
+
+@pytest.mark.parametrize(
+    ("package", "name"),
+    [
+        (".", "ours"),
+        ("go.etcd.io/etcd/server/v3", "server"),
+        ("k8s.io/kubernetes/cmd/kubectl", "kubectl"),
+    ],
+)
+def test_executables_are_found_under_the_name_that_go_gives_them(package: str, name: str):
+    assert go.executable_name(package, "ours") == name

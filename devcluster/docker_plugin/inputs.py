@@ -64,14 +64,19 @@ class Image(_Input):
     @property
     def server(self) -> str:
         """The registry's host, of `registry.server` or of the image's name."""
-        return host_of(self.registry.server or self.image_name)
+        return host_of(self.registry.server) or registry_of(self.image_name)
 
 
-def host_of(reference: str) -> str:
-    """The registry in an image's name or a registry's address; empty where it names none."""
-    host, slash, _ = reference.removeprefix("https://").removeprefix("http://").partition("/")
-    named = "." in host or ":" in host or host == "localhost"
-    return host if named and (slash or reference == host or "://" in reference) else ""
+def host_of(address: str) -> str:
+    """Host and port of a registry's address, which may be a URL."""
+    return address.removeprefix("https://").removeprefix("http://").partition("/")[0]
+
+
+def registry_of(image_name: str) -> str:
+    """The registry that an image's name begins with; empty where it names none."""
+    host, slash, _ = image_name.partition("/")
+    named = slash and ("." in host or ":" in host or host == "localhost")
+    return host if named else ""
 
 
 def is_unknown(value: PropertyValue) -> bool:

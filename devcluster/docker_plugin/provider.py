@@ -119,10 +119,7 @@ class ImageProvider(protocol.Provider):
     def _credentials(self, image: Image) -> Registry | None:
         if image.registry.password:
             return image.registry.model_copy(update={"server": image.server})
-        for sign_in in self._sign_ins:
-            if inputs.host_of(sign_in.server) == image.server:
-                return sign_in
-        return None
+        return next((s for s in self._sign_ins if s.server == image.server), None)
 
 
 def _mistakes(properties: Properties) -> list[tuple[str, str]]:
@@ -135,7 +132,7 @@ def _mistakes(properties: Properties) -> list[tuple[str, str]]:
     except ValidationError as error:
         return list(inputs.reasons(error))
     mistakes = []
-    if not image.skip_push and not inputs.host_of(image.image_name):
+    if not image.skip_push and not inputs.registry_of(image.image_name):
         name = image.image_name
         mistakes.append(("imageName", f"{name!r} names no registry: write docker.io/{name}"))
     if bool(image.registry.username) != bool(image.registry.password):
@@ -197,4 +194,4 @@ def _sign_ins(given: object) -> list[Registry]:
             "docker:registryAuth: the stand-in for the Docker plugin expects a list of "
             "{address, username, password}"
         ) from error
-    return [Registry(server=e.address, username=e.username, password=e.password) for e in entries]
+    return [e.model_copy(update={"server": inputs.host_of(e.address)}) for e in entries]

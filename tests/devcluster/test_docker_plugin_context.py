@@ -1,0 +1,81 @@
+from pathlib import Path
+
+import pytest
+
+from devcluster.docker_plugin import context
+from devcluster.docker_plugin.errors import ImageError
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("Dockerfile", "training/train.py", "training/notes.md", "docs/page.md"):
+        file = tmp_path / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(name)
+    return tmp_path
+
+
+def digest(folder: Path) -> str:
+    return context.digest(folder, folder / "Dockerfile")
+
+
+def test_the_same_files_have_the_same_digest(folder: Path):
+    before = digest(folder)
+    (folder / "training" / "train.py").touch()
+    assert digest(folder) == before
+
+
+@pytest.mark.parametrize("name", ["Dockerfile", "training/train.py", "new.py"])
+def test_a_changed_or_new_file_changes_the_digest(folder: Path, name: str):
+    before = digest(folder)
+    (folder / name).write_text("something else")
+    assert digest(folder) != before
+
+
+def test_a_renamed_file_changes_the_digest(folder: Path):
+    before = digest(folder)
+    (folder / "training" / "train.py").rename(folder / "training" / "main.py")
+    assert digest(folder) != before
+
+
+def test_permissions_and_targets_of_links_count(folder: Path):
+    before = digest(folder)
+    (folder / "training" / "train.py").chmod(0o755)
+    executable = digest(folder)
+    (folder / "link").symlink_to("docs/page.md")
+    linked = digest(folder)
+    (folder / "link").unlink()
+    (folder / "link").symlink_to("nowhere")
+    assert len({before, executable, linked, digest(folder)}) == 4
+
+
+def test_ignored_files_do_not_count(folder: Path):
+    (folder / ".dockerignore").write_text("# for the image\n\n*\n!training\n**/*.md\n")
+    before = digest(folder)
+    assert sorted(context.files(folder, folder / "Dockerfile")) == [
+        ".dockerignore",
+        "Dockerfile",
+        "training/train.py",
+    ]
+    for name in ("docs/page.md", "training/notes.md", "secret.pem"):
+        (folder / name).write_text("changed")
+    assert digest(folder) == before
+
+
+def test_a_dockerfiles_own_ignore_file_goes_before(folder: Path):
+    (folder / ".dockerignore").write_text("*\n")
+    (folder / "Dockerfile.dockerignore").write_text("docs\n")
+    assert "training/train.py" in context.files(folder, folder / "Dockerfile")
+    assert "docs/page.md" not in context.files(folder, folder / "Dockerfile")
+
+
+def test_a_dockerfile_outside_of_the_context_counts(folder: Path):
+    outside = folder / "Dockerfile"
+    before = context.digest(folder / "training", outside)
+    outside.write_text("FROM other")
+    assert context.digest(folder / "training", outside) != before
+
+
+def test_a_missing_context_is_told_in_a_sentence(tmp_path: Path):
+    with pytest.raises(ImageError, match=r"build\.context: .*nowhere"):
+        context.digest(tmp_path / "nowhere", tmp_path / "nowhere" / "Dockerfile")

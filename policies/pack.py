@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from typing import Any
+
+from pulumi_policy import PolicyPack
 
 from policies import (
     budget,
@@ -16,6 +20,7 @@ from policies import (
     storage,
     tenancy,
 )
+from policies.binding import Binding
 from policies.rule import Rule
 
 NAME = "gpu-platform"
@@ -36,10 +41,9 @@ RULES: list[Rule[Any]] = [
 
 def serve() -> None:
     """Starts the pack's server for the engine and does not return."""
-    from pulumi_policy import PolicyPack
-
-    from policies.binding import Binding
-
+    # The SDK writes its port to stdout and does not flush it; the engine waits for it for ever.
+    unbuffered = io.FileIO(sys.stdout.fileno(), "w", closefd=False)
+    sys.stdout = io.TextIOWrapper(unbuffered, write_through=True)
     PolicyPack(
         name=NAME,
         policies=Binding().policies(RULES),

@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -21,6 +21,7 @@ Show = Callable[[str], Awaitable[None]]
 
 TAIL_LINES = 25
 
+_NOISE = re.compile(r"#\d+ sha256:[0-9a-f]{64}$")
 _DIGEST = re.compile(r"\bdigest: (sha256:[0-9a-f]{64})\b")
 
 
@@ -32,7 +33,6 @@ class Docker:
     environment: dict[str, str]
     secrets: tuple[str, ...] = ()
     show: Show | None = None
-    running: "set[asyncio.subprocess.Process]" = field(default_factory=set)
 
     async def build(self, image: Image) -> None:
         """Builds an image under its name. ImageError with the end of the output."""
@@ -77,11 +77,9 @@ class Docker:
             stderr=asyncio.subprocess.STDOUT,
             limit=1024 * 1024,
         )
-        self.running.add(process)
         try:
             lines = await self._talk(process, stdin)
-        finally:
-            self.running.discard(process)
+        finally:  # also when the operation is cancelled
             with suppress(ProcessLookupError):
                 process.kill()
         if await process.wait():
@@ -98,7 +96,7 @@ class Docker:
         lines = []
         async for raw in process.stdout:
             line = self._without_secrets(raw.decode(errors="replace").rstrip())
-            if line:
+            if line and not _NOISE.match(line):
                 lines.append(line)
                 if self.show:
                     await self.show(line)

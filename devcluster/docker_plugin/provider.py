@@ -1,5 +1,6 @@
 """The provider behind `docker:index/image:Image`."""
 
+import asyncio
 import json
 import os
 from collections.abc import Mapping
@@ -37,6 +38,7 @@ class ImageProvider(protocol.Provider):
         self._settings: dict[str, str] = {}
         self._sign_ins: list[Registry] = []
         self._noticed = False
+        self._work: set[asyncio.Task[Any]] = set()
 
     async def configure(self, request: protocol.ConfigureRequest) -> protocol.ConfigureResponse:
         """Takes host, certificates and sign-ins. ImageError names a setting that is unknown."""
@@ -96,12 +98,27 @@ class ImageProvider(protocol.Provider):
     async def delete(self, request: protocol.DeleteRequest) -> None:
         """Leaves the image where it is, as the official plugin does."""
 
+    async def cancel(self) -> None:
+        """Ends every build and push that is under way."""
+        for task in self._work:
+            task.cancel()
+
     async def _make(self, urn: str, properties: Properties, preview: bool) -> Properties:
         if any(inputs.is_unknown(value) for value in properties.values()):
             return _state(properties, PropertyValue(rpc.UNKNOWN))
         image = inputs.parse(properties)
         if preview and not image.build_on_preview:
             return _state(properties, PropertyValue(rpc.UNKNOWN))
+        making = asyncio.create_task(self._build_and_push(urn, image, preview))
+        self._work.add(making)
+        making.add_done_callback(self._work.discard)
+        try:
+            return _state(properties, PropertyValue(await making))
+        except asyncio.CancelledError as error:
+            raise ImageError(f"{image.image_name}: the operation was cancelled") from error
+
+    async def _build_and_push(self, urn: str, image: Image, preview: bool) -> str:
+        """The output `repoDigest`; what a preview builds has none yet."""
 
         async def show(line: str) -> None:
             await self._log.say(line, urn, passing=True)
@@ -110,11 +127,10 @@ class ImageProvider(protocol.Provider):
         async with docker_cli.docker_for(image, credentials, self._settings, show) as docker:
             await docker.build(image)
             if preview:
-                return _state(properties, PropertyValue(rpc.UNKNOWN))
+                return rpc.UNKNOWN
             if image.skip_push:
-                return _state(properties, PropertyValue(await docker.image_id(image)))
-            digest = await docker.push(image)
-        return _state(properties, PropertyValue(f"{_without_tag(image.image_name)}@{digest}"))
+                return await docker.image_id(image)
+            return f"{_without_tag(image.image_name)}@{await docker.push(image)}"
 
     def _credentials(self, image: Image) -> Registry | None:
         if image.registry.password:

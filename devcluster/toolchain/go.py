@@ -96,7 +96,7 @@ def run(arguments: list[str], work: Path, log: Path, tick: Tick = lambda: None) 
     with log.open("a") as messages, answers.open("w") as answer:
         print("$ go", *arguments, file=messages, flush=True)
         process = subprocess.Popen(
-            ["go", *arguments],
+            [*_tied_to_us(), "go", *arguments],
             cwd=work,
             env=environment(),
             stdin=subprocess.DEVNULL,
@@ -115,6 +115,11 @@ def run(arguments: list[str], work: Path, log: Path, tick: Tick = lambda: None) 
         tail = "\n".join((log.read_text() + output).splitlines()[-TAIL_LINES:])
         raise DevclusterError(f"`go {' '.join(arguments)}` failed; its log is {log}:\n{tail}")
     return output
+
+
+def _tied_to_us() -> list[str]:
+    """Lets a killed parent take the build along; without setpriv it would compile on for nobody."""
+    return ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
 
 
 def _running(process: subprocess.Popen[bytes]) -> bool:

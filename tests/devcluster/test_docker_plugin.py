@@ -1,5 +1,6 @@
 """The plugin over real gRPC, with a script in place of the Docker command line."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -36,7 +37,9 @@ login)
   echo "Login Succeeded" ;;
 build)
   echo "#1 [1/2] FROM base"
+  echo "#1 {DIGEST}"
   echo "#2 token is $TOKEN"
+  [ -e "$FAKE/slow" ] && exec sleep 60
   [ -e "$FAKE/broken" ] && {{ echo "ERROR: no such file requirements.txt" >&2; exit 1; }}
   true ;;
 push) echo "1: digest: {DIGEST} size: 528" ;;
@@ -328,6 +331,15 @@ async def test_a_failed_build_shows_the_end_of_its_output(plugin: Plugin):
     assert plugin.calls("push") == []
 
 
+async def test_a_cancelled_build_is_ended_at_once(plugin: Plugin):
+    (plugin.fake / "slow").touch()
+    creating = asyncio.ensure_future(plugin.create())
+    while not plugin.calls("build"):
+        await asyncio.sleep(0.01)
+    await plugin.stub.Cancel(empty_pb2.Empty())
+    assert await refusal(creating) == f"{NAME}: the operation was cancelled"
+
+
 async def test_a_refused_sign_in_names_registry_and_user(plugin: Plugin):
     (plugin.fake / "refuse").touch()
     sign_in = {"server": "127.0.0.1:5000", "username": "ci", "password": Secret("hunter-22")}
@@ -343,6 +355,7 @@ async def test_the_stand_in_says_once_that_it_is_used(plugin: Plugin):
 
 async def test_build_lines_are_passing_and_belong_to_the_image(plugin: Plugin):
     await plugin.create()
+    assert f"#1 {DIGEST}" not in [line.message for line in plugin.engine.lines]
     line = next(line for line in plugin.engine.lines if "FROM base" in line.message)
     assert line.ephemeral
     assert line.urn == URN

@@ -57,7 +57,8 @@ class ImageProvider(protocol.Provider):
 
     async def check(self, request: protocol.CheckRequest) -> protocol.CheckResponse:
         """Validates the inputs and adds defaults and the context's digest."""
-        if request.type != IMAGE:
+        # The engine puts the types of the parent components before it, each with a $.
+        if request.type.rpartition("$")[2] != IMAGE:
             raise ImageError(
                 f"{request.type}: the stand-in for the Docker plugin knows only {IMAGE}; "
                 "install the official one for it"

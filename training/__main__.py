@@ -11,14 +11,11 @@ from training.report import conclude
 
 def main() -> int:
     """Run the program and give its exit code (training.exit_codes)."""
-    rank = os.environ.get("RANK", "0")
     try:
-        config = read_config(sys.argv[1:], os.environ)
-        # Read before torch is imported: --help and mistakes are answered at once.
-        return run(config)
+        # Before torch is imported: --help and mistakes are answered at once.
+        return run(read_config(sys.argv[1:], os.environ))
     except ConfigurationError as error:
-        conclude("error", message=str(error), rank=rank)
-        return exit_codes.BAD_INPUT
+        return failed(str(error), exit_codes.BAD_INPUT)
 
 
 def run(config: TrainingConfig) -> int:
@@ -30,28 +27,30 @@ def run(config: TrainingConfig) -> int:
     from training.train import DivergedError
     from training.train import run as train
 
-    world = read_world(os.environ)
-    use_threads(os.environ)
     try:
-        return train(config, world)
-    except (DataError, DivergedError) as error:
-        conclude("error", message=str(error), rank=world.rank)
-        return exit_codes.BAD_INPUT
+        use_threads(os.environ)
+        return train(config, read_world(os.environ))
+    except (ConfigurationError, DataError, DivergedError) as error:
+        return failed(str(error), exit_codes.BAD_INPUT)
     except OSError as error:
-        conclude("error", message=f"the run cannot be saved: {error}", rank=world.rank)
+        return failed(f"the run cannot be saved: {error}", exit_codes.FAILED)
     except dist.DistError as error:
-        conclude("error", message=f"the gang cannot be joined: {error}", rank=world.rank)
+        return failed(f"the gang is broken: {error}", exit_codes.FAILED)
     except Exception as error:
         traceback.print_exc()
-        conclude("error", message=f"{type(error).__name__}: {error}", rank=world.rank)
-    return exit_codes.FAILED
+        return failed(f"{type(error).__name__}: {error}", exit_codes.FAILED)
+
+
+def failed(message: str, code: int) -> int:
+    """Say what went wrong, in one line of progress and in the termination message."""
+    conclude("error", message=message, rank=os.environ.get("RANK", "0"), exit_code=code)
+    return code
 
 
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    if code == exit_codes.FAILED:
-        # Threads of a broken process group must not keep a failed process alive.
-        os._exit(code)
-    sys.exit(code)
+    # All is on the disk. Leaving Python in the ordinary way may abort now and then: threads of the
+    # process group still run while their library is taken down.
+    os._exit(code)

@@ -15,7 +15,7 @@ REMOVED = (
     "torch/include",
     "torch/test",
     "torch/share",
-    "torch/bin",
+    "torch/bin/protoc*",
     "nvidia/cu13/include",
     "nvidia/cu13/lib/*.a",
     "**/tests",

@@ -9,7 +9,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from training.config import ConfigurationError, plain_errors
+from training.config import ConfigurationError, DeviceName, plain_errors
 
 ENVIRONMENT_PREFIX: Final = "INFERENCE_"
 
@@ -31,16 +31,24 @@ class InferenceConfig(BaseModel):
     max_body_bytes: int = Field(
         16 * 2**20, ge=1024, le=2**31, description="larger requests are answered with 413"
     )
+    device: DeviceName = Field("auto", description="auto takes a GPU where there is one")
     poll_seconds: float = Field(
         2, gt=0, le=300, allow_inf_nan=False, description="between two looks for the export"
     )
-    drain_seconds: float = Field(
-        20,
+    notice_seconds: float = Field(
+        3,
         ge=0,
-        le=3600,
+        le=300,
         allow_inf_nan=False,
-        description="longest wait for requests in flight after SIGTERM; "
-        "keep it below the pod's termination grace period",
+        description="after SIGTERM, requests are still taken for so long while being unready: "
+        "load balancers need it to notice",
+    )
+    drain_seconds: int = Field(
+        20,
+        ge=1,
+        le=3600,
+        description="longest wait after that for requests in flight; keep the sum of both below "
+        "the pod's termination grace period",
     )
 
     @field_validator("*", mode="before")

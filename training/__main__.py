@@ -1,6 +1,7 @@
 """`python -m training`, alone or under torchrun: read the configuration, run, say how it ended."""
 
 import os
+import signal
 import sys
 import traceback
 
@@ -48,6 +49,9 @@ def failed(message: str, code: int) -> int:
 
 
 if __name__ == "__main__":
+    if os.getpid() == 1:
+        # Process 1 of a container has no default action for SIGTERM.
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(exit_codes.INTERRUPTED))
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,0 +1,44 @@
+"""`python -m inference`: serve one model until SIGTERM."""
+
+import os
+import signal
+import sys
+
+from inference.config import InferenceConfig, read_config
+from training import exit_codes
+from training.config import ConfigurationError
+from training.report import conclude, emit
+
+
+def main() -> int:
+    """Run the server and give its exit code."""
+    try:
+        return serve(read_config(os.environ))
+    except ConfigurationError as error:
+        conclude("error", message=str(error), exit_code=exit_codes.BAD_INPUT)
+        return exit_codes.BAD_INPUT
+
+
+def serve(config: InferenceConfig) -> int:
+    """Serve until SIGTERM or SIGINT, and until what is in flight then is answered."""
+    # Imported here: it takes seconds, and mistakes in the configuration are answered before.
+    from inference.server import DrainingServer
+    from inference.service import Service
+    from training.distributed import choose_device, use_threads
+
+    use_threads(os.environ)
+    service = Service(config, choose_device(config.device, local_rank=0))
+    emit("listening", model=config.model_name, host=config.host, port=config.port)
+    DrainingServer(service).run_until_signal()
+    emit("stopped", model=config.model_name)
+    return exit_codes.DONE
+
+
+if __name__ == "__main__":
+    # Process 1 of a container has no default action for SIGTERM; until the server can drain there
+    # is nothing that would have to be finished.
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(exit_codes.DONE))
+    code = main()
+    sys.stdout.flush()
+    # Not sys.exit: a computation that outlived the drain must not keep the process alive.
+    os._exit(code)

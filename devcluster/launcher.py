@@ -33,9 +33,9 @@ class Record:
         """The cluster's process, if it still runs."""
         with contextlib.suppress(psutil.NoSuchProcess):
             process = psutil.Process(self.pid)
-            if process.status() != psutil.STATUS_ZOMBIE:
-                if abs(process.create_time() - self.started) < 1.0:
-                    return process
+            same = abs(process.create_time() - self.started) < 1.0
+            if same and process.status() != psutil.STATUS_ZOMBIE:
+                return process
         return None
 
 

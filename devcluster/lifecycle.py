@@ -155,8 +155,8 @@ def attach(kind: Kind, spec: ClusterSpec) -> Cluster:
     layout = Layout.of(kind)
     if launcher.running(layout) is None:
         raise DevclusterError("the embedded cluster is not up: `make up` brings it up")
-    group = "real" if kind is Kind.REAL else "simulated"
-    return Cluster(spec, layout, ensure(group, layout.cache, lambda _line: None))
+    found = ensure("real" if kind is Kind.REAL else "simulated", layout.cache, lambda _line: None)
+    return Cluster(spec, layout, found)
 
 
 def down(kind: Kind, *, purge: bool) -> list[str]:

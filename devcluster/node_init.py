@@ -1,6 +1,6 @@
 """Process 1 of a real node: mounts, link, daemons; then it supervises them.
 
-Started by `cluster_init` in namespaces of its own. Ending it ends the node, as pulling a plug would.
+Started by `cluster_init` in namespaces of its own. Ending it ends the node, like pulling its plug.
 """
 
 import json

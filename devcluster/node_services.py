@@ -83,7 +83,7 @@ class NodeServices:
             "type": "bridge",
             "bridge": "cni0",
             "isGateway": True,
-            "ipMasq": False,  # pods are routed by their own addresses, between nodes and to the host
+            "ipMasq": False,  # pods are routed by their own addresses, to nodes and the host
             "hairpinMode": True,
             "ipam": ipam,
         }
@@ -193,8 +193,7 @@ class NodeServices:
             "spec": {
                 "clusterIP": self.spec.network.dns,
                 "ports": [
-                    {"name": name, "port": 53, "protocol": protocol}
-                    for name, protocol in protocols
+                    {"name": name, "port": 53, "protocol": protocol} for name, protocol in protocols
                 ],
             },
         }

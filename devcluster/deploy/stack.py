@@ -75,10 +75,20 @@ class Stack:
         events.unlink(missing_ok=True)
         pack = ["--policy-pack", "policies", "--policy-pack-config"]
         config = CHECKOUT / "policies" / "config" / f"{self.name}.json"
-        fixed = ["--stack", self.name, "--non-interactive", "--color", "never", "--suppress-outputs"]
+        quiet = ["--non-interactive", "--color", "never", "--suppress-outputs"]
+        fixed = ["--stack", self.name, *quiet]
         with log.open("wb") as out:
             process = subprocess.Popen(
-                ["pulumi", command, *options, *fixed, "--event-log", str(events), *pack, str(config)],
+                [
+                    "pulumi",
+                    command,
+                    *options,
+                    *fixed,
+                    *pack,
+                    str(config),
+                    "--event-log",
+                    str(events),
+                ],
                 cwd=CHECKOUT,
                 # --event-log is one of the CLI's hidden flags
                 env={**os.environ, **self.environment, "PULUMI_DEBUG_COMMANDS": "1"},

@@ -114,8 +114,9 @@ def _summarise(cluster: Cluster, reporter: Reporter, told: Told) -> None:
     for queue in told.outputs.get("queues", []):
         table.add_row("queue", f"{queue}: {_queue_state(cluster, queue)}")
     for run, phase, result in told.runs:
-        shape = f"{run.nodes} × {run.gpus_per_node} GPU, {run.kind}"
-        table.add_row("training run", "\n".join(filter(None, [f"{run.name} ({shape})", phase, result])))
+        shape = f"{run.nodes} x {run.gpus_per_node} GPU, {run.kind}"
+        lines = filter(None, [f"{run.name} ({shape})", phase, result])
+        table.add_row("training run", "\n".join(lines))
     for key, url, answer in told.predictions:
         table.add_row("inference", f"{key}: {url}\n{answer}")
     reporter.console.print(table)

@@ -14,7 +14,7 @@ from devcluster.images import torch_cpu
 from devcluster.images.oci import ImageConfig, Layout
 from devcluster.paths import CHECKOUT
 
-REQUIREMENTS = tuple(CHECKOUT / "requirements" / f"{name}.txt" for name in ("workload", "cpu-image"))
+REQUIREMENTS = tuple(CHECKOUT / "requirements" / name for name in ("workload.txt", "cpu-image.txt"))
 SITE = "usr/local/lib/python3.11/dist-packages"
 DEBIAN_PACKAGES = "python3-minimal,libpython3-stdlib,ca-certificates"
 CONFIG = ImageConfig(

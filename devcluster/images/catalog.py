@@ -48,9 +48,7 @@ TOOL_IMAGES = (
     ToolImage(
         "volcanosh/vc-controller-manager:v1.10.0", "vc-controller-manager", "/vc-controller-manager"
     ),
-    ToolImage(
-        "volcanosh/vc-webhook-manager:v1.10.0", "vc-webhook-manager", "/vc-webhook-manager"
-    ),
+    ToolImage("volcanosh/vc-webhook-manager:v1.10.0", "vc-webhook-manager", "/vc-webhook-manager"),
 )
 
 
@@ -75,7 +73,7 @@ class BaseImage:
             self._paths.logs.mkdir(parents=True, exist_ok=True)
             work = self._paths.images / "work"
             base_image.build(self.layout, work, self._uv, self._paths.logs / "base-image.log")
-        except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+        except BaseException as error:  # raised again where it is waited for
             self._failure = error
 
     def wait(self, seconds: float) -> bool:

@@ -30,13 +30,18 @@ class Prediction:
 
 
 def service_url(kubectl: Sequence[str], service: dict[str, Any]) -> str:
-    """URL of a Service by its cluster address, which this machine has a route to."""
+    """URL of a Service by its cluster address, which this machine has a route to.
+
+    Raises DevclusterError where it is not there.
+    """
+    name, namespace = service["service"], service["namespace"]
     done = subprocess.run(
-        [*kubectl, "get", "service", service["service"], "-n", service["namespace"], "-o", "json"],
+        [*kubectl, "get", "service", name, "-n", namespace, "-o", "json"],
         capture_output=True,
         text=True,
-        check=True,
     )
+    if done.returncode != 0:
+        raise DevclusterError(f"service {name} in {namespace}: {done.stderr.strip()}")
     spec = json.loads(done.stdout)["spec"]
     return f"http://{spec['clusterIP']}:{spec['ports'][0]['port']}"
 
@@ -45,7 +50,8 @@ def wait_ready(url: str, model: str, run: str, report: Callable[[str], None]) ->
     """Waits until the server serves the model of the run; returns the model's metadata."""
     deadline = time.monotonic() + READY_TIMEOUT
     said = ""
-    with httpx.Client(base_url=url, timeout=5.0) as client:
+    # trust_env: a proxy of the user's could not reach the cluster's addresses.
+    with httpx.Client(base_url=url, timeout=5.0, trust_env=False) as client:
         while time.monotonic() < deadline:
             try:
                 answer = client.get(f"/v2/models/{model}")
@@ -74,19 +80,20 @@ def predict(url: str, model: str, metadata: dict[str, Any]) -> Prediction:
     from training.data import held_out_digits
 
     described = metadata["inputs"][0]
-    shape = tuple(int(size) for size in described["shape"][1:])
-    images, labels = held_out_digits(shape)
+    channels, height, width = (int(size) for size in described["shape"][1:])
+    images, labels = held_out_digits((channels, height, width))
     tensor = {
         "name": described["name"],
         "datatype": "FP32",
-        "shape": [1, *shape],
+        "shape": [1, channels, height, width],
         "data": images[0].ravel().tolist(),
     }
-    answer = httpx.post(f"{url}/v2/models/{model}/infer", json={"inputs": [tensor]}, timeout=30.0)
+    question = {"inputs": [tensor], "outputs": [{"name": "class"}]}
+    answer = httpx.post(
+        f"{url}/v2/models/{model}/infer", json=question, timeout=30.0, trust_env=False
+    )
     if answer.status_code != httpx.codes.OK:
         raise DevclusterError(f"{url} answered {answer.status_code}: {answer.text}")
     outputs = {output["name"]: output for output in answer.json()["outputs"]}
-    scores = outputs["logits"]["data"]
-    best = max(range(len(scores)), key=scores.__getitem__)
     version = str(metadata["versions"][0])
-    return Prediction(url, int(labels[0]), best, version)
+    return Prediction(url, int(labels[0]), int(outputs["class"]["data"][0]), version)

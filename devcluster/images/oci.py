@@ -117,9 +117,12 @@ class Layout:
         Returns False where the registry has it already. Raises DevclusterError.
         """
         name, _, tag = reference.rpartition(":")
-        answer = httpx.head(
-            f"http://{registry}/v2/{name}/manifests/{tag}", headers={"Accept": MANIFEST_TYPE}
-        )
+        url = f"http://{registry}/v2/{name}/manifests/{tag}"
+        try:
+            # trust_env: a proxy of the user's could not reach the cluster's addresses.
+            answer = httpx.head(url, headers={"Accept": MANIFEST_TYPE}, trust_env=False)
+        except httpx.HTTPError as error:
+            raise DevclusterError(f"the registry {registry} does not answer: {error}") from error
         if answer.headers.get("docker-content-digest") == self.digest:
             return False
         command = ["skopeo", "copy", "--insecure-policy", "--dest-tls-verify=false"]

@@ -44,8 +44,13 @@ def build(layout: Layout, work: Path, uv: Path, log: Path) -> None:
             debian = subprocess.Popen(
                 [*system, "bookworm", str(root)], stdout=out, stderr=out, stdin=subprocess.DEVNULL
             )
-            _install(packages, uv, log)
-            torch_cpu.cut(packages)
+            try:
+                _install(packages, uv, log)
+                torch_cpu.cut(packages)
+            except BaseException:
+                debian.terminate()  # else it would go on writing below `work`
+                debian.wait()
+                raise
             if debian.wait() != 0:
                 raise DevclusterError(f"Debian's base system could not be made; see {log}")
         layout.write([root, _pack(packages, work / "packages.tar")], CONFIG)

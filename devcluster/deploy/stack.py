@@ -140,10 +140,11 @@ class EventFollower:
         """Takes in what is new, and reports the resource at hand."""
         if not self._path.exists():
             return
-        with self._path.open() as file:
+        # Bytes: a line may be cut off within a character.
+        with self._path.open("rb") as file:
             file.seek(self._offset)
             while line := file.readline():
-                if not line.endswith("\n"):
+                if not line.endswith(b"\n"):
                     break
                 self._offset = file.tell()
                 self._take(json.loads(line), report)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 QUIET_INTERVAL = 10.0
@@ -20,7 +21,7 @@ class Reporter:
 
     def say(self, text: str) -> None:
         """One line, with the time since the command began."""
-        self.console.print(f"[dim]{time.monotonic() - self.began:6.1f} s[/dim]  {text}")
+        self.console.print(f"[dim]{time.monotonic() - self.began:6.1f} s[/dim]  {escape(text)}")
 
     @contextmanager
     def step(self, name: str) -> Iterator["Step"]:
@@ -45,7 +46,8 @@ class Step:
 
     def __enter__(self) -> "Step":
         if self._reporter.console.is_terminal:
-            columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+            said = TextColumn("{task.description}", markup=False)
+            columns = (SpinnerColumn(), said, TimeElapsedColumn())
             self._live = Progress(*columns, console=self._reporter.console, transient=True)
             self._live.add_task(self.name)
             self._live.start()

@@ -180,6 +180,7 @@ class ControlPlane:
             "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
         }
         part = path.with_suffix(".part")
+        part.unlink(missing_ok=True)  # one of an earlier start would keep its mode
         part.touch(mode=0o600)
         part.write_text(json.dumps(config, indent=2))
         part.replace(path)

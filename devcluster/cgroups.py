@@ -44,9 +44,9 @@ def hierarchies() -> Hierarchies:
     return parse_hierarchies(Path("/proc/self/cgroup").read_text())
 
 
-def create(group: str, machine: Hierarchies) -> list[Path]:
+def create(group: str, machine: Hierarchies, root: Path = ROOT) -> list[Path]:
     """Makes a group in every hierarchy and returns its folders."""
-    folders = [folder / group for folder in machine.folders()]
+    folders = [folder / group for folder in machine.folders(root)]
     for folder in folders:
         folder.mkdir(parents=True, exist_ok=True)
         _inherit_cpuset(folder)

@@ -31,6 +31,8 @@ FILES = {
     "/usr/lib/cni/bridge": "containernetworking-plugins",
     "/usr/include/stdio.h": "libc6-dev",
 }
+# Says whether installing a package may start its services.
+POLICY = Path("/usr/sbin/policy-rc.d")
 # Below a socket's path lies its name; the kernel takes at most 107 bytes in all.
 SOCKET_LIMIT = 107
 
@@ -97,11 +99,10 @@ def install_packages(packages: list[str], log: Path) -> None:
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     log.parent.mkdir(parents=True, exist_ok=True)
     # Installing must not start Docker or containerd on the host: policy-rc.d says no (101).
-    policy = Path("/usr/sbin/policy-rc.d")
-    ours = not policy.exists()
+    ours = not POLICY.exists()
     if ours:
-        policy.write_text("#!/bin/sh\nexit 101\n")
-        policy.chmod(0o755)
+        POLICY.write_text("#!/bin/sh\nexit 101\n")
+        POLICY.chmod(0o755)
     try:
         with log.open("ab") as out:
             for step in (["apt-get", "update"], command):
@@ -119,7 +120,7 @@ def install_packages(packages: list[str], log: Path) -> None:
         ) from error
     finally:
         if ours:
-            policy.unlink()
+            POLICY.unlink()
 
 
 def check(spec: ClusterSpec, layout: Layout) -> None:

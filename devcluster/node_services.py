@@ -14,6 +14,9 @@ from devcluster.spec import ClusterSpec, RealNode
 from devcluster.supervisor import Service
 
 PAUSE_IMAGE = "127.0.0.1:5000/pause:3.10"
+# In the node's own overlays and mounts, not the host's.
+REGISTRY_HOSTS = Path("/etc/containerd/certs.d")
+CNI_CHAIN = Path("/etc/cni/net.d/10-pods.conflist")
 HARDWARE_FILE = Path("/var/lib/kubelet/device-plugins/simulated-gpus.json")
 
 
@@ -59,12 +62,12 @@ class NodeServices:
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "/usr/lib/cni"
   [plugins."io.containerd.grpc.v1.cri".registry]
-    config_path = "/etc/containerd/certs.d"
+    config_path = "{REGISTRY_HOSTS}"
 """,
         )
         address = self.spec.control_plane.address
         port = self.spec.network.registry_port
-        hosts = Path(f"/etc/containerd/certs.d/127.0.0.1:{port}/hosts.toml")
+        hosts = REGISTRY_HOSTS / f"127.0.0.1:{port}" / "hosts.toml"
         hosts.parent.mkdir(parents=True, exist_ok=True)
         server = f"http://{address}:{port}"
         hosts.write_text(
@@ -89,7 +92,7 @@ class NodeServices:
         }
         portmap = {"type": "portmap", "capabilities": {"portMappings": True}}
         chain = {"cniVersion": "0.4.0", "name": "pods", "plugins": [bridge, portmap]}
-        Path("/etc/cni/net.d/10-pods.conflist").write_text(json.dumps(chain))
+        CNI_CHAIN.write_text(json.dumps(chain))
 
     def kubelet(self) -> Service:
         """kubelet with the labels that GPU feature discovery would give the node."""

@@ -3,6 +3,7 @@
 import argparse
 import subprocess
 import sys
+from collections import deque
 
 from devcluster import environment, host, launcher, lifecycle
 from devcluster.errors import DevclusterError
@@ -19,6 +20,10 @@ def main(arguments: list[str] | None = None) -> int:
         return int(options.run(options))
     except DevclusterError as error:
         print(f"error: {error}", file=sys.stderr)
+        return 1
+    except subprocess.CalledProcessError as error:
+        command = error.cmd if isinstance(error.cmd, str) else " ".join(map(str, error.cmd))
+        print(f"error: `{command}` ended with {error.returncode}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("interrupted: what is done is kept, and `make up` goes on from it", file=sys.stderr)
@@ -50,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
         )
         if name in ("up", "deploy"):
             command.add_argument(
-                "--simulated-nodes", type=int, metavar="N", help="nodes of eight simulated GPUs"
+                "--simulated-nodes", type=_count, metavar="N", help="nodes of eight simulated GPUs"
             )
         if name == "down":
             command.add_argument(
@@ -59,6 +64,12 @@ def _parser() -> argparse.ArgumentParser:
         if name == "logs":
             command.add_argument("process", nargs="?", help="such as gpu-node-0/kubelet")
     return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of nodes: write 0, 1, 2 …")
+    return int(text)
 
 
 def _up(options: argparse.Namespace) -> int:
@@ -84,7 +95,11 @@ def _deploy(options: argparse.Namespace) -> int:
 
 
 def _kinds(asked: str) -> list[Kind]:
-    return list(Kind) if asked == "auto" else [Kind(asked)]
+    if asked == "auto":
+        return list(Kind)
+    if asked not in list(Kind):
+        raise DevclusterError(f"NODES is {asked!r}: write NODES=real, NODES=simulated or leave it")
+    return [Kind(asked)]
 
 
 def _down(options: argparse.Namespace) -> int:
@@ -134,6 +149,7 @@ def _env(options: argparse.Namespace) -> int:
 
 
 def _logs(options: argparse.Namespace) -> int:
+    found = options.process is None
     for kind in _kinds(options.nodes):
         logs = Layout.of(kind).logs
         if not logs.exists():
@@ -142,7 +158,11 @@ def _logs(options: argparse.Namespace) -> int:
             for file in sorted(logs.rglob("*.log")):
                 print(file)
         elif (file := logs / f"{options.process}.log").exists():
-            sys.stdout.writelines(file.read_text().splitlines(keepends=True)[-100:])
+            found = True
+            with file.open(errors="replace") as lines:
+                sys.stdout.writelines(deque(lines, maxlen=100))
+    if not found:
+        raise DevclusterError(f"there is no log of {options.process!r}: name none to list them")
     return 0
 
 

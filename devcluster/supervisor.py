@@ -1,6 +1,5 @@
 """Process 1 of a namespace: starts services, restarts those that end, reaps everything else."""
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -72,5 +71,9 @@ class Supervisor:
         with (self.logs / f"{service.name}.log").open("a") as log:
             log.write(f"--- {service.name} ended with {code} and is started again\n")
         time.sleep(RESTART_DELAY)
-        with contextlib.suppress(OSError):
+        try:
             self.start(service)
+        except (OSError, subprocess.SubprocessError) as error:
+            # Whatever one service lacks, the others must not end with process 1.
+            with (self.logs / f"{service.name}.log").open("a") as log:
+                log.write(f"--- {service.name} could not be started again: {error}\n")

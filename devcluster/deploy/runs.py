@@ -10,6 +10,8 @@ from typing import Any
 from devcluster.errors import DevclusterError
 
 POLL_SECONDS = 1.0
+# An API server that is being restarted does not answer for a while.
+SILENCE_SECONDS = 60.0
 ENDED = frozenset({"Completed", "Complete", "Failed", "Aborted", "Terminated"})
 SUCCEEDED = frozenset({"Completed", "Complete"})
 
@@ -62,21 +64,34 @@ class Runs:
         self._kubectl = list(kubectl)
 
     def progress(self, run: Run) -> Progress:
-        """The run's state now; phase `Gone` where its job does not exist (any more)."""
+        """The run's state now; phase `Gone` where its job does not exist (any more).
+
+        Raises DevclusterError where the cluster does not answer.
+        """
         kind = "jobs.batch.volcano.sh" if run.kind == "volcano" else "jobs.batch"
         job = self._get(run.namespace, kind, run.name)
         if job is None:
             return Progress("Gone", {})
         pods = self._pods(run)
         phase = _phase(run, job, pods)
-        event = _result(pods) or (self._last_line(run, pods) if phase == "Running" else {})
+        # Of a run that goes on, what a pod left that is no more is old news.
+        event = (self._last_line(run, pods) if phase == "Running" else {}) or _result(pods)
         reason = self._why_pending(run) if phase in ("Pending", "Inqueue") else ""
         return Progress(phase, event, reason)
 
     def wait(self, run: Run, report: Callable[[str], None]) -> Progress:
         """Waits for the run's end. DevclusterError when it fails, with its last lines."""
+        heard = time.monotonic()
         while True:
-            now = self.progress(run)
+            try:
+                now = self.progress(run)
+            except DevclusterError as error:
+                if time.monotonic() - heard > SILENCE_SECONDS:
+                    raise
+                report(str(error))
+                time.sleep(POLL_SECONDS)
+                continue
+            heard = time.monotonic()
             report(str(now))
             if now.phase in ENDED:
                 break
@@ -106,7 +121,8 @@ class Runs:
         return list((found or {}).get("items", []))
 
     def _last_line(self, run: Run, pods: list[dict[str, Any]]) -> dict[str, Any]:
-        text = self._ask("logs", "--tail=3", "-n", run.namespace, _first_pod(pods)) or ""
+        running = [pod for pod in pods if pod["status"].get("phase") == "Running"]
+        text = self._ask("logs", "--tail=3", "-n", run.namespace, _first_pod(running)) or ""
         for line in reversed(text.splitlines()):
             if (event := _event(line)) is not None:
                 return event
@@ -121,7 +137,9 @@ class Runs:
         return "\n".join(text.strip() for text in texts if text.strip())
 
     def _why_pending(self, run: Run) -> str:
-        groups = self._get(run.namespace, "podgroups.scheduling.volcano.sh") or {}
+        # An Indexed Job may run on a cluster that does not know of pod groups.
+        what = ("podgroups.scheduling.volcano.sh", "-n", run.namespace, "--output=json")
+        groups = json.loads(self._ask("get", *what) or "{}")
         for group in groups.get("items", []):
             owners = group["metadata"].get("ownerReferences", [])
             if any(owner["name"] == run.name for owner in owners):
@@ -131,14 +149,19 @@ class Runs:
         return ""
 
     def _get(self, namespace: str, *what: str) -> dict[str, Any] | None:
-        text = self._ask("get", *what, "-n", namespace, "--output=json", "--ignore-not-found")
-        return dict(json.loads(text)) if text else None
+        done = self._run("get", *what, "-n", namespace, "--output=json", "--ignore-not-found")
+        if done.returncode != 0:
+            raise DevclusterError(f"the cluster does not answer: {done.stderr.strip()}")
+        return dict(json.loads(done.stdout)) if done.stdout else None
 
     def _ask(self, *arguments: str) -> str | None:
-        done = subprocess.run(
+        done = self._run(*arguments)
+        return done.stdout if done.returncode == 0 else None
+
+    def _run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
             [*self._kubectl, *arguments], capture_output=True, text=True, stdin=subprocess.DEVNULL
         )
-        return done.stdout if done.returncode == 0 else None
 
 
 def _phase(run: Run, job: dict[str, Any], pods: list[dict[str, Any]]) -> str:
@@ -159,13 +182,16 @@ def _first_pod(pods: list[dict[str, Any]]) -> str:
 
 
 def _result(pods: list[dict[str, Any]]) -> dict[str, Any]:
-    """The `finished` or `error` object that the program left as its termination message."""
+    """The `finished` object that the program left as its termination message, else an `error`."""
+    found: dict[str, Any] = {}
     for pod in pods:
         for status in pod["status"].get("containerStatuses", []):
             ended = status.get("state", {}).get("terminated", {})
             if (event := _event(ended.get("message", ""))) is not None:
-                return event
-    return {}
+                if event["event"] == "finished":
+                    return event
+                found = event
+    return found
 
 
 def _event(line: str) -> dict[str, Any] | None:

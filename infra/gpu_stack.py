@@ -7,7 +7,8 @@ from typing import Any, Final
 import pulumi
 import yaml
 
-from infra.manifests import KubernetesObject, Manifest, compact, standard_labels
+from infra.component import Component
+from infra.manifests import Manifest, compact, standard_labels
 from infra.pods import GpuNodes
 from infra.settings.gpu import GpuSettings
 
@@ -22,7 +23,7 @@ class GpuStackArgs:
     gpu: GpuSettings
 
 
-class GpuStack(pulumi.ComponentResource):
+class GpuStack(Component):
     """The device plugin with its configuration, and how pods of this cluster get GPUs."""
 
     nodes: GpuNodes
@@ -30,13 +31,13 @@ class GpuStack(pulumi.ComponentResource):
     def __init__(
         self, name: str, args: GpuStackArgs, opts: pulumi.ResourceOptions | None = None
     ) -> None:
-        super().__init__("gpu-platform:index:GpuStack", name, None, opts)
+        super().__init__("GpuStack", name, opts)
         self.nodes = gpu_nodes(args.gpu)
         earlier: list[pulumi.Resource] = []
         for manifest in manifests(args.gpu):
-            options = pulumi.ResourceOptions(parent=self, depends_on=earlier)
             resource_name = f"{name}-{manifest['kind'].lower()}"
-            earlier = [*earlier, KubernetesObject(resource_name, manifest, options)]
+            options = self.options(after=earlier)
+            earlier = [*earlier, self.create(resource_name, manifest, options)]
         self.register_outputs({})
 
 

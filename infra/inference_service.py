@@ -4,11 +4,11 @@ from typing import Any
 
 import pulumi
 
-from infra.manifests import KubernetesObject
+from infra.component import Component
 from infra.serving import Serving, build
 
 
-class InferenceService(pulumi.ComponentResource):
+class InferenceService(Component):
     """Deployment, Service, disruption budget and autoscaler of one model.
 
     Pulumi does not wait for it: it becomes ready when the training's export is there.
@@ -19,13 +19,9 @@ class InferenceService(pulumi.ComponentResource):
     def __init__(
         self, name: str, args: Serving, opts: pulumi.ResourceOptions | None = None
     ) -> None:
-        super().__init__("gpu-platform:index:InferenceService", name, None, opts)
+        super().__init__("InferenceService", name, opts)
         for manifest in build(args):
-            KubernetesObject(
-                f"{name}-{manifest['kind'].lower()}",
-                manifest,
-                pulumi.ResourceOptions(parent=self),
-            )
+            self.create(f"{name}-{manifest['kind'].lower()}", manifest)
         self.summary = {
             "url": args.url,
             "service": args.key,

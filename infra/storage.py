@@ -5,7 +5,8 @@ from typing import Any
 
 import pulumi
 
-from infra.manifests import KubernetesObject, Manifest, compact
+from infra.component import Component
+from infra.manifests import Manifest, compact
 from infra.settings.storage import (
     PROVISIONERS,
     ClaimSettings,
@@ -23,7 +24,7 @@ class StorageArgs:
     namespace: str
 
 
-class Storage(pulumi.ComponentResource):
+class Storage(Component):
     """Classes, then volumes, then claims, which are bound when the component is there."""
 
     claims: dict[str, str]
@@ -31,35 +32,29 @@ class Storage(pulumi.ComponentResource):
     def __init__(
         self, name: str, args: StorageArgs, opts: pulumi.ResourceOptions | None = None
     ) -> None:
-        super().__init__("gpu-platform:index:Storage", name, None, opts)
+        super().__init__("Storage", name, opts)
         settings = args.storage
-        child = pulumi.ResourceOptions(parent=self)
         classes = {
-            key: KubernetesObject(f"{name}-class-{key}", storage_class(key, value), child)
+            key: self.create(f"{name}-class-{key}", storage_class(key, value))
             for key, value in settings.classes.items()
         }
         owners = {claim.volume: key for key, claim in settings.claims.items() if claim.volume}
         volumes = {
-            key: KubernetesObject(
-                f"{name}-volume-{key}",
-                volume(key, value, _claim_ref(args, owners.get(key))),
-                child,
+            key: self.create(
+                f"{name}-volume-{key}", volume(key, value, _claim_ref(args, owners.get(key)))
             )
             for key, value in settings.volumes.items()
         }
         self.claims = {key: value.name or key for key, value in settings.claims.items()}
         for key, value in settings.claims.items():
-            needed = [classes.get(value.storage_class or ""), volumes.get(value.volume or "")]
-            KubernetesObject(
-                f"{name}-claim-{key}",
-                claim(self.claims[key], args.namespace, value),
-                pulumi.ResourceOptions(
-                    parent=self,
-                    protect=value.protect,
-                    retain_on_delete=value.retain,
-                    depends_on=[resource for resource in needed if resource],
-                ),
+            origins = [classes.get(value.storage_class or ""), volumes.get(value.volume or "")]
+            options = self.options(
+                after=[origin for origin in origins if origin],
+                protect=value.protect,
+                retain=value.retain,
             )
+            manifest = claim(self.claims[key], args.namespace, value)
+            self.create(f"{name}-claim-{key}", manifest, options)
         self.register_outputs({"claims": self.claims})
 
 

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import pulumi
 
-from infra.manifests import WORKLOAD_LABEL, KubernetesObject, Manifest, compact, standard_labels
+from infra.component import Component
+from infra.manifests import WORKLOAD_LABEL, Manifest, compact, standard_labels
 from infra.settings.images import RegistryLogin
 from infra.settings.tenancy import TenancySettings
 
@@ -25,7 +26,7 @@ class TenancyArgs:
     login: RegistryLogin | None = None
 
 
-class Tenancy(pulumi.ComponentResource):
+class Tenancy(Component):
     """Namespace, quota, limits, network policies and service accounts."""
 
     namespace: str
@@ -33,19 +34,15 @@ class Tenancy(pulumi.ComponentResource):
     def __init__(
         self, name: str, args: TenancyArgs, opts: pulumi.ResourceOptions | None = None
     ) -> None:
-        super().__init__("gpu-platform:index:Tenancy", name, None, opts)
+        super().__init__("Tenancy", name, opts)
         self.namespace = args.tenancy.namespace
-        space = KubernetesObject(
-            f"{name}-namespace",
-            namespace(args.tenancy),
-            pulumi.ResourceOptions(parent=self),
-        )
-        inside = pulumi.ResourceOptions(parent=self, depends_on=[space])
+        space = self.create(f"{name}-namespace", namespace(args.tenancy))
+        inside = self.options(after=[space])
         for manifest in manifests(args):
             resource_name = f"{name}-{manifest['kind'].lower()}-{manifest['metadata']['name']}"
-            KubernetesObject(resource_name, manifest, inside)
+            self.create(resource_name, manifest, inside)
         if args.login is not None:
-            KubernetesObject(f"{name}-registry", pull_secret(self.namespace, args.login), inside)
+            self.create(f"{name}-registry", pull_secret(self.namespace, args.login), inside)
         self.register_outputs({"namespace": self.namespace})
 
 

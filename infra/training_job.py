@@ -10,10 +10,10 @@ import pulumi
 
 from infra.backends import BACKENDS
 from infra.backends.gang import Gang
+from infra.component import Component
 from infra.manifests import (
     RUN_LABEL,
     WORKLOAD_LABEL,
-    KubernetesObject,
     Manifest,
     standard_labels,
 )
@@ -43,7 +43,7 @@ class TrainingJobArgs:
     service_account: str = "training"
 
 
-class TrainingJob(pulumi.ComponentResource):
+class TrainingJob(Component):
     """Creates the run that the job's specification describes, and never waits for its end."""
 
     run: str
@@ -52,18 +52,16 @@ class TrainingJob(pulumi.ComponentResource):
     def __init__(
         self, name: str, args: TrainingJobArgs, opts: pulumi.ResourceOptions | None = None
     ) -> None:
-        super().__init__("gpu-platform:index:TrainingJob", name, None, opts)
+        super().__init__("TrainingJob", name, opts)
         self.run = run_name(args)
         keep = args.job.on_change == "keep"
         earlier: list[pulumi.Resource] = []
         for manifest in manifests(args, self.run, args.image):
             # The name is the hash of the specification, so the specification of an object with
             # this name never changes: what looks like a change is a rebuilt image.
-            options = pulumi.ResourceOptions(
-                parent=self, retain_on_delete=keep, ignore_changes=["spec"], depends_on=earlier
-            )
+            options = self.options(after=earlier, retain=keep, ignore=["spec"])
             resource_name = f"{self.run}-{manifest['kind'].lower()}"
-            earlier = [*earlier, KubernetesObject(resource_name, manifest, options)]
+            earlier = [*earlier, self.create(resource_name, manifest, options)]
         self.summary = {
             "name": self.run,
             "kind": args.job.kind,

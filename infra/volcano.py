@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import pulumi
 from pulumi_kubernetes.helm.v3 import Release, ReleaseArgs, RepositoryOptsArgs
 
-from infra.manifests import KubernetesObject, Manifest, compact, standard_labels
+from infra.component import Component
+from infra.manifests import Manifest, compact, standard_labels
 from infra.settings.volcano import PriorityClassSettings, QueueSettings, VolcanoSettings
 
 
@@ -17,7 +18,7 @@ class VolcanoArgs:
     rendering: bool = False
 
 
-class Volcano(pulumi.ComponentResource):
+class Volcano(Component):
     """The scheduler and what jobs wait in."""
 
     queues: list[str]
@@ -25,21 +26,18 @@ class Volcano(pulumi.ComponentResource):
     def __init__(
         self, name: str, args: VolcanoArgs, opts: pulumi.ResourceOptions | None = None
     ) -> None:
-        super().__init__("gpu-platform:index:Volcano", name, None, opts)
+        super().__init__("Volcano", name, opts)
         settings = args.volcano
         release = self._release(name, settings, rendering=args.rendering)
-        after = pulumi.ResourceOptions(parent=self, depends_on=release)
         for key, priority in settings.priority_classes.items():
-            KubernetesObject(f"{name}-priority-{key}", priority_class(key, priority), after)
+            options = self.options(after=release)
+            self.create(f"{name}-priority-{key}", priority_class(key, priority), options)
         made: dict[str, pulumi.Resource] = {}
         for key in parents_first(settings.queues):
             parent = made.get(settings.queues[key].parent or "")
-            options = pulumi.ResourceOptions.merge(
-                after, pulumi.ResourceOptions(depends_on=[parent] if parent else None)
-            )
-            made[key] = KubernetesObject(
-                f"{name}-queue-{key}", queue(key, settings.queues[key]), options
-            )
+            options = self.options(after=[*release, *([parent] if parent else [])])
+            manifest = queue(key, settings.queues[key])
+            made[key] = self.create(f"{name}-queue-{key}", manifest, options)
         self.queues = sorted(settings.queues)
         self.register_outputs({"queues": self.queues})
 
@@ -48,8 +46,7 @@ class Volcano(pulumi.ComponentResource):
     ) -> list[pulumi.Resource]:
         if not settings.install:
             return []
-        child = pulumi.ResourceOptions(parent=self)
-        namespace = KubernetesObject(f"{name}-namespace", _namespace(settings), child)
+        namespace = self.create(f"{name}-namespace", _namespace(settings))
         if rendering:
             pulumi.log.warn(
                 f"The release of chart {settings.chart} {settings.version} is not among the "
@@ -70,7 +67,7 @@ class Volcano(pulumi.ComponentResource):
                     values=settings.values,
                     timeout=settings.timeout_seconds,
                 ),
-                pulumi.ResourceOptions(parent=self, depends_on=[namespace]),
+                self.options(after=[namespace]),
             )
         ]
 

@@ -8,6 +8,7 @@ import pulumi
 import pulumi_docker as docker
 
 from infra.build_context import PROJECT_ROOT, identity
+from infra.component import Component
 from infra.settings.images import BuildSettings, ImageSettings, ImagesSettings, RegistryLogin
 
 
@@ -28,7 +29,7 @@ class WorkloadImageArgs:
         return cls(key=key, image=images.workloads[key], repository=repository, login=login)
 
 
-class WorkloadImage(pulumi.ComponentResource):
+class WorkloadImage(Component):
     """`reference` names the image by digest, which is unknown until a new one is built.
 
     `identity` says what is in it and is always known: the reference of a pinned image, a hash of
@@ -41,7 +42,7 @@ class WorkloadImage(pulumi.ComponentResource):
     def __init__(
         self, name: str, args: WorkloadImageArgs, opts: pulumi.ResourceOptions | None = None
     ) -> None:
-        super().__init__("gpu-platform:index:WorkloadImage", name, None, opts)
+        super().__init__("WorkloadImage", name, opts)
         if args.image.build is not None:
             self.identity = f"sources:{identity(args.image.build, args.root)}"
             self.reference = self._build(name, args, args.image.build)
@@ -71,6 +72,6 @@ class WorkloadImage(pulumi.ComponentResource):
             )
             if args.login
             else None,
-            opts=pulumi.ResourceOptions(parent=self),
+            opts=self.options(),
         )
         return image.repo_digest

@@ -67,7 +67,7 @@ def torchrun(gang: Gang) -> list[str]:
     return [
         "python3",
         "-m",
-        "torch.distributed.run",
+        "training.launch",
         f"--nnodes={gang.nodes}",
         f"--nproc-per-node={gang.processes}",
         *rendezvous,

@@ -30,7 +30,7 @@ _QUALIFIED_NAME: Final = re.compile(
 _LABEL_VALUE: Final = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
 _COMPONENT: Final = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _IMAGE: Final = re.compile(
-    r"(?:(?P<host>[A-Za-z0-9.-]+(?::\d+)?)/)?"
+    r"(?:(?P<host>(?=[^/]*[.:]|localhost/)[A-Za-z0-9.-]+(?::\d+)?)/)?"
     rf"(?P<path>{_COMPONENT}(?:/{_COMPONENT})*)"
     r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?"
     r"(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
@@ -197,7 +197,7 @@ EnvironmentName = Annotated[
 
 AbsolutePath = Annotated[
     str,
-    _matcher(re.compile(r"/(?!.*(?:^|/)\.\.(?:/|$)).*"), 4096, "an absolute path without '..'"),
+    _matcher(re.compile(r"/(?!(?:.*/)?\.\.(?:/|$)).*"), 4096, "an absolute path without '..'"),
 ]
 
 VersionedImage = Annotated[str, AfterValidator(_versioned_image)]

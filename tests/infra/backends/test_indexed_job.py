@@ -1,0 +1,89 @@
+from dataclasses import replace
+
+import pytest
+
+from infra.backends import indexed_job
+from infra.backends.gang import Gang
+from infra.manifests import Manifest
+from tests.infra.backends.test_volcano_job import GANG as VOLCANO_GANG
+
+GANG = replace(VOLCANO_GANG, deadline_seconds=7200)
+
+
+def build(gang: Gang) -> dict[str, Manifest]:
+    return {manifest["kind"]: manifest for manifest in indexed_job.build(gang)}
+
+
+def container(gang: Gang) -> Manifest:
+    found: Manifest = build(gang)["Job"]["spec"]["template"]["spec"]["containers"][0]
+    return found
+
+
+def test_the_job_comes_after_what_its_pods_need() -> None:
+    kinds = [manifest["kind"] for manifest in indexed_job.build(GANG)]
+    assert kinds == ["PodGroup", "Service", "Job"]
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 33])
+def test_a_gang_is_as_large_as_the_job(nodes: int) -> None:
+    built = build(replace(GANG, nodes=nodes))
+    assert built["PodGroup"]["spec"]["minMember"] == nodes
+    assert built["Job"]["spec"]["completions"] == nodes
+    assert built["Job"]["spec"]["parallelism"] == nodes
+
+
+def test_the_pods_belong_to_the_gang_and_its_queue() -> None:
+    built = build(GANG)
+    assert built["PodGroup"]["spec"]["queue"] == "research"
+    assert built["PodGroup"]["spec"]["priorityClassName"] == "high"
+    template = built["Job"]["spec"]["template"]
+    assert template["spec"]["schedulerName"] == "volcano"
+    assert template["metadata"]["annotations"] == {
+        "scheduling.k8s.io/group-name": built["PodGroup"]["metadata"]["name"],
+        "scheduling.volcano.sh/queue-name": "research",
+    }
+
+
+def test_failures_are_retried_but_bad_input_and_evictions_do_not_count() -> None:
+    spec = build(GANG)["Job"]["spec"]
+    assert spec["backoffLimit"] == 5 * 4
+    assert spec["template"]["spec"]["restartPolicy"] == "Never"
+    fail, ignore = spec["podFailurePolicy"]["rules"]
+    assert fail["action"] == "FailJob"
+    assert fail["onExitCodes"] == {"containerName": "training", "operator": "In", "values": [64]}
+    assert ignore == {
+        "action": "Ignore",
+        "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
+    }
+
+
+def test_deadline_and_ttl_are_those_of_the_whole_job() -> None:
+    spec = build(GANG)["Job"]["spec"]
+    assert spec["activeDeadlineSeconds"] == 7200
+    assert spec["ttlSecondsAfterFinished"] == 3600
+
+
+def test_the_pods_find_rank_zero_by_a_name_that_resolves_early() -> None:
+    service = build(GANG)["Service"]
+    spec = build(GANG)["Job"]["spec"]["template"]["spec"]
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["publishNotReadyAddresses"] is True
+    assert service["spec"]["selector"] == {"gpu-platform.dev/run": "digits-0123abcd"}
+    assert spec["subdomain"] == service["metadata"]["name"]
+    env = {variable["name"]: variable for variable in container(GANG)["env"]}
+    assert env["MASTER_ADDR"]["value"] == f"digits-0123abcd-0.{spec['subdomain']}"
+    assert env["MASTER_PORT"]["value"] == "23456"
+    path = env["RANK"]["valueFrom"]["fieldRef"]["fieldPath"]
+    assert path == "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+
+
+def test_a_single_node_needs_no_service() -> None:
+    alone = replace(GANG, nodes=1)
+    assert set(build(alone)) == {"PodGroup", "Job"}
+    assert "--standalone" in container(alone)["command"]
+    assert "subdomain" not in build(alone)["Job"]["spec"]["template"]["spec"]
+
+
+def test_pulumi_awaits_none_of_the_objects() -> None:
+    for manifest in indexed_job.build(GANG):
+        assert manifest["metadata"]["annotations"]["pulumi.com/skipAwait"] == "true"

@@ -1,0 +1,100 @@
+from dataclasses import replace
+
+import pytest
+
+from infra.backends import volcano_job
+from infra.backends.gang import Gang
+from infra.manifests import Manifest
+from tests.infra.test_pods import POD
+
+GANG = Gang(
+    name="digits-0123abcd",
+    namespace="ml",
+    queue="research",
+    nodes=4,
+    processes=2,
+    pod=replace(POD, command=["-m", "training", "--epochs=3"]),
+    retries=5,
+    priority_class="high",
+    ttl_seconds=3600,
+)
+
+
+def build(gang: Gang) -> Manifest:
+    (job,) = volcano_job.build(gang)
+    return job
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 4, 33])
+def test_a_gang_is_as_large_as_its_tasks(nodes: int) -> None:
+    spec = build(replace(GANG, nodes=nodes))["spec"]
+    assert spec["minAvailable"] == nodes
+    assert sum(task["replicas"] for task in spec["tasks"]) == nodes
+
+
+def test_the_job_says_where_it_waits_and_how_often_it_is_retried() -> None:
+    job = build(GANG)
+    assert job["apiVersion"] == "batch.volcano.sh/v1alpha1"
+    assert job["kind"] == "Job"
+    assert job["metadata"]["name"] == "digits-0123abcd"
+    assert {key: job["spec"][key] for key in job["spec"] if key not in ("tasks", "plugins")} == {
+        "schedulerName": "volcano",
+        "queue": "research",
+        "minAvailable": 4,
+        "maxRetry": 5,
+        "priorityClassName": "high",
+        "ttlSecondsAfterFinished": 3600,
+        "policies": [
+            {"exitCode": 64, "action": "TerminateJob"},
+            {"events": ["PodEvicted", "PodFailed"], "action": "RestartJob"},
+        ],
+    }
+
+
+def test_pulumi_neither_awaits_the_job_nor_stumbles_over_an_existing_one() -> None:
+    assert build(GANG)["metadata"]["annotations"] == {
+        "pulumi.com/skipAwait": "true",
+        "pulumi.com/patchForce": "true",
+    }
+
+
+def test_the_plugins_give_ranks_and_names_that_resolve_early() -> None:
+    assert build(GANG)["spec"]["plugins"] == {
+        "pytorch": ["--master=master", "--worker=worker", "--port=23456"],
+        "svc": ["--publish-not-ready-addresses=true", "--disable-network-policy=true"],
+        "env": [],
+    }
+
+
+def test_all_pods_are_equal_and_are_not_restarted_in_place() -> None:
+    tasks = build(GANG)["spec"]["tasks"]
+    assert [(task["name"], task["replicas"]) for task in tasks] == [("master", 1), ("worker", 3)]
+    assert tasks[0]["template"] == tasks[1]["template"]
+    assert tasks[0]["template"]["spec"]["restartPolicy"] == "Never"
+    assert tasks[0]["template"]["spec"]["schedulerName"] == "volcano"
+
+
+def test_the_pods_meet_at_the_master() -> None:
+    template = build(GANG)["spec"]["tasks"][0]["template"]
+    assert template["spec"]["containers"][0]["command"] == [
+        "python3",
+        "-m",
+        "training.launch",
+        "--nnodes=4",
+        "--nproc-per-node=2",
+        "--node-rank=$(RANK)",
+        "--master-addr=$(MASTER_ADDR)",
+        "--master-port=$(MASTER_PORT)",
+        "-m",
+        "training",
+        "--epochs=3",
+    ]
+
+
+def test_a_single_node_needs_no_rendezvous() -> None:
+    spec = build(replace(GANG, nodes=1))["spec"]
+    (task,) = spec["tasks"]
+    command = task["template"]["spec"]["containers"][0]["command"]
+    assert "plugins" not in spec
+    assert "--standalone" in command
+    assert not any("$(" in part for part in command)

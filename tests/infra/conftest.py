@@ -1,0 +1,102 @@
+"""The whole program with Pulumi's engine mocked: what it would register, and how."""
+
+import json
+import runpy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pulumi
+import pytest
+from pulumi.runtime import rpc
+from pulumi.runtime.mocks import MockCallArgs, MockMonitor, MockResourceArgs, Mocks, set_mocks
+from pulumi.runtime.proto import resource_pb2
+
+PROGRAM = Path(__file__).parent.parent.parent / "__main__.py"
+
+
+class Engine(Mocks):
+    """Gives back what it is told; a pushed image gets a digest."""
+
+    def new_resource(self, args: MockResourceArgs) -> tuple[str | None, dict[str, Any]]:
+        computed = {}
+        if args.typ == "docker:index/image:Image":
+            name = args.inputs["imageName"].rpartition(":")[0]
+            computed = {"repoDigest": f"{name}@sha256:{'5' * 64}"}
+        return f"{args.name}-id", {**args.inputs, **computed}
+
+    def call(self, args: MockCallArgs) -> tuple[dict[str, Any], None]:
+        return {}, None
+
+
+class Monitor(MockMonitor):
+    """Remembers the requests, which say more than the resources do."""
+
+    def __init__(self) -> None:
+        super().__init__(Engine())
+        self.requests: list[resource_pb2.RegisterResourceRequest] = []
+
+    def RegisterResource(self, request: resource_pb2.RegisterResourceRequest) -> Any:  # noqa: N802
+        self.requests.append(request)
+        return super().RegisterResource(request)  # type: ignore[no-untyped-call]
+
+
+@dataclass
+class Plan:
+    """The resources that the program registered, by name."""
+
+    resources: dict[str, resource_pb2.RegisterResourceRequest] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> resource_pb2.RegisterResourceRequest:
+        return self.resources[name]
+
+    def inputs(self, name: str) -> Any:
+        """Inputs of a resource; secrets are laid open."""
+        return _open(rpc.deserialize_properties(self.resources[name].object))
+
+    def names(self, kind: str) -> list[str]:
+        """Names of the resources of a type."""
+        return [name for name, request in self.resources.items() if request.type == kind]
+
+    def dependencies(self, name: str) -> set[str]:
+        """Names of the resources that one waits for."""
+        return {urn.rpartition("::")[2] for urn in self.resources[name].dependencies}
+
+
+def _open(value: Any) -> Any:
+    if rpc.is_rpc_secret(value):
+        return _open(rpc.unwrap_rpc_secret(value))
+    if isinstance(value, dict):
+        return {key: _open(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_open(item) for item in value]
+    return value
+
+
+Provision = Callable[..., Plan]
+
+
+@pytest.fixture
+def provision(monkeypatch: pytest.MonkeyPatch) -> Provision:
+    """Run the program with a configuration and return what it registered."""
+
+    def run(values: dict[str, Any], secrets: tuple[str, ...] = ()) -> Plan:
+        texts = {
+            f"gpu-platform:{key}": value if isinstance(value, str) else json.dumps(value)
+            for key, value in values.items()
+        }
+        monkeypatch.setenv("PULUMI_CONFIG", json.dumps(texts))
+        pulumi.runtime.set_all_config(texts, [f"gpu-platform:{key}" for key in secrets])
+        monitor = Monitor()
+        set_mocks(Engine(), project="gpu-platform", stack="test", monitor=monitor)
+        monitor.requests.clear()
+
+        @pulumi.runtime.test
+        def program() -> None:
+            runpy.run_path(str(PROGRAM))
+
+        program()
+        return Plan({request.name: request for request in monitor.requests})
+
+    return run

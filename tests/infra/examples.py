@@ -1,0 +1,91 @@
+"""A small configuration that is right, for tests to bend."""
+
+import copy
+from typing import Any
+
+from infra.settings import SettingsError, StackSettings, validate
+
+DIGEST = "0123456789abcdef" * 4
+TRAINING_IMAGE = f"registry.example.com/team/training@sha256:{DIGEST}"
+INFERENCE_IMAGE = f"registry.example.com/team/inference@sha256:{DIGEST}"
+
+_GOOD: dict[str, Any] = {
+    "cluster": {"context": "staging"},
+    "volcano": {
+        "queues": {"research": {"capability": {"nvidia.com/gpu": 16}}},
+        "priority_classes": {"training": {"value": 100}},
+    },
+    "storage": {
+        "classes": {
+            "shared": {"kind": "nfs", "parameters": {"server": "nfs.example.com", "share": "/ml"}}
+        },
+        "claims": {
+            "checkpoints": {"size": "100Gi", "storage_class": "shared"},
+            "datasets": {"size": "1Ti", "storage_class": "shared"},
+        },
+    },
+    "tenancy": {"namespace": "ml", "quota": {"gpus": 32}},
+    "images": {
+        "workloads": {
+            "training": {"reference": TRAINING_IMAGE},
+            "inference": {"reference": INFERENCE_IMAGE},
+        }
+    },
+    "training": {
+        "jobs": {
+            "digits": {
+                "queue": "research",
+                "priority_class": "training",
+                "nodes": 2,
+                "gpus_per_node": 4,
+                "cpu": "8",
+                "memory": "64Gi",
+                "shm": "16Gi",
+                "datasets": "datasets",
+                "hyperparameters": {"model": "digits-net", "dataset": "digits", "epochs": 3},
+            }
+        }
+    },
+    "inference": {"services": {"digits": {"job": "digits", "cpu": "500m", "memory": "2Gi"}}},
+}
+
+
+def good() -> dict[str, Any]:
+    """A fresh copy of a configuration that is right."""
+    return copy.deepcopy(_GOOD)
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    """The right configuration with one value changed, which the path's dots lead to."""
+    values = good()
+    *parents, last = path.split(".")
+    place = values
+    for part in parents:
+        place = place.setdefault(part, {})
+    place[last] = value
+    return values
+
+
+def without(path: str) -> dict[str, Any]:
+    """The right configuration without one value."""
+    values = good()
+    *parents, last = path.split(".")
+    place = values
+    for part in parents:
+        place = place[part]
+    del place[last]
+    return values
+
+
+def settings(path: str | None = None, value: Any = None) -> StackSettings:
+    """Settings of the right configuration, perhaps with one value changed."""
+    return validate(good() if path is None else changed(path, value))
+
+
+def problems(values: dict[str, Any], secrets: frozenset[str] = frozenset()) -> list[str]:
+    """Everything that is wrong with a configuration."""
+    try:
+        validate(values, secrets)
+    except SettingsError as error:
+        return error.problems
+    return []

@@ -1,0 +1,328 @@
+"""Twenty and more kinds of bad configuration, each one plain sentence."""
+
+import pytest
+
+from infra.settings import SettingsError, validate
+from tests.infra.examples import changed, good, problems, without
+
+JOB = "training.jobs.digits"
+SERVICE = "inference.services.digits"
+
+# What is wrong, where, the key that has to be named, and words that tell what to write instead.
+MISTAKES = {
+    "wrong type": (f"{JOB}.nodes", "two", f"{JOB}.nodes", '"two", but must be a whole number'),
+    "truth value for a number": (f"{JOB}.nodes", True, f"{JOB}.nodes", "must be a whole number"),
+    "fraction of a node": (f"{JOB}.nodes", 2.5, f"{JOB}.nodes", "2.5, but must be a whole number"),
+    "no mapping": ("training", [], "training", "must be a mapping"),
+    "out of range": (f"{JOB}.retries", 0, f"{JOB}.retries", "must be at least 1"),
+    "zero GPUs": (f"{JOB}.gpus_per_node", 0, f"{JOB}.gpus_per_node", "must be at least 1"),
+    "unknown key": (f"{JOB}.ndoes", 2, f"{JOB}.ndoes", "did you mean 'nodes'?"),
+    "unknown concern": ("traning", {}, "traning", "did you mean 'training'?"),
+    "unknown choice": (f"{JOB}.kind", "pytorch", f"{JOB}.kind", "'volcano' or 'indexed'"),
+    "quantity of no unit": (f"{JOB}.memory", "64GB", f"{JOB}.memory", "512Mi or 1.5Gi"),
+    "milli-bytes": (f"{JOB}.memory", "512m", f"{JOB}.memory", "512Mi"),
+    "no CPU": (f"{JOB}.cpu", "0", f"{JOB}.cpu", "must be greater than zero"),
+    "bad name": ("tenancy.namespace", "ML_Dev", "tenancy.namespace", "lower-case letters"),
+    "system namespace": ("tenancy.namespace", "kube-system", "tenancy.namespace", "own"),
+    "one namespace twice": ("gpu.namespace", "ml", "tenancy.namespace", "write different ones"),
+    "bad key of a job": ("training.jobs.Digits_1", {}, "training.jobs.Digits_1", "short DNS label"),
+    "bad variable name": (f"{JOB}.env", {"1X": "a"}, f"{JOB}.env.1X", "variable name"),
+    "image without version": ("gpu.image", "team/plugin", "gpu.image", "must name a version"),
+    "image not pinned": (
+        "images.workloads.training.reference",
+        "registry.example.com/team/training:1.0",
+        "images.workloads.training.reference",
+        "@sha256:",
+    ),
+    "image of no origin": (
+        "images.workloads.training",
+        {},
+        "images.workloads.training",
+        "either `build`, or `reference`",
+    ),
+    "build without registry": (
+        "images.workloads.training",
+        {"build": {"dockerfile": "x", "base_image": "a:1", "sources": ["training"]}},
+        "images",
+        "lacks `registry`",
+    ),
+    "build of missing sources": (
+        "images",
+        {
+            "registry": "registry.example.com",
+            "workloads": {
+                "training": {
+                    "build": {
+                        "dockerfile": "no/Dockerfile",
+                        "base_image": "a:1",
+                        "sources": ["training", "no-such-folder"],
+                    }
+                },
+                "inference": {"reference": f"a/b@sha256:{'0' * 64}"},
+            },
+        },
+        "images.workloads.training.build.sources",
+        "does not exist",
+    ),
+    "missing secret": (
+        "images.username",
+        "robot",
+        "images",
+        "no `registry`",
+    ),
+    "queue that is not there": (
+        f"{JOB}.queue",
+        "reserch",
+        f"{JOB}.queue",
+        "write one of: research",
+    ),
+    "claim that is not there": (f"{JOB}.datasets", "data", f"{JOB}.datasets", "checkpoints"),
+    "priority that is not there": (
+        f"{JOB}.priority_class",
+        "x",
+        f"{JOB}.priority_class",
+        "training",
+    ),
+    "image that is not there": (f"{JOB}.image", "trainer", f"{JOB}.image", "inference, training"),
+    "job that is not there": (f"{SERVICE}.job", "digit", f"{SERVICE}.job", "write one of: digits"),
+    "parent that is not there": (
+        "volcano.queues.research.parent",
+        "root-queue",
+        "volcano.queues.research.parent",
+        "no other queue",
+    ),
+    "shm larger than memory": (f"{JOB}.shm", "64Gi", JOB, "counts against the memory limit"),
+    "gang above the quota": ("tenancy.quota.gpus", 4, f"{JOB}.nodes", "would never start"),
+    "gang above the queue": (
+        "volcano.queues.research.capability",
+        {"nvidia.com/gpu": 4},
+        f"{JOB}.queue",
+        "would never start",
+    ),
+    "memory above the queue": (
+        "volcano.queues.research.capability",
+        {"memory": "100Gi"},
+        f"{JOB}.queue",
+        "would never start",
+    ),
+    "pod above the limit": ("tenancy.limits", {"max_memory": "8Gi"}, f"{JOB}.memory", "more than"),
+    "services above the quota": (f"{SERVICE}.gpus", 33, "inference.services", "more than"),
+    "checkpoints of one node": (
+        "storage.claims.checkpoints.access_modes",
+        ["ReadWriteOnce"],
+        f"{JOB}.checkpoints",
+        "needs ReadWriteMany",
+    ),
+    "late binding under Volcano": (
+        "storage.classes.shared.binding",
+        "WaitForFirstConsumer",
+        f"{JOB}.checkpoints",
+        "Immediate",
+    ),
+    "class without parameters": (
+        "storage.classes.shared.parameters",
+        {},
+        "storage.classes.shared",
+        "server, share",
+    ),
+    "volume of no source": (
+        "storage.volumes.old",
+        {"capacity": "1Gi", "access_modes": ["ReadWriteMany"]},
+        "storage.volumes.old",
+        "exactly one of `local`, `nfs` and `csi`",
+    ),
+    "volume that is not there": (
+        "storage.claims.checkpoints.volume",
+        "old",
+        "storage.claims.checkpoints.volume",
+        "not declared",
+    ),
+    "claim of no origin": (
+        "storage.claims.datasets",
+        {"size": "1Gi"},
+        "storage.claims.datasets",
+        "needs a `storage_class`",
+    ),
+    "one claim name twice": (
+        "storage.claims.datasets.name",
+        "checkpoints",
+        "storage.claims.datasets.name",
+        "write different ones",
+    ),
+    "bad hyperparameter": (
+        f"{JOB}.hyperparameters.epochs",
+        0,
+        f"{JOB}.hyperparameters.epochs",
+        "must be at least 1",
+    ),
+    "unknown hyperparameter": (
+        f"{JOB}.hyperparameters.epoch",
+        3,
+        f"{JOB}.hyperparameters.epoch",
+        "did you mean 'epochs'?",
+    ),
+    "data that the model cannot take": (
+        f"{JOB}.hyperparameters.dataset",
+        "cifar10",
+        f"{JOB}.hyperparameters",
+        "digits or synthetic",
+    ),
+    "hyperparameter of the stack": (
+        f"{JOB}.hyperparameters.run_dir",
+        "/elsewhere",
+        f"{JOB}.hyperparameters",
+        "leave it out",
+    ),
+    "deadline that the kind lacks": (f"{JOB}.deadline_seconds", 60, JOB, "or kind indexed"),
+    "RDMA in a restricted namespace": (
+        f"{JOB}.rdma",
+        {"resource": "rdma/hca", "interface": "eth0"},
+        "tenancy.pod_security",
+        "'privileged'",
+    ),
+    "slice that is not offered": (
+        f"{JOB}.gpu_resource",
+        "nvidia.com/mig-1g.10gb",
+        f"{JOB}.gpu_resource",
+        "mig_strategy mixed",
+    ),
+    "shared GPU by the wrong name": (
+        "gpu.time_slicing",
+        {"replicas": 4},
+        f"{JOB}.gpu_resource",
+        "nvidia.com/gpu.shared",
+    ),
+    "several shares of one GPU": (
+        "gpu.time_slicing",
+        {"replicas": 4, "rename": False},
+        f"{JOB}.gpus_per_node",
+        "write 1",
+    ),
+    "toleration against itself": (
+        "gpu.tolerations",
+        [{"key": "a", "value": "b"}],
+        "gpu.tolerations.0",
+        "operator Equal",
+    ),
+    "replicas and autoscaling": (
+        SERVICE,
+        {
+            "job": "digits",
+            "cpu": 1,
+            "memory": "1Gi",
+            "replicas": 2,
+            "autoscaling": {"max": 4},
+        },
+        SERVICE,
+        "leave one out",
+    ),
+    "autoscaling downwards": (
+        f"{SERVICE}.autoscaling",
+        {"min": 4, "max": 2},
+        f"{SERVICE}.autoscaling",
+        "min is 4, max is 2",
+    ),
+    "job and run at once": (f"{SERVICE}.run", "digits-0123abcd", SERVICE, "either `job` or `run`"),
+    "run without its hash": (f"{SERVICE}.run", "digits", f"{SERVICE}.run", "full name of a run"),
+    "unknown server setting": (
+        f"{SERVICE}.server",
+        {"max_body": 1},
+        SERVICE,
+        "max_body is not known",
+    ),
+    "drain longer than the grace": (f"{SERVICE}.grace_seconds", 5, SERVICE, "more grace_seconds"),
+    "no addresses": (
+        "tenancy.network",
+        {"egress_cidrs": ["10.1"]},
+        "tenancy.network",
+        "10.1.0.0/16",
+    ),
+    "version that floats": ("volcano.version", "latest", "volcano.version", "must match"),
+    "queue that promises too much": (
+        "volcano.queues.research.guarantee",
+        {"nvidia.com/gpu": 17},
+        "volcano.queues.research",
+        "more than its capability",
+    ),
+    "unknown provisioner": (
+        "storage.classes.fast",
+        {"kind": "other"},
+        "storage.classes.fast",
+        "lacks `provisioner`",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_told_with_its_key_and_what_is_allowed(mistake: str) -> None:
+    path, value, key, advice = MISTAKES[mistake]
+    found = problems(changed(path, value))
+    named = [sentence for sentence in found if sentence.startswith(f"gpu-platform:{key}")]
+    assert any(advice in sentence for sentence in named), found
+    assert all(sentence.endswith(".") and "\n" not in sentence for sentence in found)
+
+
+@pytest.mark.parametrize(
+    ("path", "key"),
+    [
+        ("tenancy", "tenancy.namespace"),
+        (f"{JOB}.queue", f"{JOB}.queue"),
+        (f"{JOB}.hyperparameters", f"{JOB}.hyperparameters"),
+        ("cluster", "cluster"),
+    ],
+)
+def test_what_is_missing_is_named(path: str, key: str) -> None:
+    (sentence,) = problems(without(path))
+    assert sentence.startswith(f"gpu-platform:{key} ")
+
+
+def test_the_example_is_right() -> None:
+    assert problems(good()) == []
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    values = changed(f"{JOB}.nodes", 0)
+    values["tenancy"]["namespace"] = "Not_A_Name"
+    values["volcano"]["queues"]["research"]["weight"] = 0
+    values["storage"]["claims"]["checkpoints"]["volume"] = "gone"
+    values["extra"] = 1
+    assert len(problems(values)) == 5
+
+
+def test_a_mistake_inside_a_concern_is_not_told_twice() -> None:
+    assert len(problems(changed("volcano.queues.research.weight", 0))) == 1
+
+
+def test_the_error_says_how_many_problems_and_that_nothing_changed() -> None:
+    with pytest.raises(SettingsError) as raised:
+        validate(changed(f"{JOB}.nodes", 0))
+    assert str(raised.value).startswith("The configuration has 1 problem; nothing was changed.\n")
+
+
+def with_login() -> dict[str, object]:
+    values = changed("images.username", "robot")
+    values["images"]["registry"] = "registry.example.com"
+    return values
+
+
+def test_a_user_of_the_registry_needs_a_password() -> None:
+    (sentence,) = problems(with_login())
+    assert sentence.startswith("gpu-platform:registry_password is missing")
+    assert "pulumi config set --secret registry_password" in sentence
+
+
+def test_a_password_in_plain_text_is_refused() -> None:
+    (sentence,) = problems({**with_login(), "registry_password": "hunter2"})
+    assert "plain text" in sentence
+    assert "hunter2" not in sentence
+
+
+def test_a_secret_password_is_accepted() -> None:
+    values = {**with_login(), "registry_password": "hunter2"}
+    assert problems(values, frozenset({"registry_password"})) == []
+
+
+def test_a_password_of_nobody_is_refused() -> None:
+    values = {**good(), "registry_password": "hunter2"}
+    (sentence,) = problems(values, frozenset({"registry_password"}))
+    assert "gpu-platform:images.username" in sentence

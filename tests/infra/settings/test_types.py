@@ -1,0 +1,98 @@
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
+
+from infra.settings.types import (
+    AbsolutePath,
+    CpuQuantity,
+    DnsName,
+    MemoryQuantity,
+    QualifiedName,
+    Quantity,
+    RunKey,
+    parse_image,
+    parse_quantity,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("500m", "0.5"),
+        ("2", "2"),
+        (".5", "0.5"),
+        ("1.5Gi", str(3 * 2**29)),
+        ("1e3", "1000"),
+        ("12E-1", "1.2"),
+        ("1k", "1000"),
+        ("1E", str(10**18)),
+        ("1Ei", str(2**60)),
+        ("100n", "1e-7"),
+    ],
+)
+def test_a_quantity_has_the_value_that_kubernetes_gives_it(text: str, value: str) -> None:
+    assert parse_quantity(text) == Decimal(value)
+
+
+@pytest.mark.parametrize("text", ["", "Gi", "1GB", "1 Gi", "1gi", "1e", "1.2.3", "0x1", "1K", "∞"])
+def test_what_is_no_quantity_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="Kubernetes quantity"):
+        parse_quantity(text)
+
+
+@given(st.integers(1, 10**6), st.sampled_from(["", "k", "Ki", "M", "Mi", "G", "Gi", "m"]))
+def test_a_whole_number_and_a_suffix_is_always_a_quantity(number: int, suffix: str) -> None:
+    assert parse_quantity(f"{number}{suffix}") == number * parse_quantity(f"1{suffix}")
+
+
+def accepts(kind: object, value: object) -> bool:
+    try:
+        TypeAdapter(kind).validate_python(value, strict=True)
+    except ValidationError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("kind", "right", "wrong"),
+    [
+        (Quantity, [4, "4", 0.5], [0, "-1", True, None, "x"]),
+        (CpuQuantity, [2, "250m", "0.25"], ["0.5m", "1u", 0]),
+        (MemoryQuantity, ["512Mi", "1G", 2**21], ["512m", "100", 7]),
+        (DnsName, ["fast", "fast.example.com", "a-1"], ["Fast", "-a", "a-", "a..b", "a_b", ""]),
+        (RunKey, ["digits", "a-1", "a" * 40], ["1a", "a" * 41, "a.b", "A"]),
+        (
+            QualifiedName,
+            ["nvidia.com/gpu", "rdma/hca", "nvidia.com/mig-1g.10gb", "cpu"],
+            ["/gpu", "a/b/c", "nvidia.com/", "GPU s"],
+        ),
+        (AbsolutePath, ["/a", "/a/b..c"], ["a", "/a/../b", "/.."]),
+    ],
+)
+def test_a_kind_of_value_tells_right_from_wrong(
+    kind: object, right: list[object], wrong: list[object]
+) -> None:
+    assert [value for value in right if not accepts(kind, value)] == []
+    assert [value for value in wrong if accepts(kind, value)] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("python:3.11", {"host": None, "path": "python", "tag": "3.11"}),
+        ("nvcr.io/nvidia/pytorch:26.08-py3", {"host": "nvcr.io", "tag": "26.08-py3"}),
+        ("127.0.0.1:5000/a/b", {"host": "127.0.0.1:5000", "path": "a/b", "tag": None}),
+    ],
+)
+def test_an_image_reference_is_taken_apart(text: str, parts: dict[str, str | None]) -> None:
+    found = parse_image(text).groupdict()
+    assert {name: found[name] for name in parts} == parts
+
+
+@pytest.mark.parametrize("text", ["", "a b", "A/b:1", "a@sha256:12", "a:", "http://a/b:1"])
+def test_what_is_no_image_reference_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="image reference"):
+        parse_image(text)

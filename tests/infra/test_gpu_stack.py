@@ -1,0 +1,103 @@
+from typing import Any
+
+import yaml
+
+from infra.gpu_stack import gpu_nodes, manifests, plugin_config
+from infra.manifests import Manifest
+from infra.settings.gpu import GpuSettings
+
+
+def gpu(**values: Any) -> GpuSettings:
+    return GpuSettings.model_validate(values)
+
+
+def objects(settings: GpuSettings) -> dict[str, Manifest]:
+    return {manifest["kind"]: manifest for manifest in manifests(settings)}
+
+
+def test_the_plugin_comes_with_namespace_and_configuration() -> None:
+    assert list(objects(gpu())) == ["Namespace", "ConfigMap", "DaemonSet"]
+
+
+def test_a_cluster_that_has_everything_gets_nothing() -> None:
+    assert manifests(gpu(install=False)) == []
+
+
+def test_the_runtime_class_can_be_made_or_only_used() -> None:
+    made = gpu(install=False, runtime_class={})
+    used = gpu(install=False, runtime_class={"create": False})
+    assert objects(made)["RuntimeClass"]["handler"] == "nvidia"
+    assert manifests(used) == []
+    assert gpu_nodes(used).runtime_class == "nvidia"
+
+
+def test_whole_gpus_are_the_default() -> None:
+    assert plugin_config(gpu()) == {"version": "v1", "flags": {"migStrategy": "none"}}
+
+
+def test_time_slicing_and_mig_are_written_as_the_plugin_reads_them() -> None:
+    settings = gpu(mig_strategy="mixed", time_slicing={"replicas": 4})
+    assert plugin_config(settings) == {
+        "version": "v1",
+        "flags": {"migStrategy": "mixed"},
+        "sharing": {
+            "timeSlicing": {
+                "renameByDefault": True,
+                "failRequestsGreaterThanOne": True,
+                "resources": [{"name": "nvidia.com/gpu", "replicas": 4}],
+            }
+        },
+    }
+
+
+def test_the_plugin_reads_the_configuration_that_is_mounted() -> None:
+    settings = gpu(time_slicing={"replicas": 2})
+    found = objects(settings)
+    spec = found["DaemonSet"]["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    variables = {item["name"]: item.get("value") for item in container["env"]}
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in spec["volumes"]}
+    assert variables["CONFIG_FILE"] == f"{mounts['config']}/config.yaml"
+    assert volumes["config"]["configMap"]["name"] == found["ConfigMap"]["metadata"]["name"]
+    assert yaml.safe_load(found["ConfigMap"]["data"]["config.yaml"]) == plugin_config(settings)
+
+
+def test_the_plugin_reaches_the_kubelets_sockets() -> None:
+    spec = objects(gpu())["DaemonSet"]["spec"]["template"]["spec"]
+    assert spec["volumes"][0]["hostPath"]["path"] == "/var/lib/kubelet/device-plugins"
+    assert spec["containers"][0]["volumeMounts"][0]["mountPath"] == (
+        "/var/lib/kubelet/device-plugins"
+    )
+
+
+def test_a_changed_configuration_restarts_the_plugin() -> None:
+    def annotations(settings: GpuSettings) -> Manifest:
+        found: Manifest = objects(settings)["DaemonSet"]["spec"]["template"]["metadata"]
+        return found["annotations"]  # type: ignore[no-any-return]
+
+    assert annotations(gpu()) != annotations(gpu(mig_strategy="single"))
+
+
+def test_only_mig_needs_a_capability() -> None:
+    def security(settings: GpuSettings) -> Manifest:
+        spec = objects(settings)["DaemonSet"]["spec"]["template"]["spec"]
+        return spec["containers"][0]["securityContext"]  # type: ignore[no-any-return]
+
+    assert security(gpu())["capabilities"] == {"drop": ["ALL"]}
+    assert security(gpu())["allowPrivilegeEscalation"] is False
+    assert security(gpu(mig_strategy="single"))["capabilities"] == {"add": ["SYS_ADMIN"]}
+
+
+def test_the_namespace_admits_what_the_plugin_mounts() -> None:
+    labels = objects(gpu(namespace="gpus"))["Namespace"]["metadata"]["labels"]
+    assert labels["pod-security.kubernetes.io/enforce"] == "privileged"
+
+
+def test_the_plugin_runs_on_the_nodes_that_workloads_use() -> None:
+    settings = gpu(node_selector={"pool": "a100"}, tolerations=[{"key": "only-gpu"}])
+    spec = objects(settings)["DaemonSet"]["spec"]["template"]["spec"]
+    nodes = gpu_nodes(settings)
+    assert spec["nodeSelector"] == nodes.node_selector == {"pool": "a100"}
+    assert spec["tolerations"] == list(nodes.tolerations)
+    assert nodes.tolerations == [{"key": "only-gpu", "operator": "Exists", "effect": "NoSchedule"}]

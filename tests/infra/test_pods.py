@@ -1,0 +1,124 @@
+from dataclasses import replace
+
+from infra.pods import GpuNodes, Mount, Pod, Rdma, even_spread, pod_template
+
+NODES = GpuNodes(
+    resource="nvidia.com/gpu",
+    node_selector={"nvidia.com/gpu.present": "true"},
+    tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists"}],
+    runtime_class="nvidia",
+)
+POD = Pod(
+    container="training",
+    image="registry.example.com/training@sha256:1",
+    command=["python3", "-m", "training"],
+    cpu="2",
+    memory="16Gi",
+    shm="4Gi",
+    gpus=2,
+    gpu_nodes=NODES,
+    service_account="training",
+    grace_seconds=60,
+    labels={"app": "training"},
+    mounts=[
+        Mount(name="checkpoints", claim="ckpt", path="/checkpoints"),
+        Mount(name="datasets", claim="data", path="/data", read_only=True),
+    ],
+)
+
+
+def test_a_pod_is_built_whole() -> None:
+    assert pod_template(POD) == {
+        "metadata": {"labels": {"app": "training"}},
+        "spec": {
+            "runtimeClassName": "nvidia",
+            "restartPolicy": "Always",
+            "terminationGracePeriodSeconds": 60,
+            "serviceAccountName": "training",
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "nodeSelector": {"nvidia.com/gpu.present": "true"},
+            "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": 10001,
+                "runAsGroup": 10001,
+                "fsGroup": 10001,
+                "fsGroupChangePolicy": "OnRootMismatch",
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [
+                {
+                    "name": "training",
+                    "image": "registry.example.com/training@sha256:1",
+                    "imagePullPolicy": "IfNotPresent",
+                    "command": ["python3", "-m", "training"],
+                    "env": [
+                        {"name": "HOME", "value": "/tmp"},
+                        {"name": "PYTHONUNBUFFERED", "value": "1"},
+                    ],
+                    "resources": {
+                        "requests": {"cpu": "2", "memory": "16Gi", "nvidia.com/gpu": "2"},
+                        "limits": {"memory": "16Gi", "nvidia.com/gpu": "2"},
+                    },
+                    "securityContext": {
+                        "allowPrivilegeEscalation": False,
+                        "readOnlyRootFilesystem": True,
+                        "capabilities": {"drop": ["ALL"]},
+                    },
+                    "volumeMounts": [
+                        {"name": "shm", "mountPath": "/dev/shm"},
+                        {"name": "tmp", "mountPath": "/tmp"},
+                        {"name": "checkpoints", "mountPath": "/checkpoints"},
+                        {"name": "datasets", "mountPath": "/data", "readOnly": True},
+                    ],
+                }
+            ],
+            "volumes": [
+                {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "4Gi"}},
+                {"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}},
+                {"name": "checkpoints", "persistentVolumeClaim": {"claimName": "ckpt"}},
+                {
+                    "name": "datasets",
+                    "persistentVolumeClaim": {"claimName": "data", "readOnly": True},
+                },
+            ],
+        },
+    }
+
+
+def test_a_pod_without_gpus_may_run_on_any_node() -> None:
+    spec = pod_template(replace(POD, gpus=0))["spec"]
+    assert "nodeSelector" not in spec
+    assert "runtimeClassName" not in spec
+    assert spec["containers"][0]["resources"]["limits"] == {"memory": "16Gi"}
+
+
+def test_any_gpu_resource_can_be_asked_for() -> None:
+    pod = replace(POD, gpu_nodes=GpuNodes(resource="amd.com/gpu"))
+    limits = pod_template(pod)["spec"]["containers"][0]["resources"]["limits"]
+    assert limits == {"memory": "16Gi", "amd.com/gpu": "2"}
+
+
+def test_rdma_brings_its_device_its_capability_and_the_way_to_it() -> None:
+    pod = replace(POD, rdma=Rdma(resource="rdma/hca", count=1, interface="eth0", hca="mlx5_0"))
+    container = pod_template(pod)["spec"]["containers"][0]
+    assert container["resources"]["requests"]["rdma/hca"] == "1"
+    assert container["resources"]["limits"]["rdma/hca"] == "1"
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]}
+    assert {"name": "NCCL_SOCKET_IFNAME", "value": "eth0"} in container["env"]
+    assert {"name": "NCCL_IB_HCA", "value": "mlx5_0"} in container["env"]
+
+
+def test_variables_of_the_workload_win_over_the_defaults() -> None:
+    container = pod_template(replace(POD, env={"HOME": "/home"}))["spec"]["containers"][0]
+    assert container["env"][0] == {"name": "HOME", "value": "/home"}
+
+
+def test_a_spread_that_prefers_does_not_forbid() -> None:
+    (strict,) = even_spread({"run": "a"}, strict=True)
+    (soft,) = even_spread({"run": "a"}, strict=False)
+    assert strict["whenUnsatisfiable"] == "DoNotSchedule"
+    assert soft["whenUnsatisfiable"] == "ScheduleAnyway"
+    assert strict["nodeTaintsPolicy"] == "Honor"
+    assert strict["labelSelector"] == {"matchLabels": {"run": "a"}}

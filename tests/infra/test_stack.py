@@ -1,0 +1,239 @@
+"""The program as a whole: what depends on what, and what is kept."""
+
+import base64
+import json
+import os
+from typing import Any
+
+import pulumi
+import pytest
+
+from infra.settings import SettingsError, load_settings
+from tests.infra.conftest import Provision
+from tests.infra.examples import TRAINING_IMAGE, changed, good
+
+VOLCANO_JOB = "kubernetes:batch.volcano.sh/v1alpha1:Job"
+RELEASE = "kubernetes:helm.sh/v3:Release"
+IMAGE = "docker:index/image:Image"
+
+
+def image_of(pod: dict[str, Any]) -> object:
+    return pod["spec"]["containers"][0]["image"]
+
+
+def test_the_stack_has_a_component_for_each_concern(provision: Provision) -> None:
+    plan = provision(good())
+    components = {name for name, request in plan.resources.items() if not request.custom}
+    assert components == {
+        "gpu-platform-test",
+        "gpu",
+        "volcano",
+        "tenancy",
+        "storage",
+        "image-training",
+        "image-inference",
+        "training-digits",
+        "inference-digits",
+    }
+
+
+def test_every_object_goes_to_the_one_configured_cluster(provision: Provision) -> None:
+    plan = provision(good())
+    assert plan.inputs("cluster")["context"] == "staging"
+    for name, request in plan.resources.items():
+        if request.type.startswith("kubernetes:"):
+            assert "pulumi:providers:kubernetes::cluster" in request.provider, name
+
+
+def test_a_run_is_never_changed_or_deleted_by_an_edit(provision: Provision) -> None:
+    plan = provision(good())
+    (name,) = plan.names(VOLCANO_JOB)
+    assert plan[name].retainOnDelete
+    assert list(plan[name].ignoreChanges) == ["spec"]
+
+
+def test_a_run_is_replaced_when_that_is_asked_for(provision: Provision) -> None:
+    plan = provision(changed("training.jobs.digits.on_change", "replace"))
+    (name,) = plan.names(VOLCANO_JOB)
+    assert not plan[name].retainOnDelete
+
+
+def test_an_edited_job_is_another_resource(provision: Provision) -> None:
+    before = provision(good()).names(VOLCANO_JOB)
+    after = provision(changed("training.jobs.digits.hyperparameters.epochs", 4)).names(VOLCANO_JOB)
+    assert before != after
+
+
+def test_a_run_starts_when_its_claims_queue_and_gpus_are_there(provision: Provision) -> None:
+    plan = provision(good())
+    (name,) = plan.names(VOLCANO_JOB)
+    assert {
+        "storage-claim-checkpoints",
+        "storage-claim-datasets",
+        "volcano-queue-research",
+        "gpu-daemonset",
+    } <= plan.dependencies(name)
+
+
+def test_a_service_is_deleted_before_what_it_mounts(provision: Provision) -> None:
+    plan = provision(good())
+    assert "storage-claim-checkpoints" in plan.dependencies("inference-digits-deployment")
+    assert "tenancy-namespace" in plan.dependencies("storage-claim-checkpoints")
+
+
+def test_queues_and_priorities_wait_for_the_release(provision: Provision) -> None:
+    plan = provision(good())
+    assert plan.dependencies("volcano-queue-research") == {"volcano-release"}
+    assert plan.dependencies("volcano-priority-training") == {"volcano-release"}
+
+
+def test_the_release_gets_version_repository_and_values(provision: Provision) -> None:
+    values = changed("volcano.values", {"custom": {"scheduler_replicas": 2}})
+    found = provision(values).inputs("volcano-release")
+    assert found["version"] == "1.15.1"
+    assert found["repositoryOpts"] == {"repo": "https://volcano-sh.github.io/helm-charts"}
+    assert found["values"] == {"custom": {"scheduler_replicas": 2}}
+    assert found["namespace"] == "volcano-system"
+
+
+def test_a_cluster_with_volcano_gets_queues_and_priorities_only(provision: Provision) -> None:
+    plan = provision(changed("volcano.install", False))
+    assert plan.names(RELEASE) == []
+    assert "volcano-namespace" not in plan.resources
+    assert "volcano-queue-research" in plan.resources
+    assert "volcano-priority-training" in plan.resources
+
+
+def test_manifests_are_rendered_without_the_release(provision: Provision) -> None:
+    plan = provision(changed("cluster", {"render_to": "rendered"}))
+    assert plan.names(RELEASE) == []
+    assert plan.inputs("cluster") == {"renderYamlToDirectory": "rendered"}
+
+
+def test_a_pinned_image_passes_through(provision: Provision) -> None:
+    plan = provision(good())
+    (name,) = plan.names(VOLCANO_JOB)
+    assert plan.names(IMAGE) == []
+    (task, *_) = plan.inputs(name)["spec"]["tasks"]
+    assert image_of(task["template"]) == TRAINING_IMAGE
+
+
+def built_images() -> dict[str, Any]:
+    build = {
+        "dockerfile": "tests/infra/conftest.py",
+        "base_image": "registry.example.com/pytorch:2.15",
+        "sources": ["training"],
+        "args": {"EXTRA": "1"},
+    }
+    values = changed("images.workloads.training", {"build": build})
+    values["images"] |= {"registry": "registry.example.com", "username": "robot"}
+    return {**values, "registry_password": "hunter2"}
+
+
+def test_a_built_image_is_pushed_and_used_by_digest(provision: Provision) -> None:
+    plan = provision(built_images(), ("registry_password",))
+    found = plan.inputs("image-training-build")
+    repository, _, tag = found["imageName"].rpartition(":")
+    assert repository == "registry.example.com/gpu-platform/training"
+    assert len(tag) == 16
+    assert found["build"]["args"] == {
+        "BASE_IMAGE": "registry.example.com/pytorch:2.15",
+        "EXTRA": "1",
+    }
+    (name,) = plan.names(VOLCANO_JOB)
+    (task, *_) = plan.inputs(name)["spec"]["tasks"]
+    assert image_of(task["template"]) == f"{repository}@sha256:{'5' * 64}"
+
+
+def test_the_password_is_a_secret_for_push_and_pull(provision: Provision) -> None:
+    plan = provision(built_images(), ("registry_password",))
+    login = {"server": "registry.example.com", "username": "robot", "password": "hunter2"}
+    assert plan.inputs("image-training-build")["registry"] == login
+    document = json.loads(plan.inputs("tenancy-registry")["stringData"][".dockerconfigjson"])
+    entry = document["auths"]["registry.example.com"]
+    assert base64.b64decode(entry["auth"]) == b"robot:hunter2"
+    for name in ("image-training-build", "tenancy-registry"):
+        assert secrets_only(plan[name].object, "hunter2"), name
+
+
+def secrets_only(properties: Any, secret: str) -> bool:
+    """Whether a text occurs inside values that are marked as secret, and nowhere else."""
+    signature = "4dabf18193072939515e22adb298388d"
+    encoded = base64.b64encode(f"robot:{secret}".encode()).decode()
+
+    def leaks(value: Any) -> bool:
+        kind = value.WhichOneof("kind")
+        if kind == "struct_value":
+            fields = value.struct_value.fields
+            return signature not in fields and any(leaks(item) for item in fields.values())
+        if kind == "list_value":
+            return any(leaks(item) for item in value.list_value.values)
+        return kind == "string_value" and (
+            secret in value.string_value or encoded in value.string_value
+        )
+
+    return not any(leaks(value) for value in properties.fields.values())
+
+
+def test_claims_stay_and_can_be_protected(provision: Provision) -> None:
+    plan = provision(changed("storage.claims.checkpoints.protect", True))
+    assert plan["storage-claim-checkpoints"].retainOnDelete
+    assert plan["storage-claim-checkpoints"].protect
+    assert not plan["storage-claim-datasets"].protect
+
+
+def test_a_static_volume_is_reserved_for_its_claim(provision: Provision) -> None:
+    values = changed(
+        "storage.volumes.old",
+        {
+            "capacity": "200Gi",
+            "access_modes": ["ReadWriteMany"],
+            "nfs": {"server": "nfs", "path": "/ml"},
+        },
+    )
+    values["storage"]["claims"]["checkpoints"] = {"size": "100Gi", "volume": "old", "name": "ckpt"}
+    plan = provision(values)
+    reference = plan.inputs("storage-volume-old")["spec"]["claimRef"]
+    assert (reference["namespace"], reference["name"]) == ("ml", "ckpt")
+    assert "storage-volume-old" in plan.dependencies("storage-claim-checkpoints")
+
+
+def test_a_service_serves_the_present_run_of_its_job(provision: Provision) -> None:
+    plan = provision(good())
+    (job,) = plan.names(VOLCANO_JOB)
+    run = plan.inputs(job)["metadata"]["name"]
+    spec = plan.inputs("inference-digits-deployment")["spec"]["template"]["spec"]
+    env = {variable["name"]: variable["value"] for variable in spec["containers"][0]["env"]}
+    assert env["INFERENCE_MODEL_PATH"] == f"/models/{run}/export"
+
+
+def test_a_service_can_stay_with_an_earlier_run(provision: Provision) -> None:
+    service = {"run": "digits-0123abcd", "cpu": 1, "memory": "1Gi"}
+    plan = provision(changed("inference.services.digits", service))
+    spec = plan.inputs("inference-digits-deployment")["spec"]["template"]["spec"]
+    assert {"name": "RUN_NAME", "value": "digits-0123abcd"} in spec["containers"][0]["env"]
+
+
+def test_nothing_is_registered_when_the_configuration_is_wrong(provision: Provision) -> None:
+    with pytest.raises(SettingsError, match="nodes is 0"):
+        provision(changed("training.jobs.digits.nodes", 0))
+
+
+def test_a_key_that_pulumi_would_ignore_is_found(
+    provision: Provision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provision(good())
+    written = json.loads(os.environ["PULUMI_CONFIG"])
+    monkeypatch.setenv("PULUMI_CONFIG", json.dumps({**written, "gpu-platform:traning": "{}"}))
+    pulumi.runtime.set_all_config({**written, "gpu-platform:traning": "{}"}, [])
+    with pytest.raises(SettingsError, match="did you mean 'training'"):
+        load_settings()
+
+
+def test_keys_of_other_projects_are_left_alone(
+    provision: Provision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provision(good())
+    written = json.loads(os.environ["PULUMI_CONFIG"])
+    monkeypatch.setenv("PULUMI_CONFIG", json.dumps({**written, "aws:region": "eu-west-1"}))
+    assert load_settings().cluster.context == "staging"

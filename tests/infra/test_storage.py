@@ -1,0 +1,103 @@
+from typing import Any
+
+import pytest
+
+from infra.settings.storage import ClaimSettings, StorageClassSettings, VolumeSettings
+from infra.storage import claim, storage_class, volume
+
+CLAIM_REF = {"kind": "PersistentVolumeClaim", "namespace": "ml", "name": "checkpoints"}
+
+
+@pytest.mark.parametrize(
+    ("values", "provisioner"),
+    [
+        (
+            {"kind": "cephfs", "parameters": {"clusterID": "a", "fsName": "b"}},
+            "cephfs.csi.ceph.com",
+        ),
+        (
+            {
+                "kind": "cephfs",
+                "provisioner": "rook-ceph.cephfs.csi.ceph.com",
+                "parameters": {"clusterID": "a", "fsName": "b"},
+            },
+            "rook-ceph.cephfs.csi.ceph.com",
+        ),
+        ({"kind": "nfs", "parameters": {"server": "a", "share": "/b"}}, "nfs.csi.k8s.io"),
+        ({"kind": "local"}, "kubernetes.io/no-provisioner"),
+        ({"kind": "other", "provisioner": "ebs.csi.aws.com"}, "ebs.csi.aws.com"),
+    ],
+)
+def test_a_class_names_its_provisioner(values: dict[str, Any], provisioner: str) -> None:
+    built = storage_class("fast", StorageClassSettings.model_validate(values))
+    assert built["provisioner"] == provisioner
+    assert built.get("parameters") == values.get("parameters")
+
+
+def test_a_class_keeps_data_and_binds_at_once_by_default() -> None:
+    built = storage_class("fast", StorageClassSettings(kind="local"))
+    assert built["reclaimPolicy"] == "Retain"
+    assert built["volumeBindingMode"] == "Immediate"
+
+
+def test_a_folder_that_several_nodes_see_is_a_local_volume_with_affinity() -> None:
+    settings = VolumeSettings.model_validate(
+        {
+            "capacity": "5Gi",
+            "access_modes": ["ReadWriteMany"],
+            "local": {"path": "/shared", "nodes": {"kubernetes.io/hostname": ["a", "b"]}},
+        }
+    )
+    assert volume("shared", settings, CLAIM_REF)["spec"] == {
+        "capacity": {"storage": "5Gi"},
+        "accessModes": ["ReadWriteMany"],
+        "persistentVolumeReclaimPolicy": "Retain",
+        "storageClassName": "",
+        "claimRef": CLAIM_REF,
+        "local": {"path": "/shared"},
+        "nodeAffinity": {
+            "required": {
+                "nodeSelectorTerms": [
+                    {
+                        "matchExpressions": [
+                            {
+                                "key": "kubernetes.io/hostname",
+                                "operator": "In",
+                                "values": ["a", "b"],
+                            }
+                        ]
+                    }
+                ]
+            }
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("source", "spec"),
+    [
+        ({"nfs": {"server": "nfs", "path": "/ml"}}, {"nfs": {"server": "nfs", "path": "/ml"}}),
+        (
+            {"csi": {"driver": "cephfs.csi.ceph.com", "handle": "v1"}},
+            {"csi": {"driver": "cephfs.csi.ceph.com", "volumeHandle": "v1"}},
+        ),
+    ],
+)
+def test_a_volume_that_exists_elsewhere_is_named(
+    source: dict[str, Any], spec: dict[str, Any]
+) -> None:
+    settings = VolumeSettings.model_validate(
+        {"capacity": "5Gi", "access_modes": ["ReadWriteMany"], **source}
+    )
+    built = volume("old", settings, None)["spec"]
+    assert spec.items() <= built.items()
+    assert "claimRef" not in built
+
+
+def test_a_claim_asks_for_a_class_or_for_its_volume() -> None:
+    by_class = claim("a", "ml", ClaimSettings(size="1Gi", storage_class="fast"))["spec"]
+    by_volume = claim("a", "ml", ClaimSettings(size="1Gi", volume="shared"))["spec"]
+    assert by_class["storageClassName"] == "fast"
+    assert "volumeName" not in by_class
+    assert by_volume["volumeName"] == "shared"
+    assert by_volume["storageClassName"] == ""

@@ -1,0 +1,111 @@
+from typing import Any
+
+from infra.manifests import Manifest
+from infra.settings.tenancy import TenancySettings
+from infra.tenancy import (
+    limit_range,
+    namespace,
+    network_policies,
+    quotas,
+    service_accounts,
+)
+
+
+def tenancy(**values: Any) -> TenancySettings:
+    return TenancySettings.model_validate({"namespace": "ml", **values})
+
+
+def policies(settings: TenancySettings, ports: tuple[int, ...] = (8080,)) -> dict[str, Manifest]:
+    built = network_policies(settings, ports)
+    return {policy["metadata"]["name"]: policy["spec"] for policy in built}
+
+
+def test_the_namespace_enforces_the_restricted_standard_unless_told_otherwise() -> None:
+    def enforced(settings: TenancySettings) -> object:
+        return namespace(settings)["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
+
+    assert enforced(tenancy()) == "restricted"
+    assert enforced(tenancy(pod_security="privileged")) == "privileged"
+
+
+def test_the_quota_counts_gpus_by_the_name_of_the_stack() -> None:
+    settings = tenancy(quota={"gpus": 8, "cpu": 4, "memory_limits": "16Gi"})
+    (quota,) = quotas(settings, "amd.com/gpu")
+    assert quota["spec"]["hard"] == {
+        "requests.amd.com/gpu": "8",
+        "requests.cpu": "4",
+        "limits.memory": "16Gi",
+    }
+
+
+def test_a_quota_of_zero_gpus_is_a_quota() -> None:
+    (quota,) = quotas(tenancy(quota={"gpus": 0}), "nvidia.com/gpu")
+    assert quota["spec"]["hard"] == {"requests.nvidia.com/gpu": "0"}
+
+
+def test_no_limits_make_no_quota() -> None:
+    assert quotas(tenancy(), "nvidia.com/gpu") == []
+
+
+def test_containers_get_memory_limits_but_never_cpu_limits() -> None:
+    (limits,) = limit_range(tenancy(limits={"max_memory": "8Gi"}))["spec"]["limits"]
+    assert limits["default"] == {"memory": "256Mi"}
+    assert limits["defaultRequest"] == {"cpu": "100m", "memory": "256Mi"}
+    assert limits["max"] == {"memory": "8Gi"}
+
+
+def test_workloads_have_accounts_without_tokens() -> None:
+    accounts = service_accounts(tenancy(), with_secret=False)
+    assert [account["metadata"]["name"] for account in accounts] == ["training", "inference"]
+    assert all(account["automountServiceAccountToken"] is False for account in accounts)
+    assert all("imagePullSecrets" not in account for account in accounts)
+
+
+def test_accounts_pull_with_the_login_of_the_registry() -> None:
+    accounts = service_accounts(tenancy(), with_secret=True)
+    assert all(account["imagePullSecrets"] == [{"name": "registry"}] for account in accounts)
+
+
+def test_everything_is_denied_but_what_is_needed() -> None:
+    found = policies(tenancy())
+    assert set(found) == {
+        "default-deny",
+        "allow-dns",
+        "allow-training-gangs",
+        "allow-inference",
+    }
+    assert found["default-deny"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+
+
+def test_names_can_be_looked_up() -> None:
+    (rule,) = policies(tenancy())["allow-dns"]["egress"]
+    assert {port["protocol"] for port in rule["ports"]} == {"UDP", "TCP"}
+    assert {port["port"] for port in rule["ports"]} == {53}
+
+
+def test_training_pods_reach_each_other_and_nobody_else() -> None:
+    spec = policies(tenancy())["allow-training-gangs"]
+    training = {"podSelector": {"matchLabels": {"gpu-platform.dev/workload": "training"}}}
+    assert spec["podSelector"] == training["podSelector"]
+    assert spec["ingress"] == [{"from": [training]}]
+    assert spec["egress"] == [{"to": [training]}]
+
+
+def test_inference_answers_the_whole_cluster_or_chosen_namespaces() -> None:
+    def callers(**network: Any) -> list[Manifest]:
+        found: list[Manifest] = policies(tenancy(network=network))["allow-inference"]["ingress"]
+        return found
+
+    ports = [{"port": 8080, "protocol": "TCP"}]
+    chosen = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "web"}}}
+    assert callers() == [{"from": [{"namespaceSelector": {}}], "ports": ports}]
+    assert callers(inference_from=["web"]) == [{"from": [chosen], "ports": ports}]
+
+
+def test_without_services_nothing_is_open_for_them() -> None:
+    assert "allow-inference" not in policies(tenancy(), ports=())
+
+
+def test_chosen_addresses_can_be_reached() -> None:
+    spec = policies(tenancy(network={"egress_cidrs": ["10.1.0.0/16"]}))["allow-egress"]
+    assert spec["egress"] == [{"to": [{"ipBlock": {"cidr": "10.1.0.0/16"}}]}]

@@ -1,0 +1,115 @@
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from infra.manifests import Manifest
+from infra.pods import GpuNodes
+from infra.training_job import TrainingJobArgs, manifests, run_name
+from tests.infra.examples import TRAINING_IMAGE, settings
+
+JOB = "training.jobs.digits"
+
+
+def args(path: str | None = None, value: Any = None) -> TrainingJobArgs:
+    stack = settings(path, value)
+    return TrainingJobArgs(
+        key="digits",
+        job=stack.training.jobs["digits"],
+        namespace="ml",
+        image=TRAINING_IMAGE,
+        image_identity=TRAINING_IMAGE,
+        gpu_nodes=GpuNodes(resource="nvidia.com/gpu"),
+        claims={"checkpoints": "ckpt", "datasets": "data"},
+    )
+
+
+def pod(job: TrainingJobArgs) -> Manifest:
+    spec: Manifest = manifests(job, "digits-1", "image")[-1]["spec"]["tasks"][0]["template"]["spec"]
+    return spec
+
+
+def test_a_run_is_named_by_its_key_and_a_hash() -> None:
+    assert re.fullmatch(r"digits-[0-9a-f]{8}", run_name(args()))
+
+
+def test_the_same_specification_has_the_same_name() -> None:
+    assert run_name(args()) == run_name(args())
+
+
+def test_the_name_does_not_depend_on_the_digest_that_a_build_gives() -> None:
+    assert run_name(replace(args(), image="a@sha256:1")) == run_name(replace(args(), image="b"))
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (f"{JOB}.hyperparameters.epochs", 4),
+        (f"{JOB}.nodes", 1),
+        (f"{JOB}.memory", "65Gi"),
+        (f"{JOB}.env", {"NCCL_DEBUG": "INFO"}),
+        (f"{JOB}.kind", "indexed"),
+    ],
+)
+def test_a_changed_specification_is_another_run(path: str, value: object) -> None:
+    assert run_name(args(path, value)) != run_name(args())
+
+
+def test_changed_training_code_is_another_run() -> None:
+    assert run_name(replace(args(), image_identity="sources:2")) != run_name(args())
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (f"{JOB}.on_change", "replace"),
+        ("tenancy.quota.gpus", 64),
+        ("inference.services.digits.cpu", "2"),
+    ],
+)
+def test_what_is_no_part_of_the_run_leaves_its_name_alone(path: str, value: object) -> None:
+    assert run_name(args(path, value)) == run_name(args())
+
+
+def test_the_program_writes_into_a_folder_of_the_run() -> None:
+    command = pod(args())["containers"][0]["command"]
+    assert command[-5:] == [
+        "training",
+        "--model=digits-net",
+        "--dataset=digits",
+        "--run-dir=/checkpoints/digits-1",
+        "--epochs=3",
+    ]
+
+
+def test_claims_are_mounted_where_the_program_looks() -> None:
+    spec = pod(args())
+    claims = {
+        volume["name"]: volume["persistentVolumeClaim"]["claimName"]
+        for volume in spec["volumes"]
+        if "persistentVolumeClaim" in volume
+    }
+    paths = {mount["name"]: mount["mountPath"] for mount in spec["containers"][0]["volumeMounts"]}
+    assert claims == {"checkpoints": "ckpt", "datasets": "data"}
+    assert (paths["checkpoints"], paths["datasets"]) == ("/checkpoints", "/data")
+
+
+def test_a_job_may_do_without_a_claim_for_data() -> None:
+    names = [volume["name"] for volume in pod(args(f"{JOB}.datasets"))["volumes"]]
+    assert names == ["shm", "tmp", "checkpoints"]
+
+
+def test_the_pods_of_a_gang_spread_over_the_nodes_unless_told_otherwise() -> None:
+    assert "topologySpreadConstraints" in pod(args())
+    assert "topologySpreadConstraints" not in pod(args(f"{JOB}.spread", False))
+
+
+def test_a_job_may_ask_for_gpus_by_another_name() -> None:
+    limits = pod(args(f"{JOB}.gpu_resource", "amd.com/gpu"))["containers"][0]["resources"]["limits"]
+    assert limits["amd.com/gpu"] == "4"
+    assert "nvidia.com/gpu" not in limits
+
+
+def test_an_attempt_may_have_a_deadline() -> None:
+    assert pod(args(f"{JOB}.attempt_deadline_seconds", 60))["activeDeadlineSeconds"] == 60

@@ -1,0 +1,52 @@
+"""The embedded cluster for tests: a copy of the checkout, and a state folder of its own."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from devcluster import host, links
+from devcluster.spec import Kind, cluster_spec
+from tests.cluster.host_state import HostState
+from tests.cluster.platform import Platform, copy_checkout
+from tests.tiers import unavailable
+
+
+def _platform(tmp_path_factory: pytest.TempPathFactory, nodes: str) -> Platform:
+    folder = tmp_path_factory.mktemp(nodes)
+    return Platform(copy_checkout(folder / "checkout"), folder / "state", nodes)
+
+
+@pytest.fixture(scope="session")
+def untouched(simulated: Platform) -> HostState:
+    """The host before the real cluster was ever up."""
+    assert simulated
+    return HostState.now()
+
+
+@pytest.fixture(scope="session")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    """A platform with simulated nodes, taken down at the end."""
+    platform = _platform(tmp_path_factory, "simulated")
+    yield platform
+    platform.make("down", "PURGE=1")
+
+
+@pytest.fixture(scope="session")
+def real(tmp_path_factory: pytest.TempPathFactory, untouched: HostState) -> Iterator[Platform]:
+    """A platform with two real nodes, taken down at the end."""
+    assert untouched
+    verdict = host.choose_kind("auto")
+    if verdict.kind is not Kind.REAL:
+        unavailable(verdict.reason)
+    if clashes := links.clashing_routes(cluster_spec(Kind.REAL).network):
+        unavailable(f"the embedded cluster's network is in use: {clashes}; `make down` ends it")
+    platform = _platform(tmp_path_factory, "real")
+    yield platform
+    platform.make("down", "PURGE=1")
+
+
+@pytest.fixture(scope="session")
+def checkpoints(real: Platform) -> Path:
+    """The folder behind the claim for checkpoints."""
+    return real.state / "real" / "volumes" / "checkpoints"

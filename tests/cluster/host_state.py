@@ -1,0 +1,78 @@
+"""Everything of the host that the embedded cluster must leave as it was."""
+
+import json
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+# Counters and clocks of the kernel that change by themselves.
+VOLATILE = ("kernel.random", "fs.dentry", "fs.inode", "fs.file-nr", "fs.quota", "kernel.ns_last_pid")
+VOLATILE += ("kernel.pty.nr", "net.netfilter.nf_conntrack_count", "fs.aio-nr", "kernel.perf")
+
+
+@dataclass(frozen=True)
+class HostState:
+    """A picture of the host; equal pictures mean that nothing is left."""
+
+    processes: frozenset[str]
+    mounts: frozenset[str]
+    interfaces: frozenset[str]
+    routes: frozenset[str]
+    firewall: tuple[str, ...]
+    cgroups: frozenset[str]
+    sysctls: frozenset[str]
+
+    @classmethod
+    def now(cls) -> "HostState":
+        return cls(
+            processes=frozenset(_processes()),
+            mounts=frozenset(_mounts()),
+            interfaces=frozenset(entry["ifname"] for entry in _json("ip", "-json", "link")),
+            routes=frozenset(json.dumps(entry) for entry in _json("ip", "-json", "route")),
+            firewall=tuple(_firewall()),
+            cgroups=frozenset(str(path) for path in Path("/sys/fs/cgroup").rglob("gpu-platform*")),
+            sysctls=frozenset(_sysctls()),
+        )
+
+    def added_since(self, before: "HostState") -> dict[str, list[str]]:
+        """What is here and was not, or is another; empty when nothing is left behind."""
+        added = {
+            name: sorted(set(getattr(self, name)) - set(getattr(before, name)))
+            for name in self.__dataclass_fields__
+        }
+        return {name: values for name, values in added.items() if values}
+
+
+def _processes() -> list[str]:
+    """Processes of the cluster's kind, by their command."""
+    names = ("unshare", "containerd", "dockerd", "kubelet", "etcd", "kube-", "kwok", "coredns")
+    names += ("registry", "vc-", "devcluster", "pulumi")
+    found = []
+    for process in psutil.process_iter(["pid", "name", "cmdline", "status"]):
+        command = " ".join(process.info["cmdline"] or [])
+        if process.info["status"] != psutil.STATUS_ZOMBIE and any(n in command for n in names):
+            if "pytest" not in command:
+                found.append(f"{process.info['pid']} {command[:200]}")
+    return found
+
+
+def _mounts() -> list[str]:
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return [" ".join(line.split()[3:5]) for line in lines]
+
+
+def _firewall() -> list[str]:
+    saved = subprocess.run(["iptables-save"], capture_output=True, text=True, check=False)
+    return sorted(line for line in saved.stdout.splitlines() if line.startswith("-"))
+
+
+def _sysctls() -> list[str]:
+    done = subprocess.run(["/sbin/sysctl", "-a"], capture_output=True, text=True, check=False)
+    return [line for line in done.stdout.splitlines() if not line.startswith(VOLATILE)]
+
+
+def _json(*command: str) -> list[dict[str, object]]:
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return list(json.loads(done.stdout or "[]"))

@@ -1,0 +1,147 @@
+"""The product as its users have it: a checkout, `make`, and the shell that `make env` makes."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def copy_checkout(target: Path) -> Path:
+    """A copy of the work tree as git sees it, which tests may edit; the environment is shared."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for name in filter(None, listed.stdout.split("\0")):
+        source, copy = ROOT / name, target / name
+        if source.exists():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, copy)
+    (target / ".venv").symlink_to(ROOT / ".venv")
+    return target
+
+
+@dataclass(frozen=True)
+class Platform:
+    """One checkout with a cluster state of its own; tools and images come from the usual cache."""
+
+    checkout: Path
+    state: Path
+    nodes: str
+
+    @property
+    def environment(self) -> dict[str, str]:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("PULUMI_", "MAKE", "MFLAGS"))}
+        return {**kept, "GPU_PLATFORM_STATE": str(self.state), "COLUMNS": "120"}
+
+    @property
+    def stack(self) -> str:
+        return "dev" if self.nodes == "real" else "simulated"
+
+    @property
+    def stack_file(self) -> Path:
+        return self.checkout / f"Pulumi.{self.stack}.yaml"
+
+    def start(self, *targets: str) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            ["make", "--no-print-directory", *targets, f"NODES={self.nodes}"],
+            cwd=self.checkout,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def make(self, *targets: str, status: int = 0, timeout: float = 900) -> str:
+        """Runs make and returns what it printed; fails when its exit status is another."""
+        process = self.start(*targets)
+        output, _ = process.communicate(timeout=timeout)
+        assert process.returncode == status, f"make {targets} ended with {process.returncode}:\n{output}"
+        return output
+
+    def shell(self, command: str) -> str:
+        """Runs a command in the shell that `eval "$(make env)"` makes."""
+        script = f'eval "$(make --no-print-directory env NODES={self.nodes})" && {command}'
+        done = subprocess.run(
+            ["bash", "-ec", script],
+            cwd=self.checkout,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def kubectl(self, *arguments: str) -> Any:
+        """kubectl's answer as JSON."""
+        return json.loads(self.shell(shlex.join(["kubectl", *arguments, "--output=json"])))
+
+    def outputs(self) -> dict[str, Any]:
+        return dict(json.loads(self.shell(f"pulumi stack output --json --stack {self.stack}")))
+
+    def run_name(self, key: str = "digits") -> str:
+        return str(self.outputs()["runs"][key]["name"])
+
+    def edit(self, change: Callable[[dict[str, Any]], None]) -> None:
+        """Edits the stack's configuration."""
+        document = yaml.safe_load(self.stack_file.read_text())
+        change(document["config"])
+        self.stack_file.write_text(yaml.safe_dump(document, sort_keys=False))
+
+    def hyperparameters(self, **changed: object) -> None:
+        """Edits the hyperparameters of the job `digits`."""
+        self.edit(
+            lambda config: config["gpu-platform:training"]["jobs"]["digits"][
+                "hyperparameters"
+            ].update(changed)
+        )
+
+    def pods(self, run: str) -> list[dict[str, Any]]:
+        namespace = self.outputs()["namespace"]
+        found = self.kubectl("get", "pods", "-n", namespace, "-l", f"volcano.sh/job-name={run}")
+        return list(found["items"])
+
+    def logs(self, run: str) -> list[dict[str, Any]]:
+        """What the first process of a run has printed since its last start."""
+        namespace = self.outputs()["namespace"]
+        text = self.shell(f"kubectl logs -n {namespace} {run}-master-0 || true")
+        lines = (line for line in text.splitlines() if line.startswith("{"))
+        return [json.loads(line) for line in lines]
+
+    def await_epoch(self, run: str, epoch: int, timeout: float = 120) -> None:
+        """Waits until a run has finished an epoch."""
+
+        def reached() -> bool:
+            return any(line.get("event") == "epoch" and line["epoch"] >= epoch for line in self.logs(run))
+
+        await_(reached, timeout, f"{run} in epoch {epoch}")
+
+
+def await_(condition: Callable[[], bool], timeout: float, what: str) -> None:
+    """Waits for a condition; fails with what was waited for."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout:.0f} s: {what}"
+        time.sleep(0.5)
+
+
+def created(output: str) -> int:
+    """How many resources the update in make's output created."""
+    found = re.search(r"pulumi up of stack \w+: (\d+) created", output)
+    return int(found[1]) if found else 0

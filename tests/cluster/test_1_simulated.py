@@ -1,0 +1,26 @@
+"""`make up NODES=simulated`, as a user without root has it: real Volcano, nodes that run nothing."""
+
+from tests.cluster.platform import Platform, created
+
+
+def test_the_stack_comes_up_and_gangs_are_placed(simulated: Platform) -> None:
+    output = simulated.make("up")
+    assert created(output) > 20
+    assert "judged by the policy pack: accepted" in output
+    assert output.count("pods placed together") == 2
+
+
+def test_a_second_up_changes_nothing(simulated: Platform) -> None:
+    assert "unchanged" in simulated.make("up")
+
+
+def test_volcano_has_placed_the_gang_of_sixteen_gpus(simulated: Platform) -> None:
+    pods = simulated.pods(simulated.run_name())
+    assert {pod["spec"]["schedulerName"] for pod in pods} == {"volcano"}
+    assert len({pod["spec"]["nodeName"] for pod in pods}) == 2
+
+
+def test_down_ends_the_cluster_and_keeps_its_state(simulated: Platform) -> None:
+    assert "is down" in simulated.make("down")
+    assert "unchanged" in simulated.make("up")
+    simulated.make("down")

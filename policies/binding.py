@@ -169,9 +169,9 @@ def describe(rule: Rule[Any], violation: Violation) -> str:
     return f"{subject}: {violation.text}. {rule.remediation}"
 
 
-def config_schema(rule: Rule[Any]) -> PolicyConfigSchema | None:
-    """The rule's configuration as the JSON schema that the engine checks configuration with."""
-    properties = rule.config.model_json_schema(by_alias=True).get("properties", {})
+def config_schema(config: type[RuleConfig]) -> PolicyConfigSchema | None:
+    """A configuration as the JSON schema that the engine checks configuration with."""
+    properties = config.model_json_schema(by_alias=True).get("properties", {})
     for schema in properties.values():
         schema.pop("title", None)
         choices = [choice for choice in schema.pop("anyOf", []) if choice.get("type") != "null"]
@@ -188,7 +188,7 @@ def _metadata(rule: Rule[Any]) -> dict[str, Any]:
         "description": rule.description,
         "enforcement_level": EnforcementLevel(rule.level.value),
         "severity": PulumiSeverity(rule.severity.value),
-        "config_schema": config_schema(rule),
+        "config_schema": config_schema(rule.config),
         "remediation_steps": rule.remediation,
         "tags": [rule.topic],
     }

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
 
+from policies.quantities import quantity_or_none
 from policies.resources import Resource
-from policies.values import Node
+from policies.values import UNKNOWN, Node
 from policies.workloads import Pod
 
 GROUP_ANNOTATION = "scheduling.k8s.io/group-name"
@@ -27,6 +28,14 @@ class Gang:
     minimum: Node
     size: Decimal | None
     defaults_to_all: bool
+
+
+def _count(member: Node) -> Decimal | None:
+    """The replicas of one task, one unless it says otherwise; None while not known."""
+    replicas = member["replicas"]
+    if not replicas.known:
+        return None
+    return Decimal(1) if replicas.absent else quantity_or_none(replicas.value)
 
 
 class Workload:
@@ -58,9 +67,26 @@ class Workload:
     @cached_property
     def size(self) -> Decimal | None:
         """The number of pods; None while it is not known."""
-        counts = [pod.replicas for pod in self.pods]
+        members = self._members()
+        if members is None:
+            counts = [pod.replicas for pod in self.pods]
+        else:
+            counts = [_count(member) for member in members]
         known = [count for count in counts if count is not None]
         return sum(known, Decimal(0)) if len(known) == len(counts) else None
+
+    def _members(self) -> list[Node] | None:
+        """The tasks or replica specifications of kinds that have them."""
+        if self.is_volcano_job:
+            tasks = self._spec["tasks"]
+            whole = tasks.complete and isinstance(tasks.value, list)
+            return list(tasks.items()) if whole else [Node(UNKNOWN)]
+        if self.resource.group != _KUBEFLOW:
+            return None
+        specs = [node for key, node in self._spec.fields() if key.lower().endswith("replicaspecs")]
+        if not all(node.known for node in specs):
+            return [Node(UNKNOWN)]
+        return [replica for node in specs for _, replica in node.fields()]
 
     def scheduler(self, pod: Pod) -> Node:
         """The scheduler's name; a Volcano Job gives its own to tasks that name none."""

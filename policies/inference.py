@@ -101,7 +101,10 @@ def _selects(selector: Node, labels: Node) -> bool:
     if UNKNOWN in (selector.value, labels.value) or not selector["matchExpressions"].absent:
         return True
     wanted = dict(selector["matchLabels"].fields())
-    return all(value.value in (labels[key].value, UNKNOWN) for key, value in wanted.items())
+    return all(
+        UNKNOWN in (value.value, labels[key].value) or value.value == labels[key].value
+        for key, value in wanted.items()
+    )
 
 
 @stack_rule(
@@ -121,8 +124,9 @@ def inference_disruption_budget(stack: Stack, config: RoleConfig) -> Iterator[Vi
         budgets = [
             budget
             for budget in stack.of_kind("policy", "PodDisruptionBudget")
-            if budget.namespace in (workload.resource.namespace, None)
-            and _selects(budget.root["spec"]["selector"], pods[0].metadata["labels"])
+            if None in (budget.namespace, workload.resource.namespace)
+            or budget.namespace == workload.resource.namespace
+            if _selects(budget.root["spec"]["selector"], pods[0].metadata["labels"])
         ]
         if not budgets:
             labels = pods[0].metadata["labels"]

@@ -83,6 +83,12 @@ class Resource:
             return None
         return declared.text or "default"
 
+    def may_be(self, namespace: str | None, name: str) -> bool:
+        """Whether it has that name in that namespace, or might, for all that is known (None)."""
+        declared = self.root["metadata"]["name"]
+        same_name = declared.value is UNKNOWN or self.name == name
+        return same_name and (namespace is None or self.namespace in (namespace, None))
+
     @cached_property
     def title(self) -> str:
         """How messages name the resource: `Job "digits" in namespace "training"`."""

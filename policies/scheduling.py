@@ -24,6 +24,8 @@ from policies.settings import NoConfig, RoleConfig
 from policies.views import Stack
 from policies.workloads import Pod
 
+_POD_GROUP = ("scheduling.volcano.sh", "PodGroup")
+
 
 class SchedulerConfig(RoleConfig):
     """Configuration of `training-scheduler`."""
@@ -193,7 +195,9 @@ def training_pod_group_whole(stack: Stack, config: RoleConfig) -> Iterator[Viola
             namespace = workload.resource.namespace
             if not name.text or namespace is None:
                 continue
-            group = stack.find("scheduling.volcano.sh", "PodGroup", namespace, name.text)
+            group = stack.find(*_POD_GROUP, namespace, name.text)
+            if group is None and stack.may_have(*_POD_GROUP, namespace, name.text):
+                continue
             if group is None:
                 wanted = "the name of a PodGroup of this stack"
                 yield Violation(name, wanted, resource=workload.resource)

@@ -119,7 +119,7 @@ def _volumes_at_shm(pod: Pod) -> Iterator[tuple[Node, Node | None]]:
     for container in pod.containers:
         for mount in _shm_mounts(container):
             volume = pod.volume(mount["name"])
-            if volume is None and not pod.volumes.complete:
+            if volume is None and not pod.volume_names_known:
                 continue
             place = volume.steps if volume is not None else mount.steps
             if mount["name"].known and place not in seen:

@@ -87,15 +87,18 @@ def _is_retained(stack: Stack, claim: Resource) -> bool:
         return True
     for volume in stack.of_kind("", "PersistentVolume"):
         holder = volume.root["spec"]["claimRef"]
-        bound = spec["volumeName"].text == volume.name or (
-            holder["name"].text == claim.name and holder["namespace"].text == claim.namespace
+        if UNKNOWN in (holder.value, holder["name"].value, holder["namespace"].value):
+            return True
+        named = bool(spec["volumeName"].text) and volume.may_be(None, spec["volumeName"].text or "")
+        reserved = bool(holder["name"].text) and claim.may_be(
+            holder["namespace"].text, holder["name"].text or ""
         )
-        policy = volume.root["spec"]["persistentVolumeReclaimPolicy"]
-        if bound:
+        if named or reserved:
+            policy = volume.root["spec"]["persistentVolumeReclaimPolicy"]
             return policy.value in ("Retain", UNKNOWN)
-    storage_class = spec["storageClassName"].text
+    storage_class = spec["storageClassName"].text or ""
     for candidate in stack.of_kind("storage.k8s.io", "StorageClass"):
-        if candidate.name == storage_class:
+        if candidate.may_be(None, storage_class):
             return candidate.root["reclaimPolicy"].value in ("Retain", UNKNOWN)
     return False
 

@@ -78,11 +78,17 @@ def _denies_by_default(policy: Resource) -> bool:
     selector, types = spec["podSelector"], spec["policyTypes"]
     if UNKNOWN in (spec.value, selector.value, types.value):
         return True
+    if not types.complete:
+        return True
     everything = isinstance(selector.value, dict) and not any(
-        value.value for _, value in selector.fields()
+        value.value and value.known for _, value in selector.fields()
     )
     declared = [item.value for item in types.items()] or ["Ingress"]
-    return everything and "Ingress" in declared and not spec["ingress"].value
+    return (
+        everything
+        and "Ingress" in declared
+        and (not spec["ingress"].known or not spec["ingress"].value)
+    )
 
 
 @stack_rule(

@@ -57,8 +57,12 @@ class Stack:
         return (resource for resource in self.resources if resource.is_kind(group, *kinds))
 
     def find(self, group: str, kind: str, namespace: str | None, name: str) -> Resource | None:
-        """The object of that name, if the stack declares it."""
+        """The object of that name, if the stack declares it and its name is known."""
         for resource in self.of_kind(group, kind):
             if resource.name == name and resource.namespace == namespace:
                 return resource
         return None
+
+    def may_have(self, group: str, kind: str, namespace: str | None, name: str) -> bool:
+        """Whether an object might turn out to be the one of that name."""
+        return any(resource.may_be(namespace, name) for resource in self.of_kind(group, kind))

@@ -167,6 +167,12 @@ class Pod:
                 return volume
         return None
 
+    @property
+    def volume_names_known(self) -> bool:
+        """Whether a name that no volume has is really missing."""
+        names = (volume["name"] for volume in self.volumes.items())
+        return self.volumes.complete and all(name.known for name in names)
+
     def gpu_containers(self, patterns: Sequence[str]) -> list[Container]:
         """The containers that ask for a GPU."""
         return [container for container in self.containers if container.wants_gpu(patterns)]

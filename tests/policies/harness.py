@@ -35,6 +35,15 @@ def options(protect: bool = False) -> PolicyResourceOptions:
     return PolicyResourceOptions(protect, [], None, [], PolicyCustomTimeouts(0, 0, 0), [], None)
 
 
+def stack_resource(
+    manifest: Manifest, urn: str = "urn:of:it", protect: bool = False
+) -> PolicyResource:
+    """A manifest as stack rules are given it."""
+    props = proxy.unknown_checking_proxy(copy.deepcopy(manifest))
+    settings = options(protect)
+    return PolicyResource(type_of(manifest), props, urn, "resource", settings, None, None, [], {})
+
+
 def arguments(
     manifest: Manifest, config: Manifest | None = None, props: Any = None
 ) -> ResourceValidationArgs:
@@ -54,20 +63,7 @@ def judge(name: str, *manifests: Manifest, config: Manifest | None = None) -> li
         messages.append(message)
 
     if rule.scope == "stack":
-        resources = [
-            PolicyResource(
-                type_of(manifest),
-                proxy.unknown_checking_proxy(copy.deepcopy(manifest)),
-                f"urn:{index}",
-                f"resource-{index}",
-                options(),
-                None,
-                None,
-                [],
-                {},
-            )
-            for index, manifest in enumerate(manifests)
-        ]
+        resources = [stack_resource(item, f"urn:{i}") for i, item in enumerate(manifests)]
         policy.validate(StackValidationArgs(resources, config), report)
     else:
         for manifest in manifests:

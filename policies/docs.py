@@ -1,0 +1,144 @@
+"""Writes the page about the rules from the rules themselves: `python -m policies.docs > FILE`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from policies.binding import config_schema
+from policies.pack import RULES
+from policies.rule import Rule, RuleConfig
+from policies.settings import RoleConfig
+
+_TOPICS = {
+    "manifests": "Readable manifests",
+    "gpu": "GPUs",
+    "shared_memory": "Shared memory",
+    "scheduling": "Scheduling",
+    "images": "Images",
+    "security": "Security",
+    "tenancy": "Namespaces",
+    "storage": "Storage",
+    "inference": "Inference",
+    "budget": "Budget",
+}
+_INTRODUCTION = """\
+# The policy pack
+
+<!-- Written by `python -m policies.docs`; change the rules, not this page. -->
+
+Every plan is judged by these rules before anything changes:
+
+```
+pulumi preview --policy-pack policies --policy-pack-config policies/config/dev.json
+```
+
+A mandatory rule refuses the plan; an advisory rule only says so. Each can be set to `advisory`,
+`mandatory`, `remediate` (where there is a remediation) or `disabled` in the configuration file,
+which also holds the settings of each rule:
+
+```json
+{
+  "gpu-toleration": { "enforcementLevel": "remediate" },
+  "image-registry-allowed": { "allowedRegistries": ["registry.example.com/team"] },
+  "image-digest-pinned": "mandatory"
+}
+```
+
+Rules do not ask for kinds. Whatever holds a list of containers is a pod specification to them: in a
+Deployment, a CronJob, a Volcano task, a PyTorchJob's replica, a JobSet inside a TrainingRuntime, a
+Ray worker group or a custom resource that this pack has never heard of; init containers, sidecars
+and ephemeral containers included. What a preview does not know yet is not judged, and everything
+beside it is. A rule that fails reports its own failure as a violation.
+
+## What a pod is for
+
+Some rules hold for training, some for inference, most for every pod.
+
+- The label `app.kubernetes.io/component` or `gpu-platform.dev/workload` with the value `training`
+  or `inference`, on the pod template or on the resource, decides.
+- Volcano Jobs, PyTorchJobs, TFJobs, MPIJobs, TrainJobs, TrainingRuntimes and their relatives are
+  training whatever their labels say.
+- Without such a label, a pod that asks for a GPU is training if it runs to its end (Job, CronJob,
+  JobSet, a bare Pod that is not restarted), and inference if a Deployment, ReplicaSet or
+  StatefulSet keeps it alive.
+
+Labels give no privileges. A workload that needs what a rule forbids to all others, such as the
+device plugin, is named in that rule's `systemWorkloads` as `namespace/Kind/name`.
+
+## What the rules do not see
+
+- A Helm release (`helm.v3.Release`) is a set of values to the engine: what its chart makes of them
+  is not judged.
+- Stack rules judge what the stack declares. What exists outside of it is named in their
+  configuration: `existingQueues`, `existingNamespaces`.
+"""
+
+
+_SHARED = """\
+## Settings that many rules share
+
+Each rule has its own copy, so that one can be set without the others.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [_INTRODUCTION, _SHARED, _table(_settings(RoleConfig))]
+    parts += ["\n## Overview\n", _overview()]
+    for topic, title in _TOPICS.items():
+        parts.append(f"\n## {title}\n")
+        parts += [_section(rule) for rule in RULES if rule.topic == topic]
+    return "\n".join(parts)
+
+
+def _overview() -> str:
+    rows = ["| rule | level | severity | repairs | what it asks for |"]
+    rows.append("| --- | --- | --- | --- | --- |")
+    for rule in RULES:
+        repairs = "yes" if rule.remedy else ""
+        link = f"[{rule.name}](#{rule.name})"
+        level, severity = rule.level.value, rule.severity.value
+        rows.append(f"| {link} | {level} | {severity} | {repairs} | {rule.description} |")
+    return "\n".join(rows)
+
+
+def _section(rule: Rule[Any]) -> str:
+    lines = [
+        f"### {rule.name}\n",
+        f"{rule.description} {_why(rule)}\n",
+        f"*{rule.level.value}, {rule.severity.value}"
+        f"{', judged on the whole stack' if rule.scope == 'stack' else ''}.* {rule.remediation}",
+    ]
+    if rule.remedy:
+        lines.append("With `enforcementLevel: remediate` the pack makes this change itself.")
+    settings = _settings(rule.config)
+    shared = [f"`{key}`" for key in settings if key in _settings(RoleConfig)]
+    own = {key: value for key, value in settings.items() if f"`{key}`" not in shared}
+    if shared:
+        lines.append(f"\nSettings shared by many rules: {', '.join(shared)}.")
+    if own:
+        lines.append(_table(own))
+    return "\n".join(lines) + "\n"
+
+
+def _settings(config: type[RuleConfig]) -> dict[str, Any]:
+    schema = config_schema(config)
+    return schema.properties if schema is not None else {}
+
+
+def _table(settings: dict[str, Any]) -> str:
+    rows = ["", "| setting | default | meaning |", "| --- | --- | --- |"]
+    for key, setting in settings.items():
+        default = f"`{json.dumps(setting['default'])}`" if "default" in setting else "none"
+        rows.append(f"| `{key}` | {default} | {setting['description']} |")
+    return "\n".join(rows)
+
+
+def _why(rule: Rule[Any]) -> str:
+    return " ".join((rule.check.__doc__ or "").split())
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

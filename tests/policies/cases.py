@@ -1,0 +1,258 @@
+"""What breaks each rule: a change to the whole stack that is good, and what the message says."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.policies import manifests
+from tests.policies.harness import REMOVED, Manifest, changed
+
+POD = "spec/tasks/0/template/spec"
+MAIN = f"{POD}/containers/0"
+LIMITS = f"{MAIN}/resources/limits"
+REQUESTS = f"{MAIN}/resources/requests"
+CONTEXT = f"{MAIN}/securityContext"
+SERVER = "spec/template/spec/containers/0"
+Build = Callable[[], Manifest]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to break a rule, by changing one manifest of the stack or leaving it out."""
+
+    rule: str
+    build: Build
+    edits: tuple[tuple[str, Any], ...] = ()
+    says: tuple[str, ...] = ()
+    config: dict[str, Any] | None = None
+    removed: bool = False
+    others: tuple[Build, ...] = field(default=())
+
+    def stack(self) -> list[Manifest]:
+        """The whole stack with the broken manifest in place of the good one."""
+        good = self.build()
+        rest = [item for item in manifests.whole_stack() if item != good]
+        broken = [] if self.removed else [changed(good, *self.edits)]
+        return [*rest, *broken, *(build() for build in self.others)]
+
+
+def job(rule: str, *edits: tuple[str, Any], says: tuple[str, ...], **more: Any) -> Case:
+    return Case(rule, manifests.volcano_job, edits, says, **more)
+
+
+CASES = [
+    job("manifest-readable", (f"{MAIN}/volumeMounts", "none"), says=("volumeMounts", '"none"')),
+    job("manifest-readable", (f"{POD}/containers", [None]), says=("containers[0]", "an object")),
+    job(
+        "gpu-limit-present",
+        (f"{LIMITS}/nvidia.com~gpu", REMOVED),
+        (f"{REQUESTS}/nvidia.com~gpu", REMOVED),
+        says=("resources.limits", "no GPU limit", "nvidia.com/gpu"),
+    ),
+    job(
+        "gpu-requests-equal-limits",
+        (f"{LIMITS}/nvidia.com~gpu", REMOVED),
+        says=('limits["nvidia.com/gpu"]: found nothing', 'write "1"', "requests only"),
+    ),
+    job(
+        "gpu-requests-equal-limits",
+        (f"{REQUESTS}/nvidia.com~gpu", 2),
+        says=('requests["nvidia.com/gpu"]: found 2', 'write "1"'),
+    ),
+    job("gpu-counts-whole", (f"{LIMITS}/nvidia.com~gpu", 0), says=("found 0", "whole number")),
+    job("gpu-counts-whole", (f"{LIMITS}/nvidia.com~gpu", 1.5), says=("found 1.5",)),
+    job("gpu-memory-guaranteed", (f"{LIMITS}/memory", REMOVED), says=("limits.memory", "16Gi")),
+    job(
+        "gpu-memory-guaranteed",
+        (f"{REQUESTS}/memory", "2Gi"),
+        says=('requests.memory: found "2Gi"', '"4Gi"'),
+    ),
+    job("gpu-cpu-requested", (f"{REQUESTS}/cpu", REMOVED), says=("requests.cpu: found nothing",)),
+    job("gpu-cpu-requested", (f"{REQUESTS}/cpu", "0"), says=('found "0"',)),
+    job("gpu-toleration", (f"{POD}/tolerations", []), says=("tolerations: found []", "Exists")),
+    job(
+        "gpu-toleration",
+        (f"{POD}/tolerations/0/key", "other"),
+        says=("tolerations", "nvidia.com/gpu"),
+    ),
+    job(
+        "shm-mounted",
+        (f"{MAIN}/volumeMounts/0", REMOVED),
+        says=("volumeMounts", '["/checkpoints"]', "/dev/shm", "sizeLimit"),
+    ),
+    job(
+        "shm-bounded-memory",
+        (f"{POD}/volumes/0/emptyDir/medium", REMOVED),
+        says=("volumes[0].emptyDir.medium: found nothing", '"Memory"'),
+    ),
+    job(
+        "shm-bounded-memory",
+        (f"{POD}/volumes/0/emptyDir/sizeLimit", REMOVED),
+        says=("volumes[0].emptyDir.sizeLimit", "1Gi"),
+    ),
+    job(
+        "shm-fits-memory",
+        (f"{POD}/volumes/0/emptyDir/sizeLimit", "8Gi"),
+        says=("8Gi", "at most 3276Mi", '"4Gi"'),
+    ),
+    job(
+        "shm-not-from-host",
+        (f"{POD}/volumes/0", {"name": "shm", "hostPath": {"path": "/dev/shm"}}),
+        says=("volumes[0].hostPath", "emptyDir"),
+    ),
+    job("training-scheduler", ("spec/schedulerName", REMOVED), says=('"volcano"',)),
+    job(
+        "training-scheduler",
+        (f"{POD}/schedulerName", "default-scheduler"),
+        says=('found "default-scheduler"',),
+    ),
+    job("training-queue-named", ("spec/queue", REMOVED), says=("spec.queue: found nothing",)),
+    job("training-queue-declared", ("spec/queue", "typo"), says=('found "typo"', "research")),
+    job("training-gang-whole", ("spec/minAvailable", 1), says=("found 1", "write 2")),
+    job("training-gang-whole", ("spec/minAvailable", REMOVED), says=("found nothing", "write 2")),
+    Case(
+        "training-pod-group-whole",
+        manifests.pod_group,
+        (("spec/minMember", 1),),
+        ("spec.minMember: found 1", "write 2"),
+    ),
+    Case(
+        "training-pod-group-whole",
+        manifests.pod_group,
+        says=("group-name", "a PodGroup of this stack"),
+        removed=True,
+    ),
+    job(
+        "training-retries-bounded",
+        (f"{POD}/restartPolicy", "Always"),
+        says=("restartPolicy", '"Never"'),
+    ),
+    job("training-retries-bounded", ("spec/maxRetry", 100), says=("spec.maxRetry", "from 1 to 10")),
+    Case(
+        "gpu-job-not-awaited",
+        manifests.batch_job,
+        (("metadata/annotations/pulumi.com~skipAwait", REMOVED),),
+        ('annotations["pulumi.com/skipAwait"]: found nothing', '"true"'),
+    ),
+    job("host-network-dns", (f"{POD}/hostNetwork", True), says=("dnsPolicy", "WithHostNet")),
+    job("image-tag-fixed", (f"{MAIN}/image", "pytorch:latest"), says=('found "pytorch:latest"',)),
+    job("image-tag-fixed", (f"{MAIN}/image", REMOVED), says=("image: found nothing",)),
+    job("image-digest-pinned", (f"{MAIN}/image", "a/b:1"), says=("@sha256",)),
+    job(
+        "image-registry-allowed",
+        config={"allowedRegistries": ["registry.example.com/team"]},
+        says=("127.0.0.1:5000", "write an image from registry.example.com/team"),
+    ),
+    job(
+        "run-as-non-root",
+        (f"{POD}/securityContext", REMOVED),
+        says=("securityContext.runAsNonRoot: found nothing", "true"),
+    ),
+    job("run-as-non-root", (f"{CONTEXT}/runAsUser", 0), says=("runAsUser: found 0",)),
+    job(
+        "no-privilege-escalation",
+        (f"{CONTEXT}/allowPrivilegeEscalation", REMOVED),
+        says=("allowPrivilegeEscalation", "false"),
+    ),
+    job("not-privileged", (f"{CONTEXT}/privileged", True), says=("privileged: found true",)),
+    job("capabilities-dropped", (f"{CONTEXT}/capabilities", REMOVED), says=('["ALL"]',)),
+    job(
+        "capabilities-dropped",
+        (f"{CONTEXT}/capabilities/add", ["IPC_LOCK"]),
+        says=("capabilities.add[0]", "RDMA"),
+    ),
+    job("no-host-namespaces", (f"{POD}/hostPID", True), says=("hostPID: found true",)),
+    job("no-host-namespaces", (f"{POD}/hostIPC", True), says=("hostIPC: found true",)),
+    job(
+        "no-host-path",
+        (f"{POD}/volumes/2", {"name": "root", "hostPath": {"path": "/"}}),
+        says=("volumes[2].hostPath", "persistentVolumeClaim"),
+    ),
+    job(
+        "no-literal-secrets",
+        (f"{MAIN}/env/1", {"name": "HF_TOKEN", "value": "abc"}),
+        says=("env[1].value: found a literal of 3 characters", "secretKeyRef"),
+    ),
+    job(
+        "no-service-account-token",
+        (f"{POD}/automountServiceAccountToken", REMOVED),
+        says=("automountServiceAccountToken: found nothing", "false"),
+    ),
+    Case(
+        "service-not-public",
+        manifests.service,
+        (("spec/type", "LoadBalancer"),),
+        ('spec.type: found "LoadBalancer"', "ClusterIP"),
+    ),
+    Case(
+        "namespace-gpu-quota",
+        manifests.quota,
+        says=("no quota of GPUs in namespace training", "requests.nvidia.com/gpu"),
+        removed=True,
+    ),
+    Case(
+        "namespace-gpu-quota",
+        manifests.quota,
+        (("spec/hard", {"pods": "10"}),),
+        ("no quota of GPUs",),
+    ),
+    Case(
+        "namespace-default-deny",
+        manifests.default_deny,
+        (("spec/podSelector", {"matchLabels": {"app": "other"}}),),
+        ("no default-deny NetworkPolicy in namespace training",),
+    ),
+    Case(
+        "namespace-default-deny",
+        manifests.default_deny,
+        (("spec/ingress", [{}]),),
+        ("no default-deny NetworkPolicy",),
+    ),
+    Case(
+        "checkpoints-shared",
+        manifests.claim,
+        (("spec/accessModes", ["ReadWriteOnce"]),),
+        ('spec.accessModes: found ["ReadWriteOnce"]', "ReadWriteMany", '"digits"'),
+    ),
+    Case(
+        "checkpoints-kept",
+        manifests.storage_class,
+        (("reclaimPolicy", "Delete"),),
+        ("reclaimPolicy Retain", "protect"),
+    ),
+    Case(
+        "inference-probes",
+        manifests.deployment,
+        ((f"{SERVER}/startupProbe", REMOVED),),
+        ("startupProbe: found nothing",),
+    ),
+    Case(
+        "inference-spread",
+        manifests.deployment,
+        (("spec/template/spec/topologySpreadConstraints", REMOVED),),
+        ("topologySpreadConstraints: found nothing", "kubernetes.io/hostname"),
+    ),
+    Case(
+        "inference-disruption-budget",
+        manifests.disruption_budget,
+        says=("a PodDisruptionBudget that selects these labels",),
+        removed=True,
+    ),
+    Case(
+        "autoscaled-without-replicas",
+        manifests.deployment,
+        says=("spec.replicas: found 2", 'HorizontalPodAutoscaler "server"'),
+        others=(manifests.autoscaler,),
+    ),
+    job("gpu-budget", config={"maxGpus": 6}, says=("found 9 GPUs in the whole stack", "at most 6")),
+    job(
+        "gpu-budget",
+        config={"maxGpusPerQueue": {"research": 2}},
+        says=("7 GPUs in queue research", "at most 2"),
+    ),
+    job(
+        "gpu-cost",
+        config={"hourlyPrices": {"nvidia.com/gpu": 2.5}, "maxHourlyCost": 10},
+        says=("found GPUs for 22.5 an hour", "at most 10"),
+    ),
+]

@@ -1,0 +1,205 @@
+"""What stands between the rules and the engine."""
+
+import json
+from typing import Any
+
+import pytest
+from pulumi_policy import Secret, StackValidationArgs
+
+from policies.binding import Binding, config_schema
+from policies.pack import RULES
+from policies.rule import Level, Severity, pod_rule, resource_rule
+from policies.settings import NoConfig
+from tests.policies import manifests
+from tests.policies.cases import MAIN, POD
+from tests.policies.harness import (
+    REMOVED,
+    UNKNOWN_VALUE,
+    arguments,
+    changed,
+    judge,
+    remediate,
+    rule_named,
+    stack_resource,
+)
+
+SECRET = {"4dabf18193072939515e22adb298388d": "1b47061264138c4ac30d75fd1eb44270", "value": "x"}
+
+
+def test_a_rule_that_fails_is_reported_as_a_violation():
+    @resource_rule(
+        name="broken",
+        description="Always fails.",
+        severity=Severity.LOW,
+        level=Level.MANDATORY,
+        remediation="None.",
+        config=NoConfig,
+    )
+    def broken(resource: Any, config: NoConfig) -> list[Any]:
+        raise ZeroDivisionError("oh")
+
+    messages: list[str] = []
+    policy: Any = Binding().policies([broken])[0]
+    policy.validate(arguments(manifests.service()), lambda message, urn: messages.append(message))
+    (message,) = messages
+    assert "the rule broken failed on it" in message
+    assert "ZeroDivisionError: oh" in message
+    assert "counts as a violation" in message
+
+
+def test_what_was_found_before_a_failure_is_still_reported():
+    @pod_rule(
+        name="half-broken",
+        description="Reports and then fails.",
+        severity=Severity.LOW,
+        level=Level.MANDATORY,
+        remediation="None.",
+        config=NoConfig,
+    )
+    def half_broken(pod: Any, config: NoConfig) -> Any:
+        yield from rule_named("not-privileged").check(pod, rule_named("not-privileged").config())
+        raise KeyError("oh")
+
+    job = changed(manifests.volcano_job(), (f"{MAIN}/securityContext/privileged", True))
+    messages: list[str] = []
+    policy: Any = Binding().policies([half_broken])[0]
+    policy.validate(arguments(job), lambda message, urn: messages.append(message))
+    assert len(messages) == 2
+
+
+def test_wrong_configuration_is_explained_and_counts_as_a_violation():
+    (message,) = judge("shm-fits-memory", manifests.volcano_job(), config={"share": 7})
+    assert "shm-fits-memory.share: found 7" in message
+    (message,) = judge("shm-fits-memory", manifests.volcano_job(), config={"shar": 1})
+    assert "shm-fits-memory.shar" in message
+
+
+def test_numbers_of_the_engine_are_floats_and_fit_all_the_same():
+    assert (
+        judge("training-retries-bounded", manifests.volcano_job(), config={"maxRetries": 3.0}) == []
+    )
+    assert judge("training-retries-bounded", manifests.volcano_job(), config={"maxRetries": 2.0})
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_the_schema_is_plain_enough_for_the_engine(rule: Any):
+    schema = config_schema(rule.config)
+    if schema is None:
+        return
+    assert "$ref" not in json.dumps(schema.properties)
+    for key, setting in schema.properties.items():
+        assert setting["type"] in ("array", "string", "number", "integer", "object"), key
+        assert setting["description"].endswith((".", ".`"))
+
+
+def test_every_rule_is_a_policy_of_its_own():
+    policies = Binding().policies(RULES)
+    assert [policy.name for policy in policies] == [rule.name for rule in RULES]
+    assert all(policy.remediation_steps and policy.severity for policy in policies)
+
+
+def test_a_system_workload_is_named_and_only_that_one_is_trusted():
+    plugin = {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {"name": "nvidia-device-plugin", "namespace": "gpu-system"},
+        "spec": {
+            "template": {
+                "spec": {
+                    "containers": [manifests.container(gpus=None)],
+                    "volumes": [{"name": "sockets", "hostPath": {"path": "/var/lib/kubelet"}}],
+                }
+            }
+        },
+    }
+    trusted = {"systemWorkloads": ["gpu-system/DaemonSet/nvidia-device-plugin"]}
+    assert judge("no-host-path", plugin)
+    assert judge("no-host-path", plugin, config=trusted) == []
+    elsewhere = changed(plugin, ("metadata/namespace", "default"))
+    assert judge("no-host-path", elsewhere, config=trusted)
+    unknown = changed(plugin, ("metadata/namespace", UNKNOWN_VALUE))
+    assert judge("no-host-path", unknown, config=trusted)
+
+
+def test_stack_rules_judge_what_was_declared_and_not_what_the_cluster_answered():
+    deployment = changed(manifests.deployment(), ("spec/replicas", REMOVED))
+    binding = Binding()
+    first, stack_policy = (
+        binding.policies([rule_named(name)])[0]
+        for name in ("manifest-readable", "autoscaled-without-replicas")
+    )
+    messages: list[str] = []
+
+    def report(message: str, urn: str | None = None) -> None:
+        messages.append(message)
+
+    any_first: Any = first
+    any_stack: Any = stack_policy
+    any_first.validate(arguments(deployment), report)
+    answered = [
+        stack_resource(manifests.deployment(), "urn:of:it"),
+        stack_resource(manifests.autoscaler(), "urn:other"),
+    ]
+    any_stack.validate(StackValidationArgs(answered), report)
+    assert messages == []
+
+
+def test_a_violation_in_a_stack_names_the_resource_to_the_engine():
+    policy: Any = Binding().policies([rule_named("checkpoints-shared")])[0]
+    urns: list[str | None] = []
+    claim = changed(manifests.claim(), ("spec/accessModes", ["ReadWriteOnce"]))
+    stack = [claim, manifests.volcano_job()]
+    resources = [stack_resource(item, f"urn:{item['kind']}") for item in stack]
+    policy.validate(StackValidationArgs(resources), lambda message, urn: urns.append(urn))
+    assert urns == ["urn:PersistentVolumeClaim"]
+
+
+@pytest.mark.parametrize(("protect", "count"), [(False, 1), (True, 0)])
+def test_protected_checkpoints_need_no_retaining_class(protect: bool, count: int):
+    policy: Any = Binding().policies([rule_named("checkpoints-kept")])[0]
+    messages: list[str] = []
+    args = StackValidationArgs([stack_resource(manifests.claim(), protect=protect)])
+    policy.validate(args, lambda message, urn: messages.append(message))
+    assert len(messages) == count
+
+
+def test_a_remediation_adds_what_is_missing():
+    bare = changed(
+        manifests.volcano_job(),
+        (f"{POD}/tolerations", REMOVED),
+        (f"{POD}/volumes", REMOVED),
+        (f"{MAIN}/volumeMounts", REMOVED),
+    )
+    tolerant = remediate("gpu-toleration", bare)
+    assert tolerant is not None
+    assert judge("gpu-toleration", tolerant) == []
+    mounted = remediate("shm-mounted", bare, {"size": "2Gi"})
+    assert mounted is not None
+    for rule in ("shm-mounted", "shm-bounded-memory", "shm-fits-memory"):
+        assert judge(rule, mounted) == []
+
+
+def test_a_remediation_leaves_secrets_and_unknowns_as_they_are():
+    job = changed(
+        manifests.volcano_job(),
+        (f"{POD}/tolerations", REMOVED),
+        (f"{MAIN}/image", UNKNOWN_VALUE),
+        (f"{MAIN}/env/0/value", SECRET),
+    )
+    repaired = remediate("gpu-toleration", job)
+    assert repaired is not None
+    container = repaired["spec"]["tasks"][0]["template"]["spec"]["containers"][0]
+    assert container["image"] == UNKNOWN_VALUE
+    assert container["env"][0]["value"] == SECRET
+
+
+def test_a_good_resource_is_not_touched_by_remediations():
+    for rule in RULES:
+        if rule.remedy is not None:
+            assert remediate(rule.name, manifests.volcano_job()) is None
+            assert remediate(rule.name, manifests.batch_job()) is None
+
+
+def test_secrets_are_judged_by_their_value():
+    job = changed(manifests.volcano_job(), (f"{MAIN}/securityContext/privileged", Secret(True)))
+    assert judge("not-privileged", job)

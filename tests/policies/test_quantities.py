@@ -1,0 +1,65 @@
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.quantities import QuantityError, parse_quantity, quantity_or_none, spell_bytes
+
+
+@pytest.mark.parametrize(
+    ("written", "amount"),
+    [
+        ("1", "1"),
+        (1, "1"),
+        (0.5, "0.5"),
+        ("1000m", "1"),
+        ("1e3", "1000"),
+        ("1E3", "1000"),
+        ("1E", "1e18"),
+        ("1Ei", "1152921504606846976"),
+        ("12Gi", "12884901888"),
+        ("1.5Ki", "1536"),
+        (".5", "0.5"),
+        ("5.", "5"),
+        ("-1", "-1"),
+        ("+2k", "2000"),
+        ("100n", "0.0000001"),
+        ("123456789012345678901234567890.123456789", "123456789012345678901234567890.123456789"),
+    ],
+)
+def test_quantities_are_parsed_exactly(written: object, amount: str):
+    assert parse_quantity(written) == Decimal(amount)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        *("", " 1", "1 ", "1e", "1ki", "1K", "0x1", "1e1000", "one", "1Gi2", "\u0661", "1" * 65),
+        *(None, True, [1], {"a": 1}, float("inf"), float("nan")),
+    ],
+)
+def test_what_kubernetes_does_not_accept_is_no_quantity(written: object):
+    with pytest.raises(QuantityError):
+        parse_quantity(written)
+    assert quantity_or_none(written) is None
+
+
+@given(st.integers(0, 10**15), st.sampled_from(["Ki", "Mi", "Gi"]))
+def test_binary_suffixes_multiply(number: int, suffix: str):
+    power = {"Ki": 1, "Mi": 2, "Gi": 3}[suffix]
+    assert parse_quantity(f"{number}{suffix}") == number * 1024**power
+
+
+@given(st.text(max_size=20))
+def test_any_text_is_parsed_or_refused(text: str):
+    amount = quantity_or_none(text)
+    assert amount is None or amount.is_finite()
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [(1024**3, "1Gi"), (1536 * 1024**2, "1536Mi"), (100, "100"), (16 * 1024**3 + 5, "16Gi")],
+)
+def test_bytes_are_spelled_as_in_manifests(amount: int, text: str):
+    assert spell_bytes(Decimal(amount)) == text

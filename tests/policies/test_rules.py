@@ -1,0 +1,116 @@
+"""Every rule: what is good passes, what is bad is named, and the unknown is not judged."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from policies.pack import RULES
+from policies.resources import Resource
+from policies.rule import Rule, RuleConfig
+from policies.values import UNKNOWN, plain
+from policies.views import Stack, View
+from tests.policies import manifests
+from tests.policies.cases import CASES, Case
+from tests.policies.harness import REMOVED, UNKNOWN_VALUE, changed, judge, type_of
+
+NAMES = [rule.name for rule in RULES]
+STRICT = {
+    "image-registry-allowed": {"allowedRegistries": ["127.0.0.1:5000"]},
+    "gpu-budget": {"maxGpus": 9, "maxGpusPerQueue": {"research": 9}},
+    "gpu-cost": {"hourlyPrices": {"nvidia.com/gpu": 1}, "maxHourlyCost": 9},
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_good_stack_passes(name: str):
+    assert judge(name, *manifests.whole_stack(), config=STRICT.get(name)) == []
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.rule)
+def test_a_bad_stack_is_refused_with_place_value_and_remedy(case: Case):
+    messages = judge(case.rule, *case.stack(), config=case.config)
+    assert messages
+    for words in case.says:
+        assert words in messages[0]
+
+
+def test_every_rule_has_a_bad_case():
+    assert {case.rule for case in CASES} == set(NAMES)
+
+
+def test_rule_names_are_unique_and_every_rule_is_described():
+    assert len(set(NAMES)) == len(NAMES)
+    for rule in RULES:
+        assert rule.check.__doc__, rule.name
+        assert rule.description.endswith(".")
+        assert rule.remediation.endswith((".", '"'))
+
+
+def places(value: Any, steps: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every place below a value, deepest last."""
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, item in items:
+        yield (*steps, key)
+        if isinstance(item, dict | list):
+            yield from places(item, (*steps, key))
+
+
+def unknown_at(manifest: Any, steps: tuple[Any, ...]) -> Any:
+    """A copy in which the value at one place is unknown."""
+    head, *rest = steps
+    inner = unknown_at(manifest[head], tuple(rest)) if rest else UNKNOWN
+    copied = manifest.copy()
+    copied[head] = inner
+    return copied
+
+
+def violations(rule: Rule[Any], config: RuleConfig, stack: list[View]) -> list[str]:
+    if rule.scope == "stack":
+        return [violation.text for violation in rule.check(Stack(stack), config)]
+    return [found.text for view in stack for found in rule.violations(view, config)]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=NAMES)
+def test_an_unknown_value_anywhere_is_never_a_violation(rule: Rule[Any]):
+    config = rule.configure(STRICT.get(rule.name, {}))
+    stack = [View(Resource(type_of(item), item)) for item in manifests.whole_stack()]
+    for index, view in enumerate(stack):
+        manifest = view.resource.properties
+        for steps in places(manifest):
+            unknown = View(Resource(type_of(manifest), unknown_at(manifest, steps)))
+            others = stack if rule.scope == "stack" else []
+            judged = [*others[:index], unknown, *others[index + 1 :]]
+            assert violations(rule, config, judged) == [], (manifest["kind"], steps)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.rule)
+def test_an_unknown_image_and_environment_silence_nothing(case: Case):
+    """What a preview does not know is usually the digest of an image or another stack's output."""
+    stack = case.stack()
+    for manifest in stack:
+        if manifest["kind"] == "Job" and not case.rule.startswith(("image-", "no-literal")):
+            for pod in manifest["spec"].get("tasks", [manifest["spec"]]):
+                for container in pod["template"]["spec"]["containers"]:
+                    if container is not None:
+                        container["image"] = UNKNOWN_VALUE
+                        container["env"] = [{"name": "RUN", "value": UNKNOWN_VALUE}]
+    assert judge(case.rule, *stack, config=case.config)
+
+
+def test_the_bad_value_itself_unknown_is_not_judged():
+    container = "spec/tasks/0/template/spec/containers/0"
+    job = changed(
+        manifests.volcano_job(),
+        (f"{container}/resources/limits/nvidia.com~gpu", UNKNOWN_VALUE),
+        (f"{container}/resources/requests/nvidia.com~gpu", REMOVED),
+        ("spec/queue", UNKNOWN_VALUE),
+    )
+    for rule in RULES:
+        stack = [item for item in manifests.whole_stack() if item["metadata"]["name"] != "digits"]
+        assert judge(rule.name, *stack, job) == [], rule.name
+
+
+def test_plain_data_and_proxies_are_judged_alike():
+    job = manifests.volcano_job()
+    assert plain(job) == job

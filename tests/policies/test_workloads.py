@@ -1,0 +1,190 @@
+from typing import Any
+
+import pytest
+
+from policies.resources import Resource
+from policies.settings import RoleConfig
+from policies.workloads import Pod, find_pods
+from tests.policies import manifests
+from tests.policies.harness import REMOVED, changed, type_of
+
+COMPONENT, WORKLOAD = "app.kubernetes.io/component", "gpu-platform.dev/workload"
+POD = {"containers": [{"name": "a"}]}
+GPU_POD = {"containers": [{"name": "a", "resources": {"limits": {"nvidia.com/gpu": 1}}}]}
+
+
+def pods(version: str, kind: str, spec: Any, **metadata: Any) -> list[Pod]:
+    manifest = {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
+    return find_pods(Resource(type_of(manifest), manifest))
+
+
+def template(spec: Any = None) -> dict[str, Any]:
+    return {"template": {"spec": POD if spec is None else spec}}
+
+
+@pytest.mark.parametrize(
+    ("version", "kind", "spec", "paths"),
+    [
+        ("v1", "Pod", POD, ["spec"]),
+        ("apps/v1", "Deployment", template(), ["spec.template.spec"]),
+        ("apps/v1", "StatefulSet", template(), ["spec.template.spec"]),
+        ("apps/v1", "DaemonSet", template(), ["spec.template.spec"]),
+        ("apps/v1", "ReplicaSet", template(), ["spec.template.spec"]),
+        ("batch/v1", "Job", template(), ["spec.template.spec"]),
+        (
+            "batch/v1",
+            "CronJob",
+            {"jobTemplate": {"spec": template()}},
+            ["spec.jobTemplate.spec.template.spec"],
+        ),
+        (
+            "batch.volcano.sh/v1alpha1",
+            "Job",
+            {"tasks": [template(), template()]},
+            ["spec.tasks[0].template.spec", "spec.tasks[1].template.spec"],
+        ),
+        (
+            "kubeflow.org/v1",
+            "PyTorchJob",
+            {"pytorchReplicaSpecs": {"Master": template(), "Worker": template()}},
+            [
+                "spec.pytorchReplicaSpecs.Master.template.spec",
+                "spec.pytorchReplicaSpecs.Worker.template.spec",
+            ],
+        ),
+        (
+            "kubeflow.org/v2beta1",
+            "MPIJob",
+            {"mpiReplicaSpecs": {"Launcher": template()}},
+            ["spec.mpiReplicaSpecs.Launcher.template.spec"],
+        ),
+        (
+            "jobset.x-k8s.io/v1alpha2",
+            "JobSet",
+            {"replicatedJobs": [{"template": {"spec": template()}}]},
+            ["spec.replicatedJobs[0].template.spec.template.spec"],
+        ),
+        (
+            "trainer.kubeflow.org/v1alpha1",
+            "TrainingRuntime",
+            {"template": {"spec": {"replicatedJobs": [{"template": {"spec": template()}}]}}},
+            ["spec.template.spec.replicatedJobs[0].template.spec.template.spec"],
+        ),
+        (
+            "ray.io/v1",
+            "RayCluster",
+            {"headGroupSpec": template(), "workerGroupSpecs": [template()]},
+            ["spec.headGroupSpec.template.spec", "spec.workerGroupSpecs[0].template.spec"],
+        ),
+        (
+            "example.com/v1",
+            "Unheard",
+            {"deep": [{"er": template()}]},
+            ["spec.deep[0].er.template.spec"],
+        ),
+        ("batch/v1", "JobPatch", template(), ["spec.template.spec"]),
+    ],
+)
+def test_pods_are_found_in_every_kind(version: str, kind: str, spec: Any, paths: list[str]):
+    assert [pod.spec.path for pod in pods(version, kind, spec)] == paths
+
+
+def test_a_pod_template_is_found_at_the_top():
+    manifest = {"apiVersion": "v1", "kind": "PodTemplate", **template()}
+    found = find_pods(Resource(type_of(manifest), manifest))
+    assert [pod.spec.path for pod in found] == ["template.spec"]
+
+
+def test_items_of_a_list_are_found():
+    manifest = {"apiVersion": "v1", "kind": "PodList", "items": [{"spec": POD}]}
+    found = find_pods(Resource(type_of(manifest), manifest))
+    assert [pod.spec.path for pod in found] == ["items[0].spec"]
+
+
+def test_schemas_and_helm_values_are_no_pods():
+    schema = {"properties": {"containers": [{"name": "a"}]}}
+    assert pods("apiextensions.k8s.io/v1", "CustomResourceDefinition", schema) == []
+    release = {"values": {"containers": [{"name": "a"}]}}
+    assert find_pods(Resource("kubernetes:helm.sh/v3:Release", release)) == []
+
+
+def test_other_providers_resources_are_left_alone():
+    assert find_pods(Resource("aws:ecs/taskDefinition:TaskDefinition", {"containers": [{}]})) == []
+
+
+def test_every_sort_of_container_is_seen():
+    spec = {
+        "containers": [{"name": "main"}],
+        "initContainers": [{"name": "init"}, {"name": "side", "restartPolicy": "Always"}],
+        "ephemeralContainers": [{"name": "debug"}],
+    }
+    (pod,) = pods("v1", "Pod", spec)
+    kinds = {container.name: container.kind for container in pod.containers}
+    assert kinds == {"main": "main", "init": "init", "side": "sidecar", "debug": "ephemeral"}
+
+
+def test_a_train_job_is_a_part_of_its_runtime():
+    trainer = {"image": "a:latest", "resourcesPerNode": {"limits": {"nvidia.com/gpu": 1}}}
+    (pod,) = pods("trainer.kubeflow.org/v1alpha1", "TrainJob", {"trainer": trainer})
+    (container,) = pod.containers
+    assert container.wants_gpu(["nvidia.com/gpu"])
+    assert not container.node["securityContext"].known
+
+
+@pytest.mark.parametrize(
+    ("version", "kind", "spec", "labels", "role"),
+    [
+        (
+            "apps/v1",
+            "Deployment",
+            template(),
+            {"app.kubernetes.io/component": "training"},
+            "training",
+        ),
+        (
+            "apps/v1",
+            "Deployment",
+            template(),
+            {"gpu-platform.dev/workload": "inference"},
+            "inference",
+        ),
+        ("apps/v1", "Deployment", template(GPU_POD), {}, "inference"),
+        ("apps/v1", "Deployment", template(), {}, "other"),
+        ("batch/v1", "Job", template(GPU_POD), {}, "training"),
+        ("batch/v1", "Job", template(GPU_POD), {COMPONENT: "x"}, "training"),
+        ("batch/v1", "Job", template(), {}, "other"),
+        (
+            "batch.volcano.sh/v1alpha1",
+            "Job",
+            {"tasks": [template()]},
+            {COMPONENT: "inference"},
+            "training",
+        ),
+        ("kubeflow.org/v1", "pytorchjob", {"x": template()}, {}, "training"),
+        ("v1", "Pod", {**GPU_POD, "restartPolicy": "Never"}, {}, "training"),
+        ("v1", "Pod", GPU_POD, {}, "other"),
+        ("apps/v1", "DaemonSet", template(GPU_POD), {}, "other"),
+    ],
+)
+def test_labels_and_kinds_tell_what_a_pod_is_for(
+    version: str, kind: str, spec: Any, labels: dict[str, str], role: str
+):
+    (pod,) = pods(version, kind, spec, labels=labels)
+    assert pod.role(RoleConfig()) == role
+
+
+def test_replicas_multiply_through_nested_templates():
+    spec = {
+        "replicatedJobs": [{"replicas": 3, "template": {"spec": {"parallelism": 4, **template()}}}]
+    }
+    (pod,) = pods("jobset.x-k8s.io/v1alpha2", "JobSet", spec)
+    assert pod.replicas == 12
+
+
+def test_names_come_from_the_manifest_or_from_pulumi():
+    job = manifests.volcano_job()
+    resource = Resource(type_of(job), job, name="pulumi-name")
+    assert resource.title == 'Job "digits" in namespace "training"'
+    assert resource.address == "training/Job/digits"
+    nameless = changed(job, ("metadata/name", REMOVED))
+    assert Resource(type_of(job), nameless, name="pulumi-name").name == "pulumi-name"

@@ -25,7 +25,7 @@ class ClusterSettings(Settings):
         None,
         min_length=1,
         description="folder that receives plain manifests instead of a cluster; "
-        "no cluster is asked, and chart releases are left out",
+        "nothing is sent to a cluster, and chart releases are left out",
     )
     domain: DnsName = Field("cluster.local", description="DNS domain of the cluster's services")
 

@@ -1,6 +1,6 @@
 """Training jobs."""
 
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -18,6 +18,9 @@ from infra.settings.types import (
     parse_quantity,
 )
 from training.config import TrainingConfig
+
+DECIDED_BY_STACK: Final = frozenset({"run_dir", "data_dir"})
+"""Hyperparameters that follow from the run's name and the claims, and are not to be written."""
 
 
 class RdmaSettings(Settings):
@@ -79,8 +82,8 @@ class TrainingJobSettings(Settings):
 
     @field_validator("hyperparameters")
     @classmethod
-    def _run_dir_is_ours(cls, config: TrainingConfig) -> TrainingConfig:
-        if given := {"run_dir", "data_dir"} & config.model_fields_set:
+    def _folders_are_not_written(cls, config: TrainingConfig) -> TrainingConfig:
+        if given := DECIDED_BY_STACK & config.model_fields_set:
             raise ValueError(
                 f"sets {', '.join(sorted(given))}, which the stack decides: leave it out"
             )

@@ -107,7 +107,8 @@ def test_a_cluster_with_volcano_gets_queues_and_priorities_only(provision: Provi
 def test_manifests_are_rendered_without_the_release(provision: Provision) -> None:
     plan = provision(changed("cluster", {"render_to": "rendered"}))
     assert plan.names(RELEASE) == []
-    assert plan.inputs("cluster") == {"renderYamlToDirectory": "rendered"}
+    assert plan.inputs("cluster")["renderYamlToDirectory"] == "rendered"
+    assert "context" not in plan.inputs("cluster")
 
 
 def test_a_pinned_image_passes_through(provision: Provision) -> None:

@@ -24,13 +24,28 @@ _Reference = tuple[str, str | None, str, str, Collection[str]]
 
 @check("volcano")
 def parents_exist(volcano: VolcanoSettings) -> Iterator[str]:
-    """A queue's parent is a queue, too."""
+    """A queue's parent is a queue, too, and no queue is above itself."""
     for name, queue in volcano.queues.items():
-        if queue.parent is not None and queue.parent not in {*volcano.queues, "root"} - {name}:
+        here = full_key("volcano", "queues", name, "parent")
+        if queue.parent is None:
+            continue
+        if queue.parent not in {*volcano.queues, "root"}:
             yield (
-                f"{full_key('volcano', 'queues', name, 'parent')} is {queue.parent!r}, which is "
-                f"no other queue of this stack: {choice(set(volcano.queues) - {name})}."
+                f"{here} is {queue.parent!r}, which is no queue of this stack: "
+                f"{choice({*volcano.queues, 'root'} - {name})}."
             )
+        elif name in _ancestors(volcano, queue.parent):
+            yield f"{here} is {queue.parent!r}, which makes {name!r} a parent of itself."
+
+
+def _ancestors(volcano: VolcanoSettings, name: str | None) -> list[str]:
+    """A queue and those above it, up to the first that comes twice."""
+    path: list[str] = []
+    while name is not None and name not in path:
+        path.append(name)
+        queue = volcano.queues.get(name)
+        name = queue.parent if queue else None
+    return path
 
 
 @check("training", "volcano", "images", "storage")

@@ -1,0 +1,190 @@
+"""The stack in the hands of the real engine and provider: manifests, outputs, refusals."""
+
+import re
+from typing import Any
+
+import pytest
+
+from tests.engine.conftest import MakeStack, Manifest, Stack
+
+
+@pytest.fixture(scope="module")
+def stack(engine: MakeStack) -> Stack:
+    """The simulated stack, rendered once."""
+    made = engine("simulated")
+    outcome = made.up()
+    assert outcome.status == 0, outcome.text
+    return made
+
+
+def of_kind(stack: Stack, kind: str, name: str) -> Manifest:
+    (found,) = [
+        manifest
+        for manifest in stack.manifests()
+        if manifest["kind"] == kind and manifest["metadata"]["name"].startswith(name)
+    ]
+    return found
+
+
+def job(config: dict[str, Any], name: str) -> dict[str, Any]:
+    found: dict[str, Any] = config["gpu-platform:training"]["jobs"][name]
+    return found
+
+
+def test_every_object_of_the_stack_is_rendered(stack: Stack) -> None:
+    kinds = sorted({manifest["kind"] for manifest in stack.manifests()})
+    assert kinds == [
+        "Deployment",
+        "Job",
+        "LimitRange",
+        "Namespace",
+        "NetworkPolicy",
+        "PersistentVolume",
+        "PersistentVolumeClaim",
+        "PodDisruptionBudget",
+        "PodGroup",
+        "PriorityClass",
+        "Queue",
+        "ResourceQuota",
+        "Service",
+        "ServiceAccount",
+    ]
+
+
+def test_the_outputs_are_those_that_other_stacks_read(stack: Stack) -> None:
+    outputs = stack.outputs()
+    run = outputs["runs"]["digits"]["name"]
+    assert re.fullmatch(r"digits-[0-9a-f]{8}", run)
+    assert outputs["namespace"] == "ml-simulated"
+    assert outputs["queues"] == ["research"]
+    assert outputs["claims"] == {"checkpoints": "checkpoints"}
+    assert outputs["runs"]["digits"] == {
+        "name": run,
+        "kind": "volcano",
+        "namespace": "ml-simulated",
+        "queue": "research",
+        "nodes": 2,
+        "gpusPerNode": 8,
+    }
+    assert outputs["inference"]["digits"] == {
+        "url": "http://digits.ml-simulated.svc.cluster.local:8080",
+        "service": "digits",
+        "namespace": "ml-simulated",
+        "model": "digits",
+        "run": run,
+    }
+    assert set(outputs["images"]) == {"training", "inference"}
+    assert all("@sha256:" in reference for reference in outputs["images"].values())
+
+
+def test_both_kinds_of_job_reach_the_cluster_as_they_were_built(stack: Stack) -> None:
+    volcano = of_kind(stack, "Job", "digits-")
+    indexed = of_kind(stack, "Job", "sweep-")
+    assert volcano["apiVersion"] == "batch.volcano.sh/v1alpha1"
+    assert volcano["spec"]["minAvailable"] == 2
+    assert [task["replicas"] for task in volcano["spec"]["tasks"]] == [1, 1]
+    assert indexed["apiVersion"] == "batch/v1"
+    assert indexed["spec"]["completionMode"] == "Indexed"
+    assert of_kind(stack, "PodGroup", "sweep-")["spec"]["minMember"] == 2
+    for manifest in (volcano, indexed):
+        assert manifest["metadata"]["annotations"]["pulumi.com/skipAwait"] == "true"
+
+
+def test_the_service_and_the_run_share_a_folder(stack: Stack) -> None:
+    task = of_kind(stack, "Job", "digits-")["spec"]["tasks"][0]
+    command = task["template"]["spec"]["containers"][0]["command"]
+    pod = of_kind(stack, "Deployment", "digits")["spec"]["template"]["spec"]
+    env = {item["name"]: item.get("value") for item in pod["containers"][0]["env"]}
+    run = stack.outputs()["runs"]["digits"]["name"]
+    assert f"--run-dir=/checkpoints/{run}" in command
+    assert env["INFERENCE_MODEL_PATH"] == f"/models/{run}/export"
+
+
+def test_a_second_update_changes_nothing(stack: Stack) -> None:
+    outcome = stack.up("--expect-no-changes")
+    assert outcome.status == 0, outcome.text
+
+
+def test_an_edited_job_is_one_new_run_and_the_old_one_stays(engine: MakeStack) -> None:
+    stack = engine("simulated")
+    assert stack.up().status == 0
+    before = stack.outputs()["runs"]
+
+    def more_epochs(config: dict[str, Any]) -> None:
+        job(config, "digits")["hyperparameters"]["epochs"] = 21
+
+    stack.edit(more_epochs)
+    outcome = stack.up()
+    assert outcome.status == 0, outcome.text
+    after = stack.outputs()["runs"]
+    assert after["digits"]["name"] != before["digits"]["name"]
+    assert after["sweep"] == before["sweep"]
+    names = {
+        manifest["metadata"]["name"] for manifest in stack.manifests() if manifest["kind"] == "Job"
+    }
+    # The engine forgets the old run and leaves its object where it is.
+    assert names == {before["digits"]["name"], after["digits"]["name"], after["sweep"]["name"]}
+
+
+def test_a_rendering_says_that_the_release_is_not_in_it(engine: MakeStack) -> None:
+    def install(config: dict[str, Any]) -> None:
+        config["gpu-platform:volcano"]["install"] = True
+
+    stack = engine("simulated", install)
+    outcome = stack.up()
+    assert outcome.status == 0, outcome.text
+    assert "release of chart volcano 1.15.1 is not among the manifests" in outcome.text
+    assert "Queue" in {manifest["kind"] for manifest in stack.manifests()}
+
+
+def no_nodes(config: dict[str, Any]) -> None:
+    job(config, "digits")["nodes"] = 0
+
+
+def typing_error(config: dict[str, Any]) -> None:
+    job(config, "digits")["gpu_per_node"] = 8
+
+
+def unknown_concern(config: dict[str, Any]) -> None:
+    config["gpu-platform:traning"] = {}
+
+
+def large_shm(config: dict[str, Any]) -> None:
+    job(config, "digits")["shm"] = "1Ti"
+
+
+def missing_password(config: dict[str, Any]) -> None:
+    config["gpu-platform:images"] |= {"registry": "registry.example.com", "username": "robot"}
+
+
+def wrong_hyperparameter(config: dict[str, Any]) -> None:
+    job(config, "digits")["hyperparameters"]["learning_rate"] = -1
+
+
+def only_text(config: dict[str, Any]) -> None:
+    config["gpu-platform:tenancy"] = "ml"
+
+
+@pytest.mark.parametrize(
+    ("mistake", "sentence"),
+    [
+        (no_nodes, "gpu-platform:training.jobs.digits.nodes is 0, but must be at least 1."),
+        (typing_error, "gpu_per_node is not a known key: did you mean 'gpus_per_node'?"),
+        (unknown_concern, "gpu-platform:traning is not a known key: did you mean 'training'?"),
+        (large_shm, "gpu-platform:training.jobs.digits has shm 1Ti, but memory 128Gi"),
+        (missing_password, "gpu-platform:registry_password is missing"),
+        (wrong_hyperparameter, "hyperparameters.learning_rate is -1, but must be greater than 0"),
+        (only_text, 'gpu-platform:tenancy is "ml", but must be a mapping'),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_bad_configuration_is_refused_in_plain_words_before_anything_is_created(
+    engine: MakeStack, mistake: Any, sentence: str
+) -> None:
+    stack = engine("simulated", mistake)
+    for outcome in (stack.preview(), stack.up()):
+        assert outcome.status != 0
+        assert sentence in outcome.text
+        assert "Traceback" not in outcome.text
+    assert set(stack.resources()) <= {"pulumi:pulumi:Stack"}
+    assert not stack.rendered.exists()

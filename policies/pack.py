@@ -21,6 +21,7 @@ from policies import (
     tenancy,
 )
 from policies.binding import Binding
+from policies.decoding import share_decoding
 from policies.rule import Rule
 
 NAME = "gpu-platform"
@@ -41,6 +42,7 @@ RULES: list[Rule[Any]] = [
 
 def serve() -> None:
     """Starts the pack's server for the engine and does not return."""
+    share_decoding()
     # The SDK writes its port to stdout and does not flush it; the engine waits for it for ever.
     unbuffered = io.FileIO(sys.stdout.fileno(), "w", closefd=False)
     sys.stdout = io.TextIOWrapper(unbuffered, write_through=True)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from devcluster.paths import CHECKOUT, cache_root
-from devcluster.toolchain import ensure
+from devcluster.paths import CHECKOUT
+from devcluster.toolchain import Toolchain
 from tests.policies import manifests
 from tests.policies.harness import REMOVED, UNKNOWN_VALUE, changed
 
@@ -51,27 +51,22 @@ for manifest in json.loads(Path("manifests.json").read_text()):
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
-@pytest.fixture(scope="module")
-def environment() -> dict[str, str]:
-    tools = ensure("engine", cache_root(), print)
-    return {
-        "PATH": f"{tools.bin}{os.pathsep}{os.environ['PATH']}",
-        "HOME": os.environ["HOME"],
-        "PULUMI_HOME": str(tools.pulumi_home),
-        "PULUMI_SKIP_UPDATE_CHECK": "1",
-        "PULUMI_CONFIG_PASSPHRASE": "unused",
-    }
-
-
 @pytest.fixture
-def run(tmp_path: Path, environment: dict[str, str]) -> Run:
+def run(tmp_path: Path, tools: Toolchain) -> Run:
     """Runs `pulumi COMMAND` with the pack over the manifests."""
     runtime = {"name": "python", "options": {"virtualenv": str(CHECKOUT / ".venv")}}
     (tmp_path / "Pulumi.yaml").write_text(yaml.safe_dump({"name": "judged", "runtime": runtime}))
     (tmp_path / "__main__.py").write_text(PROGRAM)
     state = tmp_path / "state"
     state.mkdir()
-    variables = {**environment, "PULUMI_BACKEND_URL": f"file://{state}"}
+    variables = {
+        "PATH": f"{tools.bin}{os.pathsep}{os.environ['PATH']}",
+        "HOME": os.environ["HOME"],
+        "PULUMI_HOME": str(tools.pulumi_home),
+        "PULUMI_BACKEND_URL": f"file://{state}",
+        "PULUMI_SKIP_UPDATE_CHECK": "1",
+        "PULUMI_CONFIG_PASSPHRASE": "unused",
+    }
 
     def pulumi(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -80,7 +75,7 @@ def run(tmp_path: Path, environment: dict[str, str]) -> Run:
             env=variables,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
 

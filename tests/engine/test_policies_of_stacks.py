@@ -1,0 +1,63 @@
+"""The project's own stacks under the pack, as `make up` deploys them."""
+
+import re
+from typing import Any
+
+import pytest
+
+from tests.engine.conftest import MakeStack
+
+# The device plugin's image in dev is put into the registry by devcluster under a tag.
+ADVICE = {"dev": {"image-digest-pinned"}, "simulated": set[str]()}
+REFERENCE = f"127.0.0.1:5000/workload@sha256:{'0' * 64}"
+
+
+def pack(stack: str) -> tuple[str, ...]:
+    config = f"policies/config/{stack}.json"
+    return ("--policy-pack", "policies", "--policy-pack-config", config)
+
+
+def images_that_are_there(config: dict[str, Any]) -> None:
+    workloads = {"training": {"reference": REFERENCE}, "inference": {"reference": REFERENCE}}
+    config["gpu-platform:images"] = {"workloads": workloads}
+
+
+@pytest.mark.parametrize("name", ["dev", "simulated"])
+def test_the_stack_keeps_every_rule(engine: MakeStack, name: str):
+    stack = engine(name, images_that_are_there)
+    outcome = stack.preview(*pack(name))
+    assert outcome.status == 0, outcome.text
+    assert "[mandatory]" not in outcome.text
+    assert "failed on it" not in outcome.text
+    assert "can't run policy" not in outcome.text
+    advice = set(re.findall(r"\[advisory\].*?\s([a-z-]+) ", outcome.text))
+    assert advice <= ADVICE[name], outcome.text
+
+
+def foreign_registry(config: dict[str, Any]) -> None:
+    reference = f"registry.example.com/training@sha256:{'0' * 64}"
+    config["gpu-platform:images"]["workloads"]["training"] = {"reference": reference}
+
+
+def literal_secret(config: dict[str, Any]) -> None:
+    config["gpu-platform:training"]["jobs"]["digits"]["env"] = {"HF_TOKEN": "abc"}
+
+
+@pytest.mark.parametrize(
+    ("mistake", "rule", "remedy"),
+    [
+        (foreign_registry, "image-registry-allowed", "write an image from 127.0.0.1:5000"),
+        (literal_secret, "no-literal-secrets", "write HF_TOKEN as valueFrom.secretKeyRef"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_configuration_that_breaks_a_rule_is_refused_and_nothing_is_made(
+    engine: MakeStack, mistake: Any, rule: str, remedy: str
+):
+    stack = engine("simulated", mistake)
+    outcome = stack.preview(*pack("simulated"))
+    assert outcome.status != 0
+    assert rule in outcome.text
+    assert 'Job "digits-' in outcome.text
+    assert remedy in outcome.text
+    assert not list(stack.rendered.rglob("*.yaml"))

@@ -39,22 +39,8 @@ def save(folder: Path, step: int, state: State, keep: int) -> Path:
     """
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"step-{step:08d}"
-    if target.exists() and _fault(target) is None:
-        return target
-    unfinished = folder / f".{target.name}.tmp"
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir()
-    try:
-        state_file = unfinished / STATE_FILE
-        write_atomically(state_file, lambda stream: torch.save(state, stream))
-        seal = Seal(state_file.stat().st_size, sha256_of(state_file))
-        text = json.dumps(asdict(seal)).encode()
-        write_atomically(unfinished / SEAL_FILE, lambda stream: stream.write(text))
-        shutil.rmtree(target, ignore_errors=True)
-        unfinished.rename(target)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
-    sync_folder(folder)
+    if not target.exists() or _fault(target) is not None:
+        _write(folder, target, state)
     _remove_others(folder, target, keep)
     return target
 
@@ -74,6 +60,23 @@ def load(path: Path) -> State:
     """Read a checkpoint's state on the CPU, without running any code from it. Raises OSError."""
     state: State = torch.load(path / STATE_FILE, map_location="cpu", weights_only=True)
     return state
+
+
+def _write(folder: Path, target: Path, state: State) -> None:
+    unfinished = folder / f".{target.name}.tmp"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir()
+    try:
+        state_file = unfinished / STATE_FILE
+        write_atomically(state_file, lambda stream: torch.save(state, stream))
+        seal = Seal(state_file.stat().st_size, sha256_of(state_file))
+        text = json.dumps(asdict(seal)).encode()
+        write_atomically(unfinished / SEAL_FILE, lambda stream: stream.write(text))
+        shutil.rmtree(target, ignore_errors=True)
+        unfinished.rename(target)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    sync_folder(folder)
 
 
 def _checkpoints(folder: Path) -> list[Path]:

@@ -1,0 +1,44 @@
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from training.config import TrainingConfig
+from training.distributed import World
+from training.train import run
+
+ALONE = World(rank=0, size=1, local_rank=0, master="")
+Train = Callable[..., int]
+
+
+def leave_group() -> None:
+    """A failed run leaves it to the end of its process."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Small models are slower with several, and much slower on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+    leave_group()
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Train:
+    """Train in this process as a gang of one; keywords are settings, run_dir is below tmp_path."""
+
+    def start(run_dir: str = "run", **settings: object) -> int:
+        small = {"model": "digits-net", "dataset": "digits", "epochs": 2, "device": "cpu"}
+        values = small | settings | {"run_dir": str(tmp_path / run_dir)}
+        try:
+            return run(TrainingConfig.model_validate(values), ALONE)
+        finally:
+            leave_group()
+
+    return start

@@ -1,0 +1,91 @@
+"""Starts the real programs as processes, without paying for the import of PyTorch each time.
+
+A fork server imports it once; every program is then a process of its own that is forked from there
+and runs like `python -m PROGRAM`, with its own environment, arguments and output.
+"""
+
+import multiprocessing
+import os
+import runpy
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+PRELOADED = ["training.train", "inference.server", "torch._dynamo", "sklearn.datasets"]
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload(PRELOADED)
+
+
+def _become(program: str, arguments: list[str], environment: dict[str, str], output: str) -> None:
+    descriptor = os.open(output, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.environ.update(environment)
+    sys.argv = [program, *arguments]
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    runpy.run_module(program, run_name="__main__", alter_sys=True)
+
+
+@dataclass
+class Program:
+    """A running program and the file that has its output."""
+
+    process: BaseProcess
+    output: Path
+
+    @property
+    def text(self) -> str:
+        return self.output.read_text() if self.output.exists() else ""
+
+    def signal(self, number: int) -> None:
+        assert self.process.pid is not None
+        os.kill(self.process.pid, number)
+
+    def exit_code(self, seconds: float = 60) -> int:
+        self.process.join(seconds)
+        assert self.process.exitcode is not None, f"still running:\n{self.text}"
+        return self.process.exitcode
+
+    def says(self, text: str, seconds: float = 60) -> None:
+        until(lambda: text in self.text or not self.process.is_alive(), seconds)
+        assert text in self.text, self.text
+
+
+def start(
+    program: str, arguments: list[str], environment: Mapping[str, str], output: Path
+) -> Program:
+    everything = {"OMP_NUM_THREADS": "1", **environment}
+    process = SERVER.Process(
+        target=_become, args=(program, arguments, everything, str(output)), daemon=True
+    )
+    process.start()
+    return Program(process, output)
+
+
+def start_gang(arguments: list[str], size: int, folder: Path) -> list[Program]:
+    """One process a rank, as a scheduler with one process a pod starts them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shared = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    return [
+        start("training", arguments, {"RANK": str(rank), **shared}, folder / f"rank-{rank}")
+        for rank in range(size)
+    ]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)

@@ -1,0 +1,101 @@
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from training.config import (
+    ConfigurationError,
+    TrainingConfig,
+    flag_of,
+    plain_errors,
+    read_config,
+    variable_of,
+)
+
+VALID = st.fixed_dictionaries(
+    {},
+    optional={
+        "model": st.sampled_from(["mnist-net", "simple-cnn"]),
+        "dataset": st.sampled_from(["digits", "mnist", "synthetic"]),
+        "epochs": st.integers(1, 10**6),
+        "batch_size": st.integers(1, 10**6),
+        "learning_rate": st.floats(1e-9, 10),
+        "weight_decay": st.floats(0, 1),
+        "seed": st.integers(0, 2**31 - 1),
+        "run_dir": st.sampled_from(["/checkpoints/a", "/a b/c"]),
+    },
+)
+
+
+@given(VALID)
+def test_arguments_give_the_same_configuration_again(values: dict[str, object]) -> None:
+    config = TrainingConfig.model_validate(values)
+    assert read_config(config.to_args(), {}) == config
+
+
+def test_arguments_hold_only_what_was_set() -> None:
+    config = TrainingConfig.model_validate({"epochs": 15, "batch_size": 32})
+    assert config.to_args() == ["--epochs=15", "--batch-size=32"]
+
+
+def test_a_flag_wins_over_its_variable() -> None:
+    environment = {"TRAINING_EPOCHS": "7", "TRAINING_SEED": "3", "TRAINING_SERVICE_HOST": "x"}
+    config = read_config(["--epochs=5"], environment)
+    assert (config.epochs, config.seed) == (5, 3)
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"epochs": 0}, "epochs is 0: input should be greater than or equal to 1"),
+        ({"epochs": True}, "epochs is True: a truth value cannot be used here"),
+        ({"epochs": 1.5}, "epochs is 1.5: input should be a valid integer"),
+        ({"learning_rate": float("nan")}, "learning_rate is nan: input should be a finite number"),
+        ({"learning_rate": "fast"}, "learning_rate is 'fast': input should be a valid number"),
+        ({"learning_rate": 0}, "learning_rate is 0: input should be greater than 0"),
+        ({"model": "resnet"}, "model is 'resnet': input should be 'digits-net', 'mnist-net' or"),
+        ({"learningRate": 1}, "learningRate is not known here"),
+        ({"run_dir": "here"}, "run_dir is 'here': write an absolute path"),
+        ({"run_dir": "/a/../b"}, "run_dir is '/a/../b': write an absolute path"),
+        ({"model": "mnist-net", "dataset": "cifar10"}, "with this model write dataset digits or"),
+    ],
+)
+def test_a_mistake_is_one_plain_sentence(values: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        TrainingConfig.model_validate(values)
+    [message] = plain_errors(caught.value, {})
+    assert sentence in message
+
+
+def test_all_mistakes_are_told_at_once_under_the_names_they_were_written_with() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        read_config(["--epochs=0", "--model=x"], {"TRAINING_BATCH_SIZE": "many"})
+    for name in ("--epochs", "--model", "TRAINING_BATCH_SIZE"):
+        assert f"{name} is " in str(caught.value)
+
+
+@pytest.mark.parametrize("argument", ["--epoch=1", "--epochs", "surplus"])
+def test_an_unknown_argument_points_to_the_help(argument: str) -> None:
+    with pytest.raises(ConfigurationError, match="--help"):
+        read_config([argument], {})
+
+
+def test_the_help_teaches_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        read_config(["--help"], {})
+    text = " ".join(capsys.readouterr().out.split())
+    assert caught.value.code == 0
+    for name, field in TrainingConfig.model_fields.items():
+        assert flag_of(name) in text
+        assert f"(default: {field.default})" in text
+        assert " ".join(str(field.description).split()) in text.replace("- ", "-")
+    assert variable_of("batch_size") in text
+
+
+def test_what_the_stack_and_clients_import_needs_no_torch() -> None:
+    modules = "training.config, training.exit_codes, training.manifest, training.data"
+    code = f"import sys, {modules}, inference.config; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

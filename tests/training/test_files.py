@@ -1,0 +1,20 @@
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+
+from training.files import write_atomically
+
+
+def test_a_file_that_cannot_be_completed_leaves_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_atomically(path, lambda stream: stream.write(b"old"))
+
+    def fail(stream: BinaryIO) -> None:
+        stream.write(b"new, but not all of it")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        write_atomically(path, fail)
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]

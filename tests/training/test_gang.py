@@ -1,0 +1,109 @@
+"""Gangs of two real processes with gloo."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.training.programs import Program, free_port, start_gang, until
+from training import exit_codes
+from training.manifest import read_manifest
+
+SETTINGS = ["--model=mnist-net", "--dataset=synthetic", "--epochs=2", "--batch-size=64"]
+SLOWLY = "--step-delay=0.1"
+
+
+def arguments(run_dir: Path, *more: str) -> list[str]:
+    return [*SETTINGS, f"--run-dir={run_dir}", "--checkpoint-every=1", *more]
+
+
+def finish(gang: list[Program]) -> list[int]:
+    return [program.exit_code() for program in gang]
+
+
+def digest(run_dir: Path) -> str:
+    return read_manifest(run_dir / "export").weights.sha256
+
+
+@pytest.fixture(scope="module")
+def never_interrupted(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Digest of the weights of a gang that nothing happened to."""
+    folder = tmp_path_factory.mktemp("whole")
+    assert finish(start_gang(arguments(folder / "run"), 2, folder)) == [0, 0]
+    return digest(folder / "run")
+
+
+def test_a_gang_stops_together_when_one_rank_is_asked_to_and_goes_on_exactly(
+    tmp_path: Path, never_interrupted: str
+) -> None:
+    run_dir = tmp_path / "run"
+    gang = start_gang(arguments(run_dir, SLOWLY), 2, tmp_path / "first")
+    gang[0].says('"event": "start"')
+    time.sleep(1)
+    gang[1].signal(signal.SIGTERM)
+    assert finish(gang) == [exit_codes.INTERRUPTED] * 2
+    gang[0].says('"event": "interrupted"')
+    again = start_gang(arguments(run_dir), 2, tmp_path / "second")
+    assert finish(again) == [0, 0]
+    again[0].says('"event": "resume"')
+    assert digest(run_dir) == never_interrupted
+
+
+def test_a_killed_rank_ends_the_others_soon_and_the_gang_goes_on_exactly(
+    tmp_path: Path, never_interrupted: str
+) -> None:
+    run_dir = tmp_path / "run"
+    gang = start_gang(arguments(run_dir, SLOWLY), 2, tmp_path / "first")
+    gang[0].says('"epoch": 1')
+    until(lambda: any((run_dir / "checkpoints").glob("step-*")))
+    gang[1].signal(signal.SIGKILL)
+    assert gang[0].exit_code(seconds=20) == exit_codes.FAILED
+    gang[0].says('"event": "error"')
+    assert finish(start_gang(arguments(run_dir), 2, tmp_path / "second")) == [0, 0]
+    assert digest(run_dir) == never_interrupted
+
+
+def test_a_silent_rank_ends_the_others_after_the_peer_timeout(tmp_path: Path) -> None:
+    gang = start_gang(arguments(tmp_path / "run", SLOWLY, "--peer-timeout=5"), 2, tmp_path)
+    gang[0].says('"event": "start"')
+    time.sleep(1)
+    gang[1].signal(signal.SIGSTOP)
+    stopped = time.monotonic()
+    try:
+        assert gang[0].exit_code(seconds=30) == exit_codes.FAILED
+        assert time.monotonic() - stopped > 3
+    finally:
+        gang[1].signal(signal.SIGKILL)
+
+
+def test_a_gang_of_another_size_goes_on_where_one_stopped(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    gang = start_gang(arguments(run_dir, SLOWLY), 2, tmp_path / "two")
+    gang[0].says('"epoch": 1')
+    gang[0].signal(signal.SIGTERM)
+    assert finish(gang) == [exit_codes.INTERRUPTED] * 2
+    [alone] = start_gang(arguments(run_dir), 1, tmp_path / "one")
+    assert alone.exit_code() == exit_codes.DONE
+    assert read_manifest(run_dir / "export").metrics["accuracy"] > 0.9
+
+
+def test_the_launcher_ends_with_the_code_of_its_processes(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "training.launch", "--nproc-per-node=2"]
+    command += [f"--master-port={free_port()}", "-m", "training"]
+    command += arguments(tmp_path / "run", SLOWLY)
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    said = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as launcher:
+        assert launcher.stdout is not None
+        for line in launcher.stdout:
+            said.append(json.loads(line)["event"])
+            if said == ["start"]:
+                psutil.Process(launcher.pid).children()[-1].terminate()
+    assert said[-1] == "interrupted"
+    assert launcher.returncode == exit_codes.INTERRUPTED

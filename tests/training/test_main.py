@@ -1,0 +1,51 @@
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from training import exit_codes, report
+from training.__main__ import main
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--epochs=0"], "--epochs is '0'"),
+        (["--nope"], "unrecognized arguments: --nope"),
+        (["--run-dir=/dev/null/run", "--dataset=synthetic"], "run_dir /dev/null/run cannot be"),
+        (["--dataset=cifar10", "--data-dir=/nowhere"], "/nowhere/cifar-10-batches-bin/data_batch"),
+        (["--device=cuda"], "needs a GPU of its own"),
+    ],
+)
+def test_what_cannot_succeed_ends_with_64_and_one_plain_line(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    log = tmp_path / "termination-log"
+    log.touch()
+    monkeypatch.setattr(report, "TERMINATION_LOG", log)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(sys, "argv", ["training", f"--run-dir={tmp_path}", *arguments])
+    assert main() == exit_codes.BAD_INPUT
+    [line] = capsys.readouterr().out.splitlines()
+    said = json.loads(line)
+    assert (said["event"], said["exit_code"]) == ("error", 64)
+    assert message in said["message"]
+    assert json.loads(log.read_text()) == said
+
+
+def test_the_first_of_several_processes_is_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "termination-log"
+    monkeypatch.setattr(report, "TERMINATION_LOG", log)
+    report.conclude("error", message="there is no such file outside of a pod")
+    assert not log.exists()
+    log.touch()
+    report.conclude("error", message="disk full")
+    report.conclude("error", message="the peer is gone")
+    assert json.loads(log.read_text())["message"] == "disk full"

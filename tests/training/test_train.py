@@ -1,0 +1,162 @@
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from training import checkpoint, exit_codes
+from training.config import ConfigurationError
+from training.data import DataError
+from training.manifest import checked_weights, read_manifest
+from training.train import DivergedError, schedule
+
+Train = Callable[..., int]
+DEV = {"epochs": 15, "batch_size": 64, "learning_rate": 0.01}
+"""As in the dev stack, where two processes have half of these samples each."""
+
+
+def events(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def digest(run_dir: Path) -> str:
+    return read_manifest(run_dir / "export").weights.sha256
+
+
+def test_digits_are_learnt_and_the_export_says_how_well(
+    train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(**DEV) == exit_codes.DONE
+    manifest = read_manifest(tmp_path / "run/export")
+    assert manifest.metrics["accuracy"] >= 0.97
+    assert manifest.input_shape == (1, 8, 8)
+    assert manifest.settings["epochs"] == 15
+    assert checked_weights(tmp_path / "run/export", manifest).is_file()
+    first, *epochs, last = events(capsys)
+    assert first["event"] == "start"
+    assert [event["epoch"] for event in epochs] == list(range(1, 16))
+    assert epochs[-1]["accuracy"] == round(manifest.metrics["accuracy"], 6)
+    assert (last["event"], last["sha256"]) == ("finished", manifest.weights.sha256)
+    assert len(list((tmp_path / "run/checkpoints").iterdir())) == 3
+
+
+@pytest.mark.parametrize("model", ["mnist-net", "simple-cnn"])
+def test_larger_models_learn_digits_as_well(model: str, train: Train, tmp_path: Path) -> None:
+    train(model=model, epochs=2, batch_size=32, learning_rate=0.003)
+    assert read_manifest(tmp_path / "run/export").metrics["accuracy"] > 0.8
+
+
+def test_a_run_interrupted_in_mid_epoch_goes_on_exactly(
+    train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # The MNIST net has dropout: its random numbers must go on as well.
+    settings = {"model": "mnist-net", "epochs": 2, "batch_size": 128}
+    train("whole", **settings)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        timer = threading.Timer(0.4, os.kill, (os.getpid(), signal.SIGTERM))
+        timer.start()
+        code = train("parts", step_delay=0.05, **settings)
+        assert code == exit_codes.INTERRUPTED
+        assert not (tmp_path / "parts/export").exists()
+        assert train("parts", **settings) == exit_codes.DONE
+    finally:
+        timer.cancel()
+        signal.signal(signal.SIGTERM, before)
+    assert digest(tmp_path / "parts") == digest(tmp_path / "whole")
+    said = events(capsys)
+    [resumed] = [event for event in said if event["event"] == "resume"]
+    assert isinstance(resumed["step"], int)
+    assert 0 < resumed["step"] < 24
+    losses = [event["loss"] for event in said if event["event"] == "epoch"]
+    assert losses[2:] == losses[:2]
+
+
+def test_a_run_goes_on_from_the_last_intact_checkpoint(
+    train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train("run", epochs=4)
+    expected = digest(tmp_path / "run")
+    newest = sorted((tmp_path / "run/checkpoints").iterdir())[-1]
+    (newest / "state.pt").write_bytes((newest / "state.pt").read_bytes()[:-100])
+    (tmp_path / "run/export/manifest.json").unlink()
+    capsys.readouterr()
+    assert train("run", epochs=4) == exit_codes.DONE
+    warning, resumed, *epochs, _ = events(capsys)
+    assert str(newest) in str(warning["message"])
+    assert resumed["done_epochs"] == 3
+    assert [event["epoch"] for event in epochs] == [4]
+    assert digest(tmp_path / "run") == expected
+
+
+def test_a_finished_run_says_so_and_does_nothing(
+    train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train()
+    before = (tmp_path / "run/export/manifest.json").stat()
+    first = events(capsys)[-1]
+    assert train() == exit_codes.DONE
+    assert events(capsys) == [first | {"already": True}]
+    assert (tmp_path / "run/export/manifest.json").stat() == before
+
+
+def test_a_finished_run_whose_weights_are_damaged_is_exported_again(
+    train: Train, tmp_path: Path
+) -> None:
+    train()
+    weights = tmp_path / "run/export/model.safetensors"
+    good = weights.read_bytes()
+    weights.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+    assert train() == exit_codes.DONE
+    assert weights.read_bytes() == good
+
+
+def test_a_folder_of_another_run_is_refused(train: Train, tmp_path: Path) -> None:
+    train()
+    with pytest.raises(ConfigurationError, match="finished run with epochs 2 instead of 3"):
+        train(epochs=3)
+    (tmp_path / "run/export/manifest.json").unlink()
+    with pytest.raises(ConfigurationError, match="is of model digits-net on digits, but this run"):
+        train(dataset="synthetic")
+
+
+def test_a_loss_that_is_no_number_ends_the_run_and_is_not_saved(
+    train: Train, tmp_path: Path
+) -> None:
+    train(epochs=1)
+    folder = tmp_path / "run/checkpoints"
+    [path] = folder.iterdir()
+    state = checkpoint.load(path)
+    state["model"]["fc2.bias"][0] = torch.nan
+    checkpoint.save(folder, 10_000, state, keep=1)
+    (tmp_path / "run/export/manifest.json").unlink()
+    with pytest.raises(DivergedError, match="lower learning_rate"):
+        train(epochs=2)
+    assert [path.name for path in folder.iterdir()] == ["step-00010000"]
+
+
+def test_a_run_that_could_not_be_saved_does_not_begin(train: Train, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError, match="cannot be written: Not a directory"):
+        train("file/run")
+
+
+def test_missing_data_ends_a_run_before_it_begins(
+    train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(DataError, match="train-images-idx3-ubyte is missing"):
+        train(model="mnist-net", dataset="mnist", data_dir=str(tmp_path))
+    assert not events(capsys)
+
+
+def test_the_learning_rate_rises_to_its_peak_and_falls_to_nearly_nothing() -> None:
+    rates = [schedule(step / 1000) for step in range(1001)]
+    peak = rates.index(max(rates))
+    assert max(rates) == pytest.approx(1)
+    assert rates[: peak + 1] == sorted(rates[: peak + 1])
+    assert rates[peak:] == sorted(rates[peak:], reverse=True)
+    assert 0 < rates[-1] < 0.01

@@ -1,0 +1,68 @@
+"""Every command of the README, typed as it stands there."""
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.platform import ROOT, Platform
+from tests.readme import Block, blocks
+
+README = blocks(ROOT / "README.md")
+# These are the other tests of this tier, and CI itself (.ci/run).
+ELSEWHERE = {"make up", "make down", "make check", "make test"}
+
+
+@pytest.fixture(scope="module")
+def cluster(simulated: Platform) -> Iterator[Platform]:
+    simulated.make("up")
+    yield simulated
+    simulated.make("down")
+
+
+def _type(platform: Platform, script: str, folder: Path | None = None) -> str:
+    # `dev` is the stack of real nodes; here it is the simulated ones' turn.
+    script = script.replace("--stack dev", "--stack simulated").replace("/dev.json", "/simulated.json")
+    done = subprocess.run(
+        ["bash", "-ec", script],
+        cwd=folder or platform.checkout,
+        env={**platform.environment, "NODES": "simulated"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, f"{script}\n{done.stdout}{done.stderr}"
+    return done.stdout + done.stderr
+
+
+HERE = [b for b in README if not b.own_cluster and not set(b.commands) <= ELSEWHERE]
+
+
+@pytest.mark.parametrize("block", HERE, ids=lambda block: block.commands[-1][:40])
+def test_the_commands_for_the_embedded_cluster_work(cluster: Platform, block: Block) -> None:
+    assert _type(cluster, block.script)
+
+
+def test_the_commands_of_the_first_screen_and_of_ci_are_what_the_other_tests_run() -> None:
+    there = {c for b in README if b not in HERE and not b.own_cluster for c in b.commands}
+    assert there == ELSEWHERE
+    ci = (ROOT / ".ci" / "run").read_text().splitlines()
+    assert {"make check", "make test"} <= set(ci)
+
+
+def test_the_commands_for_a_cluster_of_ones_own_work(cluster: Platform, tmp_path: Path) -> None:
+    install, update = (block for block in README if block.own_cluster)
+    pip = [command for command in install.commands if ".venv" in command]
+    shutil.copy(ROOT / "requirements.txt", tmp_path)
+    _type(cluster, "\n".join(pip), tmp_path)
+    assert not list((tmp_path / ".venv").rglob("torch"))
+    shutil.copy(cluster.checkout / "Pulumi.simulated.yaml", cluster.checkout / "Pulumi.prod.yaml")
+    # The embedded cluster's Pulumi backend takes the place of `pulumi login`.
+    first = [command for command in install.commands if command.startswith("pulumi stack")]
+    preview, change = update.commands
+    environment = 'eval "$(make --no-print-directory env)"'
+    said = _type(cluster, "\n".join([environment, *first, preview]))
+    assert "to create" in said
+    assert change.replace(" up ", " preview ") == preview
+    _type(cluster, f"{environment}\npulumi stack rm prod --yes")

@@ -1,0 +1,30 @@
+"""The shell commands of a Markdown page, block by block."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+BLOCK = re.compile(r"(?P<mark><!-- own-cluster -->\s*)?^ *```sh\n(?P<body>.*?)^ *```", re.M | re.S)
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block of commands; `own_cluster` ones are for a cluster of the reader's own."""
+
+    commands: tuple[str, ...]
+    own_cluster: bool
+
+    @property
+    def script(self) -> str:
+        return "\n".join(self.commands)
+
+
+def blocks(page: Path) -> list[Block]:
+    """All blocks marked `sh`, in order."""
+    return [
+        Block(
+            tuple(line.strip() for line in found["body"].splitlines() if line.strip()),
+            found["mark"] is not None,
+        )
+        for found in BLOCK.finditer(page.read_text())
+    ]

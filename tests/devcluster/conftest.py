@@ -1,0 +1,50 @@
+"""A machine of the test's own: its folders, and programs that stand in for others on PATH."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from devcluster.paths import Layout
+from devcluster.spec import Kind
+from tests.devcluster.programs import Install
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Cache and state below a folder that only this test knows."""
+    folder = tmp_path / "platform"
+    monkeypatch.setenv("GPU_PLATFORM_CACHE", str(folder))
+    monkeypatch.delenv("GPU_PLATFORM_STATE", raising=False)
+    return folder
+
+
+@pytest.fixture
+def layout(home: Path) -> Layout:
+    found = Layout.of(Kind.REAL)
+    found.logs.mkdir(parents=True)
+    return found
+
+
+@pytest.fixture
+def simulated(home: Path) -> Layout:
+    found = Layout.of(Kind.SIMULATED)
+    found.logs.mkdir(parents=True)
+    return found
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Puts a shell script first on PATH, under the name of the program that it stands in for."""
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+    def put(name: str, script: str) -> Path:
+        file = folder / name
+        file.write_text(f"#!/bin/sh\n{script}\n")
+        file.chmod(file.stat().st_mode | stat.S_IXUSR)
+        return file
+
+    return put

@@ -1,0 +1,75 @@
+"""The images that are in the registry before anything is deployed."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from devcluster.errors import DevclusterError
+from devcluster.images.catalog import BASE, TOOL_IMAGES, BaseImage, ToolImage
+from devcluster.node_services import PAUSE_IMAGE
+from devcluster.paths import CHECKOUT, Layout
+from devcluster.toolchain import pins
+from tests.devcluster.programs import Install
+
+PAUSE = ToolImage("pause:3.10", "pause", "/pause")
+
+
+@pytest.fixture
+def binaries(tmp_path: Path, install: Install) -> Path:
+    if shutil.which("pigz") is None:
+        install("pigz", 'for file; do :; done; exec gzip -n -c "$file"')
+    folder = tmp_path / "binaries"
+    folder.mkdir()
+    (folder / "pause").write_text("waits")
+    return folder
+
+
+def test_every_tool_of_an_image_is_one_of_the_toolchains():
+    programs = {program.name for _, program in pins.load().group("real")}
+    assert {image.tool for image in TOOL_IMAGES} <= programs
+
+
+def test_containerd_finds_its_pause_image_in_the_catalog():
+    assert PAUSE_IMAGE.removeprefix("127.0.0.1:5000/") in {i.reference for i in TOOL_IMAGES}
+
+
+def test_the_dev_stack_builds_upon_the_base_image_of_the_catalog():
+    assert f"127.0.0.1:5000/{BASE}" in (CHECKOUT / "Pulumi.dev.yaml").read_text()
+
+
+def test_an_image_is_made_once_for_the_same_program(tmp_path: Path, binaries: Path):
+    images = tmp_path / "images"
+    first = PAUSE.layout(images, binaries)
+    stamp = (first.folder / "index.json").stat().st_mtime_ns
+    again = PAUSE.layout(images, binaries)
+    assert again.folder == first.folder
+    assert (again.folder / "index.json").stat().st_mtime_ns == stamp
+    assert [path.name for path in images.iterdir()] == [first.folder.name]
+
+
+def test_another_program_gets_another_image(tmp_path: Path, binaries: Path):
+    first = PAUSE.layout(tmp_path, binaries)
+    (binaries / "pause").write_text("waits otherwise")
+    second = PAUSE.layout(tmp_path, binaries)
+    assert second.folder != first.folder
+    assert second.digest != first.digest
+
+
+def test_what_goes_wrong_in_the_background_is_raised_where_it_is_waited_for(
+    layout: Layout, install: Install
+):
+    install("mmdebstrap", "exit 1")
+    image = BaseImage(layout, install("uv", "exit 2"))
+    image.start()
+    with pytest.raises(DevclusterError, match="base image could not be made"):
+        image.wait(30)
+
+
+def test_a_base_image_that_is_there_is_not_made_again(layout: Layout, binaries: Path):
+    uv = binaries / "uv"  # would fail, as it does not exist
+    made = BaseImage(layout, uv).layout
+    shutil.copytree(PAUSE.layout(layout.images, binaries).folder, made.folder)
+    image = BaseImage(layout, uv)
+    image.start()
+    assert image.wait(0)

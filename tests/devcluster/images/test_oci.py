@@ -1,0 +1,192 @@
+"""Images on disk, and their way into a registry that answers as a real one does."""
+
+import gzip
+import hashlib
+import json
+import os
+import shutil
+import tarfile
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from devcluster.errors import DevclusterError
+from devcluster.images.oci import MANIFEST_TYPE, ImageConfig, Layout, file_layer
+from tests.devcluster.programs import Install
+
+CONFIG = ImageConfig(entrypoint=["/pause"], environment={"LANG": "C.UTF-8"}, user="10001")
+
+
+class Registry(BaseHTTPRequestHandler):
+    """Answers HEAD for the manifests that it has, as the distribution specification says."""
+
+    def do_HEAD(self) -> None:
+        held = self.server.images.get(self.path)  # type: ignore[attr-defined]
+        self.send_response(200 if held else 404)
+        if held and self.headers["Accept"] == MANIFEST_TYPE:
+            self.send_header("Docker-Content-Digest", held)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadingHTTPServer]:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # is not to be asked
+    with ThreadingHTTPServer(("127.0.0.1", 0), Registry) as server:
+        server.images = {}  # type: ignore[attr-defined]
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def compressor(install: Install) -> None:
+    if shutil.which("pigz") is None:
+        install("pigz", 'for file; do :; done; exec gzip -n -c "$file"')
+
+
+def address(server: ThreadingHTTPServer) -> str:
+    return f"127.0.0.1:{server.server_address[1]}"
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    file = tmp_path / "program"
+    file.write_bytes(b"\x7fELF and so on")
+    return file
+
+
+def image(folder: Path, program: Path) -> Layout:
+    folder.mkdir(parents=True)
+    tar = folder / "layer.tar"
+    file_layer({"/usr/bin/pause": program}, tar)
+    layout = Layout(folder / "image")
+    layout.write([tar], CONFIG)
+    return layout
+
+
+def blob(layout: Layout, digest: str) -> bytes:
+    content = (layout.folder / "blobs" / "sha256" / digest.removeprefix("sha256:")).read_bytes()
+    assert "sha256:" + hashlib.sha256(content).hexdigest() == digest
+    return content
+
+
+def test_the_same_bytes_have_the_same_digest(tmp_path: Path, program: Path):
+    first = image(tmp_path / "a", program)
+    copy = tmp_path / "later"
+    copy.write_bytes(program.read_bytes())
+    copy.chmod(0o700)
+    os.utime(copy, (0, 0))
+    second = image(tmp_path / "b", copy)
+    assert first.digest is not None
+    assert first.digest == second.digest
+
+
+def test_other_bytes_have_another_digest(tmp_path: Path, program: Path):
+    first = image(tmp_path / "a", program)
+    program.write_bytes(b"changed")
+    assert image(tmp_path / "b", program).digest != first.digest
+
+
+def test_an_image_describes_itself(tmp_path: Path, program: Path):
+    layout = image(tmp_path / "a", program)
+    assert layout.digest is not None
+    manifest = json.loads(blob(layout, layout.digest))
+    config = json.loads(blob(layout, manifest["config"]["digest"]))
+    (layer,) = manifest["layers"]
+    packed = blob(layout, layer["digest"])
+    assert len(packed) == layer["size"]
+    assert config["rootfs"]["diff_ids"] == [
+        "sha256:" + hashlib.sha256(gzip.decompress(packed)).hexdigest()
+    ]
+    assert config["config"] == {
+        "Entrypoint": ["/pause"],
+        "Env": ["LANG=C.UTF-8"],
+        "User": "10001",
+    }
+    assert json.loads((layout.folder / "oci-layout").read_text())["imageLayoutVersion"] == "1.0.0"
+
+
+def test_an_image_of_one_program_holds_it_executable_for_everybody(tmp_path: Path, program: Path):
+    tar = tmp_path / "layer.tar"
+    file_layer({"/usr/bin/pause": program}, tar)
+    with tarfile.open(tar) as archive:
+        (entry,) = archive.getmembers()
+        content = archive.extractfile(entry)
+        assert content is not None
+        assert content.read() == program.read_bytes()
+    assert (entry.name, entry.mode, entry.uid, entry.mtime) == ("usr/bin/pause", 0o755, 0, 0)
+
+
+def test_a_program_behind_a_link_is_packed_itself(tmp_path: Path, program: Path):
+    (tmp_path / "link").symlink_to(program)
+    file_layer({"/pause": tmp_path / "link"}, tmp_path / "layer.tar")
+    with tarfile.open(tmp_path / "layer.tar") as archive:
+        assert archive.getmember("pause").isreg()
+
+
+def test_an_image_is_complete_or_absent(tmp_path: Path, program: Path, install: Install):
+    install("pigz", "printf half; exit 1")
+    with pytest.raises(Exception, match="pigz"):
+        image(tmp_path / "a", program)
+    layout = Layout(tmp_path / "a" / "image")
+    assert layout.digest is None
+    assert not layout.folder.exists()
+
+
+def test_what_an_interrupted_attempt_has_left_does_no_harm(tmp_path: Path, program: Path):
+    stale = tmp_path / "a" / "image.part"
+    stale.mkdir(parents=True)
+    (stale / "junk").touch()
+    tar = tmp_path / "layer.tar"
+    file_layer({"/pause": program}, tar)
+    layout = Layout(tmp_path / "a" / "image")
+    layout.write([tar], CONFIG)
+    assert layout.digest is not None
+    assert not stale.exists()
+    assert not (layout.folder / "junk").exists()
+
+
+def test_an_image_that_the_registry_has_is_not_pushed(
+    tmp_path: Path, program: Path, registry: ThreadingHTTPServer, install: Install
+):
+    install("skopeo", "exit 1")
+    layout = image(tmp_path / "a", program)
+    registry.images["/v2/tools/pause/manifests/3.10"] = layout.digest  # type: ignore[attr-defined]
+    assert layout.push(address(registry), "tools/pause:3.10", tmp_path / "log") is False
+
+
+@pytest.mark.parametrize("held", [None, "sha256:" + "0" * 64])
+def test_an_image_that_the_registry_lacks_is_pushed(
+    tmp_path: Path,
+    program: Path,
+    registry: ThreadingHTTPServer,
+    install: Install,
+    held: str | None,
+):
+    install("skopeo", f'echo "$*" > {tmp_path}/asked')
+    layout = image(tmp_path / "a", program)
+    registry.images["/v2/pause/manifests/3.10"] = held  # type: ignore[attr-defined]
+    assert layout.push(address(registry), "pause:3.10", tmp_path / "log") is True
+    asked = (tmp_path / "asked").read_text()
+    assert asked.endswith(f"oci:{layout.folder} docker://{address(registry)}/pause:3.10\n")
+
+
+def test_a_push_that_fails_names_the_log(
+    tmp_path: Path, program: Path, registry: ThreadingHTTPServer, install: Install
+):
+    install("skopeo", "echo no room >&2; exit 1")
+    log = tmp_path / "push.log"
+    with pytest.raises(DevclusterError, match=rf"pause:3.10 could not be pushed; see {log}"):
+        image(tmp_path / "a", program).push(address(registry), "pause:3.10", log)
+    assert log.read_text() == "no room\n"
+
+
+def test_a_registry_that_does_not_answer_is_named(tmp_path: Path, program: Path):
+    with pytest.raises(DevclusterError, match=r"the registry 127.0.0.1:9 does not answer"):
+        image(tmp_path / "a", program).push("127.0.0.1:9", "pause:3.10", tmp_path / "log")

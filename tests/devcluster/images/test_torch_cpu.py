@@ -1,0 +1,89 @@
+"""The cut of PyTorch: its stubs, compiled; and a small tree of packages, cut."""
+
+import ctypes
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from devcluster.images import torch_cpu
+from devcluster.images.torch_cpu import stub_source
+
+needs_gcc = pytest.mark.skipif(
+    not all(map(shutil.which, ("gcc", "strip", "readelf", "nm"))), reason="no C compiler here"
+)
+
+
+def compile_library(source: str, out: Path, *flags: str) -> None:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    command = ["gcc", "-shared", "-fPIC", "-w", "-fno-builtin", *flags, "-o", str(out)]
+    subprocess.run([*command, "-x", "c", "-"], input=source, text=True, check=True)
+
+
+@needs_gcc
+def test_a_stub_says_what_was_called_and_aborts(tmp_path: Path):
+    library = tmp_path / "libstub.so"
+    compile_library(stub_source(["cublasCreate_v2", "ncclAllReduce"]), library)
+    call = f"import ctypes; ctypes.CDLL({str(library)!r}).ncclAllReduce()"
+    done = subprocess.run([sys.executable, "-c", call], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGABRT
+    assert "without a GPU, and ncclAllReduce was called" in done.stderr
+
+
+@needs_gcc
+def test_a_stub_of_data_is_data(tmp_path: Path):
+    library = tmp_path / "libstub.so"
+    compile_library(stub_source(sorted(torch_cpu.DATA)), library)
+    (name,) = torch_cpu.DATA
+    data = (ctypes.c_char * 4096).in_dll(ctypes.CDLL(str(library)), name)
+    assert bytes(data) == b"\0" * 4096
+
+
+@needs_gcc
+def test_a_cut_package_loads_without_the_libraries_that_it_lacks(tmp_path: Path):
+    packages, apart = tmp_path / "packages", tmp_path / "apart"
+    libraries = packages / "torch" / "lib"
+    named = "-Wl,-soname,libcublas.so.13"
+    compile_library("void cublasGemm(void) {}", apart / "libcublas.so", named)
+    (packages / "torch" / "include").mkdir(parents=True)
+    (packages / "torch" / "_tests" / "tests").mkdir(parents=True)
+    (packages / "bin").mkdir()
+    using = "void cublasGemm(void); int use(int n) { if (n) cublasGemm(); return 7; }"
+    for name in torch_cpu.STRIPPED:
+        links = ("-Wl,--no-as-needed", f"-L{apart}", "-lcublas")
+        compile_library(using, libraries / name, *links)
+    torch_cpu.cut(packages)
+    assert not (packages / "torch" / "include").exists()
+    assert not (packages / "torch" / "_tests" / "tests").exists()
+    assert not (packages / "bin").exists()
+    assert sorted(path.name for path in libraries.iterdir()) == sorted(
+        [*torch_cpu.STRIPPED, "libcublas.so.13"]
+    )
+    load = "import ctypes, sys; print(ctypes.CDLL(sys.argv[1]).use(0))"
+    done = subprocess.run(
+        [sys.executable, "-c", load, str(libraries / "libtorch_cpu.so")],
+        env={"LD_LIBRARY_PATH": str(libraries)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.stdout, done.stderr) == ("7\n", "")
+
+
+@needs_gcc
+def test_gpu_code_becomes_a_hole(tmp_path: Path):
+    library = tmp_path / "libgpu.so"
+    source = '__attribute__((section(".nv_fatbin"))) const char code[1 << 20] = {1, 2, 3};'
+    compile_library(source, library)
+    before = library.stat()
+    torch_cpu._punch(library)
+    after = library.stat()
+    assert after.st_size == before.st_size
+    assert b"\1\2\3" not in library.read_bytes()
+    assert ctypes.CDLL(str(library)) is not None
+
+
+def test_stubs_of_nothing_are_no_error():
+    assert "void" not in stub_source([])

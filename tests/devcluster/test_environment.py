@@ -1,0 +1,74 @@
+"""The variables for pulumi, kubectl and docker, and how a shell takes them over."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from devcluster import environment
+from devcluster.paths import Layout
+from devcluster.spec import Kind
+from devcluster.toolchain import Toolchain
+
+OWN = {
+    "KUBECONFIG": "/users/kubeconfig",
+    "PULUMI_HOME": "/users/pulumi",
+    "PULUMI_BACKEND_URL": "https://users.example",
+    "PULUMI_CONFIG_PASSPHRASE": "users secret",
+    "DOCKER_HOST": "unix:///users/docker.sock",
+}
+
+
+@pytest.fixture
+def toolchain(tmp_path: Path) -> Toolchain:
+    tools = tmp_path / "tools"
+    return Toolchain(
+        bin=tools / "bin",
+        pulumi_home=tools / "pulumi",
+        charts=tools / "charts",
+        volcano_crds=tools / "crds",
+        installed=(),
+    )
+
+
+def test_nothing_of_the_users_own_is_used(
+    layout: Layout, toolchain: Toolchain, monkeypatch: pytest.MonkeyPatch
+):
+    for name, value in OWN.items():
+        monkeypatch.setenv(name, value)
+    found = environment.variables(layout, toolchain, Kind.REAL)
+    assert not any(found[name] == value for name, value in OWN.items())
+    assert found["KUBECONFIG"] == str(layout.kubeconfig)
+    assert found["DOCKER_HOST"] == f"unix://{layout.docker_socket}"
+
+
+def test_tools_of_the_toolchain_come_before_those_of_the_user(
+    layout: Layout, toolchain: Toolchain, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("PATH", "/users/bin:/usr/bin")
+    path = environment.variables(layout, toolchain, Kind.SIMULATED)["PATH"].split(":")
+    assert path[0] == str(toolchain.bin)
+    assert path[-2:] == ["/users/bin", "/usr/bin"]
+
+
+def test_simulated_nodes_bring_no_docker(simulated: Layout, toolchain: Toolchain):
+    found = environment.variables(simulated, toolchain, Kind.SIMULATED)
+    assert not any(name.startswith("DOCKER") for name in found)
+    assert str(simulated.state / "bin") not in found["PATH"].split(":")
+
+
+def test_pulumis_state_has_a_folder_before_pulumi_asks_for_it(layout: Layout, toolchain: Toolchain):
+    url = environment.variables(layout, toolchain, Kind.REAL)["PULUMI_BACKEND_URL"]
+    assert Path(url.removeprefix("file://")).is_dir()
+
+
+def test_asking_again_gives_the_same(layout: Layout, toolchain: Toolchain):
+    first = environment.variables(layout, toolchain, Kind.REAL)
+    assert environment.variables(layout, toolchain, Kind.REAL) == first
+
+
+def test_a_shell_reads_back_exactly_what_was_exported():
+    hard = {"PATH": "/a b:/c'd", "X": '$HOME "and" `more`\nsecond line', "EMPTY": ""}
+    script = environment.exports(hard) + '\nprintf "%s|" "$PATH" "$X" "$EMPTY"'
+    done = subprocess.run(["/bin/sh", "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "|".join([*hard.values(), ""])

@@ -1,0 +1,187 @@
+"""What a machine is told about itself before anything starts."""
+
+import json
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from devcluster import host, mounts
+from devcluster.errors import DevclusterError
+from devcluster.paths import Layout
+from devcluster.spec import Kind, cluster_spec
+from tests.devcluster.programs import Install
+
+REAL = cluster_spec(Kind.REAL)
+SIMULATED = cluster_spec(Kind.SIMULATED)
+
+
+@pytest.fixture
+def able(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux on x86_64, as root, where nothing is missing."""
+    machine = SimpleNamespace(sysname="Linux", machine="x86_64")
+    monkeypatch.setattr(os, "uname", lambda: machine)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(host, "PROGRAMS", {"sh": "dash"})
+    monkeypatch.setattr(host, "FILES", {"/": "base-files"})
+
+
+@pytest.fixture
+def roomy(monkeypatch: pytest.MonkeyPatch, install: Install) -> None:
+    """A disk with room, and no route to anywhere."""
+    monkeypatch.setattr(host, "GIB", 1)
+    install("ip", "echo '[]'")
+
+
+@pytest.mark.usefixtures("able")
+def test_real_nodes_are_chosen_where_they_are_possible():
+    assert host.choose_kind("auto").kind is Kind.REAL
+    assert host.choose_kind("real").reason == "asked for by NODES=real"
+
+
+@pytest.mark.usefixtures("able")
+def test_simulated_nodes_can_be_asked_for_anywhere():
+    verdict = host.choose_kind("simulated")
+    assert (verdict.kind, verdict.reason) == (Kind.SIMULATED, "asked for by NODES=simulated")
+
+
+@pytest.mark.usefixtures("able")
+def test_without_root_the_choice_is_simulated_nodes_and_says_why(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    verdict = host.choose_kind("auto")
+    assert verdict.kind is Kind.SIMULATED
+    assert verdict.reason == "real nodes are not possible here: they need root"
+
+
+@pytest.mark.usefixtures("able")
+def test_real_nodes_that_are_not_possible_are_refused_with_a_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    machine = SimpleNamespace(sysname="Darwin", machine="arm64")
+    monkeypatch.setattr(os, "uname", lambda: machine)
+    with pytest.raises(DevclusterError, match=r"this is Darwin arm64.*Write NODES=simulated"):
+        host.choose_kind("real")
+
+
+@pytest.mark.usefixtures("able")
+def test_a_word_that_is_no_kind_is_refused():
+    with pytest.raises(DevclusterError, match="NODES is 'fake': write NODES=real"):
+        host.choose_kind("fake")
+
+
+@pytest.mark.usefixtures("able")
+def test_packages_that_can_be_installed_are_no_obstacle(
+    monkeypatch: pytest.MonkeyPatch, install: Install
+):
+    install("apt-get", "exit 0")
+    monkeypatch.setitem(host.PROGRAMS, "no-such-program", "no-such-package")
+    assert host.missing_packages() == ["no-such-package"]
+    assert host.choose_kind("auto").kind is Kind.REAL
+
+
+@pytest.mark.usefixtures("able")
+def test_packages_that_can_not_be_installed_are_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setitem(host.PROGRAMS, "no-such-program", "second")
+    monkeypatch.setitem(host.FILES, "/no/such/file", "first")
+    verdict = host.choose_kind("auto")
+    assert verdict.kind is Kind.SIMULATED
+    assert verdict.reason.endswith("there is no apt-get: first, second")
+
+
+def test_system_programs_are_found_without_being_on_the_users_path(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(host, "PROGRAMS", {"sh": "dash"})
+    monkeypatch.setattr(host, "FILES", {})
+    assert host.missing_packages() == []
+
+
+def test_services_do_not_start_while_their_packages_are_installed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, install: Install
+):
+    policy, log = tmp_path / "policy-rc.d", tmp_path / "logs" / "packages.log"
+    monkeypatch.setattr(host, "POLICY", policy)
+    install("apt-get", f'echo "$DEBIAN_FRONTEND: $*"; {policy}; echo "may start: $?"')
+    host.install_packages(["skopeo", "pigz"], log)
+    assert log.read_text().splitlines() == [
+        "noninteractive: update",
+        "may start: 101",
+        "noninteractive: install --yes --no-install-recommends skopeo pigz",
+        "may start: 101",
+    ]
+    assert not policy.exists()
+
+
+def test_a_policy_of_the_machines_own_is_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, install: Install
+):
+    policy = tmp_path / "policy-rc.d"
+    policy.write_text("the owner's")
+    monkeypatch.setattr(host, "POLICY", policy)
+    install("apt-get", "exit 0")
+    host.install_packages(["pigz"], tmp_path / "log")
+    assert policy.read_text() == "the owner's"
+
+
+def test_packages_that_fail_to_install_give_the_command_to_try(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, install: Install
+):
+    policy = tmp_path / "policy-rc.d"
+    monkeypatch.setattr(host, "POLICY", policy)
+    install("apt-get", "echo no such package; exit 100")
+    with pytest.raises(DevclusterError, match=r"try: apt-get install .* pigz$"):
+        host.install_packages(["pigz"], tmp_path / "log")
+    assert "no such package" in (tmp_path / "log").read_text()
+    assert not policy.exists()
+
+
+@pytest.mark.usefixtures("roomy")
+def test_a_machine_with_room_is_accepted(layout: Layout):
+    host.check(REAL, layout)
+
+
+def test_a_full_disk_is_refused_with_what_is_needed(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(host, "GIB", 1 << 60)
+    with pytest.raises(DevclusterError, match=r"about 4 GiB are needed.*GPU_PLATFORM_CACHE"):
+        host.check(SIMULATED, layout)
+
+
+@pytest.mark.usefixtures("roomy")
+def test_a_socket_path_that_is_too_long_is_refused(tmp_path: Path):
+    layout = Layout(tmp_path, tmp_path / ("long" * 30))
+    with pytest.raises(DevclusterError, match=r"\(107 bytes\).*GPU_PLATFORM_STATE"):
+        host.check(REAL, layout)
+    host.check(SIMULATED, layout)  # has no such socket
+
+
+@pytest.mark.usefixtures("roomy")
+def test_the_longest_socket_path_is_accepted(tmp_path: Path):
+    room = host.SOCKET_LIMIT - len(str(tmp_path / "s" / "docker.sock"))
+    layout = Layout(tmp_path, tmp_path / ("s" * (room + 1)))
+    assert len(str(layout.docker_socket)) == host.SOCKET_LIMIT
+    host.check(REAL, layout)
+
+
+@pytest.mark.parametrize("name", [*mounts.OVERLAID, "run", "dev"])
+@pytest.mark.usefixtures("roomy")
+def test_files_below_a_folder_that_the_nodes_have_of_their_own_are_refused(
+    tmp_path: Path, name: str
+):
+    layout = Layout(tmp_path, Path("/", name, "platform"))
+    with pytest.raises(DevclusterError, match=f"can not lie below /{name},"):
+        host.check(REAL, layout)
+
+
+@pytest.mark.usefixtures("roomy")
+def test_a_network_that_is_in_use_is_refused(layout: Layout, install: Install):
+    routes = json.dumps([{"dst": "10.250.7.0/24", "dev": "wg0"}])
+    install("ip", f"echo '{routes}'")
+    with pytest.raises(DevclusterError, match=r"in use here \(10.250.7.0/24 dev wg0\)"):
+        host.check(REAL, layout)

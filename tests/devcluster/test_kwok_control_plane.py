@@ -1,0 +1,206 @@
+"""The control plane's configuration, and its start with a kwokctl that notes what it is asked."""
+
+import base64
+import json
+import stat
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devcluster.kwok_control_plane import ControlPlane, kwokctl_configuration
+from devcluster.paths import Layout
+from devcluster.spec import ClusterSpec, Kind, cluster_spec
+
+REAL = cluster_spec(Kind.REAL)
+SIMULATED = cluster_spec(Kind.SIMULATED)
+
+KWOKCTL = """#!/bin/sh
+echo "$*" >> "$HOME/../calls"
+echo "$HOME $KUBECONFIG" >> "$HOME/../environment"
+[ -e "$HOME/../broken" ] && { echo "etcd: no space left"; exit 1; }
+mkdir -p "$HOME/.kwok/clusters/cluster/pki" "$HOME/.kwok/clusters/cluster/bin"
+"""
+
+
+TOOLS = Path("/tools")
+
+
+def configuration(spec: ClusterSpec, layout: Layout, binaries: Path = TOOLS) -> dict[str, Any]:
+    document = kwokctl_configuration(spec, layout, binaries, 6443)
+    return json.loads(json.dumps(document))  # it is written as JSON
+
+
+def flags(document: dict[str, Any], component: str) -> dict[str, str]:
+    (patch,) = [part for part in document["componentsPatches"] if part["name"] == component]
+    return {flag["key"]: flag["value"] for flag in patch["extraArgs"]}
+
+
+@pytest.fixture
+def binaries(tmp_path: Path) -> Path:
+    folder = tmp_path / "tools"
+    folder.mkdir()
+    (folder / "kwokctl").write_text(KWOKCTL)
+    (folder / "kwokctl").chmod(0o755)
+    return folder
+
+
+@pytest.fixture
+def plane(layout: Layout, binaries: Path) -> ControlPlane:
+    return ControlPlane(REAL, layout, binaries, 6443)
+
+
+def calls(layout: Layout) -> list[str]:
+    return (layout.state / "calls").read_text().splitlines()
+
+
+def cluster(layout: Layout, *names: str) -> list[Path]:
+    """Files below the folder that kwokctl keeps of its cluster."""
+    files = [layout.pki.parent / name for name in names]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    return files
+
+
+def test_the_api_server_of_real_nodes_is_seen_from_outside(layout: Layout):
+    document = configuration(REAL, layout)
+    assert document["options"]["bindAddress"] == "0.0.0.0"  # noqa: S104
+    assert document["options"]["kubeApiserverCertSANs"] == ["10.250.76.2", "10.250.128.1"]
+    api_server = flags(document, "kube-apiserver")
+    assert api_server["advertise-address"] == "10.250.76.2"
+    assert api_server["kubelet-client-key"] == str(layout.pki / "admin.key")
+
+
+def test_the_control_plane_of_simulated_nodes_listens_on_loopback_alone(simulated: Layout):
+    document = configuration(SIMULATED, simulated)
+    assert document["options"]["bindAddress"] == "127.0.0.1"
+    assert "advertise-address" not in flags(document, "kube-apiserver")
+
+
+def test_kwok_leaves_real_nodes_alone(layout: Layout):
+    kwok = flags(configuration(REAL, layout), "kwok-controller")
+    assert kwok["manage-all-nodes"] == "false"
+    assert kwok["manage-nodes-with-annotation-selector"] == "kwok.x-k8s.io/node=fake"
+
+
+@pytest.mark.parametrize("spec", [REAL, SIMULATED], ids=["real", "simulated"])
+def test_the_api_server_and_the_controllers_agree_on_the_service_range(
+    spec: ClusterSpec, layout: Layout
+):
+    document = configuration(spec, layout)
+    ranges = {
+        flags(document, name)["service-cluster-ip-range"]
+        for name in ("kube-apiserver", "kube-controller-manager")
+    }
+    assert ranges == {spec.network.services}
+
+
+def test_flags_that_kwokctl_sets_itself_are_overridden(layout: Layout):
+    overridden = {
+        flag["key"]
+        for patch in configuration(REAL, layout)["componentsPatches"]
+        for flag in patch["extraArgs"]
+        if flag.get("override")
+    }
+    assert overridden == {"node-monitor-grace-period", "manage-all-nodes"}
+
+
+def test_every_program_comes_from_the_toolchain(layout: Layout):
+    options = configuration(REAL, layout)["options"]
+    programs = {value for key, value in options.items() if key.endswith("Binary")}
+    assert {str(Path(program).parent) for program in programs} == {"/tools"}
+    assert len(programs) == 5
+
+
+def test_the_first_start_creates_the_cluster(plane: ControlPlane, layout: Layout):
+    plane.start()
+    (call,) = calls(layout)
+    assert "create cluster --wait 90s" in call
+    assert f"--kubeconfig {plane.inner_kubeconfig}" in call
+    settings = json.loads((layout.control_plane / "kwokctl.json").read_text())
+    assert settings == configuration(REAL, layout, plane.binaries)
+
+
+def test_kwokctl_writes_below_the_clusters_own_home(plane: ControlPlane, layout: Layout):
+    plane.start()
+    home, kubeconfig = (layout.state / "environment").read_text().split()
+    assert Path(home) == layout.control_plane
+    assert Path(kubeconfig).parent == layout.control_plane
+
+
+def test_a_later_start_goes_on_with_what_is_there(plane: ControlPlane, layout: Layout):
+    plane.start()
+    (kept,) = cluster(layout, "etcd-data")
+    kept.touch()
+    plane.start()
+    assert calls(layout)[1].endswith("start cluster --wait 90s")
+    assert kept.exists()
+
+
+def test_process_ids_of_an_earlier_start_are_forgotten(plane: ControlPlane, layout: Layout):
+    plane.start()
+    etcd, api_server = cluster(layout, "pids/etcd.pid", "pids/kube-apiserver.pid")
+    etcd.write_text("17\n")
+    api_server.write_text("")
+    assert plane.component_pids() == {17: "etcd"}
+    plane.start()
+    assert plane.component_pids() == {}
+    assert not etcd.exists()
+
+
+def test_a_later_start_uses_the_toolchain_of_now(
+    plane: ControlPlane, layout: Layout, binaries: Path
+):
+    plane.start()
+    etcd, controller = cluster(layout, "bin/etcd", "bin/kwok-controller")
+    etcd.symlink_to("/old/tools/etcd")
+    controller.symlink_to("/old/tools/kwok")
+    plane.start()
+    assert etcd.readlink() == binaries / "etcd"
+    assert controller.readlink() == binaries / "kwok"
+
+
+def test_a_start_that_was_cut_off_begins_anew(plane: ControlPlane, layout: Layout):
+    (layout.state / "broken").touch()
+    with pytest.raises(subprocess.CalledProcessError):
+        plane.start()
+    assert "no space left" in (layout.logs / "kwokctl.log").read_text()
+    (half,) = cluster(layout, "pki/ca.crt")
+    half.touch()
+    (layout.state / "broken").unlink()
+    plane.start()
+    assert not half.exists()
+    assert [" create cluster " in call for call in calls(layout)] == [True, True]
+
+
+@pytest.fixture
+def certificates(layout: Layout) -> Layout:
+    for file in cluster(layout, "pki/ca.crt", "pki/admin.crt", "pki/admin.key"):
+        file.write_text(f"the {file.name}")
+    return layout
+
+
+@pytest.mark.parametrize("spec", [REAL, SIMULATED], ids=["real", "simulated"])
+def test_a_kubeconfig_names_the_clusters_own_context(
+    spec: ClusterSpec, certificates: Layout, binaries: Path
+):
+    plane = ControlPlane(spec, certificates, binaries, 6443)
+    plane.write_kubeconfig(certificates.kubeconfig, "https://10.250.76.2:6443")
+    config = json.loads(certificates.kubeconfig.read_text())
+    assert config["current-context"] == spec.context
+    (context,) = config["contexts"]
+    (user,) = config["users"]
+    (found,) = config["clusters"]
+    assert context["context"] == {"cluster": found["name"], "user": user["name"]}
+    assert found["cluster"]["server"] == "https://10.250.76.2:6443"
+    key = base64.b64decode(user["user"]["client-key-data"])
+    assert key == b"the admin.key"
+
+
+def test_a_kubeconfig_is_the_owners_alone(certificates: Layout, plane: ControlPlane):
+    left_over = certificates.kubeconfig.with_suffix(".part")
+    left_over.touch(mode=0o644)
+    plane.write_kubeconfig(certificates.kubeconfig, "https://10.250.76.2:6443")
+    assert stat.S_IMODE(certificates.kubeconfig.stat().st_mode) == 0o600
+    assert not left_over.exists()

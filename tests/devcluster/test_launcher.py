@@ -1,0 +1,106 @@
+"""The record of a cluster's process, recognised later or not; and what is done with it."""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from devcluster import launcher
+from devcluster.launcher import Record
+from devcluster.paths import Layout
+
+
+@pytest.fixture
+def process() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "60"]) as started:
+        yield started
+        started.kill()
+
+
+def record_of(pid: int) -> Record:
+    return Record(pid, psutil.Process(pid).create_time(), "real", [], "/checkout")
+
+
+def note(layout: Layout, record: Record) -> None:
+    layout.record.write_text(json.dumps(asdict(record)))
+
+
+def test_a_cluster_that_was_never_started_does_not_run(home: Path):
+    layout = Layout.of("real")
+    assert launcher.read_record(layout) is None
+    assert launcher.running(layout) is None
+
+
+def test_a_running_process_is_recognised(layout: Layout, process: subprocess.Popen[bytes]):
+    note(layout, record_of(process.pid))
+    found = launcher.running(layout)
+    assert found is not None
+    assert found.pid == process.pid
+
+
+def test_a_dead_process_does_not_run(layout: Layout, process: subprocess.Popen[bytes]):
+    note(layout, record_of(process.pid))
+    process.kill()
+    process.wait()
+    assert launcher.running(layout) is None
+
+
+def test_a_process_that_nobody_has_waited_for_does_not_run(
+    layout: Layout, process: subprocess.Popen[bytes]
+):
+    note(layout, record_of(process.pid))
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE
+    assert launcher.running(layout) is None
+
+
+def test_another_process_of_the_same_number_is_another_process(
+    layout: Layout, process: subprocess.Popen[bytes]
+):
+    record = record_of(process.pid)
+    note(layout, replace(record, started=record.started - 60))
+    assert launcher.running(layout) is None
+    assert launcher.stop(layout) == []
+    assert process.poll() is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": 1}', '{"unknown": true}'])
+def test_a_record_that_can_not_be_read_is_none(layout: Layout, text: str):
+    layout.record.write_text(text)
+    assert launcher.read_record(layout) is None
+
+
+def test_stopping_what_was_never_started_is_no_error(home: Path):
+    assert launcher.stop(Layout.of("real")) == []
+
+
+def test_stopping_ends_the_process_and_forgets_it(
+    layout: Layout, process: subprocess.Popen[bytes], tmp_path: Path
+):
+    group = tmp_path / "memory" / "gpu-platform-real"
+    (group / "supervisor").mkdir(parents=True)
+    note(layout, replace(record_of(process.pid), cgroups=[str(group)]))
+    assert launcher.stop(layout) == []
+    assert not psutil.pid_exists(process.pid)
+    assert not group.exists()
+    assert not layout.record.exists()
+    assert launcher.stop(layout) == []
+
+
+def test_the_clusters_processes_know_little_of_the_users_environment(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "users")
+    monkeypatch.setenv("LD_PRELOAD", "")
+    monkeypatch.setenv("GPU_PLATFORM_CACHE", "/cache")
+    found = launcher._environment(Path("/tools"))
+    assert found["GPU_PLATFORM_CACHE"] == "/cache"
+    assert found["PATH"].startswith("/tools:")
+    allowed = {"HOME", "LANG", "PATH", "XDG_CACHE_HOME", "GPU_PLATFORM_CACHE"}
+    assert set(found) <= {*allowed, "GPU_PLATFORM_STATE"}

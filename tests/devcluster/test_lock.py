@@ -1,0 +1,77 @@
+"""Two real processes that want the same cluster."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from devcluster.errors import DevclusterError
+from devcluster.lock import exclusive
+
+HOLD = """
+import sys
+from pathlib import Path
+from devcluster.lock import exclusive
+with exclusive(Path(sys.argv[1]), "make up"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "lock"
+
+
+@pytest.fixture
+def other(path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds the lock until it is told to end."""
+    command = [sys.executable, "-c", HOLD, str(path)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+def test_the_second_process_is_told_who_is_first(path: Path, other: subprocess.Popen[str]):
+    with pytest.raises(DevclusterError) as caught, exclusive(path, "make down"):
+        pass
+    said = str(caught.value)
+    assert said.startswith("`make up` is at work since 20")
+    assert f"(process {other.pid})" in said
+    assert said.endswith("wait for it, or end it first")
+
+
+def test_the_second_process_does_not_disturb_the_first(path: Path, other: subprocess.Popen[str]):
+    for _ in range(2):
+        with pytest.raises(DevclusterError, match="`make up`"), exclusive(path, "make down"):
+            pass
+
+
+def test_a_lock_of_the_dead_is_free(path: Path, other: subprocess.Popen[str]):
+    other.send_signal(signal.SIGKILL)
+    other.wait()
+    with exclusive(path, "make down"):
+        assert f'"pid": {os.getpid()}' in path.with_suffix(".holder").read_text()
+
+
+def test_a_lock_is_free_after_an_error_in_its_block(path: Path):
+    with pytest.raises(RuntimeError, match="boom"), exclusive(path, "make up"):
+        raise RuntimeError("boom")
+    with exclusive(path, "make up"):
+        pass
+    assert not path.with_suffix(".holder").exists()
+
+
+def test_a_holder_that_has_not_written_its_name_is_named_nevertheless(
+    path: Path, other: subprocess.Popen[str]
+):
+    path.with_suffix(".holder").write_text('{"pid": 1')
+    with pytest.raises(DevclusterError, match="another command is at work"), exclusive(path, "x"):
+        pass

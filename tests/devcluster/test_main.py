@@ -1,0 +1,142 @@
+"""The command line as a person meets it: `python -m devcluster`."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from devcluster.__main__ import main
+from devcluster.lock import exclusive
+from devcluster.paths import CHECKOUT, Layout
+
+COMMANDS = {
+    "up": "start the cluster",
+    "deploy": "wait for training, predict",
+    "down": "checkpoints and the stack's state are kept",
+    "status": "what runs",
+    "env": "shell exports",
+    "logs": "the last lines",
+}
+
+pytestmark = pytest.mark.usefixtures("home")
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line that a command ends with."""
+    assert main(arguments) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_every_command_teaches(command: str, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0
+    text = words(capsys.readouterr().out)
+    assert COMMANDS[command] in text
+    assert "real, simulated, or auto" in text
+
+
+def test_the_help_names_every_command(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    text = words(capsys.readouterr().out)
+    assert all(f" {name} " in text and said in text for name, said in COMMANDS.items())
+
+
+def test_only_what_starts_nodes_asks_for_their_number(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as ended:
+        main(["down", "--simulated-nodes=4"])
+    assert ended.value.code == 2
+
+
+@pytest.mark.parametrize("number", ["-1", "four", "1.5"])
+def test_a_number_of_nodes_that_is_none_is_refused(number: str, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as ended:
+        main(["up", f"--simulated-nodes={number}"])
+    assert ended.value.code == 2
+    assert f"'{number}' is not a number of nodes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_wrong_kind_is_one_line(command: str, capsys: pytest.CaptureFixture[str]):
+    line = refused([command, "--nodes=fake"], capsys)
+    assert line == "error: NODES is 'fake': write NODES=real, NODES=simulated or leave it"
+
+
+def test_the_environment_of_no_cluster_is_one_line(capsys: pytest.CaptureFixture[str]):
+    line = refused(["env"], capsys)
+    assert line == "error: no embedded cluster is up: `make up` brings it up"
+
+
+def test_the_status_of_no_cluster_says_so(capsys: pytest.CaptureFixture[str]):
+    assert main(["status"]) == 3
+    assert capsys.readouterr().out == "no embedded cluster is up\n"
+
+
+def test_ending_what_was_never_started_is_no_error(capsys: pytest.CaptureFixture[str], home: Path):
+    assert main(["down"]) == 0
+    assert capsys.readouterr() == ("", "")
+    assert not home.exists()
+
+
+def test_a_command_beside_another_is_one_line(layout: Layout, capsys: pytest.CaptureFixture[str]):
+    with exclusive(layout.lock, "make up"):
+        line = refused(["down"], capsys)
+    assert line.startswith("error: `make up` is at work since")
+
+
+def test_purging_removes_the_state_and_keeps_the_cache(
+    layout: Layout, capsys: pytest.CaptureFixture[str]
+):
+    (layout.volumes / "checkpoints").mkdir(parents=True)
+    layout.kubeconfig.touch()
+    layout.images.mkdir()
+    assert main(["down", "--nodes=real", "--purge"]) == 0
+    assert capsys.readouterr().out == "the real cluster is down; its state is removed\n"
+    assert {path.name for path in layout.state.iterdir()} <= {"lock"}
+    assert layout.images.exists()
+
+
+def test_going_down_keeps_checkpoints_and_the_stack(layout: Layout):
+    kept = [layout.volumes / "checkpoints", layout.pulumi_backend]
+    for folder in kept:
+        folder.mkdir(parents=True)
+    assert main(["down"]) == 0
+    assert all(folder.exists() for folder in kept)
+
+
+def test_logs_are_listed_by_name(layout: Layout, capsys: pytest.CaptureFixture[str]):
+    (layout.logs / "gpu-node-0").mkdir()
+    (layout.logs / "gpu-node-0" / "kubelet.log").touch()
+    assert main(["logs"]) == 0
+    assert capsys.readouterr().out == f"{layout.logs}/gpu-node-0/kubelet.log\n"
+
+
+def test_the_last_lines_of_a_log_are_shown(layout: Layout, capsys: pytest.CaptureFixture[str]):
+    log = layout.logs / "init.log"
+    log.write_bytes(b"".join(b"line %d \xff\n" % number for number in range(150)))
+    assert main(["logs", "init"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert (len(lines), lines[0][:8]) == (100, "line 50 ")
+
+
+def test_a_log_that_is_not_there_is_one_line(layout: Layout, capsys: pytest.CaptureFixture[str]):
+    line = refused(["logs", "kublet"], capsys)
+    assert line == "error: there is no log of 'kublet': name none to list them"
+
+
+def test_the_package_runs_as_a_program(home: Path):
+    done = subprocess.run(
+        [sys.executable, "-m", "devcluster", "status", "--nodes=simulated"],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (3, "no embedded cluster is up\n", "")

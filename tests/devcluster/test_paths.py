@@ -1,0 +1,49 @@
+"""Where files are kept, as the user's environment says."""
+
+from pathlib import Path
+
+import pytest
+
+from devcluster.paths import Layout, cache_root, state_root
+from devcluster.spec import Kind
+
+
+@pytest.fixture(autouse=True)
+def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("GPU_PLATFORM_CACHE", "GPU_PLATFORM_STATE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_files_lie_in_the_users_cache_folder(tmp_path: Path):
+    assert cache_root() == tmp_path / "home" / ".cache" / "gpu-platform"
+    assert state_root() == cache_root() / "state"
+
+
+def test_a_cache_folder_of_the_desktops_is_respected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_root() == tmp_path / "xdg" / "gpu-platform"
+
+
+def test_folders_can_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("GPU_PLATFORM_CACHE", "~/cache")
+    monkeypatch.setenv("GPU_PLATFORM_STATE", f"{tmp_path}/elsewhere/../state")
+    assert cache_root() == tmp_path / "home" / "cache"
+    assert state_root() == tmp_path / "state"
+
+
+def test_the_kinds_share_a_cache_and_nothing_else():
+    real, simulated = Layout.of(Kind.REAL), Layout.of(Kind.SIMULATED)
+    assert real.cache == simulated.cache
+    assert not real.state.is_relative_to(simulated.state)
+    assert not simulated.state.is_relative_to(real.state)
+
+
+def test_what_can_not_be_made_again_lies_in_the_state():
+    layout = Layout.of(Kind.REAL)
+    for path in (layout.volumes, layout.pulumi_backend, layout.control_plane, layout.record):
+        assert path.is_relative_to(layout.state)
+    for path in (layout.registry, layout.images, layout.node_store("gpu-node-0")):
+        assert not path.is_relative_to(layout.state)

@@ -1,0 +1,64 @@
+"""Nodes in the API server's books, and what kubectl is asked for them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devcluster.kwok_control_plane import SIMULATED_ANNOTATION
+from devcluster.simulated_nodes import ensure, manifest
+from devcluster.spec import Kind, cluster_spec
+from tests.devcluster.programs import Install
+
+
+def node(kind: Kind) -> dict[str, Any]:
+    return json.loads(json.dumps(manifest(3, cluster_spec(kind, 4))))
+
+
+def test_beside_real_nodes_a_simulated_one_is_tainted():
+    taint = {"key": "kwok.x-k8s.io/node", "value": "fake", "effect": "NoSchedule"}
+    assert node(Kind.REAL)["spec"]["taints"] == [taint]
+
+
+def test_among_themselves_simulated_nodes_take_everything():
+    assert node(Kind.SIMULATED)["spec"]["taints"] == []
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_a_simulated_node_is_one_that_kwok_plays(kind: Kind):
+    key, value = SIMULATED_ANNOTATION.split("=")
+    assert node(kind)["metadata"]["annotations"] == {key: value}
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_a_simulated_node_offers_eight_gpus(kind: Kind):
+    found = node(kind)
+    assert found["metadata"]["name"] == "simulated-3"
+    assert found["status"]["allocatable"]["nvidia.com/gpu"] == "8"
+    assert found["status"]["allocatable"] == found["status"]["capacity"]
+    assert found["metadata"]["labels"]["nvidia.com/gpu.present"] == "true"
+
+
+def test_nodes_are_applied_and_waited_for(tmp_path: Path, install: Install):
+    kubectl = install(
+        "kubectl", f'echo "$*" >> {tmp_path}/calls; [ "$1" = apply ] && cat > {tmp_path}/applied'
+    )
+    kubectl.write_text(kubectl.read_text() + "exit 0\n")
+    ensure(cluster_spec(Kind.SIMULATED, 2), [str(kubectl)])
+    applied = json.loads((tmp_path / "applied").read_text())
+    assert [item["metadata"]["name"] for item in applied["items"]] == ["simulated-0", "simulated-1"]
+    _, waited = (tmp_path / "calls").read_text().splitlines()
+    assert waited.startswith("wait --for=condition=Ready")
+    assert waited.endswith("node/simulated-0 node/simulated-1")
+
+
+def test_without_simulated_nodes_nothing_is_asked():
+    ensure(cluster_spec(Kind.REAL), ["/no/such/kubectl"])
+
+
+def test_four_nodes_are_simulated_where_there_are_no_others():
+    assert cluster_spec(Kind.SIMULATED).simulated_nodes == 4
+    assert cluster_spec(Kind.SIMULATED, 0).simulated_nodes == 0
+    assert cluster_spec(Kind.REAL).simulated_nodes == 0
+    assert cluster_spec(Kind.REAL, 3).simulated_nodes == 3

@@ -166,7 +166,7 @@ def _report_all(
 def describe(rule: Rule[Any], violation: Violation) -> str:
     """The message of a violation: resource, place, what was found and what to write."""
     subject = violation.resource.title if violation.resource else "The stack"
-    return f"{subject}: {violation.text}. {rule.remediation}"
+    return f"{subject}: {violation.text}\n{rule.remediation}"
 
 
 def config_schema(config: type[RuleConfig]) -> PolicyConfigSchema | None:

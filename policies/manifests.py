@@ -43,6 +43,9 @@ def manifest_readable(pod: Pod, config: NoConfig) -> Iterator[Violation]:
     for key in _POD_LISTS:
         yield from _objects_of(pod.spec[key])
     yield from _object(pod.spec["securityContext"])
+    for count in pod.replica_counts():
+        if count.present and (isinstance(count.value, bool) or not isinstance(count.value, int)):
+            yield Violation(count, "a whole number")
     for container in pod.containers:
         if not isinstance(container.node.value, dict):
             continue

@@ -9,7 +9,10 @@ from policies.values import UNKNOWN, Node
 
 _PULUMI_PREFIX = "kubernetes:"
 # A release hands its chart's values to Helm: what comes out of them is never seen here.
-_NOT_MANIFESTS = ("kubernetes:helm.sh/", "kubernetes:kustomize:", "kubernetes:yaml")
+_NOT_MANIFESTS = (
+    *("kubernetes:helm.sh/", "kubernetes:kustomize:", "kubernetes:kustomize/"),
+    *("kubernetes:yaml:", "kubernetes:yaml/"),
+)
 
 
 class Resource:

@@ -148,17 +148,21 @@ class Pod:
     def replicas(self) -> Decimal | None:
         """How many such pods the resource asks for; None while that is not known."""
         product = Decimal(1)
+        for count in self.replica_counts():
+            if not count.known:
+                return None
+            factor = quantity_or_none(count.value)
+            product *= factor if factor is not None else 1
+        return product
+
+    def replica_counts(self) -> Iterator[Node]:
+        """The numbers around the pod that multiply it, from the inside out."""
         node = self.spec.parent
         while node is not None:
             for key in ("replicas", "parallelism"):
-                amount = node.value.get(key) if isinstance(node.value, dict) else None
-                if amount is UNKNOWN:
-                    return None
-                if isinstance(amount, int | str) and not isinstance(amount, bool):
-                    factor = quantity_or_none(amount)
-                    product *= factor if factor is not None else 1
+                if isinstance(node.value, dict) and node.value.get(key) is not None:
+                    yield node[key]
             node = node.parent
-        return product
 
     def volume(self, name: Node) -> Node | None:
         """The volume that a mount names, if it is declared."""

@@ -171,7 +171,7 @@ CASES = [
     job(
         "no-literal-secrets",
         (f"{MAIN}/env/1", {"name": "HF_TOKEN", "value": "abc"}),
-        says=("env[1].value: found a literal of 3 characters", "secretKeyRef"),
+        says=("env[1].value: found a literal", "secretKeyRef"),
     ),
     job(
         "no-service-account-token",

@@ -11,4 +11,5 @@ def test_the_page_is_what_the_rules_say():
 
 
 def test_every_rule_has_its_section():
-    assert all(f"\n### {rule.name}\n" in page() for rule in RULES)
+    text = page()
+    assert all(f"\n### {rule.name}\n" in text for rule in RULES)

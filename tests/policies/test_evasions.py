@@ -98,6 +98,8 @@ EVASIONS: list[tuple[str, str, Manifest]] = [
         job((GPU_REQUEST, "2000m")),
     ),
     ("limits that are a list", "manifest-readable", job((f"{MAIN}/resources/limits", [GPU]))),
+    ("replicas as a word", "manifest-readable", job(("spec/tasks/0/replicas", "two"))),
+    ("a kind that looks like a chart", "image-tag-fixed", custom(TEMPLATE, "X", "yaml.org/v1")),
     # memory and CPU
     ("memory of nothing", "gpu-memory-guaranteed", job((f"{LIMITS}/memory", "0"))),
     ("memory below nothing", "gpu-memory-guaranteed", job((f"{LIMITS}/memory", "-4Gi"))),

@@ -51,9 +51,14 @@ class Stack:
     def _locked_by_the_dead(self) -> bool:
         locks = list((self.layout.pulumi_backend / ".pulumi" / "locks").rglob("*.json"))
         for lock in locks:
-            pid = json.loads(lock.read_text()).get("pid", 0)
-            if psutil.pid_exists(pid) and "pulumi" in psutil.Process(pid).name():
-                return False
+            try:
+                holder = psutil.Process(json.loads(lock.read_text())["pid"])
+                if "pulumi" in holder.name():
+                    return False
+            except psutil.NoSuchProcess:
+                continue
+            except (OSError, ValueError, KeyError):
+                return False  # it is being written, or was removed: somebody is at work
         return bool(locks)
 
     def _capture(self, *arguments: str) -> str:

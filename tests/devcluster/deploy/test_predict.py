@@ -1,0 +1,154 @@
+"""A first prediction, asked of a server that reads and answers as the model server does."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import numpy as np
+import pytest
+
+from devcluster.deploy import predict
+from devcluster.errors import DevclusterError
+from inference import protocol
+from tests.devcluster.programs import Install
+from training.data import held_out_digits
+from training.manifest import Manifest, Weights
+
+SERVICE = {"service": "digits", "namespace": "ml", "model": "digits", "run": "digits-1"}
+MANIFEST = Manifest(
+    model="simple-cnn",
+    input_shape=(1, 8, 8),
+    classes=tuple("0123456789"),
+    metrics={"accuracy": 0.97},
+    weights=Weights(file="model.safetensors", size=1, sha256="a" * 64),
+    run="digits-1",
+    torch_version="2.15.0",
+)
+
+
+class Server(ThreadingHTTPServer):
+    """Serves one model that takes every image for the same digit."""
+
+    manifest = MANIFEST
+    answer = 0
+    not_ready = 0
+    status = 200
+    asked: Any = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        if self.server.not_ready > 0:
+            self.server.not_ready -= 1
+            self._say(503, {"error": "the export is not there yet"})
+        else:
+            self._say(200, protocol.metadata("digits", self.server.manifest))
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        manifest = self.server.manifest
+        try:
+            request = protocol.read_request(body, manifest)
+        except protocol.BadRequestError as error:
+            self._say(400, {"error": str(error)})
+            return
+        self.server.asked = request
+        probabilities = np.eye(10, dtype=np.float32)[[self.server.answer]]
+        said = protocol.answer(request, "digits", manifest, probabilities)
+        self._say(self.server.status, said)
+
+    def _say(self, status: int, document: dict[str, Any]) -> None:
+        body = json.dumps(document).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # is not to be asked
+    with Server(("127.0.0.1", 0), Handler) as found:
+        threading.Thread(target=found.serve_forever, args=(0.02,), daemon=True).start()
+        yield found
+        found.shutdown()
+
+
+def test_the_url_is_the_services_address_in_the_cluster(install: Install):
+    found = {"spec": {"clusterIP": "10.250.128.77", "ports": [{"port": 8080}]}}
+    kubectl = install(
+        "kubectl", f"[ \"$*\" = 'get service digits -n ml -o json' ] && echo '{json.dumps(found)}'"
+    )
+    assert predict.service_url([str(kubectl)], SERVICE) == "http://10.250.128.77:8080"
+
+
+def test_a_service_that_is_not_there_is_named(install: Install):
+    kubectl = install("kubectl", 'echo "Error from server (NotFound)" >&2; exit 1')
+    with pytest.raises(DevclusterError, match=r"service digits in ml: Error from server"):
+        predict.service_url([str(kubectl)], SERVICE)
+
+
+def test_a_server_is_waited_for_until_it_serves_the_model(server: Server):
+    server.not_ready = 1
+    said: list[str] = []
+    metadata = predict.wait_ready(server.url, "digits", "digits-1", said.append)
+    assert metadata["versions"] == [MANIFEST.version]
+    assert said == ['{"error": "the export is not there yet"}']
+
+
+def test_a_model_of_an_earlier_run_is_waited_out(server: Server):
+    server.manifest = MANIFEST.model_copy(update={"run": "digits-0"})
+    said: list[str] = []
+
+    def report(line: str) -> None:
+        said.append(line)
+        server.manifest = MANIFEST
+
+    predict.wait_ready(server.url, "digits", "digits-1", report)
+    assert said == ["it serves digits-0 still"]
+
+
+def test_a_server_that_is_not_there_is_given_up_with_what_it_last_said(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(predict, "READY_TIMEOUT", 0.1)
+    with pytest.raises(DevclusterError, match=r"did not serve digits of digits-1.*ConnectError"):
+        predict.wait_ready("http://127.0.0.1:9", "digits", "digits-1", lambda _: None)
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32)])
+def test_a_held_out_digit_is_asked_for_in_the_models_shape(server: Server, shape: tuple[int, ...]):
+    server.manifest = MANIFEST.model_copy(update={"input_shape": shape})
+    metadata = protocol.metadata("digits", server.manifest)
+    predict.predict(server.url, "digits", metadata)
+    images, _ = held_out_digits((shape[0], shape[1], shape[2]))
+    np.testing.assert_array_equal(server.asked.images, images[:1])
+
+
+@pytest.mark.parametrize("off", [0, 1])
+def test_an_answer_is_compared_with_the_label(server: Server, off: int):
+    _, labels = held_out_digits()
+    server.answer = (int(labels[0]) + off) % 10
+    metadata = protocol.metadata("digits", MANIFEST)
+    said = predict.predict(server.url, "digits", metadata)
+    assert (said.expected, said.answer) == (labels[0], server.answer)
+    assert said.right is (off == 0)
+    assert said.version == MANIFEST.version
+
+
+def test_an_error_of_the_server_is_told(server: Server):
+    metadata = protocol.metadata("digits", MANIFEST)
+    metadata["inputs"][0]["name"] = "pictures"
+    with pytest.raises(DevclusterError, match=r"answered 400: .*pictures"):
+        predict.predict(server.url, "digits", metadata)

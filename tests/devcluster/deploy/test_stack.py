@@ -1,0 +1,264 @@
+"""The Pulumi stack, through a `pulumi` that says what the test has written down."""
+
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devcluster.deploy.stack import (
+    EventFollower,
+    Stack,
+    describe,
+    describe_plan,
+    is_unchanged,
+)
+from devcluster.errors import DevclusterError
+from devcluster.paths import CHECKOUT, Layout
+from tests.devcluster.programs import Install
+
+# Notes its arguments, and writes $SAID/events into the event log that it is given.
+PULUMI = """
+echo "$*" >> "$SAID/calls"
+pwd > "$SAID/folder"
+cat "$SAID/out" 2>/dev/null
+cat "$SAID/err" >&2 2>/dev/null
+while [ $# -gt 0 ]; do
+  [ "$1" = --event-log ] && cp "$SAID/events" "$2"
+  shift
+done
+exit "$(cat "$SAID/status")"
+"""
+REFUSED = """\
+Previewing update (dev):
+ +  kubernetes:core/v1:Pod worker create
+Diagnostics:
+  kubernetes:core/v1:Pod (worker):
+    error: image is not pinned
+Policies:
+    gpu-platform@v0.1.0 (local: policies)
+"""
+
+
+def pre(operation: str, name: str) -> dict[str, Any]:
+    urn = f"urn:pulumi:dev::gpu-platform::kubernetes:core/v1:Pod::{name}"
+    return {"sequence": 1, "resourcePreEvent": {"metadata": {"op": operation, "urn": urn}}}
+
+
+def summary(**changes: int) -> dict[str, Any]:
+    return {"sequence": 2, "summaryEvent": {"resourceChanges": changes}}
+
+
+def lines(*events: dict[str, Any]) -> bytes:
+    text = "".join(json.dumps(event, ensure_ascii=False) + "\n" for event in events)
+    return text.encode()
+
+
+@pytest.fixture
+def said(tmp_path: Path, install: Install, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the stand-in reads what to say: out, err, events and its exit status."""
+    folder = tmp_path / "said"
+    folder.mkdir()
+    (folder / "status").write_text("0")
+    (folder / "events").write_bytes(lines(summary()))
+    monkeypatch.setenv("SAID", str(folder))
+    install("pulumi", PULUMI)
+    return folder
+
+
+@pytest.fixture
+def stack(layout: Layout) -> Stack:
+    return Stack("dev", layout, {"PULUMI_HOME": str(layout.state)})
+
+
+def calls(said: Path) -> list[str]:
+    return (said / "calls").read_text().splitlines()
+
+
+def test_changes_are_told_in_words():
+    changes = {"create": 12, "update": 1, "same": 30, "delete": 0, "refresh": 2}
+    assert describe(changes) == "12 created, 1 updated, 2 refresh"
+    assert describe_plan(changes) == "12 to create, 1 to update, 2 to refresh"
+    assert not is_unchanged(changes)
+
+
+@pytest.mark.parametrize("changes", [{}, {"same": 30}, {"same": 3, "read": 1, "create": 0}])
+def test_nothing_to_do_is_unchanged(changes: dict[str, int]):
+    assert describe(changes) == describe_plan(changes) == "unchanged"
+    assert is_unchanged(changes)
+
+
+def test_events_are_followed_as_their_log_grows(tmp_path: Path):
+    log, reports = tmp_path / "events", list[str]()
+    follower = EventFollower(log)
+    follower.follow(reports.append)
+    log.write_bytes(lines(pre("create", "namespace"), pre("same", "stack")))
+    follower.follow(reports.append)
+    follower.follow(reports.append)
+    assert reports == ["1: create namespace"]
+    with log.open("ab") as more:
+        more.write(lines(pre("update", "job"), summary(create=1, update=1, same=1)))
+    follower.follow(reports.append)
+    assert reports == ["1: create namespace", "2: update job"]
+    assert follower.changes == {"create": 1, "update": 1, "same": 1}
+
+
+def test_a_line_may_be_cut_off_anywhere(tmp_path: Path):
+    log, reports = tmp_path / "events", list[str]()
+    whole = lines(pre("create", "größe"), pre("create", "job"), summary(create=2))
+    follower = EventFollower(log)
+    for end in range(len(whole) + 1):
+        log.write_bytes(whole[:end])
+        follower.follow(reports.append)
+    assert reports == ["1: create größe", "2: create job"]
+    assert follower.changes == {"create": 2}
+
+
+def test_a_summary_without_changes_is_empty(tmp_path: Path):
+    log = tmp_path / "events"
+    log.write_bytes(lines({"summaryEvent": {"resourceChanges": None}}))
+    follower = EventFollower(log)
+    follower.follow(lambda _: None)
+    assert follower.changes == {}
+
+
+def test_a_preview_is_judged_by_the_policy_pack(stack: Stack, said: Path):
+    (said / "events").write_bytes(lines(pre("create", "job"), summary(create=1)))
+    reports: list[str] = []
+    assert stack.preview(reports.append) == {"create": 1}
+    assert reports == ["1: create job"]
+    (call,) = calls(said)
+    assert call.startswith("preview --stack dev --non-interactive")
+    config = CHECKOUT / "policies" / "config" / "dev.json"
+    assert f"--policy-pack policies --policy-pack-config {config}" in call
+    assert config.exists()
+    assert (said / "folder").read_text().strip() == str(CHECKOUT)
+
+
+def test_an_update_asks_nothing(stack: Stack, said: Path):
+    stack.update(lambda _: None)
+    (call,) = calls(said)
+    assert call.startswith("up --yes --skip-preview")
+    assert "--policy-pack policies" in call
+
+
+def test_events_of_an_earlier_update_are_not_counted_again(
+    stack: Stack, said: Path, layout: Layout
+):
+    (layout.logs / "pulumi-up.events").write_bytes(lines(summary(create=99)))
+    (said / "events").unlink()
+    assert stack.update(lambda _: None) == {}
+
+
+def test_a_refusal_is_told_from_its_diagnostics_on(stack: Stack, said: Path, layout: Layout):
+    (said / "status").write_text("255")
+    (said / "out").write_text(REFUSED)
+    with pytest.raises(DevclusterError) as caught:
+        stack.preview(lambda _: None)
+    first, *rest = str(caught.value).splitlines()
+    log = layout.logs / "pulumi-preview.log"
+    assert first == f"`pulumi preview` was refused or failed, and its log is {log}"
+    assert rest == REFUSED.splitlines()[2:]
+
+
+def test_a_failure_without_diagnostics_is_told_by_its_last_lines(stack: Stack, said: Path):
+    (said / "status").write_text("1")
+    (said / "err").write_text("".join(f"line {number}\n" for number in range(40)))
+    with pytest.raises(DevclusterError) as caught:
+        stack.update(lambda _: None)
+    assert str(caught.value).splitlines()[1:] == [f"line {number}" for number in range(10, 40)]
+
+
+def test_an_interrupted_update_waits_for_pulumi_to_end(stack: Stack, said: Path, install: Install):
+    install(
+        "pulumi",
+        f'trap "echo ended > {said}/trap; exit 1" TERM; echo x > {said}/began; '
+        "while true; do sleep 0.02; done",
+    )
+    began = time.monotonic()
+
+    def interrupt(_: str) -> None:
+        while not (said / "began").exists() and time.monotonic() < began + 10:
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+
+    (stack.layout.logs / "pulumi-up.events").unlink(missing_ok=True)
+    with pytest.raises(KeyboardInterrupt):
+        _update_and_write_events(stack, interrupt)
+    assert (said / "trap").read_text() == "ended\n"
+
+
+def _update_and_write_events(stack: Stack, report: Any) -> None:
+    # The log is removed when the update begins: another process writes it a moment later.
+    log = stack.layout.logs / "pulumi-up.events"
+    event = lines(pre("create", "job")).decode()
+    writer = subprocess.Popen(["sh", "-c", f"sleep 0.1; cat > {log}"], stdin=subprocess.PIPE)
+    assert writer.stdin is not None
+    writer.stdin.write(event.encode())
+    writer.stdin.close()
+    try:
+        stack.update(report)
+    finally:
+        writer.wait()
+
+
+def test_a_stack_is_created_where_it_is_not_there(stack: Stack, said: Path):
+    stack.select()
+    assert calls(said) == ["stack select --create dev --non-interactive"]
+
+
+def lock(layout: Layout, pid: int) -> None:
+    folder = layout.pulumi_backend / ".pulumi" / "locks" / "organization" / "gpu-platform" / "dev"
+    folder.mkdir(parents=True)
+    (folder / "1.json").write_text(json.dumps({"pid": pid}))
+
+
+def test_a_lock_of_the_dead_is_freed(stack: Stack, said: Path, layout: Layout):
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    lock(layout, dead.pid)
+    stack.select()
+    assert calls(said)[1] == "cancel --yes --stack dev --non-interactive"
+
+
+def test_a_lock_of_another_program_is_freed(stack: Stack, said: Path, layout: Layout):
+    lock(layout, os.getpid())  # the number was given anew
+    stack.select()
+    assert len(calls(said)) == 2
+
+
+def test_a_lock_of_the_living_is_left_alone(
+    stack: Stack, said: Path, layout: Layout, tmp_path: Path
+):
+    (tmp_path / "pulumi").symlink_to("/bin/sleep")
+    with subprocess.Popen([tmp_path / "pulumi", "60"]) as alive:
+        lock(layout, alive.pid)
+        stack.select()
+        alive.kill()
+    assert len(calls(said)) == 1
+
+
+def test_a_lock_that_is_half_written_is_left_alone(stack: Stack, said: Path, layout: Layout):
+    lock(layout, 1)
+    for file in layout.pulumi_backend.rglob("1.json"):
+        file.write_text('{"pid": ')
+    stack.select()
+    assert len(calls(said)) == 1
+
+
+def test_outputs_are_read(stack: Stack, said: Path):
+    (said / "out").write_text('{"namespace": "ml", "queues": ["research"]}')
+    assert stack.outputs() == {"namespace": "ml", "queues": ["research"]}
+    assert calls(said) == ["stack output --json --stack dev --non-interactive"]
+
+
+def test_a_command_that_fails_is_told_with_its_reason(stack: Stack, said: Path):
+    (said / "status").write_text("255")
+    (said / "err").write_text("error: incorrect passphrase\n")
+    with pytest.raises(
+        DevclusterError, match=r"^`pulumi stack output .*` failed:\nerror: incorrect"
+    ):
+        stack.outputs()

@@ -1,6 +1,7 @@
 """`python -m devcluster`: the embedded cluster, by itself. `make up` does this and the rest."""
 
 import argparse
+import os
 import subprocess
 import sys
 from collections import deque
@@ -16,6 +17,7 @@ from devcluster.spec import Kind, cluster_spec
 def main(arguments: list[str] | None = None) -> int:
     """Runs one command; returns its exit status."""
     options = _parser().parse_args(arguments)
+    os.environ.update(environment.past_proxies())  # for kubectl and skopeo
     try:
         return int(options.run(options))
     except DevclusterError as error:

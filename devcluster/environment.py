@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from devcluster.paths import Layout
-from devcluster.spec import Kind
+from devcluster.spec import Kind, Network
 from devcluster.toolchain import Toolchain
 
 # Publicly known on purpose: the dev stack holds no secret (Pulumi.dev.yaml says so).
@@ -27,6 +27,7 @@ def variables(layout: Layout, toolchain: Toolchain, kind: Kind) -> dict[str, str
         "PULUMI_BACKEND_URL": f"file://{layout.pulumi_backend}",
         "PULUMI_CONFIG_PASSPHRASE": PASSPHRASE,
         "PULUMI_SKIP_UPDATE_CHECK": "1",
+        **past_proxies(),
     }
     if kind is Kind.REAL:
         _prefer_debian_docker(own)
@@ -34,6 +35,18 @@ def variables(layout: Layout, toolchain: Toolchain, kind: Kind) -> dict[str, str
         found["DOCKER_HOST"] = f"unix://{layout.docker_socket}"
         found["DOCKER_BUILDKIT"] = "1"
     return {**found, "PATH": ":".join(folders)}
+
+
+def past_proxies() -> dict[str, str]:
+    """Where the user has a proxy: variables that make programs reach the cluster without it."""
+    names = {name.upper() for name, value in os.environ.items() if value}
+    if not names & {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"}:
+        return {}
+    said = os.environ.get("NO_PROXY") or os.environ.get("no_proxy") or ""
+    parts = [part for part in said.split(",") if part]
+    block = Network().block
+    value = ",".join(parts if block in parts else [*parts, block])
+    return {"NO_PROXY": value, "no_proxy": value}
 
 
 def _prefer_debian_docker(folder: Path) -> None:

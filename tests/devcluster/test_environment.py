@@ -62,6 +62,22 @@ def test_pulumis_state_has_a_folder_before_pulumi_asks_for_it(layout: Layout, to
     assert Path(url.removeprefix("file://")).is_dir()
 
 
+def test_without_a_proxy_nothing_is_said_of_proxies(layout: Layout, toolchain: Toolchain):
+    found = environment.variables(layout, toolchain, Kind.REAL)
+    assert not any(name.lower() == "no_proxy" for name in found)
+
+
+@pytest.mark.parametrize("name", ["HTTPS_PROXY", "http_proxy", "ALL_PROXY"])
+@pytest.mark.usefixtures("home")
+def test_the_cluster_is_reached_past_the_users_proxy(name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(name, "http://proxy.example:3128")
+    monkeypatch.setenv("no_proxy", "localhost,.example")
+    found = environment.past_proxies()
+    assert found["NO_PROXY"] == found["no_proxy"] == "localhost,.example,10.250.0.0/16"
+    monkeypatch.setenv("NO_PROXY", found["NO_PROXY"])
+    assert environment.past_proxies() == found
+
+
 def test_asking_again_gives_the_same(layout: Layout, toolchain: Toolchain):
     first = environment.variables(layout, toolchain, Kind.REAL)
     assert environment.variables(layout, toolchain, Kind.REAL) == first

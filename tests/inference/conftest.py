@@ -1,0 +1,28 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from training.config import TrainingConfig
+from training.distributed import World
+from training.train import run
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread() -> Iterator[None]:
+    """Small models are slower with several, and much slower on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The export of a real, short run on digits. Not to be changed: copy it."""
+    run_dir = tmp_path_factory.mktemp("runs") / "digits"
+    settings = {"model": "digits-net", "epochs": 4, "learning_rate": 0.01, "device": "cpu"}
+    config = TrainingConfig.model_validate(settings | {"run_dir": str(run_dir)})
+    run(config, World(rank=0, size=1, local_rank=0, master=""))
+    return run_dir / "export"

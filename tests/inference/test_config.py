@@ -1,0 +1,44 @@
+import pytest
+
+from inference.config import InferenceConfig, read_config
+from training.config import ConfigurationError
+
+LEAST = {"INFERENCE_MODEL_NAME": "digits", "INFERENCE_MODEL_PATH": "/models/digits-1a2b/export"}
+
+
+def test_the_environment_gives_the_same_configuration_again() -> None:
+    config = InferenceConfig.model_validate(
+        {"model_name": "digits", "model_path": "/models/a/export", "port": 9000}
+    )
+    assert set(config.to_environment()) == {
+        "INFERENCE_MODEL_NAME",
+        "INFERENCE_MODEL_PATH",
+        "INFERENCE_PORT",
+    }
+    assert read_config(config.to_environment()) == config
+
+
+def test_variables_that_kubernetes_adds_for_services_are_left_alone() -> None:
+    assert read_config(LEAST | {"INFERENCE_SERVICE_HOST": "10.0.0.1"}).port == 8080
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"INFERENCE_PORT": "tcp://10.0.0.1:8080"}, "INFERENCE_PORT is 'tcp://10.0.0.1:8080'"),
+        ({"INFERENCE_PORT": "0"}, "INFERENCE_PORT is '0'"),
+        ({"INFERENCE_MODEL_NAME": "Digits/1"}, "INFERENCE_MODEL_NAME is 'Digits/1'"),
+        ({"INFERENCE_MODEL_PATH": "export"}, "write an absolute path"),
+        ({"INFERENCE_POLL_SECONDS": "inf"}, "should be a finite number"),
+        ({"INFERENCE_DEVICE": "tpu"}, "'auto', 'cpu' or 'cuda'"),
+    ],
+)
+def test_a_mistake_is_told_under_its_variable(change: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        read_config(LEAST | change)
+
+
+def test_all_that_is_missing_is_told_at_once() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        read_config({})
+    assert str(caught.value) == "INFERENCE_MODEL_NAME is missing; INFERENCE_MODEL_PATH is missing"

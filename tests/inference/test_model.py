@@ -1,0 +1,142 @@
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from inference.model import load_model
+from training.data import held_out_digits
+from training.files import sha256_of
+from training.manifest import ExportError, read_manifest
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def export(trained: Path, tmp_path: Path) -> Path:
+    """An export of one's own to damage."""
+    return shutil.copytree(trained, tmp_path / "export")
+
+
+def edit_manifest(export: Path, **changes: object) -> None:
+    path = export / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def seal(export: Path) -> None:
+    """Make the manifest fit the weights again, as somebody would who replaces them on purpose."""
+    weights = export / "model.safetensors"
+    sealed = {
+        "file": weights.name,
+        "size": weights.stat().st_size,
+        "sha256": sha256_of(weights),
+    }
+    edit_manifest(export, weights=sealed)
+
+
+def change_tensors(export: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    tensors = load_file(export / "model.safetensors")
+    change(tensors)
+    save_file(tensors, export / "model.safetensors")
+    seal(export)
+
+
+def test_the_model_is_as_good_as_at_the_end_of_its_training(trained: Path) -> None:
+    model = load_model(trained, CPU)
+    images, labels = held_out_digits(model.manifest.input_shape)  # type: ignore[arg-type]
+    probabilities = model.predict(images)
+    assert probabilities.shape == (360, 10)
+    assert probabilities.sum(1) == pytest.approx(1)
+    accuracy = float((probabilities.argmax(1) == labels).mean())
+    assert accuracy == pytest.approx(read_manifest(trained).metrics["accuracy"])
+    assert accuracy > 0.9
+
+
+def test_an_export_that_is_not_there_yet_is_awaited_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="is not there yet"):
+        load_model(tmp_path / "later", CPU)
+
+
+def test_weights_with_another_digest_are_refused(export: Path) -> None:
+    weights = export / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(ExportError, match="the weights are not those that were exported"):
+        load_model(export, CPU)
+
+
+def test_weights_of_another_size_are_refused(export: Path) -> None:
+    with (export / "model.safetensors").open("ab") as stream:
+        stream.write(b"x")
+    with pytest.raises(ExportError, match="bytes, its manifest says"):
+        load_model(export, CPU)
+
+
+def test_weights_outside_of_the_export_are_refused(export: Path) -> None:
+    weights = {"file": "../../model.safetensors", "size": 1, "sha256": "0" * 64}
+    edit_manifest(export, weights=weights)
+    with pytest.raises(ExportError, match=r"manifest.json is damaged: weights.file"):
+        load_model(export, CPU)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": "gpt"}, "this server knows only digits-net"),
+        ({"input_shape": [3, 8, 8]}, "input shape"),
+        ({"classes": ["a", "b"]}, r"tensor fc2.\w+ is torch.float32 \[10"),
+        ({"model": "mnist-net", "input_shape": [1, 28, 28]}, "tensor"),
+        ({"format": 2}, "is damaged: format"),
+        ({"metrics": None}, "is damaged: metrics"),
+    ],
+)
+def test_a_manifest_that_does_not_fit_is_refused(
+    changes: dict[str, object], message: str, export: Path
+) -> None:
+    edit_manifest(export, **changes)
+    with pytest.raises(ExportError, match=message):
+        load_model(export, CPU)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff"])
+def test_a_manifest_that_cannot_be_read_is_refused(content: bytes, export: Path) -> None:
+    (export / "manifest.json").write_bytes(content)
+    with pytest.raises(ExportError, match=r"manifest.json is damaged"):
+        load_model(export, CPU)
+
+
+def test_a_file_that_is_no_safetensors_is_refused(export: Path) -> None:
+    (export / "model.safetensors").write_bytes(b"\xff" * 100)
+    seal(export)
+    with pytest.raises(ExportError, match="no readable safetensors"):
+        load_model(export, CPU)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda tensors: tensors.pop("fc1.bias"), "lacks tensors .*: fc1.bias"),
+        (lambda tensors: tensors.update(more=torch.zeros(1)), "or has others: more"),
+        (lambda tensors: tensors.update({"fc1.bias": torch.zeros(63)}), r"fc1.bias is .* \[63\]"),
+        (lambda tensors: tensors.update({"fc1.bias": torch.zeros(64).half()}), "torch.float16"),
+        (lambda tensors: tensors["fc2.bias"].fill_(torch.nan), "no prediction can be computed"),
+    ],
+)
+def test_tensors_that_do_not_fit_the_model_are_refused(
+    change: Callable[[dict[str, torch.Tensor]], object], message: str, export: Path
+) -> None:
+    change_tensors(export, change)
+    with pytest.raises(ExportError, match=message):
+        load_model(export, CPU)
+
+
+def test_a_large_request_is_computed_in_parts_with_the_same_result(trained: Path) -> None:
+    model = load_model(trained, CPU)
+    images, _ = held_out_digits()
+    single = np.concatenate([model.predict(images[i : i + 1]) for i in range(0, 360, 60)])
+    assert model.predict(images)[::60] == pytest.approx(single, abs=1e-6)

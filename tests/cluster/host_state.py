@@ -8,7 +8,14 @@ from pathlib import Path
 import psutil
 
 # Counters and clocks of the kernel that change by themselves.
-VOLATILE = ("kernel.random", "fs.dentry", "fs.inode", "fs.file-nr", "fs.quota", "kernel.ns_last_pid")
+VOLATILE = (
+    "kernel.random",
+    "fs.dentry",
+    "fs.inode",
+    "fs.file-nr",
+    "fs.quota",
+    "kernel.ns_last_pid",
+)
 VOLATILE += ("kernel.pty.nr", "net.netfilter.nf_conntrack_count", "fs.aio-nr", "kernel.perf")
 
 
@@ -50,11 +57,11 @@ def _processes() -> list[str]:
     names = ("unshare", "containerd", "dockerd", "kubelet", "etcd", "kube-", "kwok", "coredns")
     names += ("registry", "vc-", "devcluster", "pulumi")
     found = []
-    for process in psutil.process_iter(["pid", "name", "cmdline", "status"]):
+    for process in psutil.process_iter(["pid", "cmdline", "status"]):
         command = " ".join(process.info["cmdline"] or [])
-        if process.info["status"] != psutil.STATUS_ZOMBIE and any(n in command for n in names):
-            if "pytest" not in command:
-                found.append(f"{process.info['pid']} {command[:200]}")
+        alive = process.info["status"] != psutil.STATUS_ZOMBIE
+        if alive and "pytest" not in command and any(name in command for name in names):
+            found.append(f"{process.info['pid']} {command[:200]}")
     return found
 
 

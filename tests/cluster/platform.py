@@ -45,7 +45,9 @@ class Platform:
 
     @property
     def environment(self) -> dict[str, str]:
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("PULUMI_", "MAKE", "MFLAGS"))}
+        kept = {
+            k: v for k, v in os.environ.items() if not k.startswith(("PULUMI_", "MAKE", "MFLAGS"))
+        }
         return {**kept, "GPU_PLATFORM_STATE": str(self.state), "COLUMNS": "120"}
 
     @property
@@ -72,7 +74,9 @@ class Platform:
         """Runs make and returns what it printed; fails when its exit status is another."""
         process = self.start(*targets)
         output, _ = process.communicate(timeout=timeout)
-        assert process.returncode == status, f"make {targets} ended with {process.returncode}:\n{output}"
+        assert process.returncode == status, (
+            f"make {targets} ended with {process.returncode}:\n{output}"
+        )
         return output
 
     def shell(self, command: str) -> str:
@@ -128,7 +132,9 @@ class Platform:
         """Waits until a run has finished an epoch."""
 
         def reached() -> bool:
-            return any(line.get("event") == "epoch" and line["epoch"] >= epoch for line in self.logs(run))
+            return any(
+                line.get("event") == "epoch" and line["epoch"] >= epoch for line in self.logs(run)
+            )
 
         await_(reached, timeout, f"{run} in epoch {epoch}")
 

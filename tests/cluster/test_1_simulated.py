@@ -1,4 +1,4 @@
-"""`make up NODES=simulated`, as a user without root has it: real Volcano, nodes that run nothing."""
+"""`make up NODES=simulated`, real Volcano, and nodes that run nothing."""
 
 from tests.cluster.platform import Platform, created
 

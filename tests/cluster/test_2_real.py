@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 from pathlib import Path
 
 import httpx
@@ -18,7 +17,6 @@ from training.data import held_out_digits
 
 def test_make_up_trains_serves_and_predicts(real: Platform) -> None:
     output = real.make("up", timeout=3000)
-    print(output)
     assert created(output) > 20
     accuracy = re.search(r"accuracy (\d+\.\d+)%", output)
     assert accuracy is not None
@@ -39,10 +37,18 @@ def test_the_gang_ran_on_two_nodes_with_a_gpu_each(real: Platform) -> None:
         assert limits["nvidia.com/gpu"] == "1"
 
 
-def test_shared_memory_has_its_real_size_in_the_serving_pod(real: Platform) -> None:
+def test_the_shell_of_make_env_reaches_docker_and_the_serving_pods_shared_memory(
+    real: Platform,
+) -> None:
+    assert "gpu-node-0" in real.shell("docker info")
     service = real.outputs()["inference"]["digits"]
-    command = f"kubectl exec -n {service['namespace']} deploy/{service['service']} -- df -k /tmp"
-    assert "/tmp" in real.shell(command)
+    pods = f"deploy/{service['service']}"
+    spec = real.kubectl("get", pods, "-n", service["namespace"])["spec"]["template"]["spec"]
+    volumes = {volume["name"]: volume for volume in spec["volumes"]}
+    (mount,) = (m for m in spec["containers"][0]["volumeMounts"] if m["mountPath"] == "/dev/shm")
+    size = str(volumes[mount["name"]]["emptyDir"]["sizeLimit"])
+    shown = real.shell(f"kubectl exec -n {service['namespace']} {pods} -- df -B1 /dev/shm")
+    assert int(shown.split()[8]) == int(size.removesuffix("Mi")) * 2**20
 
 
 def test_a_second_up_changes_nothing(real: Platform) -> None:
@@ -78,11 +84,13 @@ def test_a_configuration_that_breaks_a_rule_is_refused_and_nothing_changes(real:
     before = _resources(real)
     real.edit(
         lambda config: config["gpu-platform:images"]["workloads"].update(
-            training={"reference": "example.com/elsewhere/training:latest"}
+            training={"reference": f"example.com/elsewhere/training@sha256:{'0' * 64}"}
         )
     )
     output = real.make("up", status=2)
-    assert "error" in output
+    assert "[mandatory]" in output
+    assert "image-registry-allowed" in output
+    assert "example.com/elsewhere/training" in output
     assert "Traceback" not in output
     assert _resources(real) == before
     real.stack_file.write_text(original)
@@ -174,7 +182,9 @@ def test_up_after_that_resumes_the_run_from_its_checkpoint(real: Platform) -> No
 
 
 def test_an_indexed_job_trains_on_two_nodes_as_well(real: Platform, checkpoints: Path) -> None:
-    real.edit(lambda config: config["gpu-platform:training"]["jobs"]["digits"].update(kind="indexed"))
+    real.edit(
+        lambda config: config["gpu-platform:training"]["jobs"]["digits"].update(kind="indexed")
+    )
     output = real.make("up")
     assert "indexed" in output
     assert "(right)" in output

@@ -24,7 +24,9 @@ def cluster(simulated: Platform) -> Iterator[Platform]:
 
 def _type(platform: Platform, script: str, folder: Path | None = None) -> str:
     # `dev` is the stack of real nodes; here it is the simulated ones' turn.
-    script = script.replace("--stack dev", "--stack simulated").replace("/dev.json", "/simulated.json")
+    script = script.replace("--stack dev", "--stack simulated").replace(
+        "/dev.json", "/simulated.json"
+    )
     done = subprocess.run(
         ["bash", "-ec", script],
         cwd=folder or platform.checkout,

@@ -151,7 +151,8 @@ def _check_real(spec: ClusterSpec, layout: Layout) -> None:
                 f"the cluster's files can not lie below {overlaid}, which its nodes have of their "
                 "own: set GPU_PLATFORM_CACHE to a folder elsewhere"
             )
-    if clashes := links.clashing_routes(spec.network):
+    ip = shutil.which("ip", path=path_of_host()) or "ip"
+    if clashes := links.clashing_routes(spec.network, ip):
         raise DevclusterError(
             f"the network {spec.network.block} is in use here ({', '.join(clashes)}), and the "
             "embedded cluster needs it: end what uses it (another embedded cluster?) first"

@@ -21,10 +21,13 @@ def _ip(*arguments: str, namespace: int | None = None) -> None:
     subprocess.run([*inside, "ip", *arguments], check=True, pass_fds=files)
 
 
-def clashing_routes(network: Network) -> list[str]:
-    """The host's routes that overlap with the cluster's block, as `RANGE dev INTERFACE`."""
+def clashing_routes(network: Network, ip: str = "ip") -> list[str]:
+    """The host's routes that overlap with the cluster's block, as `RANGE dev INTERFACE`.
+
+    `ip` is the program to ask.
+    """
     answer = subprocess.run(
-        ["ip", "-json", "route", "show"], check=True, capture_output=True, text=True
+        [ip, "-json", "route", "show"], check=True, capture_output=True, text=True
     )
     clashes = []
     for route in json.loads(answer.stdout or "[]"):

@@ -1,0 +1,109 @@
+"""The cluster's start as it is followed from outside, with a real process in its place."""
+
+import io
+import json
+import socket
+import subprocess
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import psutil
+import pytest
+from rich.console import Console
+
+from devcluster import lifecycle
+from devcluster.errors import DevclusterError
+from devcluster.events import EventLog
+from devcluster.launcher import Record
+from devcluster.lifecycle import Cluster
+from devcluster.paths import Layout
+from devcluster.progress import Reporter, Step
+from devcluster.spec import Kind, cluster_spec
+from devcluster.toolchain import Toolchain
+
+
+@pytest.fixture
+def alive(layout: Layout) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is recorded as the cluster's."""
+    with subprocess.Popen(["sleep", "60"]) as process:
+        started = psutil.Process(process.pid).create_time()
+        layout.record.write_text(json.dumps(asdict(Record(process.pid, started, "real", [], "/"))))
+        yield process
+        process.kill()
+
+
+@pytest.fixture
+def cluster(layout: Layout, tmp_path: Path) -> Cluster:
+    folders = (tmp_path / name for name in ("bin", "pulumi", "charts", "crds"))
+    return Cluster(cluster_spec(Kind.REAL), layout, Toolchain(*folders, installed=()))
+
+
+@pytest.fixture
+def step() -> Step:
+    return Step(Reporter(Console(file=io.StringIO())), "cluster")
+
+
+def test_kubectl_asks_this_cluster_alone(cluster: Cluster, layout: Layout):
+    program, kubeconfig = cluster.kubectl
+    assert program == str(cluster.toolchain.bin / "kubectl")
+    assert kubeconfig == f"--kubeconfig={layout.kubeconfig}"
+
+
+@pytest.mark.usefixtures("alive")
+def test_the_start_is_over_when_every_node_is_ready(cluster: Cluster, step: Step):
+    events = EventLog(cluster.layout.events)
+    events.add("gpu-node-0", "API server answers")
+    events.add("gpu-node-1", "node is Ready", ready=True)
+    events.add("gpu-node-0", "node is Ready", ready=True)
+    lifecycle._follow(cluster, events, step)
+    assert step.detail == "gpu-node-0: node is Ready"
+
+
+@pytest.mark.usefixtures("alive")
+def test_one_node_of_two_is_not_enough(
+    cluster: Cluster, step: Step, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(lifecycle, "START_TIMEOUT", 0.1)
+    events = EventLog(cluster.layout.events)
+    events.add("gpu-node-1", "node is Ready", ready=True)
+    with pytest.raises(DevclusterError, match=f"not up after 0 s; see {cluster.layout.logs}"):
+        lifecycle._follow(cluster, events, step)
+
+
+@pytest.mark.usefixtures("alive")
+def test_a_node_that_fails_is_named_with_the_reason(cluster: Cluster, step: Step):
+    events = EventLog(cluster.layout.events)
+    events.add("gpu-node-1", "failed", error="TimeoutError: no API server")
+    with pytest.raises(DevclusterError, match="gpu-node-1 did not start: TimeoutError: no API"):
+        lifecycle._follow(cluster, events, step)
+
+
+def test_a_cluster_that_ends_while_it_starts_is_noticed(
+    cluster: Cluster, step: Step, alive: subprocess.Popen[bytes]
+):
+    alive.kill()
+    alive.wait()
+    with pytest.raises(DevclusterError, match="the cluster's process ended; see"):
+        lifecycle._follow(cluster, EventLog(cluster.layout.events), step)
+
+
+def test_the_api_servers_port_stays_the_same(simulated: Layout):
+    port = lifecycle._free_port(simulated)
+    assert 1024 <= port < 65536
+    assert lifecycle._free_port(simulated) == port
+
+
+def test_a_port_that_was_taken_meanwhile_is_named_with_a_remedy(simulated: Layout):
+    port = lifecycle._free_port(simulated)
+    taken = pytest.raises(DevclusterError, match=f"port {port} .*`make down PURGE=1`")
+    with socket.create_server(("127.0.0.1", port)), taken:
+        lifecycle._free_port(simulated)
+    assert lifecycle._free_port(simulated) == port
+
+
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize("kind", Kind)
+def test_a_cluster_that_is_not_up_can_not_be_attached_to(kind: Kind):
+    with pytest.raises(DevclusterError, match="not up: `make up` brings it up"):
+        lifecycle.attach(kind, cluster_spec(kind))

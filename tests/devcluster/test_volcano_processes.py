@@ -1,0 +1,52 @@
+"""Volcano beside a control plane without real nodes."""
+
+from pathlib import Path
+
+import pytest
+
+from devcluster.paths import Layout
+from devcluster.volcano_processes import apply_definitions, volcano_services
+
+KUBECTL = """#!/bin/sh
+printf '%s\\n' "$*" >> "$(dirname "$0")/calls"
+case "$*" in *--filename=-*) cat >> "$(dirname "$0")/applied" ;; esac
+"""
+
+
+@pytest.fixture
+def binaries(tmp_path: Path) -> Path:
+    folder = tmp_path / "tools"
+    folder.mkdir()
+    (folder / "kubectl").write_text(KUBECTL)
+    (folder / "kubectl").chmod(0o755)
+    return folder
+
+
+def test_definitions_come_before_the_namespace(simulated: Layout, binaries: Path, tmp_path: Path):
+    definitions = tmp_path / "crds"
+    definitions.mkdir()
+    for name in ("queues.yaml", "jobs.yaml", "README.md"):
+        (definitions / name).touch()
+    apply_definitions(simulated, binaries, definitions)
+    first, second = (binaries / "calls").read_text().splitlines()
+    own = f"--kubeconfig={simulated.kubeconfig} apply --server-side"
+    files = [f"--filename={definitions / name}" for name in ("jobs.yaml", "queues.yaml")]
+    assert first == f"{own} --force-conflicts {' '.join(files)}"
+    assert second == f"{own} --filename=-"
+    assert '"name":"volcano-system"' in (binaries / "applied").read_text()
+
+
+def test_both_processes_work_on_the_clusters_own_kubeconfig(simulated: Layout, binaries: Path):
+    services = volcano_services(simulated, binaries)
+    assert [service.name for service in services] == ["vc-scheduler", "vc-controller-manager"]
+    for service in services:
+        assert service.command[0] == str(binaries / service.name)
+        assert f"--kubeconfig={simulated.kubeconfig}" in service.command
+        assert "--leader-elect=false" in service.command
+        assert Path(service.environment["DEBUG_SOCKET_DIR"]).is_relative_to(simulated.state)
+
+
+def test_neither_process_opens_a_port_of_the_host(simulated: Layout, binaries: Path):
+    scheduler, controllers = volcano_services(simulated, binaries)
+    assert {"--enable-healthz=false", "--enable-metrics=false"} <= set(scheduler.command)
+    assert "--enable-healthz=false" in controllers.command

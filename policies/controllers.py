@@ -137,6 +137,18 @@ class Workload:
             return self._spec["runPolicy"]["backoffLimit"]
         return None
 
+    @cached_property
+    def lifetime(self) -> tuple[Node, Node] | None:
+        """Where the deadline and the time kept after the end are written; None if nowhere."""
+        spec = self._spec
+        if self.is_kubeflow_job:
+            spec = spec["runPolicy"]
+        elif self.resource.is_kind("batch", "CronJob"):
+            spec = spec["jobTemplate"]["spec"]
+        elif not (self.is_volcano_job or self.is_batch_job):
+            return None
+        return spec["activeDeadlineSeconds"], spec["ttlSecondsAfterFinished"]
+
     def restart_policy(self, pod: Pod) -> Node:
         """The restart policy; Kubeflow's replicas have one that overrides the pod's."""
         if self.resource.group == _KUBEFLOW and pod.spec.parent is not None:

@@ -13,7 +13,7 @@ from policies.quantities import quantity_or_none
 from policies.rule import Edit, Level, Rule, Severity, Violation, pod_rule, show, workload_rule
 from policies.settings import GpuConfig, RoleConfig
 from policies.values import UNKNOWN, Node
-from policies.workloads import Pod
+from policies.workloads import Pod, is_gpu
 
 _PLAIN_COUNT = re.compile(r"[1-9][0-9]{0,5}")
 
@@ -24,6 +24,23 @@ class LimitConfig(RoleConfig):
     components: list[str] = Field(
         default=["training", "inference"],
         description="The kinds of workload that need a GPU: `training`, `inference` or both.",
+    )
+
+
+class NodeConfig(RoleConfig):
+    """Configuration of `gpu-whole-nodes`."""
+
+    gpus_per_node: int | None = Field(
+        default=None, ge=1, description="GPUs of one node; while this is not set nothing is judged."
+    )
+
+
+class SharedConfig(RoleConfig):
+    """Configuration of `gpu-not-shared`."""
+
+    shared_resources: list[str] = Field(
+        default=["*.shared"],
+        description="Names of GPU resources of which several may be the same device.",
     )
 
 
@@ -194,6 +211,45 @@ def gpu_toleration(pod: Pod, config: TolerationConfig) -> Iterator[Violation]:
         )
 
 
+@workload_rule(
+    name="gpu-whole-nodes",
+    description="Training on several nodes takes all GPUs of each.",
+    severity=Severity.LOW,
+    level=Level.ADVISORY,
+    remediation="Ask for as many GPUs as a node has, or train on one node.",
+    config=NodeConfig,
+)
+def gpu_whole_nodes(workload: Workload, config: NodeConfig) -> Iterator[Violation]:
+    """Half a node here and half a node there speak over the network what NVLink would carry."""
+    if config.gpus_per_node is None or workload.size is None or workload.size <= 1:
+        return
+    for pod in workload.pods:
+        for container in pod.containers if pod.role(config) == "training" else []:
+            for name, _, limit in container.gpus(config.gpu_resources):
+                amount = quantity_or_none(limit.value)
+                if amount is not None and amount % config.gpus_per_node != 0:
+                    yield Violation(limit, f"{config.gpus_per_node} of {name}, a whole node")
+
+
+@pod_rule(
+    name="gpu-not-shared",
+    description="Training that wants several GPUs does not count shares of one.",
+    severity=Severity.HIGH,
+    level=Level.ADVISORY,
+    remediation="Ask for whole GPUs, or for a single share.",
+    config=SharedConfig,
+)
+def gpu_not_shared(pod: Pod, config: SharedConfig) -> Iterator[Violation]:
+    """Two time slices may be the same device, and NCCL refuses to find itself twice."""
+    if pod.role(config) != "training":
+        return
+    for container in pod.containers:
+        for name, _, limit in container.gpus(config.gpu_resources):
+            amount = quantity_or_none(limit.value)
+            if is_gpu(name, config.shared_resources) and amount is not None and amount > 1:
+                yield Violation(limit, "1, or whole GPUs instead of shares")
+
+
 RULES: list[Rule[Any]] = [
     gpu_limit_present,
     gpu_requests_equal_limits,
@@ -201,4 +257,6 @@ RULES: list[Rule[Any]] = [
     gpu_memory_guaranteed,
     gpu_cpu_requested,
     gpu_toleration,
+    gpu_whole_nodes,
+    gpu_not_shared,
 ]

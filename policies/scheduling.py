@@ -63,6 +63,15 @@ class QueueConfig(RoleConfig):
     )
 
 
+class PriorityConfig(RoleConfig):
+    """Configuration of `priority-class-known`."""
+
+    existing_priority_classes: list[str] = Field(
+        default=["system-cluster-critical", "system-node-critical"],
+        description="Priority classes that exist without being declared in this stack.",
+    )
+
+
 def _training_pods(workload: Workload, config: RoleConfig) -> list[Pod]:
     return [pod for pod in workload.pods if pod.role(config) == "training"]
 
@@ -211,6 +220,47 @@ def training_pod_group_whole(stack: Stack, config: RoleConfig) -> Iterator[Viola
                 yield Violation(queue, "the name of a queue of this stack", resource=group)
 
 
+@workload_rule(
+    name="training-ends",
+    description="Training has a deadline, and what is finished is cleaned up.",
+    severity=Severity.LOW,
+    level=Level.ADVISORY,
+    remediation="Write activeDeadlineSeconds (on the Job or the pods) and ttlSecondsAfterFinished.",
+    config=RoleConfig,
+)
+def training_ends(workload: Workload, config: RoleConfig) -> Iterator[Violation]:
+    """A run that hangs holds its GPUs until somebody looks."""
+    pods = _training_pods(workload, config)
+    if not pods or workload.lifetime is None:
+        return
+    deadline, kept = workload.lifetime
+    limits = [deadline, *(pod.spec["activeDeadlineSeconds"] for pod in pods)]
+    if all(limit.absent for limit in limits):
+        place = limits[1] if workload.is_volcano_job else deadline
+        yield Violation(place, "the longest time that it may take, in seconds")
+    if kept.absent:
+        yield Violation(kept, "how long it stays after its end, in seconds")
+
+
+@stack_rule(
+    name="priority-class-known",
+    description="The priority class that a workload names exists.",
+    severity=Severity.MEDIUM,
+    level=Level.ADVISORY,
+    remediation="Declare the PriorityClass, or list it under existingPriorityClasses.",
+    config=PriorityConfig,
+)
+def priority_class_known(stack: Stack, config: PriorityConfig) -> Iterator[Violation]:
+    """Pods with a class that does not exist are refused one by one, long after the update."""
+    for workload in stack.workloads:
+        for pod in workload.pods:
+            name = pod.spec["priorityClassName"]
+            declared = stack.may_have("scheduling.k8s.io", "PriorityClass", None, name.text or "")
+            if name.text and not declared and name.text not in config.existing_priority_classes:
+                yield Violation(name, "a priority class of this stack", resource=workload.resource)
+                break
+
+
 def _is_awaited(workload: Workload, config: RoleConfig) -> bool:
     flag = workload.awaited_flag
     wants_gpu = any(pod.gpu_containers(config.gpu_resources) for pod in workload.pods)
@@ -274,6 +324,8 @@ RULES: list[Rule[Any]] = [
     training_gang_whole,
     training_pod_group_whole,
     training_retries_bounded,
+    training_ends,
+    priority_class_known,
     gpu_job_not_awaited,
     host_network_dns,
 ]

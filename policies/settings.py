@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Annotated
 
+from pydantic import AfterValidator, Field
+
+from policies.quantities import parse_quantity
 from policies.rule import RuleConfig
+
+
+def _quantity(value: str) -> str:
+    parse_quantity(value)
+    return value
+
+
+Quantity = Annotated[str, AfterValidator(_quantity)]
+"""A quantity as Kubernetes writes it, such as `8Gi`."""
 
 GPU_RESOURCES = [
     "nvidia.com/gpu",

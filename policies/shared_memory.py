@@ -9,9 +9,9 @@ from typing import Any
 
 from pydantic import Field
 
-from policies.quantities import quantity_or_none, spell_bytes
+from policies.quantities import parse_quantity, quantity_or_none, spell_bytes
 from policies.rule import Edit, Level, Rule, Severity, Violation, pod_rule, show
-from policies.settings import NoConfig, RoleConfig
+from policies.settings import NoConfig, Quantity, RoleConfig
 from policies.values import UNKNOWN, Node
 from policies.workloads import Container, Pod
 
@@ -22,7 +22,7 @@ _VOLUME = "shared-memory"
 class MountConfig(RoleConfig):
     """Configuration of `shm-mounted`."""
 
-    size: str = Field(
+    size: Quantity = Field(
         default="1Gi", description="The size limit that the remediation writes, such as 8Gi."
     )
 
@@ -36,6 +36,12 @@ class ShareConfig(RoleConfig):
         le=1,
         description="The part of a container's memory limit that its memory volumes may take.",
     )
+
+
+class PerGpuConfig(RoleConfig):
+    """Configuration of `shm-per-gpu`."""
+
+    per_gpu: Quantity = Field(default="1Gi", description="The least shared memory for each GPU.")
 
 
 def normal_path(value: str) -> str:
@@ -216,6 +222,30 @@ def _memory_volumes(pod: Pod, container: Container) -> Iterator[Node]:
 
 
 @pod_rule(
+    name="shm-per-gpu",
+    description="Shared memory grows with the number of GPUs.",
+    severity=Severity.LOW,
+    level=Level.ADVISORY,
+    remediation="Raise the sizeLimit of the volume at /dev/shm, and the memory limit with it.",
+    config=PerGpuConfig,
+)
+def shm_per_gpu(pod: Pod, config: PerGpuConfig) -> Iterator[Violation]:
+    """Every process has loaders and NCCL buffers of its own there."""
+    for container in _working_containers(pod, config):
+        limits = [limit for _, _, limit in container.gpus(config.gpu_resources)]
+        count = sum((quantity_or_none(limit.value) or Decimal(0) for limit in limits), Decimal(0))
+        least = count * parse_quantity(config.per_gpu)
+        for mount in _shm_mounts(container):
+            volume = pod.volume(mount["name"])
+            if volume is None:
+                continue
+            size = volume["emptyDir"]["sizeLimit"]
+            amount = quantity_or_none(size.value)
+            if amount is not None and amount < least:
+                yield Violation(size, f"at least {spell_bytes(least)} for {int(count)} GPUs")
+
+
+@pod_rule(
     name="shm-not-from-host",
     description="Shared memory does not come from the node.",
     severity=Severity.CRITICAL,
@@ -234,4 +264,10 @@ def shm_not_from_host(pod: Pod, config: NoConfig) -> Iterator[Violation]:
             yield Violation(host_path, 'an emptyDir with medium "Memory" and a sizeLimit instead')
 
 
-RULES: list[Rule[Any]] = [shm_mounted, shm_bounded_memory, shm_fits_memory, shm_not_from_host]
+RULES: list[Rule[Any]] = [
+    shm_mounted,
+    shm_bounded_memory,
+    shm_fits_memory,
+    shm_per_gpu,
+    shm_not_from_host,
+]

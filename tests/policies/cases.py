@@ -76,6 +76,37 @@ CASES = [
         says=("tolerations", "nvidia.com/gpu"),
     ),
     job(
+        "gpu-whole-nodes",
+        config={"gpusPerNode": 8},
+        says=('limits["nvidia.com/gpu"]: found "1"', "write 8 of nvidia.com/gpu, a whole node"),
+    ),
+    job(
+        "gpu-not-shared",
+        (f"{LIMITS}/nvidia.com~gpu.shared", 2),
+        says=('limits["nvidia.com/gpu.shared"]: found 2', "write 1, or whole GPUs"),
+    ),
+    job(
+        "shm-per-gpu",
+        (f"{POD}/volumes/0/emptyDir/sizeLimit", "512Mi"),
+        says=('sizeLimit: found "512Mi"', "at least 1Gi for 1 GPUs"),
+    ),
+    job(
+        "training-ends",
+        (f"{POD}/activeDeadlineSeconds", REMOVED),
+        says=("activeDeadlineSeconds: found nothing", "in seconds"),
+    ),
+    job(
+        "training-ends",
+        ("spec/ttlSecondsAfterFinished", REMOVED),
+        says=("ttlSecondsAfterFinished: found nothing",),
+    ),
+    Case(
+        "priority-class-known",
+        manifests.priority_class,
+        says=('priorityClassName: found "training"', "a priority class of this stack"),
+        removed=True,
+    ),
+    job(
         "shm-mounted",
         (f"{MAIN}/volumeMounts/0", REMOVED),
         says=("volumeMounts", '["/checkpoints"]', "/dev/shm", "sizeLimit"),

@@ -58,13 +58,18 @@ def volcano_job() -> dict[str, Any]:
             "queue": "research",
             "minAvailable": 2,
             "maxRetry": 3,
+            "ttlSecondsAfterFinished": 86400,
             "tasks": [
                 {
                     "name": "worker",
                     "replicas": 2,
                     "template": {
                         "metadata": {"labels": dict(LABELS)},
-                        "spec": pod_spec(restartPolicy="Never"),
+                        "spec": pod_spec(
+                            restartPolicy="Never",
+                            activeDeadlineSeconds=86400,
+                            priorityClassName="training",
+                        ),
                     },
                 }
             ],
@@ -83,6 +88,8 @@ def batch_job() -> dict[str, Any]:
         ),
         "spec": {
             "backoffLimit": 3,
+            "activeDeadlineSeconds": 86400,
+            "ttlSecondsAfterFinished": 86400,
             "parallelism": 2,
             "completions": 2,
             "template": {
@@ -124,6 +131,8 @@ def pytorch_job() -> dict[str, Any]:
         "spec": {
             "runPolicy": {
                 "backoffLimit": 3,
+                "activeDeadlineSeconds": 86400,
+                "ttlSecondsAfterFinished": 86400,
                 "schedulingPolicy": {"queue": "research", "minAvailable": 3},
             },
             "pytorchReplicaSpecs": {"Master": replica(1), "Worker": replica(2)},
@@ -216,6 +225,15 @@ def queue() -> dict[str, Any]:
     }
 
 
+def priority_class() -> dict[str, Any]:
+    return {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": "training"},
+        "value": 100,
+    }
+
+
 def namespace() -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "training"}}
 
@@ -244,6 +262,7 @@ def whole_stack() -> list[dict[str, Any]]:
         quota(),
         default_deny(),
         queue(),
+        priority_class(),
         storage_class(),
         claim(),
         pod_group(),

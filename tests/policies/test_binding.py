@@ -70,6 +70,8 @@ def test_what_was_found_before_a_failure_is_still_reported():
 def test_wrong_configuration_is_explained_and_counts_as_a_violation():
     (message,) = judge("shm-fits-memory", manifests.volcano_job(), config={"share": 7})
     assert "shm-fits-memory.share: found 7" in message
+    (message,) = judge("shm-per-gpu", manifests.volcano_job(), config={"perGpu": "a lot"})
+    assert "shm-per-gpu.perGpu: found 'a lot'" in message
     (message,) = judge("shm-fits-memory", manifests.volcano_job(), config={"shar": 1})
     assert "shm-fits-memory.shar" in message
 

@@ -16,6 +16,7 @@ from tests.policies.harness import REMOVED, UNKNOWN_VALUE, changed, judge, type_
 
 NAMES = [rule.name for rule in RULES]
 STRICT = {
+    "gpu-whole-nodes": {"gpusPerNode": 1},
     "image-registry-allowed": {"allowedRegistries": ["127.0.0.1:5000"]},
     "gpu-budget": {"maxGpus": 9, "maxGpusPerQueue": {"research": 9}},
     "gpu-cost": {"hourlyPrices": {"nvidia.com/gpu": 1}, "maxHourlyCost": 9},

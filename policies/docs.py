@@ -60,9 +60,9 @@ Some rules hold for training, some for inference, most for every pod.
   or `inference`, on the pod template or on the resource, decides.
 - Volcano Jobs, PyTorchJobs, TFJobs, MPIJobs, TrainJobs, TrainingRuntimes and their relatives are
   training whatever their labels say.
-- Without such a label, a pod that asks for a GPU is training if it runs to its end (Job, CronJob,
-  JobSet, a bare Pod that is not restarted), and inference if a Deployment, ReplicaSet or
-  StatefulSet keeps it alive.
+- Without such a label, a pod that asks for a GPU is training if it runs to its end (a Job, CronJob
+  or JobSet, or any pod with restartPolicy Never or OnFailure), and inference if a Deployment,
+  ReplicaSet or StatefulSet keeps it alive.
 
 Labels give no privileges. A workload that needs what a rule forbids to all others, such as the
 device plugin, is named in that rule's `systemWorkloads` as `namespace/Kind/name`.

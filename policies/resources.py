@@ -63,9 +63,10 @@ class Resource:
     @cached_property
     def is_partial(self) -> bool:
         """Whether the rest of the object is declared elsewhere, as with a server-side patch."""
-        return self.pulumi_type.endswith("Patch") or self.is_kind(
-            "trainer.kubeflow.org", "TrainJob"
-        )
+        # Only Pulumi's own patches: anybody may call a custom resource a patch.
+        built_in = "." not in self.group or self.group.endswith(".k8s.io")
+        is_patch = built_in and self.pulumi_type.endswith("Patch")
+        return is_patch or self.is_kind("trainer.kubeflow.org", "TrainJob")
 
     @cached_property
     def root(self) -> Node:

@@ -11,9 +11,9 @@ PyTorchJob's replica, a JobSet in a TrainingRuntime, or a kind that nobody has h
   their values are configuration);
 - kinds that exist for training (a Volcano Job, PyTorchJob, TFJob, MPIJob, TrainJob, TrainingRuntime
   and their relatives) are training whatever their labels say;
-- without such a label, a pod that wants a GPU is training if it runs to its end (Job, CronJob,
-  JobSet, a bare Pod that is not restarted for ever), and inference if a Deployment, ReplicaSet or
-  StatefulSet keeps it alive;
+- without such a label, a pod that wants a GPU is training if it runs to its end (a Job, CronJob or
+  JobSet, or any pod with restartPolicy Never or OnFailure), and inference if a Deployment,
+  ReplicaSet or StatefulSet keeps it alive;
 - everything else is `other`.
 
 A label cannot exempt anything from the rules that hold for every pod, and privileges are given only
@@ -205,12 +205,11 @@ class Pod:
                 if component in settings.inference_components:
                     return "inference"
         if self.gpu_containers(settings.gpu_resources):
-            if kind in _ENDING_KINDS:
+            ends = self.spec["restartPolicy"].value in ("Never", "OnFailure")
+            if kind in _ENDING_KINDS or ends:
                 return "training"
             if kind in _SERVING_KINDS:
                 return "inference"
-            if kind == "pod" and self.spec["restartPolicy"].value in ("Never", "OnFailure"):
-                return "training"
         return "other"
 
 

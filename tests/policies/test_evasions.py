@@ -98,6 +98,19 @@ EVASIONS: list[tuple[str, str, Manifest]] = [
         job((GPU_REQUEST, "2000m")),
     ),
     ("limits that are a list", "manifest-readable", job((f"{MAIN}/resources/limits", [GPU]))),
+    (
+        "a custom resource that calls itself a patch",
+        "run-as-non-root",
+        custom(TEMPLATE, "WorkloadPatch"),
+    ),
+    (
+        "a batch job labelled inference",
+        "inference-probes",
+        changed(
+            manifests.batch_job(),
+            ("spec/template/metadata/labels/app.kubernetes.io~component", "inference"),
+        ),
+    ),
     ("replicas as a word", "manifest-readable", job(("spec/tasks/0/replicas", "two"))),
     ("a kind that looks like a chart", "image-tag-fixed", custom(TEMPLATE, "X", "yaml.org/v1")),
     # memory and CPU

@@ -163,6 +163,7 @@ def test_a_train_job_is_a_part_of_its_runtime():
         ("kubeflow.org/v1", "pytorchjob", {"x": template()}, {}, "training"),
         ("v1", "Pod", {**GPU_POD, "restartPolicy": "Never"}, {}, "training"),
         ("v1", "Pod", GPU_POD, {}, "other"),
+        ("a.io/v1", "Unheard", template({**GPU_POD, "restartPolicy": "Never"}), {}, "training"),
         ("apps/v1", "DaemonSet", template(GPU_POD), {}, "other"),
     ],
 )

@@ -9,6 +9,7 @@ from collections import deque
 from devcluster import environment, host, launcher, lifecycle
 from devcluster.errors import DevclusterError
 from devcluster.lock import exclusive
+from devcluster.orphans import end_orphans
 from devcluster.paths import Layout
 from devcluster.progress import Reporter
 from devcluster.spec import Kind, cluster_spec
@@ -109,6 +110,8 @@ def _down(options: argparse.Namespace) -> int:
     for kind in _kinds(options.nodes):
         layout = Layout.of(kind)
         if not layout.state.exists():
+            if end_orphans(kind):
+                print(f"the {kind} cluster, whose state folder is gone, is down")
             continue
         with exclusive(layout.lock, "devcluster down"):
             was_up = launcher.running(layout) is not None

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from devcluster import links
 from devcluster.errors import DevclusterError
+from devcluster.orphans import running_elsewhere
 from devcluster.paths import Layout
 from devcluster.spec import ClusterSpec, Kind
 
@@ -153,7 +154,10 @@ def _check_real(spec: ClusterSpec, layout: Layout) -> None:
             )
     ip = shutil.which("ip", path=path_of_host()) or "ip"
     if clashes := links.clashing_routes(spec.network, ip):
+        if others := running_elsewhere(spec.kind):
+            ways = " or ".join(f"GPU_PLATFORM_STATE={state} make down" for state in others)
+            raise DevclusterError(f"another embedded cluster runs on this machine; end it: {ways}")
         raise DevclusterError(
             f"the network {spec.network.block} is in use here ({', '.join(clashes)}), and the "
-            "embedded cluster needs it: end what uses it (another embedded cluster?) first"
+            "embedded cluster needs it: end what uses it first"
         )

@@ -118,7 +118,7 @@ def stop(layout: Layout) -> list[str]:
         return []
     process = record.process()
     if process is not None:
-        _kill(process)
+        kill(process)
     folders = [Path(folder) for folder in record.cgroups]
     for pid in cgroups.processes(folders):
         with contextlib.suppress(ProcessLookupError):
@@ -128,7 +128,8 @@ def stop(layout: Layout) -> list[str]:
     return [str(folder) for folder in left]
 
 
-def _kill(process: psutil.Process) -> None:
+def kill(process: psutil.Process) -> None:
+    """Ends a cluster's process with everything below it, and waits until all of it is gone."""
     # unshare ignores SIGTERM, and --kill-child ends process 1 of the namespaces with it.
     below = process.children(recursive=True)
     process.kill()

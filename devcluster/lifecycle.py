@@ -11,6 +11,7 @@ from devcluster import host, launcher, simulated_nodes
 from devcluster.errors import DevclusterError
 from devcluster.events import EventLog
 from devcluster.images.catalog import BASE, BaseImage, push_tools
+from devcluster.orphans import end_orphans
 from devcluster.paths import Layout
 from devcluster.progress import Reporter, Step
 from devcluster.spec import ClusterSpec, Kind
@@ -43,6 +44,8 @@ def up(spec: ClusterSpec, reporter: Reporter) -> Cluster:
     alive = launcher.running(layout)
     if alive is None:
         launcher.stop(layout)
+        if ended := end_orphans(spec.kind):
+            reporter.say(f"{ended} cluster whose state is gone was ended")
         host.check(spec, layout)
     base = BaseImage(layout, _uv()) if real else None
     if base is not None:
@@ -163,6 +166,7 @@ def down(kind: Kind, *, purge: bool) -> list[str]:
     """Ends the cluster; with `purge` its state goes too. Returns what could not be removed."""
     layout = Layout.of(kind)
     left = launcher.stop(layout)
+    end_orphans(kind)
     if purge and layout.state.exists():
         for path in layout.state.iterdir():
             if path != layout.lock:

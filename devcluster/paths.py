@@ -5,25 +5,26 @@ The cache (tools, image layers, downloaded charts) can be made again and is kept
 """
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 
 
-def cache_root() -> Path:
+def cache_root(environment: Mapping[str, str] = os.environ) -> Path:
     """`$GPU_PLATFORM_CACHE`, else `gpu-platform` in `$XDG_CACHE_HOME` or `~/.cache`."""
-    if named := os.environ.get("GPU_PLATFORM_CACHE"):
+    if named := environment.get("GPU_PLATFORM_CACHE"):
         return Path(named).expanduser().resolve()
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    base = environment.get("XDG_CACHE_HOME") or f"{environment.get('HOME', '~')}/.cache"
     return (Path(base).expanduser() / "gpu-platform").resolve()
 
 
-def state_root() -> Path:
+def state_root(environment: Mapping[str, str] = os.environ) -> Path:
     """`$GPU_PLATFORM_STATE`, else `state` in the cache folder."""
-    if named := os.environ.get("GPU_PLATFORM_STATE"):
+    if named := environment.get("GPU_PLATFORM_STATE"):
         return Path(named).expanduser().resolve()
-    return cache_root() / "state"
+    return cache_root(environment) / "state"
 
 
 @dataclass(frozen=True)

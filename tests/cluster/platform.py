@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -68,6 +69,8 @@ class Platform:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            # A test run in the background ignores Ctrl-C, and its children would as well.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
 
     def make(self, *targets: str, status: int = 0, timeout: float = 900) -> str:

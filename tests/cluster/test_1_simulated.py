@@ -1,5 +1,9 @@
 """`make up NODES=simulated`, real Volcano, and nodes that run nothing."""
 
+import shutil
+
+from devcluster import orphans
+from devcluster.spec import Kind
 from tests.cluster.platform import Platform, created
 
 
@@ -24,3 +28,11 @@ def test_down_ends_the_cluster_and_keeps_its_state(simulated: Platform) -> None:
     assert "is down" in simulated.make("down")
     assert "unchanged" in simulated.make("up")
     simulated.make("down")
+
+def test_a_cluster_whose_state_folder_was_removed_is_ended_by_the_next_down(
+    simulated: Platform,
+) -> None:
+    simulated.make("up")
+    shutil.rmtree(simulated.state)
+    assert "whose state folder is gone" in simulated.make("down")
+    assert simulated.state not in orphans.running_elsewhere(Kind.SIMULATED)

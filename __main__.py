@@ -29,6 +29,7 @@ tenancy = Tenancy(
         gpu_resource=settings.gpu.resource,
         inference_ports=tuple(s.port for s in settings.inference.services.values()),
         login=login,
+        retain=settings.retains,
     ),
     options(cluster),
 )

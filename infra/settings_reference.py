@@ -56,6 +56,13 @@ reference with a tag other than `latest`, or a digest.
 One secret stands outside the structure: `{full_key(PASSWORD_KEY)}`, the password of
 `images.username`, stored with `pulumi config set --secret {PASSWORD_KEY}`.
 
+## What outlives the stack
+
+`pulumi destroy` leaves the workloads' namespace where claims have `retain` or jobs have `on_change:
+keep`, which are the defaults, together with those claims, the volumes bound to them and the runs.
+The next `pulumi up` takes them over. `kubectl delete namespace` removes them; what the volumes
+hold then depends on their reclaim policy. Where the stack installs Volcano, its Jobs go with it.
+
 ## How a run is named
 
 A training job is named `<key>-<8 digits>`, and the digits are a hash of everything that the run is

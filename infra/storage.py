@@ -6,7 +6,7 @@ from typing import Any
 import pulumi
 
 from infra.component import Component
-from infra.manifests import Manifest, compact
+from infra.manifests import ADOPTED, Manifest, compact
 from infra.settings.storage import (
     PROVISIONERS,
     ClaimSettings,
@@ -41,7 +41,10 @@ class Storage(Component):
         owners = {claim.volume: key for key, claim in settings.claims.items() if claim.volume}
         volumes = {
             key: self.create(
-                f"{name}-volume-{key}", volume(key, value, _claim_ref(args, owners.get(key)))
+                f"{name}-volume-{key}",
+                volume(key, value, _claim_ref(args, owners.get(key))),
+                # A volume cannot be deleted while a claim that stays is bound to it.
+                self.options(retain=key in owners and settings.claims[owners[key]].retain),
             )
             for key, value in settings.volumes.items()
         }
@@ -118,7 +121,7 @@ def volume(name: str, settings: VolumeSettings, claim_ref: Manifest | None) -> M
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolume",
-        "metadata": {"name": name},
+        "metadata": {"name": name, "annotations": dict(ADOPTED)},
         "spec": compact(spec),
     }
 
@@ -128,7 +131,7 @@ def claim(name: str, namespace: str, settings: ClaimSettings) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": {"name": name, "namespace": namespace},
+        "metadata": {"name": name, "namespace": namespace, "annotations": dict(ADOPTED)},
         "spec": compact(
             {
                 "accessModes": settings.access_modes,

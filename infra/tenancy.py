@@ -8,7 +8,7 @@ from typing import Any, Final
 import pulumi
 
 from infra.component import Component
-from infra.manifests import WORKLOAD_LABEL, Manifest, compact, standard_labels
+from infra.manifests import ADOPTED, WORKLOAD_LABEL, Manifest, compact, standard_labels
 from infra.settings.images import RegistryLogin
 from infra.settings.tenancy import TenancySettings
 
@@ -18,12 +18,16 @@ PULL_SECRET: Final = "registry"  # noqa: S105  the name of an object
 
 @dataclass(frozen=True, kw_only=True)
 class TenancyArgs:
-    """The borders of the namespace, and the name of the GPU resource that is counted."""
+    """The borders of the namespace, and the name of the GPU resource that is counted.
+
+    `retain` leaves the namespace in the cluster, with what is retained in it, when the stack goes.
+    """
 
     tenancy: TenancySettings
     gpu_resource: str
     inference_ports: tuple[int, ...] = ()
     login: RegistryLogin | None = None
+    retain: bool = False
 
 
 class Tenancy(Component):
@@ -36,7 +40,9 @@ class Tenancy(Component):
     ) -> None:
         super().__init__("Tenancy", name, opts)
         self.namespace = args.tenancy.namespace
-        space = self.create(f"{name}-namespace", namespace(args.tenancy))
+        space = self.create(
+            f"{name}-namespace", namespace(args.tenancy), self.options(retain=args.retain)
+        )
         inside = self.options(after=[space])
         for manifest in manifests(args):
             resource_name = f"{name}-{manifest['kind'].lower()}-{manifest['metadata']['name']}"
@@ -54,6 +60,7 @@ def namespace(tenancy: TenancySettings) -> Manifest:
         "kind": "Namespace",
         "metadata": {
             "name": tenancy.namespace,
+            "annotations": dict(ADOPTED),
             "labels": {
                 **standard_labels("tenancy", tenancy.namespace),
                 "pod-security.kubernetes.io/enforce": level,

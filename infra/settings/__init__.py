@@ -42,6 +42,12 @@ class StackSettings(Settings):
     training: TrainingSettings = TrainingSettings()
     inference: InferenceSettings = InferenceSettings()
 
+    @property
+    def retains(self) -> bool:
+        """Whether claims or runs outlive the stack, and with them their namespace."""
+        kept_runs = any(job.on_change == "keep" for job in self.training.jobs.values())
+        return kept_runs or any(claim.retain for claim in self.storage.claims.values())
+
 
 CONCERNS: Final = cast(
     dict[str, type[BaseModel]],

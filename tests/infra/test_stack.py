@@ -183,6 +183,16 @@ def test_claims_stay_and_can_be_protected(provision: Provision) -> None:
     assert not plan["storage-claim-datasets"].protect
 
 
+@pytest.mark.parametrize("retain", [True, False])
+def test_a_namespace_stays_with_what_stays_in_it(provision: Provision, retain: bool) -> None:
+    values = changed("training.jobs.digits.on_change", "keep" if retain else "replace")
+    for claim in values["storage"]["claims"].values():
+        claim["retain"] = retain
+    plan = provision(values)
+    assert plan["tenancy-namespace"].retainOnDelete is retain
+    assert plan["storage-claim-checkpoints"].retainOnDelete is retain
+
+
 def test_a_static_volume_is_reserved_for_its_claim(provision: Provision) -> None:
     values = changed(
         "storage.volumes.old",
@@ -197,6 +207,7 @@ def test_a_static_volume_is_reserved_for_its_claim(provision: Provision) -> None
     reference = plan.inputs("storage-volume-old")["spec"]["claimRef"]
     assert (reference["namespace"], reference["name"]) == ("ml", "ckpt")
     assert "storage-volume-old" in plan.dependencies("storage-claim-checkpoints")
+    assert plan["storage-volume-old"].retainOnDelete
 
 
 def test_a_service_serves_the_present_run_of_its_job(provision: Provision) -> None:

@@ -21,10 +21,8 @@ def main() -> int:
 
 def run(config: TrainingConfig) -> int:
     """Train, and turn every failure into one plain line and an exit code."""
-    import torch.distributed as dist
-
     from training.data import DataError
-    from training.distributed import read_world, use_threads
+    from training.distributed import lost_peer, read_world, use_threads
     from training.train import DivergedError
     from training.train import run as train
 
@@ -35,9 +33,9 @@ def run(config: TrainingConfig) -> int:
         return failed(str(error), exit_codes.BAD_INPUT)
     except OSError as error:
         return failed(f"the run cannot be saved: {error}", exit_codes.FAILED)
-    except dist.DistError as error:
-        return failed(f"the gang is broken: {error}", exit_codes.FAILED)
     except Exception as error:
+        if lost_peer(error):
+            return failed(f"another process of the gang is lost: {error}", exit_codes.FAILED)
         traceback.print_exc()
         return failed(f"{type(error).__name__}: {error}", exit_codes.FAILED)
 

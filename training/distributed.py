@@ -153,6 +153,11 @@ def all_or_none(action: Callable[[], T]) -> T:
     return result
 
 
+def lost_peer(error: Exception) -> bool:
+    """Whether an operation failed because another process is gone or does not answer."""
+    return isinstance(error, dist.DistError) or "gloo/transport" in str(error)
+
+
 class Vote:
     """Lets all processes stop after the same step when one of them wants to.
 

@@ -1,6 +1,8 @@
+from pathlib import Path
+
 import pytest
 
-from inference.config import InferenceConfig, read_config
+from inference.config import InferenceConfig, read_config, variable_of
 from training.config import ConfigurationError
 
 LEAST = {"INFERENCE_MODEL_NAME": "digits", "INFERENCE_MODEL_PATH": "/models/digits-1a2b/export"}
@@ -42,3 +44,10 @@ def test_all_that_is_missing_is_told_at_once() -> None:
     with pytest.raises(ConfigurationError) as caught:
         read_config({})
     assert str(caught.value) == "INFERENCE_MODEL_NAME is missing; INFERENCE_MODEL_PATH is missing"
+
+
+def test_the_documentation_names_every_variable_with_its_default() -> None:
+    text = (Path(__file__).parents[2] / "docs/inference.md").read_text()
+    for name, field in InferenceConfig.model_fields.items():
+        default = "required" if field.is_required() else f"`{field.default}`"
+        assert f"| `{variable_of(name)}` | {default} |" in text

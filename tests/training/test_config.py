@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -99,3 +100,9 @@ def test_what_the_stack_and_clients_import_needs_no_torch() -> None:
     modules = "training.config, training.exit_codes, training.manifest, training.data"
     code = f"import sys, {modules}, inference.config; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_documentation_names_every_setting() -> None:
+    text = (Path(__file__).parents[2] / "docs/training.md").read_text()
+    for name in TrainingConfig.model_fields:
+        assert f"`{name}`" in text

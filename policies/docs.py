@@ -7,8 +7,9 @@ import sys
 from typing import Any
 
 from policies.binding import config_schema
+from policies.examples import EXAMPLES, SETTINGS
 from policies.pack import RULES
-from policies.rule import Rule, RuleConfig
+from policies.rule import Level, Rule, RuleConfig
 from policies.settings import RoleConfig
 
 _TOPICS = {
@@ -120,7 +121,16 @@ def _section(rule: Rule[Any]) -> str:
         lines.append(f"\nSettings shared by many rules: {', '.join(shared)}.")
     if own:
         lines.append(_table(own))
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", _examples(rule)]) + "\n"
+
+
+def _examples(rule: Rule[Any]) -> str:
+    example = EXAMPLES[rule.name]
+    settings = SETTINGS.get(rule.name)
+    given = f", with `{json.dumps(settings)}`" if settings else ""
+    verdict = "Refused" if rule.level is Level.MANDATORY else "Advised against"
+    bad = f"{verdict}{given}:\n\n```yaml\n{example.bad}\n```"
+    return f"{bad}\n\nGood:\n\n```yaml\n{example.good}\n```"
 
 
 def _settings(config: type[RuleConfig]) -> dict[str, Any]:

@@ -1,7 +1,16 @@
+"""The page about the rules, and the examples in it."""
+
 from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
 
 from policies.docs import page
+from policies.examples import EXAMPLES, SETTINGS
 from policies.pack import RULES
+from policies.rule import Rule
+from tests.policies.harness import Manifest, judge
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "policies.md"
 
@@ -13,3 +22,24 @@ def test_the_page_is_what_the_rules_say():
 def test_every_rule_has_its_section():
     text = page()
     assert all(f"\n### {rule.name}\n" in text for rule in RULES)
+
+
+def manifests_of(rule: Rule[Any], text: str) -> list[Manifest]:
+    """An example as manifests: a pod specification is put into a workload of the rule's topic."""
+    if rule.scope != "pod":
+        return list(yaml.safe_load_all(text))
+    component = "inference" if rule.topic == "inference" else "training"
+    metadata = {"name": "x", "labels": {"app.kubernetes.io/component": component}}
+    spec = {"template": {"spec": yaml.safe_load(text)}}
+    return [{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_the_examples_are_bad_and_good(rule: Rule[Any]):
+    example, config = EXAMPLES[rule.name], SETTINGS.get(rule.name)
+    assert judge(rule.name, *manifests_of(rule, example.bad), config=config)
+    assert judge(rule.name, *manifests_of(rule, example.good), config=config) == []
+
+
+def test_there_is_no_example_of_a_rule_that_is_gone():
+    assert set(EXAMPLES) == {rule.name for rule in RULES}

@@ -1,0 +1,366 @@
+"""A bad and a good example of every rule, for its page; a test judges each of them.
+
+Examples of rules about pods are pod specifications, as they stand in a template; all others are
+manifests, with only what the rule looks at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from textwrap import dedent
+
+SETTINGS: dict[str, dict[str, object]] = {
+    "gpu-whole-nodes": {"gpusPerNode": 8},
+    "image-registry-allowed": {"allowedRegistries": ["registry.example.com/team"]},
+    "gpu-budget": {"maxGpus": 12},
+    "gpu-cost": {"hourlyPrices": {"nvidia.com/gpu": 2.5}, "maxHourlyCost": 30},
+}
+"""Settings with which an example is bad or good, for rules that need some."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """Two texts in YAML."""
+
+    bad: str
+    good: str
+
+
+def _example(bad: str, good: str) -> Example:
+    return Example(dedent(bad).strip("\n"), dedent(good).strip("\n"))
+
+
+def _limits(bad: str, good: str) -> Example:
+    """Resources of the only container."""
+    frame = "containers:\n  - name: main\n    resources: {text}"
+    return Example(frame.format(text=bad), frame.format(text=good))
+
+
+def _context(bad: str, good: str) -> Example:
+    """Security context of the only container."""
+    frame = "containers:\n  - name: main\n    securityContext: {text}"
+    return Example(frame.format(text=bad), frame.format(text=good))
+
+
+def _image(bad: str, good: str) -> Example:
+    frame = "containers:\n  - name: main\n    image: {text}"
+    return Example(frame.format(text=bad), frame.format(text=good))
+
+
+def _volcano(bad: str, good: str) -> Example:
+    """Fields of a Volcano Job of two pods."""
+    frame = (
+        "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {{name: digits}}\nspec:\n"
+        "  {text}\n  tasks:\n    - replicas: 2\n      template:\n        spec:\n"
+        "          restartPolicy: Never\n          activeDeadlineSeconds: 86400\n"
+        "          containers: [{{name: main, resources: {{limits: {{nvidia.com/gpu: 8}}}}}}]"
+    )
+    return Example(frame.format(text=bad), frame.format(text=good))
+
+
+def _shm(bad: str, good: str) -> Example:
+    """The volume at /dev/shm of a container with 16Gi and four GPUs."""
+    frame = (
+        "containers:\n  - name: main\n"
+        "    resources: {{limits: {{memory: 16Gi, nvidia.com/gpu: 4}}}}\n"
+        "    volumeMounts: [{{name: shm, mountPath: /dev/shm}}]\n"
+        "volumes:\n  - name: shm\n    {text}"
+    )
+    return Example(frame.format(text=bad), frame.format(text=good))
+
+
+_GPU_DEPLOYMENT = (
+    "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: server, namespace: ml}\nspec:\n"
+    "  replicas: 2\n  template:\n"
+    "    metadata: {labels: {app: server, app.kubernetes.io/component: inference}}\n"
+    "    spec:\n      containers: [{name: main, resources: {limits: {nvidia.com/gpu: 1}}}]"
+)
+_WRITER = """\
+apiVersion: batch.volcano.sh/v1alpha1
+kind: Job
+metadata: {name: digits, namespace: ml}
+spec:
+  queue: research
+  tasks:
+    - replicas: 2
+      template:
+        spec:
+          priorityClassName: training
+          containers:
+            - name: main
+              resources: {limits: {nvidia.com/gpu: 8}}
+              volumeMounts: [{name: checkpoints, mountPath: /checkpoints}]
+          volumes:
+            - name: checkpoints
+              persistentVolumeClaim: {claimName: checkpoints}"""
+_PEER = """\
+apiVersion: batch/v1
+kind: Job
+metadata: {name: digits, namespace: ml}
+spec:
+  parallelism: 2
+  template:
+    metadata: {annotations: {scheduling.k8s.io/group-name: digits}}
+    spec:
+      containers: [{name: main, resources: {limits: {nvidia.com/gpu: 8}}}]"""
+
+
+def _beside(manifest: str, bad: str, good: str) -> Example:
+    """A manifest that needs another one beside it."""
+    good = f"{manifest}\n---\n{dedent(good).strip()}"
+    return Example(f"{manifest}\n---\n{dedent(bad).strip()}" if bad else manifest, good)
+
+
+def _claim(modes: str, storage_class: str) -> str:
+    return (
+        "apiVersion: v1\nkind: PersistentVolumeClaim\n"
+        "metadata: {name: checkpoints, namespace: ml}\n"
+        f"spec: {{accessModes: [{modes}], storageClassName: {storage_class}}}"
+    )
+
+
+def _class(policy: str) -> str:
+    return (
+        "apiVersion: storage.k8s.io/v1\nkind: StorageClass\nmetadata: {name: shared}\n"
+        f"reclaimPolicy: {policy}"
+    )
+
+
+EXAMPLES: dict[str, Example] = {
+    "manifest-readable": _limits("many", "{limits: {cpu: 4}}"),
+    "gpu-limit-present": Example(
+        _WRITER.replace("{limits: {nvidia.com/gpu: 8}}", "{limits: {memory: 16Gi}}"), _WRITER
+    ),
+    "gpu-requests-equal-limits": _limits(
+        "{requests: {nvidia.com/gpu: 1}}", "{limits: {nvidia.com/gpu: 1}}"
+    ),
+    "gpu-counts-whole": _limits(
+        '{limits: {nvidia.com/gpu: "0.5"}}', "{limits: {nvidia.com/gpu: 1}}"
+    ),
+    "gpu-memory-guaranteed": _limits(
+        "{requests: {memory: 8Gi}, limits: {memory: 16Gi, nvidia.com/gpu: 1}}",
+        "{requests: {memory: 16Gi}, limits: {memory: 16Gi, nvidia.com/gpu: 1}}",
+    ),
+    "gpu-cpu-requested": _limits(
+        "{limits: {nvidia.com/gpu: 1}}", "{requests: {cpu: 4}, limits: {nvidia.com/gpu: 1}}"
+    ),
+    "gpu-toleration": _example(
+        """
+        containers: [{name: main, resources: {limits: {nvidia.com/gpu: 1}}}]
+        """,
+        """
+        containers: [{name: main, resources: {limits: {nvidia.com/gpu: 1}}}]
+        tolerations: [{key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}]
+        """,
+    ),
+    "gpu-whole-nodes": Example(_WRITER.replace("gpu: 8", "gpu: 4"), _WRITER),
+    "gpu-not-shared": _limits(
+        "{limits: {nvidia.com/gpu.shared: 2}}", "{limits: {nvidia.com/gpu.shared: 1}}"
+    ),
+    "shm-mounted": _example(
+        """
+        containers: [{name: main, resources: {limits: {nvidia.com/gpu: 1}}}]
+        """,
+        """
+        containers:
+          - name: main
+            resources: {limits: {nvidia.com/gpu: 1}}
+            volumeMounts: [{name: shm, mountPath: /dev/shm}]
+        volumes: [{name: shm, emptyDir: {medium: Memory, sizeLimit: 8Gi}}]
+        """,
+    ),
+    "shm-bounded-memory": _shm("emptyDir: {}", "emptyDir: {medium: Memory, sizeLimit: 8Gi}"),
+    "shm-fits-memory": _shm(
+        "emptyDir: {medium: Memory, sizeLimit: 32Gi}", "emptyDir: {medium: Memory, sizeLimit: 8Gi}"
+    ),
+    "shm-per-gpu": _shm(
+        "emptyDir: {medium: Memory, sizeLimit: 1Gi}", "emptyDir: {medium: Memory, sizeLimit: 8Gi}"
+    ),
+    "shm-not-from-host": _shm(
+        "hostPath: {path: /dev/shm}", "emptyDir: {medium: Memory, sizeLimit: 8Gi}"
+    ),
+    "training-scheduler": _volcano("schedulerName: default-scheduler", "schedulerName: volcano"),
+    "training-queue-named": _volcano("minAvailable: 2", "queue: research"),
+    "training-queue-declared": _beside(
+        _WRITER,
+        "",
+        """
+apiVersion: scheduling.volcano.sh/v1beta1
+kind: Queue
+metadata: {name: research}""",
+    ),
+    "training-gang-whole": _volcano("minAvailable: 1", "minAvailable: 2"),
+    "training-pod-group-whole": _beside(
+        _PEER,
+        """
+apiVersion: scheduling.volcano.sh/v1beta1
+kind: PodGroup
+metadata: {name: digits, namespace: ml}
+spec: {minMember: 1, queue: research}""",
+        """
+apiVersion: scheduling.volcano.sh/v1beta1
+kind: PodGroup
+metadata: {name: digits, namespace: ml}
+spec: {minMember: 2, queue: research}""",
+    ),
+    "training-retries-bounded": _volcano("maxRetry: 1000", "maxRetry: 3"),
+    "training-ends": _volcano("maxRetry: 3", "ttlSecondsAfterFinished: 604800"),
+    "priority-class-known": _beside(
+        _WRITER,
+        "",
+        """
+apiVersion: scheduling.k8s.io/v1
+kind: PriorityClass
+metadata: {name: training}
+value: 100""",
+    ),
+    "gpu-job-not-awaited": Example(
+        _PEER,
+        _PEER.replace(
+            "namespace: ml}", 'namespace: ml, annotations: {pulumi.com/skipAwait: "true"}}'
+        ),
+    ),
+    "host-network-dns": _example(
+        """
+        hostNetwork: true
+        containers: [{name: main}]
+        """,
+        """
+        hostNetwork: true
+        dnsPolicy: ClusterFirstWithHostNet
+        containers: [{name: main}]
+        """,
+    ),
+    "image-tag-fixed": _image("pytorch/pytorch:latest", "pytorch/pytorch:2.15.0"),
+    "image-digest-pinned": _image(
+        "registry.example.com/train:1.4.2", f"registry.example.com/train@sha256:{'6d' * 32}"
+    ),
+    "image-registry-allowed": _image(
+        "docker.io/somebody/train:1.4.2", "registry.example.com/team/train:1.4.2"
+    ),
+    "run-as-non-root": _context("{runAsUser: 0}", "{runAsNonRoot: true, runAsUser: 10001}"),
+    "no-privilege-escalation": _context("{}", "{allowPrivilegeEscalation: false}"),
+    "not-privileged": _context("{privileged: true}", "{privileged: false}"),
+    "capabilities-dropped": _context(
+        "{capabilities: {add: [SYS_ADMIN]}}", "{capabilities: {drop: [ALL]}}"
+    ),
+    "no-host-namespaces": _example(
+        "hostIPC: true\ncontainers: [{name: main}]", "containers: [{name: main}]"
+    ),
+    "no-host-path": _example(
+        """
+        containers: [{name: main}]
+        volumes: [{name: data, hostPath: {path: /mnt/data}}]
+        """,
+        """
+        containers: [{name: main}]
+        volumes: [{name: data, persistentVolumeClaim: {claimName: datasets}}]
+        """,
+    ),
+    "no-literal-secrets": _example(
+        """
+        containers:
+          - name: main
+            env: [{name: HF_TOKEN, value: written-here}]
+        """,
+        """
+        containers:
+          - name: main
+            env: [{name: HF_TOKEN, valueFrom: {secretKeyRef: {name: hub, key: token}}}]
+        """,
+    ),
+    "no-service-account-token": _example(
+        "containers: [{name: main}]",
+        "automountServiceAccountToken: false\ncontainers: [{name: main}]",
+    ),
+    "service-not-public": _example(
+        """
+        apiVersion: v1
+        kind: Service
+        metadata: {name: server}
+        spec: {type: LoadBalancer}
+        """,
+        """
+        apiVersion: v1
+        kind: Service
+        metadata: {name: server}
+        spec: {type: ClusterIP}
+        """,
+    ),
+    "namespace-gpu-quota": _beside(
+        _WRITER,
+        "",
+        """
+apiVersion: v1
+kind: ResourceQuota
+metadata: {name: gpus, namespace: ml}
+spec: {hard: {requests.nvidia.com/gpu: 16}}""",
+    ),
+    "namespace-default-deny": _beside(
+        _WRITER,
+        "",
+        """
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: default-deny, namespace: ml}
+spec: {podSelector: {}, policyTypes: [Ingress]}""",
+    ),
+    "checkpoints-shared": _beside(
+        _WRITER, _claim("ReadWriteOnce", "shared"), _claim("ReadWriteMany", "shared")
+    ),
+    "checkpoints-kept": _beside(
+        _claim("ReadWriteMany", "shared"), _class("Delete"), _class("Retain")
+    ),
+    "inference-probes": _example(
+        "containers: [{name: main, ports: [{containerPort: 8080}]}]",
+        """
+        containers:
+          - name: main
+            ports: [{containerPort: 8080}]
+            startupProbe: {httpGet: {path: /v2/health/ready, port: 8080}}
+            readinessProbe: {httpGet: {path: /v2/health/ready, port: 8080}}
+            livenessProbe: {httpGet: {path: /v2/health/live, port: 8080}}
+        """,
+    ),
+    "inference-spread": Example(
+        _GPU_DEPLOYMENT,
+        _GPU_DEPLOYMENT
+        + "\n      topologySpreadConstraints:\n"
+        + "        - {maxSkew: 1, topologyKey: kubernetes.io/hostname}",
+    ),
+    "inference-disruption-budget": _beside(
+        _GPU_DEPLOYMENT,
+        "",
+        """
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata: {name: server, namespace: ml}
+spec: {maxUnavailable: 1, selector: {matchLabels: {app: server}}}""",
+    ),
+    "autoscaled-without-replicas": _example(
+        """
+        apiVersion: apps/v1
+        kind: Deployment
+        metadata: {name: server}
+        spec: {replicas: 2}
+        ---
+        apiVersion: autoscaling/v2
+        kind: HorizontalPodAutoscaler
+        metadata: {name: server}
+        spec: {minReplicas: 2, maxReplicas: 8, scaleTargetRef: {kind: Deployment, name: server}}
+        """,
+        """
+        apiVersion: apps/v1
+        kind: Deployment
+        metadata: {name: server}
+        spec: {}
+        ---
+        apiVersion: autoscaling/v2
+        kind: HorizontalPodAutoscaler
+        metadata: {name: server}
+        spec: {minReplicas: 2, maxReplicas: 8, scaleTargetRef: {kind: Deployment, name: server}}
+        """,
+    ),
+    "gpu-budget": Example(_WRITER, _WRITER.replace("replicas: 2", "replicas: 1")),
+    "gpu-cost": Example(_WRITER, _WRITER.replace("replicas: 2", "replicas: 1")),
+}

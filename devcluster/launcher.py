@@ -15,7 +15,7 @@ import psutil
 
 from devcluster import cgroups
 from devcluster.cluster_init import group_name
-from devcluster.paths import CHECKOUT, Layout
+from devcluster.paths import CHECKOUT, Layout, cache_root, state_root
 from devcluster.spec import Kind
 
 
@@ -101,8 +101,10 @@ def _namespaces(kind: Kind) -> list[str]:
 
 def _environment(binaries: Path) -> dict[str, str]:
     """What the cluster's processes may know of the user's environment: little."""
-    kept = ("HOME", "LANG", "GPU_PLATFORM_CACHE", "GPU_PLATFORM_STATE", "XDG_CACHE_HOME")
-    environment = {name: os.environ[name] for name in kept if name in os.environ}
+    environment = {name: os.environ[name] for name in ("HOME", "LANG") if name in os.environ}
+    # Absolute: inside, another folder is the present one.
+    environment["GPU_PLATFORM_CACHE"] = str(cache_root())
+    environment["GPU_PLATFORM_STATE"] = str(state_root())
     environment["PATH"] = f"{binaries}:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
     return environment
 

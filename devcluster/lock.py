@@ -32,6 +32,19 @@ def exclusive(path: Path, command: str) -> Iterator[None]:
         lock.release()
 
 
+def is_held(path: Path) -> bool:
+    """True where a command holds the lock at this moment."""
+    if not path.exists():
+        return False
+    lock = FileLock(path, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        return True
+    lock.release()
+    return False
+
+
 def _describe(holder: Path) -> str:
     try:
         about = json.loads(holder.read_text())

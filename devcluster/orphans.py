@@ -10,6 +10,7 @@ import psutil
 
 from devcluster import cgroups, launcher
 from devcluster.cluster_init import group_name
+from devcluster.lock import is_held
 from devcluster.paths import Layout, state_root
 from devcluster.spec import Kind
 
@@ -19,7 +20,11 @@ def end_orphans(kind: Kind) -> int:
     ended = 0
     for process in _processes(kind):
         with contextlib.suppress(psutil.Error):
-            record = launcher.read_record(Layout(Path(), _state(process) / kind))
+            layout = Layout(Path(), _state(process) / kind)
+            # Of somebody else's start, the process is there a moment before its record is.
+            if layout.state != Layout.of(kind).state and is_held(layout.lock):
+                continue
+            record = launcher.read_record(layout)
             if record is None or record.pid != process.pid:
                 launcher.kill(process)
                 ended += 1

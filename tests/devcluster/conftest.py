@@ -4,6 +4,7 @@ import os
 import stat
 from pathlib import Path
 
+import psutil
 import pytest
 
 from devcluster.paths import Layout
@@ -21,6 +22,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)
     return folder
+
+
+@pytest.fixture
+def alone(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine on which nothing runs: no embedded cluster of somebody else's is found."""
+    (tmp_path / "proc" / "1").mkdir(parents=True)  # psutil takes it that there is one process
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path / "proc"))
 
 
 @pytest.fixture

@@ -28,8 +28,8 @@ def able(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def roomy(monkeypatch: pytest.MonkeyPatch, install: Install) -> None:
-    """A disk with room, and no route to anywhere."""
+def roomy(alone: None, monkeypatch: pytest.MonkeyPatch, install: Install) -> None:
+    """A disk with room, no route to anywhere, and no other cluster."""
     monkeypatch.setattr(host, "GIB", 1)
     install("ip", "echo '[]'")
 

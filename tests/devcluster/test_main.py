@@ -19,7 +19,7 @@ COMMANDS = {
     "logs": "the last lines",
 }
 
-pytestmark = pytest.mark.usefixtures("home")
+pytestmark = pytest.mark.usefixtures("alone")
 
 
 def words(text: str) -> str:

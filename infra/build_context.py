@@ -9,14 +9,13 @@ from typing import Final
 from infra.settings.images import BuildSettings
 
 PROJECT_ROOT: Final = Path(__file__).parent.parent
-_IGNORED: Final = {"__pycache__"}
 
 
 def identity(build: BuildSettings, root: Path = PROJECT_ROOT) -> str:
     """Hexadecimal sha256 of Dockerfile, sources, base image, arguments and platform.
 
     The same sources give the same answer in every checkout: only names and contents of files
-    count. Raises FileNotFoundError when a source is missing.
+    count, and hidden or compiled files do not. Raises FileNotFoundError when a source is missing.
     """
     digest = hashlib.sha256()
     description = {
@@ -38,5 +37,11 @@ def _files(path: Path) -> Iterator[Path]:
         yield path
         return
     for child in sorted(path.rglob("*")):
-        if child.is_file() and not _IGNORED & set(child.parts):
+        inside = child.relative_to(path).parts
+        if child.is_file() and not any(_is_ignored(part) for part in inside):
             yield child
+
+
+def _is_ignored(name: str) -> bool:
+    """Compiled files and the hidden ones of editors and tools."""
+    return name == "__pycache__" or name.startswith(".")

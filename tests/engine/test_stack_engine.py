@@ -137,6 +137,29 @@ def test_a_rendering_says_that_the_release_is_not_in_it(engine: MakeStack) -> No
     assert "Queue" in {manifest["kind"] for manifest in stack.manifests()}
 
 
+def pinned_images(config: dict[str, Any]) -> None:
+    for key in ("training", "inference"):
+        reference = f"registry.example.com/{key}@sha256:{'0' * 64}"
+        config["gpu-platform:images"]["workloads"][key] = {"reference": reference}
+
+
+def test_the_dev_stack_brings_its_gpus_and_binds_its_volumes(engine: MakeStack) -> None:
+    stack = engine("dev", pinned_images)
+    outcome = stack.up()
+    assert outcome.status == 0, outcome.text
+    plugin = of_kind(stack, "DaemonSet", "nvidia-device-plugin")
+    pod = plugin["spec"]["template"]["spec"]
+    assert pod["nodeSelector"] == {"nvidia.com/gpu.present": "true"}
+    assert of_kind(stack, "ConfigMap", "nvidia-device-plugin")["data"]["config.yaml"]
+    for name in ("checkpoints", "datasets"):
+        claim = of_kind(stack, "PersistentVolumeClaim", name)
+        volume = of_kind(stack, "PersistentVolume", f"shared-{name}")
+        assert claim["spec"]["volumeName"] == volume["metadata"]["name"]
+        assert volume["spec"]["claimRef"]["name"] == claim["metadata"]["name"]
+        assert volume["spec"]["claimRef"]["namespace"] == claim["metadata"]["namespace"]
+        assert volume["spec"]["local"]["path"] == f"/var/lib/shared-volumes/{name}"
+
+
 def no_nodes(config: dict[str, Any]) -> None:
     job(config, "digits")["nodes"] = 0
 

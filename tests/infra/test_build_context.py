@@ -43,11 +43,12 @@ def test_another_base_image_is_another_image(root: Path) -> None:
     assert identity(other, root) != identity(BUILD, root)
 
 
-def test_edits_elsewhere_and_compiled_files_change_nothing(root: Path) -> None:
+def test_edits_elsewhere_and_files_of_tools_change_nothing(root: Path) -> None:
     before = identity(BUILD, root)
     (root / "README.md").write_text("changed\n")
     (root / "training" / "__pycache__").mkdir()
     (root / "training" / "__pycache__" / "train.pyc").write_bytes(b"compiled")
+    (root / "training" / ".train.py.swp").write_bytes(b"edited")
     assert identity(BUILD, root) == before
 
 

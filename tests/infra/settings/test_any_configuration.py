@@ -1,0 +1,45 @@
+"""Whatever is written: settings come out, or plain problems, and never another exception."""
+
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.infra.examples import good, problems
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.sampled_from(["", "1Gi", "0", "-1", "a", "A_b", "nvidia.com/gpu", "/..", "1e99", "🦊"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["jobs", "kind", "a", "name", "nodes"]), inner, max_size=3
+        )
+    ),
+    max_leaves=6,
+)
+
+
+def places(value: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """The path of every value inside a configuration."""
+    found = [path] if path else []
+    if isinstance(value, dict):
+        for key, item in value.items():
+            found += places(item, (*path, key))
+    return found
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(place=st.sampled_from(places(good())), value=JSON)
+def test_any_value_at_any_place_is_accepted_or_refused_in_plain_words(
+    place: tuple[str, ...], value: Any
+) -> None:
+    values = good()
+    inside = values
+    for key in place[:-1]:
+        inside = inside[key]
+    inside[place[-1]] = value
+    assert all(sentence.startswith("gpu-platform:") for sentence in problems(values))

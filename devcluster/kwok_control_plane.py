@@ -47,6 +47,8 @@ def kwokctl_configuration(
     controllers = [
         _flag("service-cluster-ip-range", network.services),
         _flag("node-monitor-grace-period", f"{NODE_GRACE_SECONDS}s", override=True),
+        # A claim made right after its volume may miss it, and waits for the next look.
+        _flag("pvclaimbinder-sync-period", "1s"),
     ]
     kwok = [
         _flag("manage-all-nodes", "false", override=True),

@@ -21,22 +21,34 @@ from devcluster.spec import Kind
 
 @dataclass(frozen=True)
 class Record:
-    """What was started. A process is the same one only with the same start time."""
+    """What was started. A process is the same one only with the same start, in the same boot."""
 
     pid: int
-    started: float
+    started: int
+    """In clock ticks since the boot, which no change of the clock moves (proc_pid_stat(5))."""
+    boot: str
     kind: str
     cgroups: list[str]
     checkout: str
 
     def process(self) -> psutil.Process | None:
         """The cluster's process, if it still runs."""
-        with contextlib.suppress(psutil.NoSuchProcess):
+        with contextlib.suppress(psutil.NoSuchProcess, OSError):
             process = psutil.Process(self.pid)
-            same = abs(process.create_time() - self.started) < 1.0
+            same = (start_ticks(self.pid), boot_id()) == (self.started, self.boot)
             if same and process.status() != psutil.STATUS_ZOMBIE:
                 return process
         return None
+
+
+def start_ticks(pid: int) -> int:
+    """When a process was started, in clock ticks since the boot. OSError when it is gone."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+
+
+def boot_id() -> str:
+    """Another one after every boot of the machine."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def read_record(layout: Layout) -> Record | None:
@@ -83,9 +95,9 @@ def launch(
             preexec_fn=partial(cgroups.enter, groups),
         )
     os.close(host)
-    started = psutil.Process(process.pid).create_time()
     folders = [str(folder.parent) for folder in groups]
-    record = Record(process.pid, started, kind, folders, str(CHECKOUT))
+    started = start_ticks(process.pid)
+    record = Record(process.pid, started, boot_id(), kind, folders, str(CHECKOUT))
     part = layout.record.with_suffix(".part")
     part.write_text(json.dumps(asdict(record)))
     part.replace(layout.record)

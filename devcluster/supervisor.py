@@ -31,6 +31,7 @@ class Supervisor:
         self.logs = logs
         self.running: dict[int, Service] = {}
         self.on_orphan: Callable[[int], None] | None = None
+        self._down: list[Service] = []
 
     def start(self, service: Service) -> int:
         """Starts a service and returns its process id."""
@@ -55,25 +56,37 @@ class Supervisor:
         """Waits for processes to end: restarts services, tells of others by `on_orphan`."""
         signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
         while True:
-            try:
-                pid, status = os.wait()
-            except ChildProcessError:
-                time.sleep(RESTART_DELAY)
-                continue
+            pid, status = self._wait()
             service = self.running.pop(pid, None)
             if service is not None:
-                self._restart(service, status)
-            elif self.on_orphan is not None:
+                code = os.waitstatus_to_exitcode(status)
+                self._note(service, f"ended with {code} and is started again")
+                self._down.append(service)
+            elif pid and self.on_orphan is not None:
                 self.on_orphan(pid)
+            if self._down:
+                time.sleep(RESTART_DELAY)
+                self._restart()
 
-    def _restart(self, service: Service, status: int) -> None:
-        code = os.waitstatus_to_exitcode(status)
-        with (self.logs / f"{service.name}.log").open("a") as log:
-            log.write(f"--- {service.name} ended with {code} and is started again\n")
-        time.sleep(RESTART_DELAY)
+    def _wait(self) -> tuple[int, int]:
+        """A process that has ended, or 0 where services are to be started meanwhile."""
         try:
-            self.start(service)
-        except (OSError, subprocess.SubprocessError) as error:
-            # Whatever one service lacks, the others must not end with process 1.
-            with (self.logs / f"{service.name}.log").open("a") as log:
-                log.write(f"--- {service.name} could not be started again: {error}\n")
+            return os.waitpid(-1, os.WNOHANG if self._down else 0)
+        except ChildProcessError:
+            time.sleep(RESTART_DELAY)
+            return 0, 0
+
+    def _restart(self) -> None:
+        """Starts what is down. What cannot be started stays down, and is tried again."""
+        down, self._down = self._down, []
+        for service in down:
+            try:
+                self.start(service)
+            except (OSError, subprocess.SubprocessError) as error:
+                # Whatever one service lacks, the others must not end with process 1.
+                self._note(service, f"could not be started again: {error}")
+                self._down.append(service)
+
+    def _note(self, service: Service, text: str) -> None:
+        with (self.logs / f"{service.name}.log").open("a") as log:
+            log.write(f"--- {service.name} {text}\n")

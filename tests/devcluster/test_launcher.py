@@ -23,7 +23,7 @@ def process() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def record_of(pid: int) -> Record:
-    return Record(pid, psutil.Process(pid).create_time(), "real", [], "/checkout")
+    return Record(pid, launcher.start_ticks(pid), launcher.boot_id(), "real", [], "/checkout")
 
 
 def note(layout: Layout, record: Record) -> None:
@@ -114,3 +114,10 @@ def test_the_clusters_processes_find_the_same_folders_from_anywhere(
     found = launcher._environment(Path("/tools"))
     assert found["GPU_PLATFORM_CACHE"] == str(home / "cache")
     assert found["GPU_PLATFORM_STATE"] == str(home.parent / "state")
+
+
+def test_a_process_of_the_boot_before_is_another_process(
+    layout: Layout, process: subprocess.Popen[bytes]
+):
+    note(layout, replace(record_of(process.pid), boot="11111111-2222-3333-4444-555555555555"))
+    assert launcher.running(layout) is None

@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-import psutil
 import pytest
 from rich.console import Console
 
-from devcluster import lifecycle
+from devcluster import launcher, lifecycle
 from devcluster.errors import DevclusterError
 from devcluster.events import EventLog
 from devcluster.launcher import Record
@@ -27,8 +26,10 @@ from devcluster.toolchain import Toolchain
 def alive(layout: Layout) -> Iterator[subprocess.Popen[bytes]]:
     """A process that is recorded as the cluster's."""
     with subprocess.Popen(["sleep", "60"]) as process:
-        started = psutil.Process(process.pid).create_time()
-        layout.record.write_text(json.dumps(asdict(Record(process.pid, started, "real", [], "/"))))
+        started = launcher.start_ticks(process.pid)
+        layout.record.write_text(
+            json.dumps(asdict(Record(process.pid, started, launcher.boot_id(), "real", [], "/")))
+        )
         yield process
         process.kill()
 

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from devcluster import orphans
+from devcluster import launcher, orphans
 from devcluster.launcher import Record
 from devcluster.lock import exclusive
 
@@ -44,7 +44,7 @@ def start() -> Iterator[Start]:
 
 def note(state: Path, pid: int) -> None:
     (state / KIND).mkdir(parents=True, exist_ok=True)
-    record = Record(pid, psutil.Process(pid).create_time(), KIND, [], "/checkout")
+    record = Record(pid, launcher.start_ticks(pid), launcher.boot_id(), KIND, [], "/checkout")
     (state / KIND / "cluster.json").write_text(json.dumps(asdict(record)))
 
 

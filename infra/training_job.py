@@ -80,6 +80,8 @@ def run_name(args: TrainingJobArgs) -> str:
     """
     specification = manifests(args, _NAMELESS, args.image_identity)
     canonical = json.dumps(specification, sort_keys=True, separators=(",", ":"))
+    if args.job.attempt > 1:
+        canonical += f" attempt {args.job.attempt}"
     return f"{args.key}-{hashlib.sha256(canonical.encode()).hexdigest()[:8]}"
 
 

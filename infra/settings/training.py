@@ -71,6 +71,9 @@ class TrainingJobSettings(Settings):
     ttl_seconds: int | None = Field(
         None, ge=0, description="how long a finished run stays visible; null keeps it"
     )
+    attempt: PositiveInt = Field(
+        1, description="a higher number runs the same specification again, as a new run"
+    )
     grace_seconds: int = Field(
         60, ge=0, le=3600, description="time to save a checkpoint when pods are asked to leave"
     )

@@ -50,6 +50,7 @@ def test_the_name_does_not_depend_on_the_digest_that_a_build_gives() -> None:
         (f"{JOB}.memory", "65Gi"),
         (f"{JOB}.env", {"NCCL_DEBUG": "INFO"}),
         (f"{JOB}.kind", "indexed"),
+        (f"{JOB}.attempt", 2),
     ],
 )
 def test_a_changed_specification_is_another_run(path: str, value: object) -> None:

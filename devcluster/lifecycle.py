@@ -39,7 +39,8 @@ def up(spec: ClusterSpec, reporter: Reporter) -> Cluster:
     layout = Layout.of(spec.kind)
     real = spec.kind is Kind.REAL
     if real and (packages := host.missing_packages()):
-        with reporter.step(f"installing Debian packages: {', '.join(packages)}"):
+        reporter.say(f"installing Debian packages: {', '.join(packages)}")
+        with reporter.step("Debian packages"):
             host.install_packages(packages, layout.logs / "packages.log")
     alive = launcher.running(layout)
     if alive is None:

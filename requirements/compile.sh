@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 compile() {
-  uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header --no-emit-index-url \
+  uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header \
     --no-annotate "$@"
 }
 compile requirements/dev.in -o requirements/dev.txt

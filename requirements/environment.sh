@@ -22,7 +22,10 @@ if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
   fi
 fi
 
-echo "making the Python environment $folder"
-"$python" -m venv --clear "$folder"
+# A working environment is only brought up to date: something may be running in it.
+if ! "$folder/bin/python" -m pip --version >/dev/null 2>&1; then
+  echo "making the Python environment $folder"
+  "$python" -m venv --clear "$folder"
+fi
 "$folder/bin/python" -m pip install --quiet --disable-pip-version-check \
   --require-hashes --requirement "$(dirname "$0")/uv.txt"

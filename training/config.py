@@ -87,6 +87,14 @@ class TrainingConfig(BaseModel):
         description="seconds to wait for another process before giving up; "
         "must exceed the time that saving a checkpoint takes",
     )
+    hang_timeout: float = Field(
+        1800,
+        ge=0,
+        le=86_400,
+        allow_inf_nan=False,
+        description="seconds without a step, a batch of the evaluation, a checkpoint or another "
+        "part of the run after which a process shows its stacks and ends with 76; 0 waits for ever",
+    )
     step_delay: float = Field(
         0,
         ge=0,
@@ -110,6 +118,15 @@ class TrainingConfig(BaseModel):
         if not value.is_absolute() or ".." in value.parts:
             raise ValueError("write an absolute path without '..', such as /checkpoints/my-run")
         return value
+
+    @model_validator(mode="after")
+    def _delays_are_no_hangs(self) -> Self:
+        if 0 < self.hang_timeout <= self.step_delay:
+            raise ValueError(
+                f"hang_timeout {self.hang_timeout:g} is not above step_delay {self.step_delay:g}: "
+                "every step would be taken for a hang, so write more, or 0"
+            )
+        return self
 
     @model_validator(mode="after")
     def _dataset_fits_model(self) -> Self:
@@ -199,8 +216,8 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Every flag can be given as an environment variable instead: --batch-size is "
         f"{variable_of('batch_size')}. A run that was interrupted continues from its last "
         "checkpoint when it is started again with the same run_dir. Exit codes: 0 done, 64 wrong "
-        "configuration or data (do not retry), 75 interrupted after saving (retry), others are "
-        "failures.",
+        "configuration or data (do not retry), 75 interrupted after saving (retry), 76 hung "
+        "(retry), others are failures.",
         allow_abbrev=False,
     )
     for name, field in TrainingConfig.model_fields.items():

@@ -20,4 +20,5 @@ INTERRUPTED: Final = 75
 """SIGTERM arrived, the state is saved: start again to continue (EX_TEMPFAIL)."""
 
 HUNG: Final = 76
-"""Reserved: no step was seen for too long (EX_PROTOCOL)."""
+"""No step was seen for hang_timeout seconds; the stacks are on standard error: start again from the
+last checkpoint (EX_PROTOCOL)."""

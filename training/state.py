@@ -15,6 +15,7 @@ from training.data import Dataset
 from training.distributed import World, all_or_none, by_leader, gather
 from training.models import ImageClassifier
 from training.report import emit
+from training.watchdog import Watchdog
 
 
 @dataclass
@@ -40,6 +41,7 @@ class Run:
     loss_sum: Tensor
     samples: int
     started: float
+    watchdog: Watchdog
     stop_asked: bool = False
 
     @property
@@ -86,6 +88,7 @@ def save(run: Run) -> None:
     }
     folder, step, keep = run.folder / "checkpoints", run.position.step, run.config.keep_checkpoints
     by_leader(run.world, lambda: checkpoint.save(folder, step, state, keep))
+    run.watchdog.beat()
 
 
 def resume(run: Run) -> bool:

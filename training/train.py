@@ -16,13 +16,14 @@ from torch.nn.parallel import DistributedDataParallel
 from training import exit_codes
 from training.config import ConfigurationError, TrainingConfig
 from training.data import Dataset, Images, load
-from training.distributed import Vote, World, all_or_none, by_leader, choose_device, joined
+from training.distributed import Vote, World, all_or_none, by_leader, choose_device, gather, joined
 from training.export import finished_export, write_export
 from training.manifest import Manifest
 from training.models import MODELS
 from training.report import conclude, emit
 from training.sampler import GangSampler
 from training.state import Position, Run, check_writable, resume, save
+from training.watchdog import Watchdog
 
 WARM_UP: Final = 0.2
 """Share of the run in which the learning rate rises to its peak."""
@@ -41,23 +42,26 @@ def run(config: TrainingConfig, world: World) -> int:
     and RuntimeError when another process is lost.
     """
     device = choose_device(config.device, world.local_rank)
-    with joined(world, device, config.peer_timeout):
+    with Watchdog(config.hang_timeout) as watchdog, joined(world, device, config.peer_timeout):
         done = by_leader(world, lambda: finished_export(export_folder(config)))
         if done is not None:
             return report_finished(config, world, done, already=True)
-        run = prepare(config, world, device)
-        announce(run, resumed=resume(run))
+        watchdog.beat()
+        run = prepare(config, world, device, watchdog)
         signal.signal(signal.SIGTERM, lambda *_: setattr(run, "stop_asked", True))
+        # Once it is announced, every process can be asked to stop.
+        announce(run, resumed=all(gather(resume(run))))
         if not train(run):
             return exit_codes.INTERRUPTED
         manifest = export(run)
         return report_finished(config, world, manifest, already=False)
 
 
-def prepare(config: TrainingConfig, world: World, device: torch.device) -> Run:
+def prepare(config: TrainingConfig, world: World, device: torch.device, watchdog: Watchdog) -> Run:
     """Find out all that would go wrong later, load the data, build the model."""
     shape = MODELS[config.model].input_shape
     data = all_or_none(lambda: load_data(config, world, shape))
+    watchdog.beat()
     torch.manual_seed(config.seed)
     model = MODELS[config.model](len(data.classes)).to(device)
     optimizer = torch.optim.AdamW(
@@ -76,6 +80,7 @@ def prepare(config: TrainingConfig, world: World, device: torch.device) -> Run:
         loss_sum=torch.zeros((), dtype=torch.float64, device=device),
         samples=0,
         started=time.monotonic(),
+        watchdog=watchdog,
     )
 
 
@@ -94,12 +99,14 @@ def train(run: Run) -> bool:
         len(run.data.train), config.batch_size, run.world.rank, run.world.size, config.seed
     )
     vote = Vote()
+    run.watchdog.beat()
     for epoch in range(position.epoch, config.epochs):
         epoch_started = time.monotonic()
         sampler.set_epoch(epoch, position.seen)
         for images, labels, seen in batches(sampler, run.data.train, run.device):
             loss = step(run, model, images, labels)
             position.seen, position.step = seen, position.step + 1
+            run.watchdog.beat()
             log_step(run, loss)
             time.sleep(config.step_delay)
             if vote.cast(run.stop_asked):
@@ -204,6 +211,7 @@ def evaluate(run: Run) -> float:
         part = slice(start, start + EVALUATION_BATCH)
         logits = run.model(pixels[part].to(run.device).float() / images.white)
         right += (logits.argmax(1) == labels[part].to(run.device)).sum()
+        run.watchdog.beat()
     dist.all_reduce(right)
     return int(right) / len(images)
 

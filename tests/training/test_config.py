@@ -59,6 +59,7 @@ def test_a_flag_wins_over_its_variable() -> None:
         ({"learning_rate": 0}, "learning_rate is 0: input should be greater than 0"),
         ({"model": "resnet"}, "model is 'resnet': input should be 'digits-net', 'mnist-net' or"),
         ({"learningRate": 1}, "learningRate is not known here"),
+        ({"hang_timeout": 5, "step_delay": 6}, "hang_timeout 5 is not above step_delay 6"),
         ({"run_dir": "here"}, "run_dir is 'here': write an absolute path"),
         ({"run_dir": "/a/../b"}, "run_dir is '/a/../b': write an absolute path"),
         ({"model": "mnist-net", "dataset": "cifar10"}, "with this model write dataset digits or"),

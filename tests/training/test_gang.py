@@ -82,6 +82,25 @@ def test_a_silent_rank_ends_the_others_after_the_peer_timeout(tmp_path: Path) ->
         gang[1].signal(signal.SIGKILL)
 
 
+def test_a_stopped_step_ends_as_hung_with_all_stacks_and_the_gang_goes_on_exactly(
+    tmp_path: Path, never_interrupted: str
+) -> None:
+    run_dir = tmp_path / "run"
+    gang = start_gang(arguments(run_dir, SLOWLY, "--hang-timeout=4"), 2, tmp_path / "first")
+    gang[0].says('"epoch": 1')
+    until(lambda: any((run_dir / "checkpoints").glob("step-*")))
+    gang[1].signal(signal.SIGSTOP)
+    try:
+        assert gang[0].exit_code(seconds=30) == exit_codes.HUNG
+    finally:
+        gang[1].signal(signal.SIGKILL)
+    gang[0].says("no step for 4 seconds")
+    assert "Thread 0x" in gang[0].text
+    assert "train.py" in gang[0].text
+    assert finish(start_gang(arguments(run_dir), 2, tmp_path / "second")) == [0, 0]
+    assert digest(run_dir) == never_interrupted
+
+
 def test_a_gang_of_another_size_goes_on_where_one_stopped(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     gang = start_gang(arguments(run_dir, SLOWLY), 2, tmp_path / "two")

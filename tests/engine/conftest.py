@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -43,9 +44,11 @@ class Stack:
 
     def __init__(self, folder: Path, tools: Toolchain, stack: str, edit: Edit | None) -> None:
         self.rendered = folder / "rendered"
+        self._folder = folder
         self._name = stack
         self._file = folder / f"Pulumi.{stack}.yaml"
         (folder / "backend").mkdir()
+        shutil.copy(CHECKOUT / "Pulumi.yaml", folder)
         document = yaml.safe_load((CHECKOUT / f"Pulumi.{stack}.yaml").read_text())
         document["config"]["gpu-platform:cluster"] = {"render_to": str(self.rendered)}
         if edit is not None:
@@ -94,14 +97,15 @@ class Stack:
         return [yaml.safe_load(file.read_text()) for file in files]
 
     def _pulumi(self, command: str, *arguments: str) -> Outcome:
-        self._command("stack", "select", "--create", self._name)
+        # The CLI writes the salt of a stack without one beside the project that it stands in.
+        self._command("stack", "select", "--create", self._name, cwd=self._folder)
         options = ("--stack", self._name, "--config-file", str(self._file))
         return self._command(command, *options, *arguments)
 
-    def _command(self, *arguments: str) -> Outcome:
+    def _command(self, *arguments: str, cwd: Path = CHECKOUT) -> Outcome:
         done = subprocess.run(
             ["pulumi", *arguments, "--non-interactive"],
-            cwd=CHECKOUT,
+            cwd=cwd,
             env=self._environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pulumi_policy import (
@@ -22,26 +23,56 @@ from pulumi_policy import (
     StackValidationPolicy,
 )
 from pulumi_policy import Severity as PulumiSeverity
-from pydantic import ValidationError
 
+from policies.catalogue import RULES_BY_NAME
+from policies.exemptions import (
+    DESCRIPTION,
+    KEY,
+    REMEDIATION,
+    USED,
+    USED_DESCRIPTION,
+    USED_REMEDIATION,
+    Exemption,
+    Exemptions,
+)
+from policies.properties import plain
 from policies.remediation import apply_edits, editable
 from policies.resources import Resource
-from policies.rule import Rule, RuleConfig, Violation
-from policies.values import plain
+from policies.rule import ConfigurationError, Rule, RuleConfig, Violation, failure
 from policies.views import Stack, View
 
+_ROOT = "pulumi:pulumi:Stack"
 
-class ConfigurationError(ValueError):
-    """A rule's configuration is wrong; the text names key, value and what is allowed."""
+
+@dataclass(frozen=True)
+class _Exempted:
+    """A violation that was not reported as such, and the exemption that covers it."""
+
+    violation: Violation
+    exemption: Exemption
+
+
+class _Call(threading.local):
+    """What belongs to the resource at hand, since the engine may ask about several at a time."""
+
+    def __init__(self) -> None:
+        self.properties: Any = None
+        self.view: View | None = None
+        self.exempted: list[_Exempted] = []
 
 
 class Binding:
     """Binds rules to the policy SDK, sharing views between them."""
 
-    def __init__(self) -> None:
+    def __init__(self, exemptions: Exemptions | None = None) -> None:
         self._declared: dict[str, View] = {}
-        self._latest = threading.local()
+        self._call = _Call()
         self._stack = Stack([])
+        self._exemptions = exemptions or Exemptions()
+
+    def configure(self, config: Mapping[str, Any]) -> None:
+        """Takes the exemptions from the configuration of all policies."""
+        self._exemptions = Exemptions(config.get(KEY), RULES_BY_NAME)
 
     def policies(self, rules: Iterable[Rule[Any]]) -> list[Policy]:
         """One policy for each rule."""
@@ -50,6 +81,51 @@ class Binding:
             for rule in rules
         ]
 
+    def exemption_policies(self) -> list[Policy]:
+        """The two policies that report exemptions; they come after those that use them."""
+        properties = {
+            "workloads": {
+                "type": "array",
+                "items": {"type": "object"},
+                "description": "Each with `workload`, `rule`, `reason` and `expires`.",
+            }
+        }
+        refused = {
+            "name": KEY,
+            "description": DESCRIPTION,
+            "enforcement_level": EnforcementLevel.MANDATORY,
+            "severity": PulumiSeverity.HIGH,
+            "config_schema": PolicyConfigSchema(properties=properties),
+            "remediation_steps": REMEDIATION,
+            "tags": [KEY],
+        }
+        used = {
+            "name": USED,
+            "description": USED_DESCRIPTION,
+            "enforcement_level": EnforcementLevel.ADVISORY,
+            "severity": PulumiSeverity.MEDIUM,
+            "remediation_steps": USED_REMEDIATION,
+            "tags": [KEY],
+        }
+        return [
+            _EverywherePolicy(self._report_refused, **refused),
+            _EverywherePolicy(self._report_used, **used),
+        ]
+
+    def _report_refused(self, args: Any, report: ReportViolation) -> None:
+        # The root is the one resource that every stack has, and has once.
+        if isinstance(args, ResourceValidationArgs) and args.resource_type == _ROOT:
+            for problem in self._exemptions.refused:
+                report(f"{problem}\n{REMEDIATION}", None)
+
+    def _report_used(self, args: Any, report: ReportViolation) -> None:
+        exempted, self._call.exempted = self._call.exempted, []
+        for item in exempted:
+            resource = item.violation.resource
+            if resource is not None:
+                text = f"{resource.title}: {item.exemption.text}\nExempted: {item.violation.text}"
+                report(text, resource.urn)
+
     def _resource_policy(self, rule: Rule[Any]) -> Policy:
         configure = _Configuration(rule)
 
@@ -57,11 +133,13 @@ class Binding:
             def judge() -> Iterable[Violation]:
                 return rule.violations(self._view(args), configure(args.get_config()))
 
-            _report_all(rule, judge, report, args.name)
+            self._report_all(rule, judge, report, args.name)
 
         def remediate(args: ResourceValidationArgs) -> Mapping[str, Any] | None:
             try:
                 view = View(_resource(args))
+                if self._exemptions.covering(rule.name, view.resource):
+                    return None
                 edits = rule.edits(view, configure(args.get_config()))
                 properties = editable(args.props)
                 apply_edits(properties, edits)
@@ -84,23 +162,64 @@ class Binding:
                 stack = self._stack_of(args)
                 return rule.check(stack, configure(args.get_config()))
 
-            _report_all(rule, judge, report, "the stack")
+            self._report_all(rule, judge, report, "the stack")
 
         return StackValidationPolicy(validate=validate, **_metadata(rule))
 
+    def _report_all(
+        self,
+        rule: Rule[Any],
+        judge: Callable[[], Iterable[Violation]],
+        report: ReportViolation,
+        subject: str,
+    ) -> None:
+        """Reports every violation; a failure of the rule itself is one too."""
+        try:
+            for violation in judge():
+                resource = violation.resource
+                if exemption := self._exemptions.covering(rule.name, resource):
+                    self._call.exempted.append(_Exempted(violation, exemption))
+                else:
+                    report(rule.describe(violation), resource.urn if resource else None)
+        except ConfigurationError as error:
+            report(str(error), None)
+        except Exception as error:
+            report(f"{subject}: {failure(rule, error)}", None)
+
     def _view(self, args: ResourceValidationArgs) -> View:
-        if getattr(self._latest, "properties", None) is not args.props:
-            view = View(_resource(args))
-            self._declared[args.urn] = view
-            self._latest.properties, self._latest.view = args.props, view
-        latest: View = self._latest.view
-        return latest
+        call = self._call
+        if call.view is None or call.properties is not args.props:
+            call.view = View(_resource(args))
+            call.properties = args.props
+            self._declared[args.urn] = call.view
+        return call.view
 
     def _stack_of(self, args: StackValidationArgs) -> Stack:
         views = [self._declared.get(item.urn) or View(_resource(item)) for item in args.resources]
         if self._stack.views != views:
             self._stack = Stack(views)
         return self._stack
+
+
+class _EverywherePolicy(ResourceValidationPolicy, StackValidationPolicy):
+    """A policy that is asked about every resource and about the stack."""
+
+    def __init__(self, judge: Callable[[Any, ReportViolation], None], **metadata: Any) -> None:
+        # Both parents would want a function for their own arguments, and call each other.
+        Policy.__init__(self, **metadata)
+        self._judge = judge
+
+    def validate(self, args: Any, report_violation: ReportViolation) -> None:
+        """Judges whatever it is asked about."""
+        self._judge(args, report_violation)
+
+    def has_validation(self) -> bool:
+        """It does nothing else."""
+        return True
+
+    def has_remediation(self) -> bool:
+        """It changes nothing."""
+        return False
 
 
 class _Configuration:
@@ -114,21 +233,9 @@ class _Configuration:
     def __call__(self, values: Mapping[str, Any]) -> RuleConfig:
         given = plain(values)
         if given != self._values:
-            try:
-                self._config = self._rule.configure(given)
-            except ValidationError as error:
-                raise ConfigurationError(_explain(self._rule, error)) from error
+            self._config = self._rule.configure(given)
             self._values = given
         return self._config
-
-
-def _explain(rule: Rule[Any], error: ValidationError) -> str:
-    problems = [
-        f"{rule.name}.{'.'.join(str(part) for part in problem['loc'])}: "
-        f"found {problem['input']!r}; {problem['msg'].lower()}"
-        for problem in error.errors(include_url=False)
-    ]
-    return "the pack's configuration is wrong: " + "; ".join(problems)
 
 
 def _resource(args: Any) -> Resource:
@@ -140,33 +247,6 @@ def _resource(args: Any) -> Resource:
         urn=args.urn,
         protected=bool(args.opts and args.opts.protect),
     )
-
-
-def _report_all(
-    rule: Rule[Any],
-    judge: Callable[[], Iterable[Violation]],
-    report: ReportViolation,
-    subject: str,
-) -> None:
-    """Reports every violation; a failure of the rule itself is one too."""
-    try:
-        for violation in judge():
-            resource = violation.resource
-            report(describe(rule, violation), resource.urn if resource is not None else None)
-    except ConfigurationError as error:
-        report(str(error), None)
-    except Exception as error:
-        report(
-            f"{subject}: the rule {rule.name} failed on it and could not judge it "
-            f"({type(error).__name__}: {error}); this counts as a violation",
-            None,
-        )
-
-
-def describe(rule: Rule[Any], violation: Violation) -> str:
-    """The message of a violation: resource, place, what was found and what to write."""
-    subject = violation.resource.title if violation.resource else "The stack"
-    return f"{subject}: {violation.text}\n{rule.remediation}"
 
 
 def config_schema(config: type[RuleConfig]) -> PolicyConfigSchema | None:

@@ -46,6 +46,19 @@ def share_decoding() -> None:
         setattr(servicer, name, _one_call(memory, getattr(servicer, name)))
 
 
+def on_configuration(listener: Callable[[dict[str, Any]], None]) -> None:
+    """Has a function called with the configuration of all policies when the engine sends it."""
+    module: Any = sdk
+    servicer: Any = module._PolicyAnalyzerServicer
+    configure, decode = servicer.Configure, module.json_format.MessageToDict
+
+    def configured(self: Any, request: Any, context: Any) -> Any:
+        listener({name: decode(entry.properties) for name, entry in request.policyConfig.items()})
+        return configure(self, request, context)
+
+    servicer.Configure = configured
+
+
 def _remembered(memory: _Memory, convert: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(convert)
     def converted(source: Any, *options: Any) -> Any:

@@ -7,8 +7,8 @@ import sys
 from typing import Any
 
 from policies.binding import config_schema
+from policies.catalogue import RULES
 from policies.examples import EXAMPLES, SETTINGS
-from policies.pack import RULES
 from policies.rule import Level, Rule, RuleConfig
 from policies.settings import RoleConfig
 
@@ -23,6 +23,7 @@ _TOPICS = {
     "storage": "Storage",
     "inference": "Inference",
     "budget": "Budget",
+    "helm": "Helm",
 }
 _INTRODUCTION = """\
 # The policy pack
@@ -68,10 +69,40 @@ Some rules hold for training, some for inference, most for every pod.
 Labels give no privileges. A workload that needs what a rule forbids to all others, such as the
 device plugin, is named in that rule's `systemWorkloads` as `namespace/Kind/name`.
 
+## Exemptions
+
+A workload that cannot keep a rule yet is exempted by name, in the configuration file, for a reason
+and until a day:
+
+```json
+{
+  "exemptions": {
+    "workloads": [
+      {
+        "workload": "ml/Job/legacy",
+        "rule": "no-host-path",
+        "reason": "its data moves to a claim with the next release",
+        "expires": "2027-01-31"
+      }
+    ]
+  }
+}
+```
+
+The workload is `namespace/Kind/name` (of the namespace `default` where none is written, also for
+what has no namespace). Every report says what was exempted, why and until when, as an advisory
+violation of `exemption-used`. An exemption that has expired, has no reason, or names no rule is
+refused by a mandatory violation of `exemptions`, and exempts nothing. An exempted workload is not
+repaired by that rule either. What a rule says of the stack as a whole, such as its cost, cannot be
+exempted; raise the limit.
+
 ## What the rules do not see
 
-- A Helm release (`helm.v3.Release`) is a set of values to the engine: what its chart makes of them
-  is not judged.
+- A Helm release (`helm.v3.Release`, or a `HelmRelease` or `HelmChart` of a controller in the
+  cluster) is a set of values: what its chart makes of them is not judged, and
+  [helm-release-judged](#helm-release-judged) says so for each. `helm template … |
+  python -m policies.check -` judges it, see
+  [the rules without Pulumi](policies-without-pulumi.md).
 - Stack rules judge what the stack declares. What exists outside of it is named in their
   configuration: `existingQueues`, `existingNamespaces`.
 """

@@ -361,6 +361,20 @@ spec: {maxUnavailable: 1, selector: {matchLabels: {app: server}}}""",
         spec: {minReplicas: 2, maxReplicas: 8, scaleTargetRef: {kind: Deployment, name: server}}
         """,
     ),
+    "helm-release-judged": _example(
+        """
+        apiVersion: helm.toolkit.fluxcd.io/v2
+        kind: HelmRelease
+        metadata: {name: volcano, namespace: volcano-system}
+        spec: {chart: {spec: {chart: volcano, version: 1.15.1}}}
+        """,
+        """
+        # helm template volcano volcano --version 1.15.1 | python -m policies.check -
+        apiVersion: apps/v1
+        kind: Deployment
+        metadata: {name: volcano-scheduler, namespace: volcano-system}
+        """,
+    ),
     "gpu-budget": Example(_WRITER, _WRITER.replace("replicas: 2", "replicas: 1")),
     "gpu-cost": Example(_WRITER, _WRITER.replace("replicas: 2", "replicas: 1")),
 }

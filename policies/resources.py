@@ -18,7 +18,7 @@ _NOT_MANIFESTS = (
 class Resource:
     """A Kubernetes object as it was declared.
 
-    `pulumi_type` is the engine's type token, `properties` plain data (see `policies.values`),
+    `pulumi_type` is the engine's type token, `properties` plain data (see `policies.properties`),
     `protected` whether Pulumi refuses to delete it.
     """
 
@@ -67,6 +67,13 @@ class Resource:
         built_in = "." not in self.group or self.group.endswith(".k8s.io")
         is_patch = built_in and self.pulumi_type.endswith("Patch")
         return is_patch or self.is_kind("trainer.kubeflow.org", "TrainJob")
+
+    @cached_property
+    def is_release(self) -> bool:
+        """Whether it is a Helm release: values, of which a chart makes manifests elsewhere."""
+        by_pulumi = self.pulumi_type.startswith("kubernetes:helm.sh/") and self.kind == "Release"
+        by_flux = self.is_kind("helm.toolkit.fluxcd.io", "HelmRelease")
+        return by_pulumi or by_flux or self.is_kind("helm.cattle.io", "HelmChart")
 
     @cached_property
     def root(self) -> Node:

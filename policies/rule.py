@@ -1,10 +1,11 @@
 """What a rule is: metadata, configuration and a function that yields violations.
 
-A rule is written for one of four scopes and never asks for a kind:
+A rule is written for one of five scopes and never asks for a kind:
 
 - `pod_rule`: called for every pod specification, wherever it was found;
 - `workload_rule`: called for every resource that runs pods;
 - `resource_rule`: called for every resource;
+- `release_rule`: called for every Helm release, of which only the values are seen;
 - `stack_rule`: called once with all resources of the stack.
 
 Nothing here knows Pulumi; `policies.binding` makes a policy of each rule.
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
 from policies.controllers import Workload
@@ -52,6 +53,10 @@ class RuleConfig(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True
     )
+
+
+class ConfigurationError(ValueError):
+    """A rule's configuration is wrong; the text names key, value and what is allowed."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,10 @@ C = TypeVar("C", bound=RuleConfig)
 
 @dataclass(frozen=True)
 class Rule(Generic[C]):
-    """A rule of the pack; `check` and `remedy` take the view of its scope and the configuration."""
+    """A rule of the pack; `check` and `remedy` take the view of its scope and the configuration.
+
+    `about_pulumi` marks a rule that makes no sense where manifests are not deployed by Pulumi.
+    """
 
     name: str
     topic: str
@@ -114,10 +122,25 @@ class Rule(Generic[C]):
     config: type[C]
     check: Callable[[Any, C], Iterable[Violation]]
     remedy: Callable[[Any, C], Iterable[Edit]] | None = field(default=None)
+    about_pulumi: bool = False
 
     def configure(self, values: Mapping[str, Any]) -> C:
-        """Validates the rule's configuration; raises pydantic's ValidationError."""
-        return self.config.model_validate(dict(values))
+        """Validates the rule's configuration; raises `ConfigurationError`."""
+        try:
+            return self.config.model_validate(dict(values))
+        except ValidationError as error:
+            problems = [
+                f"{self.name}.{'.'.join(str(part) for part in problem['loc'])}: "
+                f"found {problem['input']!r}; {problem['msg'].lower()}"
+                for problem in error.errors(include_url=False)
+            ]
+            text = "the pack's configuration is wrong: " + "; ".join(problems)
+            raise ConfigurationError(text) from error
+
+    def describe(self, violation: Violation) -> str:
+        """The message of a violation: resource, place, what was found and what to write."""
+        subject = violation.resource.title if violation.resource else "The stack"
+        return f"{subject}: {violation.text}\n{self.remediation}"
 
     def violations(self, view: View, config: C) -> Iterator[Violation]:
         """Judges one resource."""
@@ -130,6 +153,14 @@ class Rule(Generic[C]):
         if self.remedy is None:
             return []
         return [edit for part in view.parts(self.scope) for edit in self.remedy(part, config)]
+
+
+def failure(rule: Rule[Any], error: Exception) -> str:
+    """What is reported, as a violation, where a rule itself fails."""
+    return (
+        f"the rule {rule.name} failed on it and could not judge it "
+        f"({type(error).__name__}: {error}); this counts as a violation"
+    )
 
 
 PodCheck = Callable[[Pod, C], Iterable[Violation]]
@@ -169,6 +200,7 @@ def workload_rule(
     remediation: str,
     config: type[C],
     remedy: Callable[[Workload, C], Iterable[Edit]] | None = None,
+    about_pulumi: bool = False,
 ) -> Callable[[WorkloadCheck[C]], Rule[C]]:
     """Makes a rule of a function that is called for every resource that runs pods."""
     return _decorator("workload", locals())
@@ -185,6 +217,19 @@ def resource_rule(
 ) -> Callable[[ResourceCheck[C]], Rule[C]]:
     """Makes a rule of a function that is called for every resource."""
     return _decorator("resource", locals())
+
+
+def release_rule(
+    *,
+    name: str,
+    description: str,
+    severity: Severity,
+    level: Level,
+    remediation: str,
+    config: type[C],
+) -> Callable[[ResourceCheck[C]], Rule[C]]:
+    """Makes a rule of a function that is called for every Helm release."""
+    return _decorator("release", locals())
 
 
 def stack_rule(

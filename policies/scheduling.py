@@ -280,6 +280,7 @@ def _skip_await(workload: Workload, config: RoleConfig) -> Iterator[Edit]:
     remediation='Write the annotation pulumi.com/skipAwait: "true" on the job.',
     config=RoleConfig,
     remedy=_skip_await,
+    about_pulumi=True,
 )
 def gpu_job_not_awaited(workload: Workload, config: RoleConfig) -> Iterator[Violation]:
     """Pulumi waits ten minutes for a Job to complete, and then calls the training failed."""

@@ -10,7 +10,7 @@ from policies.controllers import Workload
 from policies.resources import Resource
 from policies.workloads import find_pods
 
-Scope = Literal["pod", "workload", "resource", "stack"]
+Scope = Literal["pod", "workload", "resource", "release", "stack"]
 
 
 class View:
@@ -32,6 +32,8 @@ class View:
             return [self.workload] if self.workload.pods else []
         if scope == "resource":
             return [self.resource] if self.resource.is_manifest else []
+        if scope == "release":
+            return [self.resource] if self.resource.is_release else []
         return []
 
 

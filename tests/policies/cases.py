@@ -275,6 +275,15 @@ CASES = [
         says=("spec.replicas: found 2", 'HorizontalPodAutoscaler "server"'),
         others=(manifests.autoscaler,),
     ),
+    Case(
+        "helm-release-judged",
+        manifests.helm_release,
+        says=(
+            'spec.chart.spec.chart: found "volcano", of which only the values are seen',
+            "helm template volcano volcano --repo https://charts.example.com --version 1.15.1",
+            "| python -m policies.check -",
+        ),
+    ),
     job("gpu-budget", config={"maxGpus": 6}, says=("found 9 GPUs in the whole stack", "at most 6")),
     job(
         "gpu-budget",

@@ -14,7 +14,7 @@ from pulumi_policy.deserialize import deserialize_properties, serialize_properti
 from pulumi_policy.policy import PolicyCustomTimeouts
 
 from policies.binding import Binding
-from policies.pack import RULES
+from policies.catalogue import RULES
 from policies.rule import Rule
 
 Manifest = dict[str, Any]

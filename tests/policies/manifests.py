@@ -256,6 +256,16 @@ def default_deny() -> dict[str, Any]:
     }
 
 
+def helm_release() -> dict[str, Any]:
+    chart = {"chart": "volcano", "version": "1.15.1"}
+    return {
+        "apiVersion": "helm.toolkit.fluxcd.io/v2",
+        "kind": "HelmRelease",
+        "metadata": {"name": "volcano", "namespace": "volcano-system"},
+        "spec": {"chart": {"spec": chart}, "repo": "https://charts.example.com"},
+    }
+
+
 def whole_stack() -> list[dict[str, Any]]:
     return [
         namespace(),

@@ -7,7 +7,7 @@ import pytest
 from pulumi_policy import Secret, StackValidationArgs
 
 from policies.binding import Binding, config_schema
-from policies.pack import RULES
+from policies.catalogue import RULES
 from policies.rule import Level, Severity, pod_rule, resource_rule
 from policies.settings import NoConfig
 from tests.policies import manifests

@@ -1,21 +1,28 @@
-import json
+"""The configuration files of the project's own stacks."""
+
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from policies.pack import RULES
+from policies.catalogue import RULES
+from policies.configuration import Configuration, parse
 
 FOLDER = Path(__file__).resolve().parents[2] / "policies" / "config"
-LEVELS = {"advisory", "mandatory", "remediate", "disabled"}
+FILES = {path.stem: path for path in sorted(FOLDER.glob("*.json"))}
+STRICT = ["staging", "prod"]
 
 
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.json")), ids=lambda path: path.stem)
-def test_configuration_files_name_rules_and_fit_their_settings(path: Path):
-    rules = {rule.name: rule for rule in RULES}
-    config: dict[str, Any] = json.loads(path.read_text())
-    for name, values in config.items():
-        settings = {"enforcementLevel": values} if isinstance(values, str) else dict(values)
-        assert settings.pop("enforcementLevel", "advisory") in LEVELS
-        assert name in rules, f"{name} is not a rule"
-        rules[name].configure(settings)
+def configuration(name: str) -> Configuration:
+    return parse(FILES[name].read_text(), RULES)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_configuration_files_name_rules_and_fit_their_settings(name: str):
+    assert configuration(name).rules
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_no_environment_needs_an_exemption(name: str):
+    text = FILES[name].read_text()
+    assert '"exemptions"' not in text
+    assert configuration(name).exemptions.refused == []

@@ -10,8 +10,8 @@ from pulumi_policy import EnforcementLevel
 from pulumi_policy import policy as sdk
 
 from policies.binding import Binding
+from policies.catalogue import RULES
 from policies.decoding import share_decoding
-from policies.pack import RULES
 from tests.policies import manifests
 from tests.policies.cases import LIMITS, POD
 from tests.policies.harness import REMOVED, Manifest, changed, type_of

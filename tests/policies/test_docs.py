@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import yaml
 
+from policies.catalogue import RULES
 from policies.docs import page
 from policies.examples import EXAMPLES, SETTINGS
-from policies.pack import RULES
 from policies.rule import Rule
 from tests.policies.harness import Manifest, judge
 

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from policies.pack import RULES
+from policies.catalogue import RULES
 from policies.resources import Resource
 from policies.values import UNKNOWN
 from policies.views import Stack, View

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from policies.pack import RULES
+from policies.catalogue import RULES
+from policies.properties import plain
 from policies.resources import Resource
 from policies.rule import Rule, RuleConfig
-from policies.values import UNKNOWN, plain
+from policies.values import UNKNOWN
 from policies.views import Stack, View
 from tests.policies import manifests
 from tests.policies.cases import CASES, Case

@@ -1,7 +1,8 @@
 from pulumi_policy import Secret, proxy
 from pulumi_policy.deserialize import deserialize_properties
 
-from policies.values import UNKNOWN, Node, plain
+from policies.properties import plain
+from policies.values import UNKNOWN, Node
 
 
 def test_proxies_become_plain_data_with_unknown_leaves():

@@ -1,0 +1,36 @@
+"""All rules, by topic and in the order in which they are reported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from policies import (
+    budget,
+    gpu,
+    helm,
+    images,
+    inference,
+    manifests,
+    scheduling,
+    security,
+    shared_memory,
+    storage,
+    tenancy,
+)
+from policies.rule import Rule
+
+RULES: list[Rule[Any]] = [
+    *manifests.RULES,
+    *gpu.RULES,
+    *shared_memory.RULES,
+    *scheduling.RULES,
+    *images.RULES,
+    *security.RULES,
+    *tenancy.RULES,
+    *storage.RULES,
+    *inference.RULES,
+    *budget.RULES,
+    *helm.RULES,
+]
+
+RULES_BY_NAME = {rule.name: rule for rule in RULES}

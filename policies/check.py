@@ -1,0 +1,129 @@
+"""Judges Kubernetes manifests by the rules of the pack, without Pulumi."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from policies.catalogue import RULES
+from policies.configuration import Configuration, configure, parse
+from policies.documents import Document, DocumentError, read
+from policies.judging import applied, judge
+from policies.reports import FORMATS, Report
+from policies.rule import ConfigurationError
+
+_CLEAN, _REFUSED, _UNUSABLE = 0, 1, 2
+_SUFFIXES = (".yaml", ".yml", ".json")
+_STDIN = "stdin"
+_EPILOG = """\
+examples:
+  helm template release chart | python -m policies.check -
+  kustomize build overlays/prod | python -m policies.check - --config policies.json
+  python -m policies.check manifests/ --format sarif > policies.sarif
+  python -m policies.check job.yaml --no-stack-rules
+
+exit status:
+  0  no violation, or only advisory ones
+  1  at least one mandatory violation
+  2  the input or the configuration cannot be used; nothing was judged
+
+Give everything that is deployed together at once: some rules ask whether the queue, the claim or
+the NetworkPolicy that a workload needs is declared beside it. What exists elsewhere is named in the
+configuration (existingQueues, existingNamespaces, existingPriorityClasses), which is the file that
+Pulumi takes as --policy-pack-config:
+
+  {
+    "image-digest-pinned": "mandatory",
+    "image-registry-allowed": {"allowedRegistries": ["registry.example.com"]},
+    "training-queue-declared": {"existingQueues": ["research"]},
+    "training-ends": "disabled"
+  }
+"""
+
+
+class _UnusableInputError(Exception):
+    """What was given cannot be judged; the text says what to give instead."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        configuration = _configuration(options.config)
+        documents, sources = _documents(options.files)
+    except (_UnusableInputError, DocumentError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        return _UNUSABLE
+    whole = not options.no_stack_rules
+    rules = [rule for rule, _, _ in applied(configuration, whole=whole)]
+    left_out = 0 if whole else len(applied(configuration, whole=True)) - len(rules)
+    findings = judge(documents, configuration, whole=whole)
+    report = Report(findings, sources, len(documents), rules, left_out)
+    sys.stdout.write(FORMATS[options.format](report))
+    return _REFUSED if report.mandatory else _CLEAN
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m policies.check",
+        description=__doc__,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "files",
+        nargs="+",
+        metavar="FILE",
+        help="YAML or JSON of one or several documents, a folder of such files, or - for stdin",
+    )
+    parser.add_argument("--config", metavar="FILE", help="levels, settings and exemptions, in JSON")
+    parser.add_argument(
+        "--format", choices=list(FORMATS), default="human", help="how to report (default: human)"
+    )
+    parser.add_argument(
+        "--no-stack-rules",
+        action="store_true",
+        help="leave out the rules that need everything that is deployed together, "
+        "for a check of single files",
+    )
+    return parser
+
+
+def _configuration(path: str | None) -> Configuration:
+    try:
+        return configure({}, RULES) if path is None else parse(Path(path).read_text("utf-8"), RULES)
+    except (ConfigurationError, OSError, UnicodeDecodeError) as error:
+        raise _UnusableInputError(f"the configuration {path}: {error}") from error
+
+
+def _documents(names: Sequence[str]) -> tuple[list[Document], list[str]]:
+    documents: list[Document] = []
+    sources: list[str] = []
+    for source, text in _texts(names):
+        sources.append(source)
+        documents += read(source, text)
+    if not documents:
+        raise _UnusableInputError(f"there is no object in {', '.join(names)}: nothing was judged")
+    return documents, sources
+
+
+def _texts(names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    for name in names:
+        if name == "-":
+            yield _STDIN, sys.stdin.buffer.read()
+            continue
+        path = Path(name)
+        files = [path]
+        if path.is_dir():
+            files = sorted(file for file in path.rglob("*") if file.suffix in _SUFFIXES)
+        for file in files:
+            try:
+                yield str(file), file.read_bytes()
+            except OSError as error:
+                raise _UnusableInputError(f"{file}: {error.strerror}") from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""The pack's configuration file, as Pulumi reads it: levels and settings by rule, and exemptions.
+
+Under Pulumi the engine reads the file and hands each policy its part; this is for everything else.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from policies.exemptions import KEY, USED, Exemptions
+from policies.rule import ConfigurationError, Rule, RuleConfig
+
+_ALL = "all"
+_LEVELS = ("advisory", "mandatory", "remediate", "disabled")
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """Every rule that is not disabled with whether it is mandatory and its settings."""
+
+    rules: list[tuple[Rule[Any], bool, RuleConfig]]
+    exemptions: Exemptions
+
+
+def parse(text: str, rules: Iterable[Rule[Any]]) -> Configuration:
+    """Reads a configuration file's text; raises `ConfigurationError` with every problem."""
+    try:
+        values = json.loads(text)
+    except ValueError as error:
+        raise ConfigurationError(f"it is not JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise ConfigurationError(f"found {values!r:.60}; write an object with rules by name")
+    return configure(values, rules)
+
+
+def configure(values: Mapping[str, Any], rules: Iterable[Rule[Any]]) -> Configuration:
+    """Like `parse`, of the file's content."""
+    by_name = {rule.name: rule for rule in rules}
+    known = {*by_name, _ALL, KEY, USED}
+    problems = [_unknown(name, known) for name in values if name not in known]
+    levels, settings = {}, {}
+    for name, value in values.items():
+        levels[name], settings[name] = _split(name, value, problems)
+    configured = []
+    for name, rule in by_name.items():
+        level = levels.get(name) or levels.get(_ALL) or rule.level.value
+        try:
+            config = rule.configure(settings.get(name, {}))
+        except ConfigurationError as error:
+            problems.append(str(error))
+            continue
+        if level != "disabled":
+            configured.append((rule, level != "advisory", config))
+    if problems:
+        raise ConfigurationError("; ".join(problems))
+    return Configuration(configured, Exemptions(settings.get(KEY), by_name))
+
+
+def _split(name: str, value: Any, problems: list[str]) -> tuple[str | None, dict[str, Any]]:
+    """A rule's level, if one is written, and its settings."""
+    settings = {"enforcementLevel": value} if isinstance(value, str) else value
+    if not isinstance(settings, dict):
+        problems.append(f"{name}: found {value!r}; write a level or an object with settings")
+        return None, {}
+    level = settings.get("enforcementLevel")
+    if level is not None and level not in _LEVELS:
+        problems.append(f"{name}: found the level {level!r}; write one of {', '.join(_LEVELS)}")
+    return level, {key: item for key, item in settings.items() if key != "enforcementLevel"}
+
+
+def _unknown(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), 1)
+    return f"there is no rule {name!r}" + (f"; did you mean {close[0]!r}?" if close else "")

@@ -1,0 +1,115 @@
+"""Judges manifests without Pulumi, by the same rules as the pack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from policies import exemptions
+from policies.configuration import Configuration
+from policies.documents import Document
+from policies.resources import Resource
+from policies.rule import Rule, RuleConfig, Severity, Violation, failure
+from policies.values import Key
+from policies.views import Stack, View
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of a report. `document` is None where it is about no object in particular."""
+
+    rule: str
+    mandatory: bool
+    severity: Severity
+    message: str
+    remediation: str
+    field: str = ""
+    resource: Resource | None = None
+    document: Document | None = None
+    steps: tuple[Key, ...] = ()
+
+
+def judge(
+    documents: Sequence[Document], configuration: Configuration, *, whole: bool = True
+) -> list[Finding]:
+    """Findings in the order of the documents, then those about the stack.
+
+    `whole` says whether the documents are all that there is; if not, rules about the stack as a
+    whole are left out. Rules about Pulumi itself are left out always.
+    """
+    found = [_refused(problem) for problem in configuration.exemptions.refused]
+    views = [View(_resource(document)) for document in documents]
+    origin = {id(view.resource): document for view, document in zip(views, documents, strict=True)}
+    rules = applied(configuration, whole=whole)
+    for view in views:
+        for rule, mandatory, config in rules:
+            if rule.scope != "stack":
+                violations = _guarded(rule, rule.violations(view, config), view.resource)
+                found += _findings(violations, rule, mandatory, configuration, origin)
+    stack = Stack(views)
+    for rule, mandatory, config in rules:
+        if rule.scope == "stack":
+            violations = _guarded(rule, rule.check(stack, config), None)
+            found += _findings(violations, rule, mandatory, configuration, origin)
+    return found
+
+
+def applied(
+    configuration: Configuration, *, whole: bool
+) -> list[tuple[Rule[Any], bool, RuleConfig]]:
+    """The rules that are judged here."""
+    return [
+        entry
+        for entry in configuration.rules
+        if not entry[0].about_pulumi and (whole or entry[0].scope != "stack")
+    ]
+
+
+def _resource(document: Document) -> Resource:
+    manifest = document.manifest
+    return Resource(f"kubernetes:{manifest['apiVersion']}:{manifest['kind']}", manifest)
+
+
+def _guarded(
+    rule: Rule[Any], violations: Iterable[Violation], resource: Resource | None
+) -> Iterator[Violation | str]:
+    """The violations, and as text the failure of the rule itself."""
+    try:
+        yield from violations
+    except Exception as error:
+        subject = resource.title if resource is not None else "the stack"
+        yield f"{subject}: {failure(rule, error)}"
+
+
+def _findings(
+    violations: Iterable[Violation | str],
+    rule: Rule[Any],
+    mandatory: bool,
+    configuration: Configuration,
+    origin: dict[int, Document],
+) -> Iterator[Finding]:
+    for violation in violations:
+        if isinstance(violation, str):
+            yield Finding(rule.name, mandatory, rule.severity, violation, rule.remediation)
+            continue
+        resource = violation.resource
+        title = resource.title if resource is not None else "The stack"
+        place: dict[str, Any] = {
+            "field": violation.node.path,
+            "resource": resource,
+            "document": origin.get(id(resource)),
+            "steps": violation.node.steps,
+        }
+        exemption = configuration.exemptions.covering(rule.name, resource)
+        if exemption is None:
+            message = f"{title}: {violation.text}"
+            yield Finding(rule.name, mandatory, rule.severity, message, rule.remediation, **place)
+        else:
+            message = f"{title}: {exemption.text}. Exempted: {violation.text}"
+            remediation = exemptions.USED_REMEDIATION
+            yield Finding(exemptions.USED, False, rule.severity, message, remediation, **place)
+
+
+def _refused(problem: str) -> Finding:
+    return Finding(exemptions.KEY, True, Severity.HIGH, problem, exemptions.REMEDIATION)

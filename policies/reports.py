@@ -1,0 +1,173 @@
+"""Writes what was found: for people, as JSON, and as SARIF 2.1.0 for code hosts and editors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from policies import exemptions
+from policies.judging import Finding
+from policies.rule import Level, Rule, Severity
+
+TOOL = "gpu-platform-policies"
+_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+# What code hosts sort security findings by, from 0 to 10.
+_SCORES = {
+    Severity.LOW: "3.0",
+    Severity.MEDIUM: "5.5",
+    Severity.HIGH: "8.0",
+    Severity.CRITICAL: "9.5",
+}
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was found in which files; `left_out` counts rules that need the whole stack."""
+
+    findings: Sequence[Finding]
+    sources: Sequence[str]
+    objects: int
+    rules: Sequence[Rule[Any]]
+    left_out: int = 0
+
+    @property
+    def mandatory(self) -> int:
+        """The number of mandatory violations."""
+        return sum(finding.mandatory for finding in self.findings)
+
+
+def human(report: Report) -> str:
+    """One paragraph for each finding, and a summary."""
+    lines = []
+    for finding in report.findings:
+        level = "mandatory" if finding.mandatory else "advisory"
+        lines.append(f"{_place(finding)}{level}: {finding.rule}: {finding.message}")
+        lines.append(f"    {finding.remediation}")
+    advisory = len(report.findings) - report.mandatory
+    lines.append(
+        f"{report.objects} objects, {len(report.rules)} rules: "
+        f"{report.mandatory} mandatory and {advisory} advisory violations"
+    )
+    if report.left_out:
+        lines.append(f"left out: {report.left_out} rules that need the whole stack")
+    return "\n".join(lines) + "\n"
+
+
+def _place(finding: Finding) -> str:
+    document = finding.document
+    return f"{document.source}:{document.line(finding.steps)}: " if document is not None else ""
+
+
+def as_json(report: Report) -> str:
+    """The findings and a summary, as an object."""
+    summary = {
+        "objects": report.objects,
+        "rules": len(report.rules),
+        "rulesLeftOut": report.left_out,
+        "mandatory": report.mandatory,
+        "advisory": len(report.findings) - report.mandatory,
+    }
+    found = [_finding(finding) for finding in report.findings]
+    return json.dumps({"summary": summary, "findings": found}, indent=2, ensure_ascii=False) + "\n"
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    document, resource = finding.document, finding.resource
+    return {
+        "rule": finding.rule,
+        "level": "mandatory" if finding.mandatory else "advisory",
+        "severity": finding.severity.value,
+        "resource": resource.address if resource is not None else None,
+        "field": finding.field or None,
+        "file": document.source if document is not None else None,
+        "line": document.line(finding.steps) if document is not None else None,
+        "message": finding.message,
+        "remediation": finding.remediation,
+    }
+
+
+def sarif(report: Report) -> str:
+    """A log of one run; findings about no object are placed at the start of the first file."""
+    rules = [_sarif_rule(rule) for rule in report.rules] + _EXEMPTION_RULES
+    indexes = {rule["id"]: index for index, rule in enumerate(rules)}
+    driver = {"name": TOOL, "rules": rules}
+    run = {
+        "tool": {"driver": driver},
+        "columnKind": "unicodeCodePoints",
+        "invocations": [{"executionSuccessful": True}],
+        "results": [_result(finding, report, indexes) for finding in report.findings],
+    }
+    log = {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
+    return json.dumps(log, indent=2, ensure_ascii=False) + "\n"
+
+
+def _described(name: str, short: str, full: str, remediation: str, level: Level) -> dict[str, Any]:
+    return {
+        "id": name,
+        "shortDescription": {"text": short},
+        "fullDescription": {"text": full},
+        "help": {"text": remediation},
+        "defaultConfiguration": {"level": "error" if level is Level.MANDATORY else "warning"},
+    }
+
+
+def _sarif_rule(rule: Rule[Any]) -> dict[str, Any]:
+    reason = " ".join((rule.check.__doc__ or "").split())
+    tags = {"tags": [rule.topic], "security-severity": _SCORES[rule.severity]}
+    described = _described(
+        rule.name, rule.description, f"{rule.description} {reason}", rule.remediation, rule.level
+    )
+    return {**described, "properties": tags}
+
+
+_EXEMPTION_RULES = [
+    _described(
+        exemptions.KEY,
+        exemptions.DESCRIPTION,
+        exemptions.DESCRIPTION,
+        exemptions.REMEDIATION,
+        Level.MANDATORY,
+    ),
+    _described(
+        exemptions.USED,
+        exemptions.USED_DESCRIPTION,
+        exemptions.USED_DESCRIPTION,
+        exemptions.USED_REMEDIATION,
+        Level.ADVISORY,
+    ),
+]
+
+
+def _result(finding: Finding, report: Report, indexes: dict[str, int]) -> dict[str, Any]:
+    document, resource = finding.document, finding.resource
+    source = document.source if document is not None else report.sources[0]
+    line = document.line(finding.steps) if document is not None else 1
+    location: dict[str, Any] = {
+        "physicalLocation": {
+            "artifactLocation": {"uri": _uri(source)},
+            "region": {"startLine": line},
+        }
+    }
+    if resource is not None:
+        name = f"{resource.address} {finding.field}".strip()
+        location["logicalLocations"] = [{"fullyQualifiedName": name, "kind": "object"}]
+    return {
+        "ruleId": finding.rule,
+        "ruleIndex": indexes[finding.rule],
+        "level": "error" if finding.mandatory else "warning",
+        "message": {"text": f"{finding.message}. {finding.remediation}"},
+        "locations": [location],
+    }
+
+
+def _uri(source: str) -> str:
+    """A relative reference, or a URI of an absolute path."""
+    path = Path(source)
+    return path.as_uri() if path.is_absolute() else quote(path.as_posix())
+
+
+FORMATS = {"human": human, "json": as_json, "sarif": sarif}

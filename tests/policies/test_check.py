@@ -1,0 +1,250 @@
+"""The command that judges manifests without Pulumi."""
+
+import io
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from policies.catalogue import RULES, RULES_BY_NAME
+from policies.check import main
+from tests.policies import manifests
+from tests.policies.cases import CASES, CONTEXT, Case
+from tests.policies.harness import changed, judge
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+PRIVILEGED = changed(manifests.volcano_job(), (f"{CONTEXT}/privileged", True))
+LEVELS = {"error", "warning"}
+
+
+def written(path: Path, *objects: dict[str, Any]) -> str:
+    path.write_text(yaml.safe_dump_all(objects, sort_keys=False))
+    return str(path)
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> str:
+    return written(tmp_path / "good.yaml", *manifests.whole_stack())
+
+
+@pytest.fixture
+def bad(tmp_path: Path) -> str:
+    others = [item for item in manifests.whole_stack() if item["metadata"]["name"] != "digits"]
+    return written(tmp_path / "bad.yaml", *others, PRIVILEGED)
+
+
+def test_a_good_stack_is_clean(good: str, capsys: pytest.CaptureFixture[str]):
+    assert main([good]) == 0
+    rules = len([rule for rule in RULES if not rule.about_pulumi])
+    told = f"14 objects, {rules} rules: 0 mandatory and 0 advisory violations\n"
+    assert capsys.readouterr().out == told
+
+
+def test_a_mandatory_violation_is_told_with_line_and_remedy(
+    bad: str, capsys: pytest.CaptureFixture[str]
+):
+    assert main([bad]) == 1
+    out = capsys.readouterr().out
+    line = next(
+        number
+        for number, text in enumerate(Path(bad).read_text().splitlines(), 1)
+        if "privileged:" in text
+    )
+    assert f'{bad}:{line}: mandatory: not-privileged: Job "digits" in namespace "training"' in out
+    assert "privileged: found true; write false" in out
+    assert "1 mandatory and 0 advisory" in out
+
+
+def test_advice_alone_is_no_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    job = changed(manifests.volcano_job(), ("spec/tasks/0/template/spec/containers/0/image", "a:1"))
+    others = [item for item in manifests.whole_stack() if item["metadata"]["name"] != "digits"]
+    path = written(tmp_path / "f.yaml", *others, job)
+    assert main([path]) == 0
+    assert "advisory: image-digest-pinned" in capsys.readouterr().out
+    config = tmp_path / "config.json"
+    config.write_text('{"image-digest-pinned": "mandatory"}')
+    assert main([path, "--config", str(config)]) == 1
+
+
+def test_standard_input_is_judged_by_a_process_of_its_own():
+    done = subprocess.run(
+        [sys.executable, "-m", "policies.check", "-", "--format", "json"],
+        input=yaml.safe_dump_all([*manifests.whole_stack(), PRIVILEGED]),
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    (finding,) = json.loads(done.stdout)["findings"]
+    assert finding["rule"] == "not-privileged"
+
+
+def test_pulumi_is_not_needed():
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys, policies.check; print(sorted({m.partition('.')[0] for m in sys.modules}))",
+        ],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "pulumi" not in done.stdout
+    assert "grpc" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    "case",
+    [case for case in CASES if not RULES_BY_NAME[case.rule].about_pulumi],
+    ids=lambda case: case.rule,
+)
+def test_the_verdict_is_the_pack_s(case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({case.rule: case.config} if case.config else {}))
+    path = written(tmp_path / "f.yaml", *case.stack())
+    status = main([path, "--config", str(config), "--format", "json"])
+    found = json.loads(capsys.readouterr().out)["findings"]
+    told = [f"{item['message']}\n{item['remediation']}" for item in found]
+    expected = judge(case.rule, *case.stack(), config=case.config)
+    assert [text for text, item in zip(told, found, strict=True) if item["rule"] == case.rule] == (
+        expected
+    )
+    assert status == any(item["level"] == "mandatory" for item in found)
+    assert all(item["file"] == path and item["line"] >= 1 for item in found if item["resource"])
+
+
+def test_rules_about_the_stack_can_be_left_out_and_that_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    path = written(tmp_path / "job.yaml", manifests.volcano_job())
+    assert main([path]) == 1
+    capsys.readouterr()
+    assert main([path, "--no-stack-rules"]) == 0
+    stack_rules = sum(rule.scope == "stack" for rule in RULES)
+    assert f"left out: {stack_rules} rules" in capsys.readouterr().out
+
+
+def test_a_folder_is_read_as_one_stack(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "jobs").mkdir()
+    *others, last = manifests.whole_stack()
+    written(tmp_path / "others.yml", *others)
+    written(tmp_path / "jobs" / "service.yaml", last)
+    (tmp_path / "README.md").write_text("# no manifest")
+    assert main([str(tmp_path)]) == 0
+    assert "14 objects" in capsys.readouterr().out
+
+
+def exempted(tmp_path: Path, days: int) -> str:
+    day = datetime.now(UTC).date() + timedelta(days=days)
+    entry = {"workload": "training/Job/digits", "rule": "not-privileged", "reason": "driver"}
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"exemptions": {"workloads": [{**entry, "expires": str(day)}]}}))
+    return str(config)
+
+
+def test_exemptions_hold_and_are_told(bad: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main([bad, "--config", exempted(tmp_path, 1)]) == 0
+    out = capsys.readouterr().out
+    assert "advisory: exemption-used" in out
+    assert "because: driver" in out
+
+
+def test_an_expired_exemption_is_refused(
+    bad: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert main([bad, "--config", exempted(tmp_path, -1)]) == 1
+    out = capsys.readouterr().out
+    assert "mandatory: exemptions: exemptions.workloads[0]" in out
+    assert "mandatory: not-privileged" in out
+
+
+def test_sarif_has_the_structure_that_code_hosts_read(
+    bad: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert main([bad, "--format", "sarif", "--config", exempted(tmp_path, -1)]) == 1
+    log = json.loads(capsys.readouterr().out)
+    assert log["version"] == "2.1.0"
+    assert log["$schema"].endswith("sarif-2.1.0.json")
+    (run,) = log["runs"]
+    rules = run["tool"]["driver"]["rules"]
+    assert run["tool"]["driver"]["name"]
+    assert len({rule["id"] for rule in rules}) == len(rules)
+    for rule in rules:
+        assert rule["shortDescription"]["text"].endswith(".")
+        assert rule["fullDescription"]["text"]
+        assert rule["help"]["text"]
+        assert rule["defaultConfiguration"]["level"] in LEVELS
+    assert {result["ruleId"] for result in run["results"]} == {"not-privileged", "exemptions"}
+    for result in run["results"]:
+        assert rules[result["ruleIndex"]]["id"] == result["ruleId"]
+        assert result["level"] == "error"
+        assert result["message"]["text"]
+        (location,) = result["locations"]
+        physical = location["physicalLocation"]
+        assert physical["artifactLocation"]["uri"] == Path(bad).as_uri()
+        assert physical["region"]["startLine"] >= 1
+
+
+def test_sarif_names_relative_files_and_stdin_by_references(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    text = yaml.safe_dump(PRIVILEGED)
+    (tmp_path / "a b.yaml").write_text(text)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    main(["a b.yaml", "-", "--format", "sarif", "--no-stack-rules"])
+    uris = [
+        result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
+        for result in json.loads(capsys.readouterr().out)["runs"][0]["results"]
+    ]
+    assert uris == ["a%20b.yaml", "stdin"]
+
+
+@pytest.mark.parametrize(
+    ("content", "config", "says"),
+    [
+        ("kind: [", None, "document 1, line 2: this is not YAML"),
+        ("# nothing", None, "there is no object in"),
+        (None, None, "No such file"),
+        ("apiVersion: v1\nkind: A", "{", "it is not JSON"),
+        ("apiVersion: v1\nkind: A", '{"x": "advisory"}', "there is no rule 'x'"),
+        ("apiVersion: v1\nkind: A", None, ""),
+    ],
+    ids=["yaml", "empty", "missing", "config", "rule", "usable"],
+)
+def test_unusable_input_is_one_error_and_status_two(
+    content: str | None,
+    config: str | None,
+    says: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+):
+    path, settings = tmp_path / "f.yaml", tmp_path / "c.json"
+    if content is not None:
+        path.write_text(content)
+    options = []
+    if config is not None:
+        settings.write_text(config)
+        options = ["--config", str(settings)]
+    assert main([str(path), *options]) == (2 if says else 0)
+    captured = capsys.readouterr()
+    assert says in captured.err
+    assert captured.err.count("\n") == (1 if says else 0)
+    assert bool(captured.out) is not bool(says)
+
+
+def test_help_teaches(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as left:
+        main(["--help"])
+    assert left.value.code == 0
+    out = capsys.readouterr().out
+    for words in ("helm template", "kustomize build", "exit status", "existingQueues", "sarif"):
+        assert words in out

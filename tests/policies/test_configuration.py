@@ -1,0 +1,71 @@
+"""The configuration file as policies.check reads it."""
+
+import json
+from typing import Any
+
+import pytest
+
+from policies.catalogue import RULES
+from policies.configuration import configure, parse
+from policies.rule import ConfigurationError
+
+
+def levels(values: dict[str, Any]) -> dict[str, bool]:
+    return {rule.name: mandatory for rule, mandatory, _ in configure(values, RULES).rules}
+
+
+def test_without_a_file_every_rule_has_its_own_level():
+    found = levels({})
+    assert len(found) == len(RULES)
+    assert found["no-host-path"]
+    assert not found["image-digest-pinned"]
+
+
+def test_levels_are_names_or_stand_beside_settings():
+    found = levels(
+        {
+            "all": "advisory",
+            "image-digest-pinned": "mandatory",
+            "gpu-toleration": {"enforcementLevel": "remediate", "taintKey": "gpu"},
+            "training-ends": "disabled",
+        }
+    )
+    assert {name for name, mandatory in found.items() if mandatory} == {
+        "image-digest-pinned",
+        "gpu-toleration",
+    }
+    assert "training-ends" not in found
+
+
+def test_settings_reach_the_rule():
+    (taint,) = (
+        config
+        for rule, _, config in configure({"gpu-toleration": {"taintKey": "gpu"}}, RULES).rules
+        if rule.name == "gpu-toleration"
+    )
+    assert taint.model_dump()["taint_key"] == "gpu"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "it is not JSON"),
+        ("[]", "found []; write an object"),
+        (json.dumps({"no-host-pth": "mandatory"}), "did you mean 'no-host-path'?"),
+        (json.dumps({"no-host-path": "strict"}), "no-host-path: found the level 'strict'"),
+        (json.dumps({"no-host-path": 1}), "no-host-path: found 1"),
+        (json.dumps({"shm-fits-memory": {"share": 7}}), "shm-fits-memory.share: found 7"),
+        (json.dumps({"shm-fits-memory": {"shar": 1}}), "shm-fits-memory.shar"),
+    ],
+)
+def test_what_is_wrong_is_named(text: str, says: str):
+    with pytest.raises(ConfigurationError) as caught:
+        parse(text, RULES)
+    assert says in str(caught.value)
+
+
+def test_all_problems_are_told_at_once():
+    with pytest.raises(ConfigurationError) as caught:
+        configure({"a": "mandatory", "shm-fits-memory": {"share": 7}}, RULES)
+    assert "there is no rule 'a'" in str(caught.value)
+    assert "shm-fits-memory.share" in str(caught.value)

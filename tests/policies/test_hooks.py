@@ -1,0 +1,36 @@
+"""The hooks that other repositories use."""
+
+import tomllib
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.policies import manifests
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+HOOKS: list[dict[str, Any]] = yaml.safe_load((CHECKOUT / ".pre-commit-hooks.yaml").read_text())
+PROJECT: dict[str, Any] = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())
+
+
+@pytest.mark.parametrize("hook", HOOKS, ids=lambda hook: hook["id"])
+def test_a_hook_runs_what_is_installed_with_its_arguments(
+    hook: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "manifests").mkdir()
+    job = manifests.volcano_job()
+    (tmp_path / "manifests" / "job.yaml").write_text(yaml.safe_dump(job))
+    module, _, function = PROJECT["project"]["scripts"][hook["entry"]].partition(":")
+    run = getattr(import_module(module), function)
+    files = [] if hook.get("pass_filenames") is False else ["manifests/job.yaml"]
+    alone = "--no-stack-rules" in hook["args"]
+    assert run([*hook["args"], *files]) == (0 if alone else 1)
+
+
+def test_what_the_installed_check_imports_is_among_its_dependencies():
+    names = {text.partition(">")[0] for text in PROJECT["project"]["dependencies"]}
+    assert names == {"pydantic", "pyyaml"}
+    assert PROJECT["tool"]["setuptools"]["packages"] == ["policies"]

@@ -84,9 +84,12 @@ class Platform:
 
     def shell(self, command: str) -> str:
         """Runs a command in the shell that `eval "$(make env)"` makes."""
-        script = f'eval "$(make --no-print-directory env NODES={self.nodes})" && {command}'
+        return self.run(f'eval "$(make --no-print-directory env NODES={self.nodes})" && {command}')
+
+    def run(self, command: str) -> str:
+        """Runs a command in the checkout and returns what it printed; fails when it fails."""
         done = subprocess.run(
-            ["bash", "-ec", script],
+            ["bash", "-ec", command],
             cwd=self.checkout,
             env=self.environment,
             capture_output=True,

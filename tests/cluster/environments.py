@@ -1,0 +1,61 @@
+"""An environment of a cluster of one's own, carried over to the embedded one."""
+
+import json
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from devcluster import simulated_nodes
+from devcluster.spec import Kind, cluster_spec
+from tests.cluster.platform import Platform
+
+SPEC = cluster_spec(Kind.SIMULATED, 0)
+REFERENCE = f"registry.example.com/gpu-platform/workload@sha256:{'0' * 64}"
+
+
+def carry_over(checkout: Path, stack: str) -> None:
+    """Edits a stack's file to what differs: the context, what is installed, what volumes are."""
+    file = checkout / f"Pulumi.{stack}.yaml"
+    document = yaml.safe_load(file.read_text())
+    config = document["config"]
+    config["gpu-platform:cluster"]["context"] = SPEC.context
+    config["gpu-platform:gpu"]["install"] = False
+    config["gpu-platform:volcano"]["install"] = False
+    config["gpu-platform:storage"] |= _static(config["gpu-platform:storage"]["claims"])
+    for image in config["gpu-platform:images"]["workloads"].values():
+        if image.pop("build", None):
+            image["reference"] = REFERENCE
+    file.write_text(yaml.safe_dump(document, sort_keys=False))
+
+
+def _static(claims: dict[str, Any]) -> dict[str, Any]:
+    """The same claims, each bound to a volume of its class: no storage driver runs here."""
+    volumes = {
+        f"volume-{key}": {
+            "capacity": claim["size"],
+            "access_modes": ["ReadWriteMany"],
+            "storage_class": claim["storage_class"],
+            "local": {"path": f"/shared/{key}", "nodes": {"type": ["kwok"]}},
+        }
+        for key, claim in claims.items()
+    }
+    bound = {key: {**claim, "volume": f"volume-{key}"} for key, claim in claims.items()}
+    return {"volumes": volumes, "claims": bound}
+
+
+def add_nodes(platform: Platform, numbers: range, product: str, **devices: str) -> None:
+    """Adds simulated nodes of eight GPUs of a product, and waits until they are ready."""
+    nodes = [simulated_nodes.manifest(n, replace(SPEC, gpu_product=product)) for n in numbers]
+    for node in nodes:
+        amounts = {**simulated_nodes.CAPACITY, **devices}
+        node["status"] = {"capacity": amounts, "allocatable": amounts}
+    file = platform.checkout / "nodes.json"
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": nodes}))
+    names = " ".join(f"node/simulated-{number}" for number in numbers)
+    platform.shell(
+        f"kubectl apply --server-side --force-conflicts --filename={shlex.quote(str(file))} && "
+        f"kubectl wait --for=condition=Ready --timeout=60s {names}"
+    )

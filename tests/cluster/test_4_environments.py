@@ -1,0 +1,166 @@
+"""Staging and prod in their own shapes, on simulated nodes under real Volcano."""
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from torch.distributed.run import parse_args
+
+from tests.cluster.environments import add_nodes, carry_over
+from tests.cluster.platform import Platform, await_, copy_checkout
+from training.distributed import World, read_world
+
+TRAINING = "NVIDIA-A800-SXM4-80GB"
+SERVING = "NVIDIA-L4"
+RDMA = {"rdma/hca": "63"}
+
+
+class Environment:
+    """A stack of a name on a cluster of its own, which has no nodes yet."""
+
+    def __init__(self, platform: Platform, name: str) -> None:
+        self.platform, self._name = platform, name
+        carry_over(platform.checkout, name)
+        self._devcluster("up --simulated-nodes=0")
+
+    def up(self) -> None:
+        pack = f"--policy-pack policies --policy-pack-config policies/config/{self._name}.json"
+        self.platform.shell(
+            f"pulumi stack init {self._name} && "
+            f"pulumi up --stack {self._name} --yes --skip-preview {pack}"
+        )
+
+    def down(self) -> None:
+        self._devcluster("down --purge")
+
+    def outputs(self) -> dict[str, Any]:
+        shown = self.platform.shell(f"pulumi stack output --json --stack {self._name}")
+        return dict(json.loads(shown))
+
+    def all(self, kind: str, *options: str) -> list[dict[str, Any]]:
+        found = self.platform.kubectl("get", kind, "-n", f"ml-{self._name}", *options)
+        return list(found["items"])
+
+    def pods(self, label: str) -> list[dict[str, Any]]:
+        return self.all("pods", "-l", label)
+
+    def _devcluster(self, command: str) -> None:
+        self.platform.run(f".venv/bin/python -m devcluster {command} --nodes simulated")
+
+
+@contextmanager
+def _environment(factory: pytest.TempPathFactory, name: str) -> Iterator[Environment]:
+    folder = factory.mktemp(name)
+    platform = Platform(copy_checkout(folder / "checkout"), folder / "state", "simulated")
+    environment = Environment(platform, name)
+    try:
+        yield environment
+    finally:
+        environment.down()
+
+
+@pytest.fixture(scope="module")
+def prod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environment]:
+    """The prod stack where the fourth node of the training pool is missing."""
+    with _environment(tmp_path_factory, "prod") as environment:
+        add_nodes(environment.platform, range(3), TRAINING, **RDMA)
+        add_nodes(environment.platform, range(10, 12), SERVING)
+        environment.up()
+        yield environment
+
+
+def _node(pod: dict[str, Any]) -> str | None:
+    name: str | None = pod["spec"].get("nodeName")
+    return name
+
+
+def _gang(prod: Environment) -> list[dict[str, Any]]:
+    return prod.pods("gpu-platform.dev/workload=training")
+
+
+def _refused(pod: dict[str, Any]) -> bool:
+    """Whether the scheduler has looked at the pod and found no place."""
+    conditions = {c["type"]: c["status"] for c in pod["status"].get("conditions", [])}
+    return conditions.get("PodScheduled") == "False"
+
+
+def test_with_three_free_nodes_none_of_prods_four_pods_has_one(prod: Environment) -> None:
+    await_(lambda: [_refused(pod) for pod in _gang(prod)] == [True] * 4, 30, "four refusals")
+    observed_until = time.monotonic() + 3
+    while time.monotonic() < observed_until:
+        assert [_node(pod) for pod in _gang(prod)] == [None] * 4
+
+
+def test_meanwhile_three_replicas_wait_for_a_model_in_the_pool_of_serving(
+    prod: Environment,
+) -> None:
+    pods = prod.pods("gpu-platform.dev/workload=inference")
+    assert len(pods) == 3
+    assert {_node(pod) for pod in pods} == {"simulated-10", "simulated-11"}
+    (quota,) = prod.all("resourcequota")
+    assert quota["status"]["used"]["requests.nvidia.com/gpu"] == "35"
+    assert {claim["status"]["phase"] for claim in prod.all("pvc")} == {"Bound"}
+
+
+def test_when_the_fourth_node_appears_all_four_are_bound_each_to_a_whole_node(
+    prod: Environment,
+) -> None:
+    add_nodes(prod.platform, range(3, 4), TRAINING, **RDMA)
+    await_(lambda: all(_node(pod) for pod in _gang(prod)), 30, "four bound pods")
+    assert sorted(str(_node(pod)) for pod in _gang(prod)) == [f"simulated-{n}" for n in range(4)]
+
+
+def test_the_rendered_environment_makes_32_ranks_with_one_master(prod: Environment) -> None:
+    worlds = [world for pod in _gang(prod) for world in _worlds(pod)]
+    run = prod.outputs()["runs"]["cifar"]["name"]
+    assert sorted(world.rank for world in worlds) == list(range(32))
+    assert {world.size for world in worlds} == {32}
+    assert {world.master for world in worlds} == {f"{run}-master-0.{run}:23456"}
+
+
+def _worlds(pod: dict[str, Any]) -> list[World]:
+    """What the training program reads in each process that torchrun starts in the pod."""
+    (container,) = pod["spec"]["containers"]
+    env = {variable["name"]: variable.get("value", "") for variable in container["env"]}
+    command = [re.sub(r"\$\((\w+)\)", lambda m: env[m[1]], part) for part in container["command"]]
+    asked = parse_args(command[command.index("training.launch") + 1 :])
+    each, nodes = int(asked.nproc_per_node), int(asked.nnodes)
+    return [
+        read_world(
+            {
+                "RANK": str(asked.node_rank * each + local),
+                "LOCAL_RANK": str(local),
+                "WORLD_SIZE": str(nodes * each),
+                "MASTER_ADDR": asked.master_addr,
+                "MASTER_PORT": str(asked.master_port),
+            }
+        )
+        for local in range(each)
+    ]
+
+
+def test_stagings_jobs_and_its_model_share_the_one_node(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    with _environment(tmp_path_factory, "staging") as staging:
+        add_nodes(staging.platform, range(1), TRAINING)
+        staging.up()
+        selector = "gpu-platform.dev/workload"
+        await_(lambda: len(staging.pods(selector)) == 3, 30, "three pods")
+        await_(lambda: all(_node(pod) for pod in staging.pods(selector)), 30, "bound pods")
+        pods = staging.pods(selector)
+        gpus = [p["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] for p in pods]
+        assert sorted(gpus) == ["1", "2", "4"]
+        queues = {
+            value
+            for pod in pods
+            for name, value in pod["metadata"].get("annotations", {}).items()
+            if name.endswith("volcano.sh/queue-name")
+        }
+        assert queues == {"staging-vision", "staging-language"}
+        (scaler,) = staging.all("hpa")
+        assert scaler["spec"]["scaleTargetRef"]["name"] == "cifar"

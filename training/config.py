@@ -78,6 +78,13 @@ class TrainingConfig(BaseModel):
     log_every: int = Field(
         0, ge=0, description="steps between two progress lines; 0 writes one line an epoch"
     )
+    metrics_port: int = Field(
+        0,
+        ge=0,
+        le=65_535,
+        description="port at which the first process of every node answers Prometheus; "
+        "0 is no port",
+    )
     device: DeviceName = Field("auto", description="auto takes a GPU where there is one")
     peer_timeout: float = Field(
         60,

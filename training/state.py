@@ -13,6 +13,7 @@ from training.checkpoint import State
 from training.config import ConfigurationError, TrainingConfig
 from training.data import Dataset
 from training.distributed import World, all_or_none, by_leader, gather
+from training.metrics import Metrics
 from training.models import ImageClassifier
 from training.report import emit
 from training.watchdog import Watchdog
@@ -42,6 +43,7 @@ class Run:
     samples: int
     started: float
     watchdog: Watchdog
+    metrics: Metrics
     stop_asked: bool = False
 
     @property
@@ -71,6 +73,12 @@ def check_writable(folder: Path) -> None:
 
 def save(run: Run) -> None:
     """Save the run, all processes together; every one of them raises OSError when it failed."""
+    with run.metrics.checkpoint_seconds.time():
+        _save(run)
+    run.watchdog.beat()
+
+
+def _save(run: Run) -> None:
     own = {
         "rng": _random_state(run.device),
         "loss_sum": run.loss_sum.cpu(),
@@ -88,7 +96,6 @@ def save(run: Run) -> None:
     }
     folder, step, keep = run.folder / "checkpoints", run.position.step, run.config.keep_checkpoints
     by_leader(run.world, lambda: checkpoint.save(folder, step, state, keep))
-    run.watchdog.beat()
 
 
 def resume(run: Run) -> bool:

@@ -19,6 +19,7 @@ from training.data import Dataset, Images, load
 from training.distributed import Vote, World, all_or_none, by_leader, choose_device, gather, joined
 from training.export import finished_export, write_export
 from training.manifest import Manifest
+from training.metrics import Metrics
 from training.models import MODELS
 from training.report import conclude, emit
 from training.sampler import GangSampler
@@ -42,12 +43,16 @@ def run(config: TrainingConfig, world: World) -> int:
     and RuntimeError when another process is lost.
     """
     device = choose_device(config.device, world.local_rank)
-    with Watchdog(config.hang_timeout) as watchdog, joined(world, device, config.peer_timeout):
+    with (
+        Watchdog(config.hang_timeout) as watchdog,
+        joined(world, device, config.peer_timeout),
+        Metrics(device) as metrics,
+    ):
         done = by_leader(world, lambda: finished_export(export_folder(config)))
         if done is not None:
             return report_finished(config, world, done, already=True)
         watchdog.beat()
-        run = prepare(config, world, device, watchdog)
+        run = prepare(config, world, device, watchdog, metrics)
         signal.signal(signal.SIGTERM, lambda *_: setattr(run, "stop_asked", True))
         # Once it is announced, every process can be asked to stop.
         announce(run, resumed=all(gather(resume(run))))
@@ -57,10 +62,17 @@ def run(config: TrainingConfig, world: World) -> int:
         return report_finished(config, world, manifest, already=False)
 
 
-def prepare(config: TrainingConfig, world: World, device: torch.device, watchdog: Watchdog) -> Run:
+def prepare(
+    config: TrainingConfig,
+    world: World,
+    device: torch.device,
+    watchdog: Watchdog,
+    metrics: Metrics,
+) -> Run:
     """Find out all that would go wrong later, load the data, build the model."""
     shape = MODELS[config.model].input_shape
     data = all_or_none(lambda: load_data(config, world, shape))
+    all_or_none(lambda: metrics.serve(config, world, device))
     watchdog.beat()
     torch.manual_seed(config.seed)
     model = MODELS[config.model](len(data.classes)).to(device)
@@ -81,6 +93,7 @@ def prepare(config: TrainingConfig, world: World, device: torch.device, watchdog
         samples=0,
         started=time.monotonic(),
         watchdog=watchdog,
+        metrics=metrics,
     )
 
 
@@ -103,8 +116,11 @@ def train(run: Run) -> bool:
     for epoch in range(position.epoch, config.epochs):
         epoch_started = time.monotonic()
         sampler.set_epoch(epoch, position.seen)
-        for images, labels, seen in batches(sampler, run.data.train, run.device):
+        fed = batches(sampler, run.data.train, run.device)
+        for images, labels, seen in run.metrics.timed(fed):
             loss = step(run, model, images, labels)
+            rate = run.optimizer.param_groups[0]["lr"]
+            run.metrics.stepped(position.step + 1, seen - position.seen, rate)
             position.seen, position.step = seen, position.step + 1
             run.watchdog.beat()
             log_step(run, loss)
@@ -135,10 +151,19 @@ def step(run: Run, model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
     loss = cross_entropy(model(images), labels)
     run.optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
+    # Computed only where somebody may look at it, but then by all processes alike.
+    norm = gradient_norm(run.model) if run.config.metrics_port else None
+    run.metrics.computed(loss.detach(), norm)
     run.optimizer.step()
     run.loss_sum += loss.detach() * len(labels)
     run.samples += len(labels)
     return loss.detach()
+
+
+def gradient_norm(model: nn.Module) -> Tensor:
+    """The Euclidean norm of all gradients together, a scalar."""
+    gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
+    return nn.utils.get_total_norm(gradients)
 
 
 def progress(run: Run) -> float:
@@ -174,6 +199,7 @@ def finish_epoch(run: Run, epoch_started: float) -> None:
     run.loss_sum.zero_()
     run.samples = 0
     epoch, epochs = run.position.epoch, run.config.epochs
+    run.metrics.judged(epoch, accuracy)
     if run.world.leads:
         emit(
             "epoch",

@@ -1,0 +1,91 @@
+"""Asked over HTTP while real runs go on."""
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.training.programs import Program, free_port, start, until
+from training import exit_codes
+from training.config import ConfigurationError
+from training.manifest import read_manifest
+
+Train = Callable[..., int]
+
+
+def ask(port: int) -> dict[str, float]:
+    """Values by name; nothing while nobody answers."""
+    try:
+        text = httpx.get(f"http://127.0.0.1:{port}/metrics").text
+    except httpx.TransportError:
+        return {}
+    families = text_string_to_metric_families(text)
+    return {
+        sample.name: sample.value
+        for family in families
+        for sample in family.samples
+        if "le" not in sample.labels
+    }
+
+
+def start_node(port: int, folder: Path) -> list[Program]:
+    """Two processes of one node, whose local ranks tell them apart."""
+    flags = ["--model=digits-net", "--epochs=2", "--batch-size=64", "--step-delay=0.1"]
+    flags += [f"--metrics-port={port}", f"--run-dir={folder / 'run'}"]
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    return [
+        start("training", flags, {**shared, "RANK": r, "LOCAL_RANK": r}, folder / f"rank-{r}")
+        for r in "01"
+    ]
+
+
+def test_a_nodes_first_process_tells_how_the_run_goes(tmp_path: Path) -> None:
+    port = free_port()
+    seen: list[dict[str, float]] = []
+    gang = start_node(port, tmp_path)
+
+    def in_the_second_epoch() -> bool:
+        seen.append(ask(port))
+        return seen[-1].get("training_epoch") == 1 and seen[-1]["training_step"] > 14
+
+    until(in_the_second_epoch)
+    assert [program.exit_code() for program in gang] == [exit_codes.DONE] * 2
+    now = seen[-1]
+    # 1437 samples in steps of 128, and a first epoch that is complete.
+    assert now["training_samples_total"] == 1437 + 128 * (now["training_step"] - 12)
+    assert now["training_step_seconds_count"] == pytest.approx(now["training_step"], abs=1)
+    assert now["training_step_seconds_sum"] >= 0.1 * now["training_step_seconds_count"]
+    assert now["training_data_wait_seconds_sum"] < now["training_step_seconds_sum"]
+    assert now["training_checkpoint_seconds_count"] == 1
+    assert 0 < now["training_samples_per_second"] <= 128 / 0.1
+    assert 0 < now["training_loss"] < 2.5
+    assert 0 < now["training_learning_rate"] <= 1e-3
+    assert 0 < now["training_gradient_norm"] < 100
+    assert 0.1 < now["training_accuracy"] <= 1
+    assert now["training_info"] == 1
+    rates = [found["training_learning_rate"] for found in seen if found.get("training_step")]
+    assert len(set(rates)) > 1
+
+
+def test_a_run_that_is_watched_ends_with_the_same_weights(train: Train, tmp_path: Path) -> None:
+    train("alone")
+    train("watched", metrics_port=free_port())
+    digests = [
+        read_manifest(tmp_path / run / "export").weights.sha256 for run in ("alone", "watched")
+    ]
+    assert digests[0] == digests[1]
+
+
+def test_a_port_that_is_taken_is_told_before_the_first_step(
+    train: Train, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("0.0.0.0", 0))  # noqa: S104 - as the server binds
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigurationError, match=f"metrics_port {port} cannot be had"):
+            train(metrics_port=port)
+    assert not capsys.readouterr().out

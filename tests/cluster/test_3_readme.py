@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.environments import carry_over
 from tests.cluster.platform import ROOT, Platform
 from tests.readme import Block, blocks
 
@@ -59,7 +60,7 @@ def test_the_commands_for_a_cluster_of_ones_own_work(cluster: Platform, tmp_path
     shutil.copy(ROOT / "requirements.txt", tmp_path)
     _type(cluster, "\n".join(pip), tmp_path)
     assert not list((tmp_path / ".venv").rglob("torch"))
-    shutil.copy(cluster.checkout / "Pulumi.simulated.yaml", cluster.checkout / "Pulumi.prod.yaml")
+    carry_over(cluster.checkout, "prod")
     # The embedded cluster's Pulumi backend takes the place of `pulumi login`.
     first = [command for command in install.commands if command.startswith("pulumi stack")]
     preview, change = update.commands

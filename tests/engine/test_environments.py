@@ -48,10 +48,13 @@ def images_that_are_there(config: dict[str, Any]) -> None:
             workloads[key] = {"reference": PLACEHOLDER}
 
 
+def _pack(name: str) -> tuple[str, ...]:
+    return ("--policy-pack", "policies", "--policy-pack-config", f"policies/config/{name}.json")
+
+
 def _deploy(engine: MakeStack, name: str) -> Environment:
     stack = engine(name, images_that_are_there)
-    pack = ("--policy-pack", "policies", "--policy-pack-config", f"policies/config/{name}.json")
-    outcome = stack.up(*pack)
+    outcome = stack.up(*_pack(name))
     assert outcome.status == 0, outcome.text
     return Environment(stack.manifests(), stack.outputs(), outcome.text)
 
@@ -227,3 +230,33 @@ def test_staging_logs_in_to_its_registry_where_a_user_is_named(engine: MakeStack
     outcome = stack.preview()
     assert outcome.status != 0
     assert "gpu-platform:registry_password is missing" in outcome.text
+
+
+def half_nodes(config: dict[str, Any]) -> None:
+    config["gpu-platform:training"]["jobs"]["cifar"]["gpus_per_node"] = 4
+
+
+def endless_run(config: dict[str, Any]) -> None:
+    del config["gpu-platform:training"]["jobs"]["cifar"]["attempt_deadline_seconds"]
+
+
+def foreign_registry(config: dict[str, Any]) -> None:
+    reference = PLACEHOLDER.replace("registry.", "elsewhere.")
+    config["gpu-platform:images"]["workloads"]["training"] = {"reference": reference}
+
+
+@pytest.mark.parametrize(
+    ("mistake", "rule"),
+    [
+        (half_nodes, "gpu-whole-nodes"),
+        (endless_run, "training-ends"),
+        (foreign_registry, "image-registry-allowed"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_prods_policies_refuse_what_the_settings_allow(
+    engine: MakeStack, mistake: Any, rule: str
+) -> None:
+    outcome = engine("prod", mistake).preview(*_pack("prod"))
+    assert outcome.status != 0
+    assert re.search(rf"\[mandatory\].*?\s{rule} ", outcome.text), outcome.text

@@ -100,7 +100,8 @@ class TrainingConfig(BaseModel):
         le=86_400,
         allow_inf_nan=False,
         description="seconds without a step, a batch of the evaluation, a checkpoint or another "
-        "part of the run after which a process shows its stacks and ends with 76; 0 waits for ever",
+        "part of the run after which a process shows its stacks and ends with 76; 0 is for ever; "
+        "unless it is written, a longer peer_timeout takes its place",
     )
     step_delay: float = Field(
         0,
@@ -144,6 +145,17 @@ class TrainingConfig(BaseModel):
                 f"with this model write dataset {' or '.join(fitting)}"
             )
         return self
+
+    @property
+    def hang_limit(self) -> float:
+        """Seconds without progress that are a hang.
+
+        Who raised `peer_timeout` has checkpoints or steps that take this long, and need not know
+        that there is a default for hangs.
+        """
+        if "hang_timeout" in self.model_fields_set:
+            return self.hang_timeout
+        return max(self.hang_timeout, self.peer_timeout)
 
     def decisive(self) -> dict[str, str | int | float]:
         """The settings that decide the result; the rest is about where and how it is made."""

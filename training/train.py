@@ -44,8 +44,8 @@ def run(config: TrainingConfig, world: World) -> int:
     """
     device = choose_device(config.device, world.local_rank)
     with (
-        Watchdog(config.hang_timeout) as watchdog,
         joined(world, device, config.peer_timeout),
+        Watchdog(config.hang_limit) as watchdog,
         Metrics(device) as metrics,
     ):
         done = by_leader(world, lambda: finished_export(export_folder(config)))

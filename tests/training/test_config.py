@@ -79,6 +79,21 @@ def test_all_mistakes_are_told_at_once_under_the_names_they_were_written_with() 
         assert f"{name} is " in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("values", "limit"),
+    [
+        ({}, 1800),
+        ({"peer_timeout": 7200}, 7200),
+        ({"peer_timeout": 7200, "hang_timeout": 60}, 60),
+        ({"hang_timeout": 0}, 0),
+    ],
+)
+def test_a_hang_that_is_not_defined_is_longer_than_peers_wait(
+    values: dict[str, object], limit: float
+) -> None:
+    assert TrainingConfig.model_validate(values).hang_limit == limit
+
+
 @pytest.mark.parametrize("argument", ["--epoch=1", "--epochs", "surplus"])
 def test_an_unknown_argument_points_to_the_help(argument: str) -> None:
     with pytest.raises(ConfigurationError, match="--help"):

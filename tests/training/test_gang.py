@@ -86,7 +86,7 @@ def test_a_stopped_step_ends_as_hung_with_all_stacks_and_the_gang_goes_on_exactl
     tmp_path: Path, never_interrupted: str
 ) -> None:
     run_dir = tmp_path / "run"
-    gang = start_gang(arguments(run_dir, SLOWLY, "--hang-timeout=4"), 2, tmp_path / "first")
+    gang = start_gang(arguments(run_dir, SLOWLY, "--hang-timeout=8"), 2, tmp_path / "first")
     gang[0].says('"epoch": 1')
     until(lambda: any((run_dir / "checkpoints").glob("step-*")))
     gang[1].signal(signal.SIGSTOP)
@@ -94,7 +94,7 @@ def test_a_stopped_step_ends_as_hung_with_all_stacks_and_the_gang_goes_on_exactl
         assert gang[0].exit_code(seconds=30) == exit_codes.HUNG
     finally:
         gang[1].signal(signal.SIGKILL)
-    gang[0].says("no step for 4 seconds")
+    gang[0].says("no step for 8 seconds")
     assert "Thread 0x" in gang[0].text
     assert "train.py" in gang[0].text
     assert finish(start_gang(arguments(run_dir), 2, tmp_path / "second")) == [0, 0]

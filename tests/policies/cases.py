@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from policies.catalogue import RULES_BY_NAME
 from tests.policies import manifests
 from tests.policies.harness import REMOVED, Manifest, changed
 
@@ -27,6 +28,11 @@ class Case:
     config: dict[str, Any] | None = None
     removed: bool = False
     others: tuple[Build, ...] = field(default=())
+
+    @property
+    def of_stack(self) -> bool:
+        """Whether it takes the whole stack to see it."""
+        return RULES_BY_NAME[self.rule].scope == "stack"
 
     def stack(self) -> list[Manifest]:
         """The whole stack with the broken manifest in place of the good one."""

@@ -6,6 +6,7 @@ import pytest
 
 from policies.catalogue import RULES
 from policies.configuration import Configuration, parse
+from policies.rule import Level
 
 FOLDER = Path(__file__).resolve().parents[2] / "policies" / "config"
 FILES = {path.stem: path for path in sorted(FOLDER.glob("*.json"))}
@@ -26,3 +27,18 @@ def test_no_environment_needs_an_exemption(name: str):
     text = FILES[name].read_text()
     assert '"exemptions"' not in text
     assert configuration(name).exemptions.refused == []
+
+
+@pytest.mark.parametrize("name", STRICT)
+def test_shared_environments_weaken_no_mandatory_rule_and_name_their_registries(name: str):
+    found = configuration(name).rules
+    assert {rule.name for rule, _, _ in found} == {rule.name for rule in RULES}
+    levels = {rule.name: mandatory for rule, mandatory, _ in found}
+    assert all(levels[rule.name] for rule in RULES if rule.level is Level.MANDATORY)
+    (registries,) = (config for rule, _, config in found if rule.name == "image-registry-allowed")
+    assert registries.model_dump()["allowed_registries"]
+
+
+def test_prod_takes_images_by_digest_only():
+    levels = {rule.name: mandatory for rule, mandatory, _ in configuration("prod").rules}
+    assert levels["image-digest-pinned"]

@@ -1,0 +1,137 @@
+"""Manifests registered by a Pulumi program of their own and judged by the pack, in the engine."""
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from devcluster.paths import CHECKOUT
+from devcluster.toolchain import Toolchain
+
+Manifest = dict[str, Any]
+
+PROGRAM = '''
+"""Registers the manifests of a file; `unknown` stands for what only an update will tell."""
+
+import json
+from pathlib import Path
+
+import pulumi
+import pulumi_kubernetes as kubernetes
+
+provider = kubernetes.Provider("rendered", render_yaml_to_directory="rendered")
+later_id = kubernetes.core.v1.ConfigMap(
+    "later", metadata={"namespace": "training"}, opts=pulumi.ResourceOptions(provider=provider)
+).id
+
+
+def with_outputs(value):
+    if isinstance(value, dict):
+        return {key: with_outputs(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [with_outputs(item) for item in value]
+    return later_id if value == "unknown" else value
+
+
+for index, manifest in enumerate(json.loads(Path("manifests.json").read_text())):
+    version, kind = manifest["apiVersion"], manifest["kind"]
+    version = version if "/" in version else f"core/{version}"
+    place = manifest["metadata"].get("namespace", "cluster")
+    pulumi.CustomResource(
+        f"kubernetes:{version}:{kind}",
+        f"{index}-{kind.lower()}-{manifest['metadata']['name']}-in-{place}",
+        with_outputs(manifest),
+        pulumi.ResourceOptions(provider=provider),
+    )
+'''
+
+
+@dataclass(frozen=True)
+class Report:
+    """One line of the pack, as the engine tells it."""
+
+    rule: str
+    level: str
+    urn: str
+    message: str
+
+    @property
+    def places(self) -> list[str]:
+        """The fixtures that the resource belongs to, by the tags in its name: none or one."""
+        return re.findall(r"case[0-9]+x", self.urn)[-1:]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """How a command ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+    reports: list[Report]
+
+
+Run = Callable[..., Judged]
+
+
+def program(folder: Path, tools: Toolchain) -> Run:
+    """A function that runs `pulumi COMMAND` with the pack over manifests, in a folder."""
+    runtime = {"name": "python", "options": {"virtualenv": str(CHECKOUT / ".venv")}}
+    (folder / "Pulumi.yaml").write_text(yaml.safe_dump({"name": "judged", "runtime": runtime}))
+    (folder / "__main__.py").write_text(PROGRAM)
+    (folder / "state").mkdir()
+    events = folder / "events"
+    variables = {
+        "PATH": f"{tools.bin}{os.pathsep}{os.environ['PATH']}",
+        "HOME": os.environ["HOME"],
+        "PULUMI_HOME": str(tools.pulumi_home),
+        "PULUMI_BACKEND_URL": f"file://{folder / 'state'}",
+        "PULUMI_SKIP_UPDATE_CHECK": "1",
+        "PULUMI_CONFIG_PASSPHRASE": "unused",
+        # --event-log is one of the CLI's hidden flags
+        "PULUMI_DEBUG_COMMANDS": "1",
+    }
+
+    def pulumi(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["pulumi", *arguments, "--non-interactive"],
+            cwd=folder,
+            env=variables,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+
+    def judged(command: str, stack: list[Manifest], config: Manifest | None = None) -> Judged:
+        (folder / "manifests.json").write_text(json.dumps(stack))
+        (folder / "config.json").write_text(json.dumps(config or {}))
+        events.unlink(missing_ok=True)
+        pulumi("stack", "init", "test")
+        pack = ["--policy-pack", str(CHECKOUT / "policies"), "--policy-pack-config", "config.json"]
+        always = ["--yes", "--skip-preview"] if command == "up" else []
+        done = pulumi(command, "--stack", "test", *pack, *always, "--event-log", str(events))
+        return Judged(done.returncode, done.stdout, done.stderr, _reports(events))
+
+    return judged
+
+
+def _reports(events: Path) -> list[Report]:
+    lines = events.read_text().splitlines() if events.exists() else []
+    found = [json.loads(line).get("policyEvent") for line in lines]
+    return [
+        Report(
+            event["policyName"],
+            event["enforcementLevel"],
+            event.get("resourceUrn", ""),
+            event["message"],
+        )
+        for event in found
+        if event is not None
+    ]

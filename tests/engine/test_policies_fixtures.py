@@ -1,0 +1,179 @@
+"""The fixtures of every rule in the real engine: the good, the bad, the unknown, the repaired."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from devcluster.toolchain import Toolchain
+from policies.catalogue import RULES, RULES_BY_NAME
+from tests.engine.judged import Judged, Manifest, Run, program
+from tests.policies import manifests
+from tests.policies.cases import CASES, LIMITS, MAIN, POD, Case
+from tests.policies.harness import REMOVED, changed
+from tests.policies.test_rules import STRICT
+
+CLUSTER_SCOPED = {"Namespace", "Queue", "PriorityClass", "StorageClass"}
+REFERENCES = {
+    *("namespace", "queue", "scheduling.volcano.sh/queue-name"),
+    *("priorityClassName", "storageClassName"),
+}
+GPUS = f"{LIMITS}/nvidia.com~gpu"
+# Where a rule looks in fixtures that are bad by the configuration, or by what is missing.
+LOOKED_AT = {
+    "gpu-whole-nodes": GPUS,
+    "image-registry-allowed": f"{MAIN}/image",
+    "gpu-budget": GPUS,
+    "gpu-cost": GPUS,
+    "priority-class-known": "metadata/name",
+    "training-pod-group-whole": "metadata/name",
+    "namespace-gpu-quota": "spec/hard",
+    "inference-disruption-budget": "spec/selector",
+    "autoscaled-without-replicas": "spec/replicas",
+    "helm-release-judged": "spec/chart",
+}
+# They speak of the stack as a whole and name no resource.
+OF_ALL = ("gpu-budget", "gpu-cost")
+OF_RESOURCES = {i: case for i, case in enumerate(CASES) if not case.of_stack}
+OF_STACKS = {i: case for i, case in enumerate(CASES) if case.of_stack}
+
+
+@pytest.fixture
+def run(tmp_path: Path, tools: Toolchain) -> Run:
+    return program(tmp_path, tools)
+
+
+def isolated(value: Any, tag: str) -> Any:
+    """A copy that shares no namespace, queue or class with the other fixtures."""
+    if isinstance(value, list):
+        return [isolated(item, tag) for item in value]
+    if not isinstance(value, dict):
+        return value
+    result = {
+        key: f"{item}-{tag}"
+        if key in REFERENCES and isinstance(item, str) and item != "unknown"
+        else isolated(item, tag)
+        for key, item in value.items()
+    }
+    if value.get("kind") in CLUSTER_SCOPED and result["metadata"]["name"] != "unknown":
+        result["metadata"]["name"] += f"-{tag}"
+    return result
+
+
+def tagged(fixtures: Iterable[tuple[int, list[Manifest]]]) -> list[Manifest]:
+    return [item for index, stack in fixtures for item in isolated(stack, f"case{index}x")]
+
+
+def unknown(case: Case) -> list[Manifest]:
+    """The good fixture, in which whatever made the bad one bad is not known yet."""
+    places = [place for place, _ in case.edits] or [LOOKED_AT[case.rule]]
+    good = case.build()
+    judged = changed(good, *((place, "unknown") for place in places))
+    if not case.of_stack:
+        return [judged]
+    rest = [item for item in manifests.whole_stack() if item != good]
+    return [*rest, judged, *(build() for build in case.others)]
+
+
+def merged(cases: dict[int, Case]) -> dict[str, Any]:
+    """The configuration of all fixtures together; queues are named as in the fixtures."""
+    found: dict[str, Any] = {}
+    for index, case in cases.items():
+        for key, value in (case.config or {}).items():
+            if key == "maxGpusPerQueue":
+                value = {f"{queue}-case{index}x": limit for queue, limit in value.items()}
+            found.setdefault(case.rule, {})[key] = value
+    return found
+
+
+def assert_every_fixture_is_reported(done: Judged, cases: dict[int, Case]) -> None:
+    assert done.returncode != 0
+    assert [report for report in done.reports if "failed on it" in report.message] == []
+    told = {
+        (report.rule, report.level, place)
+        for report in done.reports
+        for place in (*report.places, "anywhere")
+    }
+    for index, case in cases.items():
+        place = "anywhere" if case.rule in OF_ALL else f"case{index}x"
+        assert (case.rule, RULES_BY_NAME[case.rule].level.value, place) in told
+
+
+def test_every_rule_about_resources_reports_its_bad_fixtures(run: Run):
+    stacks = ((i, [changed(case.build(), *case.edits)]) for i, case in OF_RESOURCES.items())
+    done = run("preview", tagged(stacks), merged(OF_RESOURCES))
+    assert_every_fixture_is_reported(done, OF_RESOURCES)
+
+
+def test_every_rule_about_stacks_reports_its_bad_fixtures(run: Run):
+    stacks = ((i, case.stack()) for i, case in OF_STACKS.items())
+    done = run("preview", tagged(stacks), merged(OF_STACKS))
+    assert_every_fixture_is_reported(done, OF_STACKS)
+
+
+def test_the_fixtures_are_of_every_rule():
+    assert {case.rule for case in CASES} == {rule.name for rule in RULES}
+
+
+def test_good_fixtures_are_reported_by_no_rule(run: Run):
+    done = run("preview", manifests.whole_stack(), STRICT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.reports == []
+
+
+def test_what_is_not_known_yet_is_no_violation_of_its_rule_and_silences_no_other(run: Run):
+    """A release is the exception: that its chart is not judged is known whatever is in it."""
+    counted = [i for i, case in OF_STACKS.items() if case.rule == "gpu-budget"]
+    budgets = {f"research-case{i}x": 6 for i in counted}
+    config = {**merged(OF_RESOURCES), "gpu-budget": {"maxGpusPerQueue": budgets}}
+    done = run("preview", tagged((i, unknown(case)) for i, case in enumerate(CASES)), config)
+    told = {(report.rule, place) for report in done.reports for place in report.places}
+    wrong = {(case.rule, f"case{i}x") for i, case in enumerate(CASES)} & told
+    assert {rule for rule, _ in wrong} == {"helm-release-judged"}, wrong
+    assert "gpu-budget" not in {report.rule for report in done.reports}
+    assert [report for report in done.reports if "can't run policy" in report.message] == []
+    assert [report for report in done.reports if "failed on it" in report.message] == []
+    # Unknown GPUs, for one, silence nothing: each lone job is still told that its queue is missing.
+    assert ("training-queue-declared", f"case{next(iter(OF_RESOURCES))}x") in told
+
+
+def test_every_remediation_changes_what_is_registered(run: Run, tmp_path: Path):
+    volcano = changed(
+        manifests.volcano_job(),
+        (f"{POD}/tolerations", REMOVED),
+        (f"{MAIN}/volumeMounts", REMOVED),
+        (f"{POD}/volumes", REMOVED),
+        (f"{POD}/hostNetwork", True),
+    )
+    batch = changed(
+        manifests.batch_job(),
+        ("metadata/annotations/pulumi.com~skipAwait", REMOVED),
+        ("spec/template/spec/volumes/0/emptyDir", {}),
+    )
+    broken = {"digits", "indexed"}
+    others = [
+        item
+        for item in manifests.whole_stack()
+        if item["kind"] != "Job" or item["metadata"]["name"] not in broken
+    ]
+    repaired = {rule.name: {"enforcementLevel": "remediate"} for rule in RULES if rule.remedy}
+    assert len(repaired) == 5
+    repaired["shm-mounted"]["size"] = "2Gi"
+    done = run("up", [*others, volcano, batch], repaired)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.reports == []
+    written = [yaml.safe_load(path.read_text()) for path in (tmp_path / "rendered").rglob("*.yaml")]
+    jobs = {item["metadata"]["name"]: item for item in written if item["kind"] == "Job"}
+    pod = jobs["digits"]["spec"]["tasks"][0]["template"]["spec"]
+    toleration = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+    assert pod["tolerations"] == [toleration]
+    assert pod["dnsPolicy"] == "ClusterFirstWithHostNet"
+    memory = {"medium": "Memory", "sizeLimit": "2Gi"}
+    assert pod["volumes"] == [{"name": "shared-memory", "emptyDir": memory}]
+    mounts = [{"name": "shared-memory", "mountPath": "/dev/shm"}]
+    assert pod["containers"][0]["volumeMounts"] == mounts
+    assert jobs["indexed"]["metadata"]["annotations"]["pulumi.com/skipAwait"] == "true"
+    bounded = jobs["indexed"]["spec"]["template"]["spec"]["volumes"][0]["emptyDir"]
+    assert bounded == {"medium": "Memory", "sizeLimit": "1Gi"}

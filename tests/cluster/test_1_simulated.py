@@ -29,6 +29,7 @@ def test_down_ends_the_cluster_and_keeps_its_state(simulated: Platform) -> None:
     assert "unchanged" in simulated.make("up")
     simulated.make("down")
 
+
 def test_a_cluster_whose_state_folder_was_removed_is_ended_by_the_next_down(
     simulated: Platform,
 ) -> None:

@@ -73,3 +73,8 @@ $(VENV)/devcluster.stamp: $(VENV)/uv.stamp requirements/devcluster.txt
 $(VENV)/dev.stamp: $(VENV)/devcluster.stamp requirements/dev.txt
 	@uv pip install --quiet --python $(VENV) --require-hashes -r requirements/dev.txt
 	@touch $@
+
+## bench-policies: what the policy pack costs over 1,000 workloads; writes .bench/policies.json
+.PHONY: bench-policies
+bench-policies: $(VENV)/dev.stamp
+	@python -m benchmarks.policies

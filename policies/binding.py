@@ -7,6 +7,7 @@ back with a number of replicas that nobody wrote.
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -68,6 +69,7 @@ class Binding:
         self._declared: dict[str, View] = {}
         self._call = _Call()
         self._stack = Stack([])
+        self._asked: list[Any] = []
         self._exemptions = exemptions or Exemptions()
 
     def configure(self, config: Mapping[str, Any]) -> None:
@@ -195,9 +197,12 @@ class Binding:
         return call.view
 
     def _stack_of(self, args: StackValidationArgs) -> Stack:
-        views = [self._declared.get(item.urn) or View(_resource(item)) for item in args.resources]
-        if self._stack.views != views:
-            self._stack = Stack(views)
+        asked = [item.props for item in args.resources]
+        same = len(asked) == len(self._asked) and all(map(operator.is_, asked, self._asked))
+        if not same or not asked:
+            declared = self._declared
+            views = [declared.get(item.urn) or View(_resource(item)) for item in args.resources]
+            self._stack, self._asked = Stack(views), asked
         return self._stack
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from policies.catalogue import RULES
@@ -50,6 +52,23 @@ class _UnusableInputError(Exception):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
     options = _parser().parse_args(arguments)
+    # Nothing is thrown away in so short a run, and looking for it takes a third of the time.
+    with _without_collection():
+        return _check(options)
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _check(options: argparse.Namespace) -> int:
     try:
         configuration = _configuration(options.config)
         documents, sources = _documents(options.files)

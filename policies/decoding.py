@@ -1,10 +1,10 @@
-"""Makes the SDK decode a resource once for all policies instead of once for each.
+"""Makes the SDK decode a resource once for all policies, and only if one of them looks at it.
 
 The SDK's loop over policies converts the same protobuf message to the same proxies again for every
 one of them, which for a pack of forty rules costs more than the rules do. While one call of the
-engine is answered, the three conversions remember their results here, by the identity of what they
-were given; the proxies are read-only, so sharing them changes nothing. It is also what lets
-`policies.binding` convert properties to plain data once for all rules.
+engine is answered, its conversions are put off here: policies are handed `Properties`, one for each
+message, which `policies.binding` turns into plain data once for all rules. Resources of the stack
+that were judged before are not decoded at all.
 """
 
 from __future__ import annotations
@@ -12,19 +12,41 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 from pulumi_policy import deserialize, proxy
 from pulumi_policy import policy as sdk
 
+from policies.properties import Properties
+
 _CALLS = ("Analyze", "AnalyzeStack", "Remediate")
+_REPEATED = ("_get_resource_options", "_get_provider_resource")
 
 
 class _Memory(threading.local):
-    """What was converted in the current call; None outside of one."""
+    """What was made in the current call; None outside of one."""
 
     results: dict[tuple[Any, ...], tuple[Any, Any]] | None = None
+
+    def once(self, make: Callable[[], Any], source: Any, *key: Any) -> Any:
+        """What `make` gives, made once in a call for each source and key."""
+        if self.results is None:
+            return make()
+        place = (id(source), *key)
+        if place not in self.results:
+            # The source is kept beside the result, so that its id stays its own.
+            self.results[place] = (source, make())
+        return self.results[place][1]
+
+
+@dataclass(frozen=True)
+class _Encoded:
+    """A message on its way through the SDK, and how it is to be decoded if that is needed."""
+
+    message: Any
+    options: tuple[Any, ...]
 
 
 def share_decoding() -> None:
@@ -32,18 +54,37 @@ def share_decoding() -> None:
     memory = _Memory()
     module: Any = sdk
     json_format = module.json_format
-    shared: dict[str, Any] = {
-        "deserialize_properties": _remembered(memory, deserialize.deserialize_properties),
-        "unknown_checking_proxy": _remembered(memory, proxy.unknown_checking_proxy),
-        "json_format": SimpleNamespace(
-            **{**vars(json_format), "MessageToDict": _remembered(memory, json_format.MessageToDict)}
-        ),
-    }
-    for name, value in shared.items():
-        setattr(module, name, value)
+
+    def to_dict(message: Any, *options: Any) -> Any:
+        decoded = memory.results is None or options
+        return json_format.MessageToDict(message, *options) if decoded else message
+
+    def deserialized(source: Any, *options: Any) -> Any:
+        if memory.results is None:
+            return deserialize.deserialize_properties(source, *options)
+        return _Encoded(source, options)
+
+    def proxied(source: Any) -> Any:
+        if not isinstance(source, _Encoded):
+            return proxy.unknown_checking_proxy(source)
+
+        def decode() -> Any:
+            values = json_format.MessageToDict(source.message)
+            return proxy.unknown_checking_proxy(
+                deserialize.deserialize_properties(values, *source.options)
+            )
+
+        make = functools.partial(Properties, source.message, decode)
+        return memory.once(make, source.message, *source.options)
+
+    module.json_format = SimpleNamespace(**{**vars(json_format), "MessageToDict": to_dict})
+    module.deserialize_properties = deserialized
+    module.unknown_checking_proxy = proxied
     servicer: Any = module._PolicyAnalyzerServicer
     for name in _CALLS:
         setattr(servicer, name, _one_call(memory, getattr(servicer, name)))
+    for name in _REPEATED:
+        setattr(servicer, name, _repeated(memory, name, getattr(servicer, name)))
 
 
 def on_configuration(listener: Callable[[dict[str, Any]], None]) -> None:
@@ -59,18 +100,12 @@ def on_configuration(listener: Callable[[dict[str, Any]], None]) -> None:
     servicer.Configure = configured
 
 
-def _remembered(memory: _Memory, convert: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(convert)
-    def converted(source: Any, *options: Any) -> Any:
-        if memory.results is None:
-            return convert(source, *options)
-        key = (convert, id(source), *options)
-        if key not in memory.results:
-            # The source is kept beside the result, so that its id stays its own.
-            memory.results[key] = (source, convert(source, *options))
-        return memory.results[key][1]
+def _repeated(memory: _Memory, name: str, read: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(read)
+    def found(self: Any, request: Any) -> Any:
+        return memory.once(functools.partial(read, self, request), request, name)
 
-    return converted
+    return found
 
 
 def _one_call(memory: _Memory, answer: Callable[..., Any]) -> Callable[..., Any]:

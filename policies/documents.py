@@ -54,10 +54,24 @@ class Document:
 class _Loader(yaml.CSafeLoader):
     """Reads dates as the strings that Kubernetes takes them for, and no key twice."""
 
+    def __init__(self, stream: str | bytes) -> None:
+        # Manifests repeat their words, and finding a word's type takes a search.
+        self._resolved: dict[tuple[str, Any], str] = {}
+        super().__init__(stream)
+
     yaml_implicit_resolvers = {  # noqa: RUF012 - the library's own way
         first: [(tag, pattern) for tag, pattern in resolvers if tag != _TIMESTAMP]
         for first, resolvers in yaml.CSafeLoader.yaml_implicit_resolvers.items()
     }
+
+    def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
+        if kind is not yaml.ScalarNode:
+            return super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
+        known = self._resolved.get((value, implicit))
+        if known is None:
+            known = super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
+            self._resolved[value, implicit] = known
+        return known
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         seen = set()

@@ -9,16 +9,71 @@ can be judged.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Final
 
-from pulumi_policy import Secret, proxy
+from google.protobuf import json_format  # type: ignore[import-untyped]
+from pulumi_policy import Secret, deserialize, proxy
 
 from policies.values import UNKNOWN, Unknown
 
 _SENTINELS: Final = frozenset(
     value for name, value in vars(proxy).items() if re.fullmatch(r"UNKNOWN_\w+_VALUE", name)
 )
+
+
+class Properties(Mapping[str, Any]):
+    """Properties as the engine sent them: decoded as the SDK would, but only if they are read.
+
+    `message` is the protobuf struct, `decode` makes the SDK's proxies of it. Plain data are made of
+    the message itself, which takes a fifth of the time.
+    """
+
+    def __init__(self, message: Any, decode: Callable[[], Mapping[str, Any]]) -> None:
+        self._message = message
+        self._decode = decode
+
+    @cached_property
+    def _decoded(self) -> Mapping[str, Any]:
+        return self._decode()
+
+    def __getitem__(self, key: str) -> Any:
+        return self._decoded[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._decoded)
+
+    def __len__(self) -> int:
+        return len(self._decoded)
+
+    def plain(self) -> Any:
+        """Dicts, lists and scalars, as of `plain`."""
+        return _plain_struct(self._message)
+
+
+def _plain_struct(struct: Any) -> Any:
+    fields = struct.fields
+    if deserialize.SPECIAL_SIG_KEY in fields:
+        # A secret, an asset or an archive: rare enough for the long way.
+        wrapped = {"value": json_format.MessageToDict(struct)}
+        return plain(deserialize.deserialize_properties(wrapped)["value"])
+    return {key: _plain_value(value) for key, value in fields.items()}
+
+
+def _plain_value(value: Any) -> Any:
+    kind = value.WhichOneof("kind")
+    if kind == "string_value":
+        text = value.string_value
+        return UNKNOWN if text in _SENTINELS else text
+    if kind == "struct_value":
+        return _plain_struct(value.struct_value)
+    if kind == "list_value":
+        return [_plain_value(item) for item in value.list_value.values]
+    if kind == "number_value":
+        number = value.number_value
+        return int(number) if number.is_integer() else number
+    return value.bool_value if kind == "bool_value" else None
 
 
 def plain(value: Any) -> Any:
@@ -33,6 +88,8 @@ def plain(value: Any) -> Any:
         return value
     if isinstance(value, float):
         return int(value) if value.is_integer() else value
+    if isinstance(value, Properties):
+        return value.plain()
     if isinstance(value, Mapping):
         return {str(key): _read(value, key) for key in value}
     if isinstance(value, Sequence):

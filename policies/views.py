@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, Literal
@@ -41,10 +42,9 @@ class Stack:
     """All resources that a stack declares."""
 
     def __init__(self, views: Sequence[View]) -> None:
-        self.views = list(views)
         self._views = [view for view in views if view.resource.is_manifest]
 
-    @property
+    @cached_property
     def resources(self) -> list[Resource]:
         """Every Kubernetes object."""
         return [view.resource for view in self._views]
@@ -54,16 +54,27 @@ class Stack:
         """Every object that runs pods."""
         return [view.workload for view in self._views if view.workload.pods]
 
+    @cached_property
+    def _by_kind(self) -> dict[tuple[str, str], list[Resource]]:
+        found: dict[tuple[str, str], list[Resource]] = defaultdict(list)
+        for resource in self.resources:
+            found[resource.group, resource.kind.lower()].append(resource)
+        return found
+
+    @cached_property
+    def _by_name(self) -> dict[tuple[str, str, str | None, str], Resource]:
+        found: dict[tuple[str, str, str | None, str], Resource] = {}
+        for item in self.resources:
+            found.setdefault((item.group, item.kind.lower(), item.namespace, item.name), item)
+        return found
+
     def of_kind(self, group: str, *kinds: str) -> Iterator[Resource]:
         """The objects of some kinds of an API group."""
-        return (resource for resource in self.resources if resource.is_kind(group, *kinds))
+        return (item for kind in kinds for item in self._by_kind.get((group, kind.lower()), ()))
 
     def find(self, group: str, kind: str, namespace: str | None, name: str) -> Resource | None:
         """The object of that name, if the stack declares it and its name is known."""
-        for resource in self.of_kind(group, kind):
-            if resource.name == name and resource.namespace == namespace:
-                return resource
-        return None
+        return self._by_name.get((group, kind.lower(), namespace, name))
 
     def may_have(self, group: str, kind: str, namespace: str | None, name: str) -> bool:
         """Whether an object might turn out to be the one of that name."""

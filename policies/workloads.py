@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from fnmatch import fnmatchcase
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Literal, Protocol
 
 from policies.quantities import quantity_or_none
@@ -215,6 +215,11 @@ class Pod:
 
 def is_gpu(resource_name: str, patterns: Sequence[str]) -> bool:
     """Whether a resource name matches one of the patterns for GPUs."""
+    return _matches(resource_name, tuple(patterns))
+
+
+@lru_cache(maxsize=4096)
+def _matches(resource_name: str, patterns: tuple[str, ...]) -> bool:
     lowered = resource_name.lower()
     return any(fnmatchcase(lowered, pattern.lower()) for pattern in patterns)
 

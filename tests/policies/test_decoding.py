@@ -6,32 +6,36 @@ from typing import Any
 import pytest
 from google.protobuf import json_format, struct_pb2
 from pulumi.runtime import proto
-from pulumi_policy import EnforcementLevel
+from pulumi_policy import EnforcementLevel, deserialize, proxy
 from pulumi_policy import policy as sdk
 
 from policies.binding import Binding
 from policies.catalogue import RULES
 from policies.decoding import share_decoding
+from policies.properties import Properties, plain
 from tests.policies import manifests
 from tests.policies.cases import LIMITS, POD
-from tests.policies.harness import REMOVED, Manifest, changed, type_of
+from tests.policies.harness import REMOVED, UNKNOWN_VALUE, Manifest, changed, type_of
 
 SERVICER: Any = sdk._PolicyAnalyzerServicer
 PATCHED = ("deserialize_properties", "unknown_checking_proxy", "json_format")
-CALLS = ("Analyze", "AnalyzeStack", "Remediate")
+CALLS = (
+    *("Analyze", "AnalyzeStack", "Remediate"),
+    *("_get_resource_options", "_get_provider_resource"),
+)
 
 
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """The messages that were decoded, with shared decoding installed for this test only."""
     messages: list[Any] = []
-    convert = json_format.MessageToDict
+    convert = Properties.plain
 
-    def counted(message: Any) -> Any:
-        messages.append(message)
-        return convert(message)
+    def counted(self: Properties) -> Any:
+        messages.append(self)
+        return convert(self)
 
-    monkeypatch.setattr(json_format, "MessageToDict", counted)
+    monkeypatch.setattr(Properties, "plain", counted)
     for name in PATCHED:
         monkeypatch.setattr(sdk, name, getattr(sdk, name))
     for name in CALLS:
@@ -76,6 +80,57 @@ def test_a_stack_is_decoded_once_for_all_rules(decoded: list[Any]):
     ]
     servicer().AnalyzeStack(proto.AnalyzeStackRequest(resources=resources), None)
     assert len(decoded) == len(resources)
+
+
+def test_what_was_judged_before_is_not_decoded_again_for_the_stack(decoded: list[Any]):
+    judge, manifest = servicer(), manifests.volcano_job()
+    judge.Analyze(request(manifest), None)
+    resource = proto.AnalyzerResource(
+        type=type_of(manifest), properties=properties(manifest), urn="urn:a", name="a"
+    )
+    judge.AnalyzeStack(proto.AnalyzeStackRequest(resources=[resource]), None)
+    assert len(decoded) == 1
+
+
+SPECIAL = "4dabf18193072939515e22adb298388d"
+SECRET = {SPECIAL: "1b47061264138c4ac30d75fd1eb44270", "value": {"x": [1.0, UNKNOWN_VALUE]}}
+ASSET = {SPECIAL: "c44067f5952c0a294b673a41bacd8c17", "path": "/a"}
+STACK = {str(index): item for index, item in enumerate(manifests.whole_stack())}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        STACK,
+        {"a": [None, True, 0, 1.5, -2.0, "", UNKNOWN_VALUE, {"b": UNKNOWN_VALUE}]},
+        {"secret": SECRET, "list": [SECRET]},
+    ],
+)
+def test_plain_data_are_the_same_as_by_way_of_the_sdk(values: Manifest):
+    struct = properties(values)
+    by_sdk = deserialize.deserialize_properties(json_format.MessageToDict(struct))
+    proxied = proxy.unknown_checking_proxy(by_sdk)
+    assert plain(Properties(struct, lambda: proxied)) == plain(proxied)
+    assert dict(Properties(struct, lambda: by_sdk)) == by_sdk
+    assert len(Properties(struct, lambda: by_sdk)) == len(by_sdk)
+
+
+def test_assets_are_no_data():
+    assert isinstance(plain(Properties(properties({"a": ASSET}), dict))["a"], str)
+
+
+def test_a_remediation_works_on_what_was_put_off(decoded: list[Any]):
+    level = proto.PolicyConfig(enforcementLevel=proto.REMEDIATE)
+    judge = servicer()
+    config = proto.ConfigureAnalyzerRequest(policyConfig={"gpu-toleration": level})
+    judge.Configure(config, None)
+    secret = changed(bad_job(), (f"{POD}/containers/0/env/0/value", SECRET))
+    (found,) = judge.Remediate(request(secret), None).remediations
+    repaired = json_format.MessageToDict(found.properties)
+    pod = repaired["spec"]["tasks"][0]["template"]["spec"]
+    assert pod["tolerations"][0]["key"] == "nvidia.com/gpu"
+    assert pod["containers"][0]["env"][0]["value"] == SECRET
 
 
 def test_the_verdict_is_the_same_as_without():

@@ -1,0 +1,230 @@
+"""Measures what the policy pack costs: `make bench-policies`.
+
+A stack of many workloads is previewed without a pack, with a pack of one empty rule (what the
+engine and the SDK cost by themselves) and with ours, in turns, so that whatever else the machine
+does falls on all three alike. Then the pack's answers alone are timed, and policies.check over the
+same manifests. Prints the ratios with their spread and writes every sample to .bench/policies.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks.pack_alone import microseconds
+from benchmarks.workloads import Manifest, stack
+from devcluster.environment import PASSPHRASE
+from devcluster.paths import CHECKOUT, cache_root
+from devcluster.toolchain import Toolchain, ensure
+
+RESULT = CHECKOUT / ".bench" / "policies.json"
+MAX_RATIO = 1.10
+MAX_CHECK_SECONDS = 3.0
+
+PROGRAM = """
+import json
+from pathlib import Path
+
+import pulumi
+import pulumi_kubernetes as kubernetes
+
+provider = kubernetes.Provider("rendered", render_yaml_to_directory="rendered")
+for manifest in json.loads(Path("manifests.json").read_text()):
+    version, kind = manifest["apiVersion"], manifest["kind"]
+    version = version if "/" in version else f"core/{version}"
+    pulumi.CustomResource(
+        f"kubernetes:{version}:{kind}",
+        f"{kind.lower()}-{manifest['metadata']['name']}",
+        manifest,
+        pulumi.ResourceOptions(provider=provider),
+    )
+"""
+EMPTY_PACK = """
+import io
+import sys
+
+from pulumi_policy import EnforcementLevel, PolicyPack, ResourceValidationPolicy
+
+sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), write_through=True)
+PolicyPack(
+    name="empty",
+    policies=[
+        ResourceValidationPolicy(
+            name="nothing",
+            description="Asks for nothing.",
+            enforcement_level=EnforcementLevel.MANDATORY,
+            validate=lambda args, report: None,
+        )
+    ],
+)
+"""
+
+
+def main() -> None:
+    """Measures, prints and writes the result."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workloads", type=int, default=1000, help="default: 1000")
+    parser.add_argument("--repetitions", type=int, default=3, help="of each preview; default: 3")
+    options = parser.parse_args()
+    tools = ensure("engine", cache_root(), _say)
+    manifests = stack(options.workloads)
+    with tempfile.TemporaryDirectory() as folder:
+        samples = _measure(Path(folder), tools, manifests, options.repetitions)
+    alone = microseconds(manifests)
+    result = {
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": _machine(),
+        "workloads": options.workloads,
+        "resources": len(manifests),
+        "seconds": samples,
+        "packAloneMicroseconds": alone,
+        **_ratios(samples),
+    }
+    result["goals"] = _goals(result)
+    RESULT.parent.mkdir(exist_ok=True)
+    RESULT.write_text(json.dumps(result, indent=2) + "\n")
+    _print(result)
+
+
+def _measure(
+    folder: Path, tools: Toolchain, manifests: Sequence[Manifest], repetitions: int
+) -> dict[str, list[float]]:
+    preview = _project(folder, tools, manifests)
+    packs = {"no pack": [], "empty pack": [str(folder / "empty")], "ours": [str(_pack())]}
+    samples: dict[str, list[float]] = {name: [] for name in packs}
+    preview(packs["ours"])  # files read once, bytecode compiled: not measured
+    for turn in range(repetitions):
+        for name, pack in packs.items():
+            samples[name].append(_timed(lambda pack=pack: preview(pack)))  # type: ignore[misc]
+            _say(f"  {turn + 1}/{repetitions} {name}: {samples[name][-1]:.1f} s")
+    path = folder / "manifests.yaml"
+    path.write_text(yaml.dump_all(manifests, Dumper=yaml.CSafeDumper))
+    command = [sys.executable, "-m", "policies.check", str(path)]
+    samples["check"] = [_timed(lambda: _run(command, CHECKOUT, os.environ)) for _ in range(5)]
+    return samples
+
+
+def _pack() -> Path:
+    return CHECKOUT / "policies"
+
+
+def _project(
+    folder: Path, tools: Toolchain, manifests: Sequence[Manifest]
+) -> Callable[[list[str]], None]:
+    """A function that previews the stack with some packs; the stack must pass them."""
+    runtime = {"name": "python", "options": {"virtualenv": str(CHECKOUT / ".venv")}}
+    (folder / "Pulumi.yaml").write_text(yaml.safe_dump({"name": "measured", "runtime": runtime}))
+    (folder / "__main__.py").write_text(PROGRAM)
+    (folder / "manifests.json").write_text(json.dumps(manifests))
+    (folder / "empty").mkdir()
+    description = {"description": "Nothing", "version": "0.1.0", "runtime": runtime}
+    (folder / "empty" / "PulumiPolicy.yaml").write_text(yaml.safe_dump(description))
+    (folder / "empty" / "__main__.py").write_text(EMPTY_PACK)
+    (folder / "state").mkdir()
+    variables = {
+        "PATH": f"{tools.bin}{os.pathsep}{os.environ['PATH']}",
+        "HOME": os.environ["HOME"],
+        "PULUMI_HOME": str(tools.pulumi_home),
+        "PULUMI_BACKEND_URL": f"file://{folder / 'state'}",
+        "PULUMI_CONFIG_PASSPHRASE": PASSPHRASE,
+        "PULUMI_SKIP_UPDATE_CHECK": "1",
+    }
+    quiet = ["--stack", "test", "--non-interactive", "--suppress-outputs"]
+    _run(["pulumi", "stack", "init", "test", "--non-interactive"], folder, variables)
+
+    def preview(packs: list[str]) -> None:
+        options = [option for pack in packs for option in ("--policy-pack", pack)]
+        _run(["pulumi", "preview", *quiet, *options], folder, variables)
+
+    return preview
+
+
+def _run(command: list[str], folder: Path, environment: Mapping[str, str]) -> None:
+    done = subprocess.run(
+        command, cwd=folder, env=dict(environment), capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)} failed:\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
+
+
+def _timed(run: Callable[[], None]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def _ratios(samples: dict[str, list[float]]) -> dict[str, Any]:
+    """Ratios of runs of the same turn: median, least and most."""
+
+    def compare(first: str, second: str) -> dict[str, float]:
+        pairs = zip(samples[first], samples[second], strict=True)
+        ratios = [one / other for one, other in pairs]
+        return {"median": statistics.median(ratios), "least": min(ratios), "most": max(ratios)}
+
+    return {
+        "oursToEmpty": compare("ours", "empty pack"),
+        "emptyToNone": compare("empty pack", "no pack"),
+    }
+
+
+def _goals(result: dict[str, Any]) -> list[dict[str, Any]]:
+    ratio, check = result["oursToEmpty"]["median"], statistics.median(result["seconds"]["check"])
+    measured = [
+        ("preview with the pack, relative to an empty pack", ratio, MAX_RATIO),
+        ("policies.check, seconds", check, MAX_CHECK_SECONDS),
+    ]
+    return [
+        {"name": name, "value": round(value, 3), "goal": goal, "met": value <= goal}
+        for name, value, goal in measured
+    ]
+
+
+def _machine() -> dict[str, Any]:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    model = next((line.partition(":")[2].strip() for line in lines if "model name" in line), "")
+    return {
+        "processor": model or platform.processor(),
+        "cores": os.cpu_count(),
+        "memoryGiB": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "loadAverage": os.getloadavg(),
+    }
+
+
+def _print(result: dict[str, Any]) -> None:
+    for name, values in result["seconds"].items():
+        median = statistics.median(values)
+        _say(f"{name + ':':12} {median:6.2f} s ({min(values):.2f} to {max(values):.2f})")
+    for name in ("emptyToNone", "oursToEmpty"):
+        spread = result[name]
+        _say(f"{name}: {spread['median']:.3f} ({spread['least']:.3f} to {spread['most']:.3f})")
+    alone = result["packAloneMicroseconds"]
+    _say(f"pack alone: {alone['perResource']:.0f} µs a resource, of which the SDK's own")
+    _say(f"  {alone['perResourceEmptyPack']:.0f} µs; {alone['perResourceAndRule']:.1f} µs a rule")
+    for goal in result["goals"]:
+        met = "met" if goal["met"] else "MISSED"
+        _say(f"{met}: {goal['name']}: {goal['value']} (goal: at most {goal['goal']})")
+    _say(f"written to {RESULT.relative_to(CHECKOUT)}")
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -24,7 +24,7 @@ def microseconds(manifests: Sequence[Manifest]) -> dict[str, float]:
     empty = _seconds([nothing], requests, manifests)
     share_decoding()
     binding = Binding()
-    ours = _seconds([*binding.policies(RULES), *binding.exemption_policies()], requests, manifests)
+    ours = _seconds([*binding.policies(RULES), *binding.own_policies()], requests, manifests)
     count = len(manifests)
     return {
         "perResource": sum(ours) / count * 1e6,

@@ -26,6 +26,7 @@ from pulumi_policy import (
 from pulumi_policy import Severity as PulumiSeverity
 
 from policies.catalogue import RULES_BY_NAME
+from policies.configuration import CHECKED, unknown_rules
 from policies.exemptions import (
     DESCRIPTION,
     KEY,
@@ -43,6 +44,7 @@ from policies.rule import ConfigurationError, Rule, RuleConfig, Violation, failu
 from policies.views import Stack, View
 
 _ROOT = "pulumi:pulumi:Stack"
+_CORRECT = "Correct the name in the pack's configuration file."
 
 
 @dataclass(frozen=True)
@@ -70,11 +72,14 @@ class Binding:
         self._call = _Call()
         self._stack = Stack([])
         self._asked: list[Any] = []
+        self._misconfigured: set[str] = set()
+        self._unknown: list[str] = []
         self._exemptions = exemptions or Exemptions()
 
     def configure(self, config: Mapping[str, Any]) -> None:
-        """Takes the exemptions from the configuration of all policies."""
+        """Takes the exemptions, and names that no rule has, from the whole configuration."""
         self._exemptions = Exemptions(config.get(KEY), RULES_BY_NAME)
+        self._unknown = unknown_rules(config, RULES_BY_NAME)
 
     def policies(self, rules: Iterable[Rule[Any]]) -> list[Policy]:
         """One policy for each rule."""
@@ -83,8 +88,8 @@ class Binding:
             for rule in rules
         ]
 
-    def exemption_policies(self) -> list[Policy]:
-        """The two policies that report exemptions; they come after those that use them."""
+    def own_policies(self) -> list[Policy]:
+        """Policies about the configuration itself; they come after those that are exempted."""
         properties = {
             "workloads": {
                 "type": "array",
@@ -109,16 +114,27 @@ class Binding:
             "remediation_steps": USED_REMEDIATION,
             "tags": [KEY],
         }
+        checked = {
+            "name": CHECKED,
+            "description": "The configuration names only rules that exist.",
+            "enforcement_level": EnforcementLevel.MANDATORY,
+            "severity": PulumiSeverity.HIGH,
+            "remediation_steps": _CORRECT,
+            "tags": [CHECKED],
+        }
         return [
+            _EverywherePolicy(self._report_unknown, **checked),
             _EverywherePolicy(self._report_refused, **refused),
             _EverywherePolicy(self._report_used, **used),
         ]
 
+    def _report_unknown(self, args: Any, report: ReportViolation) -> None:
+        for problem in self._unknown if _is_root(args) else ():
+            report(f"{problem}\n{_CORRECT}", None)
+
     def _report_refused(self, args: Any, report: ReportViolation) -> None:
-        # The root is the one resource that every stack has, and has once.
-        if isinstance(args, ResourceValidationArgs) and args.resource_type == _ROOT:
-            for problem in self._exemptions.refused:
-                report(f"{problem}\n{REMEDIATION}", None)
+        for problem in self._exemptions.refused if _is_root(args) else ():
+            report(f"{problem}\n{REMEDIATION}", None)
 
     def _report_used(self, args: Any, report: ReportViolation) -> None:
         exempted, self._call.exempted = self._call.exempted, []
@@ -184,7 +200,10 @@ class Binding:
                 else:
                     report(rule.describe(violation), resource.urn if resource else None)
         except ConfigurationError as error:
-            report(str(error), None)
+            # Once says it; every resource would be told the same.
+            if rule.name not in self._misconfigured:
+                self._misconfigured.add(rule.name)
+                report(str(error), None)
         except Exception as error:
             report(f"{subject}: {failure(rule, error)}", None)
 
@@ -204,6 +223,11 @@ class Binding:
             views = [declared.get(item.urn) or View(_resource(item)) for item in args.resources]
             self._stack, self._asked = Stack(views), asked
         return self._stack
+
+
+def _is_root(args: Any) -> bool:
+    """Whether it is the one resource that every stack has, and has once."""
+    return isinstance(args, ResourceValidationArgs) and args.resource_type == _ROOT
 
 
 class _EverywherePolicy(ResourceValidationPolicy, StackValidationPolicy):

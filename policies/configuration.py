@@ -14,6 +14,8 @@ from typing import Any
 from policies.exemptions import KEY, USED, Exemptions
 from policies.rule import ConfigurationError, Rule, RuleConfig
 
+CHECKED = "configuration"
+"""The name under which the pack reports names that no rule has."""
 _ALL = "all"
 _LEVELS = ("advisory", "mandatory", "remediate", "disabled")
 
@@ -40,8 +42,7 @@ def parse(text: str, rules: Iterable[Rule[Any]]) -> Configuration:
 def configure(values: Mapping[str, Any], rules: Iterable[Rule[Any]]) -> Configuration:
     """Like `parse`, of the file's content."""
     by_name = {rule.name: rule for rule in rules}
-    known = {*by_name, _ALL, KEY, USED}
-    problems = [_unknown(name, known) for name in values if name not in known]
+    problems = unknown_rules(values, by_name)
     levels, settings = {}, {}
     for name, value in values.items():
         levels[name], settings[name] = _split(name, value, problems)
@@ -72,6 +73,13 @@ def _split(name: str, value: Any, problems: list[str]) -> tuple[str | None, dict
     return level, {key: item for key, item in settings.items() if key != "enforcementLevel"}
 
 
-def _unknown(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(known), 1)
-    return f"there is no rule {name!r}" + (f"; did you mean {close[0]!r}?" if close else "")
+def unknown_rules(names: Iterable[str], rules: Iterable[str]) -> list[str]:
+    """What to say of the names in a configuration that no rule has."""
+    known = [*rules, _ALL, KEY, USED, CHECKED]
+    problems = []
+    for name in names:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, 1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            problems.append(f"there is no rule {name!r}{hint}")
+    return problems

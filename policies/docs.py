@@ -48,6 +48,9 @@ which also holds the settings of each rule:
 }
 ```
 
+A name that no rule has and settings that a rule does not take are refused: a typing error must not
+switch a rule off in silence.
+
 Rules do not ask for kinds. Whatever holds a list of containers is a pod specification to them: in a
 Deployment, a CronJob, a Volcano task, a PyTorchJob's replica, a JobSet inside a TrainingRuntime, a
 Ray worker group or a custom resource that this pack has never heard of; init containers, sidecars

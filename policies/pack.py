@@ -24,6 +24,6 @@ def serve() -> None:
     sys.stdout = io.TextIOWrapper(unbuffered, write_through=True)
     PolicyPack(
         name=NAME,
-        policies=[*binding.policies(RULES), *binding.exemption_policies()],
+        policies=[*binding.policies(RULES), *binding.own_policies()],
         description="Rules that keep a Kubernetes cluster with GPUs safe",
     )

@@ -54,6 +54,14 @@ def test_a_stack_rule_refuses_what_only_the_whole_stack_shows(run: Run):
     assert "no quota of GPUs in namespace training" in done.stdout
 
 
+def test_a_name_that_no_rule_has_is_refused(run: Run):
+    done = run("preview", manifests.whole_stack(), {"no-host-pth": "mandatory"})
+    assert done.returncode != 0
+    (report,) = done.reports
+    assert (report.rule, report.level) == ("configuration", "mandatory")
+    assert "did you mean 'no-host-path'?" in report.message
+
+
 def test_configuration_that_does_not_fit_the_schema_is_refused(run: Run):
     done = run("preview", [], {"shm-fits-memory": {"share": "half"}})
     assert done.returncode != 0

@@ -76,6 +76,11 @@ def test_wrong_configuration_is_explained_and_counts_as_a_violation():
     assert "shm-fits-memory.shar" in message
 
 
+def test_wrong_configuration_is_told_once_and_not_of_every_resource():
+    job = manifests.volcano_job()
+    assert len(judge("shm-fits-memory", job, job, job, config={"share": 7})) == 1
+
+
 def test_numbers_of_the_engine_are_floats_and_fit_all_the_same():
     assert (
         judge("training-retries-bounded", manifests.volcano_job(), config={"maxRetries": 3.0}) == []

@@ -37,7 +37,7 @@ def exemptions(*entries: Any) -> Exemptions:
 def report(held: Exemptions, manifest: Manifest, *rest: Manifest) -> dict[str, list[str]]:
     """Messages by policy: of the stack's root, of a manifest, and of the stack with both in it."""
     binding = Binding(held)
-    policies: list[Any] = [*binding.policies(RULES), *binding.exemption_policies()]
+    policies: list[Any] = [*binding.policies(RULES), *binding.own_policies()]
     root = ResourceValidationArgs("pulumi:pulumi:Stack", {}, "urn:root", "s", options(), None, None)
     stack = StackValidationArgs([stack_resource(item) for item in (manifest, *rest)])
     messages: dict[str, list[str]] = {}
@@ -130,6 +130,18 @@ def test_an_exempted_workload_is_not_repaired():
     bare = changed(manifests.volcano_job(), (f"{POD}/tolerations", REMOVED))
     policy: Any = Binding(held).policies([RULES_BY_NAME["gpu-toleration"]])[0]
     assert policy.remediate(arguments(bare)) is None
+
+
+def test_a_name_in_the_configuration_that_no_rule_has_is_refused():
+    binding = Binding()
+    binding.configure({"no-host-pth": {}, "no-host-path": {}, "exemptions": {}})
+    root = ResourceValidationArgs("pulumi:pulumi:Stack", {}, "urn:root", "s", options(), None, None)
+    messages: list[str] = []
+    for policy in binding.own_policies():
+        any_policy: Any = policy
+        any_policy.validate(root, lambda text, urn: messages.append(text))
+    (message,) = messages
+    assert "there is no rule 'no-host-pth'; did you mean 'no-host-path'?" in message
 
 
 def test_exemptions_come_with_the_configuration_of_the_engine():

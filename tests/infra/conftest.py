@@ -1,5 +1,6 @@
 """The whole program with Pulumi's engine mocked: what it would register, and how."""
 
+import asyncio
 import json
 import runpy
 from collections.abc import Callable
@@ -13,6 +14,9 @@ from pulumi.runtime import rpc
 from pulumi.runtime.mocks import MockCallArgs, MockMonitor, MockResourceArgs, Mocks, set_mocks
 from pulumi.runtime.proto import resource_pb2
 
+# For all programs, and never closed: the SDK's mocks make loops in its worker threads that nobody
+# closes, and that would be complained of when the threads end.
+LOOP = asyncio.new_event_loop()
 PROGRAM = Path(__file__).parent.parent.parent / "__main__.py"
 
 
@@ -80,6 +84,9 @@ Provision = Callable[..., Plan]
 @pytest.fixture
 def provision(monkeypatch: pytest.MonkeyPatch) -> Provision:
     """Run the program with a configuration and return what it registered."""
+
+    # Other tests leave the thread without a loop.
+    asyncio.set_event_loop(LOOP)
 
     def run(values: dict[str, Any], secrets: tuple[str, ...] = ()) -> Plan:
         texts = {

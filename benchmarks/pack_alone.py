@@ -1,4 +1,4 @@
-"""Times the pack's answers without the engine: what the rules themselves cost."""
+"""The pack's answers without the engine, in processor time: what the rules themselves cost."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def _seconds(
 ) -> tuple[float, float]:
     module: Any = sdk
     servicer = module._PolicyAnalyzerServicer("pack", "1", policies, EnforcementLevel.MANDATORY)
-    start = time.perf_counter()
+    start = time.process_time()
     for request in requests:
         servicer.Analyze(request, None)
-    middle = time.perf_counter()
+    middle = time.process_time()
     resources = [
         proto.AnalyzerResource(
             type=request.type, properties=request.properties, urn=request.urn, name=request.name
@@ -51,9 +51,9 @@ def _seconds(
         for request in requests
     ]
     request = proto.AnalyzeStackRequest(resources=resources)
-    between = time.perf_counter()
+    between = time.process_time()
     servicer.AnalyzeStack(request, None)
-    return middle - start, time.perf_counter() - between
+    return middle - start, time.process_time() - between
 
 
 def _request(manifest: Manifest, index: int) -> Any:

@@ -75,13 +75,14 @@ class Container:
     def __init__(self, node: Node, kind: ContainerKind) -> None:
         self.node = node
         self.kind = kind
+        self._gpus: dict[tuple[str, ...], list[tuple[str, Node, Node]]] = {}
 
     @property
     def name(self) -> str:
         """The container's name, or its place where it has none."""
         return self.node["name"].text or self.node.path
 
-    @property
+    @cached_property
     def resources(self) -> Node:
         """Requests and limits."""
         return self.node["resourcesPerNode" if self.kind == "trainer" else "resources"]
@@ -93,6 +94,12 @@ class Container:
 
     def gpus(self, patterns: Sequence[str]) -> list[tuple[str, Node, Node]]:
         """The GPU resources it names: (resource, request, limit), either of which may be absent."""
+        key = tuple(patterns)
+        if key not in self._gpus:
+            self._gpus[key] = self._find_gpus(key)
+        return self._gpus[key]
+
+    def _find_gpus(self, patterns: tuple[str, ...]) -> list[tuple[str, Node, Node]]:
         requests, limits = self.resources["requests"], self.resources["limits"]
         names: dict[str, None] = {}
         for fields in (requests, limits):

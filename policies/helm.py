@@ -29,7 +29,8 @@ def _first(resource: Resource, places: tuple[tuple[str, ...], ...]) -> Node:
 
 def _command(resource: Resource) -> str:
     """The command that renders the chart, as far as the release says."""
-    command = ["helm", "template", resource.name, _first(resource, _CHARTS).text or "CHART"]
+    name = resource.root["name"].text or resource.name
+    command = ["helm", "template", name, _first(resource, _CHARTS).text or "CHART"]
     for option, places in (("--repo", _REPOSITORIES), ("--version", _VERSIONS)):
         if text := _first(resource, places).text:
             command += [option, text]

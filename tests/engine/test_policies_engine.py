@@ -54,6 +54,15 @@ def test_a_stack_rule_refuses_what_only_the_whole_stack_shows(run: Run):
     assert "no quota of GPUs in namespace training" in done.stdout
 
 
+def test_a_release_of_which_only_the_values_are_seen_is_named(run: Run):
+    release = {"apiVersion": "helm.sh/v3", "kind": "Release", "metadata": {"name": "volcano"}}
+    done = run("preview", [{**release, "chart": "volcano", "name": "batch", "values": {}}])
+    (report,) = done.reports
+    assert (report.rule, report.level) == ("helm-release-judged", "advisory")
+    command = "helm template batch volcano --values FILE | python -m policies.check -"
+    assert command in report.message
+
+
 def test_a_name_that_no_rule_has_is_refused(run: Run):
     done = run("preview", manifests.whole_stack(), {"no-host-pth": "mandatory"})
     assert done.returncode != 0

@@ -8,7 +8,7 @@ import pytest
 from tests.engine.conftest import MakeStack
 
 # The device plugin's image in dev is put into the registry by devcluster under a tag.
-ADVICE = {"dev": {"image-digest-pinned", "helm-release-judged"}, "simulated": set[str]()}
+ADVICE = {"dev": {"image-digest-pinned"}, "simulated": set[str]()}
 REFERENCE = f"127.0.0.1:5000/workload@sha256:{'0' * 64}"
 
 

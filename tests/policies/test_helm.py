@@ -1,0 +1,53 @@
+"""Of a Helm release only the values are seen, and that is said."""
+
+from typing import Any
+
+import pytest
+
+from policies.catalogue import RULES_BY_NAME
+from policies.resources import Resource
+from policies.values import UNKNOWN
+from policies.views import View
+
+RULE = RULES_BY_NAME["helm-release-judged"]
+RELEASE = {
+    "name": "batch",
+    "chart": "volcano",
+    "version": "1.15.1",
+    "namespace": "volcano-system",
+    "repositoryOpts": {"repo": "https://charts.example.com"},
+    "values": {"custom": {"containers": [{"securityContext": {"privileged": True}}]}},
+}
+
+
+def texts(pulumi_type: str, properties: Any) -> list[str]:
+    view = View(Resource(pulumi_type, properties, name="volcano"))
+    return [violation.text for violation in RULE.violations(view, RULE.configure({}))]
+
+
+def test_a_release_is_named_with_the_command_that_renders_it():
+    (text,) = texts("kubernetes:helm.sh/v3:Release", RELEASE)
+    assert 'chart: found "volcano", of which only the values are seen here' in text
+    command = "helm template batch volcano --repo https://charts.example.com --version 1.15.1"
+    assert f"{command} --values FILE | python -m policies.check -" in text
+
+
+@pytest.mark.parametrize("properties", [{}, {"chart": UNKNOWN}, {"chart": 1}, {"chart": None}])
+def test_a_release_is_never_passed_over_in_silence(properties: Any):
+    (text,) = texts("kubernetes:helm.sh/v3:Release", properties)
+    assert "judged by no rule" in text
+
+
+@pytest.mark.parametrize(
+    ("version", "kind"),
+    [("helm.cattle.io/v1", "HelmChart"), ("helm.toolkit.fluxcd.io/v2beta1", "helmrelease")],
+)
+def test_releases_of_controllers_in_the_cluster_are_releases(version: str, kind: str):
+    assert texts(f"kubernetes:{version}:{kind}", {"apiVersion": version, "kind": kind})
+
+
+@pytest.mark.parametrize(
+    "pulumi_type", ["kubernetes:helm.sh/v4:Chart", "kubernetes:helm.sh/v3:Chart", "aws:s3:Release"]
+)
+def test_what_registers_its_manifests_is_none(pulumi_type: str):
+    assert texts(pulumi_type, RELEASE) == []

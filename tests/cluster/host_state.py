@@ -1,5 +1,6 @@
 """Everything of the host that the embedded cluster must leave as it was."""
 
+import contextlib
 import json
 import subprocess
 from dataclasses import dataclass
@@ -53,15 +54,16 @@ class HostState:
 
 
 def _processes() -> list[str]:
-    """Processes of the cluster's kind, by their command."""
-    names = ("unshare", "containerd", "dockerd", "kubelet", "etcd", "kube-", "kwok", "coredns")
-    names += ("registry", "vc-", "devcluster", "pulumi")
+    """Processes in other process namespaces, where all of a cluster's are, and their launchers."""
+    here = Path("/proc/self/ns/pid").readlink()
     found = []
     for process in psutil.process_iter(["pid", "cmdline", "status"]):
         command = " ".join(process.info["cmdline"] or [])
-        alive = process.info["status"] != psutil.STATUS_ZOMBIE
-        if alive and "pytest" not in command and any(name in command for name in names):
-            found.append(f"{process.info['pid']} {command[:200]}")
+        with contextlib.suppress(OSError):
+            elsewhere = Path(f"/proc/{process.info['pid']}/ns/pid").readlink() != here
+            alive = process.info["status"] != psutil.STATUS_ZOMBIE
+            if alive and (elsewhere or "devcluster.cluster_init" in command):
+                found.append(f"{process.info['pid']} {command[:200]}")
     return found
 
 

@@ -139,6 +139,17 @@ def test_what_is_not_known_yet_is_no_violation_of_its_rule_and_silences_no_other
     assert ("training-queue-declared", f"case{next(iter(OF_RESOURCES))}x") in told
 
 
+def test_gpus_not_known_yet_cost_nothing_yet(run: Run):
+    """On its own: in a stack of all fixtures the known GPUs cost enough to hide it."""
+    (case,) = (case for case in CASES if case.rule == "gpu-cost")
+    prices = {"hourlyPrices": {"nvidia.com/gpu": 2.5}}
+    unknown_stack = tagged([(0, unknown(case))])
+    within = run("preview", unknown_stack, {"gpu-cost": {**prices, "maxHourlyCost": 20}})
+    assert "gpu-cost" not in {report.rule for report in within.reports}
+    beyond = run("preview", unknown_stack, {"gpu-cost": {**prices, "maxHourlyCost": 0}})
+    assert "gpu-cost" in {report.rule for report in beyond.reports}
+
+
 def test_every_remediation_changes_what_is_registered(run: Run, tmp_path: Path):
     volcano = changed(
         manifests.volcano_job(),

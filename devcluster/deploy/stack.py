@@ -35,6 +35,16 @@ class Stack:
         if self._locked_by_the_dead():
             self._capture("cancel", "--yes", "--stack", self.name)
 
+    def pending_operations(self) -> list[dict[str, Any]]:
+        """What an update was about when it was killed, as the stack's state has it."""
+        state = json.loads(self._capture("stack", "export", "--stack", self.name))
+        return list(state["deployment"].get("pending_operations") or [])
+
+    def clear_pending_creates(self) -> None:
+        """Compares the state with the cluster, and forgets what was being created."""
+        options = ["--yes", "--skip-preview", "--clear-pending-creates", "--stack", self.name]
+        self._capture("refresh", *options)
+
     def preview(self, report: Report) -> dict[str, int]:
         """Counts of resources by operation. DevclusterError when it is refused; nothing changes."""
         return self._run("preview", [], report)

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from devcluster import docker_plugin, environment, lifecycle
 from devcluster.deploy import predict, stack
+from devcluster.deploy.recovery import recover
 from devcluster.deploy.runs import Progress, Run, Runs
 from devcluster.lifecycle import Cluster
 from devcluster.progress import Reporter
@@ -53,6 +54,8 @@ def _deploy(cluster: Cluster, reporter: Reporter, told: Told) -> None:
             reporter.say(f"images are built by {plugin.note}")
     target = stack.Stack(STACKS[cluster.spec.kind], cluster.layout, variables)
     target.select()
+    if cleared := recover(target, cluster.kubectl):
+        reporter.say(f"{cleared} operations of an update that was killed are done again")
     with reporter.step(f"pulumi preview of stack {target.name}, judged by the policy pack") as step:
         told.changes = target.preview(step.update)
         step.detail = "accepted, " + stack.describe_plan(told.changes)

@@ -1,0 +1,65 @@
+"""Recovery from a killed update, through stand-ins for `pulumi` and `kubectl`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devcluster.deploy.recovery import Release, cut_off, recover
+from devcluster.deploy.stack import Stack
+from devcluster.paths import Layout
+from tests.devcluster.programs import Install
+
+NOTES_ARGUMENTS = 'echo "$(basename "$0") $*" >> "$SAID/calls"\ncat "$SAID/out" 2>/dev/null\n'
+
+
+def creating(kind: str, **inputs: str) -> dict[str, Any]:
+    return {"type": "creating", "resource": {"type": kind, "inputs": inputs}}
+
+
+RELEASE = creating("kubernetes:helm.sh/v3:Release", name="volcano", namespace="volcano-system")
+POD = creating("kubernetes:core/v1:Pod", name="worker")
+
+
+@pytest.fixture
+def said(tmp_path: Path, install: Install, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "said"
+    folder.mkdir()
+    monkeypatch.setenv("SAID", str(folder))
+    for name in ("pulumi", "kubectl"):
+        install(name, NOTES_ARGUMENTS)
+    return folder
+
+
+def state(said: Path, *pending: dict[str, Any]) -> None:
+    document = {"deployment": {"pending_operations": list(pending) or None}}
+    (said / "out").write_text(json.dumps(document))
+
+
+def test_a_release_that_was_being_made_is_found_by_name_and_namespace() -> None:
+    assert list(cut_off([POD, RELEASE])) == [Release("volcano", "volcano-system")]
+
+
+def test_a_release_that_was_being_updated_is_left_to_helm() -> None:
+    assert list(cut_off([{**RELEASE, "type": "updating"}])) == []
+
+
+def test_a_release_without_a_name_holds_none() -> None:
+    assert list(cut_off([creating("kubernetes:helm.sh/v3:Release")])) == []
+
+
+def test_nothing_is_done_where_nothing_is_pending(layout: Layout, said: Path) -> None:
+    state(said)
+    assert recover(Stack("dev", layout, {}), ["kubectl"]) == 0
+    assert (said / "calls").read_text().splitlines() == [
+        "pulumi stack export --stack dev --non-interactive"
+    ]
+
+
+def test_helms_note_goes_and_the_pending_operations_are_cleared(layout: Layout, said: Path) -> None:
+    state(said, POD, RELEASE)
+    assert recover(Stack("dev", layout, {}), ["kubectl"]) == 2
+    _, delete, refresh = (said / "calls").read_text().splitlines()
+    assert delete == ("kubectl delete secret -n volcano-system --selector=owner=helm,name=volcano")
+    assert "--clear-pending-creates" in refresh

@@ -1,5 +1,6 @@
 """The whole story on real nodes, in the order in which a user would live it."""
 
+import contextlib
 import json
 import os
 import re
@@ -235,3 +236,21 @@ def _node_process(real: Platform, node: str) -> psutil.Process:
         if "devcluster.node_init" in command and node in command and "unshare" not in command[0]:
             return process
     raise AssertionError(f"{node} has no process")
+
+
+def test_a_kill_of_everything_while_the_chart_is_installed_is_gone_on_with(real: Platform) -> None:
+    process = real.start("up")
+    events = real.state / "real" / "logs" / "pulumi-up.events"
+    await_(lambda: events.exists() and "volcano-release" in events.read_text(), 90, "the chart")
+    everything = [
+        process.pid,
+        *(c.pid for c in psutil.Process(process.pid).children(recursive=True)),
+    ]
+    for pid in everything:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.communicate()
+    output = real.make("up")
+    assert "operations of an update that was killed are done again" in output
+    assert "(right)" in output
+    real.make("down", "PURGE=1")

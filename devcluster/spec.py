@@ -21,11 +21,6 @@ class RealNode:
     control_plane: bool
     gpus: int = 4
 
-    @property
-    def pod_gateway(self) -> str:
-        """The bridge's address in the pod range."""
-        return self.pod_range.replace("0/24", "1")
-
 
 @dataclass(frozen=True)
 class Network:

@@ -170,4 +170,3 @@ def test_the_clusters_addresses_fit_together():
     assert all(ip_address(node.address) in link for node in SPEC.real_nodes)
     assert ip_address(network.dns) in services
     assert next(services.hosts()) == ip_address(network.api_service)
-    assert [node.pod_gateway for node in SPEC.real_nodes] == ["10.250.0.1", "10.250.1.1"]

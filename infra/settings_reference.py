@@ -171,12 +171,12 @@ def _begins(metadata: list[Any], rules: list[Any]) -> bool:
 def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "none"
-    value = field.default
+    value = field.get_default(call_default_factory=True)
     if isinstance(value, BaseModel):
         value = value.model_dump(exclude_unset=True)
     if isinstance(value, list):
         value = [v.model_dump(exclude_unset=True) if isinstance(v, BaseModel) else v for v in value]
-    if value in ({}, [], ""):
+    if value in ({}, [], (), ""):
         return "empty"
     return f"`{value if isinstance(value, str) else json.dumps(value, default=str)}`"
 

@@ -6,7 +6,8 @@ import sys
 import traceback
 
 from training import exit_codes
-from training.config import ConfigurationError, TrainingConfig, read_config
+from training.command_line import read_config
+from training.config import ConfigurationError, TrainingConfig
 from training.report import conclude
 
 

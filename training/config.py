@@ -1,36 +1,39 @@
-"""What a training run can be told, and how: flags, environment variables, or a dict.
+"""What a training run can be told, and whether it makes sense.
 
 Imports no torch: the stack validates a job's hyperparameters with this very class in the preview.
 """
 
-import argparse
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Mapping
 from pathlib import PurePosixPath
-from typing import Annotated, Any, Final, Literal, NoReturn, Self, get_args
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import ErrorDetails
 
-ENVIRONMENT_PREFIX: Final = "TRAINING_"
+from training.catalog import IMAGES, MODELS, TEXTS, DatasetName, ModelName, Option, checked_options
 
-ModelName = Literal["digits-net", "mnist-net", "simple-cnn"]
-DatasetName = Literal["digits", "mnist", "cifar10", "synthetic"]
 DeviceName = Literal["auto", "cpu", "cuda"]
+ExportFormat = Literal["pt2", "torchscript"]
 
 PositiveInt = Annotated[int, Field(ge=1)]
 
-FITTING_DATASETS: Final[dict[ModelName, tuple[DatasetName, ...]]] = {
-    "digits-net": ("digits", "synthetic"),
-    "mnist-net": ("digits", "mnist", "synthetic"),
-    "simple-cnn": ("digits", "mnist", "cifar10", "synthetic"),
-}
-"""Images can be enlarged and grey turned into colour, but nothing is shrunk."""
-
-# fmt: off
-DECISIVE: Final = (
+ALWAYS_DECISIVE: Final = (
     "model", "dataset", "epochs", "batch_size", "learning_rate", "weight_decay", "seed",
-)
-# fmt: on
+)  # fmt: skip
+DECISIVE_WHERE_SET: Final = (
+    "model_options", "optimizer", "schedule", "warm_up", "accumulate", "clip_norm", "precision",
+    "gradient_compression", "powersgd_rank", "powersgd_start",
+)  # fmt: skip
+"""Came later: named only where they differ from their defaults, so older runs stay the same."""
 
 
 class ConfigurationError(Exception):
@@ -44,16 +47,28 @@ class TrainingConfig(BaseModel):
 
     model: ModelName = Field(
         "simple-cnn",
-        description="network to train; images are enlarged to its input: "
-        "digits-net 1x8x8, mnist-net 1x28x28, simple-cnn 3x32x32",
+        description="network to train, with what it takes (images are enlarged to it): "
+        + "; ".join(f"{name} {known.takes}" for name, known in MODELS.items())
+        + "; or your own as package.module:factory",
+    )
+    model_options: dict[str, Option] = Field(
+        default_factory=dict,
+        description='what the network can be told, as JSON: \'{"layers": 6, "context": 512}\' of '
+        "gpt (also heads, width, dropout), image_size of the resnets, anything of your own",
     )
     dataset: DatasetName = Field(
         "digits",
-        description="digits comes with scikit-learn, synthetic is made from the seed, "
-        "mnist (IDX files) and cifar10 (binary files) are read from data_dir",
+        description="digits, glyphs and photos come with packages, synthetic is made from the "
+        "seed, all others are read from data_dir",
     )
     data_dir: PurePosixPath = Field(
-        PurePosixPath("/data"), description="folder of data sets, never written"
+        PurePosixPath("/data"), description="folder of data sets, never written but by download"
+    )
+    download: bool = Field(
+        False, description="fetch mnist, fashion-mnist, cifar10 or cifar100 into data_dir first"
+    )
+    loader_workers: int = Field(
+        0, ge=0, le=256, description="processes that read data ahead for each training process"
     )
     run_dir: PurePosixPath = Field(
         PurePosixPath("/checkpoints/run"),
@@ -61,19 +76,71 @@ class TrainingConfig(BaseModel):
         "checkpoints/ and export/ are written here and resumed from",
     )
     epochs: PositiveInt = Field(10, description="passes over the training data")
-    batch_size: PositiveInt = Field(64, description="samples per process and step")
+    batch_size: PositiveInt = Field(64, description="samples per process that are computed at once")
+    accumulate: PositiveInt = Field(
+        1, description="batches per process whose gradients make one step"
+    )
+    optimizer: Literal["adamw", "sgd"] = Field("adamw", description="sgd has Nesterov momentum 0.9")
     learning_rate: float = Field(
-        1e-3, gt=0, le=10, allow_inf_nan=False, description="peak of the one-cycle schedule (AdamW)"
+        1e-3, gt=0, le=10, allow_inf_nan=False, description="peak of the schedule"
+    )
+    schedule: Literal["one-cycle", "linear", "constant"] = Field(
+        "one-cycle",
+        description="of the learning rate after the warm-up: down on a cosine, down in a "
+        "straight line, or not at all",
+    )
+    warm_up: float = Field(
+        0.2,
+        ge=0,
+        lt=1,
+        allow_inf_nan=False,
+        description="share of the run in which the learning rate rises to its peak",
     )
     weight_decay: float = Field(
-        1e-4, ge=0, le=1, allow_inf_nan=False, description="decoupled weight decay (AdamW)"
+        1e-4, ge=0, le=1, allow_inf_nan=False, description="decoupled with adamw"
+    )
+    clip_norm: float = Field(
+        0,
+        ge=0,
+        allow_inf_nan=False,
+        description="gradients whose norm, all together, is larger are scaled down to it; 0 is off",
     )
     seed: int = Field(
         0, ge=0, lt=2**31, description="of weights, dropout, order and synthetic data"
     )
+    parallel: Literal["ddp", "fsdp"] = Field(
+        "ddp",
+        description="ddp keeps the whole model in every process, fsdp (FSDP2) a part in each",
+    )
+    precision: Literal["fp32", "bf16", "fp16"] = Field(
+        "fp32",
+        description="of the computation by autocast; weights stay fp32, fp16 scales the loss",
+    )
+    compile: bool = Field(False, description="torch.compile the model: slower start, faster steps")
+    activation_checkpointing: bool = Field(
+        False, description="compute blocks again instead of keeping their activations: less memory"
+    )
+    gradient_compression: Literal["none", "bf16", "fp16", "powersgd"] = Field(
+        "none", description="of what the processes send one another (ddp only)"
+    )
+    powersgd_rank: PositiveInt = Field(
+        4, description="of the matrices that powersgd sends: more is more exact"
+    )
+    powersgd_start: int = Field(
+        10, ge=2, description="steps that are sent whole before powersgd begins"
+    )
     checkpoint_every: PositiveInt = Field(1, description="epochs between two checkpoints")
+    checkpoint_steps: int = Field(
+        0, ge=0, description="steps between two checkpoints inside an epoch; 0 is none"
+    )
+    checkpoint_async: bool = Field(
+        True, description="write checkpoints while training goes on; only a copy makes it wait"
+    )
     keep_checkpoints: PositiveInt = Field(
         3, description="newest checkpoints that are kept; older ones are removed"
+    )
+    keep_best: bool = Field(
+        True, description="keep the checkpoint of the epoch with the least held-out loss as well"
     )
     log_every: int = Field(
         0, ge=0, description="steps between two progress lines; 0 writes one line an epoch"
@@ -103,6 +170,32 @@ class TrainingConfig(BaseModel):
         "part of the run after which a process shows its stacks and ends with 76; 0 is for ever; "
         "unless it is written, a longer peer_timeout takes its place",
     )
+    tensorboard: bool = Field(
+        False, description="write event files for TensorBoard to run_dir/tensorboard"
+    )
+    profile_steps: int = Field(
+        0, ge=0, le=1000, description="steps whose profile goes to run_dir/profile; 0 is none"
+    )
+    profile_after: int = Field(
+        10, ge=0, description="steps of this process before the profile begins"
+    )
+    export_formats: tuple[ExportFormat, ...] = Field(
+        (),
+        description="what is exported beside the weights, separated by commas: pt2 (torch.export), "
+        "torchscript (for older servers)",
+    )
+    prune: float = Field(
+        0,
+        ge=0,
+        lt=1,
+        allow_inf_nan=False,
+        description="share of the smallest weights that a second export does without",
+    )
+    quantize: Literal["none", "static", "dynamic", "weight-only"] = Field(
+        "none",
+        description="second export with whole numbers of 8 bits: static for networks of "
+        "convolutions, dynamic or weight-only for those of linear layers",
+    )
     step_delay: float = Field(
         0,
         ge=0,
@@ -114,11 +207,27 @@ class TrainingConfig(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _no_truth_values(cls, value: object) -> object:
+    def _no_truth_values(cls, value: object, info: ValidationInfo) -> object:
         """YAML's `epochs: yes` is a mistake and not 1."""
-        if isinstance(value, bool):
+        field = cls.model_fields[info.field_name or ""]
+        if isinstance(value, bool) and field.annotation is not bool:
             raise ValueError("a truth value cannot be used here")
         return value
+
+    @field_validator("model_options", mode="before")
+    @classmethod
+    def _from_json(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        try:
+            return json.loads(value)
+        except ValueError:
+            raise ValueError('write a JSON object, such as {"layers": 6}') from None
+
+    @field_validator("export_formats", mode="before")
+    @classmethod
+    def _from_list(cls, value: object) -> object:
+        return [part for part in value.split(",") if part] if isinstance(value, str) else value
 
     @field_validator("run_dir", "data_dir")
     @classmethod
@@ -137,12 +246,34 @@ class TrainingConfig(BaseModel):
         return self
 
     @model_validator(mode="after")
-    def _dataset_fits_model(self) -> Self:
-        fitting = FITTING_DATASETS[self.model]
-        if self.dataset not in fitting:
+    def _options_fit_model(self) -> Self:
+        try:
+            checked_options(self.model, self.model_options)
+        except ValidationError as error:
             raise ValueError(
-                f"model {self.model!r} takes smaller images than dataset {self.dataset!r} has: "
-                f"with this model write dataset {' or '.join(fitting)}"
+                f"model_options of {self.model}: " + "; ".join(plain_errors(error, {}))
+            ) from None
+        return self
+
+    @model_validator(mode="after")
+    def _dataset_fits_model(self) -> Self:
+        known = MODELS.get(self.model)
+        if known is None or self.dataset in known.datasets:
+            return self
+        reason = "takes other data than"
+        if self.dataset in IMAGES and known.datasets != TEXTS:
+            reason = "takes smaller images than"
+        raise ValueError(
+            f"model {self.model!r} {reason} dataset {self.dataset!r} has: "
+            f"with this model write dataset {' or '.join(known.datasets)}"
+        )
+
+    @model_validator(mode="after")
+    def _parallel_fits(self) -> Self:
+        if self.parallel == "fsdp" and self.gradient_compression != "none":
+            raise ValueError(
+                f"gradient_compression {self.gradient_compression} is of ddp: with fsdp write none "
+                "(precision bf16 makes fsdp send half as much)"
             )
         return self
 
@@ -159,7 +290,16 @@ class TrainingConfig(BaseModel):
 
     def decisive(self) -> dict[str, str | int | float]:
         """The settings that decide the result; the rest is about where and how it is made."""
-        return {name: getattr(self, name) for name in DECISIVE}
+        fields = type(self).model_fields
+        names = [
+            *ALWAYS_DECISIVE,
+            *(
+                name
+                for name in DECISIVE_WHERE_SET
+                if getattr(self, name) != fields[name].get_default(call_default_factory=True)
+            ),
+        ]
+        return {name: written(getattr(self, name)) for name in names}
 
     def to_args(self) -> list[str]:
         """Flags for `python -m training` that give this configuration again.
@@ -168,7 +308,7 @@ class TrainingConfig(BaseModel):
         change the arguments (and with them the name) of runs that exist.
         """
         return [
-            f"{flag_of(name)}={getattr(self, name)}"
+            f"{flag_of(name)}={written(getattr(self, name))}"
             for name in type(self).model_fields
             if name in self.model_fields_set
         ]
@@ -179,28 +319,15 @@ def flag_of(field: str) -> str:
     return "--" + field.replace("_", "-")
 
 
-def variable_of(field: str) -> str:
-    """`batch_size` → `TRAINING_BATCH_SIZE`."""
-    return ENVIRONMENT_PREFIX + field.upper()
-
-
-def read_config(arguments: Sequence[str], environment: Mapping[str, str]) -> TrainingConfig:
-    """Read a run's configuration; a flag wins over its environment variable.
-
-    Raises ConfigurationError that lists every mistake, each under the name it was written with.
-    """
-    flags = vars(_parser().parse_args(arguments))
-    values: dict[str, str] = {}
-    written_as: dict[str, str] = {}
-    for name in TrainingConfig.model_fields:
-        if flags[name] is not None:
-            values[name], written_as[name] = flags[name], flag_of(name)
-        elif variable_of(name) in environment:
-            values[name], written_as[name] = environment[variable_of(name)], variable_of(name)
-    try:
-        return TrainingConfig.model_validate(values)
-    except ValidationError as error:
-        raise ConfigurationError("; ".join(plain_errors(error, written_as))) from None
+def written(value: Any) -> str | int | float:
+    """A field's value as it is written on a command line, numbers as they are."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return json.dumps(value, sort_keys=True)
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return value if isinstance(value, int | float) else str(value)
 
 
 def plain_errors(error: ValidationError, written_as: Mapping[str, str]) -> list[str]:
@@ -219,38 +346,3 @@ def _plain(detail: ErrorDetails, written_as: Mapping[str, str]) -> str:
     if detail["type"] == "missing":
         return f"{name} is missing"
     return f"{name} is {detail['input']!r}: {message[0].lower()}{message[1:]}"
-
-
-class _Parser(argparse.ArgumentParser):
-    """Raises instead of exiting with a code of its own."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigurationError(f"{message} (python -m training --help lists what there is)")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="python -m training",
-        description="Train a PyTorch model, alone or as a gang of processes under torchrun.",
-        epilog="Every flag can be given as an environment variable instead: --batch-size is "
-        f"{variable_of('batch_size')}. A run that was interrupted continues from its last "
-        "checkpoint when it is started again with the same run_dir. Exit codes: 0 done, 64 wrong "
-        "configuration or data (do not retry), 75 interrupted after saving (retry), 76 hung "
-        "(retry), others are failures.",
-        allow_abbrev=False,
-    )
-    for name, field in TrainingConfig.model_fields.items():
-        parser.add_argument(
-            flag_of(name),
-            dest=name,
-            metavar=_metavar(field.annotation),
-            help=f"{field.description} (default: {field.default})",
-        )
-    return parser
-
-
-def _metavar(annotation: Any) -> str:
-    choices = get_args(annotation)
-    if choices:
-        return "{" + ",".join(choices) + "}"
-    return {int: "N", float: "X", PurePosixPath: "DIR"}[annotation]

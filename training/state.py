@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from training import checkpoint
 from training.checkpoint import State
@@ -14,7 +14,6 @@ from training.config import ConfigurationError, TrainingConfig
 from training.data import Dataset
 from training.distributed import World, all_or_none, by_leader, gather
 from training.metrics import Metrics
-from training.models import ImageClassifier
 from training.report import emit
 from training.watchdog import Watchdog
 
@@ -36,7 +35,7 @@ class Run:
     world: World
     device: torch.device
     data: Dataset
-    model: ImageClassifier
+    model: nn.Module
     optimizer: torch.optim.Optimizer
     position: Position
     loss_sum: Tensor

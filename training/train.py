@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -14,13 +15,15 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from training import exit_codes
+from training.catalog import input_shape
 from training.config import ConfigurationError, TrainingConfig
-from training.data import Dataset, Images, load
+from training.data import Dataset, load
+from training.data.samples import Samples
 from training.distributed import Vote, World, all_or_none, by_leader, choose_device, gather, joined
 from training.export import finished_export, write_export
 from training.manifest import Manifest
 from training.metrics import Metrics
-from training.models import MODELS
+from training.models import build
 from training.report import conclude, emit
 from training.sampler import GangSampler
 from training.state import Position, Run, check_writable, resume, save
@@ -70,12 +73,11 @@ def prepare(
     metrics: Metrics,
 ) -> Run:
     """Find out all that would go wrong later, load the data, build the model."""
-    shape = MODELS[config.model].input_shape
-    data = all_or_none(lambda: load_data(config, world, shape))
+    data = all_or_none(lambda: load_data(config, world))
     all_or_none(lambda: metrics.serve(config, world, device))
     watchdog.beat()
     torch.manual_seed(config.seed)
-    model = MODELS[config.model](len(data.classes)).to(device)
+    model = build(config.model, config.model_options, data.outputs, data.shape).to(device)
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
     )
@@ -97,10 +99,11 @@ def prepare(
     )
 
 
-def load_data(config: TrainingConfig, world: World, shape: tuple[int, int, int]) -> Dataset:
+def load_data(config: TrainingConfig, world: World) -> Dataset:
     """Load the data, after the leader has seen that results can be written."""
     if world.leads:
         check_writable(Path(config.run_dir))
+    shape = input_shape(config.model, config.model_options)
     return load(config.dataset, Path(config.data_dir), shape, config.seed)
 
 
@@ -133,14 +136,17 @@ def train(run: Run) -> bool:
 
 
 def batches(
-    sampler: GangSampler, images: Images, device: torch.device
+    sampler: GangSampler, samples: Samples, device: torch.device
 ) -> Iterator[tuple[Tensor, Tensor, int]]:
     """Pixels from 0 to 1, labels, and the samples that all processes have seen with this batch."""
-    pixels, labels = torch.from_numpy(images.pixels), torch.from_numpy(images.labels)
     for batch in sampler:
-        indices = torch.from_numpy(batch.indices)
-        scaled = pixels[indices].to(device).float() / images.white
-        yield scaled, labels[indices].to(device), batch.seen
+        inputs, targets = map(torch.from_numpy, samples.batch(batch.indices))
+        yield scale(inputs.to(device), samples.white), targets.to(device), batch.seen
+
+
+def scale(inputs: Tensor, white: int) -> Tensor:
+    """Pixels from 0 to 1 from bytes; tokens as they are."""
+    return inputs.float() / white if white else inputs
 
 
 def step(run: Run, model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
@@ -228,18 +234,18 @@ def finite(loss: float, run: Run) -> float:
 def evaluate(run: Run) -> float:
     """Accuracy on the held-out images, from 0 to 1; the processes share the work."""
     run.model.eval()
-    images = run.data.held_out
-    mine = slice(run.world.rank, None, run.world.size)
-    pixels = torch.from_numpy(images.pixels[mine])
-    labels = torch.from_numpy(images.labels[mine])
+    samples = run.data.held_out
+    mine = np.arange(run.world.rank, len(samples), run.world.size)
     right = torch.zeros((), dtype=torch.int64, device=run.device)
-    for start in range(0, len(labels), EVALUATION_BATCH):
-        part = slice(start, start + EVALUATION_BATCH)
-        logits = run.model(pixels[part].to(run.device).float() / images.white)
-        right += (logits.argmax(1) == labels[part].to(run.device)).sum()
+    for start in range(0, len(mine), EVALUATION_BATCH):
+        inputs, targets = map(
+            torch.from_numpy, samples.batch(mine[start : start + EVALUATION_BATCH])
+        )
+        logits = run.model(scale(inputs.to(run.device), samples.white))
+        right += (logits.argmax(1) == targets.to(run.device)).sum()
         run.watchdog.beat()
     dist.all_reduce(right)
-    return int(right) / len(images)
+    return int(right) / len(samples)
 
 
 def interrupt(run: Run) -> bool:
@@ -259,9 +265,9 @@ def export_folder(config: TrainingConfig) -> Path:
 def export(run: Run) -> Manifest:
     """Write the finished model with what it achieved, and let all processes know."""
     metrics = {"accuracy": evaluate(run), "seconds": round(run.seconds, 3)}
-    folder, classes = export_folder(run.config), run.data.classes
+    folder = export_folder(run.config)
     return by_leader(
-        run.world, lambda: write_export(folder, run.model, run.config, classes, metrics)
+        run.world, lambda: write_export(folder, run.model, run.config, run.data, metrics)
     )
 
 

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from training.command_line import read_config, variable_of
 from training.config import (
     ConfigurationError,
     TrainingConfig,
     flag_of,
     plain_errors,
-    read_config,
-    variable_of,
+    written,
 )
 
 VALID = st.fixed_dictionaries(
@@ -57,7 +57,7 @@ def test_a_flag_wins_over_its_variable() -> None:
         ({"learning_rate": float("nan")}, "learning_rate is nan: input should be a finite number"),
         ({"learning_rate": "fast"}, "learning_rate is 'fast': input should be a valid number"),
         ({"learning_rate": 0}, "learning_rate is 0: input should be greater than 0"),
-        ({"model": "resnet"}, "model is 'resnet': input should be 'digits-net', 'mnist-net' or"),
+        ({"model": "resnet"}, "model is 'resnet': write digits-net, mnist-net"),
         ({"learningRate": 1}, "learningRate is not known here"),
         ({"hang_timeout": 5, "step_delay": 6}, "hang_timeout 5 is not above step_delay 6"),
         ({"run_dir": "here"}, "run_dir is 'here': write an absolute path"),
@@ -107,7 +107,8 @@ def test_the_help_teaches_every_setting(capsys: pytest.CaptureFixture[str]) -> N
     assert caught.value.code == 0
     for name, field in TrainingConfig.model_fields.items():
         assert flag_of(name) in text
-        assert f"(default: {field.default})" in text
+        default = written(field.get_default(call_default_factory=True))
+        assert f"(default: {default if default != '' else 'none'})" in text
         assert " ".join(str(field.description).split()) in text.replace("- ", "-")
     assert variable_of("batch_size") in text
 

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from training.config import FITTING_DATASETS, DatasetName
+from training.catalog import MODELS as KNOWN
+from training.catalog import DatasetName
 from training.data import DataError, Images, fit, held_out_digits, load
 from training.models import MODELS
 
@@ -44,22 +45,23 @@ def test_held_out_digits_are_always_the_same_and_every_digit_is_among_them() -> 
 
 def test_what_is_held_out_is_not_trained_on() -> None:
     data = load("digits", Path("/nowhere"), (1, 8, 8), seed=5)
+    assert isinstance(data.train, Images)
+    assert isinstance(data.held_out, Images)
     trained = {image.tobytes() for image in data.train.pixels}
     assert len(data.train) + len(data.held_out) == 1797
     assert not any(image.tobytes() in trained for image in data.held_out.pixels)
     assert np.array_equal(data.held_out.scaled(), held_out_digits()[0])
 
 
-@pytest.mark.parametrize("model", FITTING_DATASETS)
+@pytest.mark.parametrize("model", MODELS)
 def test_every_fitting_data_set_comes_in_the_shape_of_the_model(model: str, tmp_path: Path) -> None:
     write_mnist(tmp_path)
     write_cifar10(tmp_path)
-    names: tuple[DatasetName, ...] = FITTING_DATASETS[model]  # type: ignore[index]
-    for name in names:
+    for name in {"digits", "mnist", "cifar10", "synthetic"} & set(KNOWN[model].datasets):
         data = load(name, tmp_path, MODELS[model].input_shape, seed=0)
         for part in (data.train, data.held_out):
-            assert part.pixels.shape[1:] == MODELS[model].input_shape
-            assert len(part.pixels) == len(part.labels) > 0
+            assert part.batch(np.arange(2))[0].shape[1:] == MODELS[model].input_shape
+            assert len(part) > 0
 
 
 def test_images_are_enlarged_and_centred() -> None:

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save
+from torch import nn
 
 from training.config import TrainingConfig
+from training.data import Dataset
 from training.files import sha256_of, write_atomically
 from training.manifest import (
     MANIFEST_FILE,
@@ -17,14 +19,13 @@ from training.manifest import (
     read_manifest,
     write_manifest,
 )
-from training.models import ImageClassifier
 
 
 def write_export(
     folder: Path,
-    model: ImageClassifier,
+    model: nn.Module,
     config: TrainingConfig,
-    classes: tuple[str, ...],
+    data: Dataset,
     metrics: dict[str, float],
 ) -> Manifest:
     """Write a trained model so that a server can load and check it. Raises OSError."""
@@ -35,8 +36,8 @@ def write_export(
     write_atomically(weights, lambda stream: stream.write(save(tensors)))
     manifest = Manifest(
         model=config.model,
-        input_shape=model.input_shape,
-        classes=classes,
+        input_shape=data.shape,
+        classes=data.classes,
         metrics=metrics,
         weights=Weights(size=weights.stat().st_size, sha256=sha256_of(weights)),
         run=config.run_dir.name,

@@ -1,0 +1,95 @@
+"""How a run is told: flags, environment variables and a file, in this order of weight."""
+
+import argparse
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any, Final, Literal, NoReturn, get_args, get_origin
+
+from pydantic import ValidationError
+
+from training.config import ConfigurationError, TrainingConfig, flag_of, plain_errors, written
+
+ENVIRONMENT_PREFIX: Final = "TRAINING_"
+FILE: Final = "config"
+"""The flag, and with the prefix the variable, that names a file of settings."""
+
+
+def variable_of(field: str) -> str:
+    """`batch_size` → `TRAINING_BATCH_SIZE`."""
+    return ENVIRONMENT_PREFIX + field.upper()
+
+
+def read_config(arguments: Sequence[str], environment: Mapping[str, str]) -> TrainingConfig:
+    """Read a run's configuration; a flag wins over its environment variable, that over the file.
+
+    Raises ConfigurationError that lists every mistake, each under the name it was written with.
+    """
+    flags = vars(_parser().parse_args(arguments))
+    file = flags[FILE] or environment.get(variable_of(FILE))
+    values: dict[str, Any] = _read_file(Path(file)) if file else {}
+    written_as = {name: f"{name} (in {file})" for name in values}
+    for name in TrainingConfig.model_fields:
+        if flags[name] is not None:
+            values[name], written_as[name] = flags[name], flag_of(name)
+        elif variable_of(name) in environment:
+            values[name], written_as[name] = environment[variable_of(name)], variable_of(name)
+    try:
+        return TrainingConfig.model_validate(values)
+    except ValidationError as error:
+        raise ConfigurationError("; ".join(plain_errors(error, written_as))) from None
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigurationError(
+            f"{flag_of(FILE)} {path} cannot be read: {error.strerror}"
+        ) from None
+    except ValueError as error:
+        raise ConfigurationError(f"{flag_of(FILE)} {path} is no TOML: {error}") from None
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises instead of exiting with a code of its own."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigurationError(f"{message} (python -m training --help lists what there is)")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="python -m training",
+        description="Train a PyTorch model, alone or as a gang of processes under torchrun.",
+        epilog="Every flag can be given as an environment variable instead: --batch-size is "
+        f"{variable_of('batch_size')}. A run that was interrupted continues from its last "
+        "checkpoint when it is started again with the same run_dir. Exit codes: 0 done, 64 wrong "
+        "configuration or data (do not retry), 75 interrupted after saving (retry), 76 hung "
+        "(retry), others are failures.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        flag_of(FILE),
+        metavar="FILE",
+        help="TOML file of the settings below, under their names with underscores, such as "
+        "batch_size = 32; flags and environment variables win over it",
+    )
+    for name, field in TrainingConfig.model_fields.items():
+        default = str(written(field.get_default(call_default_factory=True))) or "none"
+        parser.add_argument(
+            flag_of(name),
+            dest=name,
+            metavar=_metavar(field.annotation),
+            help=f"{field.description} (default: {default})".replace("%", "%%"),
+        )
+    return parser
+
+
+def _metavar(annotation: Any) -> str:
+    if get_origin(annotation) is Literal:
+        return "{" + ",".join(get_args(annotation)) + "}"
+    if get_origin(annotation) is tuple:
+        return _metavar(get_args(annotation)[0])
+    names = {int: "N", float: "X", PurePosixPath: "DIR", bool: "{true,false}", str: "NAME"}
+    return names.get(annotation, "JSON")

@@ -24,7 +24,7 @@ def serve(config: InferenceConfig) -> int:
     # Imported here: it takes seconds, and mistakes in the configuration are answered before.
     from inference.server import DrainingServer
     from inference.service import Service
-    from training.distributed import choose_device, use_threads
+    from training.world import choose_device, use_threads
 
     use_threads(os.environ)
     service = Service(config, choose_device(config.device, local_rank=0))

@@ -23,9 +23,10 @@ def main() -> int:
 def run(config: TrainingConfig) -> int:
     """Train, and turn every failure into one plain line and an exit code."""
     from training.data import DataError
-    from training.distributed import lost_peer, read_world, use_threads
+    from training.distributed import lost_peer
     from training.train import DivergedError
     from training.train import run as train
+    from training.world import read_world, use_threads
 
     try:
         use_threads(os.environ)

@@ -17,7 +17,7 @@ from prometheus_client import (
 from torch import Tensor
 
 from training.config import ConfigurationError, TrainingConfig
-from training.distributed import World
+from training.world import World
 
 T = TypeVar("T")
 

@@ -12,10 +12,11 @@ from training import checkpoint
 from training.checkpoint import State
 from training.config import ConfigurationError, TrainingConfig
 from training.data import Dataset
-from training.distributed import World, all_or_none, by_leader, gather
+from training.distributed import all_or_none, by_leader, gather
 from training.metrics import Metrics
 from training.report import emit
 from training.watchdog import Watchdog
+from training.world import World
 
 
 @dataclass

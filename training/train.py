@@ -19,7 +19,7 @@ from training.catalog import input_shape
 from training.config import ConfigurationError, TrainingConfig
 from training.data import Dataset, load
 from training.data.samples import Samples
-from training.distributed import Vote, World, all_or_none, by_leader, choose_device, gather, joined
+from training.distributed import Vote, all_or_none, by_leader, gather, joined
 from training.export import finished_export, write_export
 from training.manifest import Manifest
 from training.metrics import Metrics
@@ -28,6 +28,7 @@ from training.report import conclude, emit
 from training.sampler import GangSampler
 from training.state import Position, Run, check_writable, resume, save
 from training.watchdog import Watchdog
+from training.world import World, choose_device
 
 WARM_UP: Final = 0.2
 """Share of the run in which the learning rate rises to its peak."""

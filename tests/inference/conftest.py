@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from training.config import TrainingConfig
-from training.distributed import World
 from training.train import run
+from training.world import World
 
 
 @pytest.fixture(autouse=True, scope="session")

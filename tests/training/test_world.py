@@ -1,7 +1,7 @@
 import pytest
 
 from training.config import ConfigurationError
-from training.distributed import World, choose_device, read_world, use_threads
+from training.world import World, choose_device, read_world, use_threads
 
 COMPLETE = {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "job-master-0", "MASTER_PORT": "23456"}
 

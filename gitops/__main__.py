@@ -1,0 +1,49 @@
+"""`python -m gitops`: what a pull request shows, and environments."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from gitops.errors import GitopsError
+from gitops.preview import command as preview
+from gitops.status import FAILED, USAGE
+
+_COMMANDS: dict[str, Any] = {"preview": preview}
+
+
+class _Parser(argparse.ArgumentParser):
+    """Its errors end with 64, since 2 means that something changes."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(USAGE, f"{self.prog}: error: {message}\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command; returns its exit status."""
+    parser = _Parser(prog="python -m gitops", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, module in _COMMANDS.items():
+        added = commands.add_parser(
+            name,
+            help=module.HELP,
+            description=module.DESCRIPTION,
+            epilog=module.EPILOG,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_arguments(added)
+    options = parser.parse_args(arguments)
+    try:
+        status: int = _COMMANDS[options.command].run(options)
+    except GitopsError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return FAILED
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        return 130
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,168 @@
+"""What a reviewer has to know first: what is deleted or replaced, and what is lost with it."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from gitops.preview.demand import demands
+from gitops.preview.objects import Change
+from policies.resources import Resource
+from policies.settings import RoleConfig
+from policies.workloads import find_pods
+
+_ROLES = RoleConfig()
+_DATA, _QUEUES, _RUNS, _SERVICES, _OTHER = range(5)
+
+
+@dataclass(frozen=True, order=True)
+class Impact:
+    """One sentence; the lowest rank stands first."""
+
+    rank: int
+    text: str
+
+
+def impacts(found: Iterable[Change]) -> list[Impact]:
+    """Sentences about every deletion and replacement, the gravest first."""
+    return sorted({impact for change in found if (impact := _impact(change)) is not None})
+
+
+def held_by_earlier_runs(found: Iterable[Change]) -> dict[str, Decimal]:
+    """GPUs by queue of runs that leave the stack and may go on in the cluster."""
+    held: dict[str, Decimal] = defaultdict(Decimal)
+    for change in found:
+        if change.old is not None and change.step.operation == "delete" and change.is_retained:
+            for demand in demands([change.old]):
+                if demand.role == "training" and not _has_ended(change):
+                    held[demand.queue] += sum(demand.gpus.values(), Decimal(0)) * (demand.pods or 0)
+    return {queue: gpus for queue, gpus in sorted(held.items()) if gpus}
+
+
+def _impact(change: Change) -> Impact | None:
+    if change.step.operation not in ("delete", "replace") or change.old is None:
+        return None
+    resource = change.old.resource
+    rank, sentences = _sentences(change, resource)
+    if rank == _OTHER and change.is_retained:
+        return None  # what belongs to a run that stays, and stays with it
+    if change.step.old is not None and change.step.old.protected:
+        sentences = [*sentences, "It is protected: the update is refused until protection is off."]
+    return Impact(rank, " ".join([_head(change, resource), *sentences]))
+
+
+def _head(change: Change, resource: Resource) -> str:
+    name = f"{_word(resource)} `{resource.name}`"
+    if change.step.operation == "delete":
+        verb = "leaves the stack and stays in the cluster" if change.is_retained else "is deleted"
+        return f"{name} {verb}."
+    fields = ", ".join(f"`{field}`" for field in change.step.replaced_for)
+    reason = f", because {fields} cannot be changed in place" if fields else ""
+    return f"{name} is replaced{reason}."
+
+
+def _word(resource: Resource) -> str:
+    words = {
+        "PersistentVolumeClaim": "Claim",
+        "PersistentVolume": "Volume",
+        "Release": "Chart release",
+    }
+    if _is_run(resource):
+        return "Training run"
+    return words.get(resource.kind, resource.kind)
+
+
+def _sentences(change: Change, resource: Resource) -> tuple[int, list[str]]:
+    if resource.is_kind("", "PersistentVolumeClaim"):
+        return _DATA, [_claim(change)]
+    if resource.is_kind("", "PersistentVolume"):
+        return _DATA, [_volume(change, resource)]
+    if resource.is_kind("", "Namespace"):
+        kept = "What is in it stays." if change.is_retained else _NAMESPACE
+        return _DATA, [kept]
+    if resource.is_kind("scheduling.volcano.sh", "Queue"):
+        return _QUEUES, [_QUEUE]
+    if _is_run(resource):
+        return _RUNS, list(_run(change))
+    if resource.is_release:
+        return _QUEUES, [_RELEASE] if change.step.operation == "delete" else []
+    if any(pod.role(_ROLES) == "inference" for pod in find_pods(resource)):
+        return _SERVICES, ["Requests fail until its replacement is ready, or for good."]
+    return _OTHER, []
+
+
+_NAMESPACE = "Everything in it is deleted, claims and what they hold included."
+_QUEUE = (
+    "Jobs that wait in it lose their place, and Volcano refuses to delete it while pods of it run."
+)
+_RELEASE = (
+    "Its custom resource definitions may go with it, and then every object of those kinds does."
+)
+
+
+def _claim(change: Change) -> str:
+    if change.is_retained and change.step.operation == "delete":
+        return "Its data stay, and the claim is no longer managed here."
+    if change.is_retained:
+        return (
+            "The present claim is kept (`retain`), so the cluster refuses a second one of that "
+            "name: move the data, and rename or remove the old claim first."
+        )
+    return (
+        "What it holds is lost unless its volume's reclaim policy is `Retain`, and pods that "
+        "mount it must end first."
+    )
+
+
+def _volume(change: Change, resource: Resource) -> str:
+    if change.is_retained:
+        return "The volume and its data stay."
+    if resource.root["spec"]["persistentVolumeReclaimPolicy"].text == "Delete":
+        return "Its reclaim policy is `Delete`: the data are deleted."
+    return "Its reclaim policy keeps the data where they are."
+
+
+def _is_run(resource: Resource) -> bool:
+    return any(pod.role(_ROLES) == "training" for pod in find_pods(resource))
+
+
+def _run(change: Change) -> Iterator[str]:
+    if _has_ended(change):
+        yield f"It was {_phase(change).lower()} when the stack last looked."
+        return
+    if change.step.operation == "delete" and change.is_retained:
+        yield f"If it still runs it goes on, and holds {_gpus(change):f} GPUs until it ends."
+        return
+    yield ("If it still runs it is killed, and what it has done since its last checkpoint is lost.")
+
+
+def _phase(change: Change) -> str:
+    return phase(change.step.old.outputs if change.step.old else {})
+
+
+def _has_ended(change: Change) -> bool:
+    return _phase(change) in ("Completed", "Failed", "Terminated", "Aborted")
+
+
+def _gpus(change: Change) -> Decimal:
+    found = demands([change.old] if change.old is not None else [])
+    each = ((sum(item.gpus.values(), Decimal(0)), item.pods or Decimal(0)) for item in found)
+    return sum((gpus * pods for gpus, pods in each), Decimal(0))
+
+
+def phase(outputs: dict[str, Any]) -> str:
+    """How far a job was when the stack last saw it; empty where that is not known."""
+    status = outputs.get("status")
+    if not isinstance(status, dict):
+        return ""
+    state = status.get("state")
+    if isinstance(state, dict) and isinstance(state.get("phase"), str):
+        return str(state["phase"])  # a Volcano Job
+    conditions = status.get("conditions")
+    for condition in conditions if isinstance(conditions, list) else []:
+        if isinstance(condition, dict) and condition.get("status") == "True":
+            names = {"Complete": "Completed", "Succeeded": "Completed", "Failed": "Failed"}
+            if (kind := condition.get("type")) in names:
+                return names[str(kind)]
+    return ""

@@ -1,0 +1,76 @@
+"""The secrets of a stack's configuration, so that no text may contain them."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gitops.engine import Stack, common, run
+from gitops.errors import GitopsError
+
+Path_ = tuple[str | int, ...]
+_SECURE = "secure"
+
+
+def document(file: Path) -> dict[str, Any]:
+    """A stack's configuration file; raises GitopsError where it is missing or no mapping."""
+    try:
+        found = yaml.safe_load(file.read_text("utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise GitopsError(f"the configuration {file} cannot be read: {error}") from error
+    if not isinstance(found, dict) or not isinstance(found.get("config", {}), dict):
+        raise GitopsError(f"{file} is no configuration of a stack: write `config:` with its keys")
+    return found
+
+
+def secure_paths(configuration: Any, path: Path_ = ()) -> Iterator[Path_]:
+    """Where encrypted values stand in the mapping `config`; the first step is the key."""
+    if isinstance(configuration, dict):
+        if set(configuration) == {_SECURE}:
+            yield path
+            return
+        for key, value in configuration.items():
+            yield from secure_paths(value, (*path, key))
+    elif isinstance(configuration, list):
+        for index, value in enumerate(configuration):
+            yield from secure_paths(value, (*path, index))
+
+
+def values(stack: Stack) -> list[str]:
+    """The secrets in plain text, for hiding them. One call of the CLI where there are any.
+
+    Raises GitopsError where they cannot be decrypted, since then a preview cannot be made either.
+    """
+    paths = list(secure_paths(document(stack.file).get("config", {})))
+    if not paths:
+        return []
+    ended = run(stack, "config", "--show-secrets", "--json", *common(stack))
+    if ended.status != 0:
+        raise GitopsError(
+            f"the secrets of stack {stack.name} cannot be decrypted; set PULUMI_CONFIG_PASSPHRASE "
+            f"or the login of its secrets provider, or preview with --rendered:\n{ended.said}"
+        )
+    shown = json.loads(ended.said)
+    return [text for path in paths for text in _texts(_at(shown, path))]
+
+
+def _at(shown: dict[str, Any], path: Path_) -> Any:
+    key, *steps = path
+    entry = shown.get(str(key), {})
+    value = entry.get("value")
+    if not steps:
+        return value
+    value = entry.get("objectValue", json.loads(value or "null"))
+    for step in steps:
+        value = value[step]
+    return value
+
+
+def _texts(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        return [text for item in value.values() for text in _texts(item)]
+    if isinstance(value, list):
+        return [text for item in value for text in _texts(item)]
+    return [str(value)] if value is not None else []

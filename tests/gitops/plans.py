@@ -1,0 +1,144 @@
+"""Events as the engine writes them, and small manifests, for tests to put together."""
+
+from typing import Any
+
+from gitops.preview import events
+
+Manifest = dict[str, Any]
+SECRET = {
+    "4dabf18193072939515e22adb298388d": "1b47061264138c4ac30d75fd1eb44270",
+    "ciphertext": "[secret]",
+}
+UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
+_STACK = "urn:pulumi:prod::gpu-platform::"
+
+
+def urn(manifest: Manifest, name: str) -> str:
+    return f"{_STACK}{kind(manifest)}::{name}"
+
+
+def kind(manifest: Manifest) -> str:
+    version = manifest["apiVersion"]
+    version = version if "/" in version else f"core/{version}"
+    return f"kubernetes:{version}:{manifest['kind']}"
+
+
+def step(
+    operation: str,
+    old: Manifest | None = None,
+    new: Manifest | None = None,
+    *,
+    name: str | None = None,
+    outputs: Manifest | None = None,
+    protect: bool = False,
+    retain: bool = False,
+    keys: list[str] | None = None,
+) -> dict[str, Any]:
+    """A `resourcePreEvent`; the name is that of the object unless said otherwise."""
+    manifest = new or old
+    assert manifest is not None
+    flags = {"protect": protect, "retainOnDelete": retain}
+    before = None if old is None else {"inputs": old, "outputs": outputs or old, **flags}
+    after = None if new is None else {"inputs": new, "outputs": {}, **flags}
+    return {
+        "resourcePreEvent": {
+            "metadata": {
+                "op": operation,
+                "urn": urn(manifest, name or manifest["metadata"]["name"]),
+                "type": kind(manifest),
+                "old": before,
+                "new": after,
+                "keys": keys,
+                "detailedDiff": None,
+            },
+            "planning": True,
+        }
+    }
+
+
+def same(manifest: Manifest, **options: Any) -> dict[str, Any]:
+    return step("same", manifest, manifest, **options)
+
+
+def policy(rule: str, message: str, *, level: str = "mandatory") -> dict[str, Any]:
+    return {
+        "policyEvent": {
+            "policyName": rule,
+            "enforcementLevel": level,
+            "message": message,
+            "severity": "high",
+            "color": "never",
+        }
+    }
+
+
+def said(severity: str, message: str) -> dict[str, Any]:
+    return {"diagnosticEvent": {"severity": severity, "message": message, "color": "never"}}
+
+
+def summary(result: str = "succeeded") -> dict[str, Any]:
+    return {"summaryEvent": {"result": result, "resourceChanges": {}}}
+
+
+def plan(*found: dict[str, Any], result: str = "succeeded") -> events.Plan:
+    return events.plan([*found, summary(result)])
+
+
+def metadata(name: str, **fields: Any) -> Manifest:
+    return {"name": name, "namespace": "ml", **fields}
+
+
+def claim(name: str = "checkpoints", volume: str = "shared") -> Manifest:
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": metadata(name),
+        "spec": {"volumeName": volume, "resources": {"requests": {"storage": "5Gi"}}},
+    }
+
+
+def pod(gpus: int = 1, product: str | None = None, **fields: Any) -> Manifest:
+    resources = {"nvidia.com/gpu": str(gpus), "cpu": "4", "memory": "16Gi"}
+    selector = {"nodeSelector": {"nvidia.com/gpu.product": product}} if product else {}
+    container = {"name": "main", "resources": {"limits": resources}}
+    return {"containers": [container], **selector, **fields}
+
+
+def volcano_job(name: str = "run-00000000", pods: int = 2, **pod_fields: Any) -> Manifest:
+    task = {"name": "worker", "replicas": pods, "template": {"spec": pod(**pod_fields)}}
+    return {
+        "apiVersion": "batch.volcano.sh/v1alpha1",
+        "kind": "Job",
+        "metadata": metadata(name),
+        "spec": {"queue": "research", "tasks": [task]},
+    }
+
+
+def deployment(name: str = "digits", replicas: int | None = 2, **pod_fields: Any) -> Manifest:
+    labels = {"gpu-platform.dev/workload": "inference"}
+    template = {"metadata": {"labels": labels}, "spec": pod(**pod_fields)}
+    count = {} if replicas is None else {"replicas": replicas}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": metadata(name),
+        "spec": {**count, "template": template},
+    }
+
+
+def queue(name: str = "research", gpus: int = 16) -> Manifest:
+    return {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "Queue",
+        "metadata": {"name": name},
+        "spec": {"weight": 1, "capability": {"nvidia.com/gpu": str(gpus)}},
+    }
+
+
+def quota(**hard: str) -> Manifest:
+    return {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": metadata("workloads"),
+        "spec": {"hard": {"requests.nvidia.com/gpu": "16", **hard}},
+    }

@@ -1,0 +1,117 @@
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from gitops.preview.demand import Demand, demands
+from policies.resources import Resource
+from policies.views import View
+from tests.gitops import plans
+from tests.policies import manifests
+
+
+def of(*found: dict[str, Any]) -> list[Demand]:
+    return demands([View(Resource(plans.kind(m), m)) for m in found])
+
+
+KINDS = ["volcano_job", "batch_job", "pytorch_job", "deployment"]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_gpus_of_every_kind_are_found(name: str) -> None:
+    found = of(getattr(manifests, name)())
+    assert found
+    assert all(demand.gpus for demand in found)
+    assert all(demand.pods for demand in found)
+
+
+def test_a_pod_takes_the_larger_of_its_containers_together_and_of_each_init_container() -> None:
+    job = plans.volcano_job(gpus=2)
+    pod = job["spec"]["tasks"][0]["template"]["spec"]
+    pod["containers"].append({"name": "b", "resources": {"requests": {"nvidia.com/gpu": 1}}})
+    big = {"name": "i", "resources": {"limits": {"nvidia.com/gpu": "2", "cpu": "64"}}}
+    pod["initContainers"] = [big, big]
+    (demand,) = of(job)
+    assert demand.gpus == {"nvidia.com/gpu": Decimal(3)}
+    assert demand.requests["cpu"] == 64
+    assert demand.total(demand.requests, "nvidia.com/gpu") == 6
+
+
+def test_a_sidecar_runs_beside_the_others() -> None:
+    job = plans.volcano_job(gpus=2)
+    pod = job["spec"]["tasks"][0]["template"]["spec"]
+    sidecar = {"resources": {"limits": {"nvidia.com/gpu": "1"}}, "restartPolicy": "Always"}
+    pod["initContainers"] = [{"name": "i", **sidecar}]
+    (demand,) = of(job)
+    assert demand.gpus == {"nvidia.com/gpu": Decimal(3)}
+
+
+def test_an_autoscaler_decides_the_number_of_pods() -> None:
+    target = {"kind": "Deployment", "name": "digits"}
+    scaler = {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": plans.metadata("digits"),
+        "spec": {"scaleTargetRef": target, "minReplicas": 1, "maxReplicas": 5},
+    }
+    (demand,) = of(plans.deployment(replicas=None), scaler)
+    assert (demand.fewest, demand.pods) == (1, 5)
+
+
+@pytest.mark.parametrize(
+    ("fields", "product"),
+    [
+        ({}, None),
+        ({"product": "NVIDIA-L4"}, "NVIDIA-L4"),
+        ({"affinity": ("In", ["B", "A"])}, "A or B"),
+        ({"affinity": ("NotIn", ["A"])}, None),
+    ],
+)
+def test_the_model_is_what_the_pods_choose(fields: dict[str, Any], product: str | None) -> None:
+    if "affinity" in fields:
+        operator, values = fields["affinity"]
+        expression = {"key": "nvidia.com/gpu.product", "operator": operator, "values": values}
+        terms = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+        fields = {"affinity": {"nodeAffinity": required}}
+    (demand,) = of(plans.volcano_job(**fields))
+    assert demand.product == product
+
+
+def test_the_queue_of_a_declared_pod_group_is_the_queue_of_its_pods() -> None:
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": plans.metadata("sweep"),
+        "spec": {
+            "parallelism": 3,
+            "template": {
+                "metadata": {"annotations": {"scheduling.k8s.io/group-name": "sweep"}},
+                "spec": plans.pod(),
+            },
+        },
+    }
+    group = {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "PodGroup",
+        "metadata": plans.metadata("sweep"),
+        "spec": {"minMember": 3, "queue": "research"},
+    }
+    demand = next(iter(of(job, group)))
+    assert (demand.queue, demand.pods, demand.role) == ("research", 3, "training")
+
+
+def test_a_train_job_counts_nodes_and_knows_when_it_does_not() -> None:
+    trainer = {"resourcesPerNode": {"limits": {"nvidia.com/gpu": "8"}}, "numNodes": 4}
+    job = {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": plans.metadata("llm"),
+        "spec": {"runtimeRef": {"name": "torch"}, "trainer": trainer},
+    }
+    (demand,) = of(job)
+    assert demand.total(demand.requests, "nvidia.com/gpu") == 32
+    del trainer["numNodes"]
+    (demand,) = of(job)
+    assert demand.pods is None
+    assert demand.total(demand.requests, "nvidia.com/gpu") == 0

@@ -1,0 +1,107 @@
+from typing import Any
+
+import pytest
+
+from gitops.preview.impact import held_by_earlier_runs, impacts, phase
+from gitops.preview.objects import changes
+from tests.gitops import plans
+
+
+def told(*steps: dict[str, Any]) -> list[str]:
+    return [impact.text for impact in impacts(changes(plans.plan(*steps).steps))]
+
+
+def test_data_stand_before_queues_before_runs_before_the_rest() -> None:
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": plans.metadata("digits")}
+    texts = told(
+        plans.step("delete", service),
+        plans.step("delete", plans.volcano_job()),
+        plans.step("delete", plans.queue()),
+        plans.step("delete", plans.deployment()),
+        plans.step("delete", plans.claim()),
+    )
+    first = [text.split("`")[0].strip() for text in texts]
+    assert first == ["Claim", "Queue", "Training run", "Deployment", "Service"]
+
+
+def test_what_is_created_changed_or_left_is_no_impact() -> None:
+    job = plans.volcano_job()
+    assert told(plans.step("create", new=job), plans.same(plans.claim())) == []
+    assert told(plans.step("update", job, plans.volcano_job(pods=3))) == []
+
+
+def test_a_replaced_claim_says_why_and_what_is_lost() -> None:
+    step = plans.step(
+        "replace", plans.claim(), plans.claim(volume="other"), keys=["spec.volumeName"]
+    )
+    (text,) = told(step)
+    assert "Claim `checkpoints` is replaced, because `spec.volumeName` cannot be changed" in text
+    assert "What it holds is lost unless its volume's reclaim policy is `Retain`" in text
+
+
+def test_a_claim_that_is_kept_says_what_stands_in_the_way() -> None:
+    step = plans.step("replace", plans.claim(), plans.claim(volume="other"), retain=True)
+    (text,) = told(step)
+    assert "the cluster refuses a second one" in text
+    (text,) = told(plans.step("delete", plans.claim(), retain=True))
+    assert "leaves the stack and stays in the cluster. Its data stay" in text
+
+
+def test_a_protected_claim_says_that_it_is() -> None:
+    (text,) = told(plans.step("delete", plans.claim(), protect=True))
+    assert "It is protected: the update is refused" in text
+
+
+@pytest.mark.parametrize(("policy", "says"), [("Delete", "are deleted"), ("Retain", "keeps")])
+def test_a_volume_says_what_becomes_of_the_data(policy: str, says: str) -> None:
+    volume = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": "shared"},
+        "spec": {"persistentVolumeReclaimPolicy": policy},
+    }
+    assert says in told(plans.step("delete", volume))[0]
+
+
+def test_a_run_that_stays_holds_its_gpus_until_it_ends() -> None:
+    step = plans.step("delete", plans.volcano_job(pods=2, gpus=4), retain=True)
+    assert "goes on, and holds 8 GPUs" in told(step)[0]
+    assert held_by_earlier_runs(changes(plans.plan(step).steps)) == {"research": 8}
+
+
+def test_a_run_that_is_killed_loses_what_it_has_done_since_its_checkpoint() -> None:
+    (text,) = told(plans.step("delete", plans.volcano_job()))
+    assert "it is killed, and what it has done since its last checkpoint is lost" in text
+
+
+def test_a_run_that_has_ended_loses_nothing_and_holds_nothing() -> None:
+    outputs = {"status": {"state": {"phase": "Completed"}}}
+    step = plans.step("delete", plans.volcano_job(), outputs=outputs, retain=True)
+    assert "It was completed" in told(step)[0]
+    assert held_by_earlier_runs(changes(plans.plan(step).steps)) == {}
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        ({"state": {"phase": "Running"}}, "Running"),
+        ({"conditions": [{"type": "Complete", "status": "True"}]}, "Completed"),
+        ({"conditions": [{"type": "Failed", "status": "True"}]}, "Failed"),
+        ({"conditions": [{"type": "Complete", "status": "False"}]}, ""),
+        ({"conditions": "?"}, ""),
+        (None, ""),
+    ],
+)
+def test_how_far_a_job_was_is_read_from_its_status(status: Any, expected: str) -> None:
+    assert phase({"status": status}) == expected
+
+
+def test_what_belongs_to_a_run_that_stays_is_not_told_again() -> None:
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": plans.metadata("run-00000000")}
+    assert told(plans.step("delete", service, retain=True)) == []
+
+
+def test_a_namespace_takes_everything_with_it() -> None:
+    space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ml"}}
+    assert "claims and what they hold included" in told(plans.step("delete", space))[0]
+    assert "What is in it stays" in told(plans.step("delete", space, retain=True))[0]

@@ -1,0 +1,128 @@
+from typing import Any
+
+import pytest
+
+from gitops import prices
+from gitops.preview import text
+from gitops.preview.markdown import LONGEST, marker, render
+from gitops.preview.report import Report, build
+from tests.gitops import plans
+
+TABLE = prices.load()
+
+
+def report(*steps: dict[str, Any], result: str = "succeeded", **options: Any) -> Report:
+    return build(plans.plan(*steps, result=result), stack="prod", prices=TABLE, **options)
+
+
+def pull_request() -> Report:
+    job = plans.volcano_job
+    return report(
+        plans.same(plans.queue()),
+        plans.step("delete", job("run-00000000", pods=2, gpus=4), retain=True),
+        plans.step("create", new=job("run-11111111", pods=3, gpus=4)),
+        plans.step("replace", plans.claim(), plans.claim(volume="other"), keys=["spec.volumeName"]),
+        plans.policy("no-host-path", "Pod x: found <script>; write @all a | b"),
+        result="failed",
+    )
+
+
+def test_the_marker_stands_first_and_names_the_stack() -> None:
+    assert render(pull_request()).startswith("<!-- gpu-platform preview prod -->\n")
+    assert marker("drift", "prod") != marker("preview", "prod") != marker("preview", "dev")
+
+
+def test_the_comment_says_what_a_reviewer_needs() -> None:
+    comment = render(pull_request())
+    for fact in (
+        "blocked by 1 violation",
+        "- Claim `checkpoints` is replaced",
+        "- Training run `run-00000000` leaves the stack",
+        "| `research` | `NVIDIA-A800-SXM4-80GB` | 8 | 12 | +4 |",
+        "may hold 8 more in `research`",
+        "| per hour, all at work | 19.20 | 28.80 | +9.60 |",
+        "| queue research | `nvidia.com/gpu` | 12 | 16 | 4 |",
+        "**mandatory**, high `no-host-path`",
+        "Remedy: ",
+        "-  volumeName: shared",
+        "+  volumeName: other",
+    ):
+        assert fact in comment
+    assert comment.index("Look at this first") < comment.index("### GPUs")
+
+
+def test_nothing_from_outside_is_markup() -> None:
+    comment = render(pull_request())
+    assert "<script>" not in comment
+    assert "@all" not in comment
+    assert "a \\| b" in comment
+
+
+def test_a_diff_cannot_close_its_fence() -> None:
+    job = plans.volcano_job()
+    job["metadata"]["annotations"] = {"note": "```\n# free\n````"}
+    comment = render(report(plans.step("create", new=job)))
+    assert "`````diff" in comment
+
+
+def test_a_long_comment_is_cut_between_its_parts() -> None:
+    steps = [
+        plans.step("create", new=plans.volcano_job(f"run{index}-00000000", cpu="x" * 3000))
+        for index in range(60)
+    ]
+    comment = render(report(*steps))
+    assert len(comment) <= LONGEST
+    assert comment.count("<details>") == comment.count("</details>") > 5
+    assert "it is in `report.json`" in comment
+    short = render(report(*steps), limit=700)
+    assert len(short) <= 700
+    assert short.startswith("<!-- gpu-platform preview prod -->")
+
+
+def test_nothing_to_say_is_said_in_few_lines() -> None:
+    comment = render(report(plans.same(plans.claim())))
+    assert "nothing changes" in comment
+    assert "###" not in comment.replace("### Quota", "")
+
+
+def test_errors_are_shown_where_nothing_else_explains_the_failure() -> None:
+    comment = render(
+        report(plans.said("error", "The configuration has 1 problem"), result="failed")
+    )
+    assert "The configuration has 1 problem" in comment
+
+
+def test_a_rendered_preview_says_what_it_is_compared_with() -> None:
+    assert "compared with nothing" in render(report(mode="rendered"))
+    assert "compared with `main`" in render(report(mode="rendered", base="main"))
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("a_b*c`d", "a\\_b\\*c\\`d"),
+        ("<b>&</b>", "&lt;b&gt;&amp;&lt;/b&gt;"),
+        ("@team", "@\u200bteam"),
+    ],
+)
+def test_text_is_only_text(given: str, shown: str) -> None:
+    assert text.plain(given) == shown
+
+
+def test_sentences_keep_their_code() -> None:
+    assert text.sentence("Claim `a_b` is_gone") == "Claim `a_b` is\\_gone"
+    assert text.sentence("an odd ` tick") == "an odd \\` tick"
+
+
+@pytest.mark.parametrize(
+    ("resource", "value", "shown"),
+    [
+        ("requests.memory", 480 * 2**30, "480Gi"),
+        ("requests.memory", 20 * 2**40, "20Ti"),
+        ("requests.memory", -(2**29), "-512Mi"),
+        ("requests.cpu", 20, "20"),
+        ("pods", 0, "0"),
+    ],
+)
+def test_amounts_are_written_as_people_write_them(resource: str, value: int, shown: str) -> None:
+    assert text.amount(resource, text.Decimal(value)) == shown

@@ -1,0 +1,127 @@
+import json
+from typing import Any
+
+import pytest
+
+from gitops import prices
+from gitops.preview.report import Report, build
+from tests.gitops import plans
+
+TABLE = prices.load()
+
+
+def report(*steps: dict[str, Any], result: str = "succeeded") -> Report:
+    return build(plans.plan(*steps, result=result), stack="prod", prices=TABLE)
+
+
+@pytest.mark.parametrize(
+    ("steps", "result", "status"),
+    [
+        ([plans.same(plans.claim())], "succeeded", "unchanged"),
+        ([plans.step("create", new=plans.claim())], "succeeded", "changes"),
+        ([plans.policy("no-host-path", "x")], "failed", "blocked"),
+        ([plans.policy("no-host-path", "x", level="advisory")], "succeeded", "unchanged"),
+        ([plans.said("error", "x")], "failed", "failed"),
+        ([plans.step("delete", plans.claim(), protect=True)], "failed", "blocked"),
+    ],
+)
+def test_the_status_is_what_the_exit_says(steps: Any, result: str, status: str) -> None:
+    assert report(*steps, result=result).status == status
+
+
+def test_what_stays_in_the_cluster_is_counted_apart() -> None:
+    found = report(
+        plans.step("delete", plans.volcano_job(), retain=True),
+        plans.step("delete", plans.claim()),
+    )
+    assert (found.counts["delete"], found.counts["kept"]) == (1, 1)
+    assert [item.kept_in_cluster for item in found.resources] == [True, False]
+
+
+def test_limits_tell_what_is_left_and_what_is_too_much() -> None:
+    hard = {"pods": "3", "persistentvolumeclaims": "1", "limits.memory": "64Gi"}
+    found = report(
+        plans.same(plans.queue(gpus=16)),
+        plans.same(plans.quota(**hard)),
+        plans.same(plans.claim()),
+        plans.step("create", new=plans.volcano_job(pods=2, gpus=8)),
+        plans.same(plans.deployment(replicas=2)),
+    )
+    left = {(row.what, row.resource): row.left for row in found.limits}
+    assert left["queue research", "nvidia.com/gpu"] == 0
+    assert left["quota of ml", "requests.nvidia.com/gpu"] == -2
+    assert left["quota of ml", "pods"] == -1
+    assert left["quota of ml", "persistentvolumeclaims"] == 0
+    assert left["quota of ml", "limits.memory"] == 0
+    assert left["installed GPUs", "NVIDIA-A800-SXM4-80GB"] == 14
+
+
+def test_a_namespace_s_quota_counts_what_is_in_it_only() -> None:
+    elsewhere = plans.volcano_job(pods=2, gpus=8)
+    elsewhere["metadata"]["namespace"] = "other"
+    found = report(plans.same(plans.quota()), plans.same(elsewhere))
+    asked = {row.what: row.asked for row in found.limits}
+    assert asked["quota of ml"] == 0
+
+
+def test_two_runs_of_one_job_are_one_difference() -> None:
+    found = report(
+        plans.step("delete", plans.volcano_job("run-00000000", pods=2)),
+        plans.step("create", new=plans.volcano_job("run-11111111", pods=3)),
+    )
+    (difference,) = found.differences
+    assert difference.title == "Job run-00000000 in ml → run-11111111"
+    assert "-    replicas: 2" in difference.lines
+    assert "+    replicas: 3" in difference.lines
+
+
+def test_what_is_not_known_yet_is_told_field_by_field() -> None:
+    job = plans.volcano_job()
+    container = job["spec"]["tasks"][0]["template"]["spec"]["containers"][0]
+    container["image"] = plans.UNKNOWN
+    found = report(plans.step("create", new=job))
+    (unknown,) = found.unknown
+    assert unknown.fields == ["spec.tasks[0].template.spec.containers[0].image"]
+    assert any("(known after the update)" in line for line in found.differences[0].lines)
+
+
+def test_an_unknown_number_of_pods_is_said_and_not_guessed() -> None:
+    job = plans.volcano_job()
+    job["spec"]["tasks"][0]["replicas"] = plans.UNKNOWN
+    found = report(plans.step("create", new=job))
+    assert any("its GPUs are not counted" in warning for warning in found.warnings)
+    assert sum(row.after for row in found.gpus) == 0
+
+
+def test_secrets_do_not_reach_the_report() -> None:
+    secret = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": plans.metadata("registry"),
+        "stringData": {"password": "hunter2"},
+        "data": plans.SECRET,
+    }
+    found = report(plans.step("create", new=secret))
+    assert "hunter2" not in found.model_dump_json()
+    assert "[secret]" in found.model_dump_json()
+
+
+def test_a_violation_has_its_remedy_and_an_exemption_its_reason() -> None:
+    rule = "The pack's own description"
+    told = 'Job "x": exempted from no-host-path until 2030-01-01, because: moves\nExempted: y'
+    found = report(
+        plans.policy("no-host-path", f"{rule}\nJob x: found y; write z\nMount a claim instead."),
+        plans.policy("exemption-used", told, level="advisory"),
+    )
+    (violation,) = found.violations
+    assert violation.mandatory
+    assert violation.remedy
+    assert "found y; write z" in violation.message
+    assert found.exemptions == [" ".join(told.split("\n"))]
+
+
+def test_the_file_is_json_with_numbers_in_it() -> None:
+    text = report(plans.same(plans.volcano_job())).model_dump_json(by_alias=True)
+    (row,) = json.loads(text)["gpus"]
+    assert row["now"] == row["after"] == row["fewestAfter"] == 2
+    assert Report.model_validate_json(text) == report(plans.same(plans.volcano_job()))

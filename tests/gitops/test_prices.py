@@ -1,0 +1,34 @@
+from pathlib import Path
+
+import pytest
+
+from devcluster.paths import CHECKOUT
+from gitops.errors import GitopsError
+from gitops.prices import load
+
+
+def test_every_environment_of_the_repository_is_in_the_table() -> None:
+    stacks = {file.name.split(".")[1] for file in CHECKOUT.glob("Pulumi.*.yaml")}
+    table = load()
+    assert stacks <= set(table.environments)
+    for environment in table.environments.values():
+        assert environment.product in table.products
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("currency: USD\nprodukts: {}", "produkts"),
+        ("currency: USD\nproducts: {a: {on_demand: -1}}", "products.a.on_demand is -1"),
+        ("currency: USD\nenvironments: {a: {utilisation: {training: 2}}}", "training is 2"),
+        ("[", "cannot be read"),
+        ("", "cannot be used"),
+    ],
+)
+def test_a_wrong_table_names_file_key_and_value(text: str, says: str, tmp_path: Path) -> None:
+    file = tmp_path / "prices.yaml"
+    file.write_text(text)
+    with pytest.raises(GitopsError) as raised:
+        load(file)
+    assert says in str(raised.value)
+    assert str(file) in str(raised.value)

@@ -37,6 +37,16 @@ class Mount:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Volume:
+    """Any other volume: `source` as the API writes it, such as {"secret": {"secretName": …}}."""
+
+    name: str
+    source: Manifest
+    path: str
+    read_only: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Rdma:
     """A direct network: the device's resource name and NCCL's way to it."""
 
@@ -48,7 +58,11 @@ class Rdma:
 
 @dataclass(frozen=True, kw_only=True)
 class Pod:
-    """One pod of one container. `image` is text or a Pulumi output of it; sizes are quantities."""
+    """One pod of one container. `image` is text or a Pulumi output of it; sizes are quantities.
+
+    Without a command the image's own is run. Values of `env` are text, or what the API takes
+    besides a name, such as {"valueFrom": …}.
+    """
 
     container: str
     image: Any
@@ -64,11 +78,14 @@ class Pod:
     annotations: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, Any] = field(default_factory=dict)
     mounts: Sequence[Mount] = ()
+    volumes: Sequence[Volume] = ()
     ports: Mapping[str, int] = field(default_factory=dict)
     probes: Mapping[str, Manifest] = field(default_factory=dict)
     rdma: Rdma | None = None
     node_selector: Mapping[str, str] = field(default_factory=dict)
     spread: Sequence[Manifest] = ()
+    affinity: Manifest = field(default_factory=dict)
+    host_network: bool = False
     scheduler: str | None = None
     priority_class: str | None = None
     restart_policy: str = "Always"
@@ -92,6 +109,10 @@ def pod_template(pod: Pod) -> Manifest:
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "subdomain": pod.subdomain,
+            "hostNetwork": pod.host_network or None,
+            # The node's own resolver knows no Services, and so no peers.
+            "dnsPolicy": "ClusterFirstWithHostNet" if pod.host_network else None,
+            "affinity": pod.affinity,
             "nodeSelector": selector,
             "tolerations": [dict(toleration) for toleration in pod.gpu_nodes.tolerations],
             "topologySpreadConstraints": list(pod.spread) or None,
@@ -130,13 +151,32 @@ def even_spread(labels: Mapping[str, str], *, strict: bool) -> list[Manifest]:
     ]
 
 
+def packed(labels: Mapping[str, str], node_label: str, *, required: bool) -> Manifest:
+    """Affinity that keeps the pods with these labels on nodes with one value of `node_label`."""
+    term = {"topologyKey": node_label, "labelSelector": {"matchLabels": dict(labels)}}
+    if required:
+        return {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    preference = {"weight": 100, "podAffinityTerm": term}
+    return {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preference]}}
+
+
+def alone_on_its_node(label: str) -> Manifest:
+    """Affinity that keeps all other pods that have the label off the node, in any namespace."""
+    term = {
+        "topologyKey": "kubernetes.io/hostname",
+        "labelSelector": {"matchExpressions": [{"key": label, "operator": "Exists"}]},
+        "namespaceSelector": {},
+    }
+    return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+
+
 def _container(pod: Pod) -> Manifest:
     return compact(
         {
             "name": pod.container,
             "image": pod.image,
             "imagePullPolicy": "IfNotPresent",
-            "command": list(pod.command),
+            "command": list(pod.command) or None,
             "env": _environment(pod),
             "ports": [
                 {"name": name, "containerPort": port, "protocol": "TCP"}
@@ -154,18 +194,20 @@ def _container(pod: Pod) -> Manifest:
             "volumeMounts": [
                 {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108  a path in the container
                 {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108
-                *(
-                    compact(
-                        {
-                            "name": mount.name,
-                            "mountPath": mount.path,
-                            "readOnly": mount.read_only or None,
-                        }
-                    )
-                    for mount in pod.mounts
-                ),
+                *(_volume_mount(mount) for mount in pod.mounts),
+                *(_volume_mount(volume) for volume in pod.volumes),
             ],
             **pod.probes,
+        }
+    )
+
+
+def _volume_mount(mount: Mount | Volume) -> Manifest:
+    return compact(
+        {
+            "name": mount.name,
+            "mountPath": mount.path,
+            "readOnly": mount.read_only or None,
         }
     )
 
@@ -208,4 +250,5 @@ def _volumes(pod: Pod) -> list[Manifest]:
             }
             for mount in pod.mounts
         ),
+        *({"name": volume.name, **volume.source} for volume in pod.volumes),
     ]

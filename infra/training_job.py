@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pulumi
@@ -11,17 +11,13 @@ import pulumi
 from infra.backends import BACKENDS
 from infra.backends.gang import Gang
 from infra.component import Component
-from infra.manifests import (
-    RUN_LABEL,
-    WORKLOAD_LABEL,
-    Manifest,
-    standard_labels,
-)
-from infra.pods import GpuNodes, Mount, Pod, Rdma, even_spread
+from infra.manifests import Manifest, compact
+from infra.pods import GpuNodes
+from infra.settings.jobs.capabilities import can
+from infra.settings.jobs.placement import NetworkTopologySettings
 from infra.settings.training import TrainingJobSettings
+from infra.training_pods import Surroundings, leader_pod, steps, training_pod
 
-CHECKPOINTS_PATH = "/checkpoints"
-DATASETS_PATH = "/data"
 _NAMELESS = "run"
 
 
@@ -55,11 +51,11 @@ class TrainingJob(Component):
         super().__init__("TrainingJob", name, opts)
         self.run = run_name(args)
         keep = args.job.on_change == "keep"
+        suspendable = can("suspend", args.job.kind)
         earlier: list[pulumi.Resource] = []
         for manifest in manifests(args, self.run, args.image):
-            # The name is the hash of the specification, so the specification of an object with
-            # this name never changes: what looks like a change is a rebuilt image.
-            options = self.options(after=earlier, retain=keep, ignore=["spec"])
+            ignored = _left_alone(manifest, suspendable=suspendable)
+            options = self.options(after=earlier, retain=keep, ignore=ignored)
             resource_name = f"{self.run}-{manifest['kind'].lower()}"
             earlier = [*earlier, self.create(resource_name, manifest, options)]
         self.summary = {
@@ -78,7 +74,9 @@ def run_name(args: TrainingJobArgs) -> str:
 
     The image enters by its identity, since its digest is unknown before it is built.
     """
-    specification = manifests(args, _NAMELESS, args.image_identity)
+    # A run that is suspended is the same run.
+    running = replace(args, job=args.job.model_copy(update={"suspend": False}))
+    specification = manifests(running, _NAMELESS, args.image_identity)
     canonical = json.dumps(specification, sort_keys=True, separators=(",", ":"))
     if args.job.attempt > 1:
         canonical += f" attempt {args.job.attempt}"
@@ -88,67 +86,56 @@ def run_name(args: TrainingJobArgs) -> str:
 def manifests(args: TrainingJobArgs, run: str, image: pulumi.Input[str]) -> list[Manifest]:
     """The objects of the run, in the order of creation."""
     job = args.job
+    around = Surroundings(
+        key=args.key,
+        run=run,
+        image=image,
+        gpu_nodes=args.gpu_nodes,
+        claims=args.claims,
+        service_account=args.service_account,
+    )
+    pod = training_pod(job, around)
+    topology = job.network_topology
     gang = Gang(
         name=run,
         namespace=args.namespace,
         queue=job.queue,
         nodes=job.nodes,
+        min_nodes=job.min_nodes,
         processes=job.gpus_per_node,
-        pod=_pod(args, run, image),
+        pod=pod,
+        own_command=job.command is not None,
+        leader=leader_pod(job, pod),
         retries=job.retries,
+        fatal_exit_codes=tuple(job.fatal_exit_codes),
+        success=job.success,
+        suspend=job.suspend,
         priority_class=job.priority_class,
         deadline_seconds=job.deadline_seconds,
         ttl_seconds=job.ttl_seconds,
+        network_topology=_topology(topology) if topology else {},
+        steps=steps(job, around, pod),
+        after=job.after,
     )
     return BACKENDS[job.kind](gang)
 
 
-def _pod(args: TrainingJobArgs, run: str, image: pulumi.Input[str]) -> Pod:
-    job = args.job
-    config = job.hyperparameters.model_copy(update={"run_dir": f"{CHECKPOINTS_PATH}/{run}"})
-    env = {"RUN_NAME": run}
-    if job.omp_threads is not None:
-        env["OMP_NUM_THREADS"] = str(job.omp_threads)
-    return Pod(
-        container="training",
-        image=image,
-        command=["-m", "training", *config.to_args()],
-        cpu=job.cpu,
-        memory=job.memory,
-        shm=job.shm,
-        gpus=job.gpus_per_node,
-        gpu_nodes=_gpu_nodes(args),
-        service_account=args.service_account,
-        grace_seconds=job.grace_seconds,
-        labels={
-            **standard_labels(args.key, run),
-            WORKLOAD_LABEL: "training",
-            RUN_LABEL: run,
-        },
-        env={**env, **job.env},
-        mounts=_mounts(args),
-        rdma=Rdma(**job.rdma.model_dump()) if job.rdma else None,
-        node_selector=job.node_selector,
-        spread=even_spread({RUN_LABEL: run}, strict=True) if job.spread and job.nodes > 1 else (),
-        deadline_seconds=job.attempt_deadline_seconds,
-    )
+def _topology(topology: NetworkTopologySettings) -> Manifest:
+    return compact({"mode": topology.mode, "highestTierAllowed": topology.highest_tier})
 
 
-def _gpu_nodes(args: TrainingJobArgs) -> GpuNodes:
-    nodes = args.gpu_nodes
-    return GpuNodes(
-        resource=args.job.gpu_resource or nodes.resource,
-        node_selector=nodes.node_selector,
-        tolerations=nodes.tolerations,
-        runtime_class=nodes.runtime_class,
-    )
+def _left_alone(manifest: Manifest, *, suspendable: bool) -> list[str]:
+    """Paths of what an update never touches: all but what may change while a run goes on.
 
-
-def _mounts(args: TrainingJobArgs) -> list[Mount]:
-    mounts = [
-        Mount(name="checkpoints", claim=args.claims[args.job.checkpoints], path=CHECKPOINTS_PATH)
-    ]
-    if args.job.datasets is not None:
-        claim = args.claims[args.job.datasets]
-        mounts.append(Mount(name="datasets", claim=claim, path=DATASETS_PATH, read_only=True))
-    return mounts
+    The name is the hash of the specification, so the specification of an object with this name
+    never changes: what looks like a change is a rebuilt image.
+    """
+    if not suspendable:
+        return ["spec"]
+    paths: list[str] = []
+    for key, value in manifest.get("spec", {}).items():
+        if key == "runPolicy":
+            paths += [f"spec.{key}.{inner}" for inner in value if inner != "suspend"]
+        elif key != "suspend":
+            paths.append(f"spec.{key}")
+    return paths

@@ -1,26 +1,39 @@
 """What every kind of job is built from: a gang of equal pods that start and fail together."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
-from infra.manifests import ADOPTED, NOT_AWAITED, RUN_LABEL, Manifest
+from infra.manifests import ADOPTED, NOT_AWAITED, RUN_LABEL, Manifest, compact
 from infra.pods import Pod
 from training.exit_codes import BAD_INPUT
 
 RENDEZVOUS_PORT: Final = 23456
 """Port of rank 0's rendezvous; also the default of Volcano's pytorch plugin."""
 
-NEVER_RETRIED: Final = BAD_INPUT
-"""Exit code of a program that would fail again in the same way."""
-
 RUN_ANNOTATIONS: Final = {**NOT_AWAITED, **ADOPTED}
+
+GROUP_ANNOTATION: Final = "scheduling.k8s.io/group-name"
+QUEUE_ANNOTATION: Final = "scheduling.volcano.sh/queue-name"
+QUEUE_LABEL: Final = "volcano.sh/queue-name"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One pod that runs before or after the gang, once the steps in `after` have ended well."""
+
+    name: str
+    pod: Pod
+    after: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gang:
     """A run: `nodes` pods made from `pod`, whose command a backend completes with the rendezvous.
 
-    `pod.command` holds what torchrun is to start (`-m`, module, arguments). Times are seconds.
+    `pod.command` holds what torchrun is to start (`-m`, module, arguments), or where `own_command`
+    says so a command that is left as it is. `leader` is the pod that starts the others, in kinds
+    that have one. Times are seconds.
     """
 
     name: str
@@ -30,17 +43,36 @@ class Gang:
     processes: int
     pod: Pod
     retries: int
+    own_command: bool = False
+    min_nodes: int | None = None
+    leader: Pod | None = None
+    fatal_exit_codes: Sequence[int] = (BAD_INPUT,)
+    success: str | None = None
+    suspend: bool = False
     priority_class: str | None = None
     deadline_seconds: int | None = None
     ttl_seconds: int | None = None
+    network_topology: Mapping[str, object] = field(default_factory=dict)
+    steps: Sequence[Step] = ()
+    after: Sequence[str] = ()
 
     @property
     def selector(self) -> dict[str, str]:
         """The label that this run's pods have and no others."""
         return {RUN_LABEL: self.name}
 
+    @property
+    def fewest(self) -> int:
+        """Pods that must find room together."""
+        return self.min_nodes or self.nodes
 
-def metadata(gang: Gang, annotations: dict[str, str] | None = None) -> Manifest:
+    @property
+    def is_elastic(self) -> bool:
+        """Whether it may run with less pods than it could have."""
+        return self.fewest < self.nodes
+
+
+def metadata(gang: Gang, annotations: Mapping[str, str] | None = None) -> Manifest:
     """Metadata of an object that belongs to the run."""
     return {
         "name": gang.name,
@@ -50,26 +82,23 @@ def metadata(gang: Gang, annotations: dict[str, str] | None = None) -> Manifest:
     }
 
 
-def torchrun(gang: Gang) -> list[str]:
-    """The container's command; Kubernetes replaces $(NAME) by the variable of that name.
+def group_annotations(gang: Gang) -> dict[str, str]:
+    """Annotations of pods that belong to the run's own PodGroup."""
+    return {GROUP_ANNOTATION: gang.name, QUEUE_ANNOTATION: gang.queue}
 
-    Several nodes find each other by RANK, MASTER_ADDR and MASTER_PORT, which the job kind
-    provides; a single one needs no address.
-    """
-    if gang.nodes == 1:
-        rendezvous = ["--standalone"]
-    else:
-        rendezvous = [
-            "--node-rank=$(RANK)",
-            "--master-addr=$(MASTER_ADDR)",
-            "--master-port=$(MASTER_PORT)",
-        ]
-    return [
-        "python3",
-        "-m",
-        "training.launch",
-        f"--nnodes={gang.nodes}",
-        f"--nproc-per-node={gang.processes}",
-        *rendezvous,
-        *gang.pod.command,
-    ]
+
+def pod_group(gang: Gang, *, others: int = 0) -> Manifest:
+    """The PodGroup of kinds that are not Volcano's own, with `others` pods beside the gang's."""
+    return {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "PodGroup",
+        "metadata": metadata(gang),
+        "spec": compact(
+            {
+                "minMember": gang.fewest + others,
+                "queue": gang.queue,
+                "priorityClassName": gang.priority_class,
+                "networkTopology": dict(gang.network_topology),
+            }
+        ),
+    }

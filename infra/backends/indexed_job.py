@@ -5,21 +5,44 @@ a minimum of one pod.
 """
 
 from dataclasses import replace
-from typing import Any
 
-from infra.backends.gang import NEVER_RETRIED, RENDEZVOUS_PORT, Gang, metadata, torchrun
+from infra.backends.command import command, command_variables, rank_variables
+from infra.backends.gang import (
+    RENDEZVOUS_PORT,
+    Gang,
+    group_annotations,
+    metadata,
+    pod_group,
+)
 from infra.manifests import Manifest, compact
 from infra.pods import Pod, pod_template
 
-_INDEX = "batch.kubernetes.io/job-completion-index"
+INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
 
 
 def build(gang: Gang) -> list[Manifest]:
     """The Job, after the PodGroup and the headless Service that its pods need."""
-    before = [_pod_group(gang)]
+    before = [pod_group(gang)]
     if gang.nodes > 1:
         before.append(_headless_service(gang))
     return [*before, _job(gang)]
+
+
+def failure_policy(gang: Gang, container: str) -> Manifest:
+    """Exit codes that end a Job at once, and faults of nodes, which are not counted."""
+    fatal = {
+        "action": "FailJob",
+        "onExitCodes": {
+            "containerName": container,
+            "operator": "In",
+            "values": sorted(gang.fatal_exit_codes),
+        },
+    }
+    disrupted = {
+        "action": "Ignore",
+        "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
+    }
+    return {"rules": [fatal, disrupted] if gang.fatal_exit_codes else [disrupted]}
 
 
 def _job(gang: Gang) -> Manifest:
@@ -32,26 +55,15 @@ def _job(gang: Gang) -> Manifest:
                 "completionMode": "Indexed",
                 "completions": gang.nodes,
                 "parallelism": gang.nodes,
+                "suspend": gang.suspend or None,
                 # When one pod fails its peers fail too, and every one of them counts.
                 "backoffLimit": gang.retries * gang.nodes,
                 "activeDeadlineSeconds": gang.deadline_seconds,
                 "ttlSecondsAfterFinished": gang.ttl_seconds,
-                "podFailurePolicy": {
-                    "rules": [
-                        {
-                            "action": "FailJob",
-                            "onExitCodes": {
-                                "containerName": gang.pod.container,
-                                "operator": "In",
-                                "values": [NEVER_RETRIED],
-                            },
-                        },
-                        {
-                            "action": "Ignore",
-                            "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
-                        },
-                    ]
-                },
+                "podFailurePolicy": failure_policy(gang, gang.pod.container),
+                "successPolicy": (
+                    {"rules": [{"succeededIndexes": "0"}]} if gang.success == "first" else None
+                ),
                 "template": pod_template(_pod(gang)),
             }
         ),
@@ -59,42 +71,21 @@ def _job(gang: Gang) -> Manifest:
 
 
 def _pod(gang: Gang) -> Pod:
-    rendezvous: dict[str, Any] = {}
-    if gang.nodes > 1:
-        rendezvous = {
-            "RANK": {"valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{_INDEX}']"}}},
-            "MASTER_ADDR": f"{gang.name}-0.{gang.name}",
-            "MASTER_PORT": str(RENDEZVOUS_PORT),
-        }
+    rendezvous = rank_variables(f"{gang.name}-0.{gang.name}", INDEX_ANNOTATION)
     return replace(
         gang.pod,
-        command=torchrun(gang),
-        env={**rendezvous, **gang.pod.env},
-        annotations={
-            **gang.pod.annotations,
-            "scheduling.k8s.io/group-name": gang.name,
-            "scheduling.volcano.sh/queue-name": gang.queue,
+        command=command(gang),
+        env={
+            **(rendezvous if gang.nodes > 1 else {}),
+            **command_variables(gang),
+            **gang.pod.env,
         },
+        annotations={**gang.pod.annotations, **group_annotations(gang)},
         scheduler="volcano",
         restart_policy="Never",
         priority_class=gang.priority_class,
         subdomain=gang.name if gang.nodes > 1 else None,
     )
-
-
-def _pod_group(gang: Gang) -> Manifest:
-    return {
-        "apiVersion": "scheduling.volcano.sh/v1beta1",
-        "kind": "PodGroup",
-        "metadata": metadata(gang),
-        "spec": compact(
-            {
-                "minMember": gang.nodes,
-                "queue": gang.queue,
-                "priorityClassName": gang.priority_class,
-            }
-        ),
-    }
 
 
 def _headless_service(gang: Gang) -> Manifest:

@@ -2,53 +2,35 @@
 
 from dataclasses import replace
 
-from infra.backends.gang import NEVER_RETRIED, RENDEZVOUS_PORT, Gang, metadata, torchrun
+from infra.backends.command import command, command_variables
+from infra.backends.gang import RENDEZVOUS_PORT, Gang
+from infra.backends.volcano import COMPLETES_THE_JOB, SERVICE_PLUGINS, placed
+from infra.backends.volcano import build as volcano
 from infra.manifests import Manifest, compact
-from infra.pods import pod_template
 
 _PLUGINS = {
     "pytorch": ["--master=master", "--worker=worker", f"--port={RENDEZVOUS_PORT}"],
-    "svc": ["--publish-not-ready-addresses=true", "--disable-network-policy=true"],
-    "env": [],
+    **SERVICE_PLUGINS,
 }
-
-_POLICIES = [
-    # The first policy that matches decides, so the exit code stands before the events.
-    {"exitCode": NEVER_RETRIED, "action": "TerminateJob"},
-    {"events": ["PodEvicted", "PodFailed"], "action": "RestartJob"},
-]
 
 
 def build(gang: Gang) -> list[Manifest]:
-    """The Volcano Job. There is no policy on TaskCompleted: it would end the peers too early."""
-    pod = replace(
-        gang.pod,
-        command=torchrun(gang),
-        scheduler="volcano",
-        restart_policy="Never",
-        priority_class=gang.priority_class,
-    )
-    tasks = [{"name": "master", "replicas": 1, "template": pod_template(pod)}]
-    if gang.nodes > 1:
-        tasks.append({"name": "worker", "replicas": gang.nodes - 1, "template": pod_template(pod)})
-    spec = compact(
-        {
-            "schedulerName": "volcano",
-            "queue": gang.queue,
-            "minAvailable": gang.nodes,
-            "maxRetry": gang.retries,
-            "priorityClassName": gang.priority_class,
-            "ttlSecondsAfterFinished": gang.ttl_seconds,
-            "plugins": _PLUGINS if gang.nodes > 1 else None,
-            "policies": _POLICIES,
-            "tasks": tasks,
-        }
-    )
-    return [
-        {
-            "apiVersion": "batch.volcano.sh/v1alpha1",
-            "kind": "Job",
-            "metadata": metadata(gang),
-            "spec": spec,
-        }
-    ]
+    """The Volcano Job: a master with rank 0 and workers, alike but for their number."""
+    pod = replace(gang.pod, command=command(gang), env={**command_variables(gang), **gang.pod.env})
+    template = placed(gang, pod)
+    master = {
+        "name": "master",
+        "replicas": 1,
+        # Rank 0 is where the others meet, so an elastic gang never goes on without it.
+        "minAvailable": 1 if gang.is_elastic else None,
+        "policies": COMPLETES_THE_JOB if gang.success == "first" else None,
+        "template": template,
+    }
+    worker = {
+        "name": "worker",
+        "replicas": gang.nodes - 1,
+        "minAvailable": gang.fewest - 1 if gang.is_elastic else None,
+        "template": template,
+    }
+    tasks = [compact(task) for task in ((master, worker) if gang.nodes > 1 else (master,))]
+    return volcano(gang, tasks, _PLUGINS if gang.nodes > 1 else None)

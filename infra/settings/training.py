@@ -1,69 +1,136 @@
-"""Training jobs."""
+"""Training jobs: one specification for all kinds."""
 
-from typing import Final, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from infra.settings.jobs.consistency import contradictions
+from infra.settings.jobs.kinds import JobKind
+from infra.settings.jobs.memory import default_shm
+from infra.settings.jobs.mounts import ReferenceSettings, VolumeSettings
+from infra.settings.jobs.network import NcclSettings, RdmaSettings
+from infra.settings.jobs.placement import NetworkTopologySettings, PackingSettings
+from infra.settings.jobs.steps import StepName, StepSettings
 from infra.settings.types import (
     CpuQuantity,
     DnsLabel,
     DnsName,
     EnvironmentName,
     Labels,
+    LabelValue,
     MemoryQuantity,
     PositiveInt,
     QualifiedName,
     RunKey,
     Settings,
-    parse_quantity,
 )
 from training.config import TrainingConfig
+from training.exit_codes import BAD_INPUT
 
 DECIDED_BY_STACK: Final = frozenset({"run_dir", "data_dir"})
 """Hyperparameters that follow from the run's name and the claims, and are not to be written."""
 
 
-class RdmaSettings(Settings):
-    """A direct network between GPUs of several nodes (InfiniBand or RoCE)."""
+_LONGEST_POD_NAME: Final = 63
+"""A pod's name is its host name, which is a DNS label."""
 
-    resource: QualifiedName = Field(description="name of the RDMA device, such as rdma/hca")
-    count: PositiveInt = Field(1, description="devices for each pod")
-    interface: str = Field(
-        min_length=1, description="network interface of NCCL's first contact (NCCL_SOCKET_IFNAME)"
-    )
-    hca: str | None = Field(None, description="RDMA adapters that NCCL uses (NCCL_IB_HCA)")
+
+class LauncherSettings(Settings):
+    """The pod that starts the others and computes nothing: MPI's launcher, Ray's head."""
+
+    cpu: CpuQuantity = Field("1", description="CPU request")
+    memory: MemoryQuantity = Field("2Gi", description="memory request and limit")
 
 
 class TrainingJobSettings(Settings):
     """One training job; a change of it is a new run."""
 
-    kind: Literal["volcano", "indexed"] = Field(
-        "volcano", description="Volcano Job, or an Indexed Job of Kubernetes itself"
+    kind: JobKind = Field(
+        "volcano",
+        description="what the job is made of; docs/jobs.md tells what each kind can do",
     )
     image: DnsLabel = Field("training", description="name of the image")
+    command: list[str] | None = Field(
+        None,
+        min_length=1,
+        description="own command with its arguments in place of this repository's program; "
+        "$(NAME) is replaced by the variable of that name",
+    )
     queue: DnsName = Field(description="Volcano queue that it waits in")
     priority_class: DnsName | None = Field(None, description="priority class of its pods")
     nodes: PositiveInt = Field(1, le=4096, description="pods, which are scheduled all or none")
+    min_nodes: PositiveInt | None = Field(
+        None, description="fewest pods to start and to go on with, of an elastic job"
+    )
     gpus_per_node: PositiveInt = Field(
         1, le=64, description="GPUs of each pod, and processes in it"
     )
     gpu_resource: QualifiedName | None = Field(
         None, description="name of the GPU resource where it is not that of the stack"
     )
+    gpu_product: LabelValue | None = Field(
+        None, description="only nodes with this GPU (label nvidia.com/gpu.product)"
+    )
+    node_gpus: PositiveInt | None = Field(
+        None, description="only nodes with this many GPUs (label nvidia.com/gpu.count)"
+    )
+    whole_node: bool = Field(
+        False, description="each pod has its node to itself: no other workload of this project"
+    )
     cpu: CpuQuantity = Field(description="CPU request of each pod; there is no CPU limit")
     memory: MemoryQuantity = Field(description="memory request and limit of each pod")
-    shm: MemoryQuantity = Field("1Gi", description="size of /dev/shm, part of the memory limit")
+    shm: MemoryQuantity | None = Field(
+        None,
+        description="size of /dev/shm, part of the memory limit; null gives 4Gi for each GPU, but "
+        "at most half of the memory",
+    )
+    launcher: LauncherSettings | None = Field(
+        None, description="resources of the pod that starts the others, with kind mpi or ray"
+    )
     checkpoints: DnsLabel = Field("checkpoints", description="claim for checkpoints and exports")
     datasets: DnsLabel | None = Field(None, description="claim with data sets, mounted read-only")
-    hyperparameters: TrainingConfig = Field(description="configuration of the training program")
+    volumes: dict[DnsLabel, VolumeSettings] = Field({}, description="further volumes by name")
+    hyperparameters: TrainingConfig | None = Field(
+        None, description="configuration of the training program; needed without a command"
+    )
     env: dict[EnvironmentName, str] = Field({}, description="further environment variables")
+    env_from: dict[EnvironmentName, ReferenceSettings] = Field(
+        {}, description="environment variables whose values stand in Secrets or ConfigMaps"
+    )
     omp_threads: PositiveInt | None = Field(None, description="CPU threads of each process")
     rdma: RdmaSettings | None = Field(None, description="direct network between nodes")
+    nccl: NcclSettings | None = Field(None, description="how NCCL uses the network between nodes")
+    host_network: bool = Field(
+        False, description="pods use the node's network, where RDMA has no device in pods"
+    )
     spread: bool = Field(True, description="distribute the pods evenly over the nodes")
+    pack: PackingSettings | None = Field(None, description="keep the pods within a part")
+    network_topology: NetworkTopologySettings | None = Field(
+        None, description="keep the pods close in the network; needs Volcano 1.11 or later"
+    )
     node_selector: Labels = Field({}, description="further labels of nodes that it may run on")
+    annotations: dict[QualifiedName, str] = Field(
+        {}, description="annotations of the pods, as other tools want them (hang tracers, sidecars)"
+    )
     retries: PositiveInt = Field(3, le=100, description="restarts before the run has failed")
+    fatal_exit_codes: list[Annotated[int, Field(ge=1, le=255)]] = Field(
+        [BAD_INPUT],
+        max_length=20,
+        description="exit codes after which the run ends at once, instead of being restarted",
+    )
+    success: Literal["all", "first"] | None = Field(
+        None,
+        description="whether all pods or the first one must end well; null is the kind's own rule",
+    )
+    suspend: bool = Field(
+        False, description="hold the run without pods until it is false again; not a new run"
+    )
+    steps: dict[StepName, StepSettings] = Field(
+        {}, description="what runs before and after the training, such as prepare and evaluate"
+    )
+    after: list[StepName] = Field([], description="steps that the training waits for")
     deadline_seconds: PositiveInt | None = Field(
-        None, description="longest life of the run, restarts included; only with kind indexed"
+        None, description="longest life of the run, restarts included"
     )
     attempt_deadline_seconds: PositiveInt | None = Field(
         None, description="longest life of a pod, after which it counts as failed"
@@ -85,28 +152,47 @@ class TrainingJobSettings(Settings):
 
     @field_validator("hyperparameters")
     @classmethod
-    def _folders_are_not_written(cls, config: TrainingConfig) -> TrainingConfig:
-        if given := DECIDED_BY_STACK & config.model_fields_set:
+    def _folders_are_not_written(cls, config: TrainingConfig | None) -> TrainingConfig | None:
+        if config is not None and (given := DECIDED_BY_STACK & config.model_fields_set):
             raise ValueError(
                 f"sets {', '.join(sorted(given))}, which the stack decides: leave it out"
             )
         return config
 
+    @field_validator("fatal_exit_codes")
+    @classmethod
+    def _codes_differ(cls, codes: list[int]) -> list[int]:
+        if len(set(codes)) < len(codes):
+            raise ValueError("has a code twice: write each once")
+        return codes
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if parse_quantity(self.shm) >= parse_quantity(self.memory):
-            raise ValueError(
-                f"has shm {self.shm}, but memory {self.memory}: /dev/shm counts against the memory "
-                "limit, so write less shm or more memory"
-            )
-        if self.kind == "volcano" and self.deadline_seconds is not None:
-            raise ValueError(
-                "sets deadline_seconds, which Volcano Jobs do not have: write "
-                "attempt_deadline_seconds, or kind indexed"
-            )
-        if self.rdma is not None and self.nodes == 1:
-            raise ValueError("has rdma but a single node: leave rdma out, or write nodes above 1")
+        if problems := list(contradictions(self)):
+            raise ValueError("; it ".join(problems))
         return self
+
+    @property
+    def shared_memory(self) -> str:
+        """Size of /dev/shm."""
+        return self.shm or default_shm(self.gpus_per_node, self.memory)
+
+    @property
+    def fewest_nodes(self) -> int:
+        """Pods that must find room together."""
+        return self.min_nodes or self.nodes
+
+    @property
+    def several_pods(self) -> bool:
+        """Whether more than one pod mounts the claims."""
+        return self.nodes > 1 or self.kind in ("mpi", "ray") or bool(self.steps)
+
+    @property
+    def labels_of_nodes(self) -> dict[str, str]:
+        """Labels that a node must have beside those of all GPU nodes."""
+        product = {} if self.gpu_product is None else {"nvidia.com/gpu.product": self.gpu_product}
+        count = {} if self.node_gpus is None else {"nvidia.com/gpu.count": str(self.node_gpus)}
+        return {**product, **count, **self.node_selector}
 
 
 class TrainingSettings(Settings):
@@ -115,3 +201,17 @@ class TrainingSettings(Settings):
     jobs: dict[RunKey, TrainingJobSettings] = Field(
         {}, description="jobs; a run is named <key>-<hash of its specification>"
     )
+
+    @model_validator(mode="after")
+    def _names_are_short_enough(self) -> Self:
+        for key, job in self.jobs.items():
+            for step in job.steps:
+                # <key>-<hash>-<hash>-<step>-<task>-<index>, as a JobFlow names the pods of a step.
+                longest = len(key) + 2 * len("-12345678") + len(f"-{step}-worker-{job.nodes}")
+                if longest > _LONGEST_POD_NAME:
+                    raise ValueError(
+                        f"has job {key!r} with the step {step!r}: names of its pods would have "
+                        f"{longest} characters, but {_LONGEST_POD_NAME} are allowed. Write a "
+                        "shorter key or step name"
+                    )
+        return self

@@ -23,12 +23,12 @@ def gangs_find_room(
     """A gang is placed as a whole or never: quota and queue must have room for all of it."""
     for key, job in training.jobs.items():
         resource = job.gpu_resource or gpu.resource
-        gang = job.nodes * job.gpus_per_node
-        asks = f"{job.nodes} nodes x {job.gpus_per_node} GPUs = {gang} {resource}"
+        gang = job.fewest_nodes * job.gpus_per_node
+        asks = f"{job.fewest_nodes} nodes x {job.gpus_per_node} GPUs = {gang} {resource}"
         quota = tenancy.quota.gpus
         if quota is not None and resource == gpu.resource and gang > quota:
             yield (
-                f"{job_key(key, 'nodes')} is {job.nodes}: {asks}, more than "
+                f"{job_key(key, 'nodes')} is {job.fewest_nodes}: {asks}, more than "
                 f"{full_key('tenancy', 'quota', 'gpus')} of {quota}. The gang would never start."
             )
         queue = volcano.queues.get(job.queue)
@@ -44,13 +44,13 @@ def gangs_find_room(
 
 
 def _gang_need(job: TrainingJobSettings, gpu_resource: str, name: str) -> Decimal:
-    """What the whole gang needs of a resource."""
+    """What the whole gang needs of a resource to start."""
     each = {
         gpu_resource: Decimal(job.gpus_per_node),
         "cpu": parse_quantity(job.cpu),
         "memory": parse_quantity(job.memory),
     }
-    return each.get(name, Decimal(0)) * job.nodes
+    return each.get(name, Decimal(0)) * job.fewest_nodes
 
 
 def _plain(amount: Decimal) -> str:
@@ -81,7 +81,13 @@ def containers_are_admitted(
 ) -> Iterator[str]:
     """No container is larger than the namespace's limit for one."""
     most = tenancy.limits.max_memory
-    workloads = {job_key(key, "memory"): job.memory for key, job in training.jobs.items()} | {
+    workloads = {job_key(key, "memory"): job.memory for key, job in training.jobs.items()}
+    for key, job in training.jobs.items():
+        if job.launcher is not None:
+            workloads[job_key(key, "launcher", "memory")] = job.launcher.memory
+        for name, step in job.steps.items():
+            workloads[job_key(key, "steps", name, "memory")] = step.memory
+    workloads |= {
         service_key(key, "memory"): service.memory for key, service in inference.services.items()
     }
     for here, memory in workloads.items():

@@ -8,6 +8,9 @@ from infra.settings.inference import InferenceSettings
 from infra.settings.problems import full_key
 from infra.settings.tenancy import TenancySettings
 from infra.settings.training import TrainingSettings
+from infra.settings.volcano import VolcanoSettings
+
+_FIRST_WITH_TOPOLOGY = [1, 11]
 
 
 @check("training", "inference", "gpu")
@@ -54,11 +57,29 @@ def shared_gpus_are_asked_for_singly(training: TrainingSettings, gpu: GpuSetting
 def direct_networks_are_admitted(
     training: TrainingSettings, tenancy: TenancySettings
 ) -> Iterator[str]:
-    """RDMA pins memory (IPC_LOCK), which Pod Security admits only as privileged."""
+    """RDMA pins memory (IPC_LOCK), and Pod Security admits that and host networks to privileged."""
+    level = tenancy.pod_security
     for key, job in training.jobs.items():
-        if job.rdma is not None and tenancy.pod_security != "privileged":
+        if job.rdma is not None and level != "privileged":
             yield (
-                f"{full_key('tenancy', 'pod_security')} is {tenancy.pod_security!r}, but "
-                f"{job_key(key, 'rdma')} needs the capability IPC_LOCK, which only 'privileged' "
-                "admits."
+                f"{full_key('tenancy', 'pod_security')} is {level!r}, but {job_key(key, 'rdma')} "
+                "needs the capability IPC_LOCK, which only 'privileged' admits."
+            )
+        if job.host_network and level != "privileged":
+            yield (
+                f"{full_key('tenancy', 'pod_security')} is {level!r}, but "
+                f"{job_key(key, 'host_network')} is true, which only 'privileged' admits."
+            )
+
+
+@check("training", "volcano")
+def topology_is_known(training: TrainingSettings, volcano: VolcanoSettings) -> Iterator[str]:
+    """Volcano knows the network's topology from 1.11 on, and drops what it does not know."""
+    release = [int(part) for part in volcano.version.removeprefix("v").split(".")[:2]]
+    for key, job in training.jobs.items():
+        if job.network_topology is not None and release < _FIRST_WITH_TOPOLOGY:
+            yield (
+                f"{job_key(key, 'network_topology')} is written, but "
+                f"{full_key('volcano', 'version')} is {volcano.version}, which does not know it: "
+                "write 1.11.0 or later, or the job's `pack` instead."
             )

@@ -64,6 +64,10 @@ def jobs_name_what_exists(
             ("image", job.image, "images", "workloads", images.workloads),
             ("checkpoints", job.checkpoints, "storage", "claims", storage.claims),
             ("datasets", job.datasets, "storage", "claims", storage.claims),
+            *(
+                (f"volumes.{name}.claim", volume.claim, "storage", "claims", storage.claims)
+                for name, volume in job.volumes.items()
+            ),
         )
         for field, name, concern, table, known in named:
             yield from _undeclared(job_key(key, field), name, full_key(concern, table), known)

@@ -6,7 +6,7 @@ from infra.settings.checks.registry import check, choice, job_key, service_key
 from infra.settings.inference import InferenceSettings
 from infra.settings.problems import full_key
 from infra.settings.storage import ClaimSettings, StorageSettings
-from infra.settings.training import TrainingSettings
+from infra.settings.training import TrainingJobSettings, TrainingSettings
 from infra.settings.types import parse_quantity
 
 
@@ -57,13 +57,16 @@ def claims_suit_their_users(
         claim = storage.claims.get(job.checkpoints)
         if claim is None:
             continue
-        if job.nodes > 1 and "ReadWriteMany" not in claim.access_modes:
+        if job.several_pods and "ReadWriteMany" not in claim.access_modes:
             yield (
                 f"{job_key(key, 'checkpoints')} is {job.checkpoints!r}, whose access_modes are "
-                f"{', '.join(claim.access_modes)}, but {job.nodes} nodes write checkpoints: it "
+                f"{', '.join(claim.access_modes)}, but several pods mount it for checkpoints: it "
                 "needs ReadWriteMany."
             )
-        for field, name in (("checkpoints", job.checkpoints), ("datasets", job.datasets)):
+        yield from _further_claims(key, job, storage)
+        mounted = {f"volumes.{name}.claim": volume.claim for name, volume in job.volumes.items()}
+        mounted |= {"checkpoints": job.checkpoints, "datasets": job.datasets}
+        for field, name in mounted.items():
             if _waits_for_consumer(storage, storage.claims.get(name or "")):
                 yield (
                     f"{job_key(key, field)} is {name!r}, whose storage class binds "
@@ -79,6 +82,20 @@ def claims_suit_their_users(
                 f"{service_key(key, 'replicas')} may become {service.most_replicas}, but claim "
                 f"{service.checkpoints!r} is {', '.join(claim.access_modes)}: several pods need "
                 "ReadWriteMany or ReadOnlyMany."
+            )
+
+
+def _further_claims(key: str, job: TrainingJobSettings, storage: StorageSettings) -> Iterator[str]:
+    for name, volume in job.volumes.items():
+        claim = storage.claims.get(volume.claim or "")
+        if claim is None or not job.several_pods:
+            continue
+        fitting = {"ReadWriteMany", "ReadOnlyMany"} if volume.read_only else {"ReadWriteMany"}
+        if not fitting & set(claim.access_modes):
+            yield (
+                f"{job_key(key, 'volumes', name, 'claim')} is {volume.claim!r}, whose access_modes "
+                f"are {', '.join(claim.access_modes)}, but several pods mount it: it needs "
+                f"{' or '.join(sorted(fitting))}."
             )
 
 

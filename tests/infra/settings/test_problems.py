@@ -18,7 +18,7 @@ MISTAKES = {
     "zero GPUs": (f"{JOB}.gpus_per_node", 0, f"{JOB}.gpus_per_node", "must be at least 1"),
     "unknown key": (f"{JOB}.ndoes", 2, f"{JOB}.ndoes", "did you mean 'nodes'?"),
     "unknown concern": ("traning", {}, "traning", "did you mean 'training'?"),
-    "unknown choice": (f"{JOB}.kind", "pytorch", f"{JOB}.kind", "'volcano' or 'indexed'"),
+    "unknown choice": (f"{JOB}.kind", "torch", f"{JOB}.kind", "'volcano', 'indexed', 'pytorch'"),
     "quantity of no unit": (f"{JOB}.memory", "64GB", f"{JOB}.memory", "512Mi or 1.5Gi"),
     "milli-bytes": (f"{JOB}.memory", "512m", f"{JOB}.memory", "512Mi"),
     "no CPU": (f"{JOB}.cpu", "0", f"{JOB}.cpu", "must be greater than zero"),
@@ -179,7 +179,7 @@ MISTAKES = {
         f"{JOB}.hyperparameters",
         "leave it out",
     ),
-    "deadline that the kind lacks": (f"{JOB}.deadline_seconds", 60, JOB, "or kind indexed"),
+    "deadline that the kind lacks": (f"{JOB}.deadline_seconds", 60, JOB, "kind indexed,"),
     "RDMA in a restricted namespace": (
         f"{JOB}.rdma",
         {"resource": "rdma/hca", "interface": "eth0"},
@@ -273,7 +273,7 @@ def test_a_mistake_is_told_with_its_key_and_what_is_allowed(mistake: str) -> Non
     [
         ("tenancy", "tenancy.namespace"),
         (f"{JOB}.queue", f"{JOB}.queue"),
-        (f"{JOB}.hyperparameters", f"{JOB}.hyperparameters"),
+        (f"{JOB}.hyperparameters", JOB),
         ("cluster", "cluster"),
     ],
 )

@@ -1,0 +1,204 @@
+"""The pods of a training job, from its settings: of the training, a launcher and the steps."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from infra.backends.gang import Step
+from infra.manifests import RUN_LABEL, WORKLOAD_LABEL, Manifest, standard_labels
+from infra.pods import (
+    GpuNodes,
+    Mount,
+    Pod,
+    Rdma,
+    Volume,
+    alone_on_its_node,
+    even_spread,
+    packed,
+)
+from infra.settings.jobs.memory import default_shm
+from infra.settings.jobs.mounts import ReferenceSettings, VolumeSettings
+from infra.settings.jobs.steps import StepSettings
+from infra.settings.training import LauncherSettings, TrainingJobSettings
+
+CHECKPOINTS_PATH: Final = "/checkpoints"
+DATASETS_PATH: Final = "/data"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What a job's pods need beyond its settings. `image` is text or a Pulumi output of it."""
+
+    key: str
+    run: str
+    image: Any
+    gpu_nodes: GpuNodes
+    claims: Mapping[str, str]
+    service_account: str
+
+
+def training_pod(job: TrainingJobSettings, around: Surroundings) -> Pod:
+    """The pod that each node of the gang gets; its command is what the job kind completes."""
+    labels = _labels(around, "training")
+    spread = job.spread and job.nodes > 1
+    return Pod(
+        container="training",
+        image=around.image,
+        command=_command(job, around.run),
+        cpu=job.cpu,
+        memory=job.memory,
+        shm=job.shared_memory,
+        gpus=job.gpus_per_node,
+        gpu_nodes=replace(around.gpu_nodes, resource=job.gpu_resource or around.gpu_nodes.resource),
+        service_account=around.service_account,
+        grace_seconds=job.grace_seconds,
+        labels=labels,
+        annotations=job.annotations,
+        env=_environment(job, around.run),
+        mounts=_mounts(job, around),
+        volumes=_volumes(job, around),
+        rdma=Rdma(**job.rdma.model_dump()) if job.rdma else None,
+        node_selector=job.labels_of_nodes,
+        spread=even_spread({RUN_LABEL: around.run}, strict=True) if spread else (),
+        affinity=_affinity(job, around.run),
+        host_network=job.host_network,
+        deadline_seconds=job.attempt_deadline_seconds,
+    )
+
+
+def leader_pod(job: TrainingJobSettings, pod: Pod) -> Pod:
+    """The pod that starts the others: like them, but without GPUs and a place of its own."""
+    size = job.launcher or LauncherSettings()
+    return replace(
+        pod,
+        cpu=size.cpu,
+        memory=size.memory,
+        shm=default_shm(1, size.memory),
+        gpus=0,
+        rdma=None,
+        node_selector={},
+        spread=(),
+        affinity={},
+    )
+
+
+def steps(job: TrainingJobSettings, around: Surroundings, pod: Pod) -> list[Step]:
+    """The steps before and after the training, one pod each."""
+    return [
+        Step(name=name, pod=_step_pod(job, step, around, pod), after=step.after)
+        for name, step in job.steps.items()
+    ]
+
+
+def _step_pod(job: TrainingJobSettings, step: StepSettings, around: Surroundings, pod: Pod) -> Pod:
+    mounts = [
+        replace(mount, read_only=mount.read_only and not step.writes_datasets)
+        for mount in pod.mounts
+    ]
+    return replace(
+        pod,
+        container="step",
+        command=step.command,
+        cpu=step.cpu,
+        memory=step.memory,
+        shm=default_shm(max(step.gpus, 1), step.memory),
+        gpus=step.gpus,
+        labels=_labels(around, "training" if step.gpus else "step"),
+        env={**_run_variables(around.run), **_references(job.env_from), **job.env, **step.env},
+        mounts=mounts,
+        rdma=None,
+        node_selector=job.labels_of_nodes if step.gpus else {},
+        spread=(),
+        affinity={},
+        host_network=False,
+    )
+
+
+def _command(job: TrainingJobSettings, run: str) -> list[str]:
+    if job.hyperparameters is None:
+        return list(job.command or [])
+    config = job.hyperparameters.model_copy(update={"run_dir": f"{CHECKPOINTS_PATH}/{run}"})
+    module = "training.tensorflow" if job.kind == "tensorflow" else "training"
+    return ["-m", module, *config.to_args()]
+
+
+def _environment(job: TrainingJobSettings, run: str) -> dict[str, Any]:
+    variables: dict[str, Any] = {"RUN_NAME": run}
+    if job.command is not None:
+        variables = _run_variables(run)
+    if job.omp_threads is not None:
+        variables["OMP_NUM_THREADS"] = str(job.omp_threads)
+    if job.nccl is not None:
+        variables |= job.nccl.to_environment(job.rdma.interface if job.rdma else None)
+    return {**variables, **_references(job.env_from), **job.env}
+
+
+def _run_variables(run: str) -> dict[str, Any]:
+    """What a command of one's own is told of the run: its name and its folder."""
+    return {"RUN_NAME": run, "RUN_DIR": f"{CHECKPOINTS_PATH}/{run}"}
+
+
+def _references(references: Mapping[str, ReferenceSettings]) -> dict[str, Any]:
+    def value(reference: ReferenceSettings) -> Manifest:
+        source = "configMapKeyRef" if reference.secret is None else "secretKeyRef"
+        name = reference.secret or reference.config_map
+        return {"valueFrom": {source: {"name": name, "key": reference.key}}}
+
+    return {name: value(reference) for name, reference in references.items()}
+
+
+def _labels(around: Surroundings, workload: str) -> dict[str, str]:
+    return {
+        **standard_labels(around.key, around.run),
+        WORKLOAD_LABEL: workload,
+        RUN_LABEL: around.run,
+    }
+
+
+def _mounts(job: TrainingJobSettings, around: Surroundings) -> list[Mount]:
+    claims = around.claims
+    mounts = [Mount(name="checkpoints", claim=claims[job.checkpoints], path=CHECKPOINTS_PATH)]
+    if job.datasets is not None:
+        claim = claims[job.datasets]
+        mounts.append(Mount(name="datasets", claim=claim, path=DATASETS_PATH, read_only=True))
+    mounts += [
+        Mount(
+            name=name,
+            claim=claims[volume.claim],
+            path=volume.path,
+            read_only=volume.read_only,
+        )
+        for name, volume in job.volumes.items()
+        if volume.claim is not None
+    ]
+    return mounts
+
+
+def _volumes(job: TrainingJobSettings, around: Surroundings) -> list[Volume]:
+    return [
+        Volume(
+            name=name,
+            source=_source(volume),
+            path=volume.path,
+            read_only=volume.scratch is None,
+        )
+        for name, volume in job.volumes.items()
+        if volume.claim is None
+    ]
+
+
+def _source(volume: VolumeSettings) -> Manifest:
+    if volume.secret is not None:
+        return {"secret": {"secretName": volume.secret, "defaultMode": 0o440}}
+    if volume.config_map is not None:
+        return {"configMap": {"name": volume.config_map}}
+    return {"emptyDir": {"sizeLimit": volume.scratch}}
+
+
+def _affinity(job: TrainingJobSettings, run: str) -> Manifest:
+    affinity: Manifest = {}
+    if job.pack is not None:
+        affinity |= packed({RUN_LABEL: run}, job.pack.label, required=job.pack.required)
+    if job.whole_node:
+        affinity |= alone_on_its_node(WORKLOAD_LABEL)
+    return affinity

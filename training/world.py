@@ -10,16 +10,21 @@ from dataclasses import dataclass
 import torch
 
 from training.config import ConfigurationError, DeviceName
+from training.launchers import ONE_POD_ONE_RANK, STARTED_EACH, Names, check_accelerate, names_for
 
 
 @dataclass(frozen=True)
 class World:
-    """Where this process stands: `rank` of `size`, and `local_rank` on its own machine."""
+    """Where this process stands: `rank` of `size`, and `local_rank` of `local_size` on its node.
+
+    `master` is host:port of rank 0, empty where there is nobody to meet.
+    """
 
     rank: int
     size: int
     local_rank: int
     master: str
+    local_size: int = 1
 
     @property
     def leads(self) -> bool:
@@ -28,28 +33,91 @@ class World:
 
 
 def read_world(environment: Mapping[str, str]) -> World:
-    """Read what torchrun, or a scheduler that starts one process a pod, has put there.
+    """Read what torchrun, accelerate, MPI, Slurm or a scheduler of pods has put there.
 
     Raises ConfigurationError when the variables are incomplete or contradict one another.
     """
-    if "RANK" not in environment and "WORLD_SIZE" not in environment:
+    check_accelerate(environment)
+    names = names_for(environment)
+    if names is None:
         return World(rank=0, size=1, local_rank=0, master="")
-    rank, size = _number(environment, "RANK"), _number(environment, "WORLD_SIZE")
-    local_rank = _number(environment, "LOCAL_RANK", default=0)
+    rank, size = _rank_of(environment, names)
+    local_rank, local_size = _local_rank_of(environment, names, size)
+    if size == 1:
+        return World(rank, size, local_rank, "", local_size)
+    return World(rank, size, local_rank, _master(environment, names), local_size)
+
+
+def port_taken(world: World, error: Exception) -> ConfigurationError | None:
+    """What to say when rank 0 could not listen at the master port; None for any other error.
+
+    PyTorch tells it by the name of the system's error in the text of a DistNetworkError only.
+    """
+    if not isinstance(error, torch.distributed.DistNetworkError) or "EADDRINUSE" not in str(error):
+        return None
+    return ConfigurationError(
+        f"MASTER_PORT of {world.master} is taken by another program on this machine: write another"
+    )
+
+
+def _rank_of(environment: Mapping[str, str], names: Names) -> tuple[int, int]:
+    rank, size = _number(environment, names.rank), _number(environment, names.size)
     if size < 1 or rank >= size:
         raise ConfigurationError(
-            f"RANK is {rank} and WORLD_SIZE is {size}: ranks go from 0 to WORLD_SIZE - 1"
+            f"{names.rank} is {rank} and {names.size} is {size}: "
+            f"ranks go from 0 to {names.size} - 1"
         )
-    if size == 1:
-        return World(rank, size, local_rank, master="")
-    port = _number(environment, "MASTER_PORT")
-    host = environment.get("MASTER_ADDR", "")
+    if names.checked:
+        _check_no_other_launcher(environment, rank, size)
+    return rank, size
+
+
+def _check_no_other_launcher(environment: Mapping[str, str], rank: int, size: int) -> None:
+    for other in STARTED_EACH:
+        # One process of mpirun or srun may be a script that starts several by itself.
+        if environment.get(other.size, "1") == "1":
+            continue
+        for ours, value, theirs in (("RANK", rank, other.rank), ("WORLD_SIZE", size, other.size)):
+            if _number(environment, theirs) != value:
+                raise ConfigurationError(
+                    f"{ours} is {value} but {theirs} is {environment[theirs]}: they come from two "
+                    "launchers, so take away the variables of one of them"
+                )
+
+
+def _local_rank_of(environment: Mapping[str, str], names: Names, size: int) -> tuple[int, int]:
+    if names in ONE_POD_ONE_RANK:
+        return 0, 1
+    rank = _number(environment, names.local_rank, default=0)
+    # Without it there are at least as many as this process knows of.
+    local_size = _number(environment, names.local_size, default=rank + 1)
+    if rank >= local_size:
+        raise ConfigurationError(
+            f"{names.local_rank} is {rank} and {names.local_size} is {local_size}: "
+            f"local ranks go from 0 to {names.local_size} - 1"
+        )
+    if local_size > size:
+        raise ConfigurationError(
+            f"{names.local_rank} is {rank} of {local_size} but {names.size} is {size}: "
+            "a node cannot have more processes than there are in all"
+        )
+    if names.local_size in environment and size % local_size:
+        raise ConfigurationError(
+            f"{names.size} is {size}, which is no multiple of {names.local_size} {local_size}: "
+            "start equally many processes on every node"
+        )
+    return rank, local_size
+
+
+def _master(environment: Mapping[str, str], names: Names) -> str:
+    port = _number(environment, names.port)
+    host = environment.get(names.host, "")
     if not host or not 0 < port < 65536:
         raise ConfigurationError(
-            f"MASTER_ADDR is {host!r} and MASTER_PORT is {port}: "
+            f"{names.host} is {host!r} and {names.port} is {port}: "
             "both are needed, the host name and port (1-65535) of rank 0"
         )
-    return World(rank, size, local_rank, master=f"{host}:{port}")
+    return f"{host}:{port}"
 
 
 def _number(environment: Mapping[str, str], name: str, default: int | None = None) -> int:
@@ -58,7 +126,8 @@ def _number(environment: Mapping[str, str], name: str, default: int | None = Non
         return default
     if text is None:
         raise ConfigurationError(
-            f"{name} is missing, though RANK or WORLD_SIZE is set: start the processes by torchrun"
+            f"{name} is missing, though others say that there are several processes: "
+            "start them by torchrun (python -m training.launch), or set it as well"
         )
     if not text.isdecimal():
         raise ConfigurationError(f"{name} is {text!r}: it must be a whole number")

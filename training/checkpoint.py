@@ -1,85 +1,104 @@
 """Checkpoints on the disk: complete or not there, checked when they are read, the newest N kept.
 
-`checkpoints/step-00000046/` holds `state.pt` and `checkpoint.json`, which has its size and digest.
-The folder gets its name in one rename, after all of it is on the disk.
+`checkpoints/step-00000046/` holds the tensors in safetensors files, written by all processes, and
+`checkpoint.json`, the seal, with each file's size and digest. The folder gets its name in one
+rename, after all of it is on the disk. Nothing in it is code, and reading it runs none.
 """
 
-import json
 import re
 import shutil
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, Literal
 
-import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.dataclasses import dataclass
 
+from training.catalog import Option
 from training.files import sha256_of, sync_folder, write_atomically
 
-STATE_FILE: Final = "state.pt"
 SEAL_FILE: Final = "checkpoint.json"
 FOLDER_NAME: Final = re.compile(r"step-(\d{8,})")
 
-State = dict[str, Any]
-"""Tensors, numbers, strings, and lists and dicts of them: what torch.load reads without pickle."""
+
+@dataclass
+class Position:
+    """How far a run is: whole epochs, samples of all processes in this epoch, steps in all."""
+
+    epoch: int = 0
+    seen: int = 0
+    step: int = 0
 
 
-@dataclass(frozen=True)
-class Seal:
-    """What a checkpoint must be to be read."""
+class File(BaseModel):
+    """One file beside the seal."""
 
-    size: int
-    sha256: str
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    size: int = Field(ge=0, description="bytes")
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
 
 
-def save(folder: Path, step: int, state: State, keep: int) -> Path:
-    """Save a run's state after `step` steps, then remove all but the newest `keep` checkpoints.
+class Described(BaseModel):
+    """What a checkpoint is of, beside its tensors."""
 
-    Checkpoints of later steps are removed as well: the run went back behind them. Raises OSError
-    when the disk is full or not writable; the earlier checkpoints are then as they were.
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+    model: str
+    model_options: dict[str, Option]
+    dataset: str
+    samples: int = Field(description="in the training data")
+    optimizer: str
+    position: Position
+    processes: int
+    seconds: float = Field(description="of training until here")
+    held_out_loss: float | None = Field(description="None in the middle of an epoch")
+
+
+class Seal(Described):
+    """Written last: what a checkpoint must be to be read."""
+
+    format: Literal[2] = 2
+    files: tuple[File, ...]
+
+
+def unfinished(folder: Path, step: int) -> Path:
+    """Where the checkpoint after `step` steps is written, empty; what is there is removed."""
+    path = folder / f".step-{step:08d}.tmp"
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True)
+    return path
+
+
+def sealed(path: Path) -> File:
+    """Size and digest of a file. Raises OSError."""
+    return File(name=path.name, size=path.stat().st_size, sha256=sha256_of(path))
+
+
+def finish(written: Path, seal: Seal, keep: int, keep_best: bool) -> Path:
+    """Seal what was written and give it its name, then remove what is not to be kept.
+
+    Kept are the newest `keep`, and with `keep_best` the one with the least held-out loss. Those of
+    later steps are removed: the run went back behind them. Raises OSError; the earlier checkpoints
+    are then as they were.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    folder, step = written.parent, seal.position.step
     target = folder / f"step-{step:08d}"
-    if not target.exists() or _fault(target) is not None:
-        _write(folder, target, state)
-    _remove_others(folder, target, keep)
+    text = seal.model_dump_json(indent=2).encode()
+    write_atomically(written / SEAL_FILE, lambda stream: stream.write(text))
+    shutil.rmtree(target, ignore_errors=True)
+    written.rename(target)
+    sync_folder(folder)
+    earlier = [path for path in checkpoints(folder) if _step(path) <= step]
+    kept = set(earlier[-keep:])
+    if keep_best:
+        kept |= _best(earlier)
+    for path in set(checkpoints(folder)) - kept:
+        shutil.rmtree(path, ignore_errors=True)
     return target
 
 
-def newest(folder: Path) -> tuple[Path | None, list[str]]:
-    """The newest intact checkpoint, if any, and a sentence for each newer one that is not."""
-    faults: list[str] = []
-    for path in reversed(_checkpoints(folder)):
-        fault = _fault(path)
-        if fault is None:
-            return path, faults
-        faults.append(f"{path} is damaged and left out: {fault}")
-    return None, faults
-
-
-def load(path: Path) -> State:
-    """Read a checkpoint's state on the CPU, without running any code from it. Raises OSError."""
-    state: State = torch.load(path / STATE_FILE, map_location="cpu", weights_only=True)
-    return state
-
-
-def _write(folder: Path, target: Path, state: State) -> None:
-    unfinished = folder / f".{target.name}.tmp"
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir()
-    try:
-        state_file = unfinished / STATE_FILE
-        write_atomically(state_file, lambda stream: torch.save(state, stream))
-        seal = Seal(state_file.stat().st_size, sha256_of(state_file))
-        text = json.dumps(asdict(seal)).encode()
-        write_atomically(unfinished / SEAL_FILE, lambda stream: stream.write(text))
-        shutil.rmtree(target, ignore_errors=True)
-        unfinished.rename(target)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
-    sync_folder(folder)
-
-
-def _checkpoints(folder: Path) -> list[Path]:
+def checkpoints(folder: Path) -> list[Path]:
     """All checkpoints, the oldest first."""
     if not folder.is_dir():
         return []
@@ -87,24 +106,46 @@ def _checkpoints(folder: Path) -> list[Path]:
     return sorted(found, key=_step)
 
 
+def remove_unfinished(folder: Path) -> None:
+    """Remove what a process that was killed was about to write."""
+    for path in folder.glob(".step-*.tmp"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def read_seal(path: Path) -> Seal | str:
+    """A checkpoint's seal, or what is wrong with it."""
+    try:
+        return Seal.model_validate_json((path / SEAL_FILE).read_bytes())
+    except OSError as error:
+        return f"{SEAL_FILE} cannot be read: {error.strerror}"
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "it"
+        return f"{SEAL_FILE} is not as it was written: {where}: {first['msg']}"
+
+
+def fault(path: Path, files: tuple[File, ...]) -> str | None:
+    """What is wrong with some of a checkpoint's files, or None."""
+    for file in files:
+        try:
+            size = (path / file.name).stat().st_size
+            if size != file.size:
+                return f"{file.name} has {size} bytes instead of {file.size}"
+            if sha256_of(path / file.name) != file.sha256:
+                return f"{file.name} has another digest than when it was saved"
+        except OSError as error:
+            return f"{file.name} cannot be read: {error.strerror}"
+    return None
+
+
 def _step(path: Path) -> int:
     return int(path.name.removeprefix("step-"))
 
 
-def _fault(path: Path) -> str | None:
-    try:
-        seal = Seal(**json.loads((path / SEAL_FILE).read_bytes()))
-        size = (path / STATE_FILE).stat().st_size
-        if size != seal.size:
-            return f"{STATE_FILE} has {size} bytes instead of {seal.size}"
-        if sha256_of(path / STATE_FILE) != seal.sha256:
-            return f"{STATE_FILE} has another digest than when it was saved"
-    except (OSError, ValueError, TypeError) as error:
-        return str(error)
-    return None
-
-
-def _remove_others(folder: Path, saved: Path, keep: int) -> None:
-    earlier = [path for path in _checkpoints(folder) if _step(path) <= _step(saved)]
-    for path in set(_checkpoints(folder)) - set(earlier[-keep:]):
-        shutil.rmtree(path, ignore_errors=True)
+def _best(paths: list[Path]) -> set[Path]:
+    losses: dict[Path, float] = {}
+    for path in paths:
+        seal = read_seal(path)
+        if isinstance(seal, Seal) and seal.held_out_loss is not None:
+            losses[path] = seal.held_out_loss
+    return {min(losses, key=losses.__getitem__)} if losses else set()

@@ -38,14 +38,14 @@ def joined(world: World, device: torch.device, peer_timeout: float) -> Iterator[
     dist.destroy_process_group()
 
 
-def gather(mine: T) -> list[T]:
+def gather(mine: T, group: dist.ProcessGroup | None = None) -> list[T]:
     """Give every process what each has, by rank. Also a point where all wait for all."""
     everyone: list[T | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, mine)
+    dist.all_gather_object(everyone, mine, group)
     return everyone  # type: ignore[return-value]
 
 
-def by_leader(world: World, action: Callable[[], T]) -> T:
+def by_leader(world: World, action: Callable[[], T], group: dist.ProcessGroup | None = None) -> T:
     """Let rank 0 do something; every process gets the result, or raises the error."""
     box: list[tuple[T | None, Exception | None]] = [(None, None)]
     if world.leads:
@@ -53,21 +53,21 @@ def by_leader(world: World, action: Callable[[], T]) -> T:
             box = [(action(), None)]
         except Exception as error:
             box = [(None, error)]
-    dist.broadcast_object_list(box, src=0)
+    dist.broadcast_object_list(box, src=0, group=group)
     result, failure = box[0]
     if failure is not None:
         raise failure
     return cast(T, result)
 
 
-def all_or_none(action: Callable[[], T]) -> T:
+def all_or_none(action: Callable[[], T], group: dist.ProcessGroup | None = None) -> T:
     """Do what may fail in one process alone; when it did, every process raises that error."""
     failure: Exception | None = None
     try:
         result = action()
     except Exception as error:
         failure = error
-    for somebodys in gather(failure):
+    for somebodys in gather(failure, group):
         if somebodys is not None:
             raise somebodys
     return result

@@ -4,37 +4,63 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+
+from training.data.samples import Indices, Samples
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One step: this process's samples, and how far the epoch is for all processes together."""
+    """This process's part of what is computed at once.
 
-    indices: NDArray[np.int64]
+    All processes have equally many `indices`; only the first `real` of them count. The step that it
+    belongs to has `total` samples in all processes together, and the epoch has had `seen` of them
+    once that step is done. `last` of the step's batches, its optimizer follows.
+    """
+
+    indices: Indices
+    real: int
+    total: int
     seen: int
+    last: bool
 
 
 class GangSampler:
     """Deals the samples of an epoch out to `size` processes in an order made from the seed.
 
-    Every sample is seen once an epoch. Only the last step may repeat up to `size` - 1 samples, so
-    that all processes have equally many.
+    Every sample counts exactly once an epoch. A step has `accumulate` batches of `batch_size`
+    samples for each process; the last step of an epoch may have fewer.
     """
 
-    def __init__(self, count: int, batch_size: int, rank: int, size: int, seed: int) -> None:
-        self.count, self.rank, self.size, self.seed = count, rank, size, seed
-        self.step = batch_size * size
+    def __init__(
+        self, samples: Samples, batch_size: int, accumulate: int, rank: int, size: int, seed: int
+    ) -> None:
+        self._samples, self._batch_size, self._seed = samples, batch_size, seed
+        self._rank, self._size = rank, size
+        self._step = batch_size * accumulate * size
         self.set_epoch(0)
 
     def set_epoch(self, epoch: int, seen: int = 0) -> None:
         """Choose the order of `epoch` and leave out the `seen` samples it has had already."""
-        self._order = np.random.default_rng((self.seed, epoch)).permutation(self.count)
+        self._order = self._samples.order(np.random.default_rng((self._seed, epoch)))
         self._seen = seen
 
     def __iter__(self) -> Iterator[Batch]:
-        for start in range(self._seen, self.count, self.step):
-            samples = self._order[start : start + self.step]
-            padding = np.resize(self._order, -len(samples) % self.size)
-            mine = np.concatenate([samples, padding])[self.rank :: self.size]
-            yield Batch(mine, min(start + self.step, self.count))
+        for start in range(self._seen, len(self._order), self._step):
+            yield from deal(
+                self._order[start : start + self._step],
+                self._batch_size,
+                self._rank,
+                self._size,
+                seen=start,
+            )
+
+
+def deal(samples: Indices, batch_size: int, rank: int, size: int, seen: int = 0) -> Iterator[Batch]:
+    """One process's batches of a step over `samples`; `seen` of its epoch came before."""
+    total, each = len(samples), -(-len(samples) // size)
+    mine = samples[rank::size]
+    padded = np.resize(mine, each) if len(mine) else np.repeat(samples[:1], each)
+    for start in range(0, each, batch_size):
+        part = padded[start : start + batch_size]
+        real = min(max(len(mine) - start, 0), len(part))
+        yield Batch(part, real, total, seen + total, last=start + batch_size >= each)

@@ -7,33 +7,33 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
-from torch.nn.parallel import DistributedDataParallel
+from torch import Tensor
 
 from training import exit_codes
 from training.catalog import input_shape
 from training.config import ConfigurationError, TrainingConfig
 from training.data import Dataset, load
-from training.data.samples import Samples
 from training.distributed import Vote, all_or_none, by_leader, gather, joined
+from training.evaluation import Judgement, evaluate, losses
 from training.export import finished_export, write_export
+from training.files import check_writable
+from training.loader import Loaded, Loader
 from training.manifest import Manifest
 from training.metrics import Metrics
 from training.models import build
+from training.parallel import Parallel
 from training.report import conclude, emit
 from training.sampler import GangSampler
-from training.state import Position, Run, check_writable, resume, save
+from training.saver import Saver
+from training.schedule import learning_rate
+from training.state import Run, resume, save
 from training.watchdog import Watchdog
 from training.world import World, choose_device
 
-WARM_UP: Final = 0.2
-"""Share of the run in which the learning rate rises to its peak."""
-
-EVALUATION_BATCH: Final = 512
+LOOK_EVERY: Final = 100
+"""Steps between two looks at whether the loss is a number: to look at every one stalls a GPU."""
 
 
 class DivergedError(Exception):
@@ -62,6 +62,7 @@ def run(config: TrainingConfig, world: World) -> int:
         announce(run, resumed=all(gather(resume(run))))
         if not train(run):
             return exit_codes.INTERRUPTED
+        run.saver.close()
         manifest = export(run)
         return report_finished(config, world, manifest, already=False)
 
@@ -78,10 +79,10 @@ def prepare(
     all_or_none(lambda: metrics.serve(config, world, device))
     watchdog.beat()
     torch.manual_seed(config.seed)
-    model = build(config.model, config.model_options, data.outputs, data.shape).to(device)
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
+    network = all_or_none(
+        lambda: build(config.model, config.model_options, data.outputs, data.shape)
     )
+    model = Parallel(network.to(device), config, device)
     # From here on dropout differs from process to process.
     torch.manual_seed(config.seed + 2**31 * (world.rank + 1))
     return Run(
@@ -90,13 +91,13 @@ def prepare(
         device=device,
         data=data,
         model=model,
-        optimizer=optimizer,
-        position=Position(),
-        loss_sum=torch.zeros((), dtype=torch.float64, device=device),
-        samples=0,
-        started=time.monotonic(),
+        optimizer=optimizer(config, model),
+        saver=Saver(
+            Path(config.run_dir) / "checkpoints", world, config.keep_checkpoints, config.keep_best
+        ),
         watchdog=watchdog,
         metrics=metrics,
+        loss_sum=torch.zeros((), dtype=torch.float64, device=device),
     )
 
 
@@ -108,69 +109,104 @@ def load_data(config: TrainingConfig, world: World) -> Dataset:
     return load(config.dataset, Path(config.data_dir), shape, config.seed)
 
 
+def optimizer(config: TrainingConfig, model: Parallel) -> torch.optim.Optimizer:
+    """What makes steps of gradients; its learning rate is set before each of them."""
+    parameters, decay = model.model.parameters(), config.weight_decay
+    if config.optimizer == "sgd":
+        return torch.optim.SGD(
+            parameters, config.learning_rate, momentum=0.9, nesterov=True, weight_decay=decay
+        )
+    return torch.optim.AdamW(parameters, config.learning_rate, weight_decay=decay)
+
+
+def saver(config: TrainingConfig, world: World) -> Saver:
+    """What writes the run's checkpoints."""
+    folder = Path(config.run_dir) / "checkpoints"
+    return Saver(folder, world, config.keep_checkpoints, config.keep_best)
+
+
 def train(run: Run) -> bool:
     """Train to the end and be True, or save and be False when a process was asked to stop."""
-    config, position = run.config, run.position
-    model = DistributedDataParallel(run.model)
+    config, position, world = run.config, run.position, run.world
     sampler = GangSampler(
-        len(run.data.train), config.batch_size, run.world.rank, run.world.size, config.seed
+        run.data.train,
+        config.batch_size,
+        config.accumulate,
+        world.rank,
+        world.size,
+        config.seed,
     )
+    loader = Loader(run.data.train, sampler, run.device, config.loader_workers)
     vote = Vote()
     run.watchdog.beat()
     for epoch in range(position.epoch, config.epochs):
-        epoch_started = time.monotonic()
+        started = time.monotonic()
         sampler.set_epoch(epoch, position.seen)
-        fed = batches(sampler, run.data.train, run.device)
-        for images, labels, seen in run.metrics.timed(fed):
-            loss = step(run, model, images, labels)
-            rate = run.optimizer.param_groups[0]["lr"]
-            run.metrics.stepped(position.step + 1, seen - position.seen, rate)
-            position.seen, position.step = seen, position.step + 1
-            run.watchdog.beat()
-            log_step(run, loss)
-            time.sleep(config.step_delay)
-            if vote.cast(run.stop_asked):
+        for batches in run.metrics.timed(steps(loader)):
+            step(run, batches)
+            if vote.cast(run.stop_asked or run.saver.failed):
                 return interrupt(run)
-        finish_epoch(run, epoch_started)
+        finish_epoch(run, started)
     vote.close()
     return True
 
 
-def batches(
-    sampler: GangSampler, samples: Samples, device: torch.device
-) -> Iterator[tuple[Tensor, Tensor, int]]:
-    """Pixels from 0 to 1, labels, and the samples that all processes have seen with this batch."""
-    for batch in sampler:
-        inputs, targets = map(torch.from_numpy, samples.batch(batch.indices))
-        yield scale(inputs.to(device), samples.white), targets.to(device), batch.seen
+def steps(loader: Loader) -> Iterator[list[Loaded]]:
+    """The batches of one step after another."""
+    batches: list[Loaded] = []
+    for loaded in loader:
+        batches.append(loaded)
+        if loaded.batch.last:
+            yield batches
+            batches = []
 
 
-def scale(inputs: Tensor, white: int) -> Tensor:
-    """Pixels from 0 to 1 from bytes; tokens as they are."""
-    return inputs.float() / white if white else inputs
-
-
-def step(run: Run, model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
-    """One step of the optimizer; gives the mean loss of this process's samples."""
+def step(run: Run, batches: list[Loaded]) -> None:
+    """One step of the optimizer, and what is to be told and saved after it."""
+    config, position, seen = run.config, run.position, batches[-1].batch.seen
+    rate = learning_rate(config, progress(run))
     for group in run.optimizer.param_groups:
-        group["lr"] = run.config.learning_rate * schedule(progress(run))
-    model.train()
-    loss = cross_entropy(model(images), labels)
+        group["lr"] = rate
+    loss = learn(run, batches)
+    run.metrics.stepped(position.step + 1, seen - position.seen, rate)
+    position.seen, position.step = seen, position.step + 1
+    run.watchdog.beat()
+    if position.step % LOOK_EVERY == 0:
+        mean_loss(run)
+    if config.log_every and position.step % config.log_every == 0 and run.world.leads:
+        emit("step", step=position.step, loss=finite(float(loss), run))
+    if config.checkpoint_steps and position.step % config.checkpoint_steps == 0:
+        save(run)
+    time.sleep(config.step_delay)
+
+
+def learn(run: Run, batches: list[Loaded]) -> Tensor:
+    """Change the weights a little; gives the mean loss of this process's samples, a scalar."""
+    model, scaler = run.model, run.model.scaler
+    loss_sum, real = torch.zeros((), device=run.device), 0
+    model.train(True)
     run.optimizer.zero_grad()
-    loss.backward()  # type: ignore[no-untyped-call]
+    for loaded in batches:
+        batch = loaded.batch
+        with model.exchanging(gradients=batch.last):
+            each = losses(model(loaded.inputs), loaded.targets)[: batch.real]
+            # The processes' gradients are averaged: so that every sample weighs the same.
+            loss = each.sum() * (run.world.size / batch.total)
+            scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        loss_sum += each.detach().sum()
+        real += batch.real
+    norm = None
     # Computed only where somebody may look at it, but then by all processes alike.
-    norm = gradient_norm(run.model) if run.config.metrics_port else None
-    run.metrics.computed(loss.detach(), norm)
-    run.optimizer.step()
-    run.loss_sum += loss.detach() * len(labels)
-    run.samples += len(labels)
-    return loss.detach()
-
-
-def gradient_norm(model: nn.Module) -> Tensor:
-    """The Euclidean norm of all gradients together, a scalar."""
-    gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
-    return nn.utils.get_total_norm(gradients)
+    if run.config.metrics_port or run.config.clip_norm:
+        scaler.unscale_(run.optimizer)
+        norm = model.clip(run.config.clip_norm)
+    scaler.step(run.optimizer)
+    scaler.update()
+    run.loss_sum += loss_sum
+    run.samples += real
+    mean = loss_sum / max(real, 1)
+    run.metrics.computed(mean, norm)
+    return mean
 
 
 def progress(run: Run) -> float:
@@ -179,45 +215,11 @@ def progress(run: Run) -> float:
     return (run.position.epoch * count + run.position.seen) / (run.config.epochs * count)
 
 
-def schedule(progress: float) -> float:
-    """One cycle: up to 1 in a straight line, then down to nearly 0 on a cosine.
-
-    A function of progress alone, so that it needs no state and knows no number of processes.
-    """
-    if progress < WARM_UP:
-        return 0.1 + 0.9 * progress / WARM_UP
-    return 0.001 + 0.999 * (1 + math.cos(math.pi * (progress - WARM_UP) / (1 - WARM_UP))) / 2
-
-
-def log_step(run: Run, loss: Tensor) -> None:
-    """Write the leader's own loss now and then; to look at it more often would stall a GPU."""
-    every = run.config.log_every
-    if every and run.position.step % every == 0 and run.world.leads:
-        emit("step", step=run.position.step, loss=finite(float(loss), run))
-
-
-def finish_epoch(run: Run, epoch_started: float) -> None:
-    """Judge the epoch, report it, and save it when its turn has come."""
+def mean_loss(run: Run) -> float:
+    """Of this epoch's samples so far in all processes. Raises DivergedError in all of them."""
     totals = torch.stack([run.loss_sum, torch.full_like(run.loss_sum, run.samples)])
     dist.all_reduce(totals)
-    loss = finite(float(totals[0] / totals[1]), run)
-    accuracy = evaluate(run)
-    run.position.epoch, run.position.seen = run.position.epoch + 1, 0
-    run.loss_sum.zero_()
-    run.samples = 0
-    epoch, epochs = run.position.epoch, run.config.epochs
-    run.metrics.judged(epoch, accuracy)
-    if run.world.leads:
-        emit(
-            "epoch",
-            epoch=epoch,
-            epochs=epochs,
-            loss=round(loss, 6),
-            accuracy=round(accuracy, 6),
-            seconds=round(time.monotonic() - epoch_started, 3),
-        )
-    if epoch % run.config.checkpoint_every == 0 or epoch == epochs:
-        save(run)
+    return finite(float(totals[0] / totals[1]), run)
 
 
 def finite(loss: float, run: Run) -> float:
@@ -231,28 +233,41 @@ def finite(loss: float, run: Run) -> float:
     return loss
 
 
-@torch.no_grad()
-def evaluate(run: Run) -> float:
-    """Accuracy on the held-out images, from 0 to 1; the processes share the work."""
-    run.model.eval()
-    samples = run.data.held_out
-    mine = np.arange(run.world.rank, len(samples), run.world.size)
-    right = torch.zeros((), dtype=torch.int64, device=run.device)
-    for start in range(0, len(mine), EVALUATION_BATCH):
-        inputs, targets = map(
-            torch.from_numpy, samples.batch(mine[start : start + EVALUATION_BATCH])
+def finish_epoch(run: Run, started: float) -> None:
+    """Judge the epoch, report it, and save it when its turn has come."""
+    loss, judgement = mean_loss(run), judge(run)
+    run.position.epoch, run.position.seen = run.position.epoch + 1, 0
+    run.loss_sum.zero_()
+    run.samples = 0
+    epoch, epochs = run.position.epoch, run.config.epochs
+    run.metrics.judged(epoch, judgement.accuracy)
+    if run.world.leads:
+        emit(
+            "epoch",
+            epoch=epoch,
+            epochs=epochs,
+            loss=round(loss, 6),
+            accuracy=round(judgement.accuracy, 6),
+            held_out_loss=round(judgement.loss, 6),
+            seconds=round(time.monotonic() - started, 3),
         )
-        logits = run.model(scale(inputs.to(run.device), samples.white))
-        right += (logits.argmax(1) == targets.to(run.device)).sum()
-        run.watchdog.beat()
-    dist.all_reduce(right)
-    return int(right) / len(samples)
+    if epoch % run.config.checkpoint_every == 0 or epoch == epochs:
+        save(run, judgement.loss)
+
+
+def judge(run: Run) -> Judgement:
+    """How good the model is now on what it was not trained on."""
+    return evaluate(run.model, run.data.held_out, run.world, run.device, run.watchdog)
 
 
 def interrupt(run: Run) -> bool:
-    """Save in the middle of an epoch because a process of the gang got SIGTERM."""
-    finite(float(run.loss_sum), run)
+    """Save in the middle of an epoch because a process of the gang got SIGTERM.
+
+    Raises OSError where the last checkpoint could not be written, which interrupts as well.
+    """
+    mean_loss(run)
     save(run)
+    run.saver.close()
     if run.world.leads:
         conclude("interrupted", epoch=run.position.epoch, step=run.position.step)
     return False
@@ -265,11 +280,21 @@ def export_folder(config: TrainingConfig) -> Path:
 
 def export(run: Run) -> Manifest:
     """Write the finished model with what it achieved, and let all processes know."""
-    metrics = {"accuracy": evaluate(run), "seconds": round(run.seconds, 3)}
-    folder = export_folder(run.config)
-    return by_leader(
-        run.world, lambda: write_export(folder, run.model, run.config, run.data, metrics)
-    )
+    config, data, judgement = run.config, run.data, judge(run)
+    metrics = {
+        "accuracy": judgement.accuracy,
+        "loss": judgement.loss,
+        "seconds": round(run.seconds, 3),
+    }
+    weights = run.model.weights()
+
+    def write() -> Manifest:
+        # A model of its own, whole and on the CPU, whatever the processes have shared.
+        model = build(config.model, config.model_options, data.outputs, data.shape)
+        model.load_state_dict(weights)
+        return write_export(export_folder(config), model, config, data, metrics)
+
+    return by_leader(run.world, write, run.saver.group)
 
 
 def announce(run: Run, resumed: bool) -> None:

@@ -26,6 +26,8 @@ def _become(program: str, arguments: list[str], environment: dict[str, str], out
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.environ.update(environment)
+    # So that it may have children of its own.
+    multiprocessing.current_process().daemon = False
     sys.argv = [program, *arguments]
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     runpy.run_module(program, run_name="__main__", alter_sys=True)

@@ -1,120 +1,141 @@
-import contextlib
-import resource
-from collections.abc import Iterator
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
-from training.checkpoint import STATE_FILE, load, newest, save
+from training.checkpoint import (
+    SEAL_FILE,
+    Position,
+    Seal,
+    checkpoints,
+    fault,
+    finish,
+    read_seal,
+    remove_unfinished,
+    sealed,
+    unfinished,
+)
+
+TENSORS = "shard-00001-model-00001-of-00001.safetensors"
 
 
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+def save(
+    folder: Path, step: int, keep: int = 3, loss: float | None = None, keep_best: bool = False
+) -> Path:
+    written = unfinished(folder, step)
+    (written / TENSORS).write_bytes(os.urandom(1000))
+    seal = Seal(
+        model="digits-net",
+        model_options={},
+        dataset="digits",
+        samples=1437,
+        optimizer="adamw",
+        position=Position(1, 0, step),
+        processes=1,
+        seconds=1.5,
+        held_out_loss=loss,
+        files=(sealed(written / TENSORS),),
+    )
+    return finish(written, seal, keep, keep_best)
 
 
-def state(step: int) -> dict[str, object]:
-    return {"weights": torch.full((1000,), float(step)), "position": {"step": step}}
+def steps(folder: Path) -> list[int]:
+    return [int(path.name.removeprefix("step-")) for path in checkpoints(folder)]
+
+
+def problem(path: Path) -> str | None:
+    seal = read_seal(path)
+    return seal if isinstance(seal, str) else fault(path, seal.files)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Checkpoints of steps 1, 2 and 3."""
     for step in (1, 2, 3):
-        save(tmp_path, step, state(step), keep=3)
+        save(tmp_path, step)
     return tmp_path
 
 
-@contextlib.contextmanager
-def small_files() -> Iterator[None]:
-    """No file can grow beyond 1 KiB, as on a full disk."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-def test_the_newest_checkpoint_is_read_back(folder: Path) -> None:
-    path, faults = newest(folder)
-    assert path == folder / "step-00000003"
-    assert not faults
-    found = load(path)
-    assert torch.equal(found["weights"], torch.full((1000,), 3.0))
-    assert found["position"] == {"step": 3}
+def test_what_is_sealed_is_read_back(folder: Path) -> None:
+    path = save(folder, 4, loss=0.5)
+    seal = read_seal(path)
+    assert isinstance(seal, Seal)
+    assert (seal.position.step, seal.held_out_loss) == (4, 0.5)
+    assert problem(path) is None
 
 
 def test_without_checkpoints_there_is_none(tmp_path: Path) -> None:
-    assert newest(tmp_path / "never-made") == (None, [])
+    assert checkpoints(tmp_path / "never-made") == []
 
 
 def test_only_the_newest_are_kept(folder: Path) -> None:
-    save(folder, 10, state(10), keep=2)
-    assert names(folder) == ["step-00000003", "step-00000010"]
+    save(folder, 10, keep=2)
+    assert steps(folder) == [3, 10]
+
+
+def test_the_best_is_kept_however_old_it_is(tmp_path: Path) -> None:
+    for step, loss in enumerate([0.9, 0.2, 0.5, None, 0.3, 0.4], start=1):
+        save(tmp_path, step, keep=2, loss=loss, keep_best=True)
+    assert steps(tmp_path) == [2, 5, 6]
 
 
 def truncate(path: Path) -> None:
-    content = (path / STATE_FILE).read_bytes()
-    (path / STATE_FILE).write_bytes(content[: len(content) // 2])
+    (path / TENSORS).write_bytes((path / TENSORS).read_bytes()[:500])
 
 
 def flip_a_bit(path: Path) -> None:
-    content = bytearray((path / STATE_FILE).read_bytes())
-    content[len(content) // 2] ^= 1
-    (path / STATE_FILE).write_bytes(content)
+    content = bytearray((path / TENSORS).read_bytes())
+    content[500] ^= 1
+    (path / TENSORS).write_bytes(content)
 
 
 def lose_the_seal(path: Path) -> None:
-    (path / "checkpoint.json").unlink()
+    (path / SEAL_FILE).unlink()
 
 
 def empty_the_seal(path: Path) -> None:
-    (path / "checkpoint.json").write_bytes(b"{}")
+    (path / SEAL_FILE).write_bytes(b"{}")
 
 
-def lose_the_state(path: Path) -> None:
-    (path / STATE_FILE).unlink()
+def point_the_seal_elsewhere(path: Path) -> None:
+    text = (path / SEAL_FILE).read_text()
+    (path / SEAL_FILE).write_text(text.replace(TENSORS, "../../secret"))
 
 
-DAMAGES = [truncate, flip_a_bit, lose_the_seal, empty_the_seal, lose_the_state]
+def lose_the_tensors(path: Path) -> None:
+    (path / TENSORS).unlink()
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(
-    damage: object, folder: Path
-) -> None:
-    assert callable(damage)
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (truncate, "has 500 bytes instead of 1000"),
+        (flip_a_bit, "has another digest than when it was saved"),
+        (lose_the_seal, "cannot be read: No such file"),
+        (empty_the_seal, "is not as it was written: model: Field required"),
+        (point_the_seal_elsewhere, "files.0.name: String should match pattern"),
+        (lose_the_tensors, "cannot be read: No such file"),
+    ],
+)
+def test_a_damage_is_told(damage: Callable[[Path], None], told: str, folder: Path) -> None:
     damage(folder / "step-00000003")
-    path, faults = newest(folder)
-    assert path == folder / "step-00000002"
-    assert len(faults) == 1
-    assert "step-00000003 is damaged and left out" in faults[0]
+    assert told in str(problem(folder / "step-00000003"))
+    assert problem(folder / "step-00000002") is None
 
 
-def test_going_back_behind_a_damaged_checkpoint_removes_it_with_the_next_save(folder: Path) -> None:
-    truncate(folder / "step-00000003")
-    save(folder, 2, state(2), keep=1)
-    assert names(folder) == ["step-00000002"]
+def test_going_back_behind_a_checkpoint_removes_it_with_the_next_save(folder: Path) -> None:
+    save(folder, 2, keep=1)
+    assert steps(folder) == [2]
 
 
 def test_a_damaged_checkpoint_is_replaced_when_its_step_comes_again(folder: Path) -> None:
     truncate(folder / "step-00000003")
-    save(folder, 3, state(3), keep=3)
-    assert newest(folder) == (folder / "step-00000003", [])
+    assert problem(save(folder, 3)) is None
 
 
-def test_a_full_disk_harms_no_earlier_checkpoint(folder: Path) -> None:
-    with small_files(), pytest.raises(OSError, match="too large"):
-        save(folder, 4, state(4), keep=1)
-    assert names(folder) == [f"step-0000000{step}" for step in (1, 2, 3)]
-    assert newest(folder) == (folder / "step-00000003", [])
-
-
-def test_what_a_killed_save_left_behind_is_not_read_and_goes_away(folder: Path) -> None:
-    unfinished = folder / ".step-00000004.tmp"
-    unfinished.mkdir()
-    (unfinished / STATE_FILE).write_bytes(b"half")
-    assert newest(folder)[0] == folder / "step-00000003"
-    save(folder, 4, state(4), keep=9)
-    assert names(folder) == [f"step-0000000{step}" for step in (1, 2, 3, 4)]
+def test_what_a_killed_save_left_behind_is_no_checkpoint_and_is_removed(folder: Path) -> None:
+    (unfinished(folder, 4) / TENSORS).write_bytes(b"half")
+    assert steps(folder) == [1, 2, 3]
+    remove_unfinished(folder)
+    assert len(list(folder.iterdir())) == 3

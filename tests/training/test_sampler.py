@@ -1,54 +1,85 @@
 from collections import Counter
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.sampler import GangSampler
+from training.data import Images
+from training.sampler import Batch, GangSampler
+
+SIZES = {
+    "count": st.integers(1, 60),
+    "batch": st.integers(1, 9),
+    "accumulate": st.integers(1, 3),
+    "size": st.integers(1, 5),
+}
 
 
-def deal(count: int, batch: int, size: int, epoch: int, seen: int = 0) -> list[list[list[int]]]:
-    """For every step the samples of each process."""
+def samples(count: int) -> Images:
+    return Images(np.zeros((count, 1, 1, 1), np.uint8), np.zeros(count, np.int64), white=1)
+
+
+def deal(
+    count: int, batch: int, accumulate: int, size: int, epoch: int = 0, seen: int = 0
+) -> list[tuple[Batch, ...]]:
+    """What all processes compute at the same time, one after another."""
     ranks = []
     for rank in range(size):
-        sampler = GangSampler(count, batch, rank, size, seed=3)
+        sampler = GangSampler(samples(count), batch, accumulate, rank, size, seed=3)
         sampler.set_epoch(epoch, seen)
-        ranks.append([step.indices.tolist() for step in sampler])
-    return [list(step) for step in zip(*ranks, strict=True)]
+        ranks.append(list(sampler))
+    return list(zip(*ranks, strict=True))
 
 
-SIZES = {"count": st.integers(1, 60), "batch": st.integers(1, 9), "size": st.integers(1, 5)}
-
-
-@given(**SIZES)
-def test_every_sample_is_seen_once_and_nearly_none_twice(count: int, batch: int, size: int) -> None:
-    steps = deal(count, batch, size, epoch=0)
-    seen = Counter(sample for step in steps for mine in step for sample in mine)
-    assert set(seen) == set(range(count))
-    assert sum(seen.values()) - count < size
+def counted(dealt: list[tuple[Batch, ...]]) -> Counter[int]:
+    return Counter(
+        sample for gang in dealt for mine in gang for sample in mine.indices[: mine.real].tolist()
+    )
 
 
 @given(**SIZES)
-def test_all_processes_have_equally_many_samples_in_every_step(
-    count: int, batch: int, size: int
+def test_every_sample_counts_once(count: int, batch: int, accumulate: int, size: int) -> None:
+    assert counted(deal(count, batch, accumulate, size)) == Counter(range(count))
+
+
+@given(**SIZES)
+def test_all_processes_compute_equally_many(
+    count: int, batch: int, accumulate: int, size: int
 ) -> None:
-    for step in deal(count, batch, size, epoch=1):
-        assert len({len(mine) for mine in step}) == 1
-        assert 1 <= len(step[0]) <= batch
+    for gang in deal(count, batch, accumulate, size):
+        assert len({len(mine.indices) for mine in gang}) == 1
+        assert 1 <= len(gang[0].indices) <= batch
+        assert len({(mine.total, mine.seen, mine.last) for mine in gang}) == 1
 
 
-@given(**SIZES, later=st.integers(1, 5))
-def test_an_epoch_goes_on_where_it_was_with_another_number_of_processes(
-    count: int, batch: int, size: int, later: int
+@given(**SIZES)
+def test_a_step_says_how_many_samples_it_has_and_where_the_epoch_is(
+    count: int, batch: int, accumulate: int, size: int
 ) -> None:
-    first = deal(count, batch, size, epoch=2)[:1]
-    seen = min(batch * size, count)
-    rest = deal(count, batch, later, epoch=2, seen=seen)
-    before = {sample for step in first for mine in step for sample in mine}
-    after = [sample for step in rest for mine in step for sample in mine]
-    assert before | set(after) == set(range(count))
-    assert len(after) < count - seen + later
+    in_step, seen = 0, 0
+    for gang in deal(count, batch, accumulate, size):
+        in_step += sum(mine.real for mine in gang)
+        if gang[0].last:
+            seen += in_step
+            assert (in_step, seen) == (gang[0].total, gang[0].seen)
+            in_step = 0
+    assert (in_step, seen) == (0, count)
 
 
-def test_the_order_is_another_one_in_every_epoch_and_the_same_in_every_run() -> None:
-    assert deal(40, 8, 2, epoch=0) == deal(40, 8, 2, epoch=0)
-    assert deal(40, 8, 2, epoch=0) != deal(40, 8, 2, epoch=1)
+@given(**SIZES, other=st.integers(1, 5), after=st.integers(0, 20))
+def test_another_number_of_processes_goes_on_where_one_stopped(
+    count: int, batch: int, accumulate: int, size: int, other: int, after: int
+) -> None:
+    dealt = deal(count, batch, accumulate, size)
+    ends = [index + 1 for index, gang in enumerate(dealt) if gang[0].last]
+    cut = ends[after % len(ends)]
+    rest = deal(count, batch, accumulate, other, seen=dealt[cut - 1][0].seen)
+    assert counted(dealt[:cut]) + counted(rest) == Counter(range(count))
+
+
+def test_every_epoch_has_an_order_of_its_own_that_the_seed_decides() -> None:
+    def order(epoch: int) -> list[int]:
+        return [int(gang[0].indices[0]) for gang in deal(50, 1, 1, 1, epoch)]
+
+    assert order(0) == order(0)
+    assert order(0) != order(1)

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from training import checkpoint, exit_codes
 from training.config import ConfigurationError
 from training.data import DataError
 from training.manifest import checked_weights, read_manifest
-from training.train import DivergedError, schedule
+from training.train import DivergedError
 
 Train = Callable[..., int]
 DEV = {"epochs": 15, "batch_size": 64, "learning_rate": 0.01}
@@ -41,7 +43,8 @@ def test_digits_are_learnt_and_the_export_says_how_well(
     assert [event["epoch"] for event in epochs] == list(range(1, 16))
     assert epochs[-1]["accuracy"] == round(manifest.metrics["accuracy"], 6)
     assert (last["event"], last["sha256"]) == ("finished", manifest.weights.sha256)
-    assert len(list((tmp_path / "run/checkpoints").iterdir())) == 3
+    # The best is kept besides, where it is an older one.
+    assert len(list((tmp_path / "run/checkpoints").iterdir())) in (3, 4)
 
 
 @pytest.mark.parametrize("model", ["mnist-net", "simple-cnn"])
@@ -82,7 +85,8 @@ def test_a_run_goes_on_from_the_last_intact_checkpoint(
     train("run", epochs=4)
     expected = digest(tmp_path / "run")
     newest = sorted((tmp_path / "run/checkpoints").iterdir())[-1]
-    (newest / "state.pt").write_bytes((newest / "state.pt").read_bytes()[:-100])
+    [tensors] = newest.glob("*.safetensors")
+    tensors.write_bytes(tensors.read_bytes()[:-100])
     (tmp_path / "run/export/manifest.json").unlink()
     capsys.readouterr()
     assert train("run", epochs=4) == exit_codes.DONE
@@ -120,7 +124,7 @@ def test_a_folder_of_another_run_is_refused(train: Train, tmp_path: Path) -> Non
     with pytest.raises(ConfigurationError, match="finished run with epochs 2 instead of 3"):
         train(epochs=3)
     (tmp_path / "run/export/manifest.json").unlink()
-    with pytest.raises(ConfigurationError, match="is of model digits-net on digits, but this run"):
+    with pytest.raises(ConfigurationError, match="run with dataset digits instead of synth"):
         train(dataset="synthetic")
 
 
@@ -130,13 +134,20 @@ def test_a_loss_that_is_no_number_ends_the_run_and_is_not_saved(
     train(epochs=1)
     folder = tmp_path / "run/checkpoints"
     [path] = folder.iterdir()
-    state = checkpoint.load(path)
-    state["model"]["fc2.bias"][0] = torch.nan
-    checkpoint.save(folder, 10_000, state, keep=1)
+    [file] = path.glob("*.safetensors")
+    tensors = load_file(file)
+    with safe_open(file, "pt") as stored:
+        described = stored.metadata()
+    tensors["model/fc2.bias"][0] = torch.nan
+    save_file(tensors, file, described)
+    seal = checkpoint.read_seal(path)
+    assert isinstance(seal, checkpoint.Seal)
+    again = seal.model_copy(update={"files": (checkpoint.sealed(file),)})
+    (path / checkpoint.SEAL_FILE).write_text(again.model_dump_json())
     (tmp_path / "run/export/manifest.json").unlink()
     with pytest.raises(DivergedError, match="lower learning_rate"):
         train(epochs=2)
-    assert [path.name for path in folder.iterdir()] == ["step-00010000"]
+    assert list(folder.iterdir()) == [path]
 
 
 def test_a_run_that_could_not_be_saved_does_not_begin(train: Train, tmp_path: Path) -> None:
@@ -151,12 +162,3 @@ def test_missing_data_ends_a_run_before_it_begins(
     with pytest.raises(DataError, match="train-images-idx3-ubyte is missing"):
         train(model="mnist-net", dataset="mnist", data_dir=str(tmp_path))
     assert not events(capsys)
-
-
-def test_the_learning_rate_rises_to_its_peak_and_falls_to_nearly_nothing() -> None:
-    rates = [schedule(step / 1000) for step in range(1001)]
-    peak = rates.index(max(rates))
-    assert max(rates) == pytest.approx(1)
-    assert rates[: peak + 1] == sorted(rates[: peak + 1])
-    assert rates[peak:] == sorted(rates[peak:], reverse=True)
-    assert 0 < rates[-1] < 0.01

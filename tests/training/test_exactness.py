@@ -1,0 +1,70 @@
+"""Runs that are killed and go on: the same losses, bit for bit, and every sample once an epoch."""
+
+import json
+import secrets
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.training.programs import Program, start_gang, until
+from training import exit_codes
+from training.manifest import read_manifest
+
+MNIST = ["--model=mnist-net", "--dataset=synthetic", "--epochs=1", "--batch-size=64"]
+"""16 steps of two processes, with dropout."""
+
+KINDS = {
+    "ddp": [],
+    "fsdp": ["--parallel=fsdp"],
+    "powersgd": ["--gradient-compression=powersgd", "--powersgd-start=2", "--powersgd-rank=2"],
+    "bf16 compression": ["--gradient-compression=bf16"],
+    "fp16 with accumulation and clipping": [
+        "--precision=fp16", "--accumulate=2", "--batch-size=32", "--clip-norm=1",
+    ],
+    "fsdp with bf16, accumulation and checkpointed activations": [
+        "--parallel=fsdp", "--precision=bf16", "--accumulate=2", "--batch-size=32",
+        "--clip-norm=1", "--activation-checkpointing=true", "--optimizer=sgd",
+    ],
+    "workers that read ahead": ["--loader-workers=1"],
+}  # fmt: skip
+
+
+def losses(program: Program) -> dict[int, float]:
+    """By step, as the leader has written them: with all their bits."""
+    events = [json.loads(line) for line in program.text.splitlines() if line.startswith("{")]
+    return {event["step"]: event["loss"] for event in events if event["event"] == "step"}
+
+
+def gang(run_dir: Path, size: int, output: Path, *more: str) -> list[Program]:
+    flags = [*MNIST, f"--run-dir={run_dir}", "--log-every=1", "--checkpoint-steps=3", *more]
+    return start_gang(flags, size, output)
+
+
+def finish(programs: list[Program]) -> dict[int, float]:
+    assert [program.exit_code() for program in programs] == [exit_codes.DONE] * len(programs)
+    return losses(programs[0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_that_is_killed_goes_on_with_the_same_losses(kind: str, tmp_path: Path) -> None:
+    whole = finish(gang(tmp_path / "whole", 2, tmp_path / "a", *KINDS[kind]))
+    step = 4 + secrets.randbelow(11)
+    killed = gang(tmp_path / "parts", 2, tmp_path / "b", *KINDS[kind], "--step-delay=0.1")
+    until(lambda: step in losses(killed[0]))
+    # What is asynchronous may be anywhere now.
+    for program in killed:
+        program.signal(signal.SIGKILL)
+    for program in killed:
+        program.exit_code()
+    resumed = gang(tmp_path / "parts", 2, tmp_path / "c", *KINDS[kind])
+    rest = finish(resumed)
+    assert '"event": "resume"' in resumed[0].text
+    assert min(rest) > 1
+    assert losses(killed[0]) | rest == whole
+    assert {step: whole[step] for step in rest} == rest
+    assert weights(tmp_path / "parts") == weights(tmp_path / "whole")
+
+
+def weights(run_dir: Path) -> str:
+    return read_manifest(run_dir / "export").weights.sha256

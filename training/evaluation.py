@@ -1,0 +1,66 @@
+"""How good a model is on samples that it was not trained on."""
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from training.data.samples import Samples
+from training.loader import Loader
+from training.parallel import Parallel
+from training.sampler import deal
+from training.watchdog import Watchdog
+from training.world import World
+
+BATCH: Final = 512
+"""Images that are computed at once."""
+
+TOKENS: Final = 16_384
+"""Tokens that are computed at once."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The mean cross entropy, and the share of right answers, from 0 to 1."""
+
+    loss: float
+    accuracy: float
+
+
+def losses(logits: Tensor, targets: Tensor) -> Tensor:
+    """Cross entropy of each sample, N: over its tokens the mean.
+
+    Logits are N x outputs with N targets, or N x T x outputs with N x T targets.
+    """
+    each = cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
+    return each.view(len(targets), -1).mean(1)
+
+
+@torch.no_grad()
+def evaluate(
+    model: Parallel, samples: Samples, world: World, device: torch.device, watchdog: Watchdog
+) -> Judgement:
+    """Judge the model on all of the samples; the processes share the work, and call it together."""
+    model.train(False)
+    tokens = math.prod(samples.batch(np.zeros(1, np.int64))[1].shape)
+    batch_size = BATCH if tokens == 1 else max(1, TOKENS // tokens)
+    batches = deal(np.arange(len(samples)), batch_size, world.rank, world.size)
+    sums = torch.zeros(3, dtype=torch.float64, device=device)
+    for loaded in Loader(samples, batches, device, workers=0):
+        real = loaded.batch.real
+        # With FSDP all processes compute equally many batches, also those that do not count.
+        logits, targets = model(loaded.inputs)[:real], loaded.targets[:real]
+        if real:
+            right = (logits.argmax(-1) == targets).double().view(real, -1).mean(1)
+            sums += torch.stack(
+                [losses(logits, targets).double().sum(), right.sum(), right.new_tensor(real)]
+            )
+        watchdog.beat()
+    dist.all_reduce(sums)
+    loss, right, count = sums.tolist()
+    return Judgement(loss / count, right / count)

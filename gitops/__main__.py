@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from gitops.errors import GitopsError
+from gitops.hosts import command as comment
 from gitops.preview import command as preview
 from gitops.status import FAILED, USAGE
 
-_COMMANDS: dict[str, Any] = {"preview": preview}
+_COMMANDS: dict[str, Any] = {"preview": preview, "comment": comment}
 
 
 class _Parser(argparse.ArgumentParser):

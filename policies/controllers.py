@@ -51,8 +51,10 @@ class Workload:
 
     @property
     def is_volcano_job(self) -> bool:
-        """Whether it is Volcano's own Job."""
-        return self.resource.is_kind("batch.volcano.sh", "Job")
+        """Whether it is Volcano's own Job, or the template from which a JobFlow makes one."""
+        return self.resource.is_kind("batch.volcano.sh", "Job") or self.resource.is_kind(
+            "flow.volcano.sh", "JobTemplate"
+        )
 
     @property
     def is_batch_job(self) -> bool:
@@ -63,6 +65,11 @@ class Workload:
     def is_kubeflow_job(self) -> bool:
         """Whether it is a job of Kubeflow's training operator."""
         return self.resource.group == _KUBEFLOW and self._spec["runPolicy"].value is not None
+
+    @property
+    def counts_each_pod(self) -> bool:
+        """Whether the failure of every pod is a retry of the job."""
+        return self.is_batch_job or self.is_kubeflow_job
 
     @cached_property
     def size(self) -> Decimal | None:
@@ -135,6 +142,10 @@ class Workload:
             return self._spec["jobTemplate"]["spec"]["backoffLimit"]
         if self.is_kubeflow_job:
             return self._spec["runPolicy"]["backoffLimit"]
+        if self.resource.is_kind("ray.io", "RayJob"):
+            # Without a limit it is not retried.
+            limit = self._spec["backoffLimit"]
+            return None if limit.absent else limit
         return None
 
     @cached_property

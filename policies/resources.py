@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any
 
@@ -111,6 +113,13 @@ class Resource:
     def address(self) -> str:
         """How configuration names the resource: `namespace/Kind/name`."""
         return f"{self.namespace or '(unknown)'}/{self.kind}/{self.name}"
+
+    def is_named(self, patterns: Sequence[str]) -> bool:
+        """Whether configuration names it; `*` stands for anything, as at the end of a run's name.
+
+        What the namespace is must be known, unless the pattern leaves it open.
+        """
+        return any(fnmatchcase(self.address, pattern) for pattern in patterns)
 
     @cached_property
     def labels(self) -> Node:

@@ -36,11 +36,12 @@ class SchedulerConfig(RoleConfig):
 
 
 class GangConfig(RoleConfig):
-    """Configuration of `training-gang-whole`."""
+    """Configuration of `training-gang-whole` and `training-pod-group-whole`."""
 
     elastic_workloads: list[str] = Field(
         default=[],
-        description="Workloads that may start with a part of their pods: `namespace/Kind/name`.",
+        description="Workloads that may start with a part of their pods: `namespace/Kind/name`, in "
+        "which `*` stands for anything.",
     )
 
 
@@ -50,8 +51,8 @@ class RetryConfig(RoleConfig):
     max_retries: int = Field(
         default=10,
         ge=0,
-        description="The highest number of retries; for a plain Job, where every pod of a gang "
-        "that fails is counted, of each pod.",
+        description="The highest number of retries; for a Job or one of Kubeflow's, where every "
+        "pod of a gang that fails is counted, of each pod.",
     )
 
 
@@ -150,7 +151,7 @@ def training_gang_whole(workload: Workload, config: GangConfig) -> Iterator[Viol
     gang = workload.gang
     if gang is None or not _training_pods(workload, config):
         return
-    if workload.resource.address in config.elastic_workloads:
+    if workload.resource.is_named(config.elastic_workloads):
         return
     if gang.size is None or not gang.minimum.known:
         return
@@ -181,8 +182,10 @@ def training_retries_bounded(workload: Workload, config: RetryConfig) -> Iterato
     count = quantity_or_none(limit.value)
     least = 1 if workload.is_volcano_job else 0  # Volcano reads 0 as 3
     most = config.max_retries
-    if workload.is_batch_job:
+    if workload.counts_each_pod:
         most *= int(workload.size or 1)
+    if workload.is_kubeflow_job:
+        most += 1  # its operator takes the limit itself as too many
     if count is None or not least <= count <= most:
         yield Violation(limit, f"a number of retries from {least} to {most}")
 
@@ -193,9 +196,9 @@ def training_retries_bounded(workload: Workload, config: RetryConfig) -> Iterato
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Declare the PodGroup with minMember equal to the number of pods, and its queue.",
-    config=RoleConfig,
+    config=GangConfig,
 )
-def training_pod_group_whole(stack: Stack, config: RoleConfig) -> Iterator[Violation]:
+def training_pod_group_whole(stack: Stack, config: GangConfig) -> Iterator[Violation]:
     """An annotation that names a PodGroup is no gang until the group says how many."""
     for workload in stack.workloads:
         pods = [pod for pod in _training_pods(workload, config) if workload.joins_pod_group(pod)]
@@ -212,7 +215,7 @@ def training_pod_group_whole(stack: Stack, config: RoleConfig) -> Iterator[Viola
                 yield Violation(name, wanted, resource=workload.resource)
                 continue
             minimum, queue = group.root["spec"]["minMember"], group.root["spec"]["queue"]
-            size = workload.size
+            size = None if workload.resource.is_named(config.elastic_workloads) else workload.size
             if minimum.known and size is not None and quantity_or_none(minimum.value) != size:
                 wanted = f"{int(size)}, the pods of {workload.resource.title}"
                 yield Violation(minimum, wanted, resource=group)

@@ -63,7 +63,7 @@ class ServiceConfig(RuleConfig):
 
 
 def _is_system(pod: Pod, config: SystemConfig) -> bool:
-    return pod.resource.address in config.system_workloads
+    return pod.resource.is_named(config.system_workloads)
 
 
 def _effective(pod: Pod, container: Container, key: str) -> Node:

@@ -24,6 +24,7 @@ GPU_RESOURCES = [
     "nvidia.com/mig-*",
     "amd.com/gpu",
     "amd.com/gpu.*",
+    "baidu.com/*cgpu*",
     "gpu.intel.com/*",
     "habana.ai/gaudi",
 ]
@@ -62,5 +63,6 @@ class SystemConfig(RuleConfig):
 
     system_workloads: list[str] = Field(
         default=[],
-        description="Workloads that may do it all the same, each as `namespace/Kind/name`.",
+        description="Workloads that may do it all the same, each as `namespace/Kind/name`, in "
+        "which `*` stands for anything.",
     )

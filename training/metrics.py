@@ -1,6 +1,7 @@
 """What Prometheus can ask a run, on the first process of every node."""
 
 import contextlib
+import math
 import time
 from collections.abc import Iterable, Iterator
 from typing import Final, Self, TypeVar
@@ -16,6 +17,7 @@ from prometheus_client import (
 )
 from torch import Tensor
 
+from training.activities import Activities
 from training.config import ConfigurationError, TrainingConfig
 from training.world import World
 
@@ -64,10 +66,33 @@ class Metrics(contextlib.ExitStack):
             buckets=SECONDS,
             registry=registry,
         )
+        self._write_seconds = Histogram(
+            "training_checkpoint_write_seconds",
+            "From the beginning of a checkpoint's pause until it is complete on the disk",
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self._saved_step = Gauge(
+            "training_checkpoint_step", "Steps in the newest complete checkpoint", registry=registry
+        )
+        self.activities = Activities()
+        registry.register(self.activities)
+        self._skipped = Counter(
+            "training_skipped_steps",
+            "Steps left out since a gradient was not finite, as happens now and then with fp16",
+            registry=registry,
+        )
+        self._scale = Gauge(
+            "training_loss_scale", "Of fp16, in the latest step; 1 without it", registry=registry
+        )
+        self._scale.set(1)
         self._epoch = Gauge("training_epoch", "Epochs that are done", registry=registry)
         self._step = Gauge("training_step", "Steps that are done", registry=registry)
         self._accuracy = Gauge(
             "training_accuracy", "On held-out data, after the latest epoch", registry=registry
+        )
+        self._held_out_loss = Gauge(
+            "training_held_out_loss", "On held-out data, after the latest epoch", registry=registry
         )
         self._learning_rate = Gauge(
             "training_learning_rate", "Of the latest step", registry=registry
@@ -83,12 +108,7 @@ class Metrics(contextlib.ExitStack):
             registry=registry,
         )
         if device.type == "cuda":
-            memory = Gauge(
-                "training_gpu_memory_bytes",
-                "Reserved on this process's GPU by PyTorch",
-                registry=registry,
-            )
-            memory.set_function(lambda: torch.cuda.memory_reserved(device))
+            _tell_of_gpu(registry, device)
 
     def __enter__(self) -> Self:
         return self
@@ -115,15 +135,18 @@ class Metrics(contextlib.ExitStack):
 
     def timed(self, batches: Iterable[T]) -> Iterator[T]:
         """The same batches; how long each was waited for, and how long its step took."""
-        source = iter(batches)
+        source, switch = iter(batches), self.activities.switch
         while True:
             begun = time.perf_counter()
+            switch("data")
             try:
                 batch = next(source)
             except StopIteration:
+                switch("other")
                 return
             self._data_wait.observe(time.perf_counter() - begun)
             seen = self._total
+            switch("step")
             yield batch
             seconds = time.perf_counter() - begun
             self._step_seconds.observe(seconds)
@@ -142,13 +165,52 @@ class Metrics(contextlib.ExitStack):
         if norm is not None:
             self._norm[0] = norm
 
-    def judged(self, epoch: int, accuracy: float) -> None:
-        """An epoch is done."""
+    def scaled(self, scale: float, skipped: bool) -> None:
+        """The loss scale of fp16 after a step, and whether the step was left out."""
+        self._scale.set(scale)
+        self._skipped.inc(skipped)
+
+    @contextlib.contextmanager
+    def pausing(self) -> Iterator[None]:
+        """Around what a checkpoint makes the training wait for."""
+        with self.activities.doing("checkpoint"), self.checkpoint_seconds.time():
+            yield
+
+    def saved(self, step: int, seconds: float) -> None:
+        """A checkpoint is complete, `seconds` after its pause began; called from any thread."""
+        self._write_seconds.observe(seconds)
+        self._saved_step.set(step)
+
+    def judged(self, epoch: int, accuracy: float, loss: float = math.nan) -> None:
+        """An epoch is done; accuracy and loss are of held-out data."""
         self._epoch.set(epoch)
         self._accuracy.set(accuracy)
+        self._held_out_loss.set(loss)
 
     def _latest(self, name: str, meaning: str) -> list[Tensor]:
         """A place for a scalar that is fetched only when it is asked for."""
         place = [torch.tensor(torch.nan)]
         Gauge(name, meaning, registry=self.registry).set_function(lambda: float(place[0]))
         return place
+
+
+def _tell_of_gpu(registry: CollectorRegistry, device: torch.device) -> None:
+    memory = Gauge(
+        "training_gpu_memory_bytes", "Reserved on this process's GPU by PyTorch", registry=registry
+    )
+    memory.set_function(lambda: torch.cuda.memory_reserved(device))
+    # Needs nvidia-ml-py and a whole GPU; without them there is no such metric.
+    if not math.isnan(_utilisation(device)):
+        busy = Gauge(
+            "training_gpu_utilisation",
+            "Share of the last second or less in which this process's GPU computed, from 0 to 1",
+            registry=registry,
+        )
+        busy.set_function(lambda: _utilisation(device))
+
+
+def _utilisation(device: torch.device) -> float:
+    """From 0 to 1; not a number where it cannot be had, whatever NVML's reason is."""
+    with contextlib.suppress(Exception):
+        return torch.cuda.utilization(device) / 100
+    return math.nan

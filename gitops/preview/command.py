@@ -107,7 +107,7 @@ def _report(options: argparse.Namespace, stack: Stack, engine: Preview) -> int:
 
     asked = reporting.Asked(
         stack=options.stack,
-        rendered=options.rendered,
+        mode="rendered" if options.rendered else "drift" if options.refresh else "live",
         base=options.base,
         prices=options.prices,
         out=options.out,

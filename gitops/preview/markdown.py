@@ -30,9 +30,10 @@ def marker(kind: str, stack: str) -> str:
 
 def render(report: Report, limit: int = LONGEST, details: str = "report.json") -> str:
     """The comment, at most `limit` characters long; the folded parts at its end are cut first."""
+    drift = report.mode == "drift"
     body = [
-        marker("preview", report.stack),
-        f"## Preview of {text.code(report.stack)}: {_head(report)}",
+        marker("drift" if drift else "preview", report.stack),
+        f"## {'Drift' if drift else 'Preview'} of {text.code(report.stack)}: {_head(report)}",
         "",
         *_mode(report),
         *_counts(report),
@@ -81,6 +82,8 @@ def _plural(count: int, noun: str) -> str:
 def _mode(report: Report) -> list[str]:
     if report.mode == "live":
         return []
+    if report.mode == "drift":
+        return ["Compared with the cluster as it is. An update would do what is listed here.", ""]
     against = f"compared with {text.code(report.base)}" if report.base else "compared with nothing"
     return [
         f"Rendered without a cluster and without secrets, {against}. Built images have a stand-in "

@@ -19,7 +19,7 @@ from gitops.preview.objects import Change, after, before, changes
 from gitops.prices import Prices
 
 Status = Literal["unchanged", "changes", "blocked", "failed"]
-Mode = Literal["live", "rendered"]
+Mode = Literal["live", "drift", "rendered"]
 Number = Annotated[
     Decimal, PlainSerializer(lambda value: round(float(value), 4), return_type=float)
 ]

@@ -8,7 +8,7 @@ from gitops import prices, secrets
 from gitops.engine import Ended, Preview, Stack
 from gitops.files import write_text
 from gitops.preview import events, markdown
-from gitops.preview.report import Report, Status, build
+from gitops.preview.report import Mode, Report, Status, build
 from gitops.preview.values import Mask
 
 
@@ -17,7 +17,7 @@ class Asked:
     """What the command was asked for; without `out` the comment goes to stdout."""
 
     stack: str
-    rendered: bool
+    mode: Mode
     base: str | None
     prices: Path | None
     out: Path | None
@@ -27,12 +27,12 @@ def report(asked: Asked, stack: Stack, engine: Preview) -> Status:
     """Waits for the preview, writes comment.md and report.json, and says what came of it."""
     table = prices.load(asked.prices or prices.DEFAULT)
     # A rendered stack has stand-ins only.
-    hide = Mask([] if asked.rendered else secrets.values(stack))
+    hide = Mask([] if asked.mode == "rendered" else secrets.values(stack))
     built = build(
         _plan(engine.log, engine.wait(), hide),
         stack=asked.stack,
         prices=table,
-        mode="rendered" if asked.rendered else "live",
+        mode=asked.mode,
         base=asked.base,
     )
     _write(asked.out, built)

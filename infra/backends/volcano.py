@@ -43,16 +43,22 @@ def build(
     spec = _spec(gang, tasks, plugins)
     if not gang.steps:
         return [_object("batch.volcano.sh/v1alpha1", "Job", metadata(gang), spec)]
-    named = {TRAINING_STEP: spec} | {step.name: _step_spec(gang, step) for step in gang.steps}
+    bodies = {TRAINING_STEP: spec} | {step.name: _step_spec(gang, step) for step in gang.steps}
+    labels = {step.name: dict(step.pod.labels) for step in gang.steps}
     order = {TRAINING_STEP: gang.after} | {step.name: step.after for step in gang.steps}
+    described = metadata(gang)
     templates = [
         _object(
             "flow.volcano.sh/v1alpha1",
             "JobTemplate",
-            {**metadata(gang), "name": template_name(gang, name)},
+            {
+                **described,
+                "name": template_name(gang, name),
+                "labels": labels.get(name, described["labels"]),
+            },
             body,
         )
-        for name, body in named.items()
+        for name, body in bodies.items()
     ]
     flows = [
         compact(
@@ -63,10 +69,10 @@ def build(
                 ),
             }
         )
-        for name in named
+        for name in order
     ]
     flow = {"jobRetainPolicy": "retain", "flows": flows}
-    return [*templates, _object("flow.volcano.sh/v1alpha1", "JobFlow", metadata(gang), flow)]
+    return [*templates, _object("flow.volcano.sh/v1alpha1", "JobFlow", described, flow)]
 
 
 def template_name(gang: Gang, step: str) -> str:

@@ -34,6 +34,9 @@ DECIDED_BY_STACK: Final = frozenset({"run_dir", "data_dir"})
 _LONGEST_POD_NAME: Final = 63
 """A pod's name is its host name, which is a DNS label."""
 
+_LONGEST_RAY_JOB: Final = 47
+"""KubeRay refuses longer names, since it makes those of pods from them."""
+
 
 class LauncherSettings(Settings):
     """The pod that starts the others and computes nothing: MPI's launcher, Ray's head."""
@@ -205,9 +208,15 @@ class TrainingSettings(Settings):
     @model_validator(mode="after")
     def _names_are_short_enough(self) -> Self:
         for key, job in self.jobs.items():
+            run = len(f"{key}-12345678")
+            if job.kind == "ray" and run > _LONGEST_RAY_JOB:
+                raise ValueError(
+                    f"has job {key!r} of kind 'ray': its runs' names would have {run} characters, "
+                    f"but KubeRay allows {_LONGEST_RAY_JOB}. Write a shorter key"
+                )
             for step in job.steps:
-                # <key>-<hash>-<hash>-<step>-<task>-<index>, as a JobFlow names the pods of a step.
-                longest = len(key) + 2 * len("-12345678") + len(f"-{step}-worker-{job.nodes}")
+                # <run>-<hash>-<step>-<task>-<index>, as a JobFlow names the pods of a step.
+                longest = run + len(f"-12345678-{step}-worker-{job.nodes}")
                 if longest > _LONGEST_POD_NAME:
                     raise ValueError(
                         f"has job {key!r} with the step {step!r}: names of its pods would have "

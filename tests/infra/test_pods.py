@@ -1,6 +1,16 @@
 from dataclasses import replace
 
-from infra.pods import GpuNodes, Mount, Pod, Rdma, even_spread, pod_template
+from infra.pods import (
+    GpuNodes,
+    Mount,
+    Pod,
+    Rdma,
+    Volume,
+    alone_on_its_node,
+    even_spread,
+    packed,
+    pod_template,
+)
 
 NODES = GpuNodes(
     resource="nvidia.com/gpu",
@@ -122,3 +132,53 @@ def test_a_spread_that_prefers_does_not_forbid() -> None:
     assert soft["whenUnsatisfiable"] == "ScheduleAnyway"
     assert strict["nodeTaintsPolicy"] == "Honor"
     assert strict["labelSelector"] == {"matchLabels": {"run": "a"}}
+
+
+def test_a_pod_on_the_nodes_network_still_resolves_the_clusters_names() -> None:
+    spec = pod_template(replace(POD, host_network=True))["spec"]
+    assert (spec["hostNetwork"], spec["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
+
+
+def test_further_volumes_follow_those_that_every_pod_has() -> None:
+    token = Volume(
+        name="token", source={"secret": {"secretName": "hub"}}, path="/token", read_only=True
+    )
+    spec = pod_template(replace(POD, volumes=[token]))["spec"]
+    assert spec["volumes"][-1] == {"name": "token", "secret": {"secretName": "hub"}}
+    assert spec["containers"][0]["volumeMounts"][-1] == {
+        "name": "token",
+        "mountPath": "/token",
+        "readOnly": True,
+    }
+
+
+def test_a_value_by_reference_is_no_text() -> None:
+    reference = {"valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}}
+    container = pod_template(replace(POD, env={"TOKEN": reference}))["spec"]["containers"][0]
+    assert container["env"][-1] == {"name": "TOKEN", **reference}
+
+
+def test_without_a_command_the_images_own_is_run() -> None:
+    assert "command" not in pod_template(replace(POD, command=[]))["spec"]["containers"][0]
+
+
+def test_packing_is_preferred_or_required() -> None:
+    (term,) = packed({"run": "a"}, "rack", required=True)["podAffinity"][
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ]
+    (preference,) = packed({"run": "a"}, "rack", required=False)["podAffinity"][
+        "preferredDuringSchedulingIgnoredDuringExecution"
+    ]
+    assert term == {"topologyKey": "rack", "labelSelector": {"matchLabels": {"run": "a"}}}
+    assert preference == {"weight": 100, "podAffinityTerm": term}
+
+
+def test_alone_on_its_node_means_no_other_workload_of_any_namespace() -> None:
+    (term,) = alone_on_its_node("workload")["podAntiAffinity"][
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ]
+    assert term == {
+        "topologyKey": "kubernetes.io/hostname",
+        "labelSelector": {"matchExpressions": [{"key": "workload", "operator": "Exists"}]},
+        "namespaceSelector": {},
+    }

@@ -1,17 +1,22 @@
 """Asked over HTTP while real runs go on."""
 
+import math
 import socket
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import httpx
 import pytest
+import torch
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.training.programs import Program, free_port, start, until
 from training import exit_codes
 from training.config import ConfigurationError
 from training.manifest import read_manifest
+from training.metrics import Metrics
 
 Train = Callable[..., int]
 
@@ -89,3 +94,56 @@ def test_a_port_that_is_taken_is_told_before_the_first_step(
         with pytest.raises(ConfigurationError, match=f"metrics_port {port} cannot be had"):
             train(metrics_port=port)
     assert not capsys.readouterr().out
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float:
+    found = metrics.registry.get_sample_value(name, labels)
+    assert found is not None, name
+    return found
+
+
+def seconds(metrics: Metrics, activity: str) -> float:
+    return value(metrics, "training_seconds_total", activity=activity)
+
+
+def test_all_time_belongs_to_one_activity() -> None:
+    before = time.perf_counter()
+    metrics = Metrics(torch.device("cpu"))
+    for _ in metrics.timed([1, 2]):
+        time.sleep(0.02)
+        with metrics.pausing():
+            time.sleep(0.04)
+    with metrics.activities.doing("evaluation"):
+        time.sleep(0.02)
+    passed = time.perf_counter() - before
+    assert seconds(metrics, "checkpoint") >= 0.08
+    assert seconds(metrics, "step") >= 0.04
+    assert seconds(metrics, "evaluation") >= 0.02
+    names = ("start", "data", "step", "checkpoint", "evaluation", "export", "other")
+    assert sum(seconds(metrics, name) for name in names) == pytest.approx(passed, abs=0.01)
+    assert value(metrics, "training_checkpoint_seconds_count") == 2
+    assert value(metrics, "training_step_seconds_sum") >= 0.12
+
+
+def test_a_checkpoint_counts_when_it_is_written_by_whatever_thread() -> None:
+    metrics = Metrics(torch.device("cpu"))
+    writer = threading.Thread(target=metrics.saved, args=(120, 2.5))
+    writer.start()
+    writer.join()
+    assert value(metrics, "training_checkpoint_step") == 120
+    assert value(metrics, "training_checkpoint_write_seconds_sum") == 2.5
+
+
+def test_a_step_left_out_by_the_scaler_is_counted() -> None:
+    metrics = Metrics(torch.device("cpu"))
+    assert value(metrics, "training_loss_scale") == 1
+    metrics.scaled(65536, skipped=False)
+    metrics.scaled(32768, skipped=True)
+    assert value(metrics, "training_loss_scale") == 32768
+    assert value(metrics, "training_skipped_steps_total") == 1
+
+
+def test_what_is_not_known_yet_is_not_a_number() -> None:
+    metrics = Metrics(torch.device("cpu"))
+    assert math.isnan(value(metrics, "training_loss"))
+    assert math.isnan(value(metrics, "training_gradient_norm"))

@@ -1,6 +1,6 @@
 """The networks, each with the shape of the images that it takes (pixels from 0 to 1)."""
 
-from typing import ClassVar, Final
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -81,11 +81,3 @@ class SimpleCNN(ImageClassifier):
         x = functional.relu(self.fc1(torch.flatten(x, 1)))
         logits: Tensor = self.fc2(x)
         return logits
-
-
-MODELS: Final[dict[str, type[ImageClassifier]]] = {
-    "digits-net": DigitsNet,
-    "mnist-net": MnistNet,
-    "simple-cnn": SimpleCNN,
-}
-"""The names that TrainingConfig.model and an export's manifest may have."""

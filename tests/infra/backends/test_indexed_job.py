@@ -87,3 +87,23 @@ def test_a_single_node_needs_no_service() -> None:
 def test_pulumi_awaits_none_of_the_objects() -> None:
     for manifest in indexed_job.build(GANG):
         assert manifest["metadata"]["annotations"]["pulumi.com/skipAwait"] == "true"
+
+
+def test_the_first_pods_success_can_be_that_of_the_job() -> None:
+    spec = build(replace(GANG, success="first"))["Job"]["spec"]
+    assert spec["successPolicy"] == {"rules": [{"succeededIndexes": "0"}]}
+    assert "successPolicy" not in build(GANG)["Job"]["spec"]
+
+
+def test_a_job_without_fatal_exit_codes_retries_every_failure() -> None:
+    (rule,) = build(replace(GANG, fatal_exit_codes=()))["Job"]["spec"]["podFailurePolicy"]["rules"]
+    assert rule["action"] == "Ignore"
+
+
+def test_a_suspended_job_says_so() -> None:
+    assert build(replace(GANG, suspend=True))["Job"]["spec"]["suspend"] is True
+
+
+def test_the_network_topology_is_that_of_the_group() -> None:
+    built = build(replace(GANG, network_topology={"mode": "soft"}))
+    assert built["PodGroup"]["spec"]["networkTopology"] == {"mode": "soft"}

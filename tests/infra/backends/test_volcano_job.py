@@ -98,3 +98,55 @@ def test_a_single_node_needs_no_rendezvous() -> None:
     assert "plugins" not in spec
     assert "--standalone" in command
     assert not any("$(" in part for part in command)
+
+
+def test_an_elastic_gang_starts_with_its_fewest_and_never_without_its_master() -> None:
+    spec = build(replace(GANG, min_nodes=2))["spec"]
+    assert {task["name"]: task["minAvailable"] for task in spec["tasks"]} == {
+        "master": 1,
+        "worker": 1,
+    }
+    assert (spec["minAvailable"], spec["minSuccess"]) == (2, 2)
+    assert sum(task["replicas"] for task in spec["tasks"]) == 4
+
+
+def test_an_elastic_gang_goes_on_without_a_pod_that_had_to_leave() -> None:
+    spec = build(replace(GANG, min_nodes=2))["spec"]
+    command = spec["tasks"][0]["template"]["spec"]["containers"][0]["command"]
+    assert spec["policies"][-1] == {"events": ["PodFailed"], "action": "RestartJob"}
+    assert command[3:9] == [
+        "--nnodes=2:4",
+        "--nproc-per-node=2",
+        "--rdzv-backend=c10d",
+        "--rdzv-endpoint=$(MASTER_ADDR):$(MASTER_PORT)",
+        "--rdzv-id=digits-0123abcd",
+        "--max-restarts=5",
+    ]
+
+
+def test_each_fatal_exit_code_ends_the_job_and_stands_before_the_events() -> None:
+    policies = build(replace(GANG, fatal_exit_codes=(3, 64)))["spec"]["policies"]
+    assert policies[:-1] == [
+        {"exitCode": 3, "action": "TerminateJob"},
+        {"exitCode": 64, "action": "TerminateJob"},
+    ]
+
+
+def test_the_first_pods_success_can_be_that_of_the_job() -> None:
+    master, worker = build(replace(GANG, success="first"))["spec"]["tasks"]
+    assert master["policies"] == [{"event": "TaskCompleted", "action": "CompleteJob"}]
+    assert "policies" not in worker
+
+
+def test_a_command_of_ones_own_gets_the_gang_and_keeps_its_words() -> None:
+    own = replace(GANG, own_command=True, pod=replace(POD, command=["accelerate", "launch"]))
+    container = build(own)["spec"]["tasks"][0]["template"]["spec"]["containers"][0]
+    env = {variable["name"]: variable["value"] for variable in container["env"]}
+    assert container["command"] == ["accelerate", "launch"]
+    assert (env["NNODES"], env["NPROC_PER_NODE"]) == ("4", "2")
+    assert "pytorch" in build(own)["spec"]["plugins"]
+
+
+def test_the_network_topology_is_the_whole_jobs() -> None:
+    topology = {"mode": "hard", "highestTierAllowed": 2}
+    assert build(replace(GANG, network_topology=topology))["spec"]["networkTopology"] == topology

@@ -1,38 +1,14 @@
-import gzip
 from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
+from tests.training.data.files import write_published
 from training.catalog import MODELS as KNOWN
-from training.catalog import DatasetName
-from training.data import DataError, Images, fit, held_out_digits, load
+from training.data import DataError, Images, held_out_digits, load
 from training.models import MODELS
 
-
-def idx(array: NDArray[np.uint8]) -> bytes:
-    sizes = np.array(array.shape, ">u4").tobytes()
-    return bytes((0, 0, 8, array.ndim)) + sizes + array.tobytes()
-
-
-def write_mnist(folder: Path, count: int = 12) -> None:
-    (folder / "mnist").mkdir()
-    pixels = np.arange(count * 28 * 28, dtype=np.uint8).reshape(count, 28, 28)
-    labels = (np.arange(count) % 10).astype(np.uint8)
-    for part in ("train", "t10k"):
-        (folder / f"mnist/{part}-images-idx3-ubyte").write_bytes(idx(pixels))
-        packed = gzip.compress(idx(labels))
-        (folder / f"mnist/{part}-labels-idx1-ubyte.gz").write_bytes(packed)
-
-
-def write_cifar10(folder: Path, count: int = 5) -> None:
-    place = folder / "cifar-10-batches-bin"
-    place.mkdir()
-    records = np.random.default_rng(0).integers(0, 256, (count, 3073), dtype=np.uint8)
-    records[:, 0] %= 10
-    for name in ["test_batch", *(f"data_batch_{number}" for number in range(1, 6))]:
-        (place / f"{name}.bin").write_bytes(records.tobytes())
+NOWHERE = Path("/nowhere")
 
 
 def test_held_out_digits_are_always_the_same_and_every_digit_is_among_them() -> None:
@@ -43,72 +19,70 @@ def test_held_out_digits_are_always_the_same_and_every_digit_is_among_them() -> 
     assert (pixels.min(), pixels.max()) == (0, 1)
 
 
-def test_what_is_held_out_is_not_trained_on() -> None:
-    data = load("digits", Path("/nowhere"), (1, 8, 8), seed=5)
-    assert isinstance(data.train, Images)
-    assert isinstance(data.held_out, Images)
-    trained = {image.tobytes() for image in data.train.pixels}
+def test_the_held_out_digits_are_those_by_which_runs_are_judged() -> None:
+    data = load("digits", NOWHERE, (1, 8, 8), seed=5)
     assert len(data.train) + len(data.held_out) == 1797
-    assert not any(image.tobytes() in trained for image in data.held_out.pixels)
+    assert isinstance(data.held_out, Images)
     assert np.array_equal(data.held_out.scaled(), held_out_digits()[0])
+
+
+@pytest.mark.parametrize("name", ["digits", "glyphs", "photos"])
+def test_what_comes_with_packages_is_the_same_for_every_run_and_held_out_for_all(name: str) -> None:
+    first, again = (load(name, NOWHERE, None, seed) for seed in (1, 2))  # type: ignore[arg-type]
+    for part, same in ((first.train, again.train), (first.held_out, again.held_out)):
+        assert isinstance(part, Images)
+        assert isinstance(same, Images)
+        assert np.array_equal(part.pixels, same.pixels)
+        assert set(part.labels) == set(range(first.outputs)) == set(range(len(first.classes)))
+    assert isinstance(first.train, Images)
+    assert isinstance(first.held_out, Images)
+    trained = {image.tobytes() for image in first.train.pixels}
+    shared = sum(image.tobytes() in trained for image in first.held_out.pixels)
+    assert shared == 0
+
+
+def test_synthetic_images_come_from_the_seed() -> None:
+    first, same, other = (
+        load("synthetic", NOWHERE, (1, 8, 8), seed).train.batch(np.arange(9))[0]
+        for seed in (1, 1, 2)
+    )
+    assert np.array_equal(first, same)
+    assert not np.array_equal(first, other)
+
+
+FROM_FILES = {"mnist", "fashion-mnist", "cifar10", "cifar100"}
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_every_fitting_data_set_comes_in_the_shape_of_the_model(model: str, tmp_path: Path) -> None:
-    write_mnist(tmp_path)
-    write_cifar10(tmp_path)
-    for name in {"digits", "mnist", "cifar10", "synthetic"} & set(KNOWN[model].datasets):
-        data = load(name, tmp_path, MODELS[model].input_shape, seed=0)
+    write_published(tmp_path)
+    shape = KNOWN[model].shape
+    for name in ({"digits", "glyphs", "photos", "synthetic"} | FROM_FILES) & set(
+        KNOWN[model].datasets
+    ):
+        data = load(name, tmp_path, shape, seed=0)
+        assert data.shape == shape
+        assert data.outputs == len(data.classes)
         for part in (data.train, data.held_out):
-            assert part.batch(np.arange(2))[0].shape[1:] == MODELS[model].input_shape
-            assert len(part) > 0
+            pixels, labels = part.batch(np.arange(2))
+            assert (pixels.shape[1:], pixels.dtype, part.white) in (
+                (shape, np.uint8, 255), (shape, np.uint8, 16),
+            )  # fmt: skip
+            assert labels.dtype == np.int64
 
 
-def test_images_are_enlarged_and_centred() -> None:
-    image = Images(np.array([[[[1, 2], [3, 4]]]], np.uint8), np.array([0]), white=4)
-    assert fit(image, (1, 5, 5)).pixels[0, 0].tolist() == [
-        [1, 1, 2, 2, 0],
-        [1, 1, 2, 2, 0],
-        [3, 3, 4, 4, 0],
-        [3, 3, 4, 4, 0],
-        [0, 0, 0, 0, 0],
-    ]
-    assert fit(image, (3, 2, 2)).pixels[0].tolist() == [[[1, 2], [3, 4]]] * 3
+def test_a_model_of_the_users_own_gets_the_samples_as_they_are(tmp_path: Path) -> None:
+    write_published(tmp_path)
+    shapes = {name: load(name, tmp_path, None, seed=0).shape for name in sorted(FROM_FILES)}  # type: ignore[arg-type]
+    assert shapes == {
+        "cifar10": (3, 32, 32),
+        "cifar100": (3, 32, 32),
+        "fashion-mnist": (1, 28, 28),
+        "mnist": (1, 28, 28),
+    }
 
 
-def test_images_are_never_shrunk() -> None:
-    with pytest.raises(DataError, match="do not fit"):
-        fit(Images(np.zeros((1, 3, 32, 32), np.uint8), np.array([0]), white=255), (1, 28, 28))
-
-
-def test_synthetic_images_come_from_the_seed() -> None:
-    first, same, other = (load("synthetic", Path("/"), (1, 8, 8), seed) for seed in (1, 1, 2))
-    assert np.array_equal(first.train.pixels, same.train.pixels)
-    assert not np.array_equal(first.train.pixels, other.train.pixels)
-
-
-@pytest.mark.parametrize(
-    ("file", "content", "message"),
-    [
-        ("mnist/train-images-idx3-ubyte", None, "is missing: put the data set there"),
-        ("mnist/train-images-idx3-ubyte", b"\0\0\x08\x01", "no IDX file of 3 dimensions"),
-        ("mnist/train-images-idx3-ubyte", idx(np.zeros((2, 28, 28), np.uint8))[:-1], "is damaged"),
-        ("mnist/t10k-labels-idx1-ubyte", idx(np.zeros(3, np.uint8)), "12 images and 3 labels"),
-        ("mnist/t10k-labels-idx1-ubyte", idx(np.full(12, 10, np.uint8)), "labels from 0 to 9"),
-        ("mnist/t10k-labels-idx1-ubyte.gz", b"\x1f\x8b no", "cannot be read"),
-        ("cifar-10-batches-bin/test_batch.bin", b"x" * 3072, "no multiple of 3073"),
-    ],
-)
-def test_missing_and_damaged_files_are_named(
-    file: str, content: bytes | None, message: str, tmp_path: Path
-) -> None:
-    write_mnist(tmp_path)
-    write_cifar10(tmp_path)
-    if content is None:
-        (tmp_path / file).unlink()
-    else:
-        (tmp_path / file).write_bytes(content)
-    name: DatasetName = "mnist" if file.startswith("mnist") else "cifar10"
-    with pytest.raises(DataError, match=message) as caught:
-        load(name, tmp_path, (3, 32, 32), seed=0)
-    assert str(tmp_path) in str(caught.value)
+def test_what_is_prepared_says_how_when_it_is_missing(tmp_path: Path) -> None:
+    for name in ("shards", "tokens"):
+        with pytest.raises(DataError, match=r"manifest.json is missing: .*training.data prepare"):
+            load(name, tmp_path, None, seed=0)  # type: ignore[arg-type]

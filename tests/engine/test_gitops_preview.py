@@ -1,0 +1,191 @@
+"""A scripted pull request: what the comment says of a change, by the real engine and pack."""
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devcluster.paths import CHECKOUT
+from devcluster.toolchain import Toolchain
+from tests.engine.conftest import MakeStack, Stack
+
+PASSWORD = "correct-horse-battery"
+TOKEN = "tok_en*<42>@staple"
+
+
+@dataclass(frozen=True)
+class Previewed:
+    """How the command ended, and what it wrote."""
+
+    status: int
+    said: str
+    folder: Path
+
+    @property
+    def comment(self) -> str:
+        return (self.folder / "comment.md").read_text()
+
+    @property
+    def report(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / "report.json").read_text())
+        return found
+
+
+def gitops(
+    stack: Stack, out: Path, *arguments: str, environment: dict[str, str] | None = None
+) -> Previewed:
+    """`python -m gitops preview` with the stack's own configuration and backend."""
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "gitops", "preview", "--stack", "simulated"),
+            *("--config-file", str(stack._file), "--out", str(out), *arguments),
+        ],
+        cwd=CHECKOUT,
+        env=environment or stack._environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    return Previewed(done.returncode, done.stdout, out)
+
+
+def merged(config: dict[str, Any]) -> None:
+    """What the base has beyond the environment's file: a login for the registry."""
+    config["gpu-platform:images"] |= {"registry": "127.0.0.1:5000", "username": "robot"}
+
+
+def proposed(config: dict[str, Any]) -> None:
+    """Four more GPUs, a claim on another volume, an image from a registry that is not allowed."""
+    config["gpu-platform:training"]["jobs"]["sweep"]["nodes"] = 3
+    storage = config["gpu-platform:storage"]
+    storage["volumes"]["other"] = dict(storage["volumes"]["shared-checkpoints"])
+    storage["claims"]["checkpoints"]["volume"] = "other"
+    image = f"docker.io/somebody/inference@sha256:{'0' * 64}"
+    config["gpu-platform:images"]["workloads"]["inference"]["reference"] = image
+
+
+def secret(stack: Stack, *arguments: str) -> None:
+    options = ("--stack", stack._name, "--config-file", str(stack._file))
+    outcome = stack._command("config", "set", "--secret", *options, *arguments, cwd=stack._folder)
+    assert outcome.status == 0, outcome.text
+
+
+@pytest.fixture(scope="module")
+def base(engine: MakeStack) -> Stack:
+    """A stack that is applied, with a secret in it."""
+    stack = engine("simulated", merged)
+    document = stack._file.read_text().split("encryptionsalt")[0]
+    stack._file.write_text(document)
+    made = stack._command("stack", "init", "simulated", cwd=stack._folder)
+    assert made.status == 0, made.text
+    secret(stack, "registry_password", PASSWORD)
+    outcome = stack.up()
+    assert outcome.status == 0, outcome.text
+    return stack
+
+
+@pytest.fixture(scope="module")
+def unchanged(base: Stack, tmp_path_factory: pytest.TempPathFactory) -> Previewed:
+    return gitops(base, tmp_path_factory.mktemp("unchanged"))
+
+
+@pytest.fixture(scope="module")
+def pull_request(
+    base: Stack, unchanged: Previewed, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Previewed, Previewed]:
+    """The proposed change, previewed twice at the same time."""
+    base.edit(proposed)
+    secret(base, "--path", "training.jobs.sweep.env.TOKEN", TOKEN)
+    folders = [tmp_path_factory.mktemp("pull") for _ in range(2)]
+    with ThreadPoolExecutor() as pool:
+        first, second = pool.map(lambda folder: gitops(base, folder), folders)
+    return first, second
+
+
+def test_nothing_changes_is_a_status_and_a_sentence(unchanged: Previewed) -> None:
+    assert unchanged.status == 0, unchanged.said
+    assert "Preview of `simulated`: nothing changes" in unchanged.comment
+    assert unchanged.report["differences"] == []
+
+
+def test_the_comment_contains_each_fact(pull_request: tuple[Previewed, Previewed]) -> None:
+    previewed, _ = pull_request
+    comment = previewed.comment
+    assert previewed.status == 3, previewed.said
+    for fact in (
+        "Preview of `simulated`: blocked by 2 violations",
+        "- Claim `checkpoints` is replaced, because `spec.volumeName` cannot be changed in place.",
+        "| `research` | `simulated` | 24 | 28 | +4 |",
+        "may hold 8 more in `research` until they end",
+        "| quota of ml-simulated | `requests.nvidia.com/gpu` | 30 | 32 | 2 |",
+        "`image-registry-allowed`: Deployment",
+        "`no-literal-secrets`: Job",
+        "Remedy: Push the image to an allowed registry, or allow its registry.",
+        "-  volumeName: shared-checkpoints",
+        "+  volumeName: other",
+        "-        - --nnodes=2",
+        "+        - --nnodes=3",
+    ):
+        assert fact in comment, comment
+    assert comment.index("Look at this first") < comment.index("### Policies")
+
+
+def test_two_previews_at_once_say_the_same_to_the_letter(
+    pull_request: tuple[Previewed, Previewed],
+) -> None:
+    first, second = pull_request
+    assert first.status == second.status == 3
+    assert first.comment == second.comment
+    assert first.report == second.report
+
+
+def test_no_secret_is_anywhere_in_what_is_written(
+    pull_request: tuple[Previewed, Previewed],
+) -> None:
+    previewed, _ = pull_request
+    text = previewed.comment + (previewed.folder / "report.json").read_text() + previewed.said
+    assert "[secret]" in text
+    # Neither as it is nor as Markdown, JSON or HTML would spell a part of it.
+    for part in (PASSWORD, "horse", TOKEN, "tok_en", "tok\\_en", "staple"):
+        assert part not in text
+
+
+def test_a_rendered_preview_needs_no_state_no_cluster_and_no_secrets(
+    pull_request: tuple[Previewed, Previewed], base: Stack, tools: Toolchain, tmp_path: Path
+) -> None:
+    live, _ = pull_request
+    stranger = {
+        "PATH": base._environment["PATH"],
+        "HOME": os.environ["HOME"],
+        "PULUMI_HOME": str(tools.pulumi_home),
+    }
+    rendered = gitops(base, tmp_path, "--rendered", "--base", "HEAD", environment=stranger)
+    assert rendered.status == 3, rendered.said
+    assert "compared with `HEAD`" in rendered.comment
+    assert "- Claim `checkpoints` is replaced" in rendered.comment
+    gpus = [
+        {(row["queue"], row["now"], row["after"]) for row in previewed.report["gpus"]}
+        for previewed in (live, rendered)
+    ]
+    assert gpus[0] == gpus[1]
+
+
+def test_a_configuration_that_is_wrong_is_told_in_the_comment(
+    engine: MakeStack, tmp_path: Path
+) -> None:
+    def mistake(config: dict[str, Any]) -> None:
+        config["gpu-platform:training"]["jobs"]["digits"]["gpu_per_node"] = 8
+
+    stack = engine("simulated", mistake)
+    failed = gitops(stack, tmp_path, "--rendered")
+    assert failed.status == 1, failed.said
+    assert "the preview failed" in failed.comment
+    assert "did you mean 'gpus_per_node'?" in failed.comment

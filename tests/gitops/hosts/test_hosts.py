@@ -1,0 +1,142 @@
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gitops.__main__ import main
+from gitops.preview.markdown import marker
+from tests.gitops.hosts.servers import BOT, TOKEN, State, serving
+
+HOST_VARIABLES = (
+    *("GITHUB_ACTIONS", "GITHUB_API_URL", "GITHUB_EVENT_PATH", "GITHUB_REPOSITORY"),
+    *("GITHUB_TOKEN", "GITLAB_CI", "GITLAB_TOKEN", "CI_API_V4_URL", "CI_PROJECT_ID"),
+    *("CI_MERGE_REQUEST_IID", "GITOPS_AUTHOR"),
+)
+
+
+@pytest.fixture(params=["github", "gitlab"])
+def host(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[State]:
+    """A code host, with the environment pointing to it."""
+    for name in HOST_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    with serving(request.param) as (state, environment):
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        yield state
+
+
+def report(folder: Path, text: str, kind: str = "preview", stack: str = "prod") -> str:
+    file = folder / f"{kind}.md"
+    file.write_text(f"{marker(kind, stack)}\n{text}\n")
+    return str(file)
+
+
+def comment(*arguments: str) -> int:
+    return main(["comment", "--number", "7", *arguments])
+
+
+def test_a_second_run_writes_the_same_comment_anew(host: State, tmp_path: Path) -> None:
+    assert comment(report(tmp_path, "first")) == 0
+    assert comment(report(tmp_path, "second")) == 0
+    assert [note["body"].splitlines()[-1] for note in host.notes] == ["second"]
+
+
+def test_a_text_that_is_there_already_notifies_nobody(host: State, tmp_path: Path) -> None:
+    comment(report(tmp_path, "same"))
+    # Hosts trim texts, and some write line ends of their own.
+    host.notes[0]["body"] = host.notes[0]["body"].strip().replace("\n", "\r\n")
+    host.writes.clear()
+    assert comment(report(tmp_path, "same")) == 0
+    assert host.writes == []
+
+
+def test_each_stack_has_a_comment_of_its_own(host: State, tmp_path: Path) -> None:
+    comment(report(tmp_path, "a", stack="prod"))
+    comment(report(tmp_path, "b", stack="dev"))
+    assert len(host.notes) == 2
+
+
+def test_the_comment_is_found_on_a_later_page(host: State, tmp_path: Path) -> None:
+    someone = {"user": {"login": "someone"}, "author": {"username": "someone"}}
+    host.notes += [{"id": n, "body": f"remark {n}", **someone} for n in range(5)]
+    comment(report(tmp_path, "first"))
+    comment(report(tmp_path, "second"))
+    assert len(host.notes) == 6
+    assert host.notes[-1]["body"].endswith("second\n")
+
+
+def test_a_comment_of_somebody_else_with_our_marker_is_left_alone(
+    host: State, tmp_path: Path
+) -> None:
+    someone = {"user": {"login": "someone"}, "author": {"username": "someone"}}
+    forged = f"{marker('preview', 'prod')}\nnothing to see"
+    host.notes.append({"id": 1, "body": forged, **someone})
+    comment(report(tmp_path, "ours"))
+    assert [note["body"] == forged for note in host.notes] == [True, False]
+
+
+def test_drift_opens_one_issue_updates_it_and_closes_it(host: State, tmp_path: Path) -> None:
+    file = report(tmp_path, "differs", kind="drift")
+    assert main(["comment", file, "--issue"]) == 0
+    assert main(["comment", report(tmp_path, "differs more", kind="drift"), "--issue"]) == 0
+    (issue,) = host.issues
+    assert "prod" in issue["title"]
+    assert "differs more" in json.dumps(issue)
+    assert main(["comment", file, "--issue", "--close"]) == 0
+    assert issue["state"] == "closed"
+    assert main(["comment", file, "--issue", "--close"]) == 0
+    assert main(["comment", file, "--issue"]) == 0
+    assert len(host.issues) == 2
+
+
+def test_a_refusal_says_what_is_missing_and_never_the_token(
+    host: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GITHUB_TOKEN", "wrong-token")
+    monkeypatch.setenv("GITLAB_TOKEN", "wrong-token")
+    assert comment(report(tmp_path, "x")) == 1
+    said = capsys.readouterr().err
+    assert "answered 401: Bad credentials" in said
+    assert "pull-requests: write" in said
+    assert "wrong-token" not in said
+    assert TOKEN not in said
+
+
+def test_what_is_no_report_is_not_published(
+    host: State, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "notes.md"
+    file.write_text("hello")
+    assert comment(str(file)) == 1
+    assert "is no report" in capsys.readouterr().err
+    assert comment(str(tmp_path / "absent.md")) == 1
+    assert host.writes == []
+
+
+def test_in_a_workflow_the_number_and_the_author_are_those_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    event = tmp_path / "event.json"
+    event.write_text(json.dumps({"pull_request": {"number": 7}}))
+    with serving("github") as (state, environment):
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.delenv("GITLAB_CI", raising=False)
+        monkeypatch.setenv("GITHUB_EVENT_PATH", str(event))
+        monkeypatch.setenv("GITHUB_ACTIONS", "true")
+        monkeypatch.setenv("GITOPS_AUTHOR", BOT)
+        assert main(["comment", report(tmp_path, "first")]) == 0
+        assert main(["comment", report(tmp_path, "second")]) == 0
+        assert len(state.notes) == 1
+
+
+def test_without_a_token_the_error_names_the_variables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in HOST_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    assert comment(report(tmp_path, "x")) == 1
+    assert "GITHUB_TOKEN and GITHUB_REPOSITORY" in capsys.readouterr().err
+    assert comment(report(tmp_path, "x"), "--host", "gitlab") == 1
+    assert "GITLAB_TOKEN" in capsys.readouterr().err

@@ -1,0 +1,38 @@
+import pytest
+
+from gitops.__main__ import main
+
+
+def test_wrong_arguments_end_with_a_status_of_their_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for arguments in ([], ["preview"], ["prewiev"], ["preview", "--stak", "x"]):
+        with pytest.raises(SystemExit) as left:
+            main(arguments)
+        assert left.value.code == 64
+    assert "usage:" in capsys.readouterr().err
+
+
+def test_help_teaches_the_exit_statuses_and_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["preview", "--help"])
+    assert left.value.code == 0
+    said = capsys.readouterr().out
+    for words in ("exit status", "examples", "--rendered --base", "nothing changes", "3 "):
+        assert words in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--stack", "nowhere"], "new-environment nowhere"),
+        (["--stack", "prod", "--base", "main"], "--base is for --rendered"),
+        (["--stack", "prod", "--refresh", "--rendered"], "leave one out"),
+        (["--stack", "prod", "--policy-pack-config", "none.json"], "no configuration of the"),
+    ],
+)
+def test_contradictions_are_said_before_anything_is_run(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["preview", *arguments]) == 1
+    assert says in capsys.readouterr().err

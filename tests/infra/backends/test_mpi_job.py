@@ -1,0 +1,113 @@
+import shlex
+import subprocess
+
+from infra.manifests import Manifest
+from tests.infra.kinds import job, kind_of
+
+
+def spec(**changes: object) -> Manifest:
+    found: Manifest = kind_of(job("mpi", **changes), "Job")["spec"]
+    return found
+
+
+def containers(**changes: object) -> dict[str, Manifest]:
+    return {
+        task["name"]: task["template"]["spec"]["containers"][0] for task in spec(**changes)["tasks"]
+    }
+
+
+def test_the_launcher_is_one_of_the_gang() -> None:
+    described = spec(nodes=4)
+    assert {task["name"]: task["replicas"] for task in described["tasks"]} == {
+        "launcher": 1,
+        "worker": 4,
+    }
+    assert described["minAvailable"] == 5
+
+
+def test_the_plugins_make_keys_and_tell_the_launcher_the_hosts() -> None:
+    assert spec()["plugins"] == {
+        "mpi": ["--master=launcher", "--worker=worker", "--port=2222"],
+        "ssh": ["--ssh-key-file-path=/ssh"],
+        "svc": ["--publish-not-ready-addresses=true", "--disable-network-policy=true"],
+        "env": [],
+    }
+
+
+def test_the_job_is_complete_when_the_launcher_is_since_sshd_never_ends() -> None:
+    policies = {task["name"]: task.get("policies") for task in spec()["tasks"]}
+    assert policies == {
+        "launcher": [{"event": "TaskCompleted", "action": "CompleteJob"}],
+        "worker": None,
+    }
+    assert {"exitCode": 64, "action": "TerminateJob"} in spec()["policies"]
+
+
+def test_only_workers_have_gpus_and_the_launcher_is_as_large_as_the_job_says() -> None:
+    found = containers(launcher={"cpu": "2", "memory": "3Gi"})
+    assert found["worker"]["resources"]["limits"]["nvidia.com/gpu"] == "4"
+    assert found["launcher"]["resources"] == {
+        "requests": {"cpu": "2", "memory": "3Gi"},
+        "limits": {"memory": "3Gi"},
+    }
+
+
+def run_launcher(command: list[str], hosts: str) -> list[str]:
+    """What the launcher starts, with `mpirun` and `ssh` replaced; the container has both."""
+    script = (
+        command[2].replace("exec mpirun", "exec printf '%s\\n'").replace("until ssh", "until true")
+    )
+    done = subprocess.run(
+        [*command[:2], script, *command[3:]],
+        env={"MPI_HOST": hosts, "SLOTS": "4", "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.splitlines()
+
+
+def test_the_launcher_starts_a_process_for_each_gpu_of_each_host() -> None:
+    started = run_launcher(containers()["launcher"]["command"], "a.run,b.run")
+    assert started[:4] == ["--host", "a.run:4,b.run:4", "-np", "8"]
+    assert started[-4:] == ["--model=digits-net", "--dataset=digits", *started[-2:]]
+
+
+def test_the_launcher_sends_the_variables_that_a_session_of_sshd_has_not() -> None:
+    found = containers(
+        env={"LOUD": "1"}, env_from={"TOKEN": {"secret": "hub", "key": "token"}}, omp_threads=3
+    )
+    started = run_launcher(found["launcher"]["command"], "a.run")
+    sent = {started[i + 1] for i, part in enumerate(started) if part == "-x"}
+    assert {"PATH", "HOME", "MASTER_ADDR", "MASTER_PORT", "RUN_NAME"} <= sent
+    assert {"LOUD", "TOKEN", "OMP_NUM_THREADS", "SLOTS"} <= sent
+
+
+def test_a_process_knows_its_rank_by_the_names_that_torchrun_uses() -> None:
+    started = run_launcher(containers()["launcher"]["command"], "a.run,b.run")
+    inside = started[started.index("sh") :]
+    program = [*inside[: inside.index("python3")], "env"]
+    done = subprocess.run(
+        program,
+        env={
+            "OMPI_COMM_WORLD_RANK": "5",
+            "OMPI_COMM_WORLD_SIZE": "8",
+            "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+            "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
+            "SLOTS": "4",
+            "PATH": "/usr/bin:/bin",
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = dict(line.split("=", 1) for line in done.stdout.splitlines())
+    assert (found["RANK"], found["WORLD_SIZE"]) == ("5", "8")
+    assert (found["LOCAL_RANK"], found["LOCAL_WORLD_SIZE"]) == ("1", "4")
+    assert found["GROUP_RANK"] == "1"
+
+
+def test_a_command_of_ones_own_takes_the_programs_place() -> None:
+    command = containers(command=["./solve", "a b"], hyperparameters=None)["launcher"]["command"]
+    assert command[-2:] == ["./solve", "a b"]
+    assert shlex.split(command[2])

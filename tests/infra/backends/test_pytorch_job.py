@@ -1,0 +1,93 @@
+from infra.backends.gang import RENDEZVOUS_PORT
+from infra.manifests import Manifest
+from tests.infra.kinds import job, kind_of, objects
+
+
+def spec(**changes: object) -> Manifest:
+    found: Manifest = kind_of(job("pytorch", **changes), "PyTorchJob")["spec"]
+    return found
+
+
+def container(**changes: object) -> Manifest:
+    (found,) = spec(**changes)["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"]
+    return dict(found)
+
+
+def test_a_master_and_workers_are_as_many_as_the_nodes() -> None:
+    replicas = spec(nodes=4)["pytorchReplicaSpecs"]
+    assert {role: replica["replicas"] for role, replica in replicas.items()} == {
+        "Master": 1,
+        "Worker": 3,
+    }
+    assert replicas["Master"]["template"] == replicas["Worker"]["template"]
+    assert list(spec(nodes=1)["pytorchReplicaSpecs"]) == ["Master"]
+
+
+def test_the_run_policy_holds_what_the_job_says_as_a_whole() -> None:
+    described = spec(nodes=4, retries=5, deadline_seconds=60, ttl_seconds=30)
+    assert described["nprocPerNode"] == "4"
+    assert described["runPolicy"] == {
+        "cleanPodPolicy": "Running",
+        # five failures of four pods each, and one more is too many
+        "backoffLimit": 21,
+        "activeDeadlineSeconds": 60,
+        "ttlSecondsAfterFinished": 30,
+        "schedulingPolicy": {
+            "minAvailable": 4,
+            "queue": "research",
+            "priorityClass": "training",
+        },
+    }
+
+
+def test_the_pods_join_a_group_of_their_own_that_is_as_large_as_the_gang() -> None:
+    group, found = objects(job("pytorch", nodes=4))
+    template = found["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
+    assert (group["kind"], group["spec"]["minMember"]) == ("PodGroup", 4)
+    assert group["spec"]["queue"] == "research"
+    assert group["metadata"]["name"] == found["metadata"]["name"]
+    name = template["metadata"]["annotations"]["scheduling.k8s.io/group-name"]
+    assert name == group["metadata"]["name"]
+    assert template["spec"]["schedulerName"] == "volcano"
+
+
+def test_the_container_has_the_name_that_the_operator_looks_for() -> None:
+    assert container()["name"] == "pytorch"
+
+
+def test_the_nodes_meet_where_the_operator_says() -> None:
+    command = container()["command"]
+    assert command[:5] == [
+        "python3",
+        "-m",
+        "training.launch",
+        "--nnodes=2",
+        "--nproc-per-node=4",
+    ]
+    assert "--node-rank=$(RANK)" in command
+    assert "--master-addr=$(MASTER_ADDR)" in command
+
+
+def test_a_suspended_job_says_so_in_its_run_policy() -> None:
+    assert spec(suspend=True)["runPolicy"]["suspend"] is True
+    assert "suspend" not in spec()["runPolicy"]
+
+
+def test_an_elastic_job_has_workers_alone_that_meet_at_the_first() -> None:
+    described = spec(nodes=4, min_nodes=2, retries=7)
+    (worker,) = described["pytorchReplicaSpecs"].values()
+    (computing,) = worker["template"]["spec"]["containers"]
+    env = {variable["name"]: variable["value"] for variable in computing["env"]}
+    assert described["elasticPolicy"] == {
+        "minReplicas": 2,
+        "maxReplicas": 4,
+        "maxRestarts": 7,
+        "rdzvBackend": "c10d",
+        "rdzvId": "job-0123abcd",
+        "rdzvPort": RENDEZVOUS_PORT,
+    }
+    assert described["runPolicy"]["schedulingPolicy"]["minAvailable"] == 2
+    assert worker["replicas"] == 4
+    assert env["MASTER_ADDR"] == "job-0123abcd-worker-0"
+    assert "--nnodes=2:4" in computing["command"]
+    assert "--rdzv-endpoint=$(MASTER_ADDR):$(MASTER_PORT)" in computing["command"]

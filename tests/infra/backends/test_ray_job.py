@@ -1,0 +1,65 @@
+from infra.manifests import Manifest
+from tests.infra.kinds import job, kind_of, objects
+
+
+def spec(**changes: object) -> Manifest:
+    found: Manifest = kind_of(job("ray", **changes), "RayJob")["spec"]
+    return found
+
+
+def pods(**changes: object) -> dict[str, Manifest]:
+    cluster = spec(**changes)["rayClusterSpec"]
+    (workers,) = cluster["workerGroupSpecs"]
+    return {"head": cluster["headGroupSpec"]["template"], "workers": workers["template"]}
+
+
+def test_the_entry_point_is_the_command_as_a_shell_reads_it() -> None:
+    assert spec(command=["python3", "tune.py", "a b"])["entrypoint"] == "python3 tune.py 'a b'"
+
+
+def test_head_and_workers_are_one_gang() -> None:
+    group, _, found = objects(job("ray", nodes=3))
+    (workers,) = found["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    assert group["spec"]["minMember"] == 4
+    assert [workers[key] for key in ("replicas", "minReplicas", "maxReplicas")] == [3, 3, 3]
+    for template in pods().values():
+        annotations = template["metadata"]["annotations"]
+        assert annotations["scheduling.k8s.io/group-name"] == group["metadata"]["name"]
+        assert template["spec"]["schedulerName"] == "volcano"
+
+
+def test_only_workers_have_gpus_and_ray_knows() -> None:
+    limits = {
+        role: template["spec"]["containers"][0]["resources"]["limits"]
+        for role, template in pods().items()
+    }
+    assert limits["workers"]["nvidia.com/gpu"] == "4"
+    assert "nvidia.com/gpu" not in limits["head"]
+    head = spec()["rayClusterSpec"]["headGroupSpec"]
+    assert head["rayStartParams"]["num-gpus"] == "0"
+
+
+def test_ray_writes_the_commands_of_its_pods() -> None:
+    for template in pods().values():
+        assert "command" not in template["spec"]["containers"][0]
+
+
+def test_a_finished_job_keeps_no_gpus_and_a_failed_one_is_tried_again() -> None:
+    described = spec(retries=2, deadline_seconds=60, suspend=True)
+    assert described["shutdownAfterJobFinishes"] is True
+    assert described["submissionMode"] == "HTTPMode"
+    assert described["backoffLimit"] == 2
+    assert described["activeDeadlineSeconds"] == 60
+    assert described["suspend"] is True
+
+
+def test_the_operator_may_ask_the_head_and_nobody_else() -> None:
+    policy = kind_of(job("ray"), "NetworkPolicy")["spec"]
+    labels = pods()["head"]["metadata"]["labels"]
+    assert policy["podSelector"]["matchLabels"].items() <= labels.items()
+    assert policy["podSelector"]["matchLabels"] != pods()["workers"]["metadata"]["labels"]
+    (rule,) = policy["ingress"]
+    assert rule["ports"] == [{"port": 8265, "protocol": "TCP"}]
+    assert rule["from"][0]["podSelector"]["matchLabels"] == {
+        "app.kubernetes.io/name": "kuberay-operator"
+    }

@@ -1,0 +1,75 @@
+from typing import Any
+
+from infra.manifests import Manifest
+from policies.resources import Resource
+from policies.workloads import find_pods
+from tests.infra.kinds import job, objects, refused
+
+STEPS: dict[str, Any] = {
+    "prepare": {"command": ["./prepare"], "writes_datasets": True},
+    "evaluate": {
+        "command": ["./evaluate"],
+        "after": ["train"],
+        "gpus": 1,
+        "env": {"SPLIT": "test"},
+    },
+    "export": {"command": ["./export"], "after": ["evaluate"]},
+}
+
+
+def built(kind: str = "volcano") -> dict[str, Manifest]:
+    described = job(kind, steps=STEPS, after=["prepare"])
+    return {manifest["metadata"]["name"]: manifest for manifest in objects(described)}
+
+
+def container(name: str) -> Manifest:
+    (found,) = built()[name]["spec"]["tasks"][0]["template"]["spec"]["containers"]
+    return dict(found)
+
+
+def test_each_step_waits_for_the_end_of_those_before_it() -> None:
+    flow = built()["job-0123abcd"]
+    assert flow["kind"] == "JobFlow"
+    assert flow["spec"]["flows"] == [
+        {"name": "0123abcd-train", "dependsOn": {"targets": ["0123abcd-prepare"]}},
+        {"name": "0123abcd-prepare"},
+        {"name": "0123abcd-evaluate", "dependsOn": {"targets": ["0123abcd-train"]}},
+        {"name": "0123abcd-export", "dependsOn": {"targets": ["0123abcd-evaluate"]}},
+    ]
+
+
+def test_the_templates_come_before_the_flow_that_names_them() -> None:
+    *templates, flow = built().values()
+    names = {template["metadata"]["name"] for template in templates}
+    assert {template["kind"] for template in templates} == {"JobTemplate"}
+    assert names == {step["name"] for step in flow["spec"]["flows"]}
+
+
+def test_the_training_is_the_same_job_as_without_steps() -> None:
+    (alone,) = objects(job("volcano"))
+    assert built()["0123abcd-train"]["spec"] == alone["spec"]
+
+
+def test_a_step_is_one_pod_with_a_command_in_the_jobs_image() -> None:
+    found = container("0123abcd-evaluate")
+    env = {variable["name"]: variable["value"] for variable in found["env"]}
+    assert built()["0123abcd-evaluate"]["spec"]["minAvailable"] == 1
+    assert found["command"] == ["./evaluate"]
+    assert found["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    assert (env["SPLIT"], env["RUN_DIR"]) == ("test", "/checkpoints/job-0123abcd")
+
+
+def test_only_a_step_that_says_so_may_write_the_data() -> None:
+    def reads_only(name: str) -> bool:
+        mounts = {mount["name"]: mount for mount in container(name)["volumeMounts"]}
+        return "readOnly" in mounts["datasets"]
+
+    assert not reads_only("0123abcd-prepare")
+    assert reads_only("0123abcd-evaluate")
+
+
+def test_the_pack_sees_the_pods_of_every_step() -> None:
+    for manifest in built().values():
+        resource = Resource(f"kubernetes:{manifest['apiVersion']}:{manifest['kind']}", manifest)
+        assert bool(find_pods(resource)) == (manifest["kind"] == "JobTemplate")
+    assert refused(job("mpi", steps=STEPS, after=["prepare"])) == []

@@ -1,0 +1,76 @@
+from infra.manifests import Manifest
+from tests.infra.kinds import job, kind_of, objects
+
+
+def job_set(**changes: object) -> Manifest:
+    runtime = kind_of(job("trainjob", **changes), "TrainingRuntime")
+    found: Manifest = runtime["spec"]["template"]["spec"]
+    return found
+
+
+def inner(**changes: object) -> Manifest:
+    (replicated,) = job_set(**changes)["replicatedJobs"]
+    found: Manifest = replicated["template"]["spec"]
+    return found
+
+
+def test_the_train_job_names_its_runtime_and_overrides_nothing() -> None:
+    group, runtime, found = objects(job("trainjob"))
+    assert [group["kind"], runtime["kind"], found["kind"]] == [
+        "PodGroup",
+        "TrainingRuntime",
+        "TrainJob",
+    ]
+    assert found["spec"] == {
+        "runtimeRef": {
+            "apiGroup": "trainer.kubeflow.org",
+            "kind": "TrainingRuntime",
+            "name": runtime["metadata"]["name"],
+        }
+    }
+
+
+def test_the_runtime_has_as_many_pods_as_there_are_nodes() -> None:
+    runtime = kind_of(job("trainjob", nodes=4), "TrainingRuntime")
+    assert runtime["spec"]["mlPolicy"] == {"numNodes": 4}
+    described = inner(nodes=4)
+    assert (described["completions"], described["parallelism"]) == (4, 4)
+    assert kind_of(job("trainjob", nodes=4), "PodGroup")["spec"]["minMember"] == 4
+
+
+def test_trainer_finds_the_job_and_the_container_that_train() -> None:
+    (replicated,) = job_set()["replicatedJobs"]
+    (container,) = replicated["template"]["spec"]["template"]["spec"]["containers"]
+    assert replicated["name"] == container["name"] == "node"
+    labels = replicated["template"]["metadata"]["labels"]
+    assert labels == {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+
+
+def test_one_fault_restarts_all_pods_but_a_fatal_exit_code_ends_the_run() -> None:
+    described = inner(fatal_exit_codes=[3, 64])
+    assert job_set(retries=5)["failurePolicy"] == {
+        "maxRestarts": 5,
+        "rules": [
+            {
+                "name": "fatalExitCode",
+                "action": "FailJobSet",
+                "onJobFailureReasons": ["PodFailurePolicy"],
+            }
+        ],
+    }
+    assert described["backoffLimit"] == 0
+    fatal = described["podFailurePolicy"]["rules"][0]
+    assert fatal["onExitCodes"] == {"containerName": "node", "operator": "In", "values": [3, 64]}
+
+
+def test_the_nodes_meet_at_the_name_that_job_set_gives_the_first_pod() -> None:
+    (container,) = inner()["template"]["spec"]["containers"]
+    env = {variable["name"]: variable for variable in container["env"]}
+    assert env["MASTER_ADDR"]["value"] == "job-0123abcd-node-0-0.job-0123abcd"
+    path = env["RANK"]["valueFrom"]["fieldRef"]["fieldPath"]
+    assert path == "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+    assert "--nnodes=2" in container["command"]
+
+
+def test_a_suspended_job_says_so_in_the_train_job() -> None:
+    assert kind_of(job("trainjob", suspend=True), "TrainJob")["spec"]["suspend"] is True

@@ -1,0 +1,110 @@
+"""One small job of every kind, its objects, and what the pack says of them in a whole stack."""
+
+import json
+from typing import Any, Final
+
+from infra import storage, tenancy, volcano
+from infra.manifests import Manifest
+from infra.pods import GpuNodes
+from infra.settings import StackSettings, validate
+from infra.training_job import TrainingJobArgs, manifests
+from policies.catalogue import RULES
+from policies.configuration import configure
+from policies.documents import read
+from policies.judging import judge
+from tests.infra.examples import TRAINING_IMAGE, good
+
+_PROGRAM: Final = {"model": "digits-net", "dataset": "digits", "epochs": 3}
+_OWN: Final = {"command": ["python3", "program.py"], "hyperparameters": None}
+NODES: Final = GpuNodes(
+    resource="nvidia.com/gpu",
+    node_selector={"nvidia.com/gpu.present": "true"},
+    tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
+)
+# What the pack allows is the user's own choice; here it is all that the settings allow.
+PACK: Final[dict[str, Any]] = {
+    "training-retries-bounded": {"maxRetries": 100},
+    "training-gang-whole": {"elasticWorkloads": ["ml/*/job-*"]},
+    "training-pod-group-whole": {"elasticWorkloads": ["ml/*/job-*"]},
+    "no-host-namespaces": {"systemWorkloads": ["ml/*/job-*"]},
+    "training-ends": "disabled",
+}
+
+
+def job(kind: str, **changes: Any) -> dict[str, Any]:
+    """A job of the kind, as it is written in the configuration."""
+    described = {
+        "kind": kind,
+        "queue": "research",
+        "priority_class": "training",
+        "nodes": 2,
+        "gpus_per_node": 4,
+        "cpu": "8",
+        "memory": "64Gi",
+        "datasets": "datasets",
+        **(_OWN if kind in ("plain", "ray") else {"hyperparameters": _PROGRAM}),
+        **changes,
+    }
+    return {key: value for key, value in described.items() if value is not None}
+
+
+def configuration(described: dict[str, Any]) -> dict[str, Any]:
+    """A stack with this job alone, whose key is `job`."""
+    values = good()
+    values["tenancy"] |= {"pod_security": "privileged"}
+    values["volcano"]["queues"] = {"research": {}}
+    values["tenancy"]["quota"] = {"gpus": 10**6}
+    values["inference"] = {}
+    values["training"]["jobs"] = {"job": described}
+    return values
+
+
+def objects(described: dict[str, Any], run: str = "job-0123abcd") -> list[Manifest]:
+    """The job's objects."""
+    return _objects(validate(configuration(described)), run)
+
+
+def kind_of(described: dict[str, Any], kind: str) -> Manifest:
+    """The job's only object of a kind."""
+    (found,) = (manifest for manifest in objects(described) if manifest["kind"] == kind)
+    return found
+
+
+def refused(described: dict[str, Any]) -> list[str]:
+    """Mandatory complaints of the pack about a whole stack with the job."""
+    settings = validate(configuration(described))
+    stack = [*_surroundings(settings), *_objects(settings, "job-0123abcd")]
+    documents = [document for manifest in stack for document in read("", json.dumps(manifest))]
+    return [
+        f"{finding.rule}: {finding.message}"
+        for finding in judge(documents, configure(PACK, RULES))
+        if finding.mandatory
+    ]
+
+
+def _objects(settings: StackSettings, run: str) -> list[Manifest]:
+    args = TrainingJobArgs(
+        key="job",
+        job=settings.training.jobs["job"],
+        namespace="ml",
+        image=TRAINING_IMAGE,
+        image_identity=TRAINING_IMAGE,
+        gpu_nodes=NODES,
+        claims={key: key for key in settings.storage.claims},
+    )
+    return manifests(args, run, TRAINING_IMAGE)
+
+
+def _surroundings(settings: StackSettings) -> list[Manifest]:
+    namespace = tenancy.TenancyArgs(tenancy=settings.tenancy, gpu_resource="nvidia.com/gpu")
+    return [
+        tenancy.namespace(settings.tenancy),
+        *tenancy.manifests(namespace),
+        *(volcano.queue(name, queue) for name, queue in settings.volcano.queues.items()),
+        *(
+            volcano.priority_class(name, priority)
+            for name, priority in settings.volcano.priority_classes.items()
+        ),
+        *(storage.storage_class(name, c) for name, c in settings.storage.classes.items()),
+        *(storage.claim(name, "ml", claim) for name, claim in settings.storage.claims.items()),
+    ]

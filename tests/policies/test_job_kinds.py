@@ -1,0 +1,92 @@
+"""What the rules know of single kinds of job."""
+
+from typing import Any
+
+import pytest
+
+from tests.policies import manifests
+from tests.policies.harness import changed, judge
+
+
+def job_template() -> dict[str, Any]:
+    return changed(
+        manifests.volcano_job(),
+        ("apiVersion", "flow.volcano.sh/v1alpha1"),
+        ("kind", "JobTemplate"),
+    )
+
+
+def ray_job(**fields: Any) -> dict[str, Any]:
+    pod = manifests.pod_spec(restartPolicy="Never", schedulerName="volcano")
+    template = {"metadata": {"labels": dict(manifests.LABELS)}, "spec": pod}
+    return {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayJob",
+        "metadata": manifests.metadata("tune"),
+        "spec": {
+            **fields,
+            "rayClusterSpec": {
+                "headGroupSpec": {"template": template},
+                "workerGroupSpecs": [{"replicas": 3, "template": template}],
+            },
+        },
+    }
+
+
+@pytest.mark.parametrize("rule", ["training-gang-whole", "training-retries-bounded"])
+def test_the_template_of_a_job_flow_is_judged_like_the_job_it_becomes(rule: str) -> None:
+    assert judge(rule, job_template()) == []
+    bad = changed(job_template(), ("spec/minAvailable", 1), ("spec/maxRetry", 99))
+    assert judge(rule, bad)
+
+
+def test_an_elastic_workload_may_be_named_by_how_its_runs_begin() -> None:
+    elastic = changed(manifests.volcano_job(), ("spec/minAvailable", 1))
+    assert (
+        judge("training-gang-whole", elastic, config={"elasticWorkloads": ["*/Job/digits*"]}) == []
+    )
+    assert judge("training-gang-whole", elastic, config={"elasticWorkloads": ["*/Job/cifar-*"]})
+
+
+def test_the_group_of_an_elastic_workload_may_be_smaller_than_it() -> None:
+    group = changed(manifests.pod_group(), ("spec/minMember", 1))
+    stack = (manifests.batch_job(), group)
+    named = {"elasticWorkloads": ["*/Job/indexed"]}
+    assert judge("training-pod-group-whole", *stack)
+    assert judge("training-pod-group-whole", *stack, config=named) == []
+
+
+@pytest.mark.parametrize(("limit", "fine"), [(31, True), (32, False)])
+def test_kubeflow_counts_the_restarts_of_every_pod_and_the_limit_as_too_many(
+    limit: int, fine: bool
+) -> None:
+    job = changed(manifests.pytorch_job(), ("spec/runPolicy/backoffLimit", limit))
+    assert (judge("training-retries-bounded", job, config={"maxRetries": 10}) == []) == fine
+
+
+def test_a_ray_job_is_bounded_where_it_is_retried_at_all() -> None:
+    assert judge("training-retries-bounded", ray_job()) == []
+    assert judge("training-retries-bounded", ray_job(backoffLimit=3)) == []
+    assert judge("training-retries-bounded", ray_job(backoffLimit=99))
+
+
+def test_the_head_of_a_ray_job_counts_among_its_gang() -> None:
+    group = changed(manifests.pod_group(), ("spec/minMember", 4))
+    joined: dict[str, Any] = {"scheduling.k8s.io/group-name": "indexed"}
+    cluster = "spec/rayClusterSpec"
+    job = changed(
+        ray_job(),
+        (f"{cluster}/headGroupSpec/template/metadata/annotations", joined),
+        (f"{cluster}/workerGroupSpecs/0/template/metadata/annotations", joined),
+    )
+    assert judge("training-pod-group-whole", job, group) == []
+    smaller = changed(group, ("spec/minMember", 3))
+    assert judge("training-pod-group-whole", job, smaller)
+
+
+def test_a_vendors_share_of_a_gpu_is_a_gpu() -> None:
+    resources = {"limits": {"memory": "16Gi", "baidu.com/a800_80g_cgpu": "1"}}
+    place = "spec/tasks/0/template/spec/containers/0/resources"
+    job = changed(manifests.volcano_job(), (place, resources))
+    assert judge("gpu-limit-present", job) == []
+    assert judge("gpu-cpu-requested", job)

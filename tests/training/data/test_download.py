@@ -1,0 +1,78 @@
+import hashlib
+import io
+import tarfile
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from tests.training.data.files import write_cifar10, write_mnist
+from training.data import DataError, download, load
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A site with a small CIFAR-10, and its digest where the real one's is."""
+    site = tmp_path / "site"
+    write_cifar10(site / "cifar-10-batches-bin")
+    archive = site / "cifar-10-binary.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(site / "cifar-10-batches-bin", "cifar-10-batches-bin")
+    digest = hashlib.md5(archive.read_bytes(), usedforsecurity=False).hexdigest()
+    handler = partial(SimpleHTTPRequestHandler, directory=str(site))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setattr(download, "CIFAR_SITE", f"http://127.0.0.1:{server.server_port}/")
+    monkeypatch.setitem(download.CIFAR, "cifar10", (archive.name, digest))
+    yield site
+    server.shutdown()
+    server.server_close()
+
+
+def test_what_is_missing_is_fetched_once_and_only_when_asked(site: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    with pytest.raises(DataError, match="have it fetched with download"):
+        load("cifar10", folder, None, seed=0)
+    assert not folder.exists()
+    assert len(load("cifar10", folder, None, seed=0, download=True).train) == 25
+    (site / "cifar-10-binary.tar.gz").unlink()
+    assert len(load("cifar10", folder, None, seed=0, download=True).train) == 25
+    assert sorted(path.name for path in folder.iterdir()) == [
+        ".cifar10.lock", "cifar-10-batches-bin",
+    ]  # fmt: skip
+
+
+def test_another_archive_is_refused_and_nothing_of_it_is_left(site: Path, tmp_path: Path) -> None:
+    evil = io.BytesIO()
+    with tarfile.open(fileobj=evil, mode="w:gz") as tar:
+        tar.addfile(tarfile.TarInfo("cifar-10-batches-bin/data_batch_1.bin"))
+    (site / "cifar-10-binary.tar.gz").write_bytes(evil.getvalue())
+    with pytest.raises(DataError, match=r"cifar10 cannot be fetched into .*corrupted"):
+        load("cifar10", tmp_path / "data", None, seed=0, download=True)
+    assert [path.name for path in (tmp_path / "data").iterdir()] == [".cifar10.lock"]
+
+
+def test_a_site_that_does_not_answer_is_a_plain_error(site: Path, tmp_path: Path) -> None:
+    (site / "cifar-10-binary.tar.gz").unlink()
+    with pytest.raises(DataError, match="cifar10 cannot be fetched into"):
+        load("cifar10", tmp_path / "data", None, seed=0, download=True)
+
+
+def test_files_in_the_plain_folder_need_no_fetching(tmp_path: Path) -> None:
+    write_mnist(tmp_path / "mnist")
+    assert len(load("mnist", tmp_path, None, seed=0, download=True).train) == 12
+
+
+def test_only_what_is_published_can_be_fetched(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="shards cannot be fetched, only mnist"):
+        load("shards", tmp_path, None, seed=0, download=True)
+
+
+def test_a_folder_that_cannot_be_written_is_a_plain_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="mnist cannot be fetched into"):
+        load("mnist", tmp_path / "file", None, seed=0, download=True)

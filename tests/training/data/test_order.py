@@ -1,0 +1,33 @@
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from training.data.order import local_order
+
+SIZES = st.lists(st.integers(0, 9), max_size=12)
+
+
+@given(sizes=SIZES, window=st.integers(1, 5), seed=st.integers(0, 99))
+def test_every_sample_comes_once(sizes: list[int], window: int, seed: int) -> None:
+    order = local_order(sizes, window, np.random.default_rng(seed))
+    assert sorted(order) == list(range(sum(sizes)))
+    assert order.dtype == np.int64
+    assert np.array_equal(order, local_order(sizes, window, np.random.default_rng(seed)))
+
+
+@given(sizes=st.lists(st.integers(1, 9), max_size=12), window=st.integers(1, 5))
+def test_only_a_few_files_are_read_at_a_time(sizes: list[int], window: int) -> None:
+    order = local_order(sizes, window, np.random.default_rng(0))
+    files = np.repeat(np.arange(len(sizes)), sizes)[order]
+    last_met = {file: place for place, file in enumerate(files)}
+    first_met = {file: place for place, file in reversed(list(enumerate(files)))}
+    for place in range(len(files)):
+        begun = [file for file in first_met if first_met[file] <= place <= last_met[file]]
+        assert len(begun) <= window
+
+
+def test_samples_of_different_files_are_mixed_and_the_files_too() -> None:
+    order = local_order([50] * 20, 4, np.random.default_rng(0))
+    files = np.repeat(np.arange(20), 50)[order]
+    assert set(files[:200]) != {0, 1, 2, 3}
+    assert len(set(files[:40])) == 4

@@ -1,0 +1,97 @@
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.training.data.files import write_text
+from training.data import DataError, load
+from training.data.text import MemoryStream, Windows
+
+
+def streams(sizes: list[int]) -> list[MemoryStream]:
+    """Numbered through, so that every token tells where it is."""
+    ends = np.cumsum(sizes)
+    return [
+        MemoryStream("text", np.arange(end - size, end).astype(np.uint8))
+        for size, end in zip(sizes, ends, strict=True)
+    ]
+
+
+@given(
+    sizes=st.lists(st.integers(0, 40), min_size=1, max_size=5),
+    context=st.integers(1, 12),
+    seed=st.integers(0, 9),
+)
+def test_every_window_of_every_stream_is_seen_once_an_epoch(
+    sizes: list[int], context: int, seed: int
+) -> None:
+    windows = Windows(streams(sizes), context, outputs=256)
+    order = windows.order(np.random.default_rng(seed))
+    assert len(order) == len(windows)
+    inputs, targets = windows.batch(order)
+    assert inputs.shape == targets.shape == (len(windows), context)
+    assert np.array_equal(inputs + 1, targets)
+    seen = sorted(inputs.ravel().tolist())
+    begins = np.cumsum(sizes) - sizes
+    assert seen == [
+        begin + place
+        for begin, size in zip(begins, sizes, strict=True)
+        for place in range(max(size - 1, 0) // context * context)
+    ]
+
+
+def test_the_end_of_every_file_is_held_out_and_nothing_of_it_is_trained_on(tmp_path: Path) -> None:
+    write_text(tmp_path / "text", {"a.txt": 3000, "deep/b.txt": 1000, "no.md": 5000})
+    data = load("text", tmp_path, (10,), seed=0)
+    a, b = ((tmp_path / "text" / name).read_bytes() for name in ("a.txt", "deep/b.txt"))
+    train, held_out = (
+        part.batch(np.arange(len(part)))[0].astype(np.uint8).tobytes()
+        for part in (data.train, data.held_out)
+    )
+    assert (a[:2700] + b[:900]).startswith(train)
+    assert (a[2700:] + b[900:]).startswith(held_out)
+    assert (len(data.train), len(data.held_out)) == (359, 39)
+    assert (data.shape, data.outputs, data.classes, data.train.white) == ((10,), 256, (), 0)
+
+
+def test_without_a_models_own_length_samples_have_256_tokens(tmp_path: Path) -> None:
+    write_text(tmp_path / "text", {"a.txt": 5000})
+    assert load("text", tmp_path, None, seed=0).shape == (256,)
+
+
+def test_a_loaders_processes_get_the_same_samples(tmp_path: Path) -> None:
+    write_text(tmp_path / "text", {"a.txt": 3000})
+    train = load("text", tmp_path, (10,), seed=0).train
+    sent = pickle.loads(pickle.dumps(train))  # noqa: S301
+    some = np.array([3, 200])
+    assert np.array_equal(sent.batch(some)[1], train.batch(some)[1])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({}, r"text has no \*.txt file"),
+        ({"a.md": 900}, r"text has no \*.txt file"),
+        ({"a.txt": 11}, "10 tokens to train on in one piece, and a sample of 10 needs 11"),
+        ({"a.txt": 100}, "10 tokens held out in one piece"),
+        ({"a.txt": 0}, "0 tokens to train on"),
+    ],
+)
+def test_too_little_text_is_told(sizes: dict[str, int], message: str, tmp_path: Path) -> None:
+    write_text(tmp_path / "text", sizes)
+    with pytest.raises(DataError, match=message):
+        load("text", tmp_path, (10,), seed=0)
+
+
+def test_text_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "text/broken.txt").mkdir(parents=True)
+    with pytest.raises(DataError, match=r"broken.txt cannot be read: Is a directory"):
+        load("text", tmp_path, (10,), seed=0)
+
+
+def test_a_token_that_the_model_does_not_know_is_told() -> None:
+    with pytest.raises(DataError, match="text has a token above 4"):
+        Windows(streams([20]), 5, outputs=5).batch(np.array([1]))

@@ -1,0 +1,87 @@
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from training.catalog import MODELS as KNOWN
+from training.catalog import Option, input_shape
+from training.config import ConfigurationError
+from training.models import build
+
+SMALL: dict[str, dict[str, Option]] = {
+    "resnet18": {"image_size": 65},
+    "resnet50": {"image_size": 65},
+    "gpt": {"context": 16, "layers": 2, "heads": 2, "width": 32},
+}
+"""Options with which a model is fast."""
+
+
+def made(name: str, outputs: int = 10) -> tuple[nn.Module, Tensor]:
+    """A model and a batch of eight inputs for it."""
+    options = SMALL.get(name, {})
+    shape = input_shape(name, options)
+    assert shape is not None
+    torch.manual_seed(0)
+    model = build(name, options, outputs, shape)
+    inputs = torch.randint(outputs, (8, *shape)) if name == "gpt" else torch.rand(8, *shape)
+    return model, inputs
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_every_model_of_the_catalog_is_built_and_gives_its_outputs(name: str) -> None:
+    model, inputs = made(name)
+    logits = model.eval()(inputs)
+    assert logits.shape == ((8, 16, 10) if name == "gpt" else (8, 10))
+    assert logits.dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_every_model_learns_a_batch_by_heart(name: str) -> None:
+    model, inputs = made(name)
+    targets = torch.arange(8) % 10
+    if name == "gpt":
+        targets = inputs.roll(-1, 1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    losses = []
+    for _ in range(8 if name.startswith("resnet") else 30):
+        logits = model(inputs)
+        loss = cross_entropy(logits.flatten(0, -2), targets.flatten())
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < 0.6 * losses[0]
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_equal_seeds_give_equal_weights(name: str) -> None:
+    one, other = (made(name)[0].state_dict() for _ in range(2))
+    assert all(torch.equal(one[key], other[key]) for key in one)
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_every_model_can_be_copied(name: str) -> None:
+    model, inputs = made(name)
+    model.eval()
+    assert torch.equal(copy.deepcopy(model)(inputs), model(inputs))
+
+
+def test_small_images_are_not_made_smaller_by_the_first_layers_of_a_resnet() -> None:
+    sizes = {}
+    for size in (64, 65, 224):
+        model = build("resnet18", {"image_size": size}, 10, (3, size, size))
+        first = nn.Sequential(model.conv1, model.bn1, model.relu, model.maxpool)  # type: ignore[arg-type]
+        sizes[size] = first(torch.zeros(1, 3, size, size)).shape[-1]
+    assert sizes == {64: 64, 65: 17, 224: 56}
+
+
+def test_a_wrong_option_is_named() -> None:
+    with pytest.raises(ConfigurationError, match="model_options of resnet18: image_size is 8"):
+        build("resnet18", {"image_size": 8}, 10, (3, 8, 8))
+
+
+def test_inputs_of_another_shape_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"gpt takes inputs of \(256,\), but these are"):
+        build("gpt", {}, 10, (512,))

@@ -1,0 +1,82 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn.functional import cross_entropy
+
+from training.models.gpt import Gpt, rotated, rotations
+
+
+def small(dropout: float = 0.0) -> Gpt:
+    torch.manual_seed(0)
+    return Gpt(tokens=20, context=16, layers=2, heads=2, width=16, dropout=dropout).eval()
+
+
+@settings(max_examples=20, deadline=None)
+@given(changed=st.integers(0, 15), seed=st.integers(0, 1000))
+def test_no_position_sees_what_comes_after_it(changed: int, seed: int) -> None:
+    model = small()
+    tokens = torch.randint(20, (1, 16), generator=torch.Generator().manual_seed(seed))
+    other = tokens.clone()
+    other[0, changed] = (other[0, changed] + 1) % 20
+    with torch.no_grad():
+        one, two = model(tokens), model(other)
+    assert torch.equal(one[:, :changed], two[:, :changed])
+    assert not torch.equal(one[:, changed], two[:, changed])
+
+
+def test_a_shorter_text_gives_the_beginning_of_the_same() -> None:
+    model = small()
+    tokens = torch.arange(16)[None]
+    with torch.no_grad():
+        assert torch.allclose(model(tokens[:, :5]), model(tokens)[:, :5], atol=1e-6)
+
+
+def test_more_tokens_than_the_context_are_refused() -> None:
+    with pytest.raises(ValueError, match="17 tokens are more than the context of 16"):
+        small()(torch.zeros(1, 17, dtype=torch.int64))
+
+
+@settings(max_examples=20, deadline=None)
+@given(distance=st.integers(0, 20), start=st.integers(0, 40))
+def test_products_of_rotated_vectors_know_distances_only(distance: int, start: int) -> None:
+    x, y = torch.randn(2, 8, generator=torch.Generator().manual_seed(distance))
+    cos, sin = rotations(61, 8, torch.device("cpu"))
+
+    def product(first: int, second: int) -> float:
+        one = rotated(x, (cos[first], sin[first]))
+        return float(one @ rotated(y, (cos[second], sin[second])))
+
+    assert product(start, start + distance) == pytest.approx(product(0, distance), abs=1e-4)
+
+
+def test_rotation_keeps_lengths() -> None:
+    x = torch.randn(2, 3, 5, 8)
+    turned = rotated(x, rotations(5, 8, x.device))
+    assert torch.allclose(turned.norm(dim=-1), x.norm(dim=-1), atol=1e-5)
+    assert torch.equal(turned[:, :, 0], x[:, :, 0])
+
+
+def test_all_of_its_state_is_weights_and_each_is_there_once() -> None:
+    model = small()
+    assert [*model.buffers()] == []
+    assert set(model.state_dict()) == {name for name, _ in model.named_parameters()}
+    storages = [weight.data_ptr() for weight in model.state_dict().values()]
+    assert len(set(storages)) == len(storages)
+
+
+def test_dropout_is_off_in_evaluation() -> None:
+    model = small(dropout=0.5)
+    tokens = torch.arange(16)[None]
+    assert torch.equal(model(tokens), model(tokens))
+    model.train()
+    assert not torch.equal(model(tokens), model(tokens))
+
+
+def test_new_weights_know_nothing_yet() -> None:
+    model = Gpt(tokens=256, context=32, layers=4, heads=4, width=128)
+    tokens = torch.randint(256, (4, 33))
+    with torch.no_grad():
+        logits = model(tokens[:, :-1])
+    loss = cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+    assert float(loss) == pytest.approx(5.55, abs=0.1)  # the logarithm of 256

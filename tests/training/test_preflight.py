@@ -1,0 +1,87 @@
+"""On a real file system of 1 MiB, made in namespaces of its own: nothing is mounted outside."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from training.config import ConfigurationError
+from training.preflight import check_room, check_run_dir, free_bytes
+
+MIB = 2**20
+
+ON_A_SMALL_VOLUME = """
+import json, subprocess, sys
+from pathlib import Path
+from training.config import ConfigurationError
+from training.preflight import *
+
+volume = Path(sys.argv[1])
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "small", str(volume)], check=True)
+said = []
+def see(check, *arguments, **more):
+    try:
+        said.append(check(*arguments, **more))
+    except ConfigurationError as error:
+        said.append(str(error))
+
+see(check_run_dir, volume / "run")
+see(check_room, volume / "run", 300_000, keep=1, best=True)
+see(check_room, volume / "run", 400_000, keep=1, best=True)
+old = volume / "run" / "checkpoints" / "step-00000001"
+old.mkdir(parents=True)
+(old / "state").write_bytes(bytes(300_000))
+see(check_room, volume / "run", 300_000, keep=1, best=True)
+see(check_shared_memory, 10_000, workers=2, local_size=8, folder=volume)
+see(check_shared_memory, 100_000, workers=2, local_size=8, folder=volume)
+see(check_shared_memory, 100_000, workers=0, local_size=8, folder=volume)
+try:
+    (volume / "rest").write_bytes(bytes(2**20))
+except OSError:
+    pass
+see(check_run_dir, volume / "run")
+print(json.dumps(said))
+"""
+
+
+def test_a_volume_that_is_too_small_is_told_before_it_is_full(tmp_path: Path) -> None:
+    namespaces = ["unshare", "--user", "--map-root-user", "--mount"]
+    if subprocess.run([*namespaces, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("this machine lets nobody make namespaces")
+    done = subprocess.run(
+        [*namespaces, sys.executable, "-c", ON_A_SMALL_VOLUME, str(tmp_path)],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    roomy, fits, too_small, fits_with_own, few, many, none, full = json.loads(done.stdout)
+    assert (roomy, fits, fits_with_own, few, none) == (None,) * 5
+    assert "has 1 MiB free, but 3 checkpoints of 390.6 KiB" in too_small
+    assert "write a smaller keep_checkpoints" in too_small
+    assert "batches of 4.578 MiB are read ahead" in many
+    assert "loader_workers 2 in each of 8 processes" in many
+    assert full == (
+        f"run_dir {tmp_path}/run cannot be written: No space left on device; "
+        "mount a writable volume there or choose another folder"
+    )
+    assert not list(tmp_path.iterdir())
+
+
+def test_checkpoints_as_large_as_the_disk_do_not_fit(tmp_path: Path) -> None:
+    free = free_bytes(tmp_path)
+    assert free is not None
+    check_room(tmp_path, MIB, keep=3, best=True)
+    with pytest.raises(ConfigurationError, match=f"run_dir {tmp_path} has .* free, but 2 check"):
+        check_room(tmp_path, free, keep=1, best=False)
+
+
+def test_a_folder_that_cannot_be_written_is_told_and_left_as_it_was(tmp_path: Path) -> None:
+    check_run_dir(tmp_path / "new" / "run")
+    assert not list((tmp_path / "new" / "run").iterdir())
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError, match="cannot be written: Not a directory"):
+        check_run_dir(tmp_path / "file" / "run")
+    with pytest.raises(ConfigurationError, match="/nowhere cannot be looked at"):
+        free_bytes(Path("/nowhere"))

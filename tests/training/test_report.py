@@ -1,0 +1,83 @@
+"""Small programs, with a real terminal at their standard output, or with a pipe."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+
+RUN = """
+import sys, time
+{}
+from training import report
+
+class Loss:
+    looked_at = 0
+    def __float__(self):
+        self.looked_at += 1
+        return 0.123456
+
+loss = Loss()
+report.emit("start", model="digits-net", note="[not markup]")
+with report.Bar(1000, 400, shown={}) as bar:
+    for step in range(1, 7):
+        time.sleep(0.1)
+        bar.advance(400 + 100 * step, 40 + step, loss)
+    report.emit("epoch", epoch=1)
+report.conclude("error", message="the disk is full", looks=loss.looked_at)
+"""
+WITHOUT_RICH = "import importlib.util; importlib.util.find_spec = lambda name: None"
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+def on_terminal(before: str = "", shown: bool = True) -> str:
+    """What the program writes to a terminal, escape sequences and all."""
+    reader, writer = pty.openpty()
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "120"}
+    program = [sys.executable, "-c", RUN.format(before, shown)]
+    with subprocess.Popen(program, stdout=writer, env=environment) as process:
+        os.close(writer)
+        said = b""
+        while True:
+            try:
+                said += os.read(reader, 65536)
+            except OSError:  # Linux says so when nobody has the other end
+                break
+    os.close(reader)
+    assert process.returncode == 0
+    return said.decode()
+
+
+def test_a_terminal_shows_lines_and_a_bar_and_no_json() -> None:
+    raw = on_terminal()
+    text = ESCAPES.sub("", raw)
+    assert "{" not in text
+    assert re.search(r"start +model digits-net note \[not markup\]", text)
+    assert re.search(r"epoch +epoch 1", text)
+    assert re.search(r"step 4\d +loss 0\.1235", text)
+    assert re.search(r"\d+ samples/s", text)
+    assert re.search(r"0:00:\d\d", text)
+    assert re.search(r"error +message the disk is full looks [1-3]\r\n$", text)
+    hidden, shown = raw.rfind("\x1b[?25l"), raw.rfind("\x1b[?25h")
+    assert 0 < hidden < shown
+
+
+def test_a_process_that_does_not_lead_shows_no_bar() -> None:
+    text = ESCAPES.sub("", on_terminal(shown=False))
+    assert "samples/s" not in text
+    assert "looks 0" in text
+
+
+def test_a_pipe_gets_json_and_no_bar() -> None:
+    program = [sys.executable, "-c", RUN.format("", True)]
+    done = subprocess.run(program, check=True, capture_output=True, text=True)
+    said = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [line["event"] for line in said] == ["start", "epoch", "error"]
+    assert said[-1]["looks"] == 0
+    assert done.stderr == ""
+
+
+def test_an_image_without_rich_gets_json_on_a_terminal_too() -> None:
+    said = [json.loads(line) for line in on_terminal(WITHOUT_RICH).splitlines()]
+    assert [line["event"] for line in said] == ["start", "epoch", "error"]

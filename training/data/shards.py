@@ -1,0 +1,169 @@
+"""Labelled images in tar files, as WebDataset lays them out: NUMBER.png or .jpg, and NUMBER.cls.
+
+The webdataset package reads shards as streams. Here every sample can be had by its number, since
+only so does an interrupted run go on exactly, with any number of processes, and see each sample
+once: an index beside the shards says where in them a sample is. Nothing is ever unpacked.
+"""
+
+import tarfile
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.data.manifest import ShardsManifest, ShardSplit, read_manifest, verify
+from training.data.order import local_order
+from training.data.progress import Tell
+from training.data.samples import DataError, Dataset, Indices, Targets
+
+LARGEST_IMAGE: Final = 64 * 2**20
+"""Bytes of one image as it is stored."""
+WINDOW: Final = 8
+"""Shards whose samples are mixed at a time."""
+IMAGE_FORMATS: Final = {"png": "PNG", "jpg": "JPEG", "jpeg": "JPEG"}
+LABEL: Final = "cls"
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Images in tar files; `index` N x 4 has of each its file, offset, size and label.
+
+    Files are opened for one batch only, so that nothing is open when processes fork, and nothing
+    but names and numbers is pickled.
+    """
+
+    paths: tuple[Path, ...]
+    index: NDArray[np.int64]
+    shape: tuple[int, int, int]
+
+    white = 255
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def order(self, random: np.random.Generator) -> Indices:
+        """Mixed among a few shards at a time."""
+        sizes = np.bincount(self.index[:, 0], minlength=len(self.paths))
+        return local_order(sizes.tolist(), WINDOW, random)
+
+    def batch(self, indices: Indices) -> tuple[NDArray[Any], Targets]:
+        """Pixels N x shape and labels N. Raises DataError that names the shard."""
+        rows = self.index[indices]
+        pixels = np.empty((len(rows), *self.shape), np.uint8)
+        for number in np.unique(rows[:, 0]):
+            path = self.paths[number]
+            try:
+                with path.open("rb") as shard:
+                    for place in np.flatnonzero(rows[:, 0] == number):
+                        _, offset, size, _ = rows[place].tolist()
+                        pixels[place] = self._read(shard, offset, size)
+            except (OSError, ValueError) as error:
+                raise DataError(f"{path} is damaged or cannot be read: {error}") from None
+        return pixels, rows[:, 3]
+
+    def _read(self, shard: BinaryIO, offset: int, size: int) -> NDArray[np.uint8]:
+        shard.seek(offset)
+        content = shard.read(size)
+        if len(content) != size:
+            raise ValueError(f"it ends inside the image at byte {offset}")
+        try:
+            return decode(content, self.shape)
+        except ValueError as error:
+            raise ValueError(f"the image at byte {offset}: {error}") from None
+
+
+def decode(content: bytes, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
+    """Pixels of a PNG or JPEG image: channels x height x width.
+
+    Its size is looked at before it is decoded, so a small file cannot fill the memory. Raises
+    ValueError when it is damaged or has another shape.
+    """
+    # Imported here: whoever needs other data needs no Pillow.
+    from PIL import Image
+
+    channels, height, width = shape
+    try:
+        with Image.open(BytesIO(content), formats=("PNG", "JPEG")) as image:
+            found = (len(image.getbands()), image.height, image.width)
+            if found != shape:
+                raise ValueError(f"is {found}, and the manifest says {shape}")
+            pixels = np.asarray(image, np.uint8).reshape(height, width, channels)
+    # Pillow raises SyntaxError for broken PNG, and may be told to raise its warnings.
+    except (OSError, SyntaxError, Image.DecompressionBombError, Warning) as error:
+        raise ValueError(f"cannot be decoded: {error}") from None
+    return pixels.transpose(2, 0, 1)
+
+
+def shards(folder: Path, digests: bool, tell: Tell) -> Dataset:
+    """A prepared data set of images, after its files were verified. Raises DataError."""
+    manifest = read_manifest(folder)
+    if not isinstance(manifest, ShardsManifest):
+        raise DataError(f"{folder} holds {manifest.kind}: write this as dataset, or other data_dir")
+    verify(folder, manifest.parts(), digests, tell)
+    train, held_out = (
+        Shards(
+            tuple(folder / part.file for part in split.parts),
+            read_index(folder, split, len(manifest.classes)),
+            manifest.shape,
+        )
+        for split in (manifest.train, manifest.held_out)
+    )
+    for part, what in ((train, "to train on"), (held_out, "held out")):
+        if not len(part):
+            raise DataError(f"{folder} has no image {what}")
+    return Dataset(train, held_out, manifest.shape, len(manifest.classes), manifest.classes)
+
+
+def read_index(folder: Path, split: ShardSplit, classes: int) -> NDArray[np.int64]:
+    """An index, N x 4, all of whose numbers are possible. Raises DataError."""
+    path = folder / split.index.file
+    try:
+        index = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(f"{path} is damaged or cannot be read: {error}") from None
+    if (
+        not isinstance(index, np.ndarray)
+        or index.dtype != np.int64
+        or index.shape != (split.index.count, 4)
+    ):
+        raise DataError(f"{path} is no index of {split.index.count} images")
+    file, offset, size, label = index.T
+    counts = np.array([part.count for part in split.parts], np.int64)
+    ends = np.array([part.size for part in split.parts], np.int64)
+    possible = (
+        np.array_equal(file, np.repeat(np.arange(len(counts)), counts))
+        and bool(np.all((offset >= 0) & (size > 0) & (size <= LARGEST_IMAGE)))
+        and bool(np.all(offset <= ends[file] - size))
+        and bool(np.all((label >= 0) & (label < classes)))
+    )
+    if not possible:
+        raise DataError(f"{path} is damaged: it points to what cannot be")
+    return index
+
+
+def scan(path: Path, number: int) -> NDArray[np.int64]:
+    """The index of one shard, N x 4, from the shard itself. Raises DataError."""
+    rows = []
+    try:
+        with tarfile.open(path, "r:") as shard:
+            members = iter(shard)
+            for image, label in zip(members, members, strict=True):
+                rows.append((number, image.offset_data, image.size, _label(shard, image, label)))
+    except (OSError, tarfile.TarError, ValueError) as error:
+        raise DataError(f"{path} is no shard of images: {error}") from None
+    return np.array(rows, np.int64).reshape(-1, 4)
+
+
+def _label(shard: tarfile.TarFile, image: tarfile.TarInfo, label: tarfile.TarInfo) -> int:
+    key, _, extension = image.name.partition(".")
+    if extension not in IMAGE_FORMATS or label.name != f"{key}.{LABEL}":
+        raise ValueError(
+            f"members {image.name} and {label.name} are not KEY.png or KEY.jpg, and KEY.{LABEL}"
+        )
+    content = shard.extractfile(label) if label.isreg() and label.size <= 20 else None
+    if content is None or not image.isreg():
+        raise ValueError(f"{image.name} or {label.name} is no ordinary file")
+    return int(content.read())

@@ -1,0 +1,34 @@
+"""Torchvision's residual networks, made fit for small images as well (pixels from 0 to 1)."""
+
+from typing import Final
+
+from torch import nn
+from torchvision.models import ResNet
+from torchvision.models import resnet18 as torchvision_resnet18
+from torchvision.models import resnet50 as torchvision_resnet50
+
+SMALL: Final = 64
+"""Height and width up to which an image is not made smaller by the first layers."""
+
+
+def resnet18(outputs: int, image_size: int) -> ResNet:
+    """ResNet-18 (He et al. 2015, arXiv:1512.03385) with new weights, for images of 3 colours."""
+    return _fit(torchvision_resnet18(weights=None, num_classes=outputs), image_size)
+
+
+def resnet50(outputs: int, image_size: int) -> ResNet:
+    """ResNet-50 with new weights, for images of 3 colours."""
+    return _fit(torchvision_resnet50(weights=None, num_classes=outputs), image_size)
+
+
+def _fit(network: ResNet, image_size: int) -> ResNet:
+    """Small images begin as in the paper's networks for CIFAR-10 (section 4.2).
+
+    One 3x3 convolution that keeps the size instead of 7x7 with stride and a pool, which would leave
+    1x1 of 32x32.
+    """
+    if image_size <= SMALL:
+        network.conv1 = nn.Conv2d(3, 64, kernel_size=3, padding=1, bias=False)
+        nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
+        network.maxpool = nn.Identity()
+    return network

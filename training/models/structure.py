@@ -1,0 +1,51 @@
+"""What a model is made of: its repeated blocks, and the arithmetic of one sample."""
+
+from collections.abc import Iterator
+from typing import Final
+
+import torch
+from torch import nn
+from torch.func import functional_call
+from torch.utils.flop_counter import FlopCounterMode
+
+RESIDUAL: Final = ("BasicBlock", "Bottleneck")
+"""What the blocks of a ResNet are called, in torchvision and elsewhere."""
+
+
+def blocks(model: nn.Module) -> list[nn.Module]:
+    """The parts that FSDP shards and activation checkpointing wraps, in the model's order.
+
+    What stands in a ModuleList, and the blocks of a ResNet, the outermost of them. None: the model
+    is one block. A block must be called as a module and not by its parts.
+    """
+    return list(_blocks(model))
+
+
+def _blocks(module: nn.Module) -> Iterator[nn.Module]:
+    for child in module.children():
+        if isinstance(module, nn.ModuleList) or type(child).__name__ in RESIDUAL:
+            if isinstance(child, nn.ModuleList | nn.ModuleDict):
+                yield from _blocks(child)
+            elif any(True for _ in child.parameters()):
+                yield child
+        else:
+            yield from _blocks(child)
+
+
+def flops_per_sample(
+    model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype = torch.float32
+) -> int:
+    """Floating-point operations to train on one sample: forward, and twice as many backward.
+
+    Counts products of matrices, convolutions and attention (causal attention as if it saw
+    everything) as the usual model FLOPs utilization does (PaLM, arXiv:2204.02311, appendix B); what
+    activation checkpointing computes again is not counted. Computes nothing and changes nothing.
+    `shape` is that of one input. The model is the whole one, before it is sharded or wrapped.
+    """
+    state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    shadow = {name: torch.empty_like(tensor, device="meta") for name, tensor in state.items()}
+    # Two, since batch normalization in training refuses one.
+    inputs = torch.zeros((2, *shape), dtype=dtype, device="meta")
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        functional_call(model, shadow, (inputs,))
+    return int(counter.get_total_flops()) // 2 * 3

@@ -1,0 +1,59 @@
+"""A run as somebody at a terminal sees it: lines of words, and a bar below them. Needs rich."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, Task, TaskProgressColumn, TextColumn
+from rich.progress import ProgressColumn as Column
+from rich.progress import TimeRemainingColumn as EtaColumn
+from rich.text import Text
+
+STYLES: Final = {"error": "bold red", "warning": "yellow", "finished": "bold green"}
+
+
+class Terminal:
+    """Standard output. Lines go above the bar, where there is one."""
+
+    def __init__(self) -> None:
+        self._console = Console(soft_wrap=True)
+        self._progress: Progress | None = None
+
+    def say(self, event: str, fields: Mapping[str, object]) -> None:
+        """Write `event`, and after it each field's name and value."""
+        line = Text(f"{event:<12}", style=STYLES.get(event, "bold"))
+        for name, value in fields.items():
+            line.append(f" {name} ", style="not bold dim").append(str(value), style="not bold")
+        self._console.print(line)
+
+    def open(self, total: int, done: int) -> None:
+        """Show the bar; both are samples."""
+        self._progress = Progress(
+            BarColumn(bar_width=None),
+            TaskProgressColumn(),
+            TextColumn("step {task.fields[step]}  loss {task.fields[loss]}"),
+            _Speed(),
+            EtaColumn(),
+            console=self._console,
+            transient=True,
+            expand=True,
+        )
+        self._progress.add_task("", total=total, completed=done, step="-", loss="-")
+        self._progress.start()
+
+    def show(self, done: int, step: int, loss: float) -> None:
+        """Move the bar to `done` samples."""
+        if self._progress is not None:
+            task = self._progress.task_ids[0]
+            self._progress.update(task, completed=done, step=step, loss=f"{loss:.4g}")
+
+    def close(self) -> None:
+        """Take the bar away, and give the cursor back."""
+        if self._progress is not None:
+            self._progress.stop()
+        self._progress = None
+
+
+class _Speed(Column):
+    def render(self, task: Task) -> Text:
+        return Text(f"{task.speed:,.0f} samples/s" if task.speed else "")

@@ -24,8 +24,8 @@ def run(config: TrainingConfig) -> int:
     """Train, and turn every failure into one plain line and an exit code."""
     from training.data import DataError
     from training.distributed import lost_peer
-    from training.train import DivergedError
     from training.train import run as train
+    from training.watching import DivergedError
     from training.world import read_world, use_threads
 
     try:

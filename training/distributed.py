@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
-from training.world import World
+from training.world import World, port_taken
 
 T = TypeVar("T")
 
@@ -18,7 +18,8 @@ T = TypeVar("T")
 def joined(world: World, device: torch.device, peer_timeout: float) -> Iterator[None]:
     """Be a member of the process group: gloo on the CPU, and NCCL beside it with a GPU.
 
-    Raises torch.distributed.DistError (a RuntimeError) when the others cannot be reached. Inside,
+    Raises torch.distributed.DistError (a RuntimeError) when the others cannot be reached, and
+    ConfigurationError when the port of rank 0 is taken. Inside,
     an operation with a peer that died fails at once or after `peer_timeout` seconds.
     """
     backend = "gloo"
@@ -26,13 +27,16 @@ def joined(world: World, device: torch.device, peer_timeout: float) -> Iterator[
         torch.cuda.set_device(device)
         backend = "cpu:gloo,cuda:nccl"
     store = HashStore() if world.size == 1 else None
-    dist.init_process_group(
-        backend,
-        store=store,
-        rank=world.rank,
-        world_size=world.size,
-        timeout=timedelta(seconds=peer_timeout),
-    )
+    try:
+        dist.init_process_group(
+            backend,
+            store=store,
+            rank=world.rank,
+            world_size=world.size,
+            timeout=timedelta(seconds=peer_timeout),
+        )
+    except dist.DistNetworkError as error:
+        raise port_taken(world, error) or error from None
     yield
     # Not after an error: with a dead peer it may block, and the process ends anyway.
     dist.destroy_process_group()

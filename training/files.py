@@ -6,8 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-from training.config import ConfigurationError
-
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Let `write` fill a file beside `path`, bring it to the disk, and only then give it its name.
@@ -39,17 +37,3 @@ def sha256_of(path: Path) -> str:
     """Hexadecimal SHA-256 of a file's content. Raises OSError."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def check_writable(folder: Path) -> None:
-    """Find out before the first step that nothing could be saved. Raises ConfigurationError."""
-    probe = folder / f".probe-{os.getpid()}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe.write_bytes(b"x")
-        probe.unlink()
-    except OSError as error:
-        raise ConfigurationError(
-            f"run_dir {folder} cannot be written: {error.strerror}; "
-            "mount a writable volume there or choose another folder"
-        ) from None

@@ -38,15 +38,16 @@ class Saver:
     def save(self, tensors: Tensors, described: Described, done: Callable[[float], object]) -> None:
         """Copy the tensors and begin to write them, after what is under way is on the disk.
 
-        `done` is told the seconds that writing took. Raises OSError when the checkpoint before
-        could not be written.
+        `done` is told the seconds until all was on the disk. Raises OSError when the checkpoint
+        before could not be written.
         """
+        started = time.monotonic()
         self.wait()
         if described.position.step == self._step:
             return
         self._step = described.position.step
         staged = self._staging.copy(tensors)
-        self._under_way = self._thread.submit(self._write, staged, described)
+        self._under_way = self._thread.submit(self._write, staged, described, started)
         self._under_way.add_done_callback(
             lambda future: None if future.exception() else done(future.result())
         )
@@ -71,8 +72,7 @@ class Saver:
         self.wait()
         self._thread.shutdown()
 
-    def _write(self, tensors: Tensors, described: Described) -> float:
-        started = time.monotonic()
+    def _write(self, tensors: Tensors, described: Described, started: float) -> float:
         step = described.position.step
         folder = by_leader(
             self._world, lambda: checkpoint.unfinished(self._folder, step), self.group

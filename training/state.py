@@ -55,7 +55,8 @@ class Run:
 
 def save(run: Run, held_out_loss: float | None = None) -> None:
     """Save the run, all processes together; every one raises OSError when the last one failed."""
-    with run.metrics.checkpoint_seconds.time():
+    step = run.position.step
+    with run.metrics.pausing():
         described = Described(
             **_identity(run),
             position=Position(**vars(run.position)),
@@ -63,7 +64,8 @@ def save(run: Run, held_out_loss: float | None = None) -> None:
             seconds=run.seconds,
             held_out_loss=held_out_loss,
         )
-        run.saver.save(_tensors(run) | _own(run), described, done=lambda _: None)
+        tensors = _tensors(run) | _own(run)
+        run.saver.save(tensors, described, lambda seconds: run.metrics.saved(step, seconds))
         if not run.config.checkpoint_async:
             run.saver.wait()
     run.watchdog.beat()

@@ -1,15 +1,15 @@
 """A training run from beginning to end: read it downwards."""
 
-import math
 import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from training import exit_codes
 from training.catalog import input_shape
@@ -18,26 +18,23 @@ from training.data import Dataset, load
 from training.distributed import Vote, all_or_none, by_leader, gather, joined
 from training.evaluation import Judgement, evaluate, losses
 from training.export import finished_export, write_export
-from training.files import check_writable
 from training.loader import Loaded, Loader
 from training.manifest import Manifest
 from training.metrics import Metrics
 from training.models import build
 from training.parallel import Parallel
+from training.preflight import check_room, check_run_dir, check_shared_memory
 from training.report import conclude, emit
 from training.sampler import GangSampler
 from training.saver import Saver
 from training.schedule import learning_rate
 from training.state import Run, resume, save
 from training.watchdog import Watchdog
+from training.watching import Watching, done_samples, finite
 from training.world import World, choose_device
 
 LOOK_EVERY: Final = 100
 """Steps between two looks at whether the loss is a number: to look at every one stalls a GPU."""
-
-
-class DivergedError(Exception):
-    """The loss is not a number any more: starting again would end in the same."""
 
 
 def run(config: TrainingConfig, world: World) -> int:
@@ -57,7 +54,7 @@ def run(config: TrainingConfig, world: World) -> int:
             return report_finished(config, world, done, already=True)
         watchdog.beat()
         run = prepare(config, world, device, watchdog, metrics)
-        signal.signal(signal.SIGTERM, lambda *_: setattr(run, "stop_asked", True))
+        stop_when_asked(run)
         # Once it is announced, every process can be asked to stop.
         announce(run, resumed=all(gather(resume(run))))
         if not train(run):
@@ -65,6 +62,18 @@ def run(config: TrainingConfig, world: World) -> int:
         run.saver.close()
         manifest = export(run)
         return report_finished(config, world, manifest, already=False)
+
+
+def stop_when_asked(run: Run) -> None:
+    """Save and end at SIGTERM, as Kubernetes sends it, and at the first Ctrl-C."""
+
+    def stop(number: int, _: object) -> None:
+        run.stop_asked = True
+        if number == signal.SIGINT:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
 
 
 def prepare(
@@ -81,6 +90,11 @@ def prepare(
     torch.manual_seed(config.seed)
     network = all_or_none(
         lambda: build(config.model, config.model_options, data.outputs, data.shape)
+    )
+    needed = state_bytes(network, config)
+    by_leader(
+        world,
+        lambda: check_room(Path(config.run_dir), needed, config.keep_checkpoints, config.keep_best),
     )
     model = Parallel(network.to(device), config, device)
     # From here on dropout differs from process to process.
@@ -104,9 +118,21 @@ def prepare(
 def load_data(config: TrainingConfig, world: World) -> Dataset:
     """Load the data, after the leader has seen that results can be written."""
     if world.leads:
-        check_writable(Path(config.run_dir))
+        check_run_dir(Path(config.run_dir))
     shape = input_shape(config.model, config.model_options)
-    return load(config.dataset, Path(config.data_dir), shape, config.seed)
+    data = load(config.dataset, Path(config.data_dir), shape, config.seed)
+    if not world.local_rank and config.loader_workers:
+        inputs, targets = data.train.batch(np.zeros(1, np.int64))
+        batch = config.batch_size * (inputs.nbytes + targets.nbytes)
+        check_shared_memory(batch, config.loader_workers, world.local_size)
+    return data
+
+
+def state_bytes(network: nn.Module, config: TrainingConfig) -> int:
+    """Of one checkpoint: weights, and what the optimizer keeps for each of them."""
+    kept = {"adamw": 2, "sgd": 1}[config.optimizer]
+    tensors = [*network.parameters(), *network.buffers()]
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors) * (1 + kept)
 
 
 def optimizer(config: TrainingConfig, model: Parallel) -> torch.optim.Optimizer:
@@ -139,14 +165,15 @@ def train(run: Run) -> bool:
     loader = Loader(run.data.train, sampler, run.device, config.loader_workers)
     vote = Vote()
     run.watchdog.beat()
-    for epoch in range(position.epoch, config.epochs):
-        started = time.monotonic()
-        sampler.set_epoch(epoch, position.seen)
-        for batches in run.metrics.timed(steps(loader)):
-            step(run, batches)
-            if vote.cast(run.stop_asked or run.saver.failed):
-                return interrupt(run)
-        finish_epoch(run, started)
+    with Watching(run) as watching:
+        for epoch in range(position.epoch, config.epochs):
+            started = time.monotonic()
+            sampler.set_epoch(epoch, position.seen)
+            for batches in run.metrics.timed(steps(loader)):
+                step(run, batches, watching)
+                if vote.cast(run.stop_asked or run.saver.failed):
+                    return interrupt(run)
+            finish_epoch(run, started, watching)
     vote.close()
     return True
 
@@ -161,20 +188,19 @@ def steps(loader: Loader) -> Iterator[list[Loaded]]:
             batches = []
 
 
-def step(run: Run, batches: list[Loaded]) -> None:
+def step(run: Run, batches: list[Loaded], watching: Watching) -> None:
     """One step of the optimizer, and what is to be told and saved after it."""
     config, position, seen = run.config, run.position, batches[-1].batch.seen
-    rate = learning_rate(config, progress(run))
+    rate = learning_rate(config, done_samples(run) / (config.epochs * len(run.data.train)))
     for group in run.optimizer.param_groups:
         group["lr"] = rate
     loss = learn(run, batches)
     run.metrics.stepped(position.step + 1, seen - position.seen, rate)
     position.seen, position.step = seen, position.step + 1
     run.watchdog.beat()
+    watching.stepped(loss, rate)
     if position.step % LOOK_EVERY == 0:
         mean_loss(run)
-    if config.log_every and position.step % config.log_every == 0 and run.world.leads:
-        emit("step", step=position.step, loss=finite(float(loss), run))
     if config.checkpoint_steps and position.step % config.checkpoint_steps == 0:
         save(run)
     time.sleep(config.step_delay)
@@ -200,19 +226,16 @@ def learn(run: Run, batches: list[Loaded]) -> Tensor:
     if run.config.metrics_port or run.config.clip_norm:
         scaler.unscale_(run.optimizer)
         norm = model.clip(run.config.clip_norm)
+    scale = scaler.get_scale()
     scaler.step(run.optimizer)
     scaler.update()
+    if scaler.is_enabled():
+        run.metrics.scaled(scaler.get_scale(), skipped=scaler.get_scale() < scale)
     run.loss_sum += loss_sum
     run.samples += real
     mean = loss_sum / max(real, 1)
     run.metrics.computed(mean, norm)
     return mean
-
-
-def progress(run: Run) -> float:
-    """Share of all samples of all epochs that were seen."""
-    count = len(run.data.train)
-    return (run.position.epoch * count + run.position.seen) / (run.config.epochs * count)
 
 
 def mean_loss(run: Run) -> float:
@@ -222,42 +245,31 @@ def mean_loss(run: Run) -> float:
     return finite(float(totals[0] / totals[1]), run)
 
 
-def finite(loss: float, run: Run) -> float:
-    """The loss itself. Raises DivergedError when it is infinite or not a number."""
-    if not math.isfinite(loss):
-        raise DivergedError(
-            f"the loss became {loss} in epoch {run.position.epoch + 1}, by step "
-            f"{run.position.step}: lower learning_rate (it is {run.config.learning_rate}) "
-            "or look for wrong values in the data"
-        )
-    return loss
-
-
-def finish_epoch(run: Run, started: float) -> None:
+def finish_epoch(run: Run, started: float, watching: Watching) -> None:
     """Judge the epoch, report it, and save it when its turn has come."""
     loss, judgement = mean_loss(run), judge(run)
     run.position.epoch, run.position.seen = run.position.epoch + 1, 0
     run.loss_sum.zero_()
     run.samples = 0
-    epoch, epochs = run.position.epoch, run.config.epochs
-    run.metrics.judged(epoch, judgement.accuracy)
-    if run.world.leads:
-        emit(
-            "epoch",
-            epoch=epoch,
-            epochs=epochs,
-            loss=round(loss, 6),
-            accuracy=round(judgement.accuracy, 6),
-            held_out_loss=round(judgement.loss, 6),
-            seconds=round(time.monotonic() - started, 3),
-        )
-    if epoch % run.config.checkpoint_every == 0 or epoch == epochs:
+    watching.judged(
+        loss=loss,
+        accuracy=judgement.accuracy,
+        held_out_loss=judgement.loss,
+        seconds=time.monotonic() - started,
+    )
+    if run.position.epoch % run.config.checkpoint_every == 0 or is_last(run):
         save(run, judgement.loss)
+
+
+def is_last(run: Run) -> bool:
+    """Whether all epochs are done."""
+    return run.position.epoch == run.config.epochs
 
 
 def judge(run: Run) -> Judgement:
     """How good the model is now on what it was not trained on."""
-    return evaluate(run.model, run.data.held_out, run.world, run.device, run.watchdog)
+    with run.metrics.activities.doing("evaluation"):
+        return evaluate(run.model, run.data.held_out, run.world, run.device, run.watchdog)
 
 
 def interrupt(run: Run) -> bool:
@@ -294,7 +306,8 @@ def export(run: Run) -> Manifest:
         model.load_state_dict(weights)
         return write_export(export_folder(config), model, config, data, metrics)
 
-    return by_leader(run.world, write, run.saver.group)
+    with run.metrics.activities.doing("export"):
+        return by_leader(run.world, write, run.saver.group)
 
 
 def announce(run: Run, resumed: bool) -> None:

@@ -14,7 +14,7 @@ from training import checkpoint, exit_codes
 from training.config import ConfigurationError
 from training.data import DataError
 from training.manifest import checked_weights, read_manifest
-from training.train import DivergedError
+from training.watching import DivergedError
 
 Train = Callable[..., int]
 DEV = {"epochs": 15, "batch_size": 64, "learning_rate": 0.01}

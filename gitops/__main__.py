@@ -5,12 +5,17 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from gitops import changed
 from gitops.errors import GitopsError
 from gitops.hosts import command as comment
 from gitops.preview import command as preview
 from gitops.status import FAILED, USAGE
 
-_COMMANDS: dict[str, Any] = {"preview": preview, "comment": comment}
+_COMMANDS: dict[str, Any] = {
+    "preview": preview,
+    "comment": comment,
+    "changed": changed,
+}
 
 
 class _Parser(argparse.ArgumentParser):

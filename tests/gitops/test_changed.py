@@ -1,9 +1,11 @@
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from devcluster.paths import CHECKOUT
 from gitops import changed
 from gitops.__main__ import main
 
@@ -83,3 +85,10 @@ def test_without_a_base_all_are_listed_and_prod_is_the_last(
 def test_an_option_is_no_revision(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["changed", "--base=--output=x"]) == 1
     assert "no Git revision" in capsys.readouterr().err
+
+
+def test_it_needs_python_and_git_alone() -> None:
+    command = [sys.executable, "-S", "-m", "gitops", "changed"]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "prod" in json.loads(done.stdout)

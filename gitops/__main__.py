@@ -5,12 +5,21 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from gitops import changed
+from gitops.environments import difference_command, new_command, schema
 from gitops.errors import GitopsError
 from gitops.hosts import command as comment
 from gitops.preview import command as preview
 from gitops.status import FAILED, USAGE
 
-_COMMANDS: dict[str, Any] = {"preview": preview, "comment": comment}
+_COMMANDS: dict[str, Any] = {
+    "preview": preview,
+    "comment": comment,
+    "changed": changed,
+    "new-environment": new_command,
+    "diff": difference_command,
+    "schema": schema,
+}
 
 
 class _Parser(argparse.ArgumentParser):

@@ -72,6 +72,8 @@ def _variables(folder: Path) -> dict[str, str]:
 
 def _checkout(project: Path, revision: str, folder: Path) -> Path:
     """The project as it was at a revision, without touching the checkout."""
+    if revision.startswith("-"):
+        raise GitopsError(f"the base {revision!r} is no Git revision")
     archive = subprocess.run(
         ["git", "archive", "--format=tar", f"{revision}^{{tree}}"],
         cwd=project,

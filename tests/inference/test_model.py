@@ -87,9 +87,14 @@ def test_weights_outside_of_the_export_are_refused(export: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": "gpt"}, "this server knows only digits-net"),
-        ({"input_shape": [3, 8, 8]}, "input shape"),
-        ({"classes": ["a", "b"]}, r"tensor fc2.\w+ is torch.float32 \[10"),
+        ({"model": "alexnet"}, "model alexnet is not known: write digits-net, mnist-net"),
+        ({"model": "shutil:rmtree"}, "'shutil:rmtree', which is none of this project"),
+        ({"model": "gpt"}, r"gpt takes inputs of \(256,\), but these are of \(1, 8, 8\)"),
+        ({"options": {"layers": 2}}, "model_options of digits-net: layers is not known here"),
+        ({"input_shape": [3, 8, 8]}, "digits-net takes inputs of"),
+        ({"classes": ["a", "b"]}, "2 classes do not name 10 outputs"),
+        ({"classes": ["a", "b"], "outputs": 2}, r"tensor fc2.\w+ is torch.float32 \[10"),
+        ({"classes": []}, "is of a model of tokens"),
         ({"model": "mnist-net", "input_shape": [1, 28, 28]}, "tensor"),
         ({"format": 2}, "is damaged: format"),
         ({"metrics": None}, "is damaged: metrics"),
@@ -101,6 +106,44 @@ def test_a_manifest_that_does_not_fit_is_refused(
     edit_manifest(export, **changes)
     with pytest.raises(ExportError, match=message):
         load_model(export, CPU)
+
+
+def test_a_manifest_of_before_there_were_options_is_read(export: Path) -> None:
+    path = export / "manifest.json"
+    document = json.loads(path.read_text())
+    for field in ("options", "outputs", "input_dtype", "artifacts", "code_version", "signature"):
+        document.pop(field)
+    path.write_text(json.dumps(document))
+    model = load_model(export, CPU)
+    assert model.manifest.outputs == 10
+    assert model.manifest.signature.shape == (-1, 1, 8, 8)
+
+
+OWN = """
+from torch import nn
+
+def net(outputs, input_shape, width):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Linear(width, outputs))
+"""
+
+
+def test_an_own_model_is_loaded_where_it_is_allowed_by_name(
+    export: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (export / "served_nets.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(export))
+    edit_manifest(export, model="served_nets:net", options={"width": 6})
+    tensors = {"1.weight": (6, 64), "1.bias": (6,), "3.weight": (10, 6), "3.bias": (10,)}
+    save_file(
+        {name: torch.zeros(shape) for name, shape in tensors.items()}, export / "model.safetensors"
+    )
+    seal(export)
+    with pytest.raises(ExportError, match="it is not allowed to be loaded here"):
+        load_model(export, CPU)
+    with pytest.raises(ExportError, match="only other:net may be loaded here"):
+        load_model(export, CPU, own="other:net")
+    model = load_model(export, CPU, own="served_nets:net")
+    assert model.predict(np.zeros((2, 1, 8, 8), np.float32)) == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff"])

@@ -37,8 +37,13 @@ def build(name: str, options: dict[str, Option], outputs: int, shape: tuple[int,
     Raises ConfigurationError when an option is wrong, when a model of this project does not take
     this shape, and when a user's own factory cannot be found or called.
     """
-    if name not in KNOWN:
+    if ":" in name:
         return own_model(name, options, outputs, shape)
+    if name not in KNOWN:
+        raise ConfigurationError(
+            f"model {name} is not known: write {', '.join(KNOWN)}, or your own as "
+            "package.module:factory"
+        )
     try:
         checked = checked_options(name, options)
     except ValidationError as error:

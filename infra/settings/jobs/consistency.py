@@ -10,15 +10,10 @@ from infra.settings.jobs.memory import MOST_OF_MEMORY
 from infra.settings.jobs.mounts import TAKEN_VOLUMES
 from infra.settings.jobs.steps import order_problem
 from infra.settings.types import parse_quantity
-from training.config import TrainingConfig
+from training.tensorflow.settings import problems as tensorflow_problems
 
 if TYPE_CHECKING:
     from infra.settings.training import TrainingJobSettings
-
-TENSORFLOW_FIELDS = frozenset(
-    {"model", "dataset", "epochs", "batch_size", "learning_rate", "seed", "keep_checkpoints"}
-)
-"""Hyperparameters that the TensorFlow program follows; the rest belongs to PyTorch's."""
 
 RESERVED_ANNOTATIONS = ("scheduling.k8s.io/", "scheduling.volcano.sh/", "volcano.sh/")
 """Beginnings of annotations that decide how a pod is placed, and so belong to the builders."""
@@ -39,21 +34,8 @@ def _program(job: TrainingJobSettings) -> Iterator[str]:
     if job.hyperparameters is not None and job.command is not None:
         yield "has hyperparameters and command: write one of them, a command takes its own flags"
     if job.kind == "tensorflow" and job.hyperparameters is not None:
-        unused = job.hyperparameters.model_fields_set - TENSORFLOW_FIELDS
-        if unused:
-            yield (
-                f"sets hyperparameters.{sorted(unused)[0]}, which the TensorFlow program does not "
-                f"have: it knows {', '.join(sorted(TENSORFLOW_FIELDS))}"
-            )
-        yield from _tensorflow_choices(job.hyperparameters)
-
-
-def _tensorflow_choices(config: TrainingConfig) -> Iterator[str]:
-    if (config.model, config.dataset) != ("digits-net", "digits"):
-        yield (
-            f"sets hyperparameters.model {config.model!r} and dataset {config.dataset!r}, but the "
-            "TensorFlow program trains digits-net on digits: write these, or a command"
-        )
+        for sentence in tensorflow_problems(job.hyperparameters):
+            yield f"has hyperparameters whose {sentence}"
 
 
 def _size(job: TrainingJobSettings) -> Iterator[str]:

@@ -1,0 +1,89 @@
+"""New environments and protected resources in the hands of the real engine."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devcluster.paths import CHECKOUT
+from tests.engine.conftest import MakeStack, Stack
+
+
+def test_a_new_environment_keeps_every_mandatory_rule_at_once(
+    engine: MakeStack, tmp_path: Path
+) -> None:
+    environment = engine("simulated")._environment
+    (tmp_path / "policies" / "config").mkdir(parents=True)
+    flags = ["--nodes", "2", "--gpus-per-node", "8", "--defaults", "--project", str(tmp_path)]
+    command = [sys.executable, "-m", "gitops"]
+    subprocess.run([*command, "new-environment", "lab", *flags], cwd=CHECKOUT, check=True)
+    rules = tmp_path / "policies" / "config" / "lab.json"
+    done = subprocess.run(
+        [
+            *(*command, "preview", "--stack", "lab", "--rendered", "--out", str(tmp_path / "out")),
+            *("--config-file", str(tmp_path / "Pulumi.lab.yaml")),
+            *("--policy-pack-config", str(rules)),
+        ],
+        cwd=CHECKOUT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    comment = (tmp_path / "out" / "comment.md").read_text()
+    assert done.returncode == 2, comment + done.stderr
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["counts"]["create"] > 15
+    assert not any(violation["mandatory"] for violation in report["violations"])
+
+
+@pytest.fixture
+def protected(engine: MakeStack) -> Stack:
+    """A stack whose claim is protected."""
+
+    def protect(config: dict[str, Any]) -> None:
+        config["gpu-platform:storage"]["claims"]["checkpoints"]["protect"] = True
+
+    stack = engine("simulated", protect)
+    outcome = stack.up()
+    assert outcome.status == 0, outcome.text
+    return stack
+
+
+def test_a_protected_claim_is_destroyed_by_no_command_and_no_edit(protected: Stack) -> None:
+    destroyed = protected._pulumi("destroy", "--yes", "--skip-preview")
+    assert destroyed.status != 0
+    assert "protected" in destroyed.text
+    assert "kubernetes:core/v1:PersistentVolumeClaim" in protected.resources()
+
+    def without_claims(config: dict[str, Any]) -> None:
+        config["gpu-platform:storage"]["claims"] = {}
+        config["gpu-platform:training"]["jobs"] = {}
+        config["gpu-platform:inference"]["services"] = {}
+
+    protected.edit(without_claims)
+    out = protected.rendered.parent / "out"
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "gitops", "preview", "--stack", "simulated"),
+            *("--config-file", str(protected._file), "--out", str(out)),
+        ],
+        cwd=CHECKOUT,
+        env=protected._environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    comment = (out / "comment.md").read_text()
+    assert done.returncode == 3, comment + done.stderr
+    assert "It is protected: the update is refused until protection is off." in comment
+    rest = protected._pulumi("destroy", "--yes", "--skip-preview", "--exclude-protected")
+    assert rest.status == 0, rest.text
+    left = protected.resources()
+    assert "kubernetes:core/v1:PersistentVolumeClaim" in left
+    assert not any("batch.volcano.sh" in kind for kind in left)
+    shutil.rmtree(out)

@@ -1,0 +1,59 @@
+"""actionlint over the workflows: it understands expressions, which a schema does not."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from devcluster.paths import CHECKOUT, cache_root
+from devcluster.toolchain import go
+from tests.tiers import unavailable
+
+MODULE = "github.com/rhysd/actionlint/cmd/actionlint@v1.7.12"
+
+
+@pytest.fixture(scope="session")
+def actionlint() -> Path:
+    """The one on PATH, or the pinned one, built once."""
+    if installed := shutil.which("actionlint"):
+        return Path(installed)
+    folder = cache_root() / "tools" / MODULE.rpartition("/")[2].replace("@", "-")
+    if not (folder / "actionlint").exists():
+        if shutil.which("go") is None:
+            unavailable("there is neither actionlint nor go on PATH")
+        environment = {**go.environment(), "GOBIN": str(folder), "GOFLAGS": "-trimpath"}
+        done = subprocess.run(
+            ["go", "install", MODULE], env=environment, capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            unavailable(f"actionlint cannot be built: {done.stderr}")
+    return folder / "actionlint"
+
+
+def lint(
+    actionlint: Path, *files: Path, folder: Path = CHECKOUT
+) -> subprocess.CompletedProcess[str]:
+    # shellcheck and pyflakes are used where they are, and must not decide the result.
+    options = ["-no-color", "-shellcheck=", "-pyflakes="]
+    return subprocess.run(
+        [str(actionlint), *options, *map(str, files)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_actionlint_has_nothing_to_say(actionlint: Path) -> None:
+    done = lint(actionlint, *sorted((CHECKOUT / ".github" / "workflows").glob("*.yml")))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_actionlint_would_have_something_to_say(actionlint: Path, tmp_path: Path) -> None:
+    text = (CHECKOUT / ".github" / "workflows" / "preview.yml").read_text()
+    broken = tmp_path / "preview.yml"
+    broken.write_text(text.replace("steps.preview.outputs.status", "steps.previev.outputs.status"))
+    done = lint(actionlint, broken, folder=tmp_path)
+    assert done.returncode == 1
+    assert "previev" in done.stdout

@@ -1,0 +1,74 @@
+from typing import Any
+
+import pytest
+
+from devcluster.paths import CHECKOUT
+from gitops.__main__ import main
+from gitops.environments.difference import description, differences
+from infra.settings import validate
+from tests.infra.examples import changed, good, without
+
+
+def told(other: dict[str, Any]) -> list[str]:
+    return [
+        words.text for words in differences(validate(good()), validate(other), ("one", "other"))
+    ]
+
+
+def test_a_value_is_told_with_its_meaning_and_both_sides() -> None:
+    (text,) = told(changed("tenancy.quota.gpus", 16))
+    assert text == (
+        "`tenancy.quota.gpus` (GPUs of the stack's GPU resource): 32 in one, 16 in other."
+    )
+
+
+def test_a_default_is_a_value_like_any_other() -> None:
+    (text,) = told(changed("training.jobs.digits.retries", 7))
+    assert ": 3 in one, 7 in other." in text
+
+
+def test_what_only_one_of_them_has_is_told_once() -> None:
+    (text,) = told(without("inference.services.digits"))
+    assert text.startswith("`inference.services.digits` is only in one (job digits")
+
+
+def test_the_same_is_no_difference() -> None:
+    assert told(good()) == []
+
+
+def test_descriptions_are_found_through_mappings() -> None:
+    assert "scheduled all or none" in description(("training", "jobs", "digits", "nodes"))
+    assert description(("volcano", "values", "anything")) == ""
+    assert description(("nowhere",)) == ""
+
+
+def test_the_environments_of_the_repository_are_compared(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["diff", "staging", "prod"]) == 2
+    out = capsys.readouterr().out
+    assert "\ntenancy\n" in out
+    assert "8 in staging, 36 in prod" in out
+    assert main(["diff", "prod", str(CHECKOUT / "Pulumi.prod.yaml")]) == 0
+    assert "are the same" in capsys.readouterr().out
+
+
+def test_an_environment_that_is_not_there_or_wrong_is_a_plain_error(
+    tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["diff", "prod", "nowhere"]) == 1
+    assert "cannot be read" in capsys.readouterr().err
+    wrong = tmp_path / "Pulumi.wrong.yaml"
+    wrong.write_text("config: {gpu-platform:cluster: {contxt: x}}")
+    assert main(["diff", "prod", str(wrong)]) == 1
+    assert "did you mean 'context'" in capsys.readouterr().err
+
+
+def test_secrets_are_not_told(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (CHECKOUT / "Pulumi.prod.yaml").read_text()
+    for name, value in (("a", "v1:one"), ("b", "v1:two")):
+        file = tmp_path / f"Pulumi.{name}.yaml"
+        secret = f"env: {{NCCL_DEBUG: {{secure: {value}}}}}"
+        file.write_text(text.replace("env: {NCCL_DEBUG: WARN}", secret))
+    assert main(["diff", str(tmp_path / "Pulumi.a.yaml"), str(tmp_path / "Pulumi.b.yaml")]) == 0
+    assert "v1:" not in capsys.readouterr().out

@@ -1,0 +1,132 @@
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from gitops.__main__ import main
+from gitops.environments.reading import settings_of
+from gitops.environments.schema import schema
+from policies.catalogue import RULES
+from policies.configuration import parse
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "policies" / "config").mkdir(parents=True)
+    return tmp_path
+
+
+def new(project: Path, *arguments: str) -> int:
+    return main(["new-environment", *arguments, "--project", str(project)])
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        [],
+        ["--nodes", "4", "--gpus-per-node", "2", "--team", "vision"],
+        ["--storage", "cephfs", "--no-install-plugin", "--no-install-volcano"],
+        ["--storage", "existing", "--storage-class", "gp3"],
+        [
+            "--context",
+            "arn:aws:eks:eu:123:cluster/a b: {x}",
+            "--registry",
+            "r.example.com:5",
+        ],
+        ["--context", "yes", "--namespace", "no"],
+    ],
+)
+def test_the_settings_the_schema_and_the_pack_accept_what_is_written(
+    flags: list[str], project: Path
+) -> None:
+    assert new(project, "lab", "--defaults", *flags) == 0
+    settings = settings_of(project / "Pulumi.lab.yaml")
+    if "--context" in flags:
+        assert settings.cluster.context == flags[1]
+    assert all(claim.protect for claim in settings.storage.claims.values())
+    document = yaml.safe_load((project / "Pulumi.lab.yaml").read_text())
+    jsonschema.Draft202012Validator(schema()).validate(document)
+    parse((project / "policies" / "config" / "lab.json").read_text(), RULES)
+
+
+def test_every_section_is_explained(project: Path) -> None:
+    new(project, "lab", "--defaults")
+    lines = (project / "Pulumi.lab.yaml").read_text().splitlines()
+    assert sum(line.strip().startswith("#") for line in lines) >= 15
+
+
+def test_flags_decide_what_is_written(project: Path) -> None:
+    new(project, "lab", "--defaults", "--nodes", "3", "--gpus-per-node", "4", "--team", "vision")
+    settings = settings_of(project / "Pulumi.lab.yaml")
+    assert settings.tenancy.quota.gpus == 12
+    assert settings.volcano.queues["vision"].capability == {"nvidia.com/gpu": "12"}
+    rules = json.loads((project / "policies" / "config" / "lab.json").read_text())
+    assert rules["gpu-budget"] == {"maxGpus": 12, "maxGpusPerQueue": {"vision": 12}}
+
+
+def test_an_environment_that_is_there_is_left_alone(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new(project, "lab", "--defaults")
+    (project / "Pulumi.lab.yaml").write_text("mine")
+    assert new(project, "lab", "--defaults") == 1
+    assert "was not changed" in capsys.readouterr().err
+    assert (project / "Pulumi.lab.yaml").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["Lab"], "the name is 'Lab': it must be a DNS label"),
+        (["../x"], "must be a DNS label"),
+        (["lab", "--nodes", "0"], "--nodes is '0': write a number of at least 1"),
+        (["lab", "--storage", "floppy"], "write one of nfs, cephfs, existing"),
+        (["lab", "--namespace", "kube-system"], "tenancy.namespace"),
+        (["lab", "--registry", "https://r.example.com"], "images.registry"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_nothing_is_written(
+    arguments: list[str], says: str, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert new(project, *arguments, "--defaults") == 1
+    assert says in capsys.readouterr().err
+    assert not list(project.glob("Pulumi.*"))
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_what_no_flag_says_is_asked_until_it_is_right(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[Any]
+) -> None:
+    answers = [
+        "lab.example.com",
+        "",
+        "vision",
+        "none",
+        "2",
+        "",
+        "nfs",
+        "",
+        "",
+        "no",
+        "perhaps",
+        "n",
+    ]
+    monkeypatch.setattr("sys.stdin", _Terminal("\n".join(answers) + "\n"))
+    assert new(project, "lab") == 0
+    asked = capsys.readouterr().out
+    assert "nodes with GPUs [1]: write a number of at least 1" in asked
+    assert "write yes or no" in asked
+    settings = settings_of(project / "Pulumi.lab.yaml")
+    assert settings.cluster.context == "lab.example.com"
+    assert settings.tenancy.namespace == "ml-lab"
+    assert settings.tenancy.quota.gpus == 16
+    assert not settings.volcano.install
+    assert not settings.gpu.install

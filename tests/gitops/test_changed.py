@@ -1,0 +1,94 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from devcluster.paths import CHECKOUT
+from gitops import changed
+from gitops.__main__ import main
+
+
+@pytest.mark.parametrize(
+    ("file", "stacks"),
+    [
+        ("Pulumi.prod.yaml", {"prod"}),
+        ("policies/config/staging.json", {"staging"}),
+        ("infra/pods.py", {"prod", "staging"}),
+        ("policies/gpu.py", {"prod", "staging"}),
+        ("training/train.py", {"prod", "staging"}),
+        ("requirements.txt", {"prod", "staging"}),
+        ("README.md", set()),
+        ("tests/infra/test_pods.py", set()),
+        ("gitops/config/prices.yaml", set()),
+    ],
+)
+def test_a_file_concerns_its_environment_or_all_or_none(file: str, stacks: set[str]) -> None:
+    assert {s for s in ("prod", "staging") if changed.concerns(["LICENSE", file], s)} == stacks
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with two environments, of which a branch has changed one."""
+    monkeypatch.setattr(changed, "PROJECT", tmp_path)
+    for name in ("prod", "dev", "staging"):
+        (tmp_path / f"Pulumi.{name}.yaml").write_text("config: {}\n")
+    git(tmp_path, "init", "--quiet", "--initial-branch", "main")
+    commit(tmp_path)
+    git(tmp_path, "checkout", "--quiet", "-b", "branch")
+    (tmp_path / "Pulumi.prod.yaml").write_text("config: {a: b}\n")
+    commit(tmp_path)
+    return tmp_path
+
+
+def git(project: Path, *arguments: str) -> None:
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.com"]
+    subprocess.run(["git", *identity, *arguments], cwd=project, check=True)
+
+
+def commit(project: Path) -> None:
+    git(project, "add", ".")
+    git(project, "commit", "--quiet", "-m", "x")
+
+
+def listed(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+    assert main(["changed", *arguments]) == 0
+    found: list[str] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_what_a_branch_has_changed_is_listed(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert listed(capsys, "--base", "main") == ["prod"]
+    assert listed(capsys, "--base", "main", "--skip", "prod") == []
+
+
+def test_what_the_base_has_changed_meanwhile_is_not(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    git(project, "checkout", "--quiet", "main")
+    (project / "Pulumi.staging.yaml").write_text("config: {c: d}\n")
+    commit(project)
+    git(project, "checkout", "--quiet", "branch")
+    assert listed(capsys, "--base", "main") == ["prod"]
+
+
+@pytest.mark.parametrize("base", ["", "0" * 40, "nowhere"])
+def test_without_a_base_all_are_listed_and_prod_is_the_last(
+    base: str, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert listed(capsys, "--base", base) == ["dev", "staging", "prod"]
+
+
+def test_an_option_is_no_revision(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["changed", "--base=--output=x"]) == 1
+    assert "no Git revision" in capsys.readouterr().err
+
+
+def test_it_needs_python_and_git_alone() -> None:
+    command = [sys.executable, "-S", "-m", "gitops", "changed"]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "prod" in json.loads(done.stdout)

@@ -1,0 +1,181 @@
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from training.data import DataError, Images, load
+from training.data.__main__ import main
+from training.data.check import check
+from training.data.manifest import MANIFEST_FILE, ShardsManifest, read_manifest
+from training.data.prepare.images import prepare_images
+from training.data.prepare.sources import Dropped, Picture, Source, from_dataset
+
+
+def write_pictures(folder: Path, count: int = 20) -> None:
+    """Of two classes, 40 x 50, all different; and what is no good."""
+    pixels = np.random.default_rng(0).integers(0, 256, (count, 40, 50, 3), dtype=np.uint8)
+    for name in ("cat", "dog"):
+        (folder / name / "deep").mkdir(parents=True)
+    for number, image in enumerate(pixels):
+        name = "cat" if number % 2 else "dog"
+        place = folder / name / ("deep" if number % 3 else "")
+        Image.fromarray(image).save(place / f"{number}.{'png' if number % 4 else 'bmp'}")
+    Image.fromarray(pixels[0]).save(folder / "cat/again.png")
+    Image.fromarray(pixels[1][:20]).save(folder / "dog/small.png")
+    (folder / "dog/notes.txt").write_text("no image")
+    (folder / "cat/cut.png").write_bytes((folder / "cat/again.png").read_bytes()[:900])
+    (folder / "README").write_text("of no class")
+    (folder / "cat/.hidden").write_text("")
+
+
+def prepare(folder: Path, target: Path, *options: str) -> int:
+    given = [f"--folder={folder}", "--size=32", "--held-out=0.3", *options]
+    return main(["prepare", "images", *given, str(target)])
+
+
+def test_folders_of_classes_become_shards_that_can_be_trained_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_pictures(tmp_path / "pictures")
+    assert prepare(tmp_path / "pictures", tmp_path / "shards") == 0
+    said = capsys.readouterr().out
+    assert "dropped: 1 duplicate\ndropped: 1 too small\ndropped: 2 unreadable\n" in said
+    data = load("shards", tmp_path, None, seed=0)
+    assert (data.shape, data.classes) == ((3, 32, 32), ("cat", "dog"))
+    assert len(data.train) + len(data.held_out) == 20
+    assert len(data.held_out) >= 2
+    assert f"{len(data.train)} images to train on in 1 files" in said
+    manifest = read_manifest(tmp_path / "shards")
+    assert manifest.settings == {"size": 32, "min_size": 32, "held_out": 0.3}
+
+
+def test_the_same_pictures_give_the_same_bytes_whatever_reads_them(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "pictures")
+    assert prepare(tmp_path / "pictures", tmp_path / "one", "--workers=1") == 0
+    assert prepare(tmp_path / "pictures", tmp_path / "many", "--workers=4") == 0
+    one, many = (read_manifest(tmp_path / name) for name in ("one", "many"))
+    assert one == many
+
+
+def test_more_pictures_leave_those_held_out_where_they_are(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "few", 20)
+    write_pictures(tmp_path / "more", 40)
+    held_out = []
+    for name in ("few", "more"):
+        assert prepare(tmp_path / name, tmp_path / name / "out/shards") == 0
+        data = load("shards", tmp_path / name / "out", None, seed=0)
+        pixels, _ = data.held_out.batch(np.arange(len(data.held_out)))
+        held_out.append({image.tobytes() for image in pixels})
+    assert held_out[0] < held_out[1]
+
+
+def test_grey_and_small_pictures_are_taken_where_they_are_wanted(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "pictures")
+    assert prepare(tmp_path / "pictures", tmp_path / "shards", "--grey", "--min-size=8") == 0
+    data = load("shards", tmp_path, None, seed=0)
+    assert data.shape == (1, 32, 32)
+    assert read_manifest(tmp_path / "shards").dropped == {"duplicate": 1, "unreadable": 2}
+
+
+def test_a_picture_that_would_fill_the_memory_is_not_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_pictures(tmp_path / "pictures")
+    Image.new("L", (300, 300)).save(tmp_path / "pictures/cat/bomb.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 50_000)
+    assert prepare(tmp_path / "pictures", tmp_path / "shards") == 0
+    assert read_manifest(tmp_path / "shards").dropped["unreadable"] == 3
+
+
+def test_files_have_a_limited_size(tmp_path: Path) -> None:
+    target = tmp_path / "shards"
+    assert main(["prepare", "images", "--dataset=digits", "--max-mib=1", str(target)]) == 0
+    manifest = check(target, print)
+    assert len(manifest.train.parts) == 3
+    assert all(part.size <= 2**20 for part in manifest.parts())
+
+
+def test_a_known_data_set_keeps_its_size_and_what_it_holds_out(tmp_path: Path) -> None:
+    target = tmp_path / "shards"
+    assert main(["prepare", "images", "--dataset=digits", str(target)]) == 0
+    packed = load("shards", tmp_path, None, seed=0)
+    known = load("digits", tmp_path, None, seed=0)
+    assert (packed.shape, packed.classes) == (known.shape, known.classes)
+    assert isinstance(known.held_out, Images)
+    pixels, labels = packed.held_out.batch(np.arange(360))
+    expected = known.held_out.pixels.astype(np.uint16) * 255 // 16
+    assert sorted(image.tobytes() for image in pixels) == sorted(
+        image.astype(np.uint8).tobytes() for image in expected
+    )
+    assert np.array_equal(np.bincount(labels), np.bincount(known.held_out.labels))
+
+
+def test_one_class_does_not_fill_a_shard(tmp_path: Path) -> None:
+    target = tmp_path / "shards"
+    assert main(["prepare", "images", "--dataset=digits", "--max-mib=1", str(target)]) == 0
+    train = load("shards", tmp_path, None, seed=0).train
+    assert set(train.batch(np.arange(100))[1]) == set(range(10))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda _: None, "cannot be read: No such file"),
+        (lambda folder: folder.mkdir(), "has no file in a folder"),
+        (lambda folder: (folder / "cat").mkdir(parents=True), "has no file in a folder"),
+    ],
+)
+def test_a_folder_without_pictures_is_told(
+    make: object, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert callable(make)
+    make(tmp_path / "pictures")
+    assert prepare(tmp_path / "pictures", tmp_path / "shards") == 64
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "shards").exists()
+
+
+def test_nothing_left_to_train_on_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "pictures/cat").mkdir(parents=True)
+    (tmp_path / "pictures/cat/bad.png").write_text("no image")
+    assert prepare(tmp_path / "pictures", tmp_path / "shards") == 64
+    said = capsys.readouterr().err
+    assert "of 1 images none is left to train on, 1 unreadable were dropped: add images" in said
+    assert list((tmp_path / "shards").iterdir()) == []
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError("No space left on device")])
+def test_an_interruption_leaves_nothing_and_the_next_start_makes_the_same(
+    error: BaseException, tmp_path: Path
+) -> None:
+    whole = from_dataset("digits", tmp_path)
+
+    def cut_off() -> Iterator[Picture | Dropped]:
+        for _ in range(random.Random(0).randrange(400, 1500)):  # noqa: S311
+            yield next(whole.pictures)
+        raise error
+
+    def make(source: Source, target: Path) -> ShardsManifest:
+        return prepare_images(
+            source, target, limit=2**18, force=False, settings={}, tell=lambda _: None
+        )
+
+    target = tmp_path / "shards"
+    with pytest.raises((KeyboardInterrupt, OSError)):
+        make(Source(whole.classes, whole.shape, whole.total, cut_off()), target)
+    assert list(target.iterdir()) == []
+    again = make(from_dataset("digits", tmp_path), target)
+    assert again == make(from_dataset("digits", tmp_path), tmp_path / "never-interrupted")
+    assert (target / MANIFEST_FILE).exists()
+
+
+def test_a_picture_of_two_classes_is_taken_once(tmp_path: Path) -> None:
+    picture = Picture(b"", b"same", 0, False)
+    source = Source(("a", "b"), (1, 8, 8), 2, iter([picture, picture]))
+    with pytest.raises(DataError, match=r"none is left to hold out, 1 duplicate were dropped"):
+        prepare_images(source, tmp_path, limit=9999, force=False, settings={}, tell=print)

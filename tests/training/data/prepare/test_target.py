@@ -1,0 +1,128 @@
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from training.data import DataError
+from training.data.manifest import (
+    MANIFEST_FILE,
+    TokensManifest,
+    TokenSplit,
+    read_manifest,
+    write_manifest,
+)
+from training.data.prepare.target import UNFINISHED, new_dataset, part_of
+
+
+def fill(folder: Path, word: str) -> None:
+    """A data set of one file."""
+    path = folder / f"{word}.bin"
+    path.write_text(word * 2)
+    parts = (part_of(path, len(word)),)
+    write_manifest(
+        folder,
+        TokensManifest(
+            dtype="uint16",
+            vocabulary=256,
+            train=TokenSplit(parts=parts),
+            held_out=TokenSplit(parts=()),
+        ),
+    )
+
+
+def make(folder: Path, word: str, force: bool = False) -> None:
+    with new_dataset(folder, force) as unfinished:
+        fill(unfinished, word)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_all_is_there_in_the_end_and_nothing_else(tmp_path: Path) -> None:
+    make(tmp_path / "deep/data", "one")
+    assert names(tmp_path / "deep/data") == [MANIFEST_FILE, "one.bin"]
+
+
+def test_a_mounted_volume_counts_as_empty(tmp_path: Path) -> None:
+    (tmp_path / "lost+found").mkdir()
+    make(tmp_path, "one")
+    assert names(tmp_path) == ["lost+found", MANIFEST_FILE, "one.bin"]
+
+
+def test_what_is_in_the_way_is_refused_and_stays(tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("mine")
+    with pytest.raises(DataError, match=r"is not empty, it has notes: .* write --force"):
+        make(tmp_path, "one")
+    assert names(tmp_path) == ["notes"]
+
+
+def test_force_replaces_a_data_set_and_leaves_other_files(tmp_path: Path) -> None:
+    make(tmp_path, "one")
+    (tmp_path / "notes").write_text("mine")
+    make(tmp_path, "two", force=True)
+    assert names(tmp_path) == [MANIFEST_FILE, "notes", "two.bin"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError, DataError])
+def test_a_failure_changes_nothing(error: type[BaseException], tmp_path: Path) -> None:
+    make(tmp_path, "one")
+
+    def fail() -> None:
+        with new_dataset(tmp_path, force=True) as unfinished:
+            fill(unfinished, "two")
+            raise error
+
+    with pytest.raises(error):
+        fail()
+    assert names(tmp_path) == [MANIFEST_FILE, "one.bin"]
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing is tidied up after it."""
+
+
+@pytest.mark.parametrize("steps", range(5))
+def test_what_was_killed_in_the_exchange_is_brought_to_its_end_later(
+    steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path, "one")
+    left = iter(range(steps))
+
+    def killing(step: Callable[..., Any]) -> Callable[..., Any]:
+        def until_killed(*arguments: object, **options: object) -> Any:
+            if next(left, None) is None:
+                raise Killed
+            return step(*arguments, **options)
+
+        return until_killed
+
+    def be_killed() -> None:
+        with new_dataset(tmp_path, force=True) as unfinished:
+            fill(unfinished, "two")
+            for name in ("unlink", "replace", "rmdir"):
+                monkeypatch.setattr(Path, name, killing(getattr(Path, name)))
+
+    with pytest.raises(Killed):
+        be_killed()
+    monkeypatch.undo()
+    with pytest.raises(DataError, match="is not empty"):
+        make(tmp_path, "three")
+    assert names(tmp_path) == [MANIFEST_FILE, "two.bin"]
+    assert read_manifest(tmp_path).parts()[0].file == "two.bin"
+
+
+def test_two_at_once_are_refused(tmp_path: Path) -> None:
+    with new_dataset(tmp_path, force=False) as unfinished:
+        with pytest.raises(DataError, match="another process prepares a data set in"):
+            make(tmp_path, "two")
+        fill(unfinished, "one")
+    assert names(tmp_path) == [MANIFEST_FILE, "one.bin"]
+
+
+def test_what_was_killed_while_it_wrote_is_thrown_away(tmp_path: Path) -> None:
+    (tmp_path / UNFINISHED).mkdir()
+    (tmp_path / UNFINISHED / "half.bin").write_text("half")
+    make(tmp_path, "one")
+    assert names(tmp_path) == [MANIFEST_FILE, "one.bin"]

@@ -1,0 +1,143 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.training.data.files import write_text
+from training.data import load
+from training.data.__main__ import main
+from training.data.check import check
+from training.data.manifest import read_manifest
+from training.data.prepare import text
+from training.data.prepare.text import _letter_at, _pieces
+
+
+def prepare(folder: Path, target: Path, *options: str) -> int:
+    return main(["prepare", "text", f"--folder={folder}", *options, str(target)])
+
+
+def test_bytes_as_tokens_are_the_same_samples_as_the_text_itself(tmp_path: Path) -> None:
+    write_text(tmp_path / "text", {"a.txt": 3000, "deep/b.txt": 1000})
+    assert prepare(tmp_path / "text", tmp_path / "tokens") == 0
+    packed, plain = (load(name, tmp_path, (10,), seed=0) for name in ("tokens", "text"))
+    assert packed.outputs == plain.outputs == 256
+    for one, other in ((packed.train, plain.train), (packed.held_out, plain.held_out)):
+        assert len(one) == len(other)
+        every = np.arange(len(one))
+        assert np.array_equal(one.batch(every)[0], other.batch(every)[0])
+        assert np.array_equal(one.batch(every)[1], other.batch(every)[1])
+
+
+def test_what_is_no_good_is_left_out_and_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "text"
+    write_text(folder, {"a.txt": 1000, "short.txt": 63})
+    (folder / "b.txt").write_bytes((folder / "a.txt").read_bytes())
+    (folder / "latin.txt").write_bytes("é".encode("latin-1") * 100)
+    assert prepare(folder, tmp_path / "tokens") == 0
+    assert capsys.readouterr().out == (
+        f"{tmp_path}/tokens: 900 tokens to train on in 1 files\n"
+        f"{tmp_path}/tokens: 100 tokens held out in 1 files\n"
+        "dropped: 1 duplicate\ndropped: 1 too small\ndropped: 1 unreadable\n"
+    )
+
+
+def test_files_have_a_limited_size_and_nothing_is_lost_between_them(tmp_path: Path) -> None:
+    write_text(tmp_path / "text", {"a.txt": 1_500_000})
+    assert prepare(tmp_path / "text", tmp_path / "tokens", "--max-mib=1") == 0
+    manifest = check(tmp_path / "tokens", print)
+    files = [tmp_path / "tokens" / part.file for part in manifest.train.parts]
+    assert [path.stat().st_size for path in files] == [2**20, 2**20, 1_350_000 * 2 - 2**21]
+    tokens = np.concatenate([np.fromfile(path, "<u2") for path in files])
+    whole = (tmp_path / "text/a.txt").read_bytes()
+    assert tokens.astype(np.uint8).tobytes() == whole[:1_350_000]
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Path:
+    """Learnt from a few words."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, show_progress=False)
+    made.train_from_iterator(["the cat and the dog and the cat"] * 9, trainer)
+    made.save(str(tmp_path / "tokenizer.json"))
+    return tmp_path / "tokenizer.json"
+
+
+def test_a_tokenizer_is_used_and_kept_with_its_tokens(
+    tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tokenizers import Tokenizer
+
+    monkeypatch.setattr(text, "PIECE", 50)
+    (tmp_path / "text").mkdir()
+    content = "the dog and the cäät\n" * 40
+    (tmp_path / "text/a.txt").write_text(content)
+    assert prepare(tmp_path / "text", tmp_path / "tokens", f"--tokenizer={tokenizer}") == 0
+    manifest = read_manifest(tmp_path / "tokens")
+    assert manifest.kind == "tokens"
+    known = Tokenizer.from_file(str(tmp_path / "tokens/tokenizer.json"))
+    assert manifest.vocabulary == known.get_vocab_size() == load(
+        "tokens", tmp_path, (8,), seed=0
+    ).outputs  # fmt: skip
+    parts = [
+        np.fromfile(tmp_path / f"tokens/{name}-00000.bin", "<u2") for name in ("train", "held-out")
+    ]
+    assert "".join(known.decode(part.tolist()) for part in parts) == content
+    assert sum(map(len, parts)) < 0.6 * len(content)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "tokenizer.json cannot be read: No such file"), ("{}", "is no tokenizer.json")],
+)
+def test_a_tokenizer_that_is_none_is_told(
+    content: str | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_text(tmp_path / "text", {"a.txt": 3000})
+    path = tmp_path / "tokenizer.json"
+    if content is not None:
+        path.write_text(content)
+    assert prepare(tmp_path / "text", tmp_path / "tokens", f"--tokenizer={path}") == 64
+    assert message in capsys.readouterr().err
+
+
+@given(content=st.text(), place=st.integers(0, 20))
+def test_a_letter_is_never_cut(content: str, place: int) -> None:
+    whole = content.encode()
+    cut = _letter_at(whole, min(place, len(whole)))
+    assert whole[:cut].decode() + whole[cut:].decode() == content
+    assert min(place, len(whole)) - cut <= 3
+
+
+@given(content=st.text(alphabet="ab\né"))
+def test_pieces_are_whole_lines_and_all_of_them(content: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text, "PIECE", 4)
+        pieces = list(_pieces(content.encode()))
+    assert b"".join(pieces) == content.encode()
+    assert all(piece.endswith(b"\n") for piece in pieces[:-1])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({}, "has no *.txt file"),
+        ({"a.md": 900}, "has no *.txt file"),
+        ({"a.txt": 63}, "has 0 tokens to train on and 0 to hold out; of 1 files 1 were dropped"),
+    ],
+)
+def test_too_little_text_is_told(
+    sizes: dict[str, int], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_text(tmp_path / "text", sizes)
+    assert prepare(tmp_path / "text", tmp_path / "tokens") == 64
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "tokens/manifest.json").exists()

@@ -1,0 +1,192 @@
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.training.data.files import write_text
+from training.catalog import DatasetName
+from training.command_line import read_config
+from training.data import check as checking
+from training.data import load
+from training.data.__main__ import main
+from training.data.manifest import read_manifest
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    """Tokens and shards side by side."""
+    write_text(tmp_path / "text", {"a.txt": 3000})
+    assert main(["prepare", "text", f"--folder={tmp_path}/text", f"{tmp_path}/tokens"]) == 0
+    assert main(["prepare", "images", "--dataset=digits", f"{tmp_path}/shards"]) == 0
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "command", [[], ["prepare"], ["prepare", "images"], ["prepare", "text"], ["check"]]
+)
+def test_every_command_has_a_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([*command, "--help"])
+    assert caught.value.code == 0
+    assert f"usage: python -m training.data {' '.join(command)}".strip() in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "the following arguments are required: COMMAND"),
+        (["prepare", "images", "/x"], "one of the arguments --folder --dataset is required"),
+        (["prepare", "images", "--dataset=cats", "/x"], "choose from 'digits', 'glyphs'"),
+        (["prepare", "images", "--folder=/y", "--size=0", "/x"], "--size: is 0: write a whole"),
+        (["prepare", "images", "--folder=/y", "--size=5000", "/x"], "write at most 4096"),
+        (["prepare", "text", "--folder=/y", "--held-out=1", "/x"], "between 0 and 1"),
+        (["prepare", "text", "--folder=/y", "--held-out=some", "/x"], "between 0 and 1"),
+        (["prepare", "text", "--folder=/y"], "required: DIR"),
+    ],
+)
+def test_mistakes_are_told_in_a_line(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 64
+    said = capsys.readouterr().err
+    assert message in said.replace("choose from digits, glyphs", "choose from 'digits', 'glyphs'")
+    assert said.count("\n") == 1
+
+
+def test_what_is_whole_is_told_so(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert main(["check", str(made / "shards")]) == 0
+    assert main(["check", str(made / "tokens")]) == 0
+    assert "1,437 images to train on in 1 files" in capsys.readouterr().out
+
+
+def swapped(content: bytes) -> bytes:
+    """The same length, other bytes."""
+    return content[:-1] + bytes([content[-1] ^ 1])
+
+
+@pytest.mark.parametrize(
+    ("file", "damage"),
+    [
+        ("tokens/train-00000.bin", swapped),
+        ("tokens/held-out-00000.bin", lambda content: content[:-2]),
+        ("shards/held-out-00000.tar", swapped),
+        ("shards/train-index.npy", swapped),
+    ],
+)
+def test_what_is_damaged_is_named(
+    file: str,
+    damage: Callable[[bytes], bytes],
+    made: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = made / file
+    path.write_bytes(damage(path.read_bytes()))
+    assert main(["check", str(path.parent)]) == 64
+    assert f"{path} is damaged" in capsys.readouterr().err
+
+
+def test_an_index_of_other_shards_is_found(
+    made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = made / "shards/train-index.npy"
+    index = np.load(path)
+    index[3, 3] = (index[3, 3] + 1) % 10
+    np.save(path, index)
+    monkeypatch.setattr(checking, "verify", lambda *_: None)
+    assert main(["check", str(made / "shards")]) == 64
+    assert "train-index.npy is not the index of train-00000.tar" in capsys.readouterr().err
+
+
+def test_a_target_that_is_not_empty_needs_force(
+    made: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["prepare", "images", "--dataset=photos", str(made / "shards")]
+    assert main(command) == 64
+    assert "is not empty" in capsys.readouterr().err
+    assert load("shards", made, None, seed=0).shape == (1, 8, 8)
+    assert main([*command, "--force"]) == 0
+    assert load("shards", made, None, seed=0).classes == ("china", "flower")
+
+
+def test_a_target_that_cannot_be_written_is_a_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(["prepare", "images", "--dataset=digits", str(tmp_path / "file/shards")]) == 1
+    assert "the data set cannot be written: [Errno 20]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_a_process_that_was_ended_is_simply_started_again(
+    number: signal.Signals, code: int, tmp_path: Path
+) -> None:
+    command = ["prepare", "images", "--dataset=glyphs", str(tmp_path / "shards")]
+    process = subprocess.Popen([sys.executable, "-m", "training.data", *command], cwd=ROOT)
+    while not (tmp_path / "shards/.unfinished/train-00000.tar").exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    os.kill(process.pid, number)
+    assert process.wait() == code
+    assert not (tmp_path / "shards/manifest.json").exists()
+    assert main(["prepare", "images", "--dataset=digits", str(tmp_path / "shards")]) == 0
+    assert len(list((tmp_path / "shards").iterdir())) == 5
+
+
+def documented() -> list[list[str]]:
+    """The commands of the documentation, without `python -m`."""
+    text = (ROOT / "docs/training-data.md").read_text()
+    blocks = re.findall(r"```console\n(.*?)```", text, re.DOTALL)
+    commands = re.findall(r"^\$ (.*(?:\\\n.*)*)", "\n".join(blocks), re.MULTILINE)
+    return [shlex.split(command.replace("\\\n", " ")) for command in commands]
+
+
+def test_the_commands_of_the_documentation_work_in_their_order(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (60, 40, 40, 3), np.uint8)
+    for number, image in enumerate(pixels):
+        path = tmp_path / f"pictures/{'cat' if number % 2 else 'dog'}/{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(path)
+    write_text(tmp_path / "books", {"a.txt": 9000})
+    commands = [[word.replace("/data", str(tmp_path)) for word in each] for each in documented()]
+    assert len(commands) >= 6
+    for python, module, program, *arguments in commands:
+        assert [python, module] == ["python", "-m"]
+        if program == "training.data":
+            assert main(arguments) == 0
+        else:
+            assert program == "training"
+            config = read_config(arguments, {})
+            data = load(config.dataset, Path(config.data_dir), None, config.seed)
+            assert len(data.train) > len(data.held_out) > 0
+
+
+def test_the_documentation_names_every_data_set_and_option(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = (ROOT / "docs/training-data.md").read_text()
+    for name in DatasetName.__args__:  # type: ignore[attr-defined]
+        assert f"`{name}`" in text
+    for kind in ("images", "text"):
+        with pytest.raises(SystemExit):
+            main(["prepare", kind, "--help"])
+        for option in set(re.findall(r"--[a-z-]+", capsys.readouterr().out)) - {"--help"}:
+            assert option in text
+
+
+def test_settings_are_kept_in_the_manifest(made: Path) -> None:
+    assert read_manifest(made / "shards").settings == {"dataset": "digits"}
+    assert read_manifest(made / "tokens").settings == {"held_out": 0.1, "min_bytes": 64}

@@ -1,0 +1,29 @@
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from training.data import progress
+from training.data.manifest import Part, verify
+from training.data.progress import Progress
+
+
+def test_what_is_done_at_once_says_nothing() -> None:
+    said: list[str] = []
+    counted = Progress("images", 10, said.append)
+    counted.advance(5)
+    assert said == []
+
+
+def test_a_long_check_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "INTERVAL", 0.0)
+    (tmp_path / "a").write_bytes(b"x" * 2000)
+    digest = hashlib.sha256(b"x" * 2000).hexdigest()
+    said: list[str] = []
+    verify(tmp_path, [Part(file="a", size=2000, sha256=digest, count=1)], True, said.append)
+    assert said == [f"bytes of {tmp_path} checked: 2,000 of 2,000 (100 %)"]
+
+
+def test_a_run_says_it_as_an_event(capsys: pytest.CaptureFixture[str]) -> None:
+    progress.tell_run("half")
+    assert capsys.readouterr().out == '{"event": "data", "message": "half"}\n'

@@ -1,0 +1,42 @@
+import json
+
+import pytest
+
+from training.config import ConfigurationError
+from training.tensorflow.cluster import Worker, read_worker
+
+
+def environment(cluster: dict[str, list[str]], role: str, index: int) -> dict[str, str]:
+    return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": role, "index": index}})}
+
+
+def test_without_a_cluster_a_worker_is_alone() -> None:
+    assert read_worker({}) == Worker(0, 1)
+
+
+def test_the_first_worker_is_the_chief() -> None:
+    hosts = {"worker": ["a:1", "b:1", "c:1"]}
+    assert read_worker(environment(hosts, "worker", 0)) == Worker(0, 3)
+    assert read_worker(environment(hosts, "worker", 0)).is_chief
+    assert not read_worker(environment(hosts, "worker", 2)).is_chief
+
+
+def test_a_chief_of_its_own_comes_before_the_workers() -> None:
+    hosts = {"worker": ["b:1", "c:1"], "chief": ["a:1"]}
+    assert read_worker(environment(hosts, "chief", 0)) == Worker(0, 3)
+    assert read_worker(environment(hosts, "worker", 1)) == Worker(2, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("{", "no cluster as TensorFlow writes it"),
+        ("[]", "no cluster as TensorFlow writes it"),
+        (environment({"worker": ["a:1"]}, "worker", 1)["TF_CONFIG"], "has 1 of this type"),
+        (environment({"worker": ["a:1"]}, "ps", 0)["TF_CONFIG"], "workers and a chief"),
+        (environment({"ps": ["a:1"], "worker": []}, "ps", 0)["TF_CONFIG"], "workers and a chief"),
+    ],
+)
+def test_a_cluster_that_cannot_be_used_is_told(text: str, advice: str) -> None:
+    with pytest.raises(ConfigurationError, match=advice):
+        read_worker({"TF_CONFIG": text})

@@ -1,0 +1,116 @@
+"""The real program in an environment of its own, which uv makes in seconds: one and two workers."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent.parent
+RELEASE = re.search(
+    r"^tensorflow==(.+)$", (ROOT / "training/tensorflow/requirements.txt").read_text(), re.MULTILINE
+)
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An interpreter with TensorFlow for the CPU; the project's own has none."""
+    assert RELEASE is not None
+    folder = tmp_path_factory.mktemp("tensorflow")
+    packages = [f"tensorflow-cpu=={RELEASE[1]}", "scikit-learn", "pydantic"]
+    uv = [sys.executable, "-m", "uv"]
+    subprocess.run([*uv, "venv", "--quiet", folder], check=True)
+    interpreter = folder / "bin" / "python"
+    subprocess.run(
+        [*uv, "pip", "install", "--quiet", "--python", interpreter, *packages], check=True
+    )
+    return interpreter
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [int(s.getsockname()[1]) for s in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def start(
+    python: Path, run_dir: Path, epochs: int, workers: int, index: int, ports: list[int]
+) -> subprocess.Popen[str]:
+    """One worker, as the plugin of a Volcano Job would start it in its pod."""
+    environment = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "-1",
+    }
+    if workers > 1:
+        cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
+        task = {"type": "worker", "index": index}
+        environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task})
+    flags = ["--model=digits-net", "--dataset=digits", f"--epochs={epochs}", "--batch-size=32"]
+    flags += ["--learning-rate=0.005", f"--run-dir={run_dir}"]
+    return subprocess.Popen(
+        [python, "-m", "training.tensorflow", *flags],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+def ended(worker: subprocess.Popen[str]) -> tuple[int, list[dict[str, Any]]]:
+    try:
+        out, _ = worker.communicate(timeout=60)
+    finally:
+        worker.kill()
+        worker.wait()
+    return worker.returncode, [json.loads(line) for line in out.splitlines()]
+
+
+def test_a_run_of_two_workers_is_interrupted_and_resumed_by_one(
+    python: Path, tmp_path: Path
+) -> None:
+    ports = free_ports(2)
+    workers = [start(python, tmp_path, 10_000, 2, index, ports) for index in range(2)]
+    newest = tmp_path / "checkpoints" / "checkpoint"
+    deadline = time.monotonic() + 100
+    while not newest.exists() and time.monotonic() < deadline:
+        assert all(worker.poll() is None for worker in workers)
+        time.sleep(0.2)
+    # Only one of them is asked, and not the chief.
+    workers[1].send_signal(signal.SIGTERM)
+    (chief, told), (other, _) = ended(workers[0]), ended(workers[1])
+    assert (chief, other) == (75, 75)
+    assert told[0]["processes"] == 2
+    done = sum(event["event"] == "epoch" for event in told)
+    assert not list(tmp_path.glob(".worker-*"))
+
+    code, told = ended(start(python, tmp_path, done + 2, 1, 0, []))
+    assert code == 0
+    assert told[0]["epoch"] == done >= 1
+    assert told[-1]["event"] == "finished"
+    assert told[-1]["accuracy"] > 0.85
+    assert (tmp_path / "export" / "saved_model.pb").exists()
+
+
+def test_what_it_would_ignore_is_refused_before_tensorflow_is_imported(
+    python: Path, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [python, "-m", "training.tensorflow", "--model=mnist-net", f"--run-dir={tmp_path}"],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 64
+    assert "write model digits-net" in json.loads(done.stdout)["message"]

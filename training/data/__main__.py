@@ -1,0 +1,234 @@
+"""`python -m training.data`: prepare data sets for training, and check them."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, NoReturn
+
+from training import exit_codes
+from training.catalog import IMAGES
+from training.data.manifest import Manifest
+from training.data.progress import tell_user
+from training.data.samples import DataError
+
+INTERRUPTED = 130
+"""As a shell gives it for Ctrl-C."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Ends with the training program's own code for wrong input."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(exit_codes.BAD_INPUT, f"{message} ({self.prog} --help lists what there is)\n")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a command and give its exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        manifest: Manifest = options.run(options)
+    except DataError as error:
+        return _failed(str(error), exit_codes.BAD_INPUT)
+    except OSError as error:
+        return _failed(f"the data set cannot be written: {error}", exit_codes.FAILED)
+    except KeyboardInterrupt:
+        return _failed("interrupted: start the same command again", INTERRUPTED)
+    sys.stdout.write(_summary(options.target, manifest))
+    return exit_codes.DONE
+
+
+def _failed(message: str, code: int) -> int:
+    tell_user(message)
+    return code
+
+
+def _summary(target: Path, manifest: Manifest) -> str:
+    what = "images" if manifest.kind == "shards" else "tokens"
+    lines = [
+        f"{target}: {sum(part.count for part in split.parts):,} {what} {use} "
+        f"in {len(split.parts)} files"
+        for split, use in ((manifest.train, "to train on"), (manifest.held_out, "held out"))
+    ]
+    lines += [f"dropped: {count:,} {reason}" for reason, count in sorted(manifest.dropped.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _images(options: argparse.Namespace) -> Manifest:
+    # Imported here, as below: --help and mistakes are answered at once.
+    from training.data.prepare.images import prepare_images
+    from training.data.prepare.sources import from_dataset, from_folder
+
+    if options.folder:
+        channels: Literal[1, 3] = 1 if options.grey else 3
+        shape = (channels, options.size, options.size)
+        smallest = options.size if options.min_size is None else options.min_size
+        source = from_folder(options.folder, shape, smallest, options.held_out, options.workers)
+        settings = {"size": options.size, "min_size": smallest, "held_out": options.held_out}
+    else:
+        source = from_dataset(options.dataset, options.data_dir)
+        settings = {"dataset": options.dataset}
+    return prepare_images(
+        source,
+        options.target,
+        limit=options.max_mib * 2**20,
+        force=options.force,
+        settings=settings,
+        tell=tell_user,
+    )
+
+
+def _text(options: argparse.Namespace) -> Manifest:
+    from training.data.prepare.text import bytes_encoder, prepare_text, tokenizer_encoder
+
+    encoder = tokenizer_encoder(options.tokenizer) if options.tokenizer else bytes_encoder()
+    return prepare_text(
+        options.folder,
+        options.target,
+        encoder,
+        held_out=options.held_out,
+        smallest=options.min_bytes,
+        limit=options.max_mib * 2**20,
+        force=options.force,
+        settings={"held_out": options.held_out, "min_bytes": options.min_bytes},
+        tell=tell_user,
+    )
+
+
+def _check(options: argparse.Namespace) -> Manifest:
+    from training.data.check import check
+
+    return check(options.target, tell_user)
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"is {text}: write a whole number from 1 on")
+    return int(text)
+
+
+def _side(text: str) -> int:
+    if _positive(text) > 4096:
+        raise argparse.ArgumentTypeError(f"is {text}: write at most 4096")
+    return int(text)
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = 0
+    if not 0 < share < 1:
+        raise argparse.ArgumentTypeError(f"is {text}: write a number between 0 and 1")
+    return share
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="python -m training.data",
+        description="Prepare data sets for training, and check them.",
+        epilog="Exit codes: 0 done, 64 wrong input or a damaged data set, 130 interrupted, others "
+        "are failures such as a full disk.",
+        allow_abbrev=False,
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    prepare = commands.add_parser(
+        "prepare",
+        help="clean, split and pack images or text",
+        description="Clean, split and pack images or text. What is unreadable, too small or there "
+        "twice is left out and counted. The manifest, with the digests of all files, is written "
+        "last; until then nothing in the target is changed, and an interrupted command is simply "
+        "started again.",
+        allow_abbrev=False,
+    )
+    kinds = prepare.add_subparsers(required=True, metavar="KIND")
+    _add_images(kinds.add_parser(
+        "images",
+        help="labelled images into shards, for dataset shards",
+        description="Pack labelled images into WebDataset shards. Train on them with "
+        "--dataset=shards and a --data-dir in which the target is named shards.",
+        allow_abbrev=False,
+    ))  # fmt: skip
+    _add_text(kinds.add_parser(
+        "text",
+        help="text files into tokens, for dataset tokens",
+        description="Turn all *.txt of a folder into tokens. Train on them with --dataset=tokens "
+        "and a --data-dir in which the target is named tokens.",
+        allow_abbrev=False,
+    ))  # fmt: skip
+    check = commands.add_parser(
+        "check",
+        help="compare a prepared data set with its digests",
+        description="Compare every file of a prepared data set with its manifest.",
+        allow_abbrev=False,
+    )
+    check.add_argument("target", type=Path, metavar="DIR", help="folder that has manifest.json")
+    check.set_defaults(run=_check)
+    return parser
+
+
+def _add_images(parser: argparse.ArgumentParser) -> None:
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument(
+        "--folder", type=Path, metavar="DIR", help="folder that has one folder of images per class"
+    )
+    known = [name for name in IMAGES if name not in ("shards", "synthetic")]
+    source.add_argument(
+        "--dataset", choices=known, help="a known data set, split as it is and in its own size"
+    )
+    parser.add_argument(
+        "--data-dir", type=Path, default=Path("/data"), metavar="DIR",
+        help="where --dataset is read from, if it is not of a package (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--size", type=_side, default=224, metavar="N",
+        help="height and width that images of --folder are scaled to, after what is beyond a "
+        "square was cut off (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--grey", action="store_true", help="one channel instead of three")
+    parser.add_argument(
+        "--min-size", type=_positive, metavar="N",
+        help="images whose height or width is less are left out (default: as --size)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--workers", type=_positive, default=len(os.sched_getaffinity(0)), metavar="N",
+        help="images that are read at once (default: one for each processor, %(default)s)",
+    )  # fmt: skip
+    _add_common(parser, "images of --folder")
+    parser.set_defaults(run=_images)
+
+
+def _add_text(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--folder", type=Path, required=True, metavar="DIR", help="folder that has *.txt files"
+    )
+    parser.add_argument(
+        "--tokenizer", type=Path, metavar="FILE",
+        help="tokenizer.json; needs the package tokenizers (default: every byte is a token)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--min-bytes", type=_positive, default=64, metavar="N",
+        help="texts that are shorter are left out (default: %(default)s)",
+    )  # fmt: skip
+    _add_common(parser, "every text, its end,")
+    parser.set_defaults(run=_text)
+
+
+def _add_common(parser: argparse.ArgumentParser, held_out: str) -> None:
+    parser.add_argument(
+        "--held-out", type=_share, default=0.1, metavar="X",
+        help=f"share of {held_out} that is not trained on (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--max-mib", type=_positive, default=256, metavar="N",
+        help="size of a file of the data set at most (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--force", action="store_true", help="replace a data set that is in the target"
+    )
+    parser.add_argument("target", type=Path, metavar="DIR", help="folder that is written")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

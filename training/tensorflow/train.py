@@ -1,0 +1,215 @@
+"""One run: the digits, a small network, every worker the same steps at the same time.
+
+With one worker MirroredStrategy uses all of its GPUs (or the CPU); with several
+MultiWorkerMirroredStrategy adds up the gradients of all.
+"""
+
+import math
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf  # type: ignore[import-untyped]
+
+from training.config import ConfigurationError, TrainingConfig
+from training.data.digits import digits
+from training.report import conclude, emit
+from training.tensorflow.cluster import Worker
+
+_HIDDEN = 64
+_CLASSES = 10
+
+
+class InterruptedRunError(Exception):
+    """A worker was asked to stop; the state is saved."""
+
+
+class DigitsNet(tf.Module):  # type: ignore[misc]
+    """A convolution and two dense layers over images of 8 x 8."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        draw = tf.random.Generator.from_seed(seed)
+
+        def weights(*shape: int) -> tf.Variable:
+            inputs = np.prod(shape[:-1])
+            return tf.Variable(draw.normal(shape, stddev=float(np.sqrt(2 / inputs))))
+
+        self.filters = weights(3, 3, 1, 16)
+        self.hidden = weights(4 * 4 * 16, _HIDDEN)
+        self.hidden_bias = tf.Variable(tf.zeros(_HIDDEN))
+        self.out = weights(_HIDDEN, _CLASSES)
+        self.out_bias = tf.Variable(tf.zeros(_CLASSES))
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 8, 8, 1], tf.float32)])  # type: ignore[untyped-decorator]
+    def __call__(self, images: tf.Tensor) -> tf.Tensor:
+        """Logits of each class, for images with values from 0 to 1."""
+        found = tf.nn.relu(tf.nn.conv2d(images, self.filters, strides=1, padding="SAME"))
+        pooled = tf.nn.max_pool2d(found, ksize=2, strides=2, padding="VALID")
+        flat = tf.reshape(pooled, [-1, 4 * 4 * 16])
+        return tf.nn.relu(flat @ self.hidden + self.hidden_bias) @ self.out + self.out_bias
+
+
+def strategy_of(worker: Worker, peer_timeout: float) -> tf.distribute.Strategy:
+    """How the gradients are added up: over all workers, or over the GPUs of this one."""
+    if worker.workers == 1:
+        return tf.distribute.MirroredStrategy()
+    options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=peer_timeout)
+    return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+
+
+def run(config: TrainingConfig, worker: Worker, listen: Callable[[], Callable[[], bool]]) -> None:
+    """Train, or go on from the newest checkpoint, and leave a SavedModel in the export's folder.
+
+    `listen()` begins to listen for SIGTERM and gives a function that tells whether it came. Raises
+    InterruptedRunError once it came to any worker and the state is saved.
+    """
+    began = time.monotonic()
+    strategy = strategy_of(worker, config.peer_timeout)
+    with strategy.scope():
+        model = DigitsNet(config.seed)
+        optimizer = tf.keras.optimizers.Adam(config.learning_rate)
+        optimizer.build(model.trainable_variables)
+        epoch = tf.Variable(0, dtype=tf.int64)
+    # Not before: the service through which workers meet takes SIGTERM for itself when it starts.
+    stopping = listen()
+    keeper = _Keeper(config, worker, model, optimizer, epoch)
+    start = keeper.restore()
+    if worker.is_chief:
+        replicas = strategy.num_replicas_in_sync
+        emit("start", model=config.model, dataset=config.dataset, processes=replicas, epoch=start)
+    step = _step(strategy, model, optimizer)
+    accuracy = 0.0
+    for number in range(start, config.epochs):
+        loss = _epoch(strategy, step, config, number, keeper, stopping)
+        epoch.assign(number + 1)
+        accuracy = _accuracy(model)
+        if (number + 1) % config.checkpoint_every == 0 or number + 1 == config.epochs:
+            keeper.save()
+        if worker.is_chief:
+            emit("epoch", epoch=number + 1, epochs=config.epochs, loss=loss, accuracy=accuracy)
+    accuracy = accuracy or _accuracy(model)
+    export = keeper.export()
+    if worker.is_chief:
+        seconds = round(time.monotonic() - began, 1)
+        conclude("finished", accuracy=accuracy, seconds=seconds, export=str(export))
+
+
+def _batches(strategy: Any, config: TrainingConfig, epoch: int) -> Any:
+    train, _ = digits()
+    # Channels last: convolutions on the CPU know nothing else.
+    images = np.moveaxis(train.scaled(), 1, -1)
+    # All take equally many whole steps: one that took more would wait for the others for ever.
+    steps = len(images) // (config.batch_size * strategy.num_replicas_in_sync)
+    if steps == 0:
+        raise ConfigurationError(
+            f"batch_size {config.batch_size} on {strategy.num_replicas_in_sync} devices is more "
+            f"than the {len(images)} samples: write less"
+        )
+
+    def of_worker(context: Any) -> Any:
+        replicas = strategy.num_replicas_in_sync // context.num_input_pipelines
+        return (
+            tf.data.Dataset.from_tensor_slices((images, train.labels))
+            .shuffle(len(images), seed=config.seed * 10_007 + epoch)
+            .shard(context.num_input_pipelines, context.input_pipeline_id)
+            .take(steps * replicas * config.batch_size)
+            .batch(config.batch_size, drop_remainder=True)
+        )
+
+    return strategy.distribute_datasets_from_function(of_worker)
+
+
+def _step(strategy: Any, model: DigitsNet, optimizer: Any) -> Any:
+    replicas = strategy.num_replicas_in_sync
+
+    def in_replica(images: tf.Tensor, labels: tf.Tensor, stop: tf.Tensor) -> tuple[Any, Any]:
+        with tf.GradientTape() as tape:
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, model(images))
+            loss = tf.reduce_mean(losses)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        # The optimizer adds up what the replicas have; a mean over all samples is wanted.
+        gradients = [gradient / replicas for gradient in gradients]
+        optimizer.apply(gradients, model.trainable_variables)
+        # A copy for each replica: what is the same in all of them cannot be added up.
+        return loss / replicas, tf.identity(stop)
+
+    @tf.function  # type: ignore[untyped-decorator]
+    def step(images: Any, labels: Any, stop: tf.Tensor) -> tuple[Any, Any]:
+        loss, stops = strategy.run(in_replica, args=(images, labels, stop))
+        total = tf.distribute.ReduceOp.SUM
+        return strategy.reduce(total, loss, axis=None), strategy.reduce(total, stops, axis=None)
+
+    return step
+
+
+def _epoch(
+    strategy: Any,
+    step: Any,
+    config: TrainingConfig,
+    number: int,
+    keeper: "_Keeper",
+    stopping: Callable[[], bool],
+) -> float:
+    loss = 0.0
+    for images, labels in _batches(strategy, config, number):
+        # All learn in the same step that one of them has to stop, so that all save together.
+        loss, stops = step(images, labels, tf.constant(int(stopping())))
+        if int(stops) > 0:
+            keeper.save()
+            raise InterruptedRunError(f"in epoch {number + 1} of {config.epochs}")
+    if not math.isfinite(float(loss)):
+        raise ConfigurationError(
+            f"the loss is {float(loss)} in epoch {number + 1}: write a lower learning_rate"
+        )
+    return round(float(loss), 4)
+
+
+def _accuracy(model: DigitsNet) -> float:
+    _, held_out = digits()
+    logits = model(np.moveaxis(held_out.scaled(), 1, -1))
+    return round(float(np.mean(np.argmax(logits, axis=1) == held_out.labels)), 4)
+
+
+class _Keeper:
+    """Checkpoints and the export. All workers write, as the strategy wants it, but the chief's
+    files stay alone."""
+
+    def __init__(
+        self, config: TrainingConfig, worker: Worker, model: Any, optimizer: Any, epoch: Any
+    ) -> None:
+        self._model, self._worker = model, worker
+        self._run = Path(str(config.run_dir))
+        self._scratch = self._run / f".worker-{worker.index}"
+        folder = self._run if worker.is_chief else self._scratch
+        state = tf.train.Checkpoint(model=model, optimizer=optimizer, epoch=epoch)
+        self._state, self._epoch = state, epoch
+        self._manager = tf.train.CheckpointManager(
+            state, str(folder / "checkpoints"), max_to_keep=config.keep_checkpoints
+        )
+
+    def restore(self) -> int:
+        """Take up the newest checkpoint; the number of epochs that are done."""
+        newest = tf.train.latest_checkpoint(str(self._run / "checkpoints"))
+        if newest is not None:
+            self._state.restore(newest).assert_existing_objects_matched()
+        return int(self._epoch.numpy())
+
+    def save(self) -> None:
+        """Write a checkpoint."""
+        self._manager.save()
+        self._clean()
+
+    def export(self) -> Path:
+        """Write a SavedModel with the function that gives logits."""
+        folder = self._run / "export" if self._worker.is_chief else self._scratch / "export"
+        tf.saved_model.save(self._model, str(folder), signatures=self._model.__call__)
+        self._clean()
+        return folder
+
+    def _clean(self) -> None:
+        if not self._worker.is_chief:
+            shutil.rmtree(self._scratch, ignore_errors=True)

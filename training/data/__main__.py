@@ -59,8 +59,10 @@ def _images(options: argparse.Namespace) -> Manifest:
     # Imported here, as below: --help and mistakes are answered at once.
     from training.data.prepare.images import prepare_images
     from training.data.prepare.sources import from_dataset, from_folder
+    from training.data.prepare.target import check_apart
 
     if options.folder:
+        check_apart(options.folder, options.target)
         channels: Literal[1, 3] = 1 if options.grey else 3
         shape = (channels, options.size, options.size)
         smallest = options.size if options.min_size is None else options.min_size
@@ -80,8 +82,10 @@ def _images(options: argparse.Namespace) -> Manifest:
 
 
 def _text(options: argparse.Namespace) -> Manifest:
+    from training.data.prepare.target import check_apart
     from training.data.prepare.text import bytes_encoder, prepare_text, tokenizer_encoder
 
+    check_apart(options.folder, options.target)
     encoder = tokenizer_encoder(options.tokenizer) if options.tokenizer else bytes_encoder()
     return prepare_text(
         options.folder,

@@ -149,8 +149,10 @@ def scan(path: Path, number: int) -> NDArray[np.int64]:
     rows = []
     try:
         with tarfile.open(path, "r:") as shard:
-            members = iter(shard)
-            for image, label in zip(members, members, strict=True):
+            members = shard.getmembers()
+            if len(members) % 2:
+                raise ValueError(f"{members[-1].name} is without an image or a label")
+            for image, label in zip(members[::2], members[1::2], strict=True):
                 rows.append((number, image.offset_data, image.size, _label(shard, image, label)))
     except (OSError, tarfile.TarError, ValueError) as error:
         raise DataError(f"{path} is no shard of images: {error}") from None

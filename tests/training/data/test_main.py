@@ -122,6 +122,16 @@ def test_a_target_that_is_not_empty_needs_force(
     assert load("shards", made, None, seed=0).classes == ("china", "flower")
 
 
+@pytest.mark.parametrize("kind", ["images", "text"])
+def test_a_target_inside_of_its_source_is_refused(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "cat").mkdir()
+    assert main(["prepare", kind, f"--folder={tmp_path}", str(tmp_path / "cat/../new")]) == 64
+    assert f"is inside of {tmp_path}, which is read" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["cat"]
+
+
 def test_a_target_that_cannot_be_written_is_a_failure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -45,6 +45,12 @@ def new_dataset(target: Path, force: bool) -> Iterator[Path]:
         _publish(unfinished, target)
 
 
+def check_apart(source: Path, target: Path) -> None:
+    """Raises DataError when the target would be read as part of its own source."""
+    if target.resolve().is_relative_to(source.resolve()):
+        raise DataError(f"{target} is inside of {source}, which is read: choose another folder")
+
+
 def part_of(path: Path, count: int) -> Part:
     """A written file as the manifest names it, after it was brought to the disk. Raises OSError."""
     with path.open("rb") as stream:

@@ -78,3 +78,8 @@ $(VENV)/dev.stamp: $(VENV)/devcluster.stamp requirements/dev.txt
 .PHONY: bench-policies
 bench-policies: $(VENV)/dev.stamp
 	@python -m benchmarks.policies
+
+## bench-gitops: what the preview report costs beside `pulumi preview`; writes .bench/gitops.json
+.PHONY: bench-gitops
+bench-gitops: $(VENV)/dev.stamp
+	@python -m benchmarks.gitops

@@ -12,7 +12,7 @@ from policies.catalogue import RULES
 from policies.configuration import configure
 from policies.documents import read
 from policies.judging import judge
-from tests.infra.examples import TRAINING_IMAGE, good
+from tests.infra.examples import TRAINING_IMAGE, good, problems
 
 _PROGRAM: Final = {"model": "digits-net", "dataset": "digits", "epochs": 3}
 _OWN: Final = {"command": ["python3", "program.py"], "hyperparameters": None}
@@ -24,7 +24,7 @@ NODES: Final = GpuNodes(
 # What the pack allows is the user's own choice; here it is all that the settings allow.
 PACK: Final[dict[str, Any]] = {
     "training-retries-bounded": {"maxRetries": 100},
-    "training-gang-whole": {"elasticWorkloads": ["ml/*/job-*"]},
+    "training-gang-whole": {"elasticWorkloads": ["ml/*/job-*", "ml/JobTemplate/*-train"]},
     "training-pod-group-whole": {"elasticWorkloads": ["ml/*/job-*"]},
     "no-host-namespaces": {"systemWorkloads": ["ml/*/job-*"]},
     "training-ends": "disabled",
@@ -53,10 +53,17 @@ def configuration(described: dict[str, Any]) -> dict[str, Any]:
     values = good()
     values["tenancy"] |= {"pod_security": "privileged"}
     values["volcano"]["queues"] = {"research": {}}
+    # Another stack's device plugin may offer GPUs by any name.
+    values["gpu"] = {"install": False}
     values["tenancy"]["quota"] = {"gpus": 10**6}
     values["inference"] = {}
     values["training"]["jobs"] = {"job": described}
     return values
+
+
+def problems_of(described: dict[str, Any]) -> list[str]:
+    """Everything that is wrong with a job."""
+    return problems(configuration(described))
 
 
 def objects(described: dict[str, Any], run: str = "job-0123abcd") -> list[Manifest]:
@@ -74,7 +81,8 @@ def refused(described: dict[str, Any]) -> list[str]:
     """Mandatory complaints of the pack about a whole stack with the job."""
     settings = validate(configuration(described))
     stack = [*_surroundings(settings), *_objects(settings, "job-0123abcd")]
-    documents = [document for manifest in stack for document in read("", json.dumps(manifest))]
+    texts = [json.dumps(manifest, ensure_ascii=False) for manifest in stack]
+    documents = [document for text in texts for document in read("", text)]
     return [
         f"{finding.rule}: {finding.message}"
         for finding in judge(documents, configure(PACK, RULES))

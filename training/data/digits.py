@@ -33,7 +33,7 @@ def digits() -> tuple[Images, Images]:
         stratify=bunch.target,
         random_state=SPLIT_SEED,
     )
-    pixels = bunch.images.astype(np.uint8)[:, None]
+    pixels = bunch.images.astype(np.uint8).reshape(-1, 1, 8, 8)
     labels = bunch.target.astype(np.int64)
     return (
         Images(pixels[train], labels[train], white=16),

@@ -38,7 +38,7 @@ def glyphs() -> tuple[Images, Images]:
         [_draw(str(label), fonts[random.integers(len(fonts))], random) for label in labels]
     )
     noise = random.normal(0, NOISE, drawn.shape)
-    pixels = np.clip(drawn + noise, 0, 255).astype(np.uint8)[:, None]
+    pixels = np.clip(drawn + noise, 0, 255).astype(np.uint8).reshape(-1, 1, SIDE, SIDE)
     return (
         Images(pixels[HELD_OUT:], labels[HELD_OUT:], white=255),
         Images(pixels[:HELD_OUT], labels[:HELD_OUT], white=255),

@@ -17,7 +17,11 @@ LARGEST_ENLARGED: Final = 256 * 2**20
 
 @dataclass(frozen=True)
 class Images:
-    """`pixels` N x channels x height x width from 0 to `white`; `labels` N."""
+    """`pixels` N x channels x height x width from 0 to `white`; `labels` N.
+
+    Give pixels a channel by reshape, not by an index of None: the strides of that look to PyTorch
+    as if channels came last, and gradients then have another layout than DDP's buffers.
+    """
 
     pixels: NDArray[np.uint8]
     labels: NDArray[np.int64]

@@ -30,7 +30,8 @@ def mnist(*folders: Path) -> tuple[Images, Images]:
     def part(name: str) -> Images:
         pixels = _read(folder / f"{name}-images-idx3-ubyte")
         labels = _read(folder / f"{name}-labels-idx1-ubyte")
-        return checked(folder / f"{name}-*", pixels[:, None], labels, 10)
+        channel = pixels.reshape(len(pixels), 1, *pixels.shape[1:])
+        return checked(folder / f"{name}-*", channel, labels, 10)
 
     return part("train"), part("t10k")
 

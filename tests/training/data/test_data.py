@@ -69,6 +69,7 @@ def test_every_fitting_data_set_comes_in_the_shape_of_the_model(model: str, tmp_
                 (shape, np.uint8, 255), (shape, np.uint8, 16),
             )  # fmt: skip
             assert labels.dtype == np.int64
+            assert pixels.strides == np.empty(pixels.shape, np.uint8).strides
 
 
 def test_a_model_of_the_users_own_gets_the_samples_as_they_are(tmp_path: Path) -> None:

@@ -1,0 +1,264 @@
+"""What a job cannot say: each mistake is told with the job's key, the setting and what to write."""
+
+from typing import Any
+
+import pytest
+
+from infra.backends import BACKENDS
+from infra.settings import SettingsError, validate
+from infra.settings.jobs.capabilities import CAPABILITIES
+from infra.settings.jobs.kinds import FACTS, KINDS
+from tests.infra.kinds import configuration, job, problems_of
+
+JOB = "gpu-platform:training.jobs.job"
+RDMA = {"resource": "rdma/hca", "interface": "ib0"}
+STEP = {"command": ["./step"]}
+
+# name: job, what the sentence begins with after the job's key, what it advises
+MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
+    "no program": (job("volcano", hyperparameters=None), " has neither", "or command"),
+    "two programs": (job("volcano", command=["a"]), " has hyperparameters and", "write one"),
+    "empty command": (job("plain", command=[]), ".command", "at least 1"),
+    "fewest above most": (job("volcano", min_nodes=3), " has min_nodes 3", "nodes 2"),
+    "pod above node": (job("volcano", node_gpus=2), " has node_gpus 2", "gpus_per_node 4"),
+    "too much shared memory": (job("volcano", shm="60Gi"), " has shm 60Gi", "four fifths"),
+    "whole nodes that are not spread": (
+        job("volcano", whole_node=True, spread=False),
+        " has whole_node",
+        "leave spread out",
+    ),
+    "network within a node": (
+        job("volcano", nodes=1, nccl={"network": "tcp"}),
+        " has nccl but",
+        "leave nccl out",
+    ),
+    "InfiniBand without a device": (
+        job("volcano", nccl={"network": "infiniband"}),
+        " has nccl.network 'infiniband'",
+        "rdma.resource",
+    ),
+    "TCP beside a device": (
+        job("volcano", nccl={"network": "tcp"}, rdma=RDMA),
+        " has nccl.network 'tcp'",
+        "leave rdma out",
+    ),
+    "field of another network": (
+        job("volcano", nccl={"network": "tcp", "gid_index": 3}),
+        ".nccl sets gid_index",
+        "roce",
+    ),
+    "too many sockets": (
+        job("volcano", nccl={"network": "tcp", "socket_threads": 16, "sockets_per_thread": 8}),
+        ".nccl has more than 64",
+        "write less",
+    ),
+    "variable in two places": (
+        job("volcano", nccl={"network": "tcp"}, env={"NCCL_NET": "IB"}),
+        " sets NCCL_NET in env",
+        "in one place",
+    ),
+    "variable and reference": (
+        job("volcano", env={"A": "1"}, env_from={"A": {"secret": "s", "key": "k"}}),
+        " has A in env",
+        "one of them",
+    ),
+    "reference to nothing": (
+        job("volcano", env_from={"A": {"key": "k"}}),
+        ".env_from.A needs one",
+        "secret and config_map",
+    ),
+    "volume without a source": (
+        job("volcano", volumes={"x": {"path": "/x"}}),
+        ".volumes.x needs one",
+        "scratch",
+    ),
+    "volume with two sources": (
+        job("volcano", volumes={"x": {"path": "/x", "secret": "s", "scratch": "1Gi"}}),
+        ".volumes.x needs one",
+        "secret and scratch",
+    ),
+    "volume over another's path": (
+        job("volcano", volumes={"x": {"path": "/checkpoints/x", "scratch": "1Gi"}}),
+        ".volumes.x has path /checkpoints/x",
+        "choose another",
+    ),
+    "volumes at one path": (
+        job(
+            "volcano",
+            volumes={
+                "x": {"path": "/x", "scratch": "1Gi"},
+                "y": {"path": "/x/", "scratch": "1Gi"},
+            },
+        ),
+        " has two volumes at /x",
+        "a path of its own",
+    ),
+    "volume with a taken name": (
+        job("volcano", volumes={"tmp": {"path": "/x", "scratch": "1Gi"}}),
+        " has a volume 'tmp'",
+        "choose another",
+    ),
+    "volume of no claim": (
+        job("volcano", volumes={"x": {"path": "/x", "claim": "nothing"}}),
+        ".volumes.x.claim",
+        "checkpoints, datasets",
+    ),
+    "annotation that places": (
+        job("volcano", annotations={"scheduling.k8s.io/group-name": "other"}),
+        " sets annotations.scheduling.k8s.io/group-name",
+        "leave it out",
+    ),
+    "exit code of success": (job("volcano", fatal_exit_codes=[0]), ".fatal_exit_codes", "at least"),
+    "exit code twice": (job("volcano", fatal_exit_codes=[3, 3]), ".fatal_exit_codes", "each once"),
+    "tier without hard": (
+        job("volcano", network_topology={"mode": "soft", "highest_tier": 2}),
+        ".network_topology has mode 'soft'",
+        "mode hard",
+    ),
+    "step that is the training": (
+        job("volcano", steps={"train": STEP}),
+        " has a step 'train'",
+        "another name",
+    ),
+    "step after nothing": (
+        job("volcano", steps={"a": {**STEP, "after": ["b"]}}),
+        " has 'b' in steps.a.after",
+        "train",
+    ),
+    "training after nothing": (
+        job("volcano", after=["prepare"]),
+        " has 'prepare' in after",
+        "none",
+    ),
+    "steps in a circle": (
+        job("volcano", steps={"a": {**STEP, "after": ["train"]}}, after=["a"]),
+        " has steps that wait for each other",
+        "train",
+    ),
+    "step that writes no data": (
+        job("volcano", datasets=None, steps={"a": {**STEP, "writes_datasets": True}}),
+        " has a step with writes_datasets",
+        "write the claim",
+    ),
+    "setting of PyTorch's program": (
+        job(
+            "tensorflow",
+            hyperparameters={"model": "digits-net", "dataset": "digits", "weight_decay": 0.1},
+        ),
+        " has hyperparameters whose weight_decay",
+        "leave it out",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_told_with_its_key_and_what_to_write(mistake: str) -> None:
+    described, place, advice = MISTAKES[mistake]
+    (sentence,) = problems_of(described)
+    assert sentence.startswith(f"{JOB}{place}")
+    assert advice in sentence
+
+
+def test_every_kind_has_a_builder_and_facts() -> None:
+    assert set(BACKENDS) == set(FACTS) == set(KINDS)
+
+
+ASKING: dict[str, dict[str, Any]] = {
+    "hyperparameters": {"hyperparameters": {"epochs": 3}, "command": None},
+    "min_nodes": {"min_nodes": 1},
+    "deadline_seconds": {"deadline_seconds": 60},
+    "attempt_deadline_seconds": {"attempt_deadline_seconds": 60},
+    "ttl_seconds": {"ttl_seconds": 0},
+    "suspend": {"suspend": True},
+    "fatal_exit_codes": {"fatal_exit_codes": [64]},
+    "steps": {"steps": {"prepare": STEP}},
+    "launcher": {"launcher": {}},
+    "success all": {"success": "all"},
+    "success first": {"success": "first"},
+}
+
+
+def asking(key: str, title: str) -> dict[str, Any]:
+    return ASKING.get(key) or ASKING["success all" if "all pods" in title else "success first"]
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES, ids=lambda capability: capability.title)
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_kind_cannot_do_is_refused_with_the_kinds_that_can(
+    kind: Any, capability: Any
+) -> None:
+    wanted = asking(capability.key, capability.title)
+    if capability.key == "hyperparameters" and kind == "tensorflow":
+        wanted = {}
+    found = problems_of(job(kind, **wanted))
+    if kind in capability.kinds:
+        assert found == []
+        return
+    assert any(
+        sentence.startswith(JOB)
+        and f"sets {capability.key} to " in sentence
+        and f"kind {kind!r} cannot" in sentence
+        and all(able in sentence for able in capability.kinds)
+        for sentence in found
+    ), found
+
+
+def test_several_mistakes_of_one_job_are_told_at_once() -> None:
+    (sentence,) = problems_of(job("mpi", min_nodes=1, suspend=True, deadline_seconds=5))
+    assert all(key in sentence for key in ("min_nodes", "suspend", "deadline_seconds"))
+
+
+def test_a_host_network_needs_a_namespace_that_admits_it() -> None:
+    values = configuration(job("volcano", host_network=True))
+    values["tenancy"]["pod_security"] = "baseline"
+    with pytest.raises(SettingsError, match="host_network is true, which only 'privileged'"):
+        validate(values)
+
+
+@pytest.mark.parametrize(("version", "fine"), [("1.10.0", False), ("1.11.0", True)])
+def test_a_topology_needs_a_scheduler_that_knows_it(version: str, fine: bool) -> None:
+    values = configuration(job("volcano", network_topology={"mode": "soft"}))
+    values["volcano"]["version"] = version
+    if fine:
+        validate(values)
+        return
+    with pytest.raises(SettingsError, match=r"network_topology is written, but.*1\.10\.0"):
+        validate(values)
+
+
+def test_names_that_a_kind_makes_longer_are_bounded() -> None:
+    values = configuration(job("ray"))
+    values["training"]["jobs"] = {"j" * 40: job("ray")}
+    with pytest.raises(SettingsError, match="KubeRay allows 47"):
+        validate(values)
+    values["training"]["jobs"] = {"j" * 40: job("volcano", steps={"prepare": STEP})}
+    with pytest.raises(SettingsError, match=r"the step 'prepare'.*but 63 are allowed"):
+        validate(values)
+
+
+def test_an_elastic_job_needs_room_for_its_fewest_only() -> None:
+    values = configuration(job("volcano", nodes=8, min_nodes=2))
+    values["tenancy"]["quota"] = {"gpus": 8}
+    validate(values)
+    values["tenancy"]["quota"] = {"gpus": 7}
+    with pytest.raises(SettingsError, match="would never start"):
+        validate(values)
+
+
+def test_claims_that_several_pods_mount_are_shared() -> None:
+    values = configuration(job("mpi", nodes=1, volumes={"x": {"path": "/x", "claim": "scratch"}}))
+    once = {"size": "1Gi", "storage_class": "shared", "access_modes": ["ReadWriteOnce"]}
+    values["storage"]["claims"]["scratch"] = once
+    with pytest.raises(SettingsError, match=r"volumes\.x\.claim is 'scratch'.*ReadWriteMany"):
+        validate(values)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "memory", "size"),
+    [(8, "480Gi", "32Gi"), (1, "64Gi", "4Gi"), (4, "16Gi", "8Gi"), (1, "1000Mi", "500Mi")],
+)
+def test_shared_memory_is_4gi_a_gpu_but_at_most_half_of_the_memory(
+    gpus: int, memory: str, size: str
+) -> None:
+    settings = validate(configuration(job("volcano", gpus_per_node=gpus, memory=memory)))
+    assert settings.training.jobs["job"].shared_memory == size

@@ -1,0 +1,175 @@
+"""Any valid job becomes objects that the pack passes; any invalid one is refused with its key."""
+
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from infra.settings.jobs.capabilities import can
+from infra.settings.jobs.kinds import KINDS
+from policies.resources import Resource
+from policies.workloads import find_pods
+from tests.infra.kinds import job, objects, problems_of, refused
+
+RDMA = {"resource": "rdma/hca", "count": 1, "interface": "ib0", "hca": "mlx5"}
+STEP = {"command": ["./step"], "memory": "4Gi"}
+OPTIONS: dict[str, st.SearchStrategy[Any]] = {
+    "gpus_per_node": st.integers(1, 16),
+    "gpu_resource": st.sampled_from(
+        ["nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "baidu.com/a800_80g_cgpu"]
+    ),
+    "gpu_product": st.sampled_from(["NVIDIA-A800-SXM4-80GB", "NVIDIA-L4"]),
+    "node_gpus": st.just(16),
+    "memory": st.sampled_from(["16Gi", "64Gi", "480Gi", "1Ti"]),
+    "cpu": st.sampled_from(["250m", "8", "56"]),
+    "shm": st.sampled_from(["64Mi", "8Gi"]),
+    "priority_class": st.just("training"),
+    "datasets": st.none(),
+    "env": st.dictionaries(
+        st.sampled_from(["LOUD", "MODE"]),
+        st.sampled_from(["", "1", "größer", "🦊", "$(RANK)", "a: [b]"]),
+    ),
+    "env_from": st.just({"HUB": {"secret": "hub", "key": "token"}}),
+    "omp_threads": st.integers(1, 64),
+    "host_network": st.booleans(),
+    "spread": st.just(True),
+    "whole_node": st.booleans(),
+    "pack": st.fixed_dictionaries(
+        {"label": st.just("topology.kubernetes.io/zone"), "required": st.booleans()}
+    ),
+    "network_topology": st.sampled_from([{"mode": "soft"}, {"mode": "hard", "highest_tier": 2}]),
+    "node_selector": st.just({"pool": "train"}),
+    "annotations": st.just({"tracer.example.com/inject": "true"}),
+    "volumes": st.just(
+        {
+            "code": {"path": "/code", "config_map": "code"},
+            "cache": {"path": "/cache", "scratch": "10Gi"},
+            "more": {"path": "/more", "claim": "datasets", "read_only": True},
+        }
+    ),
+    "retries": st.integers(1, 100),
+    "grace_seconds": st.integers(0, 3600),
+    "on_change": st.sampled_from(["keep", "replace"]),
+}
+CAPABLE: dict[str, st.SearchStrategy[Any]] = {
+    "deadline_seconds": st.integers(1, 10**6),
+    "attempt_deadline_seconds": st.integers(1, 10**6),
+    "ttl_seconds": st.integers(0, 10**6),
+    "suspend": st.booleans(),
+    "fatal_exit_codes": st.lists(st.integers(1, 255), unique=True, max_size=20),
+    "launcher": st.just({"cpu": "2", "memory": "8Gi"}),
+    "steps": st.just(
+        {
+            "prepare": {**STEP, "env": {"PART": "1"}},
+            "evaluate": {**STEP, "gpus": 1, "after": ["train"]},
+        }
+    ),
+}
+NCCL = st.sampled_from(
+    [
+        {},
+        {"nccl": {"network": "tcp", "interface": "eth0", "socket_threads": 4}},
+        {"rdma": RDMA},
+        {"rdma": RDMA, "nccl": {"network": "infiniband", "service_level": 1}},
+        {"rdma": RDMA, "nccl": {"network": "roce", "gid_index": 3, "queue_pairs": 4}},
+    ]
+)
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> dict[str, Any]:
+    """A valid job of any kind."""
+    kind = draw(st.sampled_from(KINDS))
+    nodes = draw(st.integers(1, 64))
+    capable = {key: option for key, option in CAPABLE.items() if can(key, kind)}
+    chosen = draw(st.fixed_dictionaries({}, optional={**OPTIONS, **capable}))
+    if nodes > 1:
+        chosen |= draw(NCCL)
+        if can("min_nodes", kind):
+            chosen |= draw(st.sampled_from([{}, {"min_nodes": draw(st.integers(1, nodes))}]))
+    if kind not in ("plain", "ray") and draw(st.booleans()):
+        chosen |= {"command": ["python3", "own.py"], "hyperparameters": None}
+    if "steps" in chosen and draw(st.booleans()):
+        chosen["after"] = ["prepare"]
+    return job(kind, nodes=nodes, **chosen)
+
+
+PATIENT = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@PATIENT
+@given(described=jobs())
+def test_any_valid_job_becomes_objects_that_the_pack_passes(described: dict[str, Any]) -> None:
+    assert refused(described) == []
+
+
+@PATIENT
+@given(described=jobs())
+def test_the_pods_that_the_pack_sees_are_those_that_the_job_asks_for(
+    described: dict[str, Any],
+) -> None:
+    """A gang's pods with GPUs are `nodes`; a step has its own."""
+    resource = described.get("gpu_resource", "nvidia.com/gpu")
+    found = 0
+    for manifest in objects(described):
+        token = f"kubernetes:{manifest['apiVersion']}:{manifest['kind']}"
+        for pod in find_pods(Resource(token, manifest)):
+            assert pod.replicas is not None
+            gpus = [limit.value for c in pod.containers for _, _, limit in c.gpus([resource])]
+            found += int(pod.replicas) * sum(int(amount) for amount in gpus)
+    steps = sum(step.get("gpus", 0) for step in described.get("steps", {}).values())
+    assert found == described["nodes"] * described["gpus_per_node"] + steps
+
+
+@PATIENT
+@given(described=jobs())
+def test_an_object_is_built_the_same_every_time_and_bears_the_runs_name(
+    described: dict[str, Any],
+) -> None:
+    built = objects(described)
+    assert built == objects(described)
+    assert built[-1]["metadata"]["name"] == "job-0123abcd"
+    names = [(manifest["kind"], manifest["metadata"]["name"]) for manifest in built]
+    assert len(set(names)) == len(names)
+
+
+BAD: st.SearchStrategy[tuple[str, Any]] = st.one_of(
+    st.tuples(st.sampled_from(["nodes", "gpus_per_node", "retries"]), st.integers(max_value=0)),
+    st.tuples(st.just("kind"), st.text(max_size=8).filter(lambda text: text not in KINDS)),
+    st.tuples(st.sampled_from(["cpu", "memory", "shm"]), st.sampled_from(["", "-1", "8GB", "0"])),
+    st.tuples(st.just("min_nodes"), st.integers(max_value=0) | st.integers(min_value=65)),
+    st.tuples(st.just("fatal_exit_codes"), st.lists(st.integers(256), min_size=1, max_size=3)),
+    st.tuples(st.just("env"), st.just({"1A": ""})),
+    st.tuples(st.just("volumes"), st.just({"x": {"path": "relative", "scratch": "1Gi"}})),
+    st.tuples(st.just("nccl"), st.just({"network": "ethernet"})),
+    st.tuples(st.just("rdma"), st.just({"resource": "rdma/hca", "interface": ""})),
+    st.tuples(st.just("steps"), st.just({"prepare": {"command": []}})),
+    st.tuples(st.just("after"), st.just(["nothing"])),
+    st.tuples(st.just("queue"), st.just("elsewhere")),
+    st.tuples(st.just("annotations"), st.just({"volcano.sh/x": ""})),
+    st.tuples(st.just("node"), st.just(1)),
+)
+
+
+@PATIENT
+@given(described=jobs(), bad=BAD)
+def test_any_invalid_job_is_refused_with_the_key(
+    described: dict[str, Any], bad: tuple[str, Any]
+) -> None:
+    key, value = bad
+    assert any(
+        sentence.startswith("gpu-platform:training.jobs.job") and key in sentence
+        for sentence in problems_of({**described, key: value})
+    )
+
+
+@PATIENT
+@given(described=jobs(), kind=st.sampled_from(KINDS))
+def test_a_job_changes_kind_by_one_line_or_is_told_what_the_other_cannot_do(
+    described: dict[str, Any], kind: Any
+) -> None:
+    changed = {**described, "kind": kind}
+    if found := problems_of(changed):
+        assert all("kind" in sentence or "TensorFlow" in sentence for sentence in found)
+    else:
+        assert refused(changed) == []

@@ -27,8 +27,7 @@ def main(arguments: Sequence[str]) -> int:
         return failure.exitcode if failure.exitcode >= 0 else 128 - failure.exitcode
     except DistError as error:
         sys.stderr.write(f"the processes of this gang cannot meet: {error}\n")
-        taken = "EADDRINUSE" in str(error)
-        return exit_codes.BAD_INPUT if taken else exit_codes.FAILED
+        return exit_codes.FAILED
     except SignalException as error:
         sys.stderr.write(f"interrupted: {error}\n")
         return exit_codes.INTERRUPTED

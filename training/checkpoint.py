@@ -86,7 +86,8 @@ def finish(written: Path, seal: Seal, keep: int, keep_best: bool) -> Path:
     target = folder / f"step-{step:08d}"
     text = seal.model_dump_json(indent=2).encode()
     write_atomically(written / SEAL_FILE, lambda stream: stream.write(text))
-    shutil.rmtree(target, ignore_errors=True)
+    if target.exists():
+        _remove(target)
     written.rename(target)
     sync_folder(folder)
     earlier = [path for path in checkpoints(folder) if _step(path) <= step]
@@ -94,7 +95,7 @@ def finish(written: Path, seal: Seal, keep: int, keep_best: bool) -> Path:
     if keep_best:
         kept |= _best(earlier)
     for path in set(checkpoints(folder)) - kept:
-        shutil.rmtree(path, ignore_errors=True)
+        _remove(path)
     return target
 
 
@@ -107,7 +108,7 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what a process that was killed was about to write."""
+    """Remove what a process that was killed was about to write, or to remove."""
     for path in folder.glob(".step-*.tmp"):
         shutil.rmtree(path, ignore_errors=True)
 
@@ -136,6 +137,14 @@ def fault(path: Path, files: tuple[File, ...]) -> str | None:
         except OSError as error:
             return f"{file.name} cannot be read: {error.strerror}"
     return None
+
+
+def _remove(path: Path) -> None:
+    """Take its name away first: half of a checkpoint is none."""
+    nameless = path.with_name(f".{path.name}.old.tmp")
+    shutil.rmtree(nameless, ignore_errors=True)
+    path.rename(nameless)
+    shutil.rmtree(nameless, ignore_errors=True)
 
 
 def _step(path: Path) -> int:

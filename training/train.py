@@ -238,20 +238,24 @@ def learn(run: Run, batches: list[Loaded]) -> Tensor:
     return mean
 
 
-def mean_loss(run: Run) -> float:
-    """Of this epoch's samples so far in all processes. Raises DivergedError in all of them."""
+def mean_loss(run: Run) -> tuple[float, int]:
+    """Of this epoch's samples so far in all processes, and how many these are.
+
+    Raises DivergedError in all of them.
+    """
     totals = torch.stack([run.loss_sum, torch.full_like(run.loss_sum, run.samples)])
     dist.all_reduce(totals)
-    return finite(float(totals[0] / totals[1]), run)
+    return finite(float(totals[0] / totals[1]), run), int(totals[1])
 
 
 def finish_epoch(run: Run, started: float, watching: Watching) -> None:
     """Judge the epoch, report it, and save it when its turn has come."""
-    loss, judgement = mean_loss(run), judge(run)
+    (loss, samples), judgement = mean_loss(run), judge(run)
     run.position.epoch, run.position.seen = run.position.epoch + 1, 0
     run.loss_sum.zero_()
     run.samples = 0
     watching.judged(
+        samples,
         loss=loss,
         accuracy=judgement.accuracy,
         held_out_loss=judgement.loss,

@@ -52,15 +52,16 @@ class Watching(contextlib.ExitStack):
         if self._every and step % self._every == 0:
             emit("step", step=step, loss=finite(float(loss), run))
 
-    def judged(self, **values: float) -> None:
-        """An epoch is done, and its numbers are these."""
+    def judged(self, samples: int, **values: float) -> None:
+        """An epoch of so many samples is done, interruptions included; its numbers are these."""
         config, position = self._run.config, self._run.position
         self._files.noted(position.step, **values)
         self._files.flush()
         self._run.metrics.judged(position.epoch, values["accuracy"], values["held_out_loss"])
         if self._run.world.leads:
             rounded = {name: round(value, 6) for name, value in values.items()}
-            emit("epoch", epoch=position.epoch, epochs=config.epochs, **rounded)
+            told = {"epoch": position.epoch, "epochs": config.epochs, "samples": samples}
+            emit("epoch", **told, **rounded)
 
 
 def done_samples(run: Run) -> int:

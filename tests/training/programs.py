@@ -6,6 +6,7 @@ and runs like `python -m PROGRAM`, with its own environment, arguments and outpu
 
 import multiprocessing
 import os
+import resource
 import runpy
 import signal
 import socket
@@ -47,6 +48,11 @@ class Program:
     def signal(self, number: int) -> None:
         assert self.process.pid is not None
         os.kill(self.process.pid, number)
+
+    def limit_files(self, size: int) -> None:
+        """From now on it cannot write files of more than `size` bytes."""
+        assert self.process.pid is not None
+        resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (size, size))
 
     def exit_code(self, seconds: float = 60) -> int:
         self.process.join(seconds)

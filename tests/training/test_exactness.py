@@ -68,3 +68,24 @@ def test_a_run_that_is_killed_goes_on_with_the_same_losses(kind: str, tmp_path: 
 
 def weights(run_dir: Path) -> str:
     return read_manifest(run_dir / "export").weights.sha256
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
+def test_another_number_of_processes_sees_the_rest_of_the_epoch_once(
+    before: int, after: int, parallel: str, tmp_path: Path
+) -> None:
+    flags = [f"--parallel={parallel}", "--batch-size=50"]
+    killed = gang(tmp_path / "run", before, tmp_path / "a", *flags, "--step-delay=0.1")
+    until(lambda: 8 in losses(killed[0]))
+    for program in killed:
+        program.signal(signal.SIGKILL)
+        program.exit_code()
+    resumed = gang(tmp_path / "run", after, tmp_path / "b", *flags)
+    rest = finish(resumed)
+    step, seen = min(rest) - 1, (min(rest) - 1) * 50 * before
+    # What the first gang has done, and what is left of 2,048 samples, in steps of the second.
+    assert max(rest) == step + -(-(2048 - seen) // (50 * after))
+    [epoch] = [json.loads(line) for line in resumed[0].text.splitlines() if '"epoch",' in line]
+    assert epoch["samples"] == 2048
+    assert epoch["loss"] < 2.4

@@ -1,0 +1,61 @@
+"""Fifty kills at any moment, in the middle of saves as well: no checkpoint is ever lost."""
+
+import secrets
+import signal
+import time
+from pathlib import Path
+
+from tests.training.programs import Program, start_gang, until
+from training import checkpoint, exit_codes
+
+KILLS = 50
+FLAGS = ["--model=digits-net", "--epochs=2000", "--batch-size=64", "--checkpoint-steps=2"]
+
+
+def newest(run_dir: Path) -> int:
+    """Steps in the newest checkpoint; every checkpoint that there is must be intact."""
+    steps = 0
+    for path in checkpoint.checkpoints(run_dir / "checkpoints"):
+        seal = checkpoint.read_seal(path)
+        assert isinstance(seal, checkpoint.Seal), seal
+        assert checkpoint.fault(path, seal.files) is None
+        steps = seal.position.step
+    return steps
+
+
+def begun(gang: list[Program]) -> bool:
+    assert all(program.process.is_alive() for program in gang), gang[0].text
+    return '"event": "start"' in gang[0].text or '"event": "resume"' in gang[0].text
+
+
+def test_fifty_kills_lose_no_checkpoint(tmp_path: Path) -> None:
+    run_dir, reached, in_a_save = tmp_path / "run", 0, 0
+    for kill in range(KILLS):
+        output = tmp_path / str(kill)
+        gang = start_gang([*FLAGS, f"--run-dir={run_dir}"], 2, output)
+        until(lambda gang=gang: begun(gang))  # type: ignore[misc]
+        time.sleep(secrets.randbelow(400) / 1000)
+        for program in gang:
+            program.signal(signal.SIGKILL)
+        assert [program.exit_code() for program in gang] == [-signal.SIGKILL] * 2
+        assert "is damaged" not in gang[0].text
+        in_a_save += any((run_dir / "checkpoints").glob(".step-*.tmp"))
+        before, reached = reached, newest(run_dir)
+        assert reached >= before
+    # Else this has shown nothing.
+    assert reached > KILLS
+    assert in_a_save > KILLS / 10
+
+
+def test_a_full_disk_ends_the_run_and_harms_no_earlier_checkpoint(tmp_path: Path) -> None:
+    """No file can grow beyond 64 KiB from some moment on, as on a disk that is full."""
+    run_dir = tmp_path / "run"
+    flags = ["--model=digits-net", "--epochs=2000", f"--run-dir={run_dir}", "--step-delay=0.01"]
+    gang = start_gang(flags, 2, tmp_path / "out")
+    until(lambda: newest(run_dir) > 0)
+    kept = newest(run_dir)
+    for program in gang:
+        program.limit_files(64 * 1024)
+    assert [program.exit_code() for program in gang] == [exit_codes.FAILED] * 2
+    assert "the run cannot be saved" in gang[0].text
+    assert newest(run_dir) >= kept

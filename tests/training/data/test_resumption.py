@@ -1,0 +1,62 @@
+"""Every data set with the sampler and the loader: who is interrupted sees the rest, once."""
+
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.training.data.files import write_text
+from training.catalog import DatasetName
+from training.data import load
+from training.data.__main__ import main
+from training.data.samples import Samples
+from training.loader import Loader
+from training.sampler import GangSampler
+
+KINDS: list[DatasetName] = ["shards", "tokens", "text", "photos"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    write_text(folder / "text", {"a.txt": 9000, "b.txt": 4000})
+    assert main(["prepare", "text", f"--folder={folder}/text", f"{folder}/tokens"]) == 0
+    few = ["prepare", "images", "--dataset=digits", "--max-mib=1", f"{folder}/shards"]
+    assert main(few) == 0
+    return folder
+
+
+def feed(samples: Samples, rank: int, size: int, seen: int, workers: int = 0) -> Loader:
+    sampler = GangSampler(samples, 16, 1, rank, size, seed=3)
+    sampler.set_epoch(1, seen)
+    return Loader(samples, sampler, torch.device("cpu"), workers)
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (3, 2)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_epoch_goes_on_with_another_number_of_processes(
+    kind: DatasetName, before: int, after: int, folder: Path
+) -> None:
+    samples = load(kind, folder, (8,) if kind in ("text", "tokens") else None, seed=0).train
+    numbers: list[int] = []
+    seen = 0
+    for rank in range(before):
+        for loaded in islice(feed(samples, rank, before, seen=0), 3):
+            numbers += loaded.batch.indices[: loaded.batch.real].tolist()
+            seen = loaded.batch.seen
+    for rank in range(after):
+        for loaded in feed(samples, rank, after, seen):
+            numbers += loaded.batch.indices[: loaded.batch.real].tolist()
+    assert sorted(numbers) == list(range(len(samples)))
+
+
+@pytest.mark.parametrize("kind", ["shards", "tokens"])
+def test_processes_that_read_ahead_read_the_same(kind: DatasetName, folder: Path) -> None:
+    samples = load(kind, folder, (8,) if kind == "tokens" else None, seed=0).train
+    alone, ahead = (feed(samples, 0, 1, 0, workers) for workers in (0, 2))
+    for one, other in islice(zip(alone, ahead, strict=True), 5):
+        assert np.array_equal(one.batch.indices, other.batch.indices)
+        assert torch.equal(one.inputs, other.inputs)
+        assert torch.equal(one.targets, other.targets)

@@ -47,9 +47,26 @@ def _impact(change: Change) -> Impact | None:
     rank, sentences = _sentences(change, resource)
     if rank == _OTHER and change.is_retained:
         return None  # what belongs to a run that stays, and stays with it
+    return Impact(rank, " ".join([_head(change, resource), *sentences, *_protection(change)]))
+
+
+def is_refused(change: Change) -> bool:
+    """Whether the engine refuses the step, since the resource is protected."""
+    old, new = change.step.old, change.step.new
+    if old is None or not old.protected:
+        return False
+    # Of a replacement the new options count, so an edit may lift the protection and replace.
+    return change.step.operation == "delete" or (
+        change.step.operation == "replace" and (new is None or new.protected)
+    )
+
+
+def _protection(change: Change) -> list[str]:
+    if is_refused(change):
+        return ["It is protected: the update is refused until protection is off."]
     if change.step.old is not None and change.step.old.protected:
-        sentences = [*sentences, "It is protected: the update is refused until protection is off."]
-    return Impact(rank, " ".join([_head(change, resource), *sentences]))
+        return ["It is protected now, and the same change takes the protection away."]
+    return []
 
 
 def _head(change: Change, resource: Resource) -> str:

@@ -12,7 +12,7 @@ from gitops.preview.cost import Cost, costs
 from gitops.preview.demand import demands
 from gitops.preview.events import Plan
 from gitops.preview.findings import exempted, violations
-from gitops.preview.impact import held_by_earlier_runs, impacts
+from gitops.preview.impact import held_by_earlier_runs, impacts, is_refused
 from gitops.preview.limits import Limit, limits
 from gitops.preview.manifest_diff import differences, unknown_fields
 from gitops.preview.objects import Change, after, before, changes
@@ -166,13 +166,7 @@ def _status(plan: Plan, touched: Sequence[Change]) -> Status:
     if any(finding.mandatory for finding in plan.findings):
         return "blocked"
     if not plan.succeeded:
-        protected = (
-            change.step.operation in ("delete", "replace")
-            and change.step.old is not None
-            and change.step.old.protected
-            for change in touched
-        )
-        return "blocked" if any(protected) else "failed"
+        return "blocked" if any(is_refused(change) for change in touched) else "failed"
     return "changes" if touched else "unchanged"
 
 

@@ -50,6 +50,10 @@ def test_a_claim_that_is_kept_says_what_stands_in_the_way() -> None:
 def test_a_protected_claim_says_that_it_is() -> None:
     (text,) = told(plans.step("delete", plans.claim(), protect=True))
     assert "It is protected: the update is refused" in text
+    step = plans.step("replace", plans.claim(), plans.claim(volume="other"), protect=True)
+    assert "the update is refused" in told(step)[0]
+    step["resourcePreEvent"]["metadata"]["new"]["protect"] = False
+    assert "the same change takes the protection away" in told(step)[0]
 
 
 @pytest.mark.parametrize(("policy", "says"), [("Delete", "are deleted"), ("Retain", "keeps")])

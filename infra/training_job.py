@@ -54,9 +54,11 @@ class TrainingJob(Component):
         suspendable = can("suspend", args.job.kind)
         earlier: list[pulumi.Resource] = []
         for manifest in manifests(args, self.run, args.image):
-            ignored = _left_alone(manifest, suspendable=suspendable)
+            ignored = left_alone(manifest, suspendable=suspendable)
             options = self.options(after=earlier, retain=keep, ignore=ignored)
             resource_name = f"{self.run}-{manifest['kind'].lower()}"
+            if manifest["metadata"]["name"] != self.run:
+                resource_name += f"-{manifest['metadata']['name']}"
             earlier = [*earlier, self.create(resource_name, manifest, options)]
         self.summary = {
             "name": self.run,
@@ -124,7 +126,7 @@ def _topology(topology: NetworkTopologySettings) -> Manifest:
     return compact({"mode": topology.mode, "highestTierAllowed": topology.highest_tier})
 
 
-def _left_alone(manifest: Manifest, *, suspendable: bool) -> list[str]:
+def left_alone(manifest: Manifest, *, suspendable: bool) -> list[str]:
     """Paths of what an update never touches: all but what may change while a run goes on.
 
     The name is the hash of the specification, so the specification of an object with this name

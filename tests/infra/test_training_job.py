@@ -6,7 +6,9 @@ import pytest
 
 from infra.manifests import Manifest
 from infra.pods import GpuNodes
-from infra.training_job import TrainingJobArgs, manifests, run_name
+from infra.settings.jobs.mounts import ReferenceSettings, VolumeSettings
+from infra.settings.jobs.network import NcclSettings
+from infra.training_job import TrainingJobArgs, left_alone, manifests, run_name
 from tests.infra.examples import TRAINING_IMAGE, settings
 
 JOB = "training.jobs.digits"
@@ -114,3 +116,72 @@ def test_a_job_may_ask_for_gpus_by_another_name() -> None:
 
 def test_an_attempt_may_have_a_deadline() -> None:
     assert pod(args(f"{JOB}.attempt_deadline_seconds", 60))["activeDeadlineSeconds"] == 60
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("volcano", "digits-1d096766"), ("indexed", "digits-8e8d2e73")]
+)
+def test_a_run_that_exists_is_not_started_again_by_settings_that_were_added_since(
+    kind: str, name: str
+) -> None:
+    # Whoever changes these names starts everybody's runs anew: give new settings defaults that
+    # leave the objects as they were.
+    assert run_name(args(f"{JOB}.kind", kind)) == name
+
+
+@pytest.mark.parametrize("kind", ["indexed", "pytorch", "trainjob"])
+def test_a_run_that_is_suspended_is_the_same_run(kind: str) -> None:
+    running = args(f"{JOB}.kind", kind)
+    suspended = replace(running, job=running.job.model_copy(update={"suspend": True}))
+    assert run_name(suspended) == run_name(running)
+    assert manifests(suspended, "r", "image") != manifests(running, "r", "image")
+
+
+def test_values_by_reference_and_network_settings_reach_the_container() -> None:
+    job = args().job.model_copy(
+        update={
+            "env": {"MODE": "fast"},
+            "env_from": {"HUB": ReferenceSettings(secret="hub", key="token")},
+            "nccl": NcclSettings(network="tcp", interface="eth1"),
+        }
+    )
+    env = {v["name"]: v for v in pod(replace(args(), job=job))["containers"][0]["env"]}
+    assert env["HUB"]["valueFrom"] == {"secretKeyRef": {"name": "hub", "key": "token"}}
+    assert env["MODE"]["value"] == "fast"
+    assert env["NCCL_NET"]["value"] == "Socket"
+    assert env["NCCL_SOCKET_IFNAME"]["value"] == env["GLOO_SOCKET_IFNAME"]["value"] == "eth1"
+
+
+def test_nodes_are_chosen_by_product_and_count() -> None:
+    job = args().job.model_copy(
+        update={"gpu_product": "NVIDIA-L4", "node_gpus": 8, "node_selector": {"pool": "a"}}
+    )
+    assert pod(replace(args(), job=job))["nodeSelector"] == {
+        "nvidia.com/gpu.product": "NVIDIA-L4",
+        "nvidia.com/gpu.count": "8",
+        "pool": "a",
+    }
+
+
+def test_further_volumes_are_mounted_from_where_they_come() -> None:
+    volumes = {
+        "more": VolumeSettings(path="/more", claim="datasets", read_only=True),
+        "code": VolumeSettings(path="/code", config_map="code"),
+        "keys": VolumeSettings(path="/keys", secret="keys"),
+        "cache": VolumeSettings(path="/cache", scratch="10Gi"),
+    }
+    spec = pod(replace(args(), job=args().job.model_copy(update={"volumes": volumes})))
+    sources = {volume.pop("name"): volume for volume in spec["volumes"]}
+    mounts = {mount["name"]: mount for mount in spec["containers"][0]["volumeMounts"]}
+    assert sources["more"] == {"persistentVolumeClaim": {"claimName": "data", "readOnly": True}}
+    assert sources["code"] == {"configMap": {"name": "code"}}
+    assert sources["keys"] == {"secret": {"secretName": "keys", "defaultMode": 0o440}}
+    assert sources["cache"] == {"emptyDir": {"sizeLimit": "10Gi"}}
+    assert {name for name in volumes if "readOnly" not in mounts[name]} == {"cache"}
+
+
+def test_an_update_touches_nothing_but_what_may_change_while_a_run_goes_on() -> None:
+    spec = {"runPolicy": {"suspend": True, "backoffLimit": 3}, "suspend": True, "template": {}}
+    ignored = left_alone({"spec": spec}, suspendable=True)
+    assert ignored == ["spec.runPolicy.backoffLimit", "spec.template"]
+    assert left_alone({"spec": spec}, suspendable=False) == ["spec"]

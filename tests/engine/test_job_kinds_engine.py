@@ -1,0 +1,106 @@
+"""One stack with a job of every kind, rendered by the engine and judged by the pack."""
+
+import json
+from typing import Any
+
+import pytest
+
+from infra.settings.jobs.kinds import KINDS
+from tests.engine.conftest import MakeStack, Manifest, Outcome, Stack
+from tests.infra.kinds import PACK, job
+
+STEPS = {
+    "prepare": {"command": ["./prepare"]},
+    "evaluate": {"command": ["./evaluate"], "after": ["train"], "gpus": 1},
+}
+SAID: dict[str, dict[str, Any]] = {
+    "volcano": {"min_nodes": 1, "ttl_seconds": 60},
+    "indexed": {"command": ["accelerate", "launch", "own.py"], "hyperparameters": None},
+    "pytorch": {"deadline_seconds": 3600},
+    "mpi": {"launcher": {"cpu": "1", "memory": "1Gi"}},
+    "plain": {
+        "steps": STEPS,
+        "after": ["prepare"],
+        "env_from": {"HUB": {"secret": "h", "key": "k"}},
+    },
+}
+SUSPENDED = ("indexed", "pytorch", "trainjob", "ray")
+
+
+def every_kind(config: dict[str, Any]) -> None:
+    config["gpu-platform:training"]["jobs"] = {
+        f"job-{kind}": job(kind, datasets=None, **SAID.get(kind, {})) for kind in KINDS
+    }
+    config["gpu-platform:inference"] = {}
+
+
+@pytest.fixture(scope="module")
+def pack(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    path = tmp_path_factory.mktemp("pack") / "config.json"
+    elastic = {"elasticWorkloads": ["ml-simulated/Job/job-volcano-*"]}
+    names = ("training-gang-whole", "training-pod-group-whole")
+    path.write_text(json.dumps(PACK | dict.fromkeys(names, elastic)))
+    return ("--policy-pack", "policies", "--policy-pack-config", str(path))
+
+
+@pytest.fixture(scope="module")
+def stack(engine: MakeStack) -> Stack:
+    return engine("simulated", every_kind)
+
+
+@pytest.fixture(scope="module")
+def outcome(stack: Stack, pack: tuple[str, ...]) -> Outcome:
+    return stack.up(*pack)
+
+
+def by_kind(stack: Stack) -> dict[str, Manifest]:
+    """The last object of each job, by the job's kind."""
+    runs = {run["name"]: run["kind"] for run in stack.outputs()["runs"].values()}
+    last = {"PyTorchJob", "TrainJob", "RayJob", "JobFlow", "Job"}
+    return {
+        runs[manifest["metadata"]["name"]]: manifest
+        for manifest in stack.manifests()
+        if manifest["kind"] in last
+    }
+
+
+def test_the_pack_passes_a_stack_with_every_kind(outcome: Outcome) -> None:
+    assert outcome.status == 0, outcome.text
+    assert "[mandatory]" not in outcome.text
+    assert "can't run policy" not in outcome.text
+
+
+def test_every_kind_is_rendered(outcome: Outcome, stack: Stack) -> None:
+    rendered = {kind: manifest["apiVersion"] for kind, manifest in by_kind(stack).items()}
+    assert rendered == {
+        "volcano": "batch.volcano.sh/v1alpha1",
+        "indexed": "batch/v1",
+        "pytorch": "kubeflow.org/v1",
+        "trainjob": "trainer.kubeflow.org/v1alpha1",
+        "mpi": "batch.volcano.sh/v1alpha1",
+        "tensorflow": "batch.volcano.sh/v1alpha1",
+        "ray": "ray.io/v1",
+        "plain": "flow.volcano.sh/v1alpha1",
+    }
+    templates = {m["metadata"]["name"] for m in stack.manifests() if m["kind"] == "JobTemplate"}
+    flow = by_kind(stack)["plain"]
+    assert templates == {step["name"] for step in flow["spec"]["flows"]}
+
+
+def test_a_job_is_suspended_without_a_new_run(
+    outcome: Outcome, stack: Stack, pack: tuple[str, ...]
+) -> None:
+    before = stack.outputs()["runs"]
+
+    def suspend(config: dict[str, Any]) -> None:
+        for kind in SUSPENDED:
+            config["gpu-platform:training"]["jobs"][f"job-{kind}"]["suspend"] = True
+
+    stack.edit(suspend)
+    outcome = stack.up(*pack)
+    assert outcome.status == 0, outcome.text
+    assert stack.outputs()["runs"] == before
+    found = by_kind(stack)
+    assert [found[kind]["spec"].get("suspend") for kind in SUSPENDED] == [True, None, True, True]
+    assert found["pytorch"]["spec"]["runPolicy"]["suspend"] is True
+    assert f"{len(SUSPENDED)} updated" in outcome.text

@@ -65,8 +65,8 @@ def test_more_pictures_leave_those_held_out_where_they_are(tmp_path: Path) -> No
     write_pictures(tmp_path / "more", 40)
     held_out = []
     for name in ("few", "more"):
-        assert prepare(tmp_path / name, tmp_path / name / "out/shards") == 0
-        data = load("shards", tmp_path / name / "out", None, seed=0)
+        assert prepare(tmp_path / name, tmp_path / f"from-{name}/shards") == 0
+        data = load("shards", tmp_path / f"from-{name}", None, seed=0)
         pixels, _ = data.held_out.batch(np.arange(len(data.held_out)))
         held_out.append({image.tobytes() for image in pixels})
     assert held_out[0] < held_out[1]

@@ -4,6 +4,7 @@ The head's pods and the workers' are one gang by a PodGroup of its own, whatever
 was started with. KubeRay writes the pods' commands (`ray start`) by itself.
 """
 
+import re
 import shlex
 from dataclasses import replace
 
@@ -19,6 +20,7 @@ from infra.manifests import Manifest, compact
 from infra.pods import Pod, pod_template
 
 _DASHBOARD_PORT = 8265
+_REFERENCE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
 _ROLE_LABEL = "gpu-platform.dev/role"
 
 
@@ -31,7 +33,7 @@ def build(gang: Gang) -> list[Manifest]:
         "metadata": {**described, "labels": {**described["labels"], QUEUE_LABEL: gang.queue}},
         "spec": compact(
             {
-                "entrypoint": shlex.join(gang.pod.command),
+                "entrypoint": " ".join(_word(word) for word in gang.pod.command),
                 # The operator submits by itself; otherwise a pod would that nobody describes.
                 "submissionMode": "HTTPMode",
                 "backoffLimit": gang.retries,
@@ -44,6 +46,18 @@ def build(gang: Gang) -> list[Manifest]:
         ),
     }
     return [pod_group(gang, others=1), _way_in(gang), job]
+
+
+def _word(word: str) -> str:
+    """A word of the command for the shell that reads it, which writes $(NAME) another way."""
+    parts = _REFERENCE.split(word)
+    if len(parts) == 1:
+        return shlex.quote(word)
+    texts, names = parts[::2], [*parts[1::2], None]
+    return "".join(
+        (shlex.quote(text) if text else "") + (f'"${{{name}}}"' if name else "")
+        for text, name in zip(texts, names, strict=True)
+    )
 
 
 def _cluster(gang: Gang) -> Manifest:

@@ -1,3 +1,5 @@
+import subprocess
+
 from infra.manifests import Manifest
 from tests.infra.kinds import job, kind_of, objects
 
@@ -15,6 +17,18 @@ def pods(**changes: object) -> dict[str, Manifest]:
 
 def test_the_entry_point_is_the_command_as_a_shell_reads_it() -> None:
     assert spec(command=["python3", "tune.py", "a b"])["entrypoint"] == "python3 tune.py 'a b'"
+
+
+def test_a_reference_to_a_variable_is_one_that_the_shell_knows() -> None:
+    command = ["sh", "-c", 'printf "%s|" "$@"', "-", "--out=$(RUN_DIR)/a b", "$(RUN_DIR)", "$(x y)"]
+    done = subprocess.run(
+        ["sh", "-c", spec(command=command)["entrypoint"]],
+        env={"RUN_DIR": "/checkpoints/my run"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "--out=/checkpoints/my run/a b|/checkpoints/my run|$(x y)|"
 
 
 def test_head_and_workers_are_one_gang() -> None:

@@ -12,5 +12,7 @@ compile requirements/stack.in -c requirements/dev.txt -o requirements.txt
 for name in devcluster workload; do
   compile "requirements/$name.in" -c requirements/dev.txt -o "requirements/$name.txt"
 done
-compile --no-deps requirements/cpu-image.in -c requirements/dev.txt -o requirements/cpu-image.txt
+for name in cpu-image diffusion; do
+  compile --no-deps "requirements/$name.in" -c requirements/dev.txt -o "requirements/$name.txt"
+done
 compile requirements/uv.in -c requirements/dev.txt -o requirements/uv.txt

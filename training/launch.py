@@ -6,7 +6,7 @@ SIGTERM, once its processes had time to save.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch.distributed import DistError
 from torch.distributed.elastic.multiprocessing import SignalException
@@ -18,20 +18,32 @@ from training import exit_codes
 
 def main(arguments: Sequence[str]) -> int:
     """Start the processes of this machine, wait for them, and give the exit code of all."""
+    return ended(lambda: run(parse_args(list(arguments))))  # type: ignore[no-untyped-call]
+
+
+def ended(launch: Callable[[], object]) -> int:
+    """Let a launcher that is made of torchrun start its processes, and give the exit code of all.
+
+    A port that another program listens at is BAD_INPUT: it would be taken again.
+    """
     try:
-        run(parse_args(list(arguments)))  # type: ignore[no-untyped-call]
+        launch()
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         sys.stderr.write(f"process {rank} ended with {failure.exitcode}, the first to fail\n")
-        # A negative code is the signal that ended it; a shell would say 128 and the signal.
-        return failure.exitcode if failure.exitcode >= 0 else 128 - failure.exitcode
+        return shell_code(failure.exitcode)
     except DistError as error:
         sys.stderr.write(f"the processes of this gang cannot meet: {error}\n")
-        return exit_codes.FAILED
+        return exit_codes.BAD_INPUT if "EADDRINUSE" in str(error) else exit_codes.FAILED
     except SignalException as error:
         sys.stderr.write(f"interrupted: {error}\n")
         return exit_codes.INTERRUPTED
     return exit_codes.DONE
+
+
+def shell_code(code: int) -> int:
+    """A negative code is the signal that ended a process; a shell would say 128 and the signal."""
+    return code if code >= 0 else 128 - code
 
 
 if __name__ == "__main__":

@@ -1,0 +1,168 @@
+"""The fine-tune: once as users start it, with two processes, then alone again and again.
+
+All of the latter is in one process, since diffusers takes seconds to import.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from training import exit_codes
+from training.examples.diffusion import __main__ as program
+
+Said = list[dict[str, Any]]
+
+LAUNCH = [
+    *(sys.executable, "-m", "training.launch_accelerate"),
+    *("--multi_gpu", "--num_processes=2", "--num_machines=1", "--main_process_port=0"),
+    *("--mixed_precision=no", "--dynamo_backend=no", "-m", "training.examples.diffusion"),
+]
+
+RUNS = """
+import json, os, signal, sys, torch
+from pathlib import Path
+from accelerate.state import AcceleratorState, PartialState
+from safetensors.torch import load_file
+from training.config import ConfigurationError
+from training.examples.diffusion import finetune as example
+from training.examples.diffusion.__main__ import parser
+
+torch.set_num_threads(1)
+folder, results = Path(sys.argv[1]), {}
+
+def run(name, *flags):
+    AcceleratorState._reset_state(True)
+    try:
+        return example.finetune(parser().parse_args([f"--run-dir={folder / name}", *flags]))
+    except ConfigurationError as error:
+        return str(error)
+
+def weights(name):
+    return load_file(folder / name / "export/unet/diffusion_pytorch_model.safetensors")
+
+results["of two"] = run("two", "--steps=60")
+steps = ["--steps=6", "--checkpoint-every=2"]
+results["whole"] = run("whole", *steps)
+
+step = example.train_step
+def interrupted(*arguments):
+    interrupted.count += 1
+    if interrupted.count == 3:
+        os.kill(os.getpid(), signal.SIGTERM)
+    return step(*arguments)
+interrupted.count = 0
+example.train_step = interrupted
+results["interrupted"] = run("parts", *steps)
+results["kept"] = [path.name for path in (folder / "parts/checkpoints").iterdir()]
+example.train_step = step
+results["continued"] = run("parts", *steps)
+results["same"] = all(torch.equal(weights("whole")[k], v) for k, v in weights("parts").items())
+
+results["fine-tuned"] = run("tuned", f"--unet={folder}/whole/export/unet", *steps)
+results["no unet"] = run("none", f"--unet={folder}/nowhere", *steps)
+from diffusers import UNet2DConditionModel
+UNet2DConditionModel(
+    sample_size=8, block_out_channels=(8, 8), norm_num_groups=8, cross_attention_dim=8,
+    down_block_types=("DownBlock2D", "DownBlock2D"), up_block_types=("UpBlock2D", "UpBlock2D"),
+    layers_per_block=1,
+).save_pretrained(folder / "old-style")
+results["old"] = run("old", f"--unet={folder}/old-style", *steps)
+newest = folder / "tuned/checkpoints/step-00000006/model.safetensors"
+newest.write_bytes(newest.read_bytes()[:1000])
+results["truncated"] = run("tuned", *steps)
+results["diverged"] = run("diverged", "--learning-rate=1e30", "--log-every=1", "--steps=30")
+(folder / "results.json").write_text(json.dumps(results))
+"""
+
+
+def launch(*flags: str, interrupt_after: int) -> tuple[int, Said]:
+    """Start two processes by accelerate; ask their launcher to stop after so many steps."""
+    said: Said = []
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    command = [*LAUNCH, *flags]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as running:
+        assert running.stdout is not None
+        for line in running.stdout:
+            said.append(json.loads(line))
+            if said[-1].get("step") == interrupt_after:
+                running.send_signal(signal.SIGTERM)
+    return running.returncode, said
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("diffusion")
+
+
+@pytest.fixture(scope="module")
+def of_two(folder: Path) -> tuple[int, Said]:
+    """What two processes said, which were interrupted after 30 steps of 60."""
+    flags = (f"--run-dir={folder / 'two'}", "--steps=60", "--log-every=1")
+    return launch(*flags, interrupt_after=30)
+
+
+@pytest.fixture(scope="module")
+def results(folder: Path, of_two: tuple[int, Said]) -> dict[str, Any]:
+    subprocess.run([sys.executable, "-c", RUNS, str(folder)], check=True, stdout=subprocess.PIPE)
+    return dict(json.loads((folder / "results.json").read_text()))
+
+
+def test_two_processes_of_accelerate_learn_and_are_interrupted(of_two: tuple[int, Said]) -> None:
+    code, said = of_two
+    assert (code, said[0]["event"], said[-1]["event"]) == (75, "start", "interrupted")
+    assert said[0]["processes"] == 2
+    losses = [line["loss"] for line in said[1:-1]]
+    assert sum(losses[-5:]) < 0.6 * sum(losses[:5])
+
+
+def test_their_run_is_finished_by_a_single_one(results: dict[str, Any], folder: Path) -> None:
+    assert results["of two"] == 0
+    assert (folder / "two" / "export" / "unet" / "diffusion_pytorch_model.safetensors").is_file()
+
+
+def test_an_interrupted_run_goes_on_to_the_same_weights(results: dict[str, Any]) -> None:
+    assert (results["whole"], results["interrupted"], results["continued"]) == (0, 75, 0)
+    assert results["kept"] == ["step-00000003"]
+    assert results["same"] is True
+
+
+def test_a_saved_unet_is_tuned_and_another_kind_is_refused(results: dict[str, Any]) -> None:
+    assert results["fine-tuned"] == 0
+    assert "is no UNet of diffusers" in results["no unet"]
+    assert "addition_embed_type None" in results["old"]
+
+
+def test_a_truncated_checkpoint_and_a_loss_that_is_no_number_are_told(
+    results: dict[str, Any],
+) -> None:
+    assert "step-00000006 cannot be continued from" in results["truncated"]
+    assert "lower --learning-rate" in results["diverged"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--steps=0"], "argument --steps: invalid positive value: '0'"),
+        (["--step=1"], "unrecognized arguments: --step=1"),
+        (["--run-dir=/dev/null/run"], "run_dir /dev/null/run cannot be written"),
+    ],
+)
+def test_mistakes_end_with_64_and_one_plain_line(
+    tmp_path: Path,
+    flags: list[str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["diffusion", f"--run-dir={tmp_path}", *flags])
+    assert program.main() == exit_codes.BAD_INPUT
+    [line] = capsys.readouterr().out.splitlines()
+    said = json.loads(line)
+    assert said["exit_code"] == exit_codes.BAD_INPUT
+    assert message in said["message"]

@@ -1,0 +1,213 @@
+"""The fine-tune from beginning to end: read it downwards."""
+
+import argparse
+import math
+import shutil
+import signal
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+from diffusers import DDPMScheduler, UNet2DConditionModel
+from diffusers.optimization import get_cosine_schedule_with_warmup
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss
+from torch.utils.data import DataLoader
+
+from training import exit_codes
+from training.config import ConfigurationError
+from training.examples.diffusion.pictures import Pictures, Sizes
+from training.files import sync_folder
+from training.report import conclude, emit
+
+Batch = dict[str, Tensor]
+HELD_OUT = 64
+TIME_WIDTH = 8
+CAPTION_WIDTH = 32
+
+
+def finetune(options: argparse.Namespace) -> int:
+    """Train until done or interrupted; gives the exit code. Raises ConfigurationError."""
+    accelerator = Accelerator(cpu=not torch.cuda.is_available())
+    set_seed(options.seed)
+    unet = load_unet(options.unet)
+    sizes = sizes_of(unet)
+    # SDXL's own noise.
+    noise = DDPMScheduler(beta_schedule="scaled_linear", beta_start=0.00085, beta_end=0.012)
+    optimizer = torch.optim.AdamW(unet.parameters(), lr=options.learning_rate)
+    processes = accelerator.num_processes
+    # A scheduler that accelerate has prepared goes on by one for every process.
+    schedule = get_cosine_schedule_with_warmup(optimizer, 10, options.steps * processes)
+    pictures = Pictures(options.steps * options.batch_size * processes, sizes, options.seed)
+    # Not shuffled: every picture is random already, and so a step is always of the same ones.
+    # A generator of its own, since it draws a number that a resumed run would not draw again.
+    loader = DataLoader(pictures, batch_size=options.batch_size, generator=torch.Generator())
+    model, optimizer, schedule, loader = accelerator.prepare(unet, optimizer, schedule, loader)
+
+    set_seed(options.seed, device_specific=True)
+    done = resume(accelerator, options.run_dir)
+    stop: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: stop.append(number))
+    if accelerator.is_main_process:
+        before = held_out_loss(unet, noise, sizes, accelerator.device)
+        emit("resume" if done else "start", step=done, processes=processes, held_out_loss=before)
+
+    step = done
+    for step, batch in enumerate(accelerator.skip_first_batches(loader, done), done + 1):
+        loss = train_step(accelerator, model, optimizer, schedule, noise, batch)
+        if step % options.log_every == 0:
+            report(accelerator, step, loss)
+        if stop:
+            accelerator.set_trigger()
+        if accelerator.check_trigger():  # in any process
+            save(accelerator, options.run_dir, step)
+            if accelerator.is_main_process:
+                conclude("interrupted", step=step)
+            return exit_codes.INTERRUPTED
+        if step % options.checkpoint_every == 0:
+            save(accelerator, options.run_dir, step)
+
+    if accelerator.is_main_process:
+        export(accelerator.unwrap_model(model), options.run_dir)
+        after = held_out_loss(unet, noise, sizes, accelerator.device)
+        conclude("finished", step=step, held_out_loss=after, export=options.run_dir / "export")
+    accelerator.end_training()
+    return exit_codes.DONE
+
+
+def load_unet(folder: Path | None) -> UNet2DConditionModel:
+    """The UNet in a folder, or a tiny one of SDXL's kind. Raises ConfigurationError."""
+    if folder is not None:
+        try:
+            return UNet2DConditionModel.from_pretrained(
+                folder, use_safetensors=True, local_files_only=True
+            )
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(f"--unet {folder} is no UNet of diffusers: {error}") from None
+    return UNet2DConditionModel(
+        sample_size=8,
+        in_channels=4,
+        out_channels=4,
+        block_out_channels=(16, 32),
+        layers_per_block=1,
+        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
+        up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
+        transformer_layers_per_block=1,
+        attention_head_dim=(2, 4),
+        norm_num_groups=8,
+        use_linear_projection=True,
+        cross_attention_dim=32,
+        addition_embed_type="text_time",
+        addition_time_embed_dim=TIME_WIDTH,
+        projection_class_embeddings_input_dim=CAPTION_WIDTH + 6 * TIME_WIDTH,
+    )
+
+
+def sizes_of(unet: UNet2DConditionModel) -> Sizes:
+    """What the data must have. Raises ConfigurationError when the UNet is not of SDXL's kind."""
+    config = unet.config
+    if config.addition_embed_type != "text_time" or config.in_channels != 4:
+        raise ConfigurationError(
+            f"the UNet has addition_embed_type {config.addition_embed_type} and "
+            f"{config.in_channels} channels: one of SDXL's kind has text_time and 4"
+        )
+    caption = config.projection_class_embeddings_input_dim - 6 * config.addition_time_embed_dim
+    return Sizes(config.sample_size, config.cross_attention_dim, caption)
+
+
+def diffusion_loss(model: nn.Module, noise: DDPMScheduler, batch: Batch) -> Tensor:
+    """How well the noise that was put over the pictures is told (Ho et al., arXiv:2006.11239)."""
+    clean = batch["latent"]
+    added = torch.randn_like(clean)
+    times = torch.randint(0, noise.config.num_train_timesteps, clean.shape[:1], device=clean.device)
+    told = model(
+        noise.add_noise(clean, added, times),
+        times,
+        encoder_hidden_states=batch["words"],
+        added_cond_kwargs={"text_embeds": batch["caption"], "time_ids": batch["time_ids"]},
+    ).sample
+    return mse_loss(told.float(), added.float())
+
+
+def train_step(
+    accelerator: Accelerator,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    schedule: torch.optim.lr_scheduler.LRScheduler,
+    noise: DDPMScheduler,
+    batch: Batch,
+) -> Tensor:
+    """One step of the optimizer; gives the loss of this process's pictures, a scalar."""
+    model.train()
+    loss = diffusion_loss(model, noise, batch)
+    accelerator.backward(loss)
+    accelerator.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    schedule.step()
+    optimizer.zero_grad()
+    return loss.detach()
+
+
+@torch.no_grad()
+def held_out_loss(
+    unet: UNet2DConditionModel, noise: DDPMScheduler, sizes: Sizes, device: torch.device
+) -> float:
+    """On pictures that are never trained on, with the same noise every time."""
+    unet.eval()
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        batch = next(iter(DataLoader(Pictures(HELD_OUT, sizes, seed=2**31), batch_size=HELD_OUT)))
+        loss = diffusion_loss(
+            unet, noise, {name: value.to(device) for name, value in batch.items()}
+        )
+    return round(float(loss), 6)
+
+
+def report(accelerator: Accelerator, step: int, loss: Tensor) -> None:
+    """Tell the mean loss of all processes. Raises ConfigurationError when it is no number."""
+    mean = float(accelerator.reduce(loss, "mean"))
+    if not math.isfinite(mean):
+        raise ConfigurationError(f"the loss became {mean} by step {step}: lower --learning-rate")
+    if accelerator.is_main_process:
+        emit("step", step=step, loss=round(mean, 6))
+
+
+def save(accelerator: Accelerator, run_dir: Path, step: int) -> None:
+    """Save all processes' state, complete or not at all, and remove the checkpoints before."""
+    folder = run_dir / "checkpoints"
+    unfinished, target = folder / f".step-{step:08d}.tmp", folder / f"step-{step:08d}"
+    accelerator.save_state(str(unfinished))
+    accelerator.wait_for_everyone()
+    if accelerator.is_main_process:
+        shutil.rmtree(target, ignore_errors=True)
+        unfinished.rename(target)
+        sync_folder(folder)
+        for other in folder.iterdir():
+            if other != target:
+                shutil.rmtree(other, ignore_errors=True)
+    accelerator.wait_for_everyone()
+
+
+def resume(accelerator: Accelerator, run_dir: Path) -> int:
+    """Load the newest checkpoint; gives its step, or 0 where there is none.
+
+    Raises ConfigurationError when it is of another UNet.
+    """
+    found = sorted((run_dir / "checkpoints").glob("step-*"))
+    if not found:
+        return 0
+    try:
+        accelerator.load_state(str(found[-1]))
+    except Exception as error:  # of as many kinds as there are files in it
+        raise ConfigurationError(f"{found[-1]} cannot be continued from: {error}") from None
+    return int(found[-1].name.removeprefix("step-"))
+
+
+def export(unet: UNet2DConditionModel, run_dir: Path) -> None:
+    """Write the UNet as diffusers loads it, complete or not at all."""
+    unfinished, target = run_dir / ".export.tmp", run_dir / "export"
+    unet.save_pretrained(unfinished / "unet", safe_serialization=True)
+    shutil.rmtree(target, ignore_errors=True)
+    unfinished.rename(target)
+    sync_folder(run_dir)

@@ -1,0 +1,72 @@
+"""Made pictures with captions, as SDXL sees them after its encoders.
+
+A picture is a latent of 4 channels, a caption a sequence of word vectors and one vector of all of
+it. A real data set has them encoded beforehand in the same shapes (see SDXL, arXiv:2307.01952).
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Dataset
+
+COLOURS: Final = ("red", "green", "blue", "white")
+SHAPES: Final = ("disc", "square", "stripe", "frame")
+WORDS: Final = ("a", *COLOURS, *SHAPES)
+ENCODER_SEED: Final = 20231
+"""Word vectors are the same in every run, as a frozen text encoder's are."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the UNet takes: the side of a latent, the width of a word and of a whole caption."""
+
+    side: int
+    word: int
+    caption: int
+
+
+class Pictures(Dataset[dict[str, Tensor]]):
+    """Picture `index` is always the same, made from the seed; there are `count`."""
+
+    def __init__(self, count: int, sizes: Sizes, seed: int) -> None:
+        self._count, self._sizes, self._seed = count, sizes, seed
+        vectors = np.random.default_rng(ENCODER_SEED)
+        self._words = vectors.standard_normal((len(WORDS), sizes.word), dtype=np.float32)
+        self._captions = vectors.standard_normal((len(WORDS), sizes.caption), dtype=np.float32)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        """`latent` (4, side, side), `words` (3, word), `caption` (caption), `time_ids` (6)."""
+        chance = np.random.default_rng((self._seed, index))
+        colour, shape = int(chance.integers(len(COLOURS))), int(chance.integers(len(SHAPES)))
+        words = [0, 1 + colour, 1 + len(COLOURS) + shape]
+        side = self._sizes.side
+        top, left = map(int, chance.integers(side // 4, size=2))
+        return {
+            "latent": torch.from_numpy(draw(colour, SHAPES[shape], side, top, left)),
+            "words": torch.from_numpy(self._words[words]),
+            "caption": torch.from_numpy(self._captions[words].mean(0)),
+            # Original size, upper left corner of the crop, size that is aimed at.
+            "time_ids": torch.tensor([side, side, top, left, side, side], dtype=torch.float32),
+        }
+
+
+def draw(colour: int, shape: str, side: int, top: int, left: int) -> NDArray[np.float32]:
+    """A latent of -1 to 1: red, green, blue and a mask; `shape` is moved by `top` and `left`."""
+    y, x = np.mgrid[:side, :side]
+    y, x = y - top - side * 3 // 8, x - left - side * 3 // 8
+    far = np.maximum(abs(y), abs(x))
+    inside = {
+        "disc": x**2 + y**2 <= (side // 4) ** 2,
+        "square": far <= side // 4,
+        "stripe": abs(y) <= side // 8,
+        "frame": (far <= side // 4) & (far > side // 8),
+    }[shape]
+    channels = [inside if colour in (channel, 3) else np.zeros_like(inside) for channel in range(3)]
+    return np.stack([*channels, inside]).astype(np.float32) * 2 - 1

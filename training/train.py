@@ -15,6 +15,7 @@ from training import exit_codes
 from training.catalog import input_shape
 from training.config import ConfigurationError, TrainingConfig
 from training.data import Dataset, load
+from training.data.progress import tell_run
 from training.distributed import Vote, all_or_none, by_leader, gather, joined
 from training.evaluation import Judgement, evaluate, losses
 from training.export import finished_export, write_export
@@ -84,7 +85,7 @@ def prepare(
     metrics: Metrics,
 ) -> Run:
     """Find out all that would go wrong later, load the data, build the model."""
-    data = all_or_none(lambda: load_data(config, world))
+    data = all_or_none(lambda: load_data(config, world, watchdog))
     all_or_none(lambda: metrics.serve(config, world, device))
     watchdog.beat()
     torch.manual_seed(config.seed)
@@ -115,12 +116,24 @@ def prepare(
     )
 
 
-def load_data(config: TrainingConfig, world: World) -> Dataset:
+def load_data(config: TrainingConfig, world: World, watchdog: Watchdog) -> Dataset:
     """Load the data, after the leader has seen that results can be written."""
     if world.leads:
         check_run_dir(Path(config.run_dir))
-    shape = input_shape(config.model, config.model_options)
-    data = load(config.dataset, Path(config.data_dir), shape, config.seed)
+
+    def tell(line: str) -> None:
+        watchdog.beat()
+        tell_run(line)
+
+    data = load(
+        config.dataset,
+        Path(config.data_dir),
+        input_shape(config.model, config.model_options),
+        config.seed,
+        download=config.download,
+        verify=not world.local_rank,
+        tell=tell,
+    )
     if not world.local_rank and config.loader_workers:
         inputs, targets = data.train.batch(np.zeros(1, np.int64))
         batch = config.batch_size * (inputs.nbytes + targets.nbytes)

@@ -18,15 +18,14 @@ KINDS = {
     "ddp": [],
     "fsdp": ["--parallel=fsdp"],
     "powersgd": ["--gradient-compression=powersgd", "--powersgd-start=2", "--powersgd-rank=2"],
-    "bf16 compression": ["--gradient-compression=bf16"],
-    "fp16 with accumulation and clipping": [
+    "fp16 with accumulation, clipping and compression": [
         "--precision=fp16", "--accumulate=2", "--batch-size=32", "--clip-norm=1",
+        "--gradient-compression=bf16",
     ],
     "fsdp with bf16, accumulation and checkpointed activations": [
         "--parallel=fsdp", "--precision=bf16", "--accumulate=2", "--batch-size=32",
         "--clip-norm=1", "--activation-checkpointing=true", "--optimizer=sgd",
     ],
-    "workers that read ahead": ["--loader-workers=1"],
 }  # fmt: skip
 
 

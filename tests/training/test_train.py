@@ -79,6 +79,14 @@ def test_a_run_interrupted_in_mid_epoch_goes_on_exactly(
     assert losses[2:] == losses[:2]
 
 
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_workers_that_read_ahead_change_nothing(train: Train, tmp_path: Path) -> None:
+    settings = {"model": "mnist-net", "epochs": 2, "batch_size": 128}
+    train("alone", **settings)
+    train("ahead", loader_workers=2, **settings)
+    assert digest(tmp_path / "ahead") == digest(tmp_path / "alone")
+
+
 def test_a_run_goes_on_from_the_last_intact_checkpoint(
     train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,12 +7,17 @@ compile() {
   uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header \
     --no-annotate "$@"
 }
+# uv takes what an output file has already for a wish, also lines of other files.
+rm -f requirements/workload.txt
 compile requirements/dev.in -o requirements/dev.txt
 compile requirements/stack.in -c requirements/dev.txt -o requirements.txt
 for name in devcluster workload; do
   compile "requirements/$name.in" -c requirements/dev.txt -o "requirements/$name.txt"
 done
-for name in cpu-image diffusion; do
+for name in cpu-image diffusion vision; do
   compile --no-deps "requirements/$name.in" -c requirements/dev.txt -o "requirements/$name.txt"
 done
+cat requirements/vision.txt >>requirements/workload.txt
+rm requirements/vision.txt
+compile requirements/bench.in -c requirements/dev.txt -o requirements/bench.txt
 compile requirements/uv.in -c requirements/dev.txt -o requirements/uv.txt

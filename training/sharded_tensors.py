@@ -16,8 +16,26 @@ from torch.distributed.checkpoint.hf_storage import (
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.tensor import DTensor
+
+from training.world import World
 
 Tensors = dict[str, Tensor]
+
+
+def share(tensors: Tensors, world: World) -> Tensors:
+    """What this process saves of tensors that all have: its parts of DTensors, and some others.
+
+    The same for all, without asking one another, and about equally many bytes for each process.
+    """
+    mine, load = dict(tensors), [0] * world.size
+    whole = {name: tensor for name, tensor in tensors.items() if not isinstance(tensor, DTensor)}
+    for name in sorted(whole, key=lambda name: (-whole[name].nbytes, name)):
+        rank = load.index(min(load))
+        load[rank] += whole[name].nbytes
+        if rank != world.rank:
+            del mine[name]
+    return mine
 
 
 def write(folder: Path, tensors: Tensors, group: dist.ProcessGroup, rank: int) -> list[Path]:

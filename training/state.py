@@ -18,7 +18,7 @@ from training.metrics import Metrics
 from training.parallel import Parallel
 from training.report import emit
 from training.saver import Saver
-from training.sharded_tensors import Tensors, read
+from training.sharded_tensors import Tensors, read, share
 from training.watchdog import Watchdog
 from training.world import World
 
@@ -64,7 +64,7 @@ def save(run: Run, held_out_loss: float | None = None) -> None:
             seconds=run.seconds,
             held_out_loss=held_out_loss,
         )
-        tensors = _tensors(run) | _own(run)
+        tensors = share(_tensors(run), run.world) | _own(run)
         run.saver.save(tensors, described, lambda seconds: run.metrics.saved(step, seconds))
         if not run.config.checkpoint_async:
             run.saver.wait()

@@ -23,7 +23,8 @@ class Terminal:
         """Write `event`, and after it each field's name and value."""
         line = Text(f"{event:<12}", style=STYLES.get(event, "bold"))
         for name, value in fields.items():
-            line.append(f" {name} ", style="not bold dim").append(str(value), style="not bold")
+            text = f"{value:.6g}" if isinstance(value, float) else str(value)
+            line.append(f" {name} ", style="not bold dim").append(text, style="not bold")
         self._console.print(line)
 
     def open(self, total: int, done: int) -> None:

@@ -11,6 +11,7 @@ from decimal import Decimal
 
 from policies.controllers import GROUP_ANNOTATION
 from policies.quantities import quantity_or_none
+from policies.resources import Resource
 from policies.settings import RoleConfig
 from policies.values import Node
 from policies.views import View
@@ -59,18 +60,25 @@ def demands(views: Iterable[View]) -> list[Demand]:
     found = list(views)
     scalers = _autoscalers(found)
     groups = _queues_of_groups(found)
+    idle = _runtimes_of_suspended_jobs(found)
     return [
-        _demand(view, pod, scalers.get(view.resource.address), groups)
+        _demand(view, pod, scalers.get(view.resource.address), groups, idle)
         for view in found
         for pod in view.workload.pods
     ]
 
 
 def _demand(
-    view: View, pod: Pod, scaled: tuple[Decimal, Decimal] | None, groups: Mapping[str, str]
+    view: View,
+    pod: Pod,
+    scaled: tuple[Decimal, Decimal] | None,
+    groups: Mapping[str, str],
+    idle: frozenset[str],
 ) -> Demand:
     resource = view.resource
     fewest, pods = scaled or (None, _pods(pod))
+    if is_suspended(resource) or resource.address in idle:
+        fewest, pods = None, Decimal(0)
     requests = _of_pod(pod, "requests", "limits")
     return Demand(
         workload=f"{resource.kind} {resource.name}",
@@ -83,6 +91,23 @@ def _demand(
         fewest=fewest,
         requests=requests,
         limits=_of_pod(pod, "limits"),
+    )
+
+
+def is_suspended(resource: Resource) -> bool:
+    """Whether a job is told to have no pods, until it is told otherwise."""
+    spec = resource.root["spec"]
+    return spec["suspend"].value is True or spec["runPolicy"]["suspend"].value is True
+
+
+def _runtimes_of_suspended_jobs(views: list[View]) -> frozenset[str]:
+    """Addresses of the TrainingRuntimes whose TrainJob is suspended: the pods are theirs."""
+    return frozenset(
+        f"{view.resource.namespace}/TrainingRuntime/{name}"
+        for view in views
+        if view.resource.is_kind("trainer.kubeflow.org", "TrainJob")
+        and is_suspended(view.resource)
+        and (name := view.resource.root["spec"]["runtimeRef"]["name"].text)
     )
 
 

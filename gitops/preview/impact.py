@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from gitops.preview.demand import demands
+from gitops.preview.demand import demands, is_suspended
 from gitops.preview.objects import Change
 from policies.resources import Resource
 from policies.settings import RoleConfig
@@ -25,7 +25,7 @@ class Impact:
 
 
 def impacts(found: Iterable[Change]) -> list[Impact]:
-    """Sentences about every deletion and replacement, the gravest first."""
+    """Sentences about every deletion, replacement and suspension, the gravest first."""
     return sorted({impact for change in found if (impact := _impact(change)) is not None})
 
 
@@ -41,6 +41,8 @@ def held_by_earlier_runs(found: Iterable[Change]) -> dict[str, Decimal]:
 
 
 def _impact(change: Change) -> Impact | None:
+    if _is_halted(change):
+        return Impact(_RUNS, f"{_word(change.resource)} `{change.resource.name}` {_HALTED}")
     if change.step.operation not in ("delete", "replace") or change.old is None:
         return None
     resource = change.old.resource
@@ -48,6 +50,12 @@ def _impact(change: Change) -> Impact | None:
     if rank == _OTHER and change.is_retained:
         return None  # what belongs to a run that stays, and stays with it
     return Impact(rank, " ".join([_head(change, resource), *sentences, *_protection(change)]))
+
+
+def _is_halted(change: Change) -> bool:
+    if change.step.operation != "update" or change.old is None or change.new is None:
+        return False
+    return is_suspended(change.new.resource) and not is_suspended(change.old.resource)
 
 
 def is_refused(change: Change) -> bool:
@@ -109,6 +117,10 @@ def _sentences(change: Change, resource: Resource) -> tuple[int, list[str]]:
     return _OTHER, []
 
 
+_HALTED = (
+    "is suspended: its pods end, and what they have done since the last checkpoint is lost. It "
+    "keeps its name and goes on when it is resumed."
+)
 _NAMESPACE = "Everything in it is deleted, claims and what they hold included."
 _QUEUE = (
     "Jobs that wait in it lose their place, and Volcano refuses to delete it while pods of it run."

@@ -24,7 +24,7 @@ with report.Bar(1000, 400, shown={}) as bar:
     for step in range(1, 7):
         time.sleep(0.1)
         bar.advance(400 + 100 * step, 40 + step, loss)
-    report.emit("epoch", epoch=1)
+    report.emit("epoch", epoch=1, loss=0.123456789)
 report.conclude("error", message="the disk is full", looks=loss.looked_at)
 """
 WITHOUT_RICH = "import importlib.util; importlib.util.find_spec = lambda name: None"
@@ -54,7 +54,7 @@ def test_a_terminal_shows_lines_and_a_bar_and_no_json() -> None:
     text = ESCAPES.sub("", raw)
     assert "{" not in text
     assert re.search(r"start +model digits-net note \[not markup\]", text)
-    assert re.search(r"epoch +epoch 1", text)
+    assert re.search(r"epoch +epoch 1 loss 0\.123457\s", text)
     assert re.search(r"step 4\d +loss 0\.1235", text)
     assert re.search(r"\d+ samples/s", text)
     assert re.search(r"0:00:\d\d", text)

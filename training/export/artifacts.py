@@ -77,13 +77,13 @@ def make_artifacts(
     """
     for file in FILES.values():
         (source.folder / file).unlink(missing_ok=True)
-    forms = list(_forms(source, config))
-    before = source.evaluate(source.model) if forms else {}
+    before: dict[str, float] = {}
     artifacts = []
-    for form in forms:
+    for form in _forms(source, config):
         beat()
         path = source.folder / FILES[form.kind]
         try:
+            before = before or source.evaluate(source.model)
             artifacts.append(_make(source, form, path, before, beat))
         except Exception as error:
             path.unlink(missing_ok=True)

@@ -4,9 +4,13 @@ from typing import Any
 import pytest
 
 from gitops.preview.demand import Demand, demands
+from infra.backends import BACKENDS
+from infra.settings.jobs.capabilities import can
+from infra.settings.jobs.kinds import JobKind
 from policies.resources import Resource
 from policies.views import View
 from tests.gitops import plans
+from tests.infra import kinds
 from tests.policies import manifests
 
 
@@ -23,6 +27,20 @@ def test_gpus_of_every_kind_are_found(name: str) -> None:
     assert found
     assert all(demand.gpus for demand in found)
     assert all(demand.pods for demand in found)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in BACKENDS if kind != "plain"])
+def test_every_kind_of_job_asks_for_its_nodes_times_its_gpus_in_its_queue(kind: str) -> None:
+    found = of(*kinds.objects(kinds.job(kind, nodes=4, gpus_per_node=4)))
+    taking = [demand for demand in found if demand.gpus]
+    assert sum(d.total(d.requests, "nvidia.com/gpu") for d in taking) == 16
+    assert {(d.queue, d.role) for d in taking} == {("research", "training")}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in BACKENDS if can("suspend", kind)])
+def test_a_suspended_job_asks_for_nothing(kind: JobKind) -> None:
+    found = of(*kinds.objects(kinds.job(kind, nodes=4, suspend=True)))
+    assert sum(d.total(d.requests, "nvidia.com/gpu") for d in found) == 0
 
 
 def test_a_pod_takes_the_larger_of_its_containers_together_and_of_each_init_container() -> None:

@@ -109,3 +109,11 @@ def test_a_namespace_takes_everything_with_it() -> None:
     space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ml"}}
     assert "claims and what they hold included" in told(plans.step("delete", space))[0]
     assert "What is in it stays" in told(plans.step("delete", space, retain=True))[0]
+
+
+def test_a_run_that_is_suspended_says_what_is_lost_and_what_is_kept() -> None:
+    job = {**plans.volcano_job(), "apiVersion": "batch/v1"}
+    halted = {**job, "spec": {**job["spec"], "suspend": True}}
+    (text,) = told(plans.step("update", job, halted))
+    assert "Training run `run-00000000` is suspended: its pods end" in text
+    assert told(plans.step("update", halted, job), plans.step("update", halted, halted)) == []

@@ -1,54 +1,18 @@
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import torch
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
+from tests.training.export.trained import Export, Trained, fitted
 from training.config import TrainingConfig
-from training.data import Dataset, load
-from training.export import write_export
+from training.export import timing, write_export
 from training.manifest import Manifest
-from training.models import build
+
+ALL = {"export_formats": "pt2,torchscript", "prune": 0.75, "quantize": "static"}
 
 
-@dataclass(frozen=True)
-class Trained:
-    """A model that was trained for a few steps, and what judges it."""
-
-    model: nn.Module
-    data: Dataset
-    inputs: Tensor
-    targets: Tensor
-
-    def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """On the held-out digits."""
-        with torch.no_grad():
-            logits = model.eval()(self.inputs)
-        right = (logits.argmax(1) == self.targets).float().mean()
-        return {"accuracy": float(right), "loss": float(cross_entropy(logits, self.targets))}
-
-
-def fitted(name: str, shape: tuple[int, ...], steps: int, **options: int) -> Trained:
-    """Train on digits."""
-    data = load("digits", Path("/nowhere"), shape, seed=0)
-    torch.manual_seed(0)
-    model = build(name, dict(options), data.outputs, data.shape)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    order = torch.randperm(len(data.train)).numpy()
-    for step in range(steps):
-        chosen = order[step * 32 % 1024 : step * 32 % 1024 + 32]
-        inputs, targets = map(torch.from_numpy, data.train.batch(chosen))
-        loss = cross_entropy(model(inputs.float() / data.train.white), targets)
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-    inputs, targets = map(
-        torch.from_numpy, data.held_out.batch(torch.arange(len(data.held_out)).numpy())
-    )
-    return Trained(model, data, inputs.float() / data.held_out.white, targets)
+@pytest.fixture(autouse=True)
+def few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "SECONDS", 0.0)
 
 
 @pytest.fixture(scope="session")
@@ -57,20 +21,31 @@ def digits_net() -> Trained:
     return fitted("digits-net", (1, 8, 8), steps=150)
 
 
-Export = Callable[..., tuple[Path, Manifest]]
+def written(trained: Trained, folder: Path, settings: dict[str, object]) -> Manifest:
+    values = {"model": "digits-net", "dataset": "digits", "run_dir": "/checkpoints/run-7"}
+    config = TrainingConfig.model_validate(values | settings)
+    metrics = trained.evaluate(trained.model)
+    return write_export(
+        folder, trained.model, config, trained.data, metrics, evaluate=trained.evaluate
+    )
 
 
 @pytest.fixture
 def export(digits_net: Trained, tmp_path: Path) -> Export:
-    """Write an export of the digits net; keywords are settings."""
+    """Write an export below tmp_path; keywords are settings."""
 
     def write(trained: Trained = digits_net, **settings: object) -> tuple[Path, Manifest]:
-        values = {"model": "digits-net", "dataset": "digits", "run_dir": "/checkpoints/run"}
-        config = TrainingConfig.model_validate(values | settings)
-        metrics = trained.evaluate(trained.model)
-        folder = tmp_path / "export"
-        return folder, write_export(
-            folder, trained.model, config, trained.data, metrics, evaluate=trained.evaluate
-        )
+        return tmp_path / "export", written(trained, tmp_path / "export", settings)
 
     return write
+
+
+@pytest.fixture(scope="session")
+def complete(
+    digits_net: Trained, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Manifest]:
+    """An export with every kind of artifact. Not to be changed: copy it."""
+    folder = tmp_path_factory.mktemp("complete")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(timing, "SECONDS", 0.0)
+        return folder, written(digits_net, folder, dict(ALL))

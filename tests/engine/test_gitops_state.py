@@ -1,0 +1,137 @@
+"""State that outlives accidents: killed updates, two at once, backup and restore."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devcluster.paths import CHECKOUT
+from tests.engine.conftest import MakeStack, Outcome, Stack
+
+# `KILLS=10` for more; each takes two updates.
+KILLS = int(os.environ.get("KILLS", "3"))
+SEED = 20261121
+
+
+def clean(config: dict[str, Any]) -> None:
+    """What does not matter here, left out: an update is quicker so."""
+    config["gpu-platform:inference"]["services"] = {}
+
+
+@contextmanager
+def updating(stack: Stack) -> Iterator[subprocess.Popen[str]]:
+    """An update in the background, in a process group of its own."""
+    options = ("--stack", stack._name, "--config-file", str(stack._file), "--non-interactive")
+    process = subprocess.Popen(
+        ["pulumi", "up", "--yes", "--skip-preview", *options],
+        cwd=CHECKOUT,
+        env=stack._environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def command(stack: Stack, *arguments: str) -> Outcome:
+    return stack._command(*arguments, "--stack", stack._name)
+
+
+def recovered(stack: Stack) -> Outcome:
+    """What docs/environments.md says is to be done after an update was killed.
+
+    What is rendered cannot be refreshed; the cluster tier does that on a real API server.
+    """
+    # `cancel` says so, with an error, where there is no lock to free.
+    command(stack, "cancel", "--yes")
+    return stack.up()
+
+
+def differs(config: dict[str, Any], turn: int) -> None:
+    config["gpu-platform:training"]["jobs"]["digits"]["hyperparameters"]["epochs"] = 30 + turn
+
+
+def test_an_update_that_is_killed_at_any_moment_is_gone_on_with(engine: MakeStack) -> None:
+    stack = engine("simulated", clean)
+    begin = time.monotonic()
+    assert stack.up().status == 0
+    usual = time.monotonic() - begin
+    moments = random.Random(SEED)  # noqa: S311  moments, not secrets
+    for turn in range(KILLS):
+        stack.edit(lambda config, turn=turn: differs(config, turn))  # type: ignore[misc]
+        with updating(stack):
+            time.sleep(moments.uniform(0.1, usual))
+        outcome = recovered(stack)
+        assert outcome.status == 0, outcome.text
+        state = json.loads(command(stack, "stack", "export").text)["deployment"]
+        assert not state.get("pending_operations")
+    settled = stack.up("--expect-no-changes")
+    assert settled.status == 0, settled.text
+
+
+def test_of_two_updates_of_one_stack_the_second_is_refused_and_nothing_breaks(
+    engine: MakeStack,
+) -> None:
+    stack = engine("simulated", clean)
+    assert stack._command("stack", "init", "simulated", cwd=stack._folder).status in (0, 255)
+    with updating(stack) as first, updating(stack) as second:
+        said = [process.communicate(timeout=300)[0] for process in (first, second)]
+        ends = sorted(process.returncode == 0 for process in (first, second))
+    assert True in ends, said
+    if ends == [False, True]:
+        assert any("locked" in text for text in said), said
+    assert stack.up("--expect-no-changes").status == 0
+
+
+def test_a_backup_restores_a_state_that_was_lost(engine: MakeStack, tmp_path: Path) -> None:
+    stack = engine("simulated", clean)
+    assert stack.up().status == 0
+    backup = tmp_path / "state.json"
+    assert command(stack, "stack", "export", "--file", str(backup)).status == 0
+    lost = command(stack, "stack", "rm", "--force", "--yes", "--preserve-config")
+    assert lost.status == 0, lost.text
+    created = stack._command("stack", "select", "--create", "simulated", cwd=stack._folder)
+    assert created.status == 0, created.text
+    restored = command(stack, "stack", "import", "--file", str(backup))
+    assert restored.status == 0, restored.text
+    outcome = stack.up("--expect-no-changes")
+    assert outcome.status == 0, outcome.text
+
+
+@pytest.mark.parametrize("teams", [("simulated", "dev")])
+def test_two_teams_at_once_do_not_disturb_each_other(
+    teams: tuple[str, str], engine: MakeStack
+) -> None:
+    def pinned(config: dict[str, Any]) -> None:
+        clean(config)
+        reference = f"registry.example.com/training@sha256:{'0' * 64}"
+        config["gpu-platform:images"]["workloads"] = {"training": {"reference": reference}}
+
+    stacks = [engine(name, pinned) for name in teams]
+    # One backend for both, as teams have it.
+    backend = stacks[0]._environment["PULUMI_BACKEND_URL"]
+    for stack in stacks:
+        stack._environment["PULUMI_BACKEND_URL"] = backend
+        made = stack._command("stack", "select", "--create", stack._name, cwd=stack._folder)
+        assert made.status == 0, made.text
+    with updating(stacks[0]) as one, updating(stacks[1]) as other:
+        for process in (one, other):
+            said, _ = process.communicate(timeout=300)
+            assert process.returncode == 0, said
+    for stack in stacks:
+        settled = stack.up("--expect-no-changes")
+        assert settled.status == 0, settled.text

@@ -1,0 +1,206 @@
+import copy
+import json
+import re
+import shutil
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.training.export.trained import Export, Trained
+from training.config import ConfigurationError, TrainingConfig
+from training.export import check_export, finished_export, load_artifact
+from training.export.artifacts import FILES
+from training.export.programs import read_torchscript, write_torchscript
+from training.files import sha256_of
+from training.manifest import ExportError, Manifest, read_manifest
+
+Complete = tuple[Path, Manifest]
+
+
+def warned(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    lines = map(json.loads, capsys.readouterr().out.splitlines())
+    return [line["message"] for line in lines if line["event"] == "warning"]
+
+
+def test_everything_that_was_asked_for_is_written_and_named(complete: Complete) -> None:
+    folder, manifest = complete
+    assert {artifact.kind for artifact in manifest.artifacts} == set(FILES)
+    assert read_manifest(folder) == manifest
+    assert finished_export(folder) == manifest
+    files = {"model.safetensors", "manifest.json", *FILES.values()}
+    assert {path.name for path in folder.iterdir()} == files
+    for artifact in manifest.artifacts:
+        path = folder / artifact.file
+        assert (artifact.size, artifact.sha256) == (path.stat().st_size, sha256_of(path))
+        assert artifact.relative_size == artifact.size / manifest.weights.size
+        assert artifact.batch == 32
+        assert artifact.metrics_before == manifest.metrics
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_an_artifact_is_as_good_as_the_manifest_says(
+    kind: str, complete: Complete, digits_net: Trained
+) -> None:
+    folder, manifest = complete
+    model = load_artifact(folder, manifest, kind)
+    assert digits_net.evaluate(model) == pytest.approx(manifest.artifact(kind).metrics, abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["pt2", "torchscript"])
+def test_the_same_computation_gives_the_same_for_any_number_of_samples(
+    kind: str, complete: Complete, digits_net: Trained
+) -> None:
+    model = load_artifact(*complete, kind)
+    with torch.no_grad():
+        for count in (1, 2, 3, 40, 300):
+            inputs = digits_net.inputs[:count]
+            assert torch.allclose(model(inputs), digits_net.model(inputs), atol=1e-5)
+
+
+def test_eight_bits_cost_little_accuracy_and_make_a_smaller_file(complete: Complete) -> None:
+    _, manifest = complete
+    artifact = manifest.artifact("int8")
+    assert artifact.method == "static"
+    assert artifact.metrics["accuracy"] > manifest.metrics["accuracy"] - 0.02
+    assert artifact.relative_size < 0.8
+    assert artifact.largest_difference is not None
+    assert artifact.largest_difference > 0
+
+
+def test_eight_bits_are_computed_by_kernels_for_them(complete: Complete) -> None:
+    model = load_artifact(*complete, "int8")
+    graph = model._program[0].graph  # type: ignore[index, union-attr]
+    called = {str(node.target) for node in graph.nodes}
+    assert "onednn.qconv_pointwise.default" in called
+    assert "aten.convolution.default" not in called
+
+
+@pytest.mark.parametrize("method", ["dynamic", "weight-only"])
+def test_linear_layers_are_quantized(method: str, export: Export, digits_net: Trained) -> None:
+    folder, manifest = export(quantize=method)
+    artifact = manifest.artifact("int8")
+    assert (artifact.method, artifact.file) == (method, "model-int8.pt2")
+    assert artifact.metrics["accuracy"] > manifest.metrics["accuracy"] - 0.02
+    assert artifact.relative_size < 1
+    model = load_artifact(folder, manifest, "int8")
+    assert digits_net.evaluate(model) == pytest.approx(artifact.metrics, abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_an_artifact_with_another_digest_is_refused_before_it_is_read(
+    kind: str, complete: Complete, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(complete[0], tmp_path / "export")
+    path = folder / FILES[kind]
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ExportError, match="not those that were exported"):
+        load_artifact(folder, complete[1], kind)
+    assert finished_export(folder) is None
+
+
+def test_an_artifact_that_is_not_there_is_named(export: Export) -> None:
+    folder, manifest = export()
+    with pytest.raises(ExportError, match="no artifact 'int8': it has none"):
+        load_artifact(folder, manifest, "int8")
+    folder, manifest = export(prune=0.5)
+    with pytest.raises(ExportError, match="no artifact 'int8': it has pruned"):
+        load_artifact(folder, manifest, "int8")
+    (folder / FILES["pruned"]).unlink()
+    with pytest.raises(ExportError, match="cannot be read: No such file"):
+        load_artifact(folder, manifest, "pruned")
+
+
+class Dice(nn.Module):
+    """Gives something else each time."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return torch.rand_like(inputs.flatten(1)[:, :10])
+
+
+def test_a_form_that_computes_something_else_is_not_listed(
+    export: Export, digits_net: Trained, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained = Trained(Dice(), digits_net.data, digits_net.inputs, digits_net.targets)
+    folder, manifest = export(trained, export_formats="pt2")
+    assert manifest.artifacts == ()
+    [message] = warned(capsys)
+    assert message.startswith("export_formats pt2: no model.pt2 is exported: its outputs differ by")
+    assert not (folder / "model.pt2").exists()
+    assert finished_export(folder) == manifest
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"quantize": "static"}, "quantize static is for networks of convolutions"),
+        (
+            {"quantize": "dynamic"},
+            "quantize dynamic changes linear layers, and this model has",
+        ),
+        ({"prune": 0.5}, "prune 0.5: .* has no linear layer and no convolution"),
+    ],
+)
+def test_what_cannot_be_made_is_told_and_loses_nothing(
+    settings: dict[str, object],
+    message: str,
+    export: Export,
+    digits_net: Trained,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class Bias(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bias = nn.Parameter(torch.zeros(10))
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return inputs.mean((1, 2, 3))[:, None] + self.bias
+
+    trained = Trained(Bias(), digits_net.data, digits_net.inputs, digits_net.targets)
+    folder, manifest = export(trained, export_formats="pt2", **settings)
+    [warning] = warned(capsys)
+    assert re.search(message, warning)
+    assert [artifact.kind for artifact in manifest.artifacts] == ["pt2"]
+    assert (folder / "model.safetensors").exists()
+
+
+def test_without_torchao_the_run_does_not_begin(
+    export: Export, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torchao"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "torchao", None)
+    check_export(TrainingConfig())
+    with pytest.raises(ConfigurationError, match="quantize static needs the package torchao"):
+        check_export(TrainingConfig(quantize="static"))
+    _, manifest = export(quantize="static")
+    assert manifest.artifacts == ()
+    assert "install it into the image, or write quantize none" in warned(capsys)[0]
+
+
+def test_other_warnings_than_that_of_torchscript_are_seen(tmp_path: Path) -> None:
+    class Warns(nn.Module):
+        def forward(self, inputs: Tensor) -> Tensor:
+            warnings.warn("look out", DeprecationWarning, stacklevel=2)
+            return inputs
+
+    path = tmp_path / "model.torchscript.pt"
+    with pytest.raises(DeprecationWarning, match="look out"):
+        write_torchscript(path, Warns(), torch.zeros(2))
+    write_torchscript(path, nn.ReLU(), torch.zeros(2))
+    assert read_torchscript(path)(torch.tensor([-1.0, 1.0])).tolist() == [0, 1]
+
+
+def test_the_model_is_left_as_it_was(export: Export, digits_net: Trained) -> None:
+    model = copy.deepcopy(digits_net.model).train()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    trained = Trained(model, digits_net.data, digits_net.inputs, digits_net.targets)
+    export(trained, export_formats="pt2", prune=0.5, quantize="weight-only")
+    model.train()
+    assert all(weight.requires_grad for weight in model.parameters())
+    assert all(torch.equal(model.state_dict()[name], before[name]) for name in before)

@@ -1,0 +1,149 @@
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.training.export.trained import Export, Trained
+from training.config import ConfigurationError, TrainingConfig
+from training.data import load
+from training.export import finished_export, load_network, version, write_export
+from training.export.weights import fill, tensors_of, write_weights
+from training.manifest import ExportError, read_manifest
+from training.models import build
+
+
+def test_the_manifest_says_what_a_server_must_know(export: Export) -> None:
+    folder, manifest = export()
+    document = json.loads((folder / "manifest.json").read_text())
+    assert document["format"] == 1
+    assert document["outputs"] == 10
+    assert document["input_dtype"] == "float32"
+    assert document["signature"] == {
+        "name": "images",
+        "datatype": "FP32",
+        "shape": [-1, 1, 8, 8],
+    }
+    assert document["code_version"].startswith("sources-")
+    assert document["run"] == "run-7"
+    assert read_manifest(folder) == manifest
+
+
+def test_a_model_of_tokens_has_no_classes_but_outputs(tmp_path: Path) -> None:
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text/one.txt").write_text("the quick brown fox jumps over the lazy dog. " * 200)
+    options = {"context": 16, "layers": 1, "heads": 2, "width": 16}
+    config = TrainingConfig.model_validate(
+        {"model": "gpt", "model_options": options, "dataset": "text"}
+        | {"export_formats": "pt2", "quantize": "dynamic"}
+    )
+    data = load("text", tmp_path, (16,), seed=0)
+    model = build("gpt", dict(options), data.outputs, data.shape)
+    inputs = torch.from_numpy(data.held_out.batch(torch.arange(4).numpy())[0])
+
+    def evaluate(model: nn.Module) -> dict[str, float]:
+        return {"sum": float(model(inputs).detach().abs().sum())}
+
+    folder = tmp_path / "export"
+    manifest = write_export(folder, model, config, data, {}, evaluate=evaluate)
+    assert (manifest.classes, manifest.outputs) == ((), data.outputs)
+    assert manifest.options == options
+    assert manifest.signature.model_dump() == {
+        "name": "tokens",
+        "datatype": "INT64",
+        "shape": (-1, 16),
+    }
+    assert [artifact.kind for artifact in manifest.artifacts] == ["pt2", "int8"]
+    assert torch.equal(load_network(folder, manifest)(inputs), model.eval()(inputs))
+
+
+def test_an_export_that_was_cut_off_is_not_finished(
+    export: Export, digits_net: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, _ = export()
+
+    def interrupted(*_: object) -> dict[str, float]:
+        raise KeyboardInterrupt
+
+    config = TrainingConfig(model="digits-net", prune=0.5)
+    with pytest.raises(KeyboardInterrupt):
+        write_export(folder, digits_net.model, config, digits_net.data, {}, evaluate=interrupted)
+    assert finished_export(folder) is None
+    assert (folder / "model.safetensors").exists()
+    _, manifest = export()
+    assert finished_export(folder) == manifest
+
+
+def test_forms_of_an_earlier_export_are_not_left_behind(export: Export) -> None:
+    folder, _ = export(prune=0.5)
+    assert (folder / "model-pruned.safetensors").exists()
+    export(export_formats="torchscript")
+    assert not (folder / "model-pruned.safetensors").exists()
+
+
+def test_other_forms_need_something_that_judges_them(digits_net: Trained, tmp_path: Path) -> None:
+    config = TrainingConfig(model="digits-net", prune=0.5)
+    with pytest.raises(ConfigurationError, match="without evaluate"):
+        write_export(tmp_path, digits_net.model, config, digits_net.data, {})
+
+
+def test_the_watchdog_hears_of_every_part_of_the_work(digits_net: Trained, tmp_path: Path) -> None:
+    beats: list[None] = []
+    config = TrainingConfig(model="digits-net", prune=0.5)
+    write_export(
+        tmp_path,
+        digits_net.model,
+        config,
+        digits_net.data,
+        {},
+        evaluate=digits_net.evaluate,
+        beat=lambda: beats.append(None),
+    )
+    assert len(beats) >= 5
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Linear(3, 3, bias=False)
+        self.other = nn.Linear(3, 3, bias=False)
+        self.other.weight = self.one.weight
+        self.register_buffer("part", self.one.weight.detach()[0])
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.other(self.one(inputs)) + self.part
+        return outputs
+
+
+def test_weights_that_are_shared_are_written_once_and_shared_again(tmp_path: Path) -> None:
+    model = Tied()
+    path = tmp_path / "model.safetensors"
+    write_weights(path, model)
+    assert set(tensors_of(model)) == {"one.weight", "part"}
+    again = fill(Tied(), path)
+    assert again.other.weight is again.one.weight  # type: ignore[union-attr]
+    inputs = torch.rand(2, 3)
+    assert torch.equal(again(inputs), model(inputs))
+
+
+def test_a_model_that_lacks_a_tensor_is_not_filled(tmp_path: Path) -> None:
+    write_weights(tmp_path / "model.safetensors", nn.Linear(3, 3))
+    with pytest.raises(ExportError, match=r"or has others: bias, one.weight, part, weight"):
+        fill(Tied(), tmp_path / "model.safetensors")
+
+
+def test_the_code_version_is_given_or_found_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CODE_VERSION", "3f2a")
+    assert version.code_version() == "3f2a"
+    monkeypatch.delenv("CODE_VERSION")
+    assert version.code_version() == version.code_version()
+    (tmp_path / "a.py").write_text("1")
+    (tmp_path / "b.txt").write_text("1")
+    first = version._digest(tmp_path)
+    (tmp_path / "b.txt").write_text("2")
+    assert version._digest(tmp_path) == first
+    (tmp_path / "a.py").write_text("2")
+    assert version._digest(tmp_path) != first

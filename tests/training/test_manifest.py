@@ -1,0 +1,116 @@
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from training.manifest import Artifact, Manifest, Weights, read_manifest, write_manifest
+
+ARTIFACT: dict[str, Any] = {
+    "kind": "pt2",
+    "file": "model.pt2",
+    "size": 5,
+    "sha256": "b" * 64,
+    "relative_size": 1.5,
+    "relative_speed": 0.9,
+    "seconds": 0.1,
+    "batch": 32,
+}
+
+
+def manifest(**changes: object) -> Manifest:
+    fields: dict[str, object] = {
+        "model": "digits-net",
+        "input_shape": (1, 8, 8),
+        "classes": ("no", "yes"),
+        "metrics": {"accuracy": 0.75},
+        "weights": {"size": 1, "sha256": "a" * 64},
+        "torch_version": "2",
+    }
+    return Manifest.model_validate(fields | changes)
+
+
+@given(
+    options=st.dictionaries(
+        st.from_regex(r"[a-z_]{1,9}", fullmatch=True),
+        st.integers(-(2**53), 2**53) | st.booleans() | st.text() | st.floats(-1e9, 1e9),
+    ),
+    tokens=st.integers(1, 10**6),
+)
+def test_what_is_written_is_read(
+    options: dict[str, Any], tokens: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.getbasetemp()
+    one = manifest(options=options, classes=(), outputs=tokens, artifacts=[ARTIFACT])
+    write_manifest(folder, one)
+    again = read_manifest(folder)
+    assert again == one
+    assert [*map(type, again.options.values())] == [*map(type, options.values())]
+
+
+@given(st.text(max_size=12).filter(lambda name: not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name)))
+def test_no_file_outside_of_the_export_can_be_named(name: str) -> None:
+    for kind in (Weights, Artifact):
+        with pytest.raises(ValidationError, match="file"):
+            kind.model_validate(ARTIFACT | {"file": name})
+
+
+@pytest.mark.parametrize("name", ["../a", "/etc/passwd", "a/b", "..", ".hidden", "a\n", "", "a\0"])
+def test_tricks_with_paths_are_refused(name: str) -> None:
+    with pytest.raises(ValidationError, match="file"):
+        Artifact.model_validate(ARTIFACT | {"file": name})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"outputs": 3}, "2 classes do not name 3 outputs"),
+        ({"classes": ()}, "outputs"),
+        ({"artifacts": [ARTIFACT, ARTIFACT]}, "model.pt2 is there twice"),
+        ({"artifacts": [ARTIFACT, ARTIFACT | {"file": "b"}]}, "pt2 is there twice"),
+        ({"artifacts": [ARTIFACT | {"file": "manifest.json"}]}, "manifest.json is there twice"),
+        ({"artifacts": [ARTIFACT | {"file": "model.safetensors"}]}, "is there twice"),
+        ({"input_dtype": "float64"}, "input_dtype"),
+        ({"format": 2}, "format"),
+    ],
+)
+def test_a_manifest_that_contradicts_itself_is_refused(
+    changes: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ValidationError, match=message):
+        manifest(**changes)
+
+
+def test_outputs_are_counted_where_an_older_manifest_does_not_say() -> None:
+    assert manifest().outputs == 2
+
+
+def test_the_signature_follows_from_shape_and_type() -> None:
+    assert manifest().signature.model_dump() == {
+        "name": "images",
+        "datatype": "FP32",
+        "shape": (-1, 1, 8, 8),
+    }
+    tokens = manifest(classes=(), outputs=256, input_shape=(32,), input_dtype="int64")
+    assert (tokens.signature.name, tokens.signature.datatype) == ("tokens", "INT64")
+
+
+def test_an_older_server_finds_what_it_knows(tmp_path: Path) -> None:
+    write_manifest(tmp_path, manifest())
+    document = json.loads((tmp_path / "manifest.json").read_text())
+    assert document["format"] == 1
+    assert document["weights"].keys() == {"file", "size", "sha256"}
+    assert {"model", "input_shape", "classes", "metrics", "torch_version"} <= document.keys()
+
+
+def test_what_a_later_version_adds_is_passed_over(tmp_path: Path) -> None:
+    write_manifest(tmp_path, manifest(artifacts=[ARTIFACT | {"kind": "onnx"}]))
+    path = tmp_path / "manifest.json"
+    document = json.loads(path.read_text()) | {"later": 1}
+    document["artifacts"][0]["later"] = document["weights"]["later"] = [2]
+    path.write_text(json.dumps(document))
+    assert read_manifest(tmp_path).artifacts[0].kind == "onnx"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from infra.backends.gang import Step
+from infra.backends.gang import LEADER, WORKER, Step
 from infra.manifests import RUN_LABEL, WORKLOAD_LABEL, Manifest, standard_labels
 from infra.pods import (
     GpuNodes,
@@ -16,6 +16,7 @@ from infra.pods import (
     even_spread,
     packed,
 )
+from infra.settings.jobs.kinds import LED
 from infra.settings.jobs.memory import default_shm
 from infra.settings.jobs.mounts import ReferenceSettings, VolumeSettings
 from infra.settings.jobs.steps import StepSettings
@@ -40,6 +41,11 @@ class Surroundings:
 def training_pod(job: TrainingJobSettings, around: Surroundings) -> Pod:
     """The pod that each node of the gang gets; its command is what the job kind completes."""
     labels = _labels(around, "training")
+    selector = {RUN_LABEL: around.run}
+    if job.kind in LED:
+        # Where the leader is says nothing about room for the others.
+        labels |= WORKER
+        selector |= WORKER
     spread = job.spread and job.nodes > 1
     return Pod(
         container="training",
@@ -59,7 +65,7 @@ def training_pod(job: TrainingJobSettings, around: Surroundings) -> Pod:
         volumes=_volumes(job, around),
         rdma=Rdma(**job.rdma.model_dump()) if job.rdma else None,
         node_selector=job.labels_of_nodes,
-        spread=even_spread({RUN_LABEL: around.run}, strict=True) if spread else (),
+        spread=even_spread(selector, strict=True) if spread else (),
         affinity=_affinity(job, around.run),
         host_network=job.host_network,
         deadline_seconds=job.attempt_deadline_seconds,
@@ -74,6 +80,7 @@ def leader_pod(job: TrainingJobSettings, pod: Pod) -> Pod:
         cpu=size.cpu,
         memory=size.memory,
         shm=default_shm(1, size.memory),
+        labels={**pod.labels, **LEADER},
         gpus=0,
         rdma=None,
         node_selector={},

@@ -17,6 +17,11 @@ GROUP_ANNOTATION: Final = "scheduling.k8s.io/group-name"
 QUEUE_ANNOTATION: Final = "scheduling.volcano.sh/queue-name"
 QUEUE_LABEL: Final = "volcano.sh/queue-name"
 
+_ROLE_LABEL: Final = "gpu-platform.dev/role"
+LEADER: Final = {_ROLE_LABEL: "leader"}
+WORKER: Final = {_ROLE_LABEL: "worker"}
+"""Labels that tell the pods apart in kinds where one starts the others."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
@@ -77,7 +82,7 @@ def metadata(gang: Gang, annotations: Mapping[str, str] | None = None) -> Manife
     return {
         "name": gang.name,
         "namespace": gang.namespace,
-        "labels": dict(gang.pod.labels),
+        "labels": {k: v for k, v in gang.pod.labels.items() if k not in WORKER},
         "annotations": {**RUN_ANNOTATIONS, **(annotations or {})},
     }
 

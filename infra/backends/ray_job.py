@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from infra.backends.command import command_variables
 from infra.backends.gang import (
+    LEADER,
     QUEUE_LABEL,
     Gang,
     group_annotations,
@@ -21,7 +22,6 @@ from infra.pods import Pod, pod_template
 
 _DASHBOARD_PORT = 8265
 _REFERENCE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
-_ROLE_LABEL = "gpu-platform.dev/role"
 
 
 def build(gang: Gang) -> list[Manifest]:
@@ -89,7 +89,6 @@ def _template(gang: Gang, pod: Pod, role: str) -> Manifest:
             container=f"ray-{role}",
             command=[],
             env={**command_variables(gang), **pod.env},
-            labels={**pod.labels, _ROLE_LABEL: f"ray-{role}"},
             annotations={**pod.annotations, **group_annotations(gang)},
             scheduler="volcano",
             restart_policy="Never",
@@ -109,7 +108,7 @@ def _way_in(gang: Gang) -> Manifest:
         "kind": "NetworkPolicy",
         "metadata": metadata(gang),
         "spec": {
-            "podSelector": {"matchLabels": {**gang.selector, _ROLE_LABEL: "ray-head"}},
+            "podSelector": {"matchLabels": {**gang.selector, **LEADER}},
             "policyTypes": ["Ingress"],
             "ingress": [
                 {"from": [operator], "ports": [{"port": _DASHBOARD_PORT, "protocol": "TCP"}]}

@@ -5,7 +5,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from infra.settings.jobs.consistency import contradictions
-from infra.settings.jobs.kinds import JobKind
+from infra.settings.jobs.kinds import LED, JobKind
 from infra.settings.jobs.memory import default_shm
 from infra.settings.jobs.mounts import ReferenceSettings, VolumeSettings
 from infra.settings.jobs.network import NcclSettings, RdmaSettings
@@ -188,7 +188,7 @@ class TrainingJobSettings(Settings):
     @property
     def several_pods(self) -> bool:
         """Whether more than one pod mounts the claims."""
-        return self.nodes > 1 or self.kind in ("mpi", "ray") or bool(self.steps)
+        return self.nodes > 1 or self.kind in LED or bool(self.steps)
 
     @property
     def labels_of_nodes(self) -> dict[str, str]:

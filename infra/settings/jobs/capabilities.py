@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from infra.settings.jobs.kinds import KINDS, JobKind
+from infra.settings.jobs.kinds import KINDS, LED, JobKind
 
 if TYPE_CHECKING:
     from infra.settings.training import TrainingJobSettings
@@ -113,7 +113,7 @@ CAPABILITIES: Final[tuple[Capability, ...]] = (
     Capability(
         "resources of the launcher or head",
         "launcher",
-        ("mpi", "ray"),
+        LED,
         lambda job: job.launcher.model_dump() if job.launcher else None,
         "leave it out: all pods of this kind are equal",
     ),

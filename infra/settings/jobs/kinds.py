@@ -9,6 +9,10 @@ JobKind = Literal["volcano", "indexed", "pytorch", "trainjob", "mpi", "tensorflo
 KINDS: Final[tuple[JobKind, ...]] = get_args(JobKind)
 
 
+LED: Final[tuple[JobKind, ...]] = ("mpi", "ray")
+"""Kinds with one more pod, which starts the others and computes nothing."""
+
+
 @dataclass(frozen=True)
 class KindFacts:
     """What a kind is made of, what the cluster needs for it, and what happens after a fault."""

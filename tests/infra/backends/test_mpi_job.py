@@ -111,3 +111,12 @@ def test_a_command_of_ones_own_takes_the_programs_place() -> None:
     command = containers(command=["./solve", "a b"], hyperparameters=None)["launcher"]["command"]
     assert command[-2:] == ["./solve", "a b"]
     assert shlex.split(command[2])
+
+
+def test_the_launcher_is_not_counted_where_workers_are_spread() -> None:
+    templates = {task["name"]: task["template"] for task in spec()["tasks"]}
+    (spread,) = templates["worker"]["spec"]["topologySpreadConstraints"]
+    counted = spread["labelSelector"]["matchLabels"].items()
+    assert counted <= templates["worker"]["metadata"]["labels"].items()
+    assert not counted <= templates["launcher"]["metadata"]["labels"].items()
+    assert "topologySpreadConstraints" not in templates["launcher"]["spec"]

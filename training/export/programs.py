@@ -79,9 +79,13 @@ def read_torchscript(path: Path) -> nn.Module:
 
 
 class _deprecated(warnings.catch_warnings):  # noqa: N801
-    """Within it nobody is told that TorchScript is deprecated: it was asked for by name."""
+    """Within it nobody is told that TorchScript is deprecated: it was asked for by name.
+
+    Nor that a trace keeps the sizes it saw: only the batch may differ, and that is compared later.
+    """
 
     def __enter__(self) -> None:
         super().__enter__()
         for category in (DeprecationWarning, FutureWarning):
             warnings.filterwarnings("ignore", r"`torch\.jit\.\w+` is deprecated", category)
+        warnings.filterwarnings("ignore", category=torch.jit.TracerWarning)  # type: ignore[attr-defined]

@@ -36,7 +36,7 @@ def test_a_model_of_tokens_has_no_classes_but_outputs(tmp_path: Path) -> None:
     options = {"context": 16, "layers": 1, "heads": 2, "width": 16}
     config = TrainingConfig.model_validate(
         {"model": "gpt", "model_options": options, "dataset": "text"}
-        | {"export_formats": "pt2", "quantize": "dynamic"}
+        | {"export_formats": "pt2,torchscript", "quantize": "dynamic"}
     )
     data = load("text", tmp_path, (16,), seed=0)
     model = build("gpt", dict(options), data.outputs, data.shape)
@@ -54,7 +54,7 @@ def test_a_model_of_tokens_has_no_classes_but_outputs(tmp_path: Path) -> None:
         "datatype": "INT64",
         "shape": (-1, 16),
     }
-    assert [artifact.kind for artifact in manifest.artifacts] == ["pt2", "int8"]
+    assert [artifact.kind for artifact in manifest.artifacts] == ["pt2", "torchscript", "int8"]
     assert torch.equal(load_network(folder, manifest)(inputs), model.eval()(inputs))
 
 

@@ -80,7 +80,7 @@ def kind_of(described: dict[str, Any], kind: str) -> Manifest:
 def refused(described: dict[str, Any]) -> list[str]:
     """Mandatory complaints of the pack about a whole stack with the job."""
     settings = validate(configuration(described))
-    stack = [*_surroundings(settings), *_objects(settings, "job-0123abcd")]
+    stack = [*surroundings(configuration(described)), *_objects(settings, "job-0123abcd")]
     texts = [json.dumps(manifest, ensure_ascii=False) for manifest in stack]
     documents = [document for text in texts for document in read("", text)]
     return [
@@ -103,7 +103,9 @@ def _objects(settings: StackSettings, run: str) -> list[Manifest]:
     return manifests(args, run, TRAINING_IMAGE)
 
 
-def _surroundings(settings: StackSettings) -> list[Manifest]:
+def surroundings(values: dict[str, Any]) -> list[Manifest]:
+    """Namespace, queues, priority classes and claims of a configuration."""
+    settings = validate(values)
     namespace = tenancy.TenancyArgs(tenancy=settings.tenancy, gpu_resource="nvidia.com/gpu")
     return [
         tenancy.namespace(settings.tenancy),

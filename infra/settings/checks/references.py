@@ -93,6 +93,11 @@ def services_name_what_exists(
         for field, name, concern, table, known in named:
             yield from _undeclared(service_key(key, field), name, full_key(concern, table), known)
         job = training.jobs.get(service.job or "")
+        if job is not None and job.kind == "tensorflow" and job.command is None:
+            yield (
+                f"{service_key(key, 'job')} is {service.job!r}, whose kind tensorflow exports a "
+                "SavedModel, which the model server does not read: write a job of another kind."
+            )
         if job is not None and job.checkpoints != service.checkpoints:
             yield (
                 f"{service_key(key, 'checkpoints')} is {service.checkpoints!r}, but job "

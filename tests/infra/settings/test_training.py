@@ -245,6 +245,13 @@ def test_an_elastic_job_needs_room_for_its_fewest_only() -> None:
         validate(values)
 
 
+def test_what_the_tensorflow_program_exports_is_not_served() -> None:
+    values = configuration(job("tensorflow"))
+    values["inference"] = {"services": {"s": {"job": "job", "cpu": 1, "memory": "2Gi"}}}
+    with pytest.raises(SettingsError, match=r"inference\.services\.s\.job is 'job', whose kind"):
+        validate(values)
+
+
 def test_claims_that_several_pods_mount_are_shared() -> None:
     values = configuration(job("mpi", nodes=1, volumes={"x": {"path": "/x", "claim": "scratch"}}))
     once = {"size": "1Gi", "storage_class": "shared", "access_modes": ["ReadWriteOnce"]}

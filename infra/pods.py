@@ -160,11 +160,15 @@ def packed(labels: Mapping[str, str], node_label: str, *, required: bool) -> Man
     return {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preference]}}
 
 
-def alone_on_its_node(label: str) -> Manifest:
-    """Affinity that keeps all other pods that have the label off the node, in any namespace."""
+def alone_on_its_node(label: str, but: Mapping[str, str]) -> Manifest:
+    """Affinity that keeps other pods that have the label off the node, in any namespace.
+
+    Pods with the labels `but`, which take no GPU, may stay.
+    """
+    spared = [{"key": key, "operator": "NotIn", "values": [value]} for key, value in but.items()]
     term = {
         "topologyKey": "kubernetes.io/hostname",
-        "labelSelector": {"matchExpressions": [{"key": label, "operator": "Exists"}]},
+        "labelSelector": {"matchExpressions": [{"key": label, "operator": "Exists"}, *spared]},
         "namespaceSelector": {},
     }
     return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}

@@ -207,5 +207,5 @@ def _affinity(job: TrainingJobSettings, run: str) -> Manifest:
     if job.pack is not None:
         affinity |= packed({RUN_LABEL: run}, job.pack.label, required=job.pack.required)
     if job.whole_node:
-        affinity |= alone_on_its_node(WORKLOAD_LABEL)
+        affinity |= alone_on_its_node(WORKLOAD_LABEL, LEADER)
     return affinity

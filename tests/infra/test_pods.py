@@ -174,11 +174,16 @@ def test_packing_is_preferred_or_required() -> None:
 
 
 def test_alone_on_its_node_means_no_other_workload_of_any_namespace() -> None:
-    (term,) = alone_on_its_node("workload")["podAntiAffinity"][
+    (term,) = alone_on_its_node("workload", {"role": "leader"})["podAntiAffinity"][
         "requiredDuringSchedulingIgnoredDuringExecution"
     ]
     assert term == {
         "topologyKey": "kubernetes.io/hostname",
-        "labelSelector": {"matchExpressions": [{"key": "workload", "operator": "Exists"}]},
+        "labelSelector": {
+            "matchExpressions": [
+                {"key": "workload", "operator": "Exists"},
+                {"key": "role", "operator": "NotIn", "values": ["leader"]},
+            ]
+        },
         "namespaceSelector": {},
     }

@@ -5,13 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from training.config import ConfigurationError, TrainingConfig
+from training.config import TrainingConfig
 from training.data import Dataset
 from training.export.artifacts import Evaluate, Source, make_artifacts
+from training.export.judging import judge_on, spread
 from training.export.quantization import check_installed
 from training.export.version import code_version
 from training.export.weights import write_weights
@@ -50,9 +50,9 @@ def write_export(
     """Write a trained model so that a server can load and check it.
 
     `model` is the whole one, neither sharded nor wrapped, on any device; it is left as it is.
-    `evaluate` judges it and its other forms, which are computed on the CPU; it may be left out
-    where the configuration asks for none. `calibration` are inputs as in training, by default some
-    of `data.train`. `beat` is called every now and then. Raises OSError when weights or manifest
+    `evaluate` judges it and its other forms, which are computed on the CPU, by default on up to
+    2,048 held-out samples. `calibration` are inputs as in training, by default 256 of
+    `data.train`. `beat` is called every now and then. Raises OSError when weights or manifest
     cannot be written; a form that cannot be made is told as a warning and left out.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -63,17 +63,16 @@ def write_export(
     beat()
     artifacts: tuple[Artifact, ...] = ()
     if config.export_formats or config.prune or config.quantize != "none":
-        if evaluate is None:
-            raise ConfigurationError("other forms of a model cannot be exported without evaluate")
-        samples = (_samples(data, CALIBRATION) if calibration is None else calibration).cpu()
+        judged = evaluate or judge_on(data.held_out)
+        seen = spread(data.train, CALIBRATION)[0] if calibration is None else calibration.cpu()
         complete = copy.deepcopy(model).cpu().eval().requires_grad_(False)
-        source = Source(folder, complete, weights, samples, evaluate)
+        source = Source(folder, complete, weights, seen, judged)
         artifacts = make_artifacts(source, config, beat)
     manifest = Manifest(
         model=config.model,
         options=config.model_options,
         input_shape=data.shape,
-        input_dtype=_input_type(_samples(data, 1)),
+        input_dtype=_input_type(spread(data.train, 1)[0]),
         classes=data.classes,
         outputs=data.outputs,
         metrics=metrics,
@@ -86,14 +85,6 @@ def write_export(
     )
     write_manifest(folder, manifest)
     return manifest
-
-
-def _samples(data: Dataset, count: int) -> Tensor:
-    last = len(data.train) - 1
-    chosen = np.linspace(0, last, min(count, last + 1)).astype(np.int64)
-    inputs = torch.from_numpy(data.train.batch(chosen)[0])
-    white = data.train.white
-    return inputs.float() / white if white else inputs
 
 
 def _input_type(samples: Tensor) -> InputType:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.training.export.trained import Export, Trained
-from training.config import ConfigurationError, TrainingConfig
+from training.config import TrainingConfig
 from training.data import load
 from training.export import finished_export, load_network, version, write_export
 from training.export.weights import fill, tensors_of, write_weights
@@ -82,10 +82,13 @@ def test_forms_of_an_earlier_export_are_not_left_behind(export: Export) -> None:
     assert not (folder / "model-pruned.safetensors").exists()
 
 
-def test_other_forms_need_something_that_judges_them(digits_net: Trained, tmp_path: Path) -> None:
+def test_other_forms_are_judged_on_the_held_out_samples(
+    digits_net: Trained, tmp_path: Path
+) -> None:
     config = TrainingConfig(model="digits-net", prune=0.5)
-    with pytest.raises(ConfigurationError, match="without evaluate"):
-        write_export(tmp_path, digits_net.model, config, digits_net.data, {})
+    manifest = write_export(tmp_path, digits_net.model, config, digits_net.data, {})
+    expected = digits_net.evaluate(digits_net.model)
+    assert manifest.artifact("pruned").metrics_before == pytest.approx(expected, abs=1e-6)
 
 
 def test_the_watchdog_hears_of_every_part_of_the_work(digits_net: Trained, tmp_path: Path) -> None:

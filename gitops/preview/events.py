@@ -80,6 +80,8 @@ class Plan:
     errors: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     succeeded: bool = True
+    complete: bool = True
+    """Whether the engine came to the end; if not, resources that it had not reached are missing."""
 
 
 class _Model(BaseModel):
@@ -129,6 +131,7 @@ class _Event(_Model):
     policy: _Policy | None = Field(None, alias="policyEvent")
     diagnostic: _Diagnostic | None = Field(None, alias="diagnosticEvent")
     summary: _Summary | None = Field(None, alias="summaryEvent")
+    stack_judged: dict[str, Any] | None = Field(None, alias="policyAnalyzeStackSummaryEvent")
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -149,7 +152,7 @@ def plan(events: Iterable[dict[str, Any]], hide: Mask | None = None) -> Plan:
     findings: set[PolicyFinding] = set()
     errors: dict[str, None] = {}
     warnings: dict[str, None] = {}
-    succeeded = False
+    succeeded = reached_end = False
     for raw in events:
         event = _validated(raw)
         if event.resource is not None:
@@ -162,6 +165,9 @@ def plan(events: Iterable[dict[str, Any]], hide: Mask | None = None) -> Plan:
             said = {"error": errors, "warning": warnings}.get(event.diagnostic.severity)
             if said is not None:
                 said[hide(_said(event.diagnostic))] = None
+        elif event.stack_judged is not None:
+            # Rules about the stack are asked when everything has been registered.
+            reached_end = True
         elif event.summary is not None:
             succeeded = event.summary.result == "succeeded"
     return Plan(
@@ -170,6 +176,7 @@ def plan(events: Iterable[dict[str, Any]], hide: Mask | None = None) -> Plan:
         errors=tuple(sorted(errors)),
         warnings=tuple(sorted(warnings)),
         succeeded=succeeded,
+        complete=succeeded or reached_end,
     )
 
 

@@ -133,15 +133,25 @@ _RELEASE = (
 def _claim(change: Change) -> str:
     if change.is_retained and change.step.operation == "delete":
         return "Its data stay, and the claim is no longer managed here."
+    if change.is_retained and _has_new_name(change):
+        return (
+            f"Pods get the new claim `{change.resource.name}`, which is empty unless its volume is "
+            "not; the present one and its data stay in the cluster: copy what is needed."
+        )
     if change.is_retained:
         return (
             "The present claim is kept (`retain`), so the cluster refuses a second one of that "
-            "name: move the data, and rename or remove the old claim first."
+            "name: write another `name` as well, and copy the data."
         )
     return (
         "What it holds is lost unless its volume's reclaim policy is `Retain`, and pods that "
         "mount it must end first."
     )
+
+
+def _has_new_name(change: Change) -> bool:
+    names = [view.resource.name for view in (change.old, change.new) if view is not None]
+    return len(set(names)) > 1
 
 
 def _volume(change: Change, resource: Resource) -> str:

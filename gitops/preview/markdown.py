@@ -38,6 +38,7 @@ def render(report: Report, limit: int = LONGEST, details: str = "report.json") -
         *_mode(report),
         *_counts(report),
         *_errors(report),
+        *_stopped(report),
         *_first(report),
         *_policies(report),
         *tables.gpus(report),
@@ -102,10 +103,21 @@ def _counts(report: Report) -> list[str]:
 
 def _errors(report: Report) -> list[str]:
     # What a violation makes the engine say is told by the violation.
-    if report.status not in ("failed", "blocked") or not report.errors or report.violations:
+    blocked = report.status == "blocked" and report.complete
+    if report.status in ("unchanged", "changes") or blocked or not report.errors:
         return []
     lines = [line for error in report.errors for line in error.splitlines()]
     return ["### Errors", "", *text.fenced("text", lines), ""]
+
+
+def _stopped(report: Report) -> list[str]:
+    if report.complete:
+        return []
+    return [
+        "The preview ended at an error. What it had not reached is missing here, so GPUs, cost and "
+        "what is left of quotas are not told.",
+        "",
+    ]
 
 
 def _first(report: Report) -> list[str]:

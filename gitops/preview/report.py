@@ -111,6 +111,8 @@ class Report(_Model):
     base: str | None = None
     """What a rendered preview is compared with."""
     status: Status
+    complete: bool
+    """False where an error ended the preview: then nothing that is counted would be right."""
     currency: str
     counts: dict[str, int]
     impacts: list[str]
@@ -133,7 +135,8 @@ def build(
 ) -> Report:
     """The report of a plan."""
     found = changes(plan.steps)
-    now, later = demands(before(found)), demands(after(found))
+    whole = found if plan.complete else []
+    now, later = demands(before(whole)), demands(after(whole))
     counted = gpus.count(now, later, prices, stack)
     touched = [change for change in found if change.step.operation != "same"]
     return Report(
@@ -141,15 +144,18 @@ def build(
         mode=mode,
         base=base,
         status=_status(plan, touched),
+        complete=plan.complete,
         currency=prices.currency,
         counts=_counts(found),
         impacts=[impact.text for impact in impacts(found)],
         resources=[_resource(change) for change in touched],
         gpus=[_gpus(item) for item in counted],
-        held_by_earlier_runs=held_by_earlier_runs(found),
+        held_by_earlier_runs=held_by_earlier_runs(whole),
         costs=[_cost(item) for item in costs(counted, prices, stack)],
         limits=[
-            _limit(item) for item in limits(after(found), later, counted, prices.environment(stack))
+            _limit(item)
+            for item in limits(after(whole), later, counted, prices.environment(stack))
+            if plan.complete
         ],
         violations=[Violation(**vars(item)) for item in violations(plan.findings)],
         exemptions=[item.message for item in exempted(plan.findings)],

@@ -53,8 +53,8 @@ def _plan(log: Path, ended: Ended, hide: Mask) -> events.Plan:
     said = (hide(ended.said.strip()),)
     if not log.exists():
         # The CLI ended before the engine began: no such stack, no login, no passphrase.
-        return events.Plan(steps=(), errors=said, succeeded=False)
+        return events.Plan(steps=(), errors=said, succeeded=False, complete=False)
     found = events.plan(events.read(log), hide)
     if found.succeeded or found.errors or found.findings:
         return found
-    return events.Plan(found.steps, errors=said, succeeded=False)
+    return events.Plan(found.steps, errors=said, succeeded=False, complete=False)

@@ -80,8 +80,13 @@ def summary(result: str = "succeeded") -> dict[str, Any]:
     return {"summaryEvent": {"result": result, "resourceChanges": {}}}
 
 
-def plan(*found: dict[str, Any], result: str = "succeeded") -> events.Plan:
-    return events.plan([*found, summary(result)])
+def judged() -> dict[str, Any]:
+    """What the engine writes when everything has been registered."""
+    return {"policyAnalyzeStackSummaryEvent": {"policyPackName": "gpu-platform"}}
+
+
+def plan(*found: dict[str, Any], result: str = "succeeded", complete: bool = True) -> events.Plan:
+    return events.plan([*found, *([judged()] if complete else []), summary(result)])
 
 
 def metadata(name: str, **fields: Any) -> Manifest:

@@ -43,6 +43,10 @@ def test_a_claim_that_is_kept_says_what_stands_in_the_way() -> None:
     step = plans.step("replace", plans.claim(), plans.claim(volume="other"), retain=True)
     (text,) = told(step)
     assert "the cluster refuses a second one" in text
+    step = plans.step("replace", plans.claim(), plans.claim("next"), name="claim", retain=True)
+    (text,) = told(step)
+    assert "Claim `checkpoints` is replaced" in text
+    assert "Pods get the new claim `next`" in text
     (text,) = told(plans.step("delete", plans.claim(), retain=True))
     assert "leaves the stack and stays in the cluster. Its data stay" in text
 

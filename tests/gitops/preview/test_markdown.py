@@ -92,6 +92,14 @@ def test_errors_are_shown_where_nothing_else_explains_the_failure() -> None:
     assert "The configuration has 1 problem" in comment
 
 
+def test_an_early_end_is_said() -> None:
+    early = plans.plan(plans.said("error", "refused"), result="failed", complete=False)
+    comment = render(build(early, stack="prod", prices=TABLE))
+    assert "The preview ended at an error." in comment
+    assert "refused" in comment
+    assert "ended at an error" not in render(pull_request())
+
+
 def test_a_rendered_preview_says_what_it_is_compared_with() -> None:
     assert "compared with nothing" in render(report(mode="rendered"))
     assert "compared with `main`" in render(report(mode="rendered", base="main"))

@@ -29,6 +29,15 @@ def test_the_status_is_what_the_exit_says(steps: Any, result: str, status: str) 
     assert report(*steps, result=result).status == status
 
 
+def test_what_is_counted_is_left_out_where_the_preview_ended_early() -> None:
+    steps = [plans.same(plans.volcano_job()), plans.same(plans.quota())]
+    early = plans.plan(*steps, plans.said("error", "x"), result="failed", complete=False)
+    found = build(early, stack="prod", prices=TABLE)
+    assert (found.status, found.complete) == ("failed", False)
+    assert (found.gpus, found.costs, found.limits) == ([], [], [])
+    assert report(*steps).gpus
+
+
 def test_what_stays_in_the_cluster_is_counted_apart() -> None:
     found = report(
         plans.step("delete", plans.volcano_job(), retain=True),

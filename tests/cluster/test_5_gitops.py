@@ -1,0 +1,115 @@
+"""A scripted pull request and drift on a real API server: what the report says of them."""
+
+import json
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.cluster.platform import Platform
+
+
+@dataclass(frozen=True)
+class Previewed:
+    """How `python -m gitops preview` ended, and what it wrote."""
+
+    status: int
+    comment: str
+    report: dict[str, Any]
+
+
+def preview(platform: Platform, *arguments: str) -> Previewed:
+    command = ["python", "-m", "gitops", "preview", "--stack", "simulated", "--out", "preview"]
+    shell = f"{shlex.join([*command, *arguments])} || status=$?; echo ${{status:-0}}"
+    status = int(platform.shell(shell).splitlines()[-1])
+    folder = platform.checkout / "preview"
+    report = json.loads((folder / "report.json").read_text())
+    return Previewed(status, (folder / "comment.md").read_text(), report)
+
+
+@pytest.fixture(scope="module")
+def cluster(simulated: Platform) -> Iterator[Platform]:
+    simulated.make("up")
+    configuration = simulated.stack_file.read_text()
+    yield simulated
+    simulated.stack_file.write_text(configuration)
+    simulated.make("down")
+
+
+def test_the_base_is_applied_and_nothing_changes(cluster: Platform) -> None:
+    found = preview(cluster)
+    assert found.status == 0, found.comment
+    assert found.report["counts"]["same"] > 20
+
+
+def test_somebodys_edit_and_deletion_are_drift_and_an_update_mends_them(
+    cluster: Platform,
+) -> None:
+    patch = json.dumps({"spec": {"weight": 7}})
+    cluster.shell(f"kubectl patch queue research --type merge --patch {shlex.quote(patch)}")
+    cluster.shell("kubectl delete networkpolicy allow-dns -n ml-simulated")
+    assert preview(cluster).status == 0
+    found = preview(cluster, "--refresh")
+    assert found.status == 2, found.comment
+    assert found.comment.startswith("<!-- gpu-platform drift simulated -->")
+    changed = {item["title"]: item["operation"] for item in found.report["resources"]}
+    assert changed == {
+        "Queue research": "update",
+        "NetworkPolicy allow-dns in ml-simulated": "create",
+    }
+    cluster.shell("pulumi up --yes --refresh --skip-preview --stack simulated")
+    assert preview(cluster, "--refresh").status == 0
+
+
+def proposed(config: dict[str, Any]) -> None:
+    """Four more GPUs, a claim on another volume, an image from a registry that is not allowed."""
+    config["gpu-platform:training"]["jobs"]["sweep"]["nodes"] = 3
+    storage = config["gpu-platform:storage"]
+    storage["volumes"]["other"] = dict(storage["volumes"]["shared-checkpoints"])
+    storage["claims"]["checkpoints"] |= {"volume": "other", "name": "checkpoints-2"}
+    image = f"docker.io/somebody/inference@sha256:{'0' * 64}"
+    config["gpu-platform:images"]["workloads"]["inference"]["reference"] = image
+
+
+def same_name(config: dict[str, Any]) -> None:
+    proposed(config)
+    del config["gpu-platform:storage"]["claims"]["checkpoints"]["name"]
+
+
+def test_a_claim_that_is_kept_stands_in_its_own_way_and_the_report_says_so(
+    cluster: Platform,
+) -> None:
+    configuration = cluster.stack_file.read_text()
+    cluster.edit(same_name)
+    found = preview(cluster)
+    cluster.stack_file.write_text(configuration)
+    assert found.status == 1, found.comment
+    assert "the cluster refuses a second one of that name" in found.comment
+    assert "spec is immutable after creation" in found.comment
+    assert found.report["gpus"] == []
+
+
+def test_the_comment_on_a_pull_request_contains_each_fact(cluster: Platform) -> None:
+    cluster.edit(proposed)
+    found = preview(cluster)
+    assert found.status == 3, found.comment
+    for fact in (
+        "blocked by 1 violation",
+        "- Claim `checkpoints` is replaced, because `metadata.name`, `spec.volumeName` cannot be",
+        "Pods get the new claim `checkpoints-2`",
+        # kwok's pods end at once, and the stack has looked since then.
+        "leaves the stack and stays in the cluster. It was completed when the stack last looked.",
+        "| `research` | `simulated` | 24 | 28 | +4 |",
+        "| queue research | `nvidia.com/gpu` | 28 | 32 | 4 |",
+        "`image-registry-allowed`: Deployment",
+        "+  volumeName: other",
+    ):
+        assert fact in found.comment, found.comment
+    assert preview(cluster) == found
+
+
+def test_a_preview_changes_nothing(cluster: Platform) -> None:
+    claims = cluster.kubectl("get", "persistentvolumeclaims", "-n", "ml-simulated")["items"]
+    assert [claim["spec"]["volumeName"] for claim in claims] == ["shared-checkpoints"]

@@ -1,17 +1,22 @@
 """What the processes of a gang do together: the only place that talks to the process group."""
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import TypeVar, cast
+from typing import Final, TypeVar, cast
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore
+from torch._C._distributed_c10d import HashStore, PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 from training.world import World, port_taken
 
 T = TypeVar("T")
+
+NEW_STORE: Final = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+"""Tells torchrun to make a new store for every start; training.launch sets it where it can."""
 
 
 @contextlib.contextmanager
@@ -26,11 +31,10 @@ def joined(world: World, device: torch.device, peer_timeout: float) -> Iterator[
     if device.type == "cuda":
         torch.cuda.set_device(device)
         backend = "cpu:gloo,cuda:nccl"
-    store = HashStore() if world.size == 1 else None
     try:
         dist.init_process_group(
             backend,
-            store=store,
+            store=HashStore() if world.size == 1 else _store(timedelta(seconds=peer_timeout)),
             rank=world.rank,
             world_size=world.size,
             timeout=timedelta(seconds=peer_timeout),
@@ -40,6 +44,19 @@ def joined(world: World, device: torch.device, peer_timeout: float) -> Iterator[
     yield
     # Not after an error: with a dead peer it may block, and the process ends anyway.
     dist.destroy_process_group()
+
+
+def _store(timeout: timedelta) -> Store:
+    """Where the processes find one another's addresses: at rank 0, or at torchrun's own.
+
+    torchrun keeps its store when it starts the processes again, with the addresses of those that
+    are gone; PyTorch reads these (seen with 2.15). So every start has names of its own there.
+    """
+    store: Store
+    store, _, _ = next(rendezvous("env://", timeout=timeout))
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and NEW_STORE not in os.environ:
+        return PrefixStore(f"start-{os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
+    return store
 
 
 def gather(mine: T, group: dist.ProcessGroup | None = None) -> list[T]:

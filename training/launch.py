@@ -5,6 +5,7 @@ ends with the code of the process that failed first (training.exit_codes), or as
 SIGTERM, once its processes had time to save.
 """
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 
@@ -14,11 +15,17 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import parse_args, run
 
 from training import exit_codes
+from training.distributed import NEW_STORE
 
 
 def main(arguments: Sequence[str]) -> int:
     """Start the processes of this machine, wait for them, and give the exit code of all."""
-    return ended(lambda: run(parse_args(list(arguments))))  # type: ignore[no-untyped-call]
+    parsed = parse_args(list(arguments))  # type: ignore[no-untyped-call]
+    os.environ.pop(NEW_STORE, None)
+    if parsed.standalone or parsed.rdzv_backend != "static":
+        # A process that was not lost itself counts no restart, so the count cannot tell the starts.
+        os.environ[NEW_STORE] = "1"
+    return ended(lambda: run(parsed))  # type: ignore[no-untyped-call]
 
 
 def ended(launch: Callable[[], object]) -> int:

@@ -18,7 +18,7 @@ from training.data import Dataset, load
 from training.data.progress import tell_run
 from training.distributed import Vote, all_or_none, by_leader, gather, joined
 from training.evaluation import Judgement, evaluate, losses
-from training.export import finished_export, write_export
+from training.export import check_export, finished_export, write_export
 from training.loader import Loaded, Loader
 from training.manifest import Manifest
 from training.metrics import Metrics
@@ -120,6 +120,7 @@ def load_data(config: TrainingConfig, world: World, watchdog: Watchdog) -> Datas
     """Load the data, after the leader has seen that results can be written."""
     if world.leads:
         check_run_dir(Path(config.run_dir))
+        check_export(config)
 
     def tell(line: str) -> None:
         watchdog.beat()
@@ -321,7 +322,8 @@ def export(run: Run) -> Manifest:
         # A model of its own, whole and on the CPU, whatever the processes have shared.
         model = build(config.model, config.model_options, data.outputs, data.shape)
         model.load_state_dict(weights)
-        return write_export(export_folder(config), model, config, data, metrics)
+        beat = run.watchdog.beat
+        return write_export(export_folder(config), model, config, data, metrics, beat=beat)
 
     with run.metrics.activities.doing("export"):
         return by_leader(run.world, write, run.saver.group)

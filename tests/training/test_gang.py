@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -126,3 +127,61 @@ def test_the_launcher_ends_with_the_code_of_its_processes(tmp_path: Path) -> Non
                 psutil.Process(launcher.pid).children()[-1].terminate()
     assert said[-1] == "interrupted"
     assert launcher.returncode == exit_codes.INTERRUPTED
+
+
+def test_a_killed_process_is_started_again_by_the_launcher(
+    tmp_path: Path, never_interrupted: str
+) -> None:
+    command = [sys.executable, "-m", "training.launch", "--nproc-per-node=2", "--max-restarts=1"]
+    command += [f"--master-port={free_port()}"]
+    command += ["-m", "training", *arguments(tmp_path / "run", SLOWLY, "--checkpoint-steps=2")]
+    command += ["--log-every=1"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    said = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as launcher:
+        assert launcher.stdout is not None
+        for line in launcher.stdout:
+            said.append(json.loads(line))
+            if [event["event"] for event in said] == ["start"] + ["step"] * 6:
+                psutil.Process(launcher.pid).children()[-1].kill()
+    assert launcher.returncode == exit_codes.DONE
+    [resumed] = [event for event in said if event["event"] == "resume"]
+    assert 2 <= resumed["step"] <= 8
+    assert digest(tmp_path / "run") == never_interrupted
+
+
+def test_an_elastic_gang_goes_on_with_the_nodes_that_are_left(tmp_path: Path) -> None:
+    port = free_port()
+    command = [sys.executable, "-m", "training.launch", "--nnodes=1:2", "--nproc-per-node=1"]
+    command += ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=run"]
+    command += ["--rdzv-conf=last_call_timeout=15,keep_alive_interval=1,keep_alive_max_attempt=2"]
+    command += ["--max-restarts=3", "-m", "training"]
+    command += arguments(tmp_path / "run", SLOWLY, "--checkpoint-steps=2", "--peer-timeout=20")
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+
+    def node(name: str) -> subprocess.Popen[bytes]:
+        with (tmp_path / name).open("wb") as output:
+            return subprocess.Popen(command, stdout=output, env=environment)
+
+    first = node("first")
+    # Who comes first keeps the addresses, and is not the one that is lost.
+    until(lambda: reachable(port))
+    second = node("second")
+    try:
+        said = [tmp_path / "first", tmp_path / "second"]
+        until(lambda: any('"processes": 2' in path.read_text() for path in said))
+        until(lambda: any((tmp_path / "run/checkpoints").glob("step-*")))
+        for process in [*psutil.Process(second.pid).children(), psutil.Process(second.pid)]:
+            process.kill()
+        assert first.wait(180) == exit_codes.DONE
+    finally:
+        for launcher in (first, second):
+            launcher.kill()
+            launcher.wait()
+    assert '"event": "resume"' in said[0].read_text()
+    assert read_manifest(tmp_path / "run" / "export").metrics["accuracy"] > 0.9
+
+
+def reachable(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -44,8 +44,8 @@ def _actions(settings: SchedulerSettings) -> list[str]:
     switched = {
         "enqueue": settings.holds_back,
         "allocate": True,
-        "preempt": settings.preempt != "off",
-        "reclaim": settings.reclaim != "off",
+        "preempt": settings.preempt != "none",
+        "reclaim": settings.reclaim != "none",
         "backfill": settings.backfill,
     }
     return [action for action, on in switched.items() if on]

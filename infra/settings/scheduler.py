@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from infra.settings.types import PositiveInt, QualifiedName, Settings
 
-Eviction = Literal["off", "surplus", "gangs"]
+Eviction = Literal["none", "surplus", "gangs"]
 """Whose pods may be taken away: nobody's, what elastic jobs have above their minimum, whole gangs'.
 
 Of a gang one pod is enough: its peers end with it, and the job waits for its turn again.
@@ -47,13 +47,13 @@ class SchedulerSettings(Settings):
         description="what binpack looks at, with its weight",
     )
     preempt: Eviction = Field(
-        "off",
+        "none",
         description="whether jobs push out those of lower priority in the same queue: surplus "
         "takes only what elastic jobs have above their minimum, gangs takes any pod, whose job "
         "then starts again",
     )
     reclaim: Eviction = Field(
-        "off",
+        "none",
         description="whether a queue takes back its share from queues that use more than theirs; "
         "values as of `preempt`",
     )
@@ -85,7 +85,7 @@ class SchedulerSettings(Settings):
     @property
     def evicts(self) -> bool:
         """Whether running pods may be taken away for others."""
-        return self.preempt != "off" or self.reclaim != "off"
+        return self.preempt != "none" or self.reclaim != "none"
 
     @property
     def holds_back(self) -> bool:
@@ -93,15 +93,15 @@ class SchedulerSettings(Settings):
         return not self.evicts if self.enqueue is None else self.enqueue
 
     def _contradictions(self) -> Iterator[str]:
-        if self.preempt != "off" and not self.priority:
+        if self.preempt != "none" and not self.priority:
             yield (
                 f"preempt is {self.preempt}, but priority is false, and only jobs of lower "
-                "priority are preempted: write priority: true or preempt: off"
+                "priority are preempted: write priority: true or preempt: none"
             )
         if self.evicts and self.enqueue:
             yield (
                 "enqueue is true, but a job that is held back neither preempts nor reclaims: "
-                "leave enqueue out, or write preempt: off and reclaim: off"
+                "leave enqueue out, or write preempt: none and reclaim: none"
             )
         if self.overcommit is not None and not self.holds_back:
             yield (

@@ -61,7 +61,7 @@ def queues_say_what_the_scheduler_reads(volcano: VolcanoSettings) -> Iterator[st
                 f"{_key(name, 'weight')} is {queue.weight}, which is not read while {here} is "
                 f"capacity: write deserved instead, or {here}: proportion."
             )
-    reclaims = scheduler.share == "capacity" and scheduler.reclaim != "off"
+    reclaims = scheduler.share == "capacity" and scheduler.reclaim != "none"
     for name, queue in volcano.queues.items():
         unnamed = [basic for basic in ("cpu", "memory") if basic not in queue.deserved]
         # A queue may take back only while it stays within all that it deserves.
@@ -127,7 +127,7 @@ def classes_allow_what_the_scheduler_is_to_do(
     if scheduler is None or not scheduler.evicts:
         return
     never = {key for key, made in volcano.priority_classes.items() if made.preemption == "Never"}
-    if scheduler.reclaim != "off":
+    if scheduler.reclaim != "none":
         for key, job in training.jobs.items():
             if job.priority_class in never:
                 yield (
@@ -135,7 +135,7 @@ def classes_allow_what_the_scheduler_is_to_do(
                     f"is Never, so it takes back nothing although {_SCHEDULER}.reclaim is "
                     f"{scheduler.reclaim}: write preemption PreemptLowerPriority for the class."
                 )
-    if scheduler.preempt != "off" and never == volcano.priority_classes.keys():
+    if scheduler.preempt != "none" and never == volcano.priority_classes.keys():
         yield (
             f"{_SCHEDULER}.preempt is {scheduler.preempt}, but no class under "
             f"{full_key('volcano', 'priority_classes')} may preempt: write preemption "

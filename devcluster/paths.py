@@ -65,6 +65,11 @@ class Layout:
         return self.state / "kubeconfig"
 
     @property
+    def scheduler_configuration(self) -> Path:
+        """Volcano's own file format, for the scheduler beside a simulated cluster."""
+        return self.state / "volcano" / "scheduler.conf"
+
+    @property
     def docker_socket(self) -> Path:
         """Of the Docker engine on the control plane's node."""
         return self.state / "docker.sock"

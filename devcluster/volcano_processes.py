@@ -30,12 +30,15 @@ def volcano_services(layout: Layout, binaries: Path) -> list[Service]:
     """The scheduler and the controllers, with leader election off: there is one of each."""
     common = [f"--kubeconfig={layout.kubeconfig}", "--leader-elect=false", "--logtostderr"]
     sockets = layout.state / "klog"
+    layout.scheduler_configuration.parent.mkdir(parents=True, exist_ok=True)
     return [
         Service(
             "vc-scheduler",
             [
                 str(binaries / "vc-scheduler"),
                 *common,
+                # Read when it is written; without it the scheduler has its own default.
+                f"--scheduler-conf={layout.scheduler_configuration}",
                 "--enable-healthz=false",
                 "--enable-metrics=false",
                 "--v=3",

@@ -7,7 +7,7 @@ the same time.
 import os
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from gitops.errors import GitopsError
 
 PROJECT = Path(__file__).resolve().parent.parent
+_TICK_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -54,10 +55,11 @@ class Pack:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended: its status and what it printed."""
+    """How a command ended: its status, what it said in all, and stdout alone where it is apart."""
 
     status: int
     said: str
+    out: str = ""
 
 
 class Preview:
@@ -90,10 +92,23 @@ class Preview:
         self._process.wait()
         self._folder.cleanup()
 
-    def wait(self) -> Ended:
-        """Waits for the end; the event log is there until the context ends."""
-        status = self._process.wait()
+    def wait(self, progress: Callable[[int], None] = lambda _: None) -> Ended:
+        """Waits for the end; the event log is there until the context ends.
+
+        `progress` is called about every second with the number of resources that were looked at.
+        """
+        while (status := self._poll()) is None:
+            progress(self._looked_at())
         return Ended(status, self._output.read_text("utf-8", "replace"))
+
+    def _poll(self) -> int | None:
+        try:
+            return self._process.wait(_TICK_SECONDS)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def _looked_at(self) -> int:
+        return self.log.read_bytes().count(b'"resourcePreEvent"') if self.log.exists() else 0
 
 
 def run(stack: Stack, *arguments: str, folder: Path | None = None) -> Ended:
@@ -107,7 +122,8 @@ def run(stack: Stack, *arguments: str, folder: Path | None = None) -> Ended:
         process.terminate()
         process.wait()
         raise
-    return Ended(process.returncode, (out or b"").decode() + (error or b"").decode("utf-8"))
+    answer = out.decode("utf-8", "replace")
+    return Ended(process.returncode, answer + error.decode("utf-8", "replace"), answer)
 
 
 def run_or_fail(stack: Stack, *arguments: str, folder: Path | None = None) -> str:

@@ -50,9 +50,11 @@ def values(stack: Stack) -> list[str]:
     if ended.status != 0:
         raise GitopsError(
             f"the secrets of stack {stack.name} cannot be decrypted; set PULUMI_CONFIG_PASSPHRASE "
-            f"or the login of its secrets provider, or preview with --rendered:\n{ended.said}"
+            "or the login of its secrets provider, or preview with --rendered:\n"
+            # stdout may hold those that could be.
+            f"{ended.said.removeprefix(ended.out)}"
         )
-    shown = json.loads(ended.said)
+    shown = json.loads(ended.out)
     return [text for path in paths for text in _texts(_at(shown, path))]
 
 

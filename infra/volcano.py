@@ -1,13 +1,20 @@
 """The batch scheduler: release of its chart, queues and priority classes."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import pulumi
 from pulumi_kubernetes.helm.v3 import Release, ReleaseArgs, RepositoryOptsArgs
 
 from infra.component import Component
 from infra.manifests import Manifest, compact, standard_labels
-from infra.settings.volcano import PriorityClassSettings, QueueSettings, VolcanoSettings
+from infra.scheduler_configuration import scheduler_configuration
+from infra.settings.volcano import (
+    OVERRIDE,
+    PriorityClassSettings,
+    QueueSettings,
+    VolcanoSettings,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,12 +71,21 @@ class Volcano(Component):
                     version=settings.version,
                     namespace=settings.namespace,
                     repository_opts=RepositoryOptsArgs(repo=settings.repository),
-                    values=settings.values,
+                    values=chart_values(settings),
                     timeout=settings.timeout_seconds,
                 ),
                 self.options(after=[namespace]),
             )
         ]
+
+
+def chart_values(settings: VolcanoSettings) -> dict[str, Any]:
+    """The chart's values with the scheduler's configuration, unless they have one of their own."""
+    custom = settings.values.get("custom", {})
+    if settings.own_configuration:
+        return settings.values
+    text = scheduler_configuration(settings.scheduler, hierarchical=settings.hierarchical)
+    return {**settings.values, "custom": {**custom, OVERRIDE: text}}
 
 
 def parents_first(queues: dict[str, QueueSettings]) -> list[str]:
@@ -95,6 +111,7 @@ def queue(name: str, settings: QueueSettings) -> Manifest:
         "spec": compact(
             {
                 "weight": settings.weight,
+                "priority": settings.priority,
                 "reclaimable": settings.reclaimable,
                 "capability": settings.capability,
                 "deserved": settings.deserved,

@@ -142,11 +142,13 @@ class Workload:
             return self._spec["jobTemplate"]["spec"]["backoffLimit"]
         if self.is_kubeflow_job:
             return self._spec["runPolicy"]["backoffLimit"]
+        limit = None
         if self.resource.is_kind("ray.io", "RayJob"):
-            # Without a limit it is not retried.
             limit = self._spec["backoffLimit"]
-            return None if limit.absent else limit
-        return None
+        if self.resource.is_kind("trainer.kubeflow.org", "TrainingRuntime"):
+            limit = self._spec["template"]["spec"]["failurePolicy"]["maxRestarts"]
+        # Without a limit these are not retried.
+        return None if limit is None or limit.absent else limit
 
     @cached_property
     def lifetime(self) -> tuple[Node, Node] | None:

@@ -78,9 +78,10 @@ def run(options: argparse.Namespace) -> int:
             f"{options.stack}`"
         )
     pack = Pack(stack.project / "policies", _pack_configuration(options, stack))
-    sys.stderr.write(f"previewing {options.stack} under the policies…\n")
-    with _workspace(options, stack) as used, Preview(used, pack, refresh=options.refresh) as engine:
-        return _report(options, used, engine)
+    with _workspace(options, stack) as used:
+        sys.stderr.write(f"previewing {options.stack} under the policies…\n")
+        with Preview(used, pack, refresh=options.refresh) as engine:
+            return _report(options, used, engine)
 
 
 def _pack_configuration(options: argparse.Namespace, stack: Stack) -> Path | None:
@@ -98,6 +99,8 @@ def _workspace(options: argparse.Namespace, stack: Stack) -> AbstractContextMana
         return nullcontext(stack)
     from gitops.rendered import workspace
 
+    if options.base is not None:
+        sys.stderr.write(f"rendering {options.stack} as it is at {options.base}…\n")
     return workspace(stack, options.base)
 
 
@@ -113,5 +116,6 @@ def _report(options: argparse.Namespace, stack: Stack, engine: Preview) -> int:
         out=options.out,
     )
     status = reporting.report(asked, stack, engine)
-    sys.stderr.write(f"{options.stack}: {status}\n")
+    begin = "\r" if sys.stderr.isatty() else ""
+    sys.stderr.write(f"{begin}{options.stack}: {status}\n")
     return _STATUS[status]

@@ -3,6 +3,7 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 from gitops import prices, secrets
 from gitops.engine import Ended, Preview, Stack
@@ -23,13 +24,30 @@ class Asked:
     out: Path | None
 
 
+class _Progress:
+    """Says how far a preview is: in one line at a terminal, else every ten seconds."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._calls = 0
+
+    def __call__(self, resources: int) -> None:
+        """Takes the number of resources that were looked at."""
+        self._calls += 1
+        if self._stream.isatty():
+            self._stream.write(f"\r{resources} resources…")
+        elif self._calls % 10 == 0:
+            self._stream.write(f"{resources} resources…\n")
+        self._stream.flush()
+
+
 def report(asked: Asked, stack: Stack, engine: Preview) -> Status:
     """Waits for the preview, writes comment.md and report.json, and says what came of it."""
     table = prices.load(asked.prices or prices.DEFAULT)
     # A rendered stack has stand-ins only.
     hide = Mask([] if asked.mode == "rendered" else secrets.values(stack))
     built = build(
-        _plan(engine.log, engine.wait(), hide),
+        _plan(engine.log, engine.wait(_Progress(sys.stderr)), hide),
         stack=asked.stack,
         prices=table,
         mode=asked.mode,

@@ -23,13 +23,19 @@ def command(gang: Gang) -> list[str]:
 
 
 def command_variables(gang: Gang) -> dict[str, str]:
-    """What a command of one's own needs beyond the rendezvous: NNODES and NPROC_PER_NODE.
+    """What a command needs beyond the rendezvous.
 
-    They have the form that torchrun takes: of an elastic gang NNODES is `2:4`.
+    One of one's own is told NNODES and NPROC_PER_NODE in the form that torchrun takes: of an
+    elastic gang NNODES is `2:4`.
     """
-    if not gang.own_command:
-        return {}
-    return {"NNODES": node_range(gang), "NPROC_PER_NODE": str(gang.processes)}
+    variables = {}
+    if gang.is_elastic:
+        # torchrun's processes would meet in the store of the rendezvous itself, and after a node
+        # has gone find there the addresses of those before them, until the restarts are used up.
+        variables["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+    if gang.own_command:
+        variables |= {"NNODES": node_range(gang), "NPROC_PER_NODE": str(gang.processes)}
+    return variables
 
 
 def node_range(gang: Gang) -> str:

@@ -1,10 +1,12 @@
-"""The batch scheduler: its release, queues and priority classes."""
+"""The batch scheduler: its release, configuration, queues and priority classes."""
 
 import itertools
-from typing import Any, Literal, Self
+from typing import Any, Final, Literal, Self
 
-from pydantic import Field, model_validator
+import yaml
+from pydantic import Field, field_validator, model_validator
 
+from infra.settings.scheduler import SchedulerSettings
 from infra.settings.types import (
     DnsLabel,
     DnsName,
@@ -15,22 +17,34 @@ from infra.settings.types import (
     parse_quantity,
 )
 
+OVERRIDE: Final = "scheduler_config_override"
+"""The chart's value that replaces the scheduler's configuration, in `custom`."""
+
 ResourceAmounts = dict[QualifiedName, Quantity]
 
 
 class QueueSettings(Settings):
     """A share of the cluster that jobs wait in line for."""
 
-    weight: PositiveInt = Field(1, description="share of the cluster among the queues")
+    weight: PositiveInt = Field(
+        1, description="share of the cluster among the queues, where `share` is proportion"
+    )
+    priority: int | None = Field(
+        None, ge=0, le=2**31 - 1, description="queues of higher priority are served first"
+    )
     reclaimable: bool = Field(
         True, description="others may take back what this queue uses above its share"
     )
     capability: ResourceAmounts = Field({}, description="most that the queue may use in all")
     deserved: ResourceAmounts = Field(
-        {}, description="what the queue may always get back from others"
+        {}, description="what the queue may always get back from others, where `share` is capacity"
     )
     guarantee: ResourceAmounts = Field({}, description="what is kept free for the queue")
-    parent: DnsName | None = Field(None, description="queue above this one")
+    parent: DnsName | None = Field(
+        None,
+        description="queue above this one, where `share` is capacity; jobs wait in queues that "
+        "have none below",
+    )
 
     @model_validator(mode="after")
     def _ascending(self) -> Self:
@@ -75,6 +89,9 @@ class VolcanoSettings(Settings):
         "1.15.1", pattern=r"^v?\d+\.\d+\.\d+\S*$", description="exact version of the chart"
     )
     values: dict[str, Any] = Field({}, description="values of the chart, as the chart names them")
+    scheduler: SchedulerSettings = Field(
+        SchedulerSettings(), description="how it decides; not where the stack does not install it"
+    )
     timeout_seconds: PositiveInt = Field(
         300, description="longest wait for the scheduler to be ready"
     )
@@ -82,3 +99,45 @@ class VolcanoSettings(Settings):
     priority_classes: dict[DnsName, PriorityClassSettings] = Field(
         {}, description="priority classes by name"
     )
+
+    @field_validator("values")
+    @classmethod
+    def _readable(cls, values: dict[str, Any]) -> dict[str, Any]:
+        custom = values.get("custom", {})
+        if not isinstance(custom, dict):
+            raise ValueError("has custom, which must be a mapping of the chart's keys to values")
+        if custom.get(OVERRIDE) is not None:
+            _check_override(custom[OVERRIDE])
+        return values
+
+    @property
+    def own_configuration(self) -> bool:
+        """Whether `values` has a text of its own in place of `scheduler`."""
+        return bool(self.values.get("custom", {}).get(OVERRIDE))
+
+    @property
+    def configured(self) -> SchedulerSettings | None:
+        """What the scheduler is known to do; None where that is decided elsewhere."""
+        return self.scheduler if self.install and not self.own_configuration else None
+
+    @property
+    def hierarchical(self) -> bool:
+        """Whether queues stand below others."""
+        return any(queue.parent not in (None, "root") for queue in self.queues.values())
+
+    @property
+    def release(self) -> tuple[int, int]:
+        """Major and minor number of the version."""
+        major, minor, *_ = self.version.lstrip("v").split(".")
+        return int(major), int(minor)
+
+
+def _check_override(text: object) -> None:
+    """The scheduler itself would go on with its default after one line in its log."""
+    here = f"has custom.{OVERRIDE}, which must be"
+    try:
+        document = yaml.safe_load(text) if isinstance(text, str) else None
+    except yaml.YAMLError as error:
+        raise ValueError(f"{here} YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(document, dict) or not {"actions", "tiers"} <= document.keys():
+        raise ValueError(f"{here} a text with `actions` and `tiers`, or write scheduler instead")

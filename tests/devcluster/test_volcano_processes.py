@@ -50,3 +50,9 @@ def test_neither_process_opens_a_port_of_the_host(simulated: Layout, binaries: P
     scheduler, controllers = volcano_services(simulated, binaries)
     assert {"--enable-healthz=false", "--enable-metrics=false"} <= set(scheduler.command)
     assert "--enable-healthz=false" in controllers.command
+
+
+def test_the_scheduler_finds_the_folder_of_its_configuration(simulated: Layout, binaries: Path):
+    scheduler, _ = volcano_services(simulated, binaries)
+    assert f"--scheduler-conf={simulated.scheduler_configuration}" in scheduler.command
+    assert simulated.scheduler_configuration.parent.is_dir()

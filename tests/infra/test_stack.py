@@ -92,7 +92,9 @@ def test_the_release_gets_version_repository_and_values(provision: Provision) ->
     found = provision(values).inputs("volcano-release")
     assert found["version"] == "1.15.1"
     assert found["repositoryOpts"] == {"repo": "https://volcano-sh.github.io/helm-charts"}
-    assert found["values"] == {"custom": {"scheduler_replicas": 2}}
+    custom = found["values"]["custom"]
+    assert custom.keys() == {"scheduler_replicas", "scheduler_config_override"}
+    assert custom["scheduler_replicas"] == 2
     assert found["namespace"] == "volcano-system"
 
 

@@ -1,5 +1,7 @@
-from infra.settings.volcano import PriorityClassSettings, QueueSettings
-from infra.volcano import parents_first, priority_class, queue
+import yaml
+
+from infra.settings.volcano import PriorityClassSettings, QueueSettings, VolcanoSettings
+from infra.volcano import chart_values, parents_first, priority_class, queue
 
 
 def test_a_queue_says_only_what_is_configured() -> None:
@@ -15,6 +17,7 @@ def test_a_queue_has_shares_and_limits() -> None:
             "deserved": {"nvidia.com/gpu": 8},
             "guarantee": {"nvidia.com/gpu": 4},
             "parent": "root",
+            "priority": 5,
         }
     )
     assert queue("research", settings)["spec"] == {
@@ -24,6 +27,7 @@ def test_a_queue_has_shares_and_limits() -> None:
         "deserved": {"nvidia.com/gpu": "8"},
         "guarantee": {"resource": {"nvidia.com/gpu": "4"}},
         "parent": "root",
+        "priority": 5,
     }
 
 
@@ -52,3 +56,27 @@ def test_a_priority_class_is_built() -> None:
         "preemptionPolicy": "Never",
         "description": "Training",
     }
+
+
+def test_the_chart_gets_the_schedulers_configuration_beside_its_values() -> None:
+    settings = VolcanoSettings.model_validate(
+        {
+            "values": {
+                "basic": {"image_registry": "registry"},
+                "custom": {"admission_replicas": 2},
+            },
+            "scheduler": {"share": "capacity"},
+            "queues": {"top": {}, "below": {"parent": "top"}},
+        }
+    )
+    values = chart_values(settings)
+    assert values["basic"] == {"image_registry": "registry"}
+    assert values["custom"]["admission_replicas"] == 2
+    (tier,) = yaml.safe_load(values["custom"]["scheduler_config_override"])["tiers"]
+    assert {"name": "capacity", "enableHierarchy": True} in tier["plugins"]
+
+
+def test_a_text_of_ones_own_is_left_as_it_is() -> None:
+    text = "actions: allocate\ntiers: []\n"
+    values = {"custom": {"scheduler_config_override": text}}
+    assert chart_values(VolcanoSettings(values=values)) == values

@@ -70,6 +70,23 @@ def test_a_ray_job_is_bounded_where_it_is_retried_at_all() -> None:
     assert judge("training-retries-bounded", ray_job(backoffLimit=99))
 
 
+def test_the_restarts_of_a_training_runtime_are_bounded_where_it_has_any() -> None:
+    def runtime(**failure_policy: Any) -> dict[str, Any]:
+        template = {"spec": manifests.pod_spec(restartPolicy="Never", schedulerName="volcano")}
+        nodes = {"name": "node", "template": {"spec": {"parallelism": 2, "template": template}}}
+        job_set = {"replicatedJobs": [nodes], "failurePolicy": failure_policy}
+        return {
+            "apiVersion": "trainer.kubeflow.org/v1alpha1",
+            "kind": "TrainingRuntime",
+            "metadata": manifests.metadata("runtime"),
+            "spec": {"template": {"spec": job_set}},
+        }
+
+    assert judge("training-retries-bounded", runtime()) == []
+    assert judge("training-retries-bounded", runtime(maxRestarts=3)) == []
+    assert judge("training-retries-bounded", runtime(maxRestarts=99))
+
+
 def test_the_head_of_a_ray_job_counts_among_its_gang() -> None:
     group = changed(manifests.pod_group(), ("spec/minMember", 4))
     joined: dict[str, Any] = {"scheduling.k8s.io/group-name": "indexed"}

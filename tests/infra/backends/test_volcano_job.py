@@ -124,6 +124,15 @@ def test_an_elastic_gang_goes_on_without_a_pod_that_had_to_leave() -> None:
     ]
 
 
+def test_the_processes_of_an_elastic_gang_meet_in_a_fresh_store_each_time() -> None:
+    def variables(gang: Gang) -> list[str]:
+        container = build(gang)["spec"]["tasks"][0]["template"]["spec"]["containers"][0]
+        return [variable["name"] for variable in container["env"]]
+
+    assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE" in variables(replace(GANG, min_nodes=2))
+    assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE" not in variables(GANG)
+
+
 def test_each_fatal_exit_code_ends_the_job_and_stands_before_the_events() -> None:
     policies = build(replace(GANG, fatal_exit_codes=(3, 64)))["spec"]["policies"]
     assert policies[:-1] == [

@@ -1,0 +1,152 @@
+"""How `pulumi` is run: shown by a program of that name that tells what it was given."""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gitops.engine import Pack, Preview, Stack, run, run_or_fail
+from gitops.errors import GitopsError
+from gitops.secrets import secure_paths, values
+
+PULUMI = """\
+#!{python}
+import json, os, sys, time
+arguments = sys.argv[1:]
+if "--event-log" in arguments:
+    with open(arguments[arguments.index("--event-log") + 1], "w") as log:
+        names = ("PULUMI_DEBUG_COMMANDS", "PYTHONUNBUFFERED", "MINE")
+        given = {{name: os.environ.get(name) for name in names}}
+        log.write(json.dumps({{"arguments": arguments, "environment": given}}) + "\\n")
+if "--show-secrets" in arguments:
+    print("a warning", file=sys.stderr)
+    print(open(os.environ["SECRETS"]).read())
+    sys.exit(int(os.environ.get("STATUS", "0")))
+time.sleep(float(os.environ.get("SLEEP", "0")))
+print("said on stdout")
+print("said on stderr", file=sys.stderr)
+sys.exit(int(os.environ.get("STATUS", "0")))
+"""
+
+
+@pytest.fixture
+def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stack:
+    """A stack in a folder, and a `pulumi` that tells what it was given."""
+    program = tmp_path / "bin" / "pulumi"
+    program.parent.mkdir()
+    program.write_text(PULUMI.format(python=sys.executable))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    return Stack("prod", tmp_path, variables={"MINE": "yes"})
+
+
+def test_a_preview_has_an_event_log_of_its_own_that_goes_with_it(stack: Stack) -> None:
+    with Preview(stack, None) as one, Preview(stack, None) as other:
+        assert one.wait().status == other.wait().status == 0
+        assert one.log != other.log
+        told = json.loads(one.log.read_text())
+    assert not one.log.parent.exists()
+    assert told["environment"] == {
+        "PULUMI_DEBUG_COMMANDS": "1",
+        "PYTHONUNBUFFERED": "1",
+        "MINE": "yes",
+    }
+    assert told["arguments"][:3] == ["preview", "--stack", "prod"]
+
+
+def test_the_pack_and_its_configuration_are_given(stack: Stack, tmp_path: Path) -> None:
+    pack = Pack(tmp_path / "policies", tmp_path / "prod.json")
+    with Preview(stack, pack, refresh=True) as preview:
+        ended = preview.wait()
+        arguments = json.loads(preview.log.read_text())["arguments"]
+    assert {"--policy-pack", "--policy-pack-config", "--refresh"} <= set(arguments)
+    assert "said on stdout" in ended.said
+    assert "said on stderr" in ended.said
+
+
+def test_a_preview_that_is_left_early_is_ended(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLEEP", "60")
+    begin = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), Preview(stack, None) as preview:
+        raise KeyboardInterrupt
+    assert time.monotonic() - begin < 30
+    assert preview._process.returncode is not None
+
+
+def test_progress_is_told_while_it_runs(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLEEP", "1.5")
+    told: list[int] = []
+    with Preview(stack, None) as preview:
+        preview.wait(told.append)
+    assert told == [0]
+
+
+def test_a_failure_is_told_with_what_was_said(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STATUS", "255")
+    assert run(stack, "stack", "ls").status == 255
+    with pytest.raises(GitopsError, match="`pulumi stack ls` failed:\nsaid on stdout"):
+        run_or_fail(stack, "stack", "ls")
+
+
+def test_without_pulumi_the_error_says_where_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(GitopsError, match="no `pulumi` on PATH"):
+        run(Stack("prod", tmp_path), "version")
+
+
+CONFIGURATION = """\
+config:
+  gpu-platform:registry_password: {secure: v1:a}
+  gpu-platform:training:
+    jobs:
+      a: {env: {TOKEN: {secure: v1:b}, PLAIN: x}, mounts: [{key: {secure: v1:c}}]}
+encryptionsalt: v1:x
+"""
+
+
+def test_every_secret_is_found_where_it_stands(
+    stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stack.file.write_text(CONFIGURATION)
+    job = {"env": {"TOKEN": "token", "PLAIN": "x"}, "mounts": [{"key": 12345}]}
+    training = {"jobs": {"a": job}}
+    shown = {
+        "gpu-platform:registry_password": {"value": "password", "secret": True},
+        "gpu-platform:training": {
+            "value": json.dumps(training),
+            "objectValue": training,
+            "secret": True,
+        },
+    }
+    (tmp_path / "secrets.json").write_text(json.dumps(shown))
+    monkeypatch.setenv("SECRETS", str(tmp_path / "secrets.json"))
+    assert sorted(values(stack)) == ["12345", "password", "token"]
+
+
+def test_without_secrets_nothing_is_asked(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    stack.file.write_text("config: {gpu-platform:training: {jobs: {}}}")
+    monkeypatch.setenv("STATUS", "1")
+    assert values(stack) == []
+    assert list(secure_paths({"a": [{"secure": "x"}], "b": {"secure": "y", "c": 1}})) == [("a", 0)]
+
+
+def test_secrets_that_cannot_be_decrypted_end_it_with_a_remedy(
+    stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stack.file.write_text(CONFIGURATION)
+    monkeypatch.setenv("STATUS", "1")
+    monkeypatch.setenv("SECRETS", str(tmp_path / "partly"))
+    (tmp_path / "partly").write_text("hunter2")
+    with pytest.raises(GitopsError, match="PULUMI_CONFIG_PASSPHRASE") as raised:
+        values(stack)
+    assert "a warning" in str(raised.value)
+    assert "hunter2" not in str(raised.value)

@@ -1,0 +1,169 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.infra.examples import changed, good, problems
+
+GPU = "nvidia.com/gpu"
+OVERRIDE = {"custom": {"scheduler_config_override": "actions: allocate\ntiers: []\n"}}
+
+
+def volcano(**settings: Any) -> list[str]:
+    """What is wrong with a stack whose scheduler is described so."""
+    values = good()
+    values["volcano"] |= settings
+    values["volcano"]["queues"] = {"research": {}, **settings.get("queues", {})}
+    return problems(values)
+
+
+def test_preemption_looks_at_priorities() -> None:
+    (problem,) = volcano(scheduler={"preempt": "gangs", "priority": False})
+    assert "gpu-platform:volcano.scheduler contradicts itself: preempt is gangs, but" in problem
+
+
+@pytest.mark.parametrize("action", ["preempt", "reclaim"])
+def test_a_job_that_is_held_back_cannot_push_out_others(action: str) -> None:
+    (problem,) = volcano(scheduler={action: "gangs", "enqueue": True})
+    assert "enqueue is true, but a job that is held back neither preempts" in problem
+
+
+def test_overcommit_is_for_jobs_that_are_held_back() -> None:
+    (problem,) = volcano(scheduler={"reclaim": "gangs", "overcommit": 1.5})
+    assert "overcommit is 1.5, but no job is held back" in problem
+    assert volcano(scheduler={"overcommit": 1.5}) == []
+
+
+def test_a_limit_of_waiting_does_something() -> None:
+    sla = {"longest_wait_seconds": 60, "reserve": False}
+    (problem,) = volcano(scheduler={"reclaim": "gangs", "sla": sla})
+    assert "sla does nothing" in problem
+    assert volcano(scheduler={"sla": sla}) == []
+
+
+def test_what_is_packed_by_is_for_packing() -> None:
+    (problem,) = volcano(scheduler={"placement": "spread", "pack_by": {GPU: 1}})
+    assert "placement is spread" in problem
+
+
+def test_the_scheduler_is_configured_in_one_place() -> None:
+    (problem,) = volcano(scheduler={"placement": "spread"}, values=OVERRIDE)
+    assert problem.startswith("gpu-platform:volcano.values.custom.scheduler_config_override is")
+    assert volcano(values=OVERRIDE) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("actions: [", "must be YAML"),
+        ("actions: allocate", "must be a text with `actions` and `tiers`"),
+        ({"actions": "allocate", "tiers": []}, "must be a text with"),
+    ],
+)
+def test_a_text_that_the_scheduler_would_not_read_is_refused(text: object, told: str) -> None:
+    (problem,) = volcano(values={"custom": {"scheduler_config_override": text}})
+    assert problem.startswith("gpu-platform:volcano.values has custom.scheduler_config_override")
+    assert told in problem
+
+
+def test_custom_values_are_a_mapping() -> None:
+    (problem,) = volcano(values={"custom": "none"})
+    assert "custom, which must be a mapping" in problem
+
+
+def test_a_scheduler_of_others_is_not_configured_here() -> None:
+    (problem,) = volcano(install=False, scheduler={"preempt": "gangs"})
+    assert "gpu-platform:volcano.install is false" in problem
+
+
+def test_proportion_reads_weights_alone() -> None:
+    found = volcano(queues={"team": {"deserved": {GPU: 8}}, "lab": {"parent": "team"}})
+    assert [problem.split()[0] for problem in found] == [
+        "gpu-platform:volcano.queues.team.deserved",
+        "gpu-platform:volcano.queues.lab.parent",
+    ]
+
+
+def test_capacity_does_not_read_weights() -> None:
+    (problem,) = volcano(scheduler={"share": "capacity"}, queues={"team": {"weight": 2}})
+    assert problem.startswith("gpu-platform:volcano.queues.team.weight is 2, which is not read")
+
+
+def test_parents_need_a_volcano_that_knows_them() -> None:
+    queues = {"team": {}, "lab": {"parent": "team"}}
+    (problem,) = volcano(scheduler={"share": "capacity"}, version="1.10.0", queues=queues)
+    assert "gpu-platform:volcano.version is '1.10.0', which does not know parents" in problem
+    assert volcano(scheduler={"share": "capacity"}, version="1.11.0", queues=queues) == []
+
+
+def test_what_is_deserved_names_every_basic_resource_where_it_is_taken_back() -> None:
+    scheduler = {"share": "capacity", "reclaim": "gangs"}
+    queues: dict[str, Any] = {"team": {"deserved": {GPU: 8, "cpu": 64}}}
+    (problem,) = volcano(scheduler=scheduler, version="1.10.0", queues=queues)
+    assert "gpu-platform:volcano.queues.team.deserved names no memory" in problem
+    assert volcano(scheduler=scheduler, queues=queues) == []
+
+
+@pytest.mark.parametrize("promise", ["guarantee", "deserved"])
+def test_queues_below_get_no_more_than_their_parent(promise: str) -> None:
+    queues = {
+        "team": {promise: {GPU: 8}},
+        "lab": {"parent": "team", promise: {GPU: 6}},
+        "desk": {"parent": "team", promise: {GPU: 4}},
+    }
+    (problem,) = volcano(scheduler={"share": "capacity"}, queues=queues)
+    assert problem.startswith(f"gpu-platform:volcano.queues.team.{promise} of {GPU} is 8, but")
+    assert "(lab, desk) have 10 together" in problem
+
+
+def test_a_queue_below_may_use_no_more_than_its_parent() -> None:
+    queues = {
+        "team": {"capability": {GPU: 8}},
+        "lab": {"parent": "team", "capability": {GPU: 16}},
+    }
+    (problem,) = volcano(scheduler={"share": "capacity"}, queues=queues)
+    assert "queues.lab.capability of nvidia.com/gpu is 16, more than the 8 of its parent" in problem
+
+
+def test_guarantee_deserved_and_capability_rise() -> None:
+    (problem,) = volcano(queues={"team": {"guarantee": {GPU: 9}, "capability": {GPU: 8}}})
+    assert "gpu-platform:volcano.queues.team contradicts itself: guarantee of nvidia" in problem
+
+
+def test_circles_and_unknown_parents_are_named() -> None:
+    queues = {"a": {"parent": "b"}, "b": {"parent": "a"}, "c": {"parent": "d"}}
+    found = volcano(scheduler={"share": "capacity"}, queues=queues)
+    assert any("queues.a.parent is 'b', which makes 'a' a parent of itself" in p for p in found)
+    assert any("queues.c.parent is 'd', which is no queue of this stack" in p for p in found)
+
+
+def test_jobs_wait_in_queues_at_the_bottom() -> None:
+    values = changed("volcano.queues.lab", {"parent": "research"})
+    values["volcano"]["scheduler"] = {"share": "capacity"}
+    (problem,) = problems(values)
+    assert problem.startswith("gpu-platform:training.jobs.digits.queue is 'research', which has")
+
+
+def test_volcanos_own_root_is_not_made_again() -> None:
+    (problem,) = volcano(queues={"root": {}})
+    assert "gpu-platform:volcano.queues.root is made by Volcano itself" in problem
+
+
+def test_a_job_whose_class_never_preempts_takes_nothing_back() -> None:
+    classes = {"training": {"value": 100, "preemption": "Never"}, "other": {"value": 200}}
+    (problem,) = volcano(scheduler={"reclaim": "gangs"}, priority_classes=classes)
+    assert "gpu-platform:training.jobs.digits.priority_class is 'training', whose" in problem
+
+
+def test_some_class_preempts_where_preemption_is_on() -> None:
+    classes = {"training": {"value": 100, "preemption": "Never"}}
+    (problem,) = volcano(scheduler={"preempt": "gangs"}, priority_classes=classes)
+    assert "no class under gpu-platform:volcano.priority_classes may preempt" in problem
+
+
+@pytest.mark.parametrize("stack", ["dev", "simulated", "staging", "prod"])
+def test_no_environment_writes_the_schedulers_text_by_hand(stack: str) -> None:
+    file = Path(__file__).parents[3] / f"Pulumi.{stack}.yaml"
+    settings = yaml.safe_load(file.read_text())["config"]["gpu-platform:volcano"]
+    assert "scheduler_config_override" not in settings.get("values", {}).get("custom", {})

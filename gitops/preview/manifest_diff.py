@@ -1,4 +1,4 @@
-"""The difference of the rendered manifests, as a unified diff of YAML."""
+"""The difference of the manifests, and of what a chart or a build is given, as diffs of YAML."""
 
 import difflib
 import re
@@ -27,7 +27,7 @@ class Difference:
 
 def differences(found: Iterable[Change]) -> list[Difference]:
     """The differences, in order. A run that takes the place of another is compared with it."""
-    changed = [c for c in found if c.step.operation != "same" and c.resource.is_manifest]
+    changed = [c for c in found if c.step.operation != "same"]
     made = {_key(c): c for c in changed if c.step.operation == "create"}
     gone = {_key(c): c for c in changed if c.step.operation == "delete"}
     pairs = made.keys() & gone.keys()

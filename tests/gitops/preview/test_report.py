@@ -84,6 +84,22 @@ def test_two_runs_of_one_job_are_one_difference() -> None:
     assert "+    replicas: 3" in difference.lines
 
 
+def test_the_values_of_a_chart_are_compared_and_its_end_is_told() -> None:
+    release = {"chart": "volcano", "version": "1.14.0", "values": {"custom": {"replicas": 1}}}
+    event = plans.step("update", plans.claim(), plans.claim())
+    metadata = event["resourcePreEvent"]["metadata"]
+    metadata["type"] = "kubernetes:helm.sh/v3:Release"
+    metadata["urn"] = f"urn:pulumi:prod::gpu-platform::{metadata['type']}::volcano-release"
+    metadata["old"]["inputs"] = release
+    metadata["new"]["inputs"] = {**release, "version": "1.15.1"}
+    (difference,) = report(event).differences
+    assert difference.title == "Release volcano-release"
+    assert "+version: 1.15.1" in difference.lines
+    metadata |= {"op": "delete", "new": None}
+    (impact,) = report(event).impacts
+    assert impact.startswith("Chart release `volcano-release` is deleted.")
+
+
 def test_what_is_not_known_yet_is_told_field_by_field() -> None:
     job = plans.volcano_job()
     container = job["spec"]["tasks"][0]["template"]["spec"]["containers"][0]

@@ -59,7 +59,8 @@ def training_pod(job: TrainingJobSettings, around: Surroundings) -> Pod:
         service_account=around.service_account,
         grace_seconds=job.grace_seconds,
         labels=labels,
-        annotations=job.annotations,
+        annotations={**_scraping(job), **job.annotations},
+        ports=_metrics_port(job),
         env=_environment(job, around.run),
         mounts=_mounts(job, around),
         volumes=_volumes(job, around),
@@ -86,6 +87,7 @@ def leader_pod(job: TrainingJobSettings, pod: Pod) -> Pod:
         node_selector={},
         spread=(),
         affinity={},
+        ports={},
     )
 
 
@@ -118,7 +120,23 @@ def _step_pod(job: TrainingJobSettings, step: StepSettings, around: Surroundings
         spread=(),
         affinity={},
         host_network=False,
+        annotations=job.annotations,
+        ports={},
     )
+
+
+def _metrics_port(job: TrainingJobSettings) -> dict[str, int]:
+    port = job.hyperparameters.metrics_port if job.hyperparameters else 0
+    return {"metrics": port} if port else {}
+
+
+def _scraping(job: TrainingJobSettings) -> dict[str, str]:
+    """What Prometheus goes by where no PodMonitor tells it: a convention of its example."""
+    return {
+        f"prometheus.io/{name}": value
+        for port in _metrics_port(job).values()
+        for name, value in {"scrape": "true", "port": str(port), "path": "/metrics"}.items()
+    }
 
 
 def _command(job: TrainingJobSettings, run: str) -> list[str]:

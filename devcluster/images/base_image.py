@@ -14,7 +14,10 @@ from devcluster.images import torch_cpu
 from devcluster.images.oci import ImageConfig, Layout
 from devcluster.paths import CHECKOUT
 
-REQUIREMENTS = tuple(CHECKOUT / "requirements" / name for name in ("workload.txt", "cpu-image.txt"))
+# Images are built without a network: what they install must be in their base already.
+REQUIREMENTS = tuple(
+    CHECKOUT / "requirements" / name for name in ("workload.txt", "cpu-image.txt", "diffusion.txt")
+)
 SITE = "usr/local/lib/python3.11/dist-packages"
 DEBIAN_PACKAGES = "python3-minimal,libpython3-stdlib,ca-certificates"
 CONFIG = ImageConfig(

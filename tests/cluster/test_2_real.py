@@ -6,6 +6,7 @@ import os
 import re
 import signal
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -190,6 +191,43 @@ def test_an_indexed_job_trains_on_two_nodes_as_well(real: Platform, checkpoints:
     assert "indexed" in output
     assert "(right)" in output
     assert (checkpoints / real.run_name() / "export" / "manifest.json").exists()
+
+
+def test_a_fine_tune_of_ones_own_is_started_by_accelerate(
+    real: Platform, checkpoints: Path
+) -> None:
+    base = real.outputs()["images"]["training"]
+
+    def add(config: dict[str, Any]) -> None:
+        config["gpu-platform:images"]["workloads"]["diffusion"] = {
+            "build": {
+                "dockerfile": "training/examples/Dockerfile",
+                "base_image": base,
+                "sources": ["requirements/diffusion.txt"],
+            }
+        }
+        processes = ["--num_machines=1", "--num_processes=2", "--main_process_port=0"]
+        accelerate = ["training.launch_accelerate", "--cpu", "--multi_gpu", *processes]
+        accelerate += ["--mixed_precision=no", "--dynamo_backend=no"]
+        program = ["-m", "training.examples.diffusion", "--run-dir=$(RUN_DIR)", "--steps=20"]
+        config["gpu-platform:training"]["jobs"]["fine-tune"] = {
+            "queue": "research",
+            "image": "diffusion",
+            "command": ["python3", "-m", *accelerate, *program],
+            "gpus_per_node": 2,
+            "cpu": "200m",
+            "memory": "2Gi",
+            "omp_threads": 1,
+        }
+
+    real.edit(add)
+    real.make("up")
+    run = real.run_name("fine-tune")
+    [start, *_, finished] = real.logs(run)
+    assert (start["event"], start["processes"]) == ("start", 2)
+    assert finished["event"] == "finished"
+    assert finished["held_out_loss"] < start["held_out_loss"]
+    assert any((checkpoints / run / "export").iterdir())
 
 
 def test_down_leaves_nothing_and_checkpoints_stay(

@@ -86,6 +86,21 @@ def test_the_program_writes_into_a_folder_of_the_run() -> None:
     ]
 
 
+def test_a_program_that_answers_prometheus_says_where() -> None:
+    def template(job: TrainingJobArgs) -> Manifest:
+        task: Manifest = manifests(job, "digits-1", "image")[-1]["spec"]["tasks"][0]
+        found: Manifest = task["template"]
+        return found
+
+    found = template(args(f"{JOB}.hyperparameters.metrics_port", 9400))
+    [port] = found["spec"]["containers"][0]["ports"]
+    assert (port["name"], port["containerPort"]) == ("metrics", 9400)
+    assert found["metadata"]["annotations"]["prometheus.io/port"] == "9400"
+    silent = template(args())
+    assert "ports" not in silent["spec"]["containers"][0]
+    assert "prometheus.io/port" not in silent["metadata"].get("annotations", {})
+
+
 def test_claims_are_mounted_where_the_program_looks() -> None:
     spec = pod(args())
     claims = {

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from training.command_line import read_config, variable_of
 from training.config import (
+    ALWAYS_DECISIVE,
     ConfigurationError,
     TrainingConfig,
     flag_of,
@@ -123,3 +124,57 @@ def test_the_documentation_names_every_setting() -> None:
     text = (Path(__file__).parents[2] / "docs/training.md").read_text()
     for name in TrainingConfig.model_fields:
         assert f"`{name}`" in text
+
+
+def test_a_file_is_weaker_than_a_variable_and_a_variable_than_a_flag(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text("epochs = 3\nseed = 3\nbatch_size = 3\n[model_options]\nimage_size = 64\n")
+    environment = {"TRAINING_SEED": "4", "TRAINING_BATCH_SIZE": "4", "TRAINING_CONFIG": str(file)}
+    config = read_config(["--batch-size=5", "--model=resnet18"], environment)
+    assert (config.epochs, config.seed, config.batch_size) == (3, 4, 5)
+    assert config.model_options == {"image_size": 64}
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("epochs = many", "is no TOML"),
+        ("epochs = 0", r"epochs \(in .*run.toml\) is 0: input should be greater than"),
+        ("epoch = 1", r"epoch \(in .*run.toml\) is not known here"),
+        (None, "cannot be read: No such file"),
+    ],
+)
+def test_a_wrong_file_is_named(text: str | None, sentence: str, tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(ConfigurationError, match=sentence):
+        read_config([f"--config={file}"], {})
+
+
+def test_what_came_later_decides_a_run_only_where_it_is_set() -> None:
+    usual = TrainingConfig()
+    assert set(usual.decisive()) == set(ALWAYS_DECISIVE)
+    other = TrainingConfig(optimizer="sgd", model="resnet18", model_options={"image_size": 32})
+    assert other.decisive() == usual.decisive() | {
+        "model": "resnet18",
+        "optimizer": "sgd",
+        "model_options": '{"image_size": 32}',
+    }
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"model": "gpt"}, "with this model write dataset text or tokens"),
+        ({"model_options": {"layers": 2}}, "model_options of simple-cnn: layers is not known here"),
+        ({"model_options": "{"}, "write a JSON object"),
+        ({"parallel": "fsdp", "gradient_compression": "bf16"}, "with fsdp write none"),
+        ({"compile": 7}, "compile is 7: input should be a valid boolean"),
+        ({"model": "my.module.factory"}, "or your own as package.module:factory"),
+    ],
+)
+def test_what_does_not_fit_together_is_said(values: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        TrainingConfig.model_validate(values)
+    assert sentence in "; ".join(plain_errors(caught.value, {}))

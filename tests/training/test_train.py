@@ -53,6 +53,33 @@ def test_larger_models_learn_digits_as_well(model: str, train: Train, tmp_path: 
     assert read_manifest(tmp_path / "run/export").metrics["accuracy"] > 0.8
 
 
+@pytest.mark.parametrize(("model", "dataset"), [("mnist-net", "glyphs"), ("simple-cnn", "photos")])
+def test_models_learn_images_of_their_own_shape(
+    model: str, dataset: str, train: Train, tmp_path: Path
+) -> None:
+    train(model=model, dataset=dataset, epochs=3, batch_size=32, learning_rate=0.003)
+    assert read_manifest(tmp_path / "run/export").metrics["accuracy"] > 0.9
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_a_gpt_learns_what_comes_next(parallel: str, train: Train, tmp_path: Path) -> None:
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text/counting.txt").write_text("one two three four five six seven " * 600)
+    train(
+        model="gpt",
+        model_options={"context": 32, "layers": 2, "heads": 2, "width": 32},
+        dataset="text",
+        data_dir=str(tmp_path),
+        parallel=parallel,
+        batch_size=8,
+        learning_rate=0.01,
+        activation_checkpointing=True,
+    )
+    manifest = read_manifest(tmp_path / "run/export")
+    assert manifest.metrics["accuracy"] > 0.9
+    assert manifest.outputs == 256
+
+
 def test_a_run_interrupted_in_mid_epoch_goes_on_exactly(
     train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -36,6 +36,8 @@ _STACK_KEYS = ("config",)
 def workspace(stack: Stack, base: str | None) -> Iterator[Stack]:
     """A stack that is rendered, with the state that `base` (a Git revision) would have.
 
+    What counts is the commit at which the present branch left the base.
+
     Without a base, or where the base does not have the stack, everything is new. Raises
     GitopsError where the revision or the configuration cannot be used.
     """
@@ -74,12 +76,7 @@ def _checkout(project: Path, revision: str, folder: Path) -> Path:
     """The project as it was at a revision, without touching the checkout."""
     if revision.startswith("-"):
         raise GitopsError(f"the base {revision!r} is no Git revision")
-    archive = subprocess.run(
-        ["git", "archive", "--format=tar", f"{revision}^{{tree}}"],
-        cwd=project,
-        capture_output=True,
-        check=False,
-    )
+    archive = _git(project, "archive", "--format=tar", f"{_branching(project, revision)}^{{tree}}")
     if archive.returncode != 0:
         raise GitopsError(
             f"the base {revision!r} is no revision of {project}: {archive.stderr.decode().strip()} "
@@ -91,6 +88,16 @@ def _checkout(project: Path, revision: str, folder: Path) -> Path:
     if environment.exists():
         (folder / ".venv").symlink_to(environment.resolve())
     return folder
+
+
+def _branching(project: Path, revision: str) -> str:
+    """Where the present commit left the revision: what came after it there is nobody's change."""
+    found = _git(project, "merge-base", revision, "HEAD")
+    return found.stdout.decode().strip() if found.returncode == 0 else revision
+
+
+def _git(project: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(["git", *arguments], cwd=project, capture_output=True, check=False)
 
 
 def _configure(stack: Stack, source: Path, folder: Path) -> None:

@@ -1,0 +1,82 @@
+"""What is taken of a revision and of a configuration for a preview without a cluster."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gitops import rendered
+from gitops.errors import GitopsError
+
+
+def git(project: Path, *arguments: str) -> None:
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.com"]
+    subprocess.run(["git", *identity, *arguments], cwd=project, check=True, capture_output=True)
+
+
+def commit(project: Path, text: str) -> None:
+    (project / "file").write_text(text)
+    git(project, "add", ".")
+    git(project, "commit", "--quiet", "-m", text)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A branch that left main after its first commit; both have gone on."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    git(folder, "init", "--quiet", "--initial-branch", "main")
+    commit(folder, "first")
+    git(folder, "checkout", "--quiet", "-b", "branch")
+    commit(folder, "branch")
+    git(folder, "checkout", "--quiet", "main")
+    commit(folder, "main")
+    git(folder, "checkout", "--quiet", "branch")
+    (folder / ".venv").mkdir()
+    return folder
+
+
+def test_the_base_is_where_the_branch_left_it(project: Path, tmp_path: Path) -> None:
+    (project / "file").write_text("not committed")
+    base = rendered._checkout(project, "main", tmp_path / "base")
+    assert (base / "file").read_text() == "first"
+    assert (base / ".venv").resolve() == (project / ".venv").resolve()
+    assert (project / "file").read_text() == "not committed"
+
+
+@pytest.mark.parametrize("revision", ["nowhere", "--output=x"])
+def test_what_is_no_revision_is_a_plain_error(revision: str, project: Path, tmp_path: Path) -> None:
+    with pytest.raises(GitopsError, match="revision"):
+        rendered._checkout(project, revision, tmp_path / "base")
+
+
+def test_paths_are_spelled_as_the_cli_reads_them() -> None:
+    path = ("gpu-platform:training", "jobs", "a.b", "mounts", 0, "key")
+    assert rendered._spelled(path) == 'gpu-platform:training["jobs"]["a.b"]["mounts"][0]["key"]'
+
+
+def test_images_that_would_be_built_are_named_by_their_sources(tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text("FROM base")
+    (tmp_path / "source.py").write_text("1")
+    build = {"dockerfile": "Dockerfile", "base_image": "base:1", "sources": ["source.py"]}
+
+    def named() -> str:
+        workloads = {"training": {"build": build}, "other": {"reference": "x@sha256:0"}}
+        images = {"registry": "registry.example.com", "workloads": workloads}
+        rendered._name_images(images, tmp_path)
+        assert workloads["other"] == {"reference": "x@sha256:0"}
+        return str(workloads["training"]["reference"])
+
+    first = named()
+    assert first.startswith("registry.example.com/gpu-platform/training@sha256:")
+    assert named() == first
+    (tmp_path / "source.py").write_text("2")
+    assert named() != first
+
+
+def test_a_wrong_build_is_left_for_the_settings_to_refuse(tmp_path: Path) -> None:
+    images = {"workloads": {"training": {"build": {"dockerfil": "x"}}}}
+    rendered._name_images(images, tmp_path)
+    assert images == {"workloads": {"training": {"build": {"dockerfil": "x"}}}}
+    rendered._name_images(None, tmp_path)
+    rendered._name_images({"workloads": []}, tmp_path)

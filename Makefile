@@ -20,7 +20,7 @@ up: $(VENV)/devcluster.stamp
 down: $(VENV)/devcluster.stamp
 	@python -m devcluster down --nodes $(NODES) $(if $(PURGE),--purge)
 
-## status: what runs on the embedded cluster
+## status: what runs on the embedded cluster, and why each pending job waits
 .PHONY: status
 status: $(VENV)/devcluster.stamp
 	@python -m devcluster status --nodes $(NODES)

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections import deque
 
-from devcluster import environment, host, launcher, lifecycle
+from devcluster import environment, host, launcher, lifecycle, waiting
 from devcluster.errors import DevclusterError
 from devcluster.lock import exclusive
 from devcluster.orphans import end_orphans
@@ -44,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
         ("up", _up, "start the cluster, or say that it is up"),
         ("deploy", _deploy, "start it, update its Pulumi stack, wait for training, predict"),
         ("down", _down, "end the cluster; checkpoints and the stack's state are kept"),
-        ("status", _status, "what runs, and since when"),
+        ("status", _status, "what runs, and why each pending job waits"),
         ("env", _env, "print shell exports for pulumi, kubectl and docker"),
         ("logs", _logs, "where the logs are, with the last lines of one of them"),
     ):
@@ -134,6 +134,8 @@ def _status(options: argparse.Namespace) -> int:
             cluster = lifecycle.attach(kind, cluster_spec(kind))
             print(f"{kind} cluster, process {record.pid}, from the checkout {record.checkout}")
             subprocess.run([*cluster.kubectl, "get", "nodes"], check=False)
+            for item in waiting.ask(cluster.kubectl):
+                print(f"\n{item}")
     if not found:
         print("no embedded cluster is up")
     return 0 if found else 3

@@ -1,0 +1,215 @@
+"""Jobs and queues of a stack on simulated nodes under real Volcano, without Pulumi in between."""
+
+import json
+import subprocess
+from collections import Counter
+from functools import cached_property
+from typing import Any
+
+import yaml
+
+from infra import storage, tenancy, volcano
+from infra.manifests import Manifest
+from infra.pods import GpuNodes
+from infra.scheduler_configuration import scheduler_configuration
+from infra.settings import StackSettings, validate
+from infra.settings.scheduler import SchedulerSettings
+from infra.training_job import TrainingJobArgs, manifests
+from tests.cluster.platform import Platform
+from tests.infra.examples import TRAINING_IMAGE
+
+NAMESPACE = "ml"
+GPU = "nvidia.com/gpu"
+LASTS = "gpu-platform.dev/lasts"
+"""Annotation of pods that kwok leaves running until it is removed."""
+
+
+def stack(jobs: dict[str, Any], **volcano_settings: Any) -> StackSettings:
+    """Settings of a stack with these jobs, each of which runs a plain command."""
+    plain = {"kind": "plain", "command": ["./run"], "cpu": 1, "memory": "1Gi", "shm": "64Mi"}
+    described = {
+        key: {**plain, "gpus_per_node": 8, "annotations": {LASTS: "yes"}, **job}
+        for key, job in jobs.items()
+    }
+    local = {"path": "/shared", "nodes": {"type": ["kwok"]}}
+    return validate(
+        {
+            "cluster": {"context": "gpu-platform-simulated"},
+            "volcano": volcano_settings,
+            "storage": {
+                "volumes": {
+                    "shared": {
+                        "capacity": "1Gi",
+                        "access_modes": ["ReadWriteMany"],
+                        "local": local,
+                    }
+                },
+                "claims": {"checkpoints": {"size": "1Gi", "volume": "shared"}},
+            },
+            "tenancy": {"namespace": NAMESPACE},
+            "images": {"workloads": {"training": {"reference": TRAINING_IMAGE}}},
+            "training": {"jobs": described},
+        }
+    )
+
+
+def surroundings(settings: StackSettings) -> list[Manifest]:
+    """What jobs need besides themselves."""
+    claim = {"namespace": NAMESPACE, "name": "checkpoints"}
+    space = tenancy.TenancyArgs(tenancy=settings.tenancy, gpu_resource=GPU)
+    return [
+        tenancy.namespace(settings.tenancy),
+        *tenancy.manifests(space),
+        *(volcano.queue(key, queue) for key, queue in settings.volcano.queues.items()),
+        *(
+            volcano.priority_class(key, made)
+            for key, made in settings.volcano.priority_classes.items()
+        ),
+        *(storage.volume(key, made, claim) for key, made in settings.storage.volumes.items()),
+        *(storage.claim(key, NAMESPACE, made) for key, made in settings.storage.claims.items()),
+    ]
+
+
+def job_objects(settings: StackSettings, key: str) -> list[Manifest]:
+    """Objects of a job, whose run is named like its key."""
+    args = TrainingJobArgs(
+        key=key,
+        job=settings.training.jobs[key],
+        namespace=NAMESPACE,
+        image=TRAINING_IMAGE,
+        image_identity=TRAINING_IMAGE,
+        gpu_nodes=GpuNodes(resource=GPU),
+        claims={"checkpoints": "checkpoints"},
+    )
+    return manifests(args, key, TRAINING_IMAGE)
+
+
+class Scheduling:
+    """A simulated cluster with a stack's queues, and what Volcano does with its jobs."""
+
+    def __init__(self, platform: Platform, nodes: int) -> None:
+        self.platform = platform
+        self._nodes = nodes
+        # Pods of Jobs are over at once on kwok's nodes: its configuration has the exception, and
+        # is read when it starts.
+        self.devcluster("up", "--simulated-nodes=0")
+        self.devcluster("down")
+        self._let_pods_last()
+        self.devcluster("up", f"--simulated-nodes={nodes}")
+
+    def devcluster(self, command: str, *options: str) -> str:
+        """What `python -m devcluster` prints."""
+        words = (".venv/bin/python", "-m", "devcluster", command, "--nodes", "simulated", *options)
+        return self.platform.run(" ".join(words))
+
+    def configure(self, scheduler: SchedulerSettings) -> None:
+        """Gives the scheduler another configuration, which it reads at once."""
+        file = self.platform.state / "simulated" / "volcano" / "scheduler.conf"
+        file.write_text(scheduler_configuration(scheduler, hierarchical=False))
+
+    def apply(self, *objects: Manifest) -> None:
+        """Creates or changes objects, in one request after the other."""
+        document = {"apiVersion": "v1", "kind": "List", "items": list(objects)}
+        self.kubectl("apply", "--server-side", "--filename=-", text=json.dumps(document))
+
+    def submit(self, settings: StackSettings, *keys: str) -> None:
+        """Submits jobs of the stack, all together."""
+        self.apply(*(made for key in keys for made in job_objects(settings, key)))
+
+    def delete(self, *names: str) -> None:
+        """Deletes Volcano Jobs and waits until their pods are gone."""
+        self.kubectl("delete", "jobs.batch.volcano.sh", "-n", NAMESPACE, *names, "--timeout=60s")
+
+    def clear(self) -> None:
+        """Deletes all jobs."""
+        for kind in ("jobflows.flow.volcano.sh", "jobs.batch.volcano.sh", "pods"):
+            self.kubectl("delete", kind, "-n", NAMESPACE, "--all", "--timeout=120s")
+
+    def all(self, kind: str) -> list[dict[str, Any]]:
+        """All objects of a kind in the namespace."""
+        return list(json.loads(self.kubectl("get", kind, "-n", NAMESPACE, "-o=json"))["items"])
+
+    def pods(self, job: str) -> list[dict[str, Any]]:
+        """The pods of a Volcano Job."""
+        return [
+            pod
+            for pod in self.all("pods")
+            if pod["metadata"]["labels"].get("volcano.sh/job-name") == job
+        ]
+
+    def placed(self) -> Counter[str]:
+        """How many pods of each job have a node."""
+        return Counter(
+            pod["metadata"]["labels"]["volcano.sh/job-name"]
+            for pod in self.all("pods")
+            if pod["spec"].get("nodeName")
+            and pod["status"]["phase"] in ("Pending", "Running")
+            and "deletionTimestamp" not in pod["metadata"]
+        )
+
+    def evicted(self, why: str) -> set[str]:
+        """Jobs of which Volcano has evicted pods for a reason (`preempt`, `reclaim`)."""
+        return {
+            event["involvedObject"]["name"].rpartition("-worker-")[0]
+            for event in self.all("events")
+            if event["reason"] == "Evict" and event["message"].endswith(f"because of {why}")
+        }
+
+    def job(self, name: str) -> dict[str, Any]:
+        """A Volcano Job."""
+        (found,) = (j for j in self.all("jobs.batch.volcano.sh") if j["metadata"]["name"] == name)
+        return found
+
+    def phase(self, name: str) -> str:
+        """The phase of a Volcano Job."""
+        return str(self.job(name).get("status", {}).get("state", {}).get("phase"))
+
+    def command(self, job: str, action: str) -> None:
+        """What `vcctl job suspend` (AbortJob) and `vcctl job resume` (ResumeJob) send."""
+        found = self.job(job)
+        owner = {
+            "apiVersion": "batch.volcano.sh/v1alpha1",
+            "kind": "Job",
+            "name": job,
+            "uid": found["metadata"]["uid"],
+            "controller": True,
+        }
+        self.apply(
+            {
+                "apiVersion": "bus.volcano.sh/v1alpha1",
+                "kind": "Command",
+                "metadata": {
+                    "name": f"{job}-{action.lower()}",
+                    "namespace": NAMESPACE,
+                    "ownerReferences": [owner],
+                },
+                "action": action,
+                "target": owner,
+            }
+        )
+
+    def finish(self, pod: dict[str, Any]) -> None:
+        """Lets a simulated pod end well."""
+        name = pod["metadata"]["name"]
+        self.kubectl("annotate", "pod", "-n", NAMESPACE, name, f"{LASTS}-")
+
+    def kubectl(self, *arguments: str, text: str | None = None) -> str:
+        """What kubectl prints; fails when it fails."""
+        done = subprocess.run(
+            [*self._kubectl, *arguments], input=text, capture_output=True, text=True
+        )
+        assert done.returncode == 0, f"kubectl {arguments}: {done.stderr}"
+        return done.stdout
+
+    @cached_property
+    def _kubectl(self) -> list[str]:
+        kubectl = self.platform.shell("command -v kubectl").strip()
+        return [kubectl, f"--kubeconfig={self.platform.state}/simulated/kubeconfig"]
+
+    def _let_pods_last(self) -> None:
+        (file,) = (self.platform.state / "simulated").rglob("kwok.yaml")
+        stages = list(yaml.safe_load_all(file.read_text()))
+        (completing,) = (s for s in stages if s["metadata"].get("name") == "pod-complete")
+        condition = {"key": f'.metadata.annotations["{LASTS}"]', "operator": "DoesNotExist"}
+        completing["spec"]["selector"]["matchExpressions"].append(condition)
+        file.write_text(yaml.safe_dump_all(stages))

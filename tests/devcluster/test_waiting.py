@@ -1,0 +1,168 @@
+"""Reasons of waiting, from objects as Volcano 1.10 leaves them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devcluster.waiting import Picture, Waiting, ask, waiting
+
+GPU = "nvidia.com/gpu"
+MISSING = "2/2 tasks in gang unschedulable: pod group is not ready, 2 Pending, 2 minAvailable"
+
+
+def node(gpus: int = 8) -> dict[str, Any]:
+    return {"kind": "Node", "metadata": {"name": "n"}, "status": {"allocatable": {GPU: f"{gpus}"}}}
+
+
+def pod(job: str | None, *, on: str | None = None, said: str = "", gpus: int = 8) -> dict[str, Any]:
+    annotations = {} if job is None else {"scheduling.k8s.io/group-name": job}
+    limits = {"resources": {"limits": {GPU: str(gpus), "cpu": "1"}}}
+    refused = {"type": "PodScheduled", "status": "False", "message": said}
+    return {
+        "kind": "Pod",
+        "metadata": {"namespace": "ml", "name": f"{job}-0", "annotations": annotations},
+        "spec": {"nodeName": on, "containers": [limits]},
+        "status": {
+            "phase": "Running" if on else "Pending",
+            "conditions": [refused] if said else [],
+        },
+    }
+
+
+def group(
+    job: str, queue: str = "vision", least: int = 2, phase: str = "Inqueue"
+) -> dict[str, Any]:
+    return {
+        "kind": "PodGroup",
+        "metadata": {
+            "namespace": "ml",
+            "name": job,
+            "uid": f"uid-{job}",
+            "ownerReferences": [{"name": job}],
+        },
+        "spec": {
+            "queue": queue,
+            "minMember": least,
+            "minResources": {GPU: str(8 * least), f"requests.{GPU}": str(8 * least)},
+        },
+        "status": {
+            "phase": phase,
+            "conditions": [
+                {"type": "Scheduled", "lastTransitionTime": "2026-01-01T00:00:00Z"},
+                {
+                    "type": "Unschedulable",
+                    "lastTransitionTime": "2026-01-01T00:00:01Z",
+                    "message": MISSING,
+                },
+            ],
+        },
+    }
+
+
+def queue(name: str = "vision", state: str = "Open", **spec: Any) -> dict[str, Any]:
+    return {"kind": "Queue", "metadata": {"name": name}, "spec": spec, "status": {"state": state}}
+
+
+def job(name: str, phase: str) -> dict[str, Any]:
+    metadata = {"namespace": "ml", "name": name}
+    return {"kind": "Job", "metadata": metadata, "status": {"state": {"phase": phase}}}
+
+
+def only(*objects: dict[str, Any]) -> Waiting:
+    (found,) = waiting(Picture.of(objects))
+    return found
+
+
+def test_a_job_waits_for_gpus_that_are_in_use() -> None:
+    busy = (group("busy", least=1), pod("busy", on="n"))
+    found = only(node(), node(), queue(), *busy, group("late"), pod("late"), pod("late"))
+    assert found.name == "ml/late in queue vision"
+    assert found.state == "0 of 2 pods have a node, needs 2 at once"
+    assert found.reasons == (f"asks for 16 {GPU}, and 8 of 16 are free", f"Volcano: {MISSING}")
+
+
+def test_a_job_that_the_cluster_is_too_small_for() -> None:
+    found = only(node(), queue(), group("big"))
+    assert f"asks for 16 {GPU}, but the cluster has 8 in all" in found.reasons
+
+
+def test_a_queue_that_is_full() -> None:
+    limited = queue(capability={GPU: "16"})
+    busy = (group("busy", least=1), pod("busy", on="n"))
+    found = only(node(64), limited, *busy, group("late"), pod("late"))
+    assert f"queue vision is full: it uses 8 of 16 {GPU}" in found.reasons
+
+
+def test_a_job_that_its_queue_is_too_small_for() -> None:
+    found = only(node(64), queue(capability={GPU: "8"}), group("big"))
+    assert f"asks for 16 {GPU}, but queue vision may use 8 in all" in found.reasons
+
+
+def test_room_that_is_due_to_others() -> None:
+    others = (queue("language"), group("other", "language", least=1), pod("other", on="n"))
+    found = only(node(64), queue(), *others, group("late"), pod("late"), pod("late"))
+    assert any("not within the share of queue vision" in why for why in found.reasons)
+    assert any(why.endswith("language") for why in found.reasons)
+
+
+def test_what_volcano_says_of_a_pod_is_told_instead_of_how_many_are_missing() -> None:
+    said = "0/1 nodes are unavailable: 1 node(s) had untolerated taint."
+    found = only(node(64), queue(), group("late"), pod("late", said=said), pod("late", said=said))
+    assert found.reasons == (f"Volcano: {said}",)
+
+
+def test_what_volcano_says_of_a_job_that_it_holds_back() -> None:
+    event = {
+        "kind": "Event",
+        "involvedObject": {"uid": "uid-late"},
+        "type": "Normal",
+        "reason": "Unschedulable",
+        "message": "resource in cluster is overused",
+    }
+    found = only(node(), queue(), event, group("late", phase="Pending"))
+    assert found.reasons[-1] == "Volcano: resource in cluster is overused"
+
+
+def test_queues_that_are_closed_or_do_not_exist() -> None:
+    closed = only(node(64), queue(state="Closed"), group("late"))
+    assert closed.reasons[0].startswith("queue vision is Closed: `vcctl queue operate")
+    assert only(node(64), group("late")).reasons[0] == "queue vision does not exist"
+
+
+def test_an_elastic_job_that_runs_with_less_than_it_could_have() -> None:
+    pods = (pod("elastic", on="n"), pod("elastic", on="n"), pod("elastic"))
+    found = only(node(16), queue(), group("elastic"), *pods)
+    assert found.state == "2 of 3 pods have a node, runs, and has room for more"
+    assert f"asks for 8 {GPU}, and 0 of 16 are free" in found.reasons
+
+
+def test_a_suspended_job_is_named_with_the_way_to_go_on() -> None:
+    found = only(job("late", "Aborted"), group("late"))
+    assert (found.name, found.state) == ("ml/late", "suspended")
+    assert "vcctl job resume --namespace ml --name late" in found.reasons[0]
+
+
+@pytest.mark.parametrize("phase", ["Completed", "Failed", "Terminated"])
+def test_a_job_that_has_ended_waits_for_nothing(phase: str) -> None:
+    assert waiting(Picture.of([group("done"), job("done", phase)])) == []
+
+
+def test_a_placed_job_and_a_pod_without_a_group() -> None:
+    alone = pod(None, said="0/1 nodes are available: 1 Insufficient nvidia.com/gpu.")
+    found = only(node(), queue(), group("runs", least=1), pod("runs", on="n"), alone)
+    assert str(found) == (
+        "ml/None-0: the pod has no node\n  0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+    )
+
+
+def test_a_cluster_without_volcano_is_asked_for_its_pods(tmp_path: Path) -> None:
+    alone = json.dumps({"items": [pod(None, said="no room")]})
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text(
+        f"#!/bin/sh\ncase $2 in *volcano*) exit 1;; esac\ncat <<'END'\n{alone}\nEND\n"
+    )
+    kubectl.chmod(0o755)
+    (found,) = ask([str(kubectl)])
+    assert found.reasons == ("no room",)

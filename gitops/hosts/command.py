@@ -28,6 +28,7 @@ environment:
   GitHub   GITHUB_TOKEN, GITHUB_REPOSITORY; GITHUB_API_URL and GITHUB_EVENT_PATH as Actions set them
   GitLab   GITLAB_TOKEN (a project token with `api`), CI_PROJECT_ID; CI_API_V4_URL and
            CI_MERGE_REQUEST_IID as pipelines set them
+  A workflow on GitHub with a token of its own names the token's user in GITOPS_AUTHOR.
 
 exit status: 0 when it is written, 1 when the host refuses.
 """

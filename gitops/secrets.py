@@ -10,7 +10,7 @@ import yaml
 from gitops.engine import Stack, common, run
 from gitops.errors import GitopsError
 
-Path_ = tuple[str | int, ...]
+Steps = tuple[str | int, ...]
 _SECURE = "secure"
 
 
@@ -25,7 +25,7 @@ def document(file: Path) -> dict[str, Any]:
     return found
 
 
-def secure_paths(configuration: Any, path: Path_ = ()) -> Iterator[Path_]:
+def secure_paths(configuration: Any, path: Steps = ()) -> Iterator[Steps]:
     """Where encrypted values stand in the mapping `config`; the first step is the key."""
     if isinstance(configuration, dict):
         if set(configuration) == {_SECURE}:
@@ -58,7 +58,7 @@ def values(stack: Stack) -> list[str]:
     return [text for path in paths for text in _texts(_at(shown, path))]
 
 
-def _at(shown: dict[str, Any], path: Path_) -> Any:
+def _at(shown: dict[str, Any], path: Steps) -> Any:
     key, *steps = path
     entry = shown.get(str(key), {})
     value = entry.get("value")

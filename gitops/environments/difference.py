@@ -8,14 +8,14 @@ from pydantic import BaseModel
 
 from infra.settings import StackSettings
 
-Path_ = tuple[str, ...]
+Steps = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Words:
     """One difference: where, and what it is in a sentence."""
 
-    path: Path_
+    path: Steps
     text: str
 
     @property
@@ -29,7 +29,7 @@ def differences(one: StackSettings, other: StackSettings, names: tuple[str, str]
     return list(_compare(one, other, (), names))
 
 
-def _compare(one: Any, other: Any, path: Path_, names: tuple[str, str]) -> Iterator[Words]:
+def _compare(one: Any, other: Any, path: Steps, names: tuple[str, str]) -> Iterator[Words]:
     first, second = _entries(one), _entries(other)
     if first is None or second is None:
         if one != other:
@@ -52,7 +52,7 @@ def _entries(value: Any) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _changed(path: Path_, one: Any, other: Any, names: tuple[str, str]) -> str:
+def _changed(path: Steps, one: Any, other: Any, names: tuple[str, str]) -> str:
     meaning = description(path)
     explained = f" ({meaning})" if meaning else ""
     return (
@@ -60,7 +60,7 @@ def _changed(path: Path_, one: Any, other: Any, names: tuple[str, str]) -> str:
     )
 
 
-def _dotted(path: Path_) -> str:
+def _dotted(path: Steps) -> str:
     return ".".join(path)
 
 

@@ -31,12 +31,19 @@ def impacts(found: Iterable[Change]) -> list[Impact]:
 
 def held_by_earlier_runs(found: Iterable[Change]) -> dict[str, Decimal]:
     """GPUs by queue of runs that leave the stack and may go on in the cluster."""
+    # Together, since a PodGroup may hold the queue of its pods.
+    staying = [
+        change.old
+        for change in found
+        if change.old is not None
+        and change.step.operation == "delete"
+        and change.is_retained
+        and not _has_ended(change)
+    ]
     held: dict[str, Decimal] = defaultdict(Decimal)
-    for change in found:
-        if change.old is not None and change.step.operation == "delete" and change.is_retained:
-            for demand in demands([change.old]):
-                if demand.role == "training" and not _has_ended(change):
-                    held[demand.queue] += sum(demand.gpus.values(), Decimal(0)) * (demand.pods or 0)
+    for demand in demands(staying):
+        if demand.role == "training":
+            held[demand.queue] += sum(demand.gpus.values(), Decimal(0)) * (demand.pods or 0)
     return {queue: gpus for queue, gpus in sorted(held.items()) if gpus}
 
 

@@ -89,7 +89,7 @@ def test_every_source_of_the_projects_images_goes_into_their_builds(dockerfile: 
         for folder in ("training", "inference")
         for path in (root / folder).rglob("*.py")
     }
-    sent = {name for name in files(root, root / dockerfile) if (root / name).is_file()}
+    sent = {name for name in context.files(root, root / dockerfile) if (root / name).is_file()}
     others = {"requirements/workload.txt", "requirements/diffusion.txt", dockerfile}
     others |= {".dockerignore", "training/tensorflow/requirements.txt"}
     assert sources <= sent

@@ -21,9 +21,10 @@ from training.distributed import Vote
 from training.loader import Loader
 from training.metrics import Metrics
 from training.models import build
+from training.preparation import prepare
 from training.sampler import GangSampler
 from training.state import Run
-from training.train import prepare, step, steps
+from training.train import step, steps
 from training.watchdog import Watchdog
 from training.watching import Watching
 from training.world import World

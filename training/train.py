@@ -6,28 +6,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from training import exit_codes
-from training.catalog import input_shape
 from training.config import ConfigurationError, TrainingConfig
-from training.data import Dataset, load
-from training.data.progress import tell_run
-from training.distributed import Vote, all_or_none, by_leader, gather, joined
+from training.distributed import Vote, by_leader, gather, joined
 from training.evaluation import Judgement, evaluate, losses
-from training.export import check_export, finished_export, write_export
+from training.export import finished_export, write_export
 from training.loader import Loaded, Loader
 from training.manifest import Manifest
 from training.metrics import Metrics
 from training.models import build
-from training.parallel import Parallel
-from training.preflight import check_room, check_run_dir, check_shared_memory
+from training.preparation import prepare
 from training.report import conclude, emit
 from training.sampler import GangSampler
-from training.saver import Saver
 from training.schedule import learning_rate
 from training.state import Run, resume, save
 from training.watchdog import Watchdog
@@ -75,94 +69,6 @@ def stop_when_asked(run: Run) -> None:
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
-
-
-def prepare(
-    config: TrainingConfig,
-    world: World,
-    device: torch.device,
-    watchdog: Watchdog,
-    metrics: Metrics,
-) -> Run:
-    """Find out all that would go wrong later, load the data, build the model."""
-    data = all_or_none(lambda: load_data(config, world, watchdog))
-    all_or_none(lambda: metrics.serve(config, world, device))
-    watchdog.beat()
-    torch.manual_seed(config.seed)
-    network = all_or_none(
-        lambda: build(config.model, config.model_options, data.outputs, data.shape)
-    )
-    needed = state_bytes(network, config)
-    by_leader(
-        world,
-        lambda: check_room(Path(config.run_dir), needed, config.keep_checkpoints, config.keep_best),
-    )
-    model = Parallel(network.to(device), config, device)
-    # From here on dropout differs from process to process.
-    torch.manual_seed(config.seed + 2**31 * (world.rank + 1))
-    return Run(
-        config=config,
-        world=world,
-        device=device,
-        data=data,
-        model=model,
-        optimizer=optimizer(config, model),
-        saver=Saver(
-            Path(config.run_dir) / "checkpoints", world, config.keep_checkpoints, config.keep_best
-        ),
-        watchdog=watchdog,
-        metrics=metrics,
-        loss_sum=torch.zeros((), dtype=torch.float64, device=device),
-    )
-
-
-def load_data(config: TrainingConfig, world: World, watchdog: Watchdog) -> Dataset:
-    """Load the data, after the leader has seen that results can be written."""
-    if world.leads:
-        check_run_dir(Path(config.run_dir))
-        check_export(config)
-
-    def tell(line: str) -> None:
-        watchdog.beat()
-        tell_run(line)
-
-    data = load(
-        config.dataset,
-        Path(config.data_dir),
-        input_shape(config.model, config.model_options),
-        config.seed,
-        download=config.download,
-        verify=not world.local_rank,
-        tell=tell,
-    )
-    if not world.local_rank and config.loader_workers:
-        inputs, targets = data.train.batch(np.zeros(1, np.int64))
-        batch = config.batch_size * (inputs.nbytes + targets.nbytes)
-        check_shared_memory(batch, config.loader_workers, world.local_size)
-    return data
-
-
-def state_bytes(network: nn.Module, config: TrainingConfig) -> int:
-    """Of one checkpoint: weights, and what the optimizer keeps for each of them."""
-    kept = {"adamw": 2, "sgd": 1}[config.optimizer]
-    tensors = [*network.parameters(), *network.buffers()]
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors) * (1 + kept)
-
-
-def optimizer(config: TrainingConfig, model: Parallel) -> torch.optim.Optimizer:
-    """What makes steps of gradients; its learning rate is set before each of them."""
-    parameters, decay = model.model.parameters(), config.weight_decay
-    if config.optimizer == "sgd":
-        return torch.optim.SGD(
-            parameters, config.learning_rate, momentum=0.9, nesterov=True, weight_decay=decay
-        )
-    return torch.optim.AdamW(parameters, config.learning_rate, weight_decay=decay)
-
-
-def saver(config: TrainingConfig, world: World) -> Saver:
-    """What writes the run's checkpoints."""
-    folder = Path(config.run_dir) / "checkpoints"
-    return Saver(folder, world, config.keep_checkpoints, config.keep_best)
 
 
 def train(run: Run) -> bool:

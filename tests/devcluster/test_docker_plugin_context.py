@@ -79,3 +79,18 @@ def test_a_dockerfile_outside_of_the_context_counts(folder: Path):
 def test_a_missing_context_is_told_in_a_sentence(tmp_path: Path):
     with pytest.raises(ImageError, match=r"build\.context: .*nowhere"):
         context.digest(tmp_path / "nowhere", tmp_path / "nowhere" / "Dockerfile")
+
+
+@pytest.mark.parametrize("dockerfile", ["training/Dockerfile", "inference/Dockerfile"])
+def test_every_source_of_the_projects_images_goes_into_their_builds(dockerfile: str) -> None:
+    root = Path(__file__).parents[2]
+    sources = {
+        path.relative_to(root).as_posix()
+        for folder in ("training", "inference")
+        for path in (root / folder).rglob("*.py")
+    }
+    sent = {name for name in context.files(root, root / dockerfile) if (root / name).is_file()}
+    others = {"requirements/workload.txt", "requirements/diffusion.txt", dockerfile}
+    others |= {".dockerignore", "training/tensorflow/requirements.txt"}
+    assert sources <= sent
+    assert sent - sources <= others

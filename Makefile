@@ -35,10 +35,10 @@ env: $(VENV)/devcluster.stamp
 logs: $(VENV)/devcluster.stamp
 	@python -m devcluster logs --nodes $(NODES)
 
-## test [TIER=unit|engine|cluster]: all tests, or those of one tier
+## test [TIER=unit|engine|cluster] [PYTEST_ARGS=...]: all tests, or those of one tier
 .PHONY: test
 test: $(VENV)/dev.stamp
-	@python -m pytest $(if $(TIER),-m $(TIER)) $(PYTEST_ARGS)
+	@tests/run.sh "$(TIER)" $(PYTEST_ARGS)
 
 ## check: lint, format and strict types
 .PHONY: check

@@ -1,14 +1,37 @@
-"""Marks every test with its tier, told by the folder that it lives in."""
+"""Marks every test with its tier, told by the folder that it lives in, and shares tests out."""
 
 from pathlib import Path
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 HERE = Path(__file__).parent
 TIERS = {"engine": "engine", "cluster": "cluster"}
+
+# Their tests look at what a machine has one of: its processes, locks, ports and mounts.
+ONE_AFTER_ANOTHER = {"devcluster", "engine", "cluster"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         folder = item.path.relative_to(HERE).parts[0]
         item.add_marker(TIERS.get(folder, "unit"))
+
+
+class FolderOrFile(LoadFileScheduling):
+    """Gives a process whole files, which share fixtures, or whole folders.
+
+    Groups by mark (`--dist loadgroup`) would say the same, but pytest-xdist 3.8.0 passes over
+    them with pytest 9.2: https://github.com/pytest-dev/pytest-xdist/issues/1386
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        folder = Path(file).parts[1]
+        return folder if folder in ONE_AFTER_ANOTHER else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FolderOrFile:
+    return FolderOrFile(config, log)

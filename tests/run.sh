@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Runs the tests: `tests/run.sh TIER [ARGUMENT...]`, those of every tier where TIER is empty; the
+# arguments go to pytest. Much of the unit tier waits for processes, so it runs in two; the other
+# tiers have the machine alone. Each part runs, and each may fail the whole.
+set -uo pipefail
+
+NOTHING=5 # pytest's status where there was no test to run
+outcome=$NOTHING
+failed=()
+trap 'exit 130' INT
+
+part() {
+  python -m pytest "$@"
+  local status=$?
+  ((status == 0 || status == NOTHING)) || failed+=("pytest $*")
+  if ((outcome == 0 || outcome == NOTHING)) && ((status != NOTHING)); then outcome=$status; fi
+}
+
+unit=(-m unit -n 2 --no-loadscope-reorder)
+tier=$1
+shift
+case "$tier $* " in
+  *" -m"*) part ${tier:+-m "$tier"} "$@" ;; # a choice across tiers
+  "unit "*) part "${unit[@]}" "$@" ;;
+  " "*)
+    part "${unit[@]}" "$@"
+    part -m "not unit" "$@"
+    ;;
+  *) part -m "$tier" "$@" ;;
+esac
+for part in ${failed[@]+"${failed[@]}"}; do echo "failed: $part" >&2; done
+exit "$outcome"

@@ -1,0 +1,88 @@
+"""`tests/run.sh`, which `make test` runs, with a program in pytest's place that notes its calls."""
+
+import os
+import shlex
+import stat
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+RUN = Path(__file__).parent / "run.sh"
+UNIT = "-m pytest -m unit -n 2 --no-loadscope-reorder"
+OTHERS = "-m pytest -m not unit"
+
+Run = Callable[..., tuple[int, list[str]]]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Gives the status and the calls; `unit` and `others` are what pytest's two parts end with."""
+
+    def start(*arguments: str, unit: int = 0, others: int = 0) -> tuple[int, list[str]]:
+        calls = tmp_path / "calls"
+        program = tmp_path / "python"
+        program.write_text(
+            f'#!/bin/sh\necho "$*" >>{shlex.quote(str(calls))}\n'
+            f'case "$*" in "{UNIT}"*) exit {unit};; esac\nexit {others}\n'
+        )
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+        environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+        done = subprocess.run(
+            [RUN, *arguments], env=environment, check=False, stderr=subprocess.PIPE, text=True
+        )
+        assert done.stderr.count("failed: ") == sum(s not in (0, 5) for s in (unit, others))
+        return done.returncode, calls.read_text().splitlines()
+
+    return start
+
+
+def test_all_tests_are_the_unit_tier_in_two_processes_and_then_the_others_in_one(run: Run):
+    assert run("") == (0, [UNIT, OTHERS])
+
+
+def test_a_tier_is_run_alone(run: Run):
+    assert run("unit") == (0, [UNIT])
+
+
+@pytest.mark.parametrize("tier", ["engine", "cluster"])
+def test_a_tier_that_needs_the_machine_is_run_in_one_process(run: Run, tier: str):
+    assert run(tier) == (0, [f"-m pytest -m {tier}"])
+
+
+def test_arguments_go_to_every_part(run: Run):
+    assert run("", "-k", "gang or queue") == (
+        0,
+        [f"{UNIT} -k gang or queue", f"{OTHERS} -k gang or queue"],
+    )
+
+
+def test_a_choice_across_tiers_is_run_in_one_process(run: Run):
+    assert run("", "-m", "engine or cluster") == (0, ["-m pytest -m engine or cluster"])
+
+
+@pytest.mark.parametrize("status", [1, 2, 4])
+def test_the_others_run_after_a_failure_too_and_the_whole_fails(run: Run, status: int):
+    assert run("", unit=status) == (status, [UNIT, OTHERS])
+
+
+def test_a_failure_of_the_others_fails_the_whole(run: Run):
+    assert run("", others=1)[0] == 1
+
+
+@pytest.mark.parametrize(("unit", "others"), [(0, 5), (5, 0)])
+def test_a_part_without_tests_is_no_failure_where_the_other_has_some(
+    run: Run, unit: int, others: int
+):
+    assert run("", unit=unit, others=others)[0] == 0
+
+
+def test_no_tests_at_all_are_a_failure(run: Run):
+    assert run("", unit=5, others=5)[0] == 5
+    assert run("unit", unit=5)[0] == 5
+
+
+def test_a_failure_is_not_forgotten_for_a_part_without_tests(run: Run):
+    assert run("", unit=1, others=5)[0] == 1
+    assert run("", unit=5, others=1)[0] == 1

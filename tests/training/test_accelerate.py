@@ -43,7 +43,8 @@ def test_the_launcher_ends_with_the_code_of_its_processes(options: tuple[str, ..
 
 @pytest.mark.parametrize("options", [ONE, TWO])
 def test_the_launcher_passes_sigterm_on_and_waits(options: tuple[str, ...]) -> None:
-    saves = "trap 'echo saved; exit 75' TERM; echo ready; while :; do sleep 0.1; done"
+    # What torchrun is told while it still starts processes does not reach them.
+    saves = "trap 'echo saved; exit 75' TERM; sleep 1; echo ready; while :; do sleep 0.1; done"
     said = []
     with subprocess.Popen(launcher(options, saves), stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None

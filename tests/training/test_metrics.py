@@ -109,18 +109,21 @@ def seconds(metrics: Metrics, activity: str) -> float:
 def test_all_time_belongs_to_one_activity() -> None:
     before = time.perf_counter()
     metrics = Metrics(torch.device("cpu"))
+    made = time.perf_counter()
     for _ in metrics.timed([1, 2]):
         time.sleep(0.02)
         with metrics.pausing():
             time.sleep(0.04)
     with metrics.activities.doing("evaluation"):
         time.sleep(0.02)
-    passed = time.perf_counter() - before
+    least = time.perf_counter() - made
     assert seconds(metrics, "checkpoint") >= 0.08
     assert seconds(metrics, "step") >= 0.04
     assert seconds(metrics, "evaluation") >= 0.02
     names = ("start", "data", "step", "checkpoint", "evaluation", "export", "other")
-    assert sum(seconds(metrics, name) for name in names) == pytest.approx(passed, abs=0.01)
+    total = sum(seconds(metrics, name) for name in names)
+    # The clock goes on while it is read.
+    assert least <= total <= time.perf_counter() - before
     assert value(metrics, "training_checkpoint_seconds_count") == 2
     assert value(metrics, "training_step_seconds_sum") >= 0.12
 

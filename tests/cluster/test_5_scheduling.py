@@ -117,6 +117,7 @@ def test_an_urgent_job_ends_a_whole_gang_which_returns_as_a_whole(volcano: Sched
     volcano.delete("urgent")
     seen = watched(volcano, lambda: volcano.placed()["long"] == 3, "the gang with nodes again")
     assert all(look.get("long", 0) in (0, 3) for look in seen)
+    assert volcano.job("long")["status"]["retryCount"] == 1
 
 
 def test_an_elastic_job_gives_its_surplus_and_gets_it_back(volcano: Scheduling) -> None:

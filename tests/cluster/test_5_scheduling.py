@@ -67,7 +67,7 @@ def watched(volcano: Scheduling, until: Callable[[], bool], what: str) -> list[d
 
 
 def whole(seen: list[dict[str, int]], job: str, size: int) -> bool:
-    """Whether no part of a gang had nodes for longer than its pods are bound one after the other."""
+    """Whether no part of a gang had nodes for longer than it takes to bind its pods."""
     partial = [look.get(job, 0) not in (0, size) for look in seen]
     return not any(first and then for first, then in itertools.pairwise(partial))
 

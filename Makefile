@@ -83,3 +83,9 @@ bench-policies: $(VENV)/dev.stamp
 .PHONY: bench-gitops
 bench-gitops: $(VENV)/dev.stamp
 	@python -m benchmarks.gitops
+
+## bench-training: training beside a loop by hand, Fabric and Accelerate; writes .bench/training.json
+.PHONY: bench-training
+bench-training: $(VENV)/dev.stamp requirements/bench.txt
+	@uv pip install --quiet --python $(VENV) --require-hashes -r requirements/bench.txt
+	@python -m benchmarks.training

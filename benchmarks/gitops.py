@@ -11,7 +11,6 @@ and writes every sample to .bench/gitops.json.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import resource
 import statistics
@@ -20,17 +19,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from benchmarks.outcome import Goal, conclude, say
 from devcluster.environment import PASSPHRASE
 from devcluster.paths import CHECKOUT, cache_root
 from devcluster.toolchain import Toolchain, ensure
 from gitops.engine import Pack, Stack, common
 from gitops.rendered import workspace
 
-RESULT = CHECKOUT / ".bench" / "gitops.json"
 MAX_RATIO = 1.15
 Samples = dict[str, dict[str, list[float]]]
 BARE, PACK, REPORT = "pulumi preview", "pulumi preview, with the pack", "gitops preview"
@@ -42,11 +40,9 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=5, help="of each preview; default: 5")
     parser.add_argument("--no-install", action="store_true", help="leave out the installation")
     options = parser.parse_args()
-    tools = ensure("engine", cache_root(), _say)
+    tools = ensure("engine", cache_root(), say)
     seconds = {name: _previews(name, tools, options.repetitions) for name in ("dev", "prod")}
     result: dict[str, Any] = {
-        "when": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": {"cores": os.cpu_count(), "loadAverage": os.getloadavg()},
         "seconds": seconds,
         "ratios": {
             name: {
@@ -57,20 +53,19 @@ def main() -> None:
             for name, found in seconds.items()
         },
     }
-    result["goals"] = [
-        {
-            "name": f"{name}: the whole command, relative to `pulumi preview` with the same pack",
-            "value": round(ratios["toPreviewWithPack"]["median"], 3),
-            "goal": MAX_RATIO,
-            "met": ratios["toPreviewWithPack"]["median"] <= MAX_RATIO,
-        }
+    goals = [
+        Goal(
+            f"{name}: the whole command, to `pulumi preview` with the same pack",
+            ratios["toPreviewWithPack"]["median"],
+            MAX_RATIO,
+            at_most=True,
+        )
         for name, ratios in result["ratios"].items()
     ]
     if not options.no_install:
         result["install"] = _installation()
-    RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(json.dumps(result, indent=2) + "\n")
     _print(result)
+    conclude("gitops", result, goals)
 
 
 def _previews(name: str, tools: Toolchain, repetitions: int) -> Samples:
@@ -91,7 +86,7 @@ def _previews(name: str, tools: Toolchain, repetitions: int) -> Samples:
                 clock = _timed(lambda command=command: _run(command, stack))  # type: ignore[misc]
                 samples[what]["clock"].append(clock)
                 samples[what]["cpu"].append(_cpu() - before)
-                _say(f"  {name} {turn + 1}/{repetitions} {what}: {clock:.2f} s")
+                say(f"  {name} {turn + 1}/{repetitions} {what}: {clock:.2f} s")
     return samples
 
 
@@ -119,7 +114,7 @@ def _installation() -> dict[str, Any]:
             options = ["--cache-dir", str(cache), "--disable-pip-version-check"]
             command = [*pip, *options, "-r", str(CHECKOUT / "requirements.txt")]
             found[what] = _timed(lambda command=command: subprocess.run(command, check=True))  # type: ignore[misc]
-            _say(f"  installation, {what}: {found[what]:.1f} s")
+            say(f"  installation, {what}: {found[what]:.1f} s")
         size = sum(f.stat().st_size for f in (Path(folder) / "cold").rglob("*") if f.is_file())
         torch = list((Path(folder) / "cold").rglob("site-packages/torch"))
     return {"seconds": found, "megabytes": round(size / 1e6, 1), "torch": bool(torch)}
@@ -149,23 +144,14 @@ def _print(result: dict[str, Any]) -> None:
         for what, measured in samples.items():
             values = measured["clock"]
             median = statistics.median(values)
-            _say(f"{name}, {what}: {median:.2f} s ({min(values):.2f} to {max(values):.2f})")
+            say(f"{name}, {what}: {median:.2f} s ({min(values):.2f} to {max(values):.2f})")
     for name, ratios in result["ratios"].items():
         for what, spread in ratios.items():
             least, most = spread["least"], spread["most"]
-            _say(f"{name}, {what}: {spread['median']:.3f} ({least:.3f} to {most:.3f})")
+            say(f"{name}, {what}: {spread['median']:.3f} ({least:.3f} to {most:.3f})")
     if install := result.get("install"):
         shown = ", ".join(f"{what} {value:.1f} s" for what, value in install["seconds"].items())
-        _say(f"installation of requirements.txt: {shown}, {install['megabytes']} MB")
-    for goal in result["goals"]:
-        met = "met" if goal["met"] else "MISSED"
-        _say(f"{met}: {goal['name']}: {goal['value']} (goal: at most {goal['goal']})")
-    _say(f"written to {RESULT.relative_to(CHECKOUT)}")
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
+        say(f"installation of requirements.txt: {shown}, {install['megabytes']} MB")
 
 
 if __name__ == "__main__":

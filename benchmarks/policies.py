@@ -11,26 +11,24 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from benchmarks.outcome import Goal, conclude, ratios, say, spread
 from benchmarks.pack_alone import microseconds
 from benchmarks.workloads import Manifest, stack
 from devcluster.environment import PASSPHRASE
 from devcluster.paths import CHECKOUT, cache_root
 from devcluster.toolchain import Toolchain, ensure
 
-RESULT = CHECKOUT / ".bench" / "policies.json"
 MAX_RATIO = 1.10
 MAX_CHECK_SECONDS = 3.0
 
@@ -79,24 +77,20 @@ def main() -> None:
     parser.add_argument("--workloads", type=int, default=1000, help="default: 1000")
     parser.add_argument("--repetitions", type=int, default=3, help="of each preview; default: 3")
     options = parser.parse_args()
-    tools = ensure("engine", cache_root(), _say)
+    tools = ensure("engine", cache_root(), say)
     manifests = stack(options.workloads)
     with tempfile.TemporaryDirectory() as folder:
         samples = _measure(Path(folder), tools, manifests, options.repetitions)
     alone = microseconds(manifests)
     result = {
-        "when": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": _machine(),
         "workloads": options.workloads,
         "resources": len(manifests),
         "seconds": samples,
         "packAloneMicroseconds": alone,
         **_ratios(samples),
     }
-    result["goals"] = _goals(result)
-    RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(json.dumps(result, indent=2) + "\n")
     _print(result)
+    conclude("policies", result, _goals(result))
 
 
 def _measure(
@@ -109,7 +103,7 @@ def _measure(
     for turn in range(repetitions):
         for name, pack in packs.items():
             samples[name].append(_timed(lambda pack=pack: preview(pack)))  # type: ignore[misc]
-            _say(f"  {turn + 1}/{repetitions} {name}: {samples[name][-1]:.1f} s")
+            say(f"  {turn + 1}/{repetitions} {name}: {samples[name][-1]:.1f} s")
     path = folder / "manifests.yaml"
     path.write_text(yaml.dump_all(manifests, Dumper=yaml.CSafeDumper))
     command = [sys.executable, "-m", "policies.check", str(path)]
@@ -170,9 +164,7 @@ def _ratios(samples: dict[str, list[float]]) -> dict[str, Any]:
     """Ratios of runs of the same turn: median, least and most."""
 
     def compare(first: str, second: str) -> dict[str, float]:
-        pairs = zip(samples[first], samples[second], strict=True)
-        ratios = [one / other for one, other in pairs]
-        return {"median": statistics.median(ratios), "least": min(ratios), "most": max(ratios)}
+        return spread(ratios(samples[first], samples[second]))
 
     return {
         "oursToEmpty": compare("ours", "empty pack"),
@@ -180,50 +172,24 @@ def _ratios(samples: dict[str, list[float]]) -> dict[str, Any]:
     }
 
 
-def _goals(result: dict[str, Any]) -> list[dict[str, Any]]:
+def _goals(result: dict[str, Any]) -> list[Goal]:
     ratio, check = result["oursToEmpty"]["median"], statistics.median(result["seconds"]["check"])
-    measured = [
-        ("preview with the pack, relative to an empty pack", ratio, MAX_RATIO),
-        ("policies.check, seconds", check, MAX_CHECK_SECONDS),
-    ]
     return [
-        {"name": name, "value": round(value, 3), "goal": goal, "met": value <= goal}
-        for name, value, goal in measured
+        Goal("preview with the pack, to an empty pack", ratio, MAX_RATIO, at_most=True),
+        Goal("policies.check, seconds", check, MAX_CHECK_SECONDS, at_most=True),
     ]
-
-
-def _machine() -> dict[str, Any]:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    model = next((line.partition(":")[2].strip() for line in lines if "model name" in line), "")
-    return {
-        "processor": model or platform.processor(),
-        "cores": os.cpu_count(),
-        "memoryGiB": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
-        "system": platform.platform(),
-        "python": platform.python_version(),
-        "loadAverage": os.getloadavg(),
-    }
 
 
 def _print(result: dict[str, Any]) -> None:
     for name, values in result["seconds"].items():
         median = statistics.median(values)
-        _say(f"{name + ':':12} {median:6.2f} s ({min(values):.2f} to {max(values):.2f})")
+        say(f"{name + ':':12} {median:6.2f} s ({min(values):.2f} to {max(values):.2f})")
     for name in ("emptyToNone", "oursToEmpty"):
-        spread = result[name]
-        _say(f"{name}: {spread['median']:.3f} ({spread['least']:.3f} to {spread['most']:.3f})")
+        found = result[name]
+        say(f"{name}: {found['median']:.3f} ({found['least']:.3f} to {found['most']:.3f})")
     alone = result["packAloneMicroseconds"]
-    _say(f"pack alone: {alone['perResource']:.0f} µs a resource, of which the SDK's own")
-    _say(f"  {alone['perResourceEmptyPack']:.0f} µs; {alone['perResourceAndRule']:.1f} µs a rule")
-    for goal in result["goals"]:
-        met = "met" if goal["met"] else "MISSED"
-        _say(f"{met}: {goal['name']}: {goal['value']} (goal: at most {goal['goal']})")
-    _say(f"written to {RESULT.relative_to(CHECKOUT)}")
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
+    say(f"pack alone: {alone['perResource']:.0f} µs a resource, of which the SDK's own")
+    say(f"  {alone['perResourceEmptyPack']:.0f} µs; {alone['perResourceAndRule']:.1f} µs a rule")
 
 
 if __name__ == "__main__":

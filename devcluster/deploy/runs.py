@@ -1,11 +1,14 @@
 """Training runs as the cluster shows them: state, progress and result, for every job kind."""
 
+import contextlib
 import json
 import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import BaseModel, ValidationError
 
 from devcluster.errors import DevclusterError
 
@@ -42,19 +45,48 @@ class Run:
         )
 
 
+class Epoch(BaseModel):
+    """What the training program prints after an epoch."""
+
+    event: Literal["epoch"]
+    epoch: int
+    epochs: int
+    loss: float
+
+
+class Finished(BaseModel):
+    """The last line of the training program."""
+
+    event: Literal["finished"]
+    accuracy: float
+    seconds: float
+
+
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is. `event` is the last line that the training program printed (JSON)."""
+    """How far a run is. `event` is the last JSON line that its program printed.
+
+    The program may be one of the user's own, whose lines have other fields.
+    """
 
     phase: str
     event: dict[str, Any]
     reason: str = ""
 
     def __str__(self) -> str:
-        if self.event.get("event") == "epoch":
-            loss = f"loss {self.event['loss']:.4f}"
-            return f"{self.phase}, epoch {self.event['epoch']} of {self.event['epochs']}, {loss}"
+        with contextlib.suppress(ValidationError):
+            told = Epoch.model_validate(self.event)
+            return f"{self.phase}, epoch {told.epoch} of {told.epochs}, loss {told.loss:.4f}"
         return self.phase + (f": {self.reason}" if self.reason else "")
+
+    @property
+    def result(self) -> str:
+        """What a finished run has achieved; empty where its program does not say."""
+        try:
+            done = Finished.model_validate(self.event)
+        except ValidationError:
+            return ""
+        return f"accuracy {done.accuracy:.2%} in {done.seconds:.1f} s"
 
 
 class Runs:

@@ -12,7 +12,7 @@ from rich.table import Table
 from devcluster import docker_plugin, environment, lifecycle
 from devcluster.deploy import predict, stack
 from devcluster.deploy.recovery import recover
-from devcluster.deploy.runs import Progress, Run, Runs
+from devcluster.deploy.runs import Run, Runs
 from devcluster.lifecycle import Cluster
 from devcluster.progress import Reporter
 from devcluster.spec import ClusterSpec, Kind
@@ -76,14 +76,7 @@ def _train(cluster: Cluster, reporter: Reporter, told: Told) -> None:
         with reporter.step(f"training run {run.name}") as step:
             ended = runs.wait(run, step.update)
             step.detail = ended.phase
-        told.runs.append((run, ended.phase, _result(ended)))
-
-
-def _result(progress: Progress) -> str:
-    event = progress.event
-    if event.get("event") != "finished":
-        return ""
-    return f"accuracy {event['accuracy']:.2%} in {event['seconds']:.1f} s"
+        told.runs.append((run, ended.phase, ended.result))
 
 
 def _place(cluster: Cluster, reporter: Reporter, told: Told) -> None:

@@ -10,6 +10,8 @@ import yaml
 
 from devcluster import simulated_nodes
 from devcluster.spec import Kind, cluster_spec
+from infra.scheduler_configuration import scheduler_configuration
+from infra.settings.scheduler import SchedulerSettings
 from tests.cluster.platform import Platform
 
 SPEC = cluster_spec(Kind.SIMULATED, 0)
@@ -24,11 +26,22 @@ def carry_over(checkout: Path, stack: str) -> None:
     config["gpu-platform:cluster"]["context"] = SPEC.context
     config["gpu-platform:gpu"]["install"] = False
     config["gpu-platform:volcano"]["install"] = False
+    config["gpu-platform:volcano"].pop("scheduler", None)
     config["gpu-platform:storage"] |= _static(config["gpu-platform:storage"]["claims"])
     for image in config["gpu-platform:images"]["workloads"].values():
         if image.pop("build", None):
             image["reference"] = REFERENCE
     file.write_text(yaml.safe_dump(document, sort_keys=False))
+
+
+def configure_scheduler(platform: Platform, stack: str) -> None:
+    """Gives the embedded scheduler what the stack would give its own release."""
+    document = yaml.safe_load((platform.checkout / f"Pulumi.{stack}.yaml").read_text())
+    written = document["config"]["gpu-platform:volcano"]["scheduler"]
+    text = scheduler_configuration(SchedulerSettings.model_validate(written), hierarchical=False)
+    file = platform.state / "simulated" / "volcano" / "scheduler.conf"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
 
 
 def _static(claims: dict[str, Any]) -> dict[str, Any]:

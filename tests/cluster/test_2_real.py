@@ -207,7 +207,7 @@ def test_a_fine_tune_of_ones_own_is_started_by_accelerate(
             }
         }
         processes = ["--num_machines=1", "--num_processes=2", "--main_process_port=0"]
-        accelerate = ["training.launch_accelerate", "--cpu", "--multi_gpu", *processes]
+        accelerate = ["training.launch_accelerate", "--multi_gpu", *processes]
         accelerate += ["--mixed_precision=no", "--dynamo_backend=no"]
         program = ["-m", "training.examples.diffusion", "--run-dir=$(RUN_DIR)", "--steps=20"]
         config["gpu-platform:training"]["jobs"]["fine-tune"] = {

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from torch.distributed.run import parse_args
 
-from tests.cluster.environments import add_nodes, carry_over
+from tests.cluster.environments import add_nodes, carry_over, configure_scheduler
 from tests.cluster.platform import Platform, await_, copy_checkout
 from training.world import World, read_world
 
@@ -24,6 +24,7 @@ class Environment:
 
     def __init__(self, platform: Platform, name: str) -> None:
         self.platform, self._name = platform, name
+        configure_scheduler(platform, name)
         carry_over(platform.checkout, name)
         self._devcluster("up --simulated-nodes=0")
 

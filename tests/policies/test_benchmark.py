@@ -28,6 +28,6 @@ def test_ratios_are_of_runs_of_the_same_turn():
 def test_goals_are_written_whether_met_or_not(ratio: float, seconds: float, met: bool):
     result = {"oursToEmpty": {"median": ratio}, "seconds": {"check": [seconds]}}
     goals = _goals(result)
-    assert [goal["met"] for goal in goals] == [met, met]
-    assert [goal["value"] for goal in goals] == [ratio, seconds]
-    assert [goal["goal"] for goal in goals] == [1.1, 3.0]
+    assert [goal.met for goal in goals] == [met, met]
+    assert [goal.value for goal in goals] == [ratio, seconds]
+    assert [goal.goal for goal in goals] == [1.1, 3.0]

@@ -40,8 +40,11 @@ def test_every_kind_of_cluster_has_a_stack_in_the_checkout():
 
 def test_a_result_is_told_of_a_finished_run_alone():
     finished = {"event": "finished", "accuracy": 0.9712, "seconds": 12.34}
-    assert story._result(Progress("Completed", finished)) == "accuracy 97.12% in 12.3 s"
-    assert story._result(Progress("Completed", {})) == ""
+    assert Progress("Completed", finished).result == "accuracy 97.12% in 12.3 s"
+    assert Progress("Completed", {}).result == ""
+    # A program of the user's own.
+    assert Progress("Completed", {"event": "finished", "step": 20}).result == ""
+    assert str(Progress("Running", {"event": "epoch", "epoch": "1/2"})) == "Running"
 
 
 def test_the_summary_names_queues_runs_and_predictions(cluster: Cluster, tmp_path: Path):

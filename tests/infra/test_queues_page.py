@@ -1,0 +1,39 @@
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from infra.scheduler_configuration import scheduler_configuration
+from infra.settings import validate
+from tests.infra.examples import good, problems
+
+PAGE = Path(__file__).parents[2] / "docs" / "queues.md"
+BLOCKS = re.findall(r"^```yaml\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+EXAMPLES: list[dict[str, Any]] = [yaml.safe_load(block) for block in BLOCKS]
+
+
+def configuration(example: dict[str, Any]) -> dict[str, Any]:
+    """A whole stack with the example's queues, classes, scheduler and jobs."""
+    values = good()
+    for section, written in example["volcano"].items():
+        values["volcano"][section] = values["volcano"].get(section, {}) | written
+    (job,) = values["training"]["jobs"].values()
+    jobs = {key: job | written for key, written in example.get("jobs", {}).items()}
+    values["training"]["jobs"] |= jobs
+    return values
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: ",".join(example["volcano"]))
+def test_an_example_is_valid_and_makes_a_configuration(example: dict[str, Any]) -> None:
+    values = configuration(example)
+    assert problems(values) == []
+    volcano = validate(values).volcano
+    text = scheduler_configuration(volcano.scheduler, hierarchical=volcano.hierarchical)
+    assert {"actions", "tiers"} == yaml.safe_load(text).keys()
+
+
+def test_what_the_page_calls_an_error_is_one() -> None:
+    for scheduler in ({"preempt": "gangs", "enqueue": True}, {"reclaim": "gangs", "enqueue": True}):
+        assert len(problems(configuration({"volcano": {"scheduler": scheduler}}))) == 1

@@ -8,6 +8,8 @@ from xdist.scheduler import LoadFileScheduling
 
 HERE = Path(__file__).parent
 TIERS = {"engine": "engine", "cluster": "cluster"}
+LONGEST = {"unit": 600, "engine": 900, "cluster": 3600}
+"""Seconds after which a test hangs: what is built from nothing may be in one of the cluster's."""
 
 # Their tests look at what a machine has one of: its processes, locks, ports and mounts.
 ONE_AFTER_ANOTHER = {"devcluster", "engine", "cluster"}
@@ -16,7 +18,9 @@ ONE_AFTER_ANOTHER = {"devcluster", "engine", "cluster"}
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         folder = item.path.relative_to(HERE).parts[0]
-        item.add_marker(TIERS.get(folder, "unit"))
+        tier = TIERS.get(folder, "unit")
+        item.add_marker(tier)
+        item.add_marker(pytest.mark.timeout(LONGEST[tier]))
 
 
 class FolderOrFile(LoadFileScheduling):

@@ -5,7 +5,7 @@ object is created; here they are checked while previewing.
 """
 
 import re
-from decimal import Decimal
+from decimal import Decimal, DecimalException
 from typing import Annotated, Final
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
@@ -37,6 +37,7 @@ _IMAGE: Final = re.compile(
 )
 _ENVIRONMENT_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 MEBIBYTE: Final = 2**20
+LARGEST_QUANTITY: Final = 2**63 - 1
 
 
 class Settings(BaseModel):
@@ -48,7 +49,7 @@ class Settings(BaseModel):
 def parse_quantity(text: str) -> Decimal:
     """Value of a Kubernetes quantity such as `500m`, `2`, `1.5Gi` or `1e3`.
 
-    Raises ValueError when the text is not a quantity.
+    Raises ValueError when the text is not a quantity, or one beyond what Kubernetes can count.
     """
     match = _QUANTITY.fullmatch(text)
     if match is None:
@@ -56,6 +57,16 @@ def parse_quantity(text: str) -> Decimal:
             "must be a Kubernetes quantity: a number with an optional suffix, such as 500m, 2, "
             "512Mi or 1.5Gi"
         )
+    try:
+        value = _value(match)
+    except DecimalException:
+        value = Decimal("Infinity")
+    if abs(value) > LARGEST_QUANTITY:
+        raise ValueError("is more than Kubernetes can count: quantities end at 2^63 - 1")
+    return value
+
+
+def _value(match: re.Match[str]) -> Decimal:
     number = Decimal(match["number"])
     if match["exponent"] is not None:
         return number * Decimal(10) ** int(match["exponent"])

@@ -96,3 +96,9 @@ def test_an_image_reference_is_taken_apart(text: str, parts: dict[str, str | Non
 def test_what_is_no_image_reference_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="image reference"):
         parse_image(text)
+
+
+@pytest.mark.parametrize("text", ["1e99", "9223372036854775808", "8Ei", "9" * 50 + "Ei"])
+def test_a_quantity_beyond_what_kubernetes_counts_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="more than Kubernetes can count"):
+        parse_quantity(text)

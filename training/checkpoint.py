@@ -87,6 +87,7 @@ def finish(written: Path, seal: Seal, keep: int, keep_best: bool) -> Path:
     text = seal.model_dump_json(indent=2).encode()
     write_atomically(written / SEAL_FILE, lambda stream: stream.write(text))
     if target.exists():
+        # A damaged one, which the run went back behind.
         _remove(target)
     written.rename(target)
     sync_folder(folder)

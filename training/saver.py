@@ -52,6 +52,10 @@ class Saver:
             lambda future: None if future.exception() else done(future.result())
         )
 
+    def resumed(self, step: int) -> None:
+        """The checkpoint after `step` steps is there and intact: it is not written once more."""
+        self._step = step
+
     @property
     def failed(self) -> bool:
         """Whether what is under way could not be written; `wait` says why."""

@@ -121,7 +121,8 @@ def step(run: Run, batches: list[Loaded], watching: Watching) -> None:
     watching.stepped(loss, rate)
     if position.step % LOOK_EVERY == 0:
         mean_loss(run)
-    if config.checkpoint_steps and position.step % config.checkpoint_steps == 0:
+    # After an epoch's last step it is judged first.
+    if seen < len(run.data.train) and is_turn(run):
         save(run)
     time.sleep(config.step_delay)
 
@@ -181,13 +182,15 @@ def finish_epoch(run: Run, started: float, watching: Watching) -> None:
         held_out_loss=judgement.loss,
         seconds=time.monotonic() - started,
     )
-    if run.position.epoch % run.config.checkpoint_every == 0 or is_last(run):
+    epoch, epochs = run.position.epoch, run.config.epochs
+    if epoch % run.config.checkpoint_every == 0 or epoch == epochs or is_turn(run):
         save(run, judgement.loss)
 
 
-def is_last(run: Run) -> bool:
-    """Whether all epochs are done."""
-    return run.position.epoch == run.config.epochs
+def is_turn(run: Run) -> bool:
+    """Whether a checkpoint is due after this step, wherever in an epoch it is."""
+    every = run.config.checkpoint_steps
+    return every > 0 and run.position.step % every == 0
 
 
 def judge(run: Run) -> Judgement:

@@ -132,6 +132,21 @@ def test_a_run_goes_on_from_the_last_intact_checkpoint(
     assert digest(tmp_path / "run") == expected
 
 
+def test_an_epoch_that_ends_with_a_checkpoint_of_its_steps_is_judged_before_it_is_saved(
+    train: Train, tmp_path: Path
+) -> None:
+    # 1,437 samples: 23 steps of 64 an epoch.
+    train(epochs=3, batch_size=64, checkpoint_every=3, checkpoint_steps=23)
+    folder = tmp_path / "run/checkpoints"
+    seals = [checkpoint.read_seal(path) for path in checkpoint.checkpoints(folder)]
+    found = [
+        (seal.position.step, seal.position.epoch, seal.position.seen, seal.held_out_loss is None)
+        for seal in seals
+        if isinstance(seal, checkpoint.Seal)
+    ]
+    assert found == [(23, 1, 0, False), (46, 2, 0, False), (69, 3, 0, False)]
+
+
 def test_a_finished_run_says_so_and_does_nothing(
     train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

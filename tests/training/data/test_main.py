@@ -145,7 +145,12 @@ def test_a_process_that_was_ended_is_simply_started_again(
     number: signal.Signals, code: int, tmp_path: Path
 ) -> None:
     command = ["prepare", "images", "--dataset=glyphs", str(tmp_path / "shards")]
-    process = subprocess.Popen([sys.executable, "-m", "training.data", *command], cwd=ROOT)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "training.data", *command],
+        cwd=ROOT,
+        # A test run in the background ignores Ctrl-C, and its children would as well.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
     while not (tmp_path / "shards/.unfinished/train-00000.tar").exists():
         assert process.poll() is None
         time.sleep(0.01)

@@ -1,0 +1,1 @@
+"""Models in processes of their own, and the queue of requests before them."""

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs the tests: `tests/run.sh TIER [ARGUMENT...]`, those of every tier where TIER is empty; the
-# arguments go to pytest. Much of the unit tier waits for processes, so it runs in two; the other
-# tiers have the machine alone. Each part runs, and each may fail the whole.
+# arguments go to pytest. Much of what the tests do is waiting for processes, so two run at a time:
+# the unit tier shares its files out, and then the engine tier runs beside the cluster tier. Each
+# part runs, and each may fail the whole.
 set -uo pipefail
 
 NOTHING=5 # pytest's status where there was no test to run
@@ -16,15 +17,15 @@ part() {
   if ((outcome == 0 || outcome == NOTHING)) && ((status != NOTHING)); then outcome=$status; fi
 }
 
-unit=(-m unit -n 2 --no-loadscope-reorder)
+two=(-n 2 --no-loadscope-reorder)
 tier=$1
 shift
 case "$tier $* " in
   *" -m"*) part ${tier:+-m "$tier"} "$@" ;; # a choice across tiers
-  "unit "*) part "${unit[@]}" "$@" ;;
+  "unit "*) part -m unit "${two[@]}" "$@" ;;
   " "*)
-    part "${unit[@]}" "$@"
-    part -m "not unit" "$@"
+    part -m unit "${two[@]}" "$@"
+    part -m "not unit" "${two[@]}" "$@"
     ;;
   *) part -m "$tier" "$@" ;;
 esac

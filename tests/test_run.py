@@ -11,7 +11,7 @@ import pytest
 
 RUN = Path(__file__).parent / "run.sh"
 UNIT = "-m pytest -m unit -n 2 --no-loadscope-reorder"
-OTHERS = "-m pytest -m not unit"
+OTHERS = "-m pytest -m not unit -n 2 --no-loadscope-reorder"
 
 Run = Callable[..., tuple[int, list[str]]]
 
@@ -38,7 +38,7 @@ def run(tmp_path: Path) -> Run:
     return start
 
 
-def test_all_tests_are_the_unit_tier_in_two_processes_and_then_the_others_in_one(run: Run):
+def test_all_tests_are_the_unit_tier_and_then_the_others_each_in_two_processes(run: Run):
     assert run("") == (0, [UNIT, OTHERS])
 
 

@@ -6,13 +6,16 @@ import subprocess
 import sys
 from collections import deque
 
-from devcluster import environment, host, launcher, lifecycle, waiting
+from devcluster import environment, host, launcher, lifecycle
 from devcluster.errors import DevclusterError
 from devcluster.lock import exclusive
 from devcluster.orphans import end_orphans
 from devcluster.paths import Layout
 from devcluster.progress import Reporter
 from devcluster.spec import Kind, cluster_spec
+from gitops.errors import GitopsError
+from gitops.runs.cluster import Cluster
+from gitops.runs.everything import tell_runs
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -21,7 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
     os.environ.update(environment.past_proxies())  # for kubectl and skopeo
     try:
         return int(options.run(options))
-    except DevclusterError as error:
+    except (DevclusterError, GitopsError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except subprocess.CalledProcessError as error:
@@ -134,8 +137,7 @@ def _status(options: argparse.Namespace) -> int:
             cluster = lifecycle.attach(kind, cluster_spec(kind))
             print(f"{kind} cluster, process {record.pid}, from the checkout {record.checkout}")
             subprocess.run([*cluster.kubectl, "get", "nodes"], check=False)
-            for item in waiting.ask(cluster.kubectl):
-                print(f"\n{item}")
+            tell_runs(Cluster(cluster.kubectl))
     if not found:
         print("no embedded cluster is up")
     return 0 if found else 3

@@ -1,4 +1,4 @@
-"""`python -m gitops`: what a pull request shows, and environments."""
+"""`python -m gitops`: what a pull request shows, environments, and runs."""
 
 import argparse
 import sys
@@ -10,6 +10,7 @@ from gitops.environments import difference_command, new_command, schema
 from gitops.errors import GitopsError
 from gitops.hosts import command as comment
 from gitops.preview import command as preview
+from gitops.runs import command as status
 from gitops.status import FAILED, USAGE
 
 _COMMANDS: dict[str, Any] = {
@@ -19,6 +20,7 @@ _COMMANDS: dict[str, Any] = {
     "new-environment": new_command,
     "diff": difference_command,
     "schema": schema,
+    "status": status,
 }
 
 
@@ -45,14 +47,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         module.add_arguments(added)
     options = parser.parse_args(arguments)
     try:
-        status: int = _COMMANDS[options.command].run(options)
+        ended: int = _COMMANDS[options.command].run(options)
     except GitopsError as error:
         sys.stderr.write(f"error: {error}\n")
         return FAILED
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         return 130
-    return status
+    return ended
 
 
 if __name__ == "__main__":

@@ -118,6 +118,11 @@ def test_an_edited_hyperparameter_is_one_new_run_that_survives_a_killed_pod(
     (second,) = _jobs(real) - before
     real.await_epoch(second, 3)
     namespace = real.outputs()["namespace"]
+    told = json.loads(real.shell("python -m gitops status --json"))
+    (live,) = (run for run in told["runs"] if run["name"] == second)
+    assert (live["state"], live["pods"]) == ("running", {"placed": 2, "wanted": 2})
+    assert live["progress"]["epoch"] >= 3
+    assert live["gpuHours"] > 0
     real.shell(f"kubectl delete pod -n {namespace} {second}-worker-0 --grace-period=0 --force")
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output

@@ -10,7 +10,7 @@ from gitops.__main__ import main
 from gitops.status import BLOCKED, CHANGES, FAILED, UNCHANGED, USAGE
 from tests.readme import blocks
 
-PAGES = [CHECKOUT / "docs" / name for name in ("pull-requests.md", "environments.md")]
+PAGES = [CHECKOUT / "docs" / name for name in ("pull-requests.md", "environments.md", "runs.md")]
 COMMANDS = sorted(
     {
         command

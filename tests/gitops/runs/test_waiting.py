@@ -1,12 +1,11 @@
 """Reasons of waiting, from objects as Volcano 1.10 leaves them."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from devcluster.waiting import Picture, Waiting, ask, waiting
+from gitops.runs.picture import Picture
+from gitops.runs.waiting import Waiting, waiting
 
 GPU = "nvidia.com/gpu"
 MISSING = "2/2 tasks in gang unschedulable: pod group is not ready, 2 Pending, 2 minAvailable"
@@ -155,14 +154,3 @@ def test_a_placed_job_and_a_pod_without_a_group() -> None:
     assert str(found) == (
         "ml/None-0: the pod has no node\n  0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
     )
-
-
-def test_a_cluster_without_volcano_is_asked_for_its_pods(tmp_path: Path) -> None:
-    alone = json.dumps({"items": [pod(None, said="no room")]})
-    kubectl = tmp_path / "kubectl"
-    kubectl.write_text(
-        f"#!/bin/sh\ncase $2 in *volcano*) exit 1;; esac\ncat <<'END'\n{alone}\nEND\n"
-    )
-    kubectl.chmod(0o755)
-    (found,) = ask([str(kubectl)])
-    assert found.reasons == ("no room",)

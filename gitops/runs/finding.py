@@ -1,0 +1,176 @@
+"""The runs of a cluster: their jobs, pods and groups put together."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from gitops.prices import Prices
+from gitops.runs.cluster import Cluster
+from gitops.runs.picture import Object, Picture, group_of, key, owner, placed, queue_of, request
+from gitops.runs.queueing import positions
+from gitops.runs.run import RunStatus
+from gitops.runs.said import Progress, last_words, progress
+from gitops.runs.spent import moment, spent
+from gitops.runs.states import JOB_KINDS, State, state_of
+from gitops.runs.waiting import Waiting, waiting
+from infra.manifests import RUN_LABEL
+
+LINES: Final = 400
+"""Of a log, that are looked at; enough for the beginning of most runs."""
+
+_QUEUE_LABELS: Final = ("volcano.sh/queue-name", "scheduling.volcano.sh/queue-name")
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A job object with what belongs to it."""
+
+    kind: str
+    job: Object
+    pods: Sequence[Object]
+    group: Object | None
+
+    @property
+    def running(self) -> list[Object]:
+        return [pod for pod in self.pods if pod.get("status", {}).get("phase") == "Running"]
+
+    @property
+    def ended(self) -> list[Object]:
+        """Pods that are over."""
+        phases = ("Succeeded", "Failed")
+        return [pod for pod in self.pods if pod.get("status", {}).get("phase") in phases]
+
+    @property
+    def failed(self) -> list[Object]:
+        return [pod for pod in self.pods if pod.get("status", {}).get("phase") == "Failed"]
+
+
+def runs(
+    cluster: Cluster,
+    prices: Prices,
+    now: datetime,
+    *,
+    product: str = "",
+    picture: Picture | None = None,
+) -> list[RunStatus]:
+    """Every run in the cluster, those that are over last. Raises GitopsError.
+
+    `product` is the model of GPUs whose nodes do not say.
+    """
+    picture = picture or cluster.picture()
+    why = {(item.namespace, item.job): item for item in waiting(picture)}
+    look = _Look(cluster, prices, product, now, picture, positions(picture), why)
+    with ThreadPoolExecutor(8) as pool:
+        told = list(pool.map(look.status, _jobs(picture)))
+    return sorted(told, key=lambda run: (run.state.over, run.namespace, run.name))
+
+
+@dataclass(frozen=True)
+class _Look:
+    """One look at the cluster, and everything that a run is told from."""
+
+    cluster: Cluster
+    prices: Prices
+    product: str
+    now: datetime
+    picture: Picture
+    places: Mapping[tuple[str, str], int]
+    why: Mapping[tuple[str, str], Waiting]
+
+    def status(self, one: _Found) -> RunStatus:
+        namespace, name = key(one.job)
+        state = state_of(one.kind, one.job, len(one.running))
+        counted = [pod for pod in one.pods if state.over or pod not in one.ended]
+        least = int(one.group["spec"].get("minMember", 1)) if one.group else 1
+        used = spent(one.pods, self.picture, self.prices, self.now, self.product)
+        held = self.why.get((namespace, owner(one.group) if one.group else name))
+        waits = state is State.WAITING
+        return RunStatus(
+            namespace=namespace,
+            name=name,
+            kind=JOB_KINDS[one.kind],
+            queue=_queue(one),
+            state=state,
+            pods=sum(map(placed, counted)),
+            wanted=max(len(counted), least),
+            gpus=sum((request(pod) for pod in one.running), Counter[str]()),
+            restarts=_restarts(one),
+            created=moment(one.job["metadata"].get("creationTimestamp")),
+            progress=None if waits else _progress(one, self.cluster, self.now),
+            position=self.places.get(key(one.group)) if one.group and waits else None,
+            reasons=() if held is None or state.over else held.reasons,
+            last_words=tuple(_last_words(one, self.cluster)) if state is State.FAILED else (),
+            gpu_hours=used.gpu_hours,
+            cost=used.cost,
+        )
+
+
+def _jobs(picture: Picture) -> Iterator[_Found]:
+    pods: dict[tuple[str, str], list[Object]] = defaultdict(list)
+    for pod in picture.all("Pod"):
+        if name := pod["metadata"].get("labels", {}).get(RUN_LABEL):
+            pods[pod["metadata"]["namespace"], name].append(pod)
+    for kind in JOB_KINDS:
+        for job in picture.all(kind):
+            metadata = job["metadata"]
+            name = metadata.get("labels", {}).get(RUN_LABEL)
+            # A run's own Job may be made of further ones, which are owned by it.
+            if name is None or any(
+                o.get("controller") for o in metadata.get("ownerReferences", ())
+            ):
+                continue
+            own = sorted(pods[metadata["namespace"], name], key=key)
+            yield _Found(kind, job, own, _group(picture, metadata["namespace"], name, own))
+
+
+def _group(picture: Picture, namespace: str, run: str, pods: Sequence[Object]) -> Object | None:
+    names = {group_of(pod) for pod in pods} | {(namespace, run)}
+    for group in picture.all("PodGroup"):
+        if key(group) in names or (group["metadata"]["namespace"], owner(group)) == (
+            namespace,
+            run,
+        ):
+            return group
+    return None
+
+
+def _queue(one: _Found) -> str:
+    if one.group is not None:
+        return queue_of(one.group)
+    spec, metadata = one.job.get("spec", {}), one.job["metadata"]
+    labels = {**metadata.get("annotations", {}), **metadata.get("labels", {})}
+    found = (labels.get(name) for name in _QUEUE_LABELS)
+    return str(spec.get("queue") or next((text for text in found if text), ""))
+
+
+def _restarts(one: _Found) -> int:
+    of_containers = max(
+        (sum(s.get("restartCount", 0) for s in _containers(p)) for p in one.pods), default=0
+    )
+    return max(int(one.job.get("status", {}).get("retryCount", 0)), of_containers)
+
+
+def _progress(one: _Found, cluster: Cluster, now: datetime) -> Progress | None:
+    """Of the first pod that tells something: rank 0, or the one that starts the others."""
+    for pod in [*one.running, *one.pods][:3]:
+        if told := progress(cluster.logs(*key(pod), LINES), now):
+            return told
+    return None
+
+
+def _last_words(one: _Found, cluster: Cluster) -> list[str]:
+    for pod in one.failed:
+        messages = [
+            str(status.get("state", {}).get("terminated", {}).get("message", ""))
+            for status in _containers(pod)
+        ]
+        if words := last_words("".join(messages), cluster.logs(*key(pod), 12)):
+            return [f"{pod['metadata']['name']}:", *words]
+    return []
+
+
+def _containers(pod: Object) -> list[dict[str, Any]]:
+    return list(pod.get("status", {}).get("containerStatuses", []))

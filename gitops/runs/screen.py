@@ -1,0 +1,104 @@
+"""Runs as a table on a terminal. Needs rich."""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from gitops.runs.run import RunStatus
+from gitops.runs.states import State
+
+STYLES: Final = {
+    State.WAITING: "yellow",
+    State.RUNNING: "green",
+    State.RESTARTING: "magenta",
+    State.SUSPENDED: "blue",
+    State.SUCCEEDED: "dim",
+    State.FAILED: "bold red",
+}
+
+
+def screen(runs: Sequence[RunStatus], currency: str, now: datetime) -> RenderableType:
+    """The table, and below it why runs wait and what failed ones said."""
+    if not runs:
+        return Text("no runs")
+    return Group(_table(runs, currency, now), *_notes(runs))
+
+
+def _table(runs: Sequence[RunStatus], currency: str, now: datetime) -> Table:
+    """Columns of which no run has anything are left out: terminals are narrow."""
+    several = len({run.namespace for run in runs}) > 1
+    columns: dict[str, list[RenderableType]] = {
+        "RUN": [f"{run.namespace}/{run.name}" if several else run.name for run in runs],
+        "QUEUE": [run.queue for run in runs],
+        "STATE": [Text(_state(run), STYLES[run.state]) for run in runs],
+        "PODS": [f"{run.pods}/{run.wanted}" for run in runs],
+        "GPUS": [str(sum(run.gpus.values()) or "") for run in runs],
+        "EPOCHS": [_done(run) for run in runs],
+        "LOSS": [_loss(run) for run in runs],
+        "LEFT": [_left(run) for run in runs],
+        "AGE": [_age(run, now) for run in runs],
+        "GPU H": [f"{run.gpu_hours:.2f}" for run in runs],
+        currency: ["" if run.cost is None else f"{run.cost:.2f}" for run in runs],
+    }
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    shown = {name: cells for name, cells in columns.items() if any(cell != "" for cell in cells)}
+    for name in shown:
+        number = name in ("LOSS", "LEFT", "AGE", "GPU H", currency)
+        table.add_column(name, justify="right" if number else "left", no_wrap=name != "STATE")
+    for row in zip(*shown.values(), strict=True):
+        table.add_row(*row)
+    return table
+
+
+def _state(run: RunStatus) -> str:
+    place = f", {run.position}. in line" if run.position else ""
+    again = f", {run.restarts} restarts" if run.restarts else ""
+    return f"{run.state}{place}{again}"
+
+
+def _done(run: RunStatus) -> RenderableType:
+    told = run.progress
+    if told is None or told.share is None:
+        return "" if told is None or told.step is None else f"step {told.step}"
+    row = Table.grid(padding=(0, 1))
+    row.add_row(ProgressBar(total=1, completed=told.share, width=8), f"{told.epoch}/{told.epochs}")
+    return row
+
+
+def _notes(runs: Sequence[RunStatus]) -> Iterator[RenderableType]:
+    for run in runs:
+        if run.reasons or run.last_words:
+            yield Text()
+            yield Text(f"{run.namespace}/{run.name} is {run.state}:", STYLES[run.state])
+            for line in (*run.reasons, *run.last_words):
+                yield Text(f"  {line}")
+
+
+def _loss(run: RunStatus) -> str:
+    return "" if run.progress is None or run.progress.loss is None else f"{run.progress.loss:.4g}"
+
+
+def _left(run: RunStatus) -> str:
+    if run.progress is None or run.progress.left_seconds is None or run.state.over:
+        return ""
+    return _span(run.progress.left_seconds)
+
+
+def _age(run: RunStatus, now: datetime) -> str:
+    return "" if run.created is None else _span((now - run.created).total_seconds())
+
+
+def _span(seconds: float) -> str:
+    whole = timedelta(seconds=int(max(seconds, 0)))
+    days, rest = whole.days, whole.seconds
+    hours, minutes = divmod(rest // 60, 60)
+    if days:
+        return f"{days}d{hours}h"
+    if hours:
+        return f"{hours}h{minutes}m"
+    return f"{minutes}m{rest % 60}s" if minutes else f"{rest}s"

@@ -1,0 +1,144 @@
+"""Runs, from what kubectl says; its place is taken by a program that says what it is told to."""
+
+import json
+import shlex
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gitops import prices
+from gitops.errors import GitopsError
+from gitops.runs.cluster import Cluster
+from gitops.runs.finding import runs
+from gitops.runs.run import RunStatus
+from gitops.runs.states import State
+from tests.gitops.runs.objects import (
+    GPU,
+    batch_job,
+    ended,
+    group,
+    node,
+    pod,
+    queue,
+    volcano_job,
+)
+
+NOW = datetime(2026, 1, 1, 10, tzinfo=UTC)
+KINDS = {
+    "pods": "Pod",
+    "nodes": "Node",
+    "jobs.batch": "batch/v1 Job",
+    "jobs.batch.volcano.sh": "batch.volcano.sh/v1alpha1 Job",
+    "podgroups.scheduling.volcano.sh": "PodGroup",
+    "queues.scheduling.volcano.sh": "Queue",
+}
+LOG = "\n".join(
+    [
+        '2026-01-01T08:10:00.123456789Z {"event": "start", "epochs": 4}',
+        '2026-01-01T09:10:00.123456789Z {"event": "epoch", "epoch": 1, "epochs": 4, "loss": 0.5}',
+    ]
+)
+
+
+def kubectl(folder: Path, *objects: dict[str, Any], log: str = LOG, known: bool = True) -> Cluster:
+    """A kubectl that lists these objects, and gives the same log for every pod."""
+    for resource, kind in KINDS.items():
+        version, _, name = kind.rpartition(" ")
+        items = [o for o in objects if o["kind"] == name and version in (o.get("apiVersion"), "")]
+        (folder / resource).write_text(json.dumps({"items": items}))
+    (folder / "names").write_text("\n".join(KINDS if known else ["pods", "nodes", "jobs.batch"]))
+    (folder / "log").write_text(log)
+    program = folder / "kubectl"
+    program.write_text(
+        f"#!/bin/sh\ncd {shlex.quote(str(folder))}\n"
+        'case $1 in api-resources) exec cat names;; logs) exec cat log;; esac\nexec cat "$2"\n'
+    )
+    program.chmod(0o755)
+    return Cluster([str(program)])
+
+
+def only(cluster: Cluster) -> RunStatus:
+    (found,) = runs(cluster, prices.load(), NOW)
+    return found
+
+
+def test_a_run_that_runs_is_told_with_its_progress_and_cost(tmp_path: Path) -> None:
+    objects = (volcano_job("digits", "Running"), group("digits", least=2), node(), queue())
+    found = only(kubectl(tmp_path, *objects, pod("digits"), pod("digits", 1)))
+    assert (found.kind, found.queue, found.state) == ("Volcano Job", "vision", State.RUNNING)
+    assert (found.pods, found.wanted, found.gpus) == (2, 2, {GPU: 4})
+    assert found.progress is not None
+    assert (found.progress.epoch, found.progress.loss) == (1, 0.5)
+    assert found.progress.left_seconds == pytest.approx(3 * 3600 - 50 * 60, abs=1)
+    assert (found.gpu_hours, found.cost) == (8, 6)
+    assert found.reasons == ()
+
+
+def test_runs_that_wait_are_told_with_their_places_and_reasons(tmp_path: Path) -> None:
+    cluster = kubectl(
+        tmp_path,
+        node(gpus=2),
+        queue(),
+        *(volcano_job(name, "Pending") for name in ("late", "early", "urgent")),
+        group("early", "Pending", created="2026-01-01T07:00:00Z"),
+        group("late", "Pending", created="2026-01-01T08:00:00Z"),
+        group("urgent", "Inqueue", created="2026-01-01T09:00:00Z"),
+        pod("urgent", phase="Pending", priority=1000),
+        volcano_job("runs", "Running"),
+        group("runs"),
+        pod("runs"),
+    )
+    found = {run.name: run for run in runs(cluster, prices.load(), NOW)}
+    assert {name: run.position for name, run in found.items()} == {
+        "urgent": 1,
+        "early": 2,
+        "late": 3,
+        "runs": None,
+    }
+    assert f"asks for 2 {GPU}, and 0 of 2 are free" in found["urgent"].reasons
+
+
+def test_a_run_that_failed_has_last_words(tmp_path: Path) -> None:
+    error = json.dumps({"event": "error", "message": "batch_size is 7: write 8"})
+    failed = pod("digits", phase="Failed", **ended(error))
+    found = only(kubectl(tmp_path, volcano_job("digits", "Failed", retryCount=3), failed, node()))
+    assert found.state is State.FAILED
+    assert found.last_words == ("digits-worker-0:", "batch_size is 7: write 8")
+    assert found.restarts == 3
+
+
+def test_a_job_of_a_job_is_no_run_of_its_own(tmp_path: Path) -> None:
+    inner = batch_job("digits", owner="digits-jobset")
+    assert only(kubectl(tmp_path, batch_job("digits", "Complete"), inner)).kind == "Job"
+
+
+def test_other_jobs_are_left_alone(tmp_path: Path) -> None:
+    other = volcano_job("other", "Running")
+    other["metadata"]["labels"] = {}
+    assert runs(kubectl(tmp_path, other), prices.load(), NOW) == []
+
+
+def test_runs_that_are_over_come_last(tmp_path: Path) -> None:
+    objects = (volcano_job("a", "Completed"), volcano_job("b", "Running"))
+    found = runs(kubectl(tmp_path, *objects), prices.load(), NOW)
+    assert [run.name for run in found] == ["b", "a"]
+
+
+def test_a_cluster_without_volcano_has_runs_too(tmp_path: Path) -> None:
+    cluster = kubectl(tmp_path, batch_job("digits"), pod("digits"), node(), known=False)
+    assert only(cluster).state is State.RUNNING
+
+
+def test_a_cluster_that_does_not_answer_is_one_sentence(tmp_path: Path) -> None:
+    program = tmp_path / "kubectl"
+    program.write_text("#!/bin/sh\necho noise >&2\necho 'the server is away' >&2\nexit 1\n")
+    program.chmod(0o755)
+    with pytest.raises(GitopsError, match="does not show its pods: the server is away"):
+        runs(Cluster([str(program)]), prices.load(), NOW)
+
+
+def test_without_kubectl_the_error_says_so(tmp_path: Path) -> None:
+    with pytest.raises(GitopsError, match="install kubectl"):
+        runs(Cluster([str(tmp_path / "kubectl")]), prices.load(), NOW)

@@ -1,0 +1,78 @@
+"""What is read out of a training program's log."""
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from gitops.runs.said import Progress, last_words, progress
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def line(at: float, event: str, /, **fields: object) -> str:
+    time = START + timedelta(seconds=at)
+    return f"{time:%Y-%m-%dT%H:%M:%S.000000123Z} {json.dumps({'event': event, **fields})}"
+
+
+def epoch(seconds: float, number: int, loss: float = 0.5) -> str:
+    return line(seconds, "epoch", epoch=number, epochs=10, loss=loss, accuracy=0.9, samples=7)
+
+
+def at(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+def test_the_newest_epoch_and_step_are_told() -> None:
+    lines = [line(0, "start", epochs=10), epoch(60, 1), line(70, "step", step=130, loss=0.25)]
+    found = progress(lines, at(70))
+    assert found is not None
+    assert (found.epoch, found.epochs, found.step, found.loss) == (1, 10, 130, 0.25)
+    assert found.share == 0.1
+
+
+def test_the_time_left_is_that_of_the_epochs_that_were_seen() -> None:
+    lines = [line(0, "start", epochs=10), epoch(60, 1), epoch(120, 2)]
+    assert progress(lines, at(120)) == Progress(2, 10, 0, 0.5, 0.9, pytest.approx(8 * 60))
+    assert progress(lines, at(150)) == Progress(2, 10, 0, 0.5, 0.9, pytest.approx(8 * 60 - 30))
+
+
+def test_a_run_that_went_on_counts_from_where_it_did() -> None:
+    lines = [epoch(0, 6), line(500, "resume", epochs=10, done_epochs=4, step=40), epoch(530, 5)]
+    found = progress(lines, at(530))
+    assert found is not None
+    assert found.left_seconds == pytest.approx(5 * 30)
+
+
+def test_the_time_left_is_not_known_before_an_epoch_is_done() -> None:
+    found = progress([line(0, "start", epochs=10)], at(500))
+    assert found is not None
+    assert found.left_seconds is None
+
+
+def test_a_finished_run_is_done() -> None:
+    lines = [epoch(60, 9), epoch(66, 10), line(70, "finished", accuracy=0.98, seconds=70)]
+    found = progress(lines, at(100))
+    assert found is not None
+    assert (found.share, found.accuracy, found.left_seconds) == (1, 0.98, 0)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "no time", "2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z {", "x {}", "[]"]
+)
+def test_a_program_of_ones_own_may_print_anything(text: str) -> None:
+    assert progress([text, f"{START.isoformat()} [1, 2]"], at(0)) is None
+
+
+def test_numbers_that_are_none_are_left_out() -> None:
+    assert progress([line(0, "epoch", epoch="many", epochs=10, loss=0.1)], at(0)) is None
+
+
+def test_the_last_words_are_those_of_the_program_itself_where_it_left_some() -> None:
+    told = json.dumps({"event": "error", "message": "no data in /data", "exit_code": 64})
+    assert last_words(told, ["2026-01-01T00:00:00Z Traceback"]) == ["no data in /data"]
+    assert last_words("OOM\n", []) == ["OOM"]
+    assert last_words("", ["2026-01-01T00:00:00Z one", "2026-01-01T00:00:01Z two"]) == [
+        "one",
+        "two",
+    ]

@@ -1,0 +1,92 @@
+"""The table of runs, and the same for machines."""
+
+import dataclasses
+import io
+import json
+from collections import Counter
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import pytest
+from rich.console import Console
+
+from gitops.runs.run import RunStatus
+from gitops.runs.said import Progress
+from gitops.runs.screen import screen
+from gitops.runs.states import State
+
+NOW = datetime(2026, 1, 1, 10, tzinfo=UTC)
+RUN = RunStatus(
+    namespace="ml",
+    name="digits-1a2b3c4d",
+    kind="Volcano Job",
+    queue="vision",
+    state=State.RUNNING,
+    pods=2,
+    wanted=2,
+    gpus=Counter({"nvidia.com/gpu": 16}),
+    restarts=1,
+    created=datetime(2026, 1, 1, 8, 30, tzinfo=UTC),
+    progress=Progress(3, 10, 400, 0.125, 0.9, 200),
+    gpu_hours=Decimal("24"),
+    cost=Decimal("57.6"),
+)
+
+
+def shown(*runs: RunStatus, width: int = 120) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(screen(runs, "EUR", NOW))
+    file = console.file
+    assert isinstance(file, io.StringIO)
+    return file.getvalue()
+
+
+def test_a_run_is_one_line_with_everything_in_it() -> None:
+    heading, line = shown(RUN).splitlines()
+    assert heading.split() == [
+        *("RUN", "QUEUE", "STATE", "PODS", "GPUS", "EPOCHS", "LOSS", "LEFT", "AGE"),
+        *("GPU", "H", "EUR"),
+    ]
+    for part in ("digits-1a2b3c4d", "running, 1 restarts", "2/2", "16", "3/10", "0.125", "3m20s"):
+        assert part in line
+    assert line.split()[-3:] == ["1h30m", "24.00", "57.60"]
+
+
+def test_what_no_run_has_is_no_column() -> None:
+    plain = dataclasses.replace(RUN, progress=None, cost=None)
+    assert shown(plain).splitlines()[0].split() == [
+        *("RUN", "QUEUE", "STATE", "PODS", "GPUS", "AGE", "GPU", "H"),
+    ]
+
+
+def test_namespaces_are_told_where_there_are_several() -> None:
+    other = dataclasses.replace(RUN, namespace="other")
+    assert "ml/digits" not in shown(RUN)
+    assert "other/digits-1a2b3c4d" in shown(RUN, other)
+
+
+def test_why_runs_wait_and_failed_is_below() -> None:
+    waiting = dataclasses.replace(
+        RUN, state=State.WAITING, position=2, reasons=("queue [b]vision[/b] is full",)
+    )
+    text = shown(waiting)
+    assert "waiting, 2. in line" in text
+    assert "ml/digits-1a2b3c4d is waiting:\n  queue [b]vision[/b] is full" in text
+
+
+def test_no_runs_are_two_words() -> None:
+    assert shown() == "no runs\n"
+
+
+@pytest.mark.parametrize("seconds", [0, 59, 3599, 86_399, 10**7])
+def test_any_time_is_written_short(seconds: int) -> None:
+    run = dataclasses.replace(RUN, progress=Progress(3, 10, 400, 0.1, 0.9, seconds))
+    assert len(shown(run).splitlines()) == 2
+
+
+def test_machines_get_the_same_with_null_for_what_is_not_known() -> None:
+    told = json.loads(json.dumps(dataclasses.replace(RUN, progress=None, cost=None).as_json()))
+    assert told["pods"] == {"placed": 2, "wanted": 2}
+    assert told["gpus"] == {"nvidia.com/gpu": 16}
+    assert told["cost"] is None
+    assert set(told["progress"].values()) == {None}

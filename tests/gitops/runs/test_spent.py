@@ -1,0 +1,58 @@
+"""GPU hours and their price."""
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from gitops.prices import Prices
+from gitops.runs.picture import Picture
+from gitops.runs.spent import Spent, spent
+from tests.gitops.runs.objects import ended, node, pod
+
+NOW = datetime(2026, 1, 1, 10, tzinfo=UTC)
+PRICES = Prices.model_validate(
+    {
+        "currency": "USD",
+        "products": {"NVIDIA-L4": {"on_demand": "0.75", "spot": "0.30"}},
+        "shares": {"nvidia.com/mig-1g.10gb": "0.25"},
+        "spot_labels": {"karpenter.sh/capacity-type": "spot"},
+    }
+)
+
+
+def of(*pods: dict[str, Any], on: dict[str, Any] | None = None, product: str = "") -> Spent:
+    return spent(pods, Picture.of([on or node()]), PRICES, NOW, product)
+
+
+def test_a_pod_counts_from_its_placement_until_now() -> None:
+    assert of(pod("run"), pod("run", 1)) == Spent(Decimal(8), Decimal(6))
+
+
+def test_a_pod_that_has_ended_counts_until_then() -> None:
+    over = pod("run", phase="Succeeded", **ended(at="2026-01-01T08:30:00Z"))
+    assert of(over).gpu_hours == 1
+
+
+def test_a_pod_that_waits_costs_nothing() -> None:
+    assert of(pod("run", phase="Pending")) == Spent(Decimal(0), Decimal(0))
+
+
+def test_nodes_that_may_be_taken_away_cost_less() -> None:
+    spot = node(**{"karpenter.sh/capacity-type": "spot"})
+    assert of(pod("run"), on=spot).cost == Decimal("1.20")
+
+
+def test_a_share_of_a_gpu_counts_as_such() -> None:
+    sliced = pod("run")
+    limits = sliced["spec"]["containers"][0]["resources"]["limits"]
+    limits["nvidia.com/mig-1g.10gb"] = limits.pop("nvidia.com/gpu")
+    assert of(sliced) == Spent(Decimal(1), Decimal("0.75"))
+
+
+@pytest.mark.parametrize(("product", "cost"), [("", None), ("NVIDIA-L4", Decimal(3))])
+def test_a_price_that_is_not_known_is_none(product: str, cost: Decimal | None) -> None:
+    unlabelled = node()
+    unlabelled["metadata"]["labels"] = {}
+    assert of(pod("run"), on=unlabelled, product=product).cost == cost

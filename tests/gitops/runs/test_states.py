@@ -1,0 +1,54 @@
+"""One set of words for jobs of all kinds."""
+
+import pytest
+
+from gitops.runs.picture import BATCH_JOB
+from gitops.runs.states import State, state_of
+from tests.gitops.runs.objects import batch_job, volcano_job
+
+
+@pytest.mark.parametrize(
+    ("phase", "running", "state"),
+    [
+        ("Pending", 0, State.WAITING),
+        ("Inqueue", 0, State.WAITING),
+        ("Running", 2, State.RUNNING),
+        ("Restarting", 1, State.RESTARTING),
+        ("Aborted", 0, State.SUSPENDED),
+        ("Completed", 0, State.SUCCEEDED),
+        ("Terminated", 0, State.FAILED),
+        ("", 0, State.WAITING),
+    ],
+)
+def test_a_volcano_job(phase: str, running: int, state: State) -> None:
+    assert state_of("Job", volcano_job("run", phase), running) is state
+
+
+@pytest.mark.parametrize(
+    ("condition", "running", "state"),
+    [
+        ("Complete", 0, State.SUCCEEDED),
+        ("Failed", 0, State.FAILED),
+        ("Suspended", 0, State.SUSPENDED),
+        ("SuccessCriteriaMet", 1, State.RUNNING),
+    ],
+)
+def test_a_job_of_kubernetes(condition: str, running: int, state: State) -> None:
+    assert state_of(BATCH_JOB, batch_job("run", condition), running) is state
+
+
+def test_a_pytorch_job_that_was_created_and_has_succeeded() -> None:
+    job = batch_job("run", "Created", "Succeeded")
+    assert state_of("PyTorchJob", job, 0) is State.SUCCEEDED
+
+
+@pytest.mark.parametrize(
+    ("status", "state"),
+    [("Initializing", State.WAITING), ("Complete", State.SUCCEEDED), ("Failed", State.FAILED)],
+)
+def test_a_ray_job(status: str, state: State) -> None:
+    assert state_of("RayJob", {"status": {"jobDeploymentStatus": status}}, 0) is state
+
+
+def test_what_is_over() -> None:
+    assert [state for state in State if state.over] == [State.SUCCEEDED, State.FAILED]

@@ -26,6 +26,12 @@ class InferenceConfig(BaseModel):
     model_path: PurePosixPath = Field(
         description="folder with manifest.json and model.safetensors; may appear later"
     )
+    model_sha256: str = Field(
+        "",
+        pattern=r"^([0-9a-f]{64})?$",
+        description="sha256 of the weights, as the manifest has it: an export with others is not "
+        "served; empty serves what is there",
+    )
     host: str = Field("0.0.0.0", min_length=1, description="address to listen on")  # noqa: S104
     port: int = Field(8080, ge=1, le=65535, description="port to listen on")
     max_body_bytes: int = Field(

@@ -75,4 +75,4 @@ services = {
     )
     for key, service in settings.inference.services.items()
 }
-export_outputs(tenancy, volcano, storage, images, jobs, services)
+export_outputs(gpu, tenancy, volcano, storage, images, jobs, services)

@@ -5,13 +5,17 @@ Imports no torch: the stack validates a service's settings with this very class 
 
 from collections.abc import Mapping
 from pathlib import PurePosixPath
-from typing import Final
+from typing import Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from training.config import ConfigurationError, DeviceName, plain_errors
 
+Backend = Literal["eager", "compile", "aotinductor", "pt2", "torchscript", "int8", "pruned"]
+
 ENVIRONMENT_PREFIX: Final = "INFERENCE_"
+
+OWN: Final = r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*"
 
 
 class InferenceConfig(BaseModel):
@@ -26,12 +30,121 @@ class InferenceConfig(BaseModel):
     model_path: PurePosixPath = Field(
         description="folder with manifest.json and model.safetensors; may appear later"
     )
+    model_sha256: str = Field(
+        "",
+        pattern=r"^([0-9a-f]{64})?$",
+        description="sha256 of the weights, as the manifest has it: an export with others is not "
+        "served; empty serves what is there",
+    )
     host: str = Field("0.0.0.0", min_length=1, description="address to listen on")  # noqa: S104
     port: int = Field(8080, ge=1, le=65535, description="port to listen on")
     max_body_bytes: int = Field(
         16 * 2**20, ge=1024, le=2**31, description="larger requests are answered with 413"
     )
+    body_seconds: float = Field(
+        30.0,
+        gt=0,
+        le=3600,
+        allow_inf_nan=False,
+        description="longest time for a request's body to arrive",
+    )
+    max_buffered_bytes: int = Field(
+        256 * 2**20,
+        ge=1024,
+        le=2**40,
+        description="bodies of all requests that are being answered; beyond it they get 429",
+    )
+    max_connections: int = Field(
+        4096, ge=1, le=1_000_000, description="HTTP connections; further ones wait to be accepted"
+    )
+    idle_seconds: int = Field(
+        75,
+        ge=1,
+        le=86_400,
+        description="connections on which no request begins for so long are closed; more than "
+        "load balancers keep theirs",
+    )
+    request_seconds: float = Field(
+        30.0,
+        gt=0,
+        le=3600,
+        allow_inf_nan=False,
+        description="deadline of a request that names none of its own",
+    )
+    max_image_pixels: int = Field(
+        25_000_000, ge=1, le=2**31, description="larger images are refused before they are decoded"
+    )
+    grpc_port: int = Field(
+        0, ge=0, le=65535, description="port of the protocol over gRPC; 0: not offered"
+    )
+    api_keys_file: str = Field(
+        "",
+        description="file of keys, one a line, plain or sha256:<hex>; empty: none is asked for",
+    )
+    tls_certificate: str = Field("", description="PEM file of the certificate chain; empty: no TLS")
+    tls_key: str = Field("", description="PEM file of its private key")
+    tls_minimum: Literal["1.2", "1.3"] = Field("1.2", description="oldest version of TLS")
+    request_log: Literal["none", "failures", "all"] = Field(
+        "failures", description="requests of which a line is logged; failures: 500 and above"
+    )
+    tracing_endpoint: str = Field(
+        "",
+        pattern=r"^(https?://.+)?$",
+        description="where spans are sent by OTLP over HTTP, such as "
+        "http://collector:4318/v1/traces; empty: no tracing",
+    )
+    tracing_ratio: float = Field(
+        1.0,
+        ge=0,
+        le=1,
+        allow_inf_nan=False,
+        description="share of requests that are traced where the caller has not decided",
+    )
     device: DeviceName = Field("auto", description="auto takes a GPU where there is one")
+    backend: Backend = Field(
+        "eager",
+        description="eager, compile and aotinductor compute the weights; pt2, torchscript, int8 "
+        "and pruned are other forms in the export",
+    )
+    handler: str = Field(
+        "auto",
+        pattern=rf"^(auto|{OWN})$",
+        description="who decodes requests and encodes answers: auto takes what fits the export, "
+        "or write package.module:Class",
+    )
+    own_model: str = Field(
+        "",
+        pattern=rf"^({OWN})?$",
+        description="the one package.module:factory that a manifest may name as its model",
+    )
+    workers: int = Field(1, ge=1, le=64, description="processes that compute, for each device")
+    threads: int = Field(
+        0,
+        ge=0,
+        le=1024,
+        description="that compute in each worker; 0 takes OMP_NUM_THREADS, or shares out the cores",
+    )
+    max_batch: int = Field(32, ge=1, le=4096, description="most samples that are computed at once")
+    max_delay_ms: float = Field(
+        0,
+        ge=0,
+        le=1000,
+        allow_inf_nan=False,
+        description="longest that a busy server waits for a batch to become full",
+    )
+    max_queue: int = Field(
+        512, ge=1, le=2**20, description="samples that wait; more are answered with 429"
+    )
+    max_queue_bytes: int = Field(
+        256 * 2**20, ge=2**16, le=2**40, description="of samples that wait; more get 429 as well"
+    )
+    hang_seconds: float = Field(
+        60,
+        gt=0,
+        le=86400,
+        allow_inf_nan=False,
+        description="a worker that computes one batch for longer is replaced",
+    )
     poll_seconds: float = Field(
         2, gt=0, le=300, allow_inf_nan=False, description="between two looks for the export"
     )
@@ -64,6 +177,26 @@ class InferenceConfig(BaseModel):
         if not value.is_absolute() or ".." in value.parts:
             raise ValueError("write an absolute path without '..', such as /models/my-run/export")
         return value
+
+    @field_validator("api_keys_file", "tls_certificate", "tls_key")
+    @classmethod
+    def _absolute_file(cls, value: str) -> str:
+        if value and not PurePosixPath(value).is_absolute():
+            raise ValueError("write an absolute path, such as /secrets/tls.key")
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if bool(self.tls_certificate) != bool(self.tls_key):
+            raise ValueError("TLS needs both tls_certificate and tls_key: write both, or neither")
+        if self.max_buffered_bytes < self.max_body_bytes:
+            raise ValueError(
+                f"max_buffered_bytes is {self.max_buffered_bytes}, less than max_body_bytes "
+                f"{self.max_body_bytes}: write more"
+            )
+        if self.grpc_port == self.port:
+            raise ValueError(f"port and grpc_port are both {self.port}: write another one")
+        return self
 
     def to_environment(self) -> dict[str, str]:
         """Environment variables that give this configuration again; only fields that were set."""

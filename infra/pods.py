@@ -14,6 +14,7 @@ USER_ID: Final = 10001
 """User and group of every container; the images know no other."""
 
 TMP_SIZE: Final = "1Gi"
+_TMP_MOUNT: Final = {"name": "tmp", "mountPath": "/tmp"}  # noqa: S108  a path in the container
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +45,19 @@ class Volume:
     source: Manifest
     path: str
     read_only: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class InitContainer:
+    """What runs to its end in the pod's image before the pod starts. `mounts`: path by volume.
+
+    It may use what the container may use later, but no GPU.
+    """
+
+    name: str
+    command: Sequence[str]
+    env: Mapping[str, Any] = field(default_factory=dict)
+    mounts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +95,8 @@ class Pod:
     volumes: Sequence[Volume] = ()
     ports: Mapping[str, int] = field(default_factory=dict)
     probes: Mapping[str, Manifest] = field(default_factory=dict)
+    init: Sequence[InitContainer] = ()
+    pre_stop_seconds: int = 0
     rdma: Rdma | None = None
     node_selector: Mapping[str, str] = field(default_factory=dict)
     spread: Sequence[Manifest] = ()
@@ -124,6 +140,7 @@ def pod_template(pod: Pod) -> Manifest:
                 "fsGroupChangePolicy": "OnRootMismatch",
                 "seccompProfile": {"type": "RuntimeDefault"},
             },
+            "initContainers": [_init_container(pod, init) for init in pod.init] or None,
             "containers": [_container(pod)],
             "volumes": _volumes(pod),
         }
@@ -134,46 +151,6 @@ def pod_template(pod: Pod) -> Manifest:
     }
 
 
-def even_spread(labels: Mapping[str, str], *, strict: bool) -> list[Manifest]:
-    """Distribute the pods with these labels evenly over the nodes that can take them.
-
-    A node that is lost no longer counts, so that the rest finds room on the others.
-    """
-    return [
-        {
-            "maxSkew": 1,
-            "topologyKey": "kubernetes.io/hostname",
-            "whenUnsatisfiable": "DoNotSchedule" if strict else "ScheduleAnyway",
-            "nodeAffinityPolicy": "Honor",
-            "nodeTaintsPolicy": "Honor",
-            "labelSelector": {"matchLabels": dict(labels)},
-        }
-    ]
-
-
-def packed(labels: Mapping[str, str], node_label: str, *, required: bool) -> Manifest:
-    """Affinity that keeps the pods with these labels on nodes with one value of `node_label`."""
-    term = {"topologyKey": node_label, "labelSelector": {"matchLabels": dict(labels)}}
-    if required:
-        return {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
-    preference = {"weight": 100, "podAffinityTerm": term}
-    return {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preference]}}
-
-
-def alone_on_its_node(label: str, but: Mapping[str, str]) -> Manifest:
-    """Affinity that keeps other pods that have the label off the node, in any namespace.
-
-    Pods with the labels `but`, which take no GPU, may stay.
-    """
-    spared = [{"key": key, "operator": "NotIn", "values": [value]} for key, value in but.items()]
-    term = {
-        "topologyKey": "kubernetes.io/hostname",
-        "labelSelector": {"matchExpressions": [{"key": label, "operator": "Exists"}, *spared]},
-        "namespaceSelector": {},
-    }
-    return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
-
-
 def _container(pod: Pod) -> Manifest:
     return compact(
         {
@@ -181,29 +158,52 @@ def _container(pod: Pod) -> Manifest:
             "image": pod.image,
             "imagePullPolicy": "IfNotPresent",
             "command": list(pod.command) or None,
-            "env": _environment(pod),
+            "env": _environment(pod.env, pod.rdma),
             "ports": [
                 {"name": name, "containerPort": port, "protocol": "TCP"}
                 for name, port in pod.ports.items()
             ]
             or None,
             "resources": _resources(pod),
-            "securityContext": {
-                "allowPrivilegeEscalation": False,
-                "readOnlyRootFilesystem": True,
-                "capabilities": compact(
-                    {"drop": ["ALL"], "add": ["IPC_LOCK"] if pod.rdma else None}
-                ),
-            },
+            "securityContext": _security(pod.rdma),
             "volumeMounts": [
                 {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108  a path in the container
-                {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108
+                _TMP_MOUNT,
                 *(_volume_mount(mount) for mount in pod.mounts),
                 *(_volume_mount(volume) for volume in pod.volumes),
             ],
+            # Slept by the kubelet: no shell is needed in the image.
+            "lifecycle": {"preStop": {"sleep": {"seconds": pod.pre_stop_seconds}}}
+            if pod.pre_stop_seconds
+            else None,
             **pod.probes,
         }
     )
+
+
+def _init_container(pod: Pod, init: InitContainer) -> Manifest:
+    sizes = {"requests": {"cpu": pod.cpu, "memory": pod.memory}, "limits": {"memory": pod.memory}}
+    return {
+        "name": init.name,
+        "image": pod.image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": list(init.command),
+        "env": _environment(init.env),
+        "resources": sizes,
+        "securityContext": _security(),
+        "volumeMounts": [
+            _TMP_MOUNT,
+            *({"name": name, "mountPath": path} for name, path in init.mounts.items()),
+        ],
+    }
+
+
+def _security(rdma: Rdma | None = None) -> Manifest:
+    return {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": compact({"drop": ["ALL"], "add": ["IPC_LOCK"] if rdma else None}),
+    }
 
 
 def _volume_mount(mount: Mount | Volume) -> Manifest:
@@ -216,13 +216,13 @@ def _volume_mount(mount: Mount | Volume) -> Manifest:
     )
 
 
-def _environment(pod: Pod) -> list[Manifest]:
+def _environment(env: Mapping[str, Any], rdma: Rdma | None = None) -> list[Manifest]:
     variables: dict[str, Any] = {"HOME": "/tmp", "PYTHONUNBUFFERED": "1"}  # noqa: S108
-    if pod.rdma is not None:
-        variables["NCCL_SOCKET_IFNAME"] = pod.rdma.interface
-        if pod.rdma.hca is not None:
-            variables["NCCL_IB_HCA"] = pod.rdma.hca
-    variables.update(pod.env)
+    if rdma is not None:
+        variables["NCCL_SOCKET_IFNAME"] = rdma.interface
+        if rdma.hca is not None:
+            variables["NCCL_IB_HCA"] = rdma.hca
+    variables.update(env)
     return [
         {"name": name, **(value if isinstance(value, dict) else {"value": value})}
         for name, value in variables.items()

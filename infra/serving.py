@@ -14,7 +14,8 @@ from infra.manifests import (
     compact,
     standard_labels,
 )
-from infra.pods import GpuNodes, Mount, Pod, even_spread, pod_template
+from infra.placement import even_spread
+from infra.pods import GpuNodes, Mount, Pod, pod_template
 from infra.settings.inference import InferenceServiceSettings
 
 MODELS_PATH: Final = "/models"

@@ -107,7 +107,7 @@ def _sections(title: str, path: str, model: type[BaseModel]) -> Iterator[str]:
 
 def _row(name: str, field: FieldInfo) -> str:
     key = f"**`{name}`**" if field.is_required() else f"`{name}`"
-    cells = (key, _value(field), _default(field), field.description or "")
+    cells = (key, value_of(field), default_of(field), field.description or "")
     escaped = (cell.replace("|", "\\|") for cell in cells)
     return f"| {' | '.join(escaped)} |"
 
@@ -116,7 +116,8 @@ def _summary(model: type[BaseModel]) -> str:
     return " ".join((model.__doc__ or "").split("\n\n")[0].split())
 
 
-def _value(field: FieldInfo) -> str:
+def value_of(field: FieldInfo) -> str:
+    """The kind of value of a setting, and its limits."""
     text = _kind(field.annotation, field.metadata)
     limits = [
         f"{sign} {limit}"
@@ -168,7 +169,8 @@ def _begins(metadata: list[Any], rules: list[Any]) -> bool:
     return metadata[: len(rules)] == rules
 
 
-def _default(field: FieldInfo) -> str:
+def default_of(field: FieldInfo) -> str:
+    """A setting's default, or `none` where it must be written."""
     if field.is_required():
         return "none"
     value = field.get_default(call_default_factory=True)

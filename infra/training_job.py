@@ -4,7 +4,6 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pulumi
 
@@ -12,6 +11,7 @@ from infra.backends import BACKENDS
 from infra.backends.gang import Gang
 from infra.component import Component
 from infra.manifests import Manifest, compact
+from infra.output_types import RunOutput
 from infra.pods import GpuNodes
 from infra.settings.jobs.capabilities import can
 from infra.settings.jobs.placement import NetworkTopologySettings
@@ -43,7 +43,7 @@ class TrainingJob(Component):
     """Creates the run that the job's specification describes, and never waits for its end."""
 
     run: str
-    summary: dict[str, Any]
+    summary: RunOutput
 
     def __init__(
         self, name: str, args: TrainingJobArgs, opts: pulumi.ResourceOptions | None = None

@@ -6,19 +6,16 @@ from typing import Any, Final
 
 from infra.backends.gang import LEADER, WORKER, Step
 from infra.manifests import RUN_LABEL, WORKLOAD_LABEL, Manifest, standard_labels
+from infra.placement import alone_on_its_node, even_spread, packed
 from infra.pods import (
     GpuNodes,
     Mount,
     Pod,
     Rdma,
-    Volume,
-    alone_on_its_node,
-    even_spread,
-    packed,
 )
+from infra.references import further_volumes, variables_from
 from infra.settings.jobs.kinds import LED
 from infra.settings.jobs.memory import default_shm
-from infra.settings.jobs.mounts import ReferenceSettings, VolumeSettings
 from infra.settings.jobs.steps import StepSettings
 from infra.settings.training import LauncherSettings, TrainingJobSettings
 
@@ -63,7 +60,7 @@ def training_pod(job: TrainingJobSettings, around: Surroundings) -> Pod:
         ports=_metrics_port(job),
         env=_environment(job, around.run),
         mounts=_mounts(job, around),
-        volumes=_volumes(job, around),
+        volumes=further_volumes(job.volumes),
         rdma=Rdma(**job.rdma.model_dump()) if job.rdma else None,
         node_selector=job.labels_of_nodes,
         spread=even_spread(selector, strict=True) if spread else (),
@@ -113,7 +110,7 @@ def _step_pod(job: TrainingJobSettings, step: StepSettings, around: Surroundings
         shm=default_shm(max(step.gpus, 1), step.memory),
         gpus=step.gpus,
         labels=_labels(around, "training" if step.gpus else "step"),
-        env={**_run_variables(around.run), **_references(job.env_from), **job.env, **step.env},
+        env={**_run_variables(around.run), **variables_from(job.env_from), **job.env, **step.env},
         mounts=mounts,
         rdma=None,
         node_selector=job.labels_of_nodes if step.gpus else {},
@@ -155,21 +152,12 @@ def _environment(job: TrainingJobSettings, run: str) -> dict[str, Any]:
         variables["OMP_NUM_THREADS"] = str(job.omp_threads)
     if job.nccl is not None:
         variables |= job.nccl.to_environment(job.rdma.interface if job.rdma else None)
-    return {**variables, **_references(job.env_from), **job.env}
+    return {**variables, **variables_from(job.env_from), **job.env}
 
 
 def _run_variables(run: str) -> dict[str, Any]:
     """What a command of one's own is told of the run: its name and its folder."""
     return {"RUN_NAME": run, "RUN_DIR": f"{CHECKPOINTS_PATH}/{run}"}
-
-
-def _references(references: Mapping[str, ReferenceSettings]) -> dict[str, Any]:
-    def value(reference: ReferenceSettings) -> Manifest:
-        source = "configMapKeyRef" if reference.secret is None else "secretKeyRef"
-        name = reference.secret or reference.config_map
-        return {"valueFrom": {source: {"name": name, "key": reference.key}}}
-
-    return {name: value(reference) for name, reference in references.items()}
 
 
 def _labels(around: Surroundings, workload: str) -> dict[str, str]:
@@ -197,27 +185,6 @@ def _mounts(job: TrainingJobSettings, around: Surroundings) -> list[Mount]:
         if volume.claim is not None
     ]
     return mounts
-
-
-def _volumes(job: TrainingJobSettings, around: Surroundings) -> list[Volume]:
-    return [
-        Volume(
-            name=name,
-            source=_source(volume),
-            path=volume.path,
-            read_only=volume.scratch is None,
-        )
-        for name, volume in job.volumes.items()
-        if volume.claim is None
-    ]
-
-
-def _source(volume: VolumeSettings) -> Manifest:
-    if volume.secret is not None:
-        return {"secret": {"secretName": volume.secret, "defaultMode": 0o440}}
-    if volume.config_map is not None:
-        return {"configMap": {"name": volume.config_map}}
-    return {"emptyDir": {"sizeLimit": volume.scratch}}
 
 
 def _affinity(job: TrainingJobSettings, run: str) -> Manifest:

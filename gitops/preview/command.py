@@ -5,6 +5,7 @@ import sys
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
+from gitops.early_pack.starting import started
 from gitops.engine import Pack, Preview, Stack
 from gitops.errors import GitopsError
 from gitops.status import BLOCKED, CHANGES, FAILED, UNCHANGED
@@ -80,7 +81,10 @@ def run(options: argparse.Namespace) -> int:
     pack = Pack(stack.project / "policies", _pack_configuration(options, stack))
     with _workspace(options, stack) as used:
         sys.stderr.write(f"previewing {options.stack} under the policies…\n")
-        with Preview(used, pack, refresh=options.refresh) as engine:
+        with (
+            started(pack, used) as early,
+            Preview(used, early, refresh=options.refresh) as engine,
+        ):
             return _report(options, used, engine)
 
 

@@ -63,16 +63,20 @@ def _sentence(detail: ErrorDetails, model: type[BaseModel], concern: str) -> str
     if kind == "missing":
         purpose = _description(model, location)
         return f"{full_key(*path)} is missing{f': {purpose}' if purpose else ''}."
+    if kind == "value_error" and isinstance(detail["input"], (dict, list)):
+        return f"{full_key(*path)} {rule(detail)}."
+    joined = ": it" if kind == "value_error" else ", but"
+    return f"{full_key(*path)} is {_shown(detail['input'])}{joined} {rule(detail)}."
+
+
+def rule(detail: ErrorDetails) -> str:
+    """What is allowed where a value is not: a part of a sentence that begins with a verb."""
+    kind = detail["type"]
     if kind == "value_error":
-        rule = detail["msg"].removeprefix("Value error, ")
-        if isinstance(detail["input"], (dict, list)):
-            return f"{full_key(*path)} {rule}."
-        return f"{full_key(*path)} is {_shown(detail['input'])}: it {rule}."
+        return detail["msg"].removeprefix("Value error, ")
     if kind in _SENTENCES:
-        rule = _SENTENCES[kind].format(**detail.get("ctx", {}))
-    else:
-        rule = detail["msg"][0].lower() + detail["msg"][1:]
-    return f"{full_key(*path)} is {_shown(detail['input'])}, but {rule}."
+        return _SENTENCES[kind].format(**detail.get("ctx", {}))
+    return detail["msg"][0].lower() + detail["msg"][1:]
 
 
 def _shown(value: object) -> str:

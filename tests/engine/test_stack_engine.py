@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from infra.output_types import PLATFORM_OUTPUTS
 from tests.engine.conftest import MakeStack, Manifest, Stack
 
 
@@ -75,6 +76,24 @@ def test_the_outputs_are_those_that_other_stacks_read(stack: Stack) -> None:
     }
     assert set(outputs["images"]) == {"training", "inference"}
     assert all("@sha256:" in reference for reference in outputs["images"].values())
+    assert outputs["gpuNodes"] == {
+        "resource": "nvidia.com/gpu",
+        "nodeSelector": {"nvidia.com/gpu.present": "true"},
+        "tolerations": [
+            {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
+            {
+                "key": "kwok.x-k8s.io/node",
+                "operator": "Equal",
+                "value": "fake",
+                "effect": "NoSchedule",
+            },
+        ],
+    }
+
+
+def test_the_outputs_have_the_types_that_are_documented_and_no_others(stack: Stack) -> None:
+    outputs = stack.outputs()
+    assert PLATFORM_OUTPUTS.validate_python(outputs) == outputs
 
 
 def test_both_kinds_of_job_reach_the_cluster_as_they_were_built(stack: Stack) -> None:

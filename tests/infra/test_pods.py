@@ -1,14 +1,12 @@
 from dataclasses import replace
 
+from infra.placement import alone_on_its_node, even_spread, packed
 from infra.pods import (
     GpuNodes,
     Mount,
     Pod,
     Rdma,
     Volume,
-    alone_on_its_node,
-    even_spread,
-    packed,
     pod_template,
 )
 

@@ -79,11 +79,14 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _watch(cluster: "Cluster", table: "Prices", product: str, every: float) -> int:
+    import gc
+
     from rich.live import Live
 
     from gitops.runs.finding import runs
     from gitops.runs.screen import screen
 
+    gc.enable()  # other commands end too soon to need it
     with Live(screen=False, auto_refresh=False) as live:
         while True:
             now = datetime.now(UTC)

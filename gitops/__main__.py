@@ -1,6 +1,7 @@
 """`python -m gitops`: what a pull request shows, environments, and runs."""
 
 import argparse
+import gc
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -58,4 +59,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    # It lives for seconds; looking for what could be collected takes a fifth of its imports' time.
+    gc.disable()
     sys.exit(main())

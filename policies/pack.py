@@ -20,6 +20,7 @@ def serve() -> None:
     # What is loaded stays, and so does what was declared: looking through it takes a tenth.
     gc.freeze()
     gc.set_threshold(100_000, 50, 50)
+    gc.enable()
     binding = Binding()
     share_decoding()
     on_configuration(binding.configure)

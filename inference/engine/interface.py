@@ -1,6 +1,6 @@
 """What protocols ask of an engine, and how it refuses. Knows neither HTTP nor PyTorch."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -81,19 +81,6 @@ class Sampling:
     stop: Sequence[int] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Statistics:
-    """What the engine is doing now, and what it has counted since it began."""
-
-    queue_depth: int = 0
-    """Requests that wait for a worker."""
-    workers: int = 0
-    """That could compute now."""
-    restarts: int = 0
-    """Workers that were replaced because they died."""
-    reload_failures: int = 0
-
-
 class InputError(Exception):
     """The request itself is at fault; the message names the field. HTTP: 400."""
 
@@ -158,11 +145,8 @@ class Engine(Protocol):
         """
 
     @property
-    def statistics(self) -> Statistics:
-        """Asked for at every look of Prometheus, so it is cheap."""
-
-    on_batch: Callable[[int, float], None]
-    """Called on the event loop after every batch with its samples and seconds of computing."""
+    def waiting(self) -> int:
+        """Samples and texts that no worker has yet: the depth of the queue."""
 
     async def start(self) -> None:
         """Begin to look for the model and to load it; returns without waiting for that."""
@@ -172,6 +156,3 @@ class Engine(Protocol):
 
     async def close(self) -> None:
         """End the workers. What still waits is refused with UnavailableError."""
-
-
-# The engine's package gives `build_engine(config: InferenceConfig) -> Engine`.

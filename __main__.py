@@ -3,6 +3,7 @@
 from infra.cluster import connect, options
 from infra.gpu_stack import GpuStack, GpuStackArgs
 from infra.inference_service import InferenceService
+from infra.monitoring import Monitoring, MonitoringArgs
 from infra.outputs import export_outputs
 from infra.serving import Serving
 from infra.settings import load_settings, registry_login
@@ -75,4 +76,17 @@ services = {
     )
     for key, service in settings.inference.services.items()
 }
+if settings.monitoring.prometheus != "none":
+    Monitoring(
+        "monitoring",
+        MonitoringArgs(
+            monitoring=settings.monitoring,
+            namespace=tenancy.namespace,
+            volcano_namespace=settings.volcano.namespace,
+            gpu_nodes=gpu.nodes,
+            ports=settings.metrics_ports,
+            isolated=settings.tenancy.network.isolate,
+        ),
+        options(cluster, tenancy),
+    )
 export_outputs(gpu, tenancy, volcano, storage, images, jobs, services)

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from training.activities import Activities
 from training.config import ConfigurationError, TrainingConfig
+from training.shared_memory import SharedMemory
 from training.world import World
 
 T = TypeVar("T")
@@ -77,6 +78,7 @@ class Metrics(contextlib.ExitStack):
         )
         self.activities = Activities()
         registry.register(self.activities)
+        registry.register(SharedMemory())
         self._skipped = Counter(
             "training_skipped_steps",
             "Steps left out since a gradient was not finite, as happens now and then with fp16",

@@ -13,6 +13,7 @@ from infra.settings.cluster import ClusterSettings
 from infra.settings.gpu import GpuSettings
 from infra.settings.images import PASSWORD_KEY, ImagesSettings, RegistryLogin
 from infra.settings.inference import InferenceSettings
+from infra.settings.monitoring import MonitoringSettings
 from infra.settings.problems import PROJECT, describe, full_key, unknown_key
 from infra.settings.storage import StorageSettings
 from infra.settings.tenancy import TenancySettings
@@ -41,12 +42,20 @@ class StackSettings(Settings):
     images: ImagesSettings = ImagesSettings()
     training: TrainingSettings = TrainingSettings()
     inference: InferenceSettings = InferenceSettings()
+    monitoring: MonitoringSettings = MonitoringSettings()
 
     @property
     def retains(self) -> bool:
         """Whether claims or runs outlive the stack, and with them their namespace."""
         kept_runs = any(job.on_change == "keep" for job in self.training.jobs.values())
         return kept_runs or any(claim.retain for claim in self.storage.claims.values())
+
+    @property
+    def metrics_ports(self) -> tuple[int, ...]:
+        """Ports at which workloads answer Prometheus."""
+        configs = [job.hyperparameters for job in self.training.jobs.values()]
+        found = {config.metrics_port for config in configs if config and config.metrics_port}
+        return tuple(sorted(found | {each.port for each in self.inference.services.values()}))
 
 
 CONCERNS: Final = cast(

@@ -1,0 +1,133 @@
+"""Scraping, rules and alerts for Prometheus, and the exporter of what GPUs do."""
+
+from dataclasses import dataclass
+
+import pulumi
+import yaml
+
+from infra.component import Component
+from infra.manifests import NOT_AWAITED, WORKLOAD_LABEL, Manifest, standard_labels
+from infra.observability import dcgm_exporter, scraping
+from infra.observability.dashboards import config_maps
+from infra.observability.rule_file import rule_groups
+from infra.pods import GpuNodes
+from infra.settings.monitoring import MonitoringSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class MonitoringArgs:
+    """What is monitored; `ports` are those at which workloads answer Prometheus."""
+
+    monitoring: MonitoringSettings
+    namespace: str
+    volcano_namespace: str
+    gpu_nodes: GpuNodes
+    ports: tuple[int, ...] = ()
+    isolated: bool = False
+
+
+class Monitoring(Component):
+    """Nothing at all unless `monitoring.prometheus` says what there is."""
+
+    def __init__(
+        self, name: str, args: MonitoringArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__("Monitoring", name, opts)
+        earlier: list[pulumi.Resource] = []
+        for manifest in manifests(args):
+            resource_name = f"{name}-{manifest['kind'].lower()}-{manifest['metadata']['name']}"
+            made = self.create(resource_name, manifest, self.options(after=earlier))
+            if manifest["kind"] == "Namespace":
+                earlier = [made]
+        self.register_outputs({})
+
+
+def manifests(args: MonitoringArgs) -> list[Manifest]:
+    """The objects in the order of creation."""
+    settings = args.monitoring
+    if settings.prometheus == "none":
+        return []
+    built: list[Manifest] = []
+    if settings.dcgm_exporter.install:
+        built += dcgm_exporter.manifests(settings.dcgm_exporter, args.gpu_nodes)
+    if args.isolated and args.ports:
+        built.append(_admission(args))
+    if settings.grafana.dashboards:
+        built += config_maps(settings, lambda name: _metadata(args, name))
+    if settings.prometheus == "plain":
+        return [*built, _files(args)]
+    monitors = [
+        scraping.monitor(each, _metadata(args, each.name), settings.interval_seconds)
+        for each in targets(args)
+    ]
+    return [*built, *monitors, _prometheus_rule(args)]
+
+
+def targets(args: MonitoringArgs) -> list[scraping.Target]:
+    """Everything that is asked for numbers."""
+    exporter = args.monitoring.dcgm_exporter
+    gpus = scraping.dcgm(exporter.namespace, dcgm_exporter.EXPORTER)
+    return [
+        *scraping.workloads(args.namespace),
+        scraping.volcano(args.volcano_namespace),
+        # Whoever has installed another scrapes it, too.
+        *([gpus] if exporter.install else []),
+    ]
+
+
+def _prometheus_rule(args: MonitoringArgs) -> Manifest:
+    return {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PrometheusRule",
+        "metadata": _metadata(args, "gpu-platform"),
+        "spec": {"groups": rule_groups(args.monitoring)},
+    }
+
+
+def _files(args: MonitoringArgs) -> Manifest:
+    """For a Prometheus that mounts it: `scrape_config_files` and `rule_files` name the two."""
+    configs = [
+        scraping.scrape_config(each, args.monitoring.interval_seconds) for each in targets(args)
+    ]
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": _metadata(args, "gpu-platform-prometheus"),
+        "data": {
+            "scrape.yaml": yaml.safe_dump({"scrape_configs": configs}, sort_keys=False),
+            "rules.yaml": yaml.safe_dump(
+                {"groups": rule_groups(args.monitoring)}, sort_keys=False, width=1000
+            ),
+        },
+    }
+
+
+def _admission(args: MonitoringArgs) -> Manifest:
+    """Lets Prometheus through to the ports at which workloads answer it."""
+    names = list(args.monitoring.scraped_from)
+    where = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": names}
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": _metadata(args, "allow-prometheus"),
+        "spec": {
+            "podSelector": {"matchExpressions": [{"key": WORKLOAD_LABEL, "operator": "Exists"}]},
+            "policyTypes": ["Ingress"],
+            "ingress": [
+                {
+                    "from": [{"namespaceSelector": {"matchExpressions": [where]}}],
+                    "ports": [{"port": port, "protocol": "TCP"} for port in args.ports],
+                }
+            ],
+        },
+    }
+
+
+def _metadata(args: MonitoringArgs, name: str) -> Manifest:
+    found = dict(args.monitoring.labels) if args.monitoring.prometheus == "operator" else {}
+    return {
+        "name": name,
+        "namespace": args.namespace,
+        "labels": {**standard_labels("monitoring", name), **found},
+        "annotations": dict(NOT_AWAITED),
+    }

@@ -1,0 +1,1 @@
+"""What Prometheus is asked to collect, compute and tell: pure, from settings to objects."""

@@ -1,0 +1,30 @@
+"""Jobs that wait too long, and what is used up."""
+
+from infra.observability.rule import Alert
+from infra.settings.monitoring import Thresholds
+
+
+def alerts(limits: Thresholds) -> list[Alert]:
+    """The alerts."""
+    return [
+        Alert(
+            name="GangPendingTooLong",
+            expr="max by (job_id) (volcano_unschedule_task_count) > 0",
+            minutes=limits.pending_minutes,
+            severity="warning",
+            summary="Job {{ $labels.job_id }} waits: {{ $value }} of its pods have no node",
+            does="python -m gitops status tells why, in Volcano's words.",
+        ),
+        Alert(
+            name="QuotaExhausted",
+            expr="max by (namespace, resourcequota, resource) "
+            '(kube_resourcequota{type="used", resource=~"requests.*gpu.*|requests.*mig.*"}) '
+            ">= on (namespace, resourcequota, resource) "
+            "max by (namespace, resourcequota, resource) "
+            '(kube_resourcequota{type="hard"}) > 0',
+            minutes=15,
+            severity="info",
+            summary="{{ $labels.namespace }} uses all of its {{ $labels.resource }}",
+            does="New pods are refused: end something, or raise tenancy.quota.",
+        ),
+    ]

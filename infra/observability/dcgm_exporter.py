@@ -1,0 +1,90 @@
+"""NVIDIA's DCGM exporter: what every GPU does, and for which pod."""
+
+from typing import Final
+
+from infra.manifests import Manifest, compact, standard_labels
+from infra.pods import GpuNodes
+from infra.settings.monitoring import DcgmExporterSettings
+
+EXPORTER: Final = "dcgm-exporter"
+_POD_RESOURCES: Final = "/var/lib/kubelet/pod-resources"
+
+
+def manifests(settings: DcgmExporterSettings, nodes: GpuNodes) -> list[Manifest]:
+    """Namespace and DaemonSet."""
+    return [_namespace(settings), _daemon_set(settings, nodes)]
+
+
+def _namespace(settings: DcgmExporterSettings) -> Manifest:
+    # Who has which GPU is told by a socket of the kubelet, which only "privileged" admits.
+    return {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {
+            "name": settings.namespace,
+            "labels": {
+                **standard_labels(EXPORTER, settings.namespace),
+                "pod-security.kubernetes.io/enforce": "privileged",
+            },
+        },
+    }
+
+
+def _daemon_set(settings: DcgmExporterSettings, nodes: GpuNodes) -> Manifest:
+    labels = standard_labels(EXPORTER, EXPORTER)
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {"name": EXPORTER, "namespace": settings.namespace, "labels": labels},
+        "spec": {
+            "selector": {"matchLabels": {"app.kubernetes.io/name": EXPORTER}},
+            "updateStrategy": {"type": "RollingUpdate"},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": compact(
+                    {
+                        "runtimeClassName": nodes.runtime_class,
+                        "automountServiceAccountToken": False,
+                        "enableServiceLinks": False,
+                        "nodeSelector": dict(nodes.node_selector),
+                        "tolerations": [dict(each) for each in nodes.tolerations],
+                        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+                        "containers": [_container(settings)],
+                        "volumes": [
+                            {"name": "pod-resources", "hostPath": {"path": _POD_RESOURCES}}
+                        ],
+                    }
+                ),
+            },
+        },
+    }
+
+
+def _container(settings: DcgmExporterSettings) -> Manifest:
+    env = {
+        "DCGM_EXPORTER_LISTEN": f":{settings.port}",
+        "DCGM_EXPORTER_KUBERNETES": "true",
+        "NVIDIA_VISIBLE_DEVICES": "all",
+        "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
+    }
+    return {
+        "name": EXPORTER,
+        "image": settings.image,
+        "imagePullPolicy": "IfNotPresent",
+        "env": [{"name": name, "value": value} for name, value in env.items()],
+        "ports": [{"name": "metrics", "containerPort": settings.port}],
+        "resources": {
+            "requests": {"cpu": "50m", "memory": "256Mi"},
+            "limits": {"memory": "512Mi"},
+        },
+        # Without SYS_ADMIN, which NVIDIA's chart gives it, there are no profiling counters, and
+        # nothing here is computed from them.
+        "securityContext": {
+            "runAsNonRoot": False,
+            "runAsUser": 0,
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+        },
+        "volumeMounts": [{"name": "pod-resources", "mountPath": _POD_RESOURCES, "readOnly": True}],
+    }

@@ -1,0 +1,303 @@
+"""Every alert fires when it should, and does not when it should not: shown by promtool."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from infra.observability.alerts import alerts
+from tests.infra.observability.promtool import SETTINGS, check, promtool, told
+
+POD = 'namespace="ml", pod="p"'
+RUN = f'{POD}, run="digits-1"'
+SERVICE = 'namespace="ml", service="digits"'
+GPU = f'{POD}, gpu="0", Hostname="n"'
+LABELLED = f'kube_pod_labels{{{POD}, label_gpu_platform_dev_workload="training"}}'
+
+
+@dataclass(frozen=True)
+class Case:
+    """Series, one value a minute, under which an alert fires, and under which it does not."""
+
+    alert: str
+    minutes: int
+    fires: dict[str, str]
+    silent: dict[str, str]
+
+
+CASES = [
+    Case(
+        "AllocatedGpuIdle",
+        40,
+        {f"DCGM_FI_DEV_GPU_UTIL{{{GPU}}}": "1x60"},
+        {f"DCGM_FI_DEV_GPU_UTIL{{{GPU}}}": "1x20 95x40"},
+    ),
+    Case(
+        "AllocatedGpuIdle",
+        40,
+        {f"DCGM_FI_DEV_GPU_UTIL{{{GPU}}}": "0x60"},
+        {'DCGM_FI_DEV_GPU_UTIL{gpu="0", Hostname="n"}': "0x60"},  # nobody has it
+    ),
+    Case(
+        "GpuXidError",
+        30,
+        {f"DCGM_FI_DEV_XID_ERRORS{{{GPU}}}": "0x25 79x30"},
+        {f"DCGM_FI_DEV_XID_ERRORS{{{GPU}}}": "79x60"},  # of long ago
+    ),
+    Case(
+        "GpuMemoryNearlyFull",
+        15,
+        {f"DCGM_FI_DEV_FB_USED{{{GPU}}}": "79x20", f"DCGM_FI_DEV_FB_FREE{{{GPU}}}": "1x20"},
+        {f"DCGM_FI_DEV_FB_USED{{{GPU}}}": "60x20", f"DCGM_FI_DEV_FB_FREE{{{GPU}}}": "20x20"},
+    ),
+    Case(
+        "TrainingWithoutStep",
+        60,
+        {
+            f"training_step_seconds_count{{{RUN}}}": "0+10x20 200x60",
+            f"training_info{{{RUN}}}": "1x80",
+        },
+        {f"training_step_seconds_count{{{RUN}}}": "0+10x80", f"training_info{{{RUN}}}": "1x80"},
+    ),
+    Case(
+        "TrainingWithoutStep",
+        60,
+        {f"training_step_seconds_count{{{RUN}}}": "7x80", f"training_info{{{RUN}}}": "1x80"},
+        # It has only just begun.
+        {
+            f"training_step_seconds_count{{{RUN}}}": "_x50 0x30",
+            f"training_info{{{RUN}}}": "_x50 1x30",
+        },
+    ),
+    Case(
+        "LossNotFinite",
+        5,
+        {f"training_loss{{{RUN}}}": "0.5 0.7 NaN NaN NaN NaN NaN"},
+        {f"training_loss{{{RUN}}}": "0.5x10"},
+    ),
+    Case(
+        "LossNotFinite",
+        5,
+        {f"training_loss{{{RUN}}}": "0.5 Inf Inf Inf Inf Inf Inf"},
+        {f"training_loss{{{RUN}}}": "0x10"},
+    ),
+    Case(
+        "CheckpointTooOld",
+        120,
+        {
+            f"training_checkpoint_step{{{RUN}}}": "100x130",
+            f"training_step{{{RUN}}}": "100+10x130",
+            f"training_info{{{RUN}}}": "1x130",
+        },
+        {
+            f"training_checkpoint_step{{{RUN}}}": "0+100x130",
+            f"training_step{{{RUN}}}": "10+100x130",
+            f"training_info{{{RUN}}}": "1x130",
+        },
+    ),
+    Case(
+        "SharedMemoryNearlyFull",
+        5,
+        {
+            f"training_shm_used_bytes{{{RUN}}}": "95x10",
+            f"training_shm_size_bytes{{{RUN}}}": "100x10",
+        },
+        {
+            f"training_shm_used_bytes{{{RUN}}}": "50x10",
+            f"training_shm_size_bytes{{{RUN}}}": "100x10",
+        },
+    ),
+    Case(
+        "ClaimNearlyFull",
+        10,
+        {
+            'kubelet_volume_stats_used_bytes{namespace="ml", persistentvolumeclaim="c"}': "95x20",
+            'kubelet_volume_stats_capacity_bytes{namespace="ml", persistentvolumeclaim="c"}': (
+                "100x20"
+            ),
+        },
+        {
+            'kubelet_volume_stats_used_bytes{namespace="ml", persistentvolumeclaim="c"}': "50x20",
+            'kubelet_volume_stats_capacity_bytes{namespace="ml", persistentvolumeclaim="c"}': (
+                "100x20"
+            ),
+        },
+    ),
+    Case(
+        "MemoryNearLimit",
+        5,
+        {
+            f'container_memory_working_set_bytes{{{POD}, container="training", id="1"}}': "99x10",
+            f'kube_pod_container_resource_limits{{{POD}, container="training", '
+            'resource="memory"}': "100x10",
+            LABELLED: "1x10",
+        },
+        {
+            f'container_memory_working_set_bytes{{{POD}, container="other", id="1"}}': "99x10",
+            f'kube_pod_container_resource_limits{{{POD}, container="other", '
+            'resource="memory"}': "100x10",
+        },
+    ),
+    Case(
+        "RestartsInARow",
+        70,
+        {
+            f'kube_pod_container_status_restarts_total{{{POD}, container="training"}}': "0+1x80",
+            LABELLED: "1x80",
+        },
+        {
+            f'kube_pod_container_status_restarts_total{{{POD}, container="training"}}': (
+                "0x40 1x40"
+            ),
+            LABELLED: "1x80",
+        },
+    ),
+    Case(
+        "JobRestartsInARow",
+        70,
+        {'volcano_job_retry_counts{job_id="ml/digits-1"}': "0+1x80"},
+        {'volcano_job_retry_counts{job_id="ml/digits-1"}': "0x20 1x60"},
+    ),
+    Case(
+        "GangPendingTooLong",
+        70,
+        {'volcano_unschedule_task_count{job_id="digits-1"}': "4x80"},
+        {'volcano_unschedule_task_count{job_id="digits-1"}': "4x20 0x60"},
+    ),
+    Case(
+        "QuotaExhausted",
+        20,
+        {
+            'kube_resourcequota{namespace="ml", resourcequota="workloads", '
+            'resource="requests.nvidia.com/gpu", type="used"}': "8x30",
+            'kube_resourcequota{namespace="ml", resourcequota="workloads", '
+            'resource="requests.nvidia.com/gpu", type="hard"}': "8x30",
+        },
+        {
+            'kube_resourcequota{namespace="ml", resourcequota="workloads", '
+            'resource="requests.nvidia.com/gpu", type="used"}': "4x30",
+            'kube_resourcequota{namespace="ml", resourcequota="workloads", '
+            'resource="requests.nvidia.com/gpu", type="hard"}': "8x30",
+        },
+    ),
+    Case(
+        "InferenceSlow",
+        20,
+        {
+            f'inference_request_seconds_bucket{{{SERVICE}, le="0.1"}}': "0x30",
+            f'inference_request_seconds_bucket{{{SERVICE}, le="5"}}': "0+100x30",
+            f'inference_request_seconds_bucket{{{SERVICE}, le="+Inf"}}': "0+100x30",
+        },
+        {
+            f'inference_request_seconds_bucket{{{SERVICE}, le="0.1"}}': "0+100x30",
+            f'inference_request_seconds_bucket{{{SERVICE}, le="5"}}': "0+100x30",
+            f'inference_request_seconds_bucket{{{SERVICE}, le="+Inf"}}': "0+100x30",
+        },
+    ),
+    Case(
+        "InferenceErrors",
+        20,
+        {
+            f'inference_requests_total{{{SERVICE}, code="200"}}': "0+90x30",
+            f'inference_requests_total{{{SERVICE}, code="503"}}': "0+10x30",
+        },
+        {
+            f'inference_requests_total{{{SERVICE}, code="200"}}': "0+90x30",
+            f'inference_requests_total{{{SERVICE}, code="400"}}': "0+10x30",
+        },
+    ),
+    Case(
+        "InferenceQueueFull",
+        20,
+        {
+            f'inference_requests_total{{{SERVICE}, code="200"}}': "0+90x30",
+            f'inference_requests_total{{{SERVICE}, code="429"}}': "0+10x30",
+        },
+        {f'inference_requests_total{{{SERVICE}, code="200"}}': "0+90x30"},
+    ),
+    Case(
+        "InferenceNotReady",
+        10,
+        {f"inference_ready{{{SERVICE}}}": "0x20"},
+        {f'inference_ready{{{SERVICE}, pod="a"}}': "0x20", f"inference_ready{{{SERVICE}}}": "1x20"},
+    ),
+    Case(
+        "AutoscalerAtMaximum",
+        20,
+        {
+            "kube_horizontalpodautoscaler_status_current_replicas"
+            '{namespace="ml", horizontalpodautoscaler="digits"}': "3x30",
+            "kube_horizontalpodautoscaler_spec_max_replicas"
+            '{namespace="ml", horizontalpodautoscaler="digits"}': "3x30",
+        },
+        {
+            "kube_horizontalpodautoscaler_status_current_replicas"
+            '{namespace="ml", horizontalpodautoscaler="digits"}': "2x30",
+            "kube_horizontalpodautoscaler_spec_max_replicas"
+            '{namespace="ml", horizontalpodautoscaler="digits"}': "3x30",
+        },
+    ),
+    Case(
+        "ModelVersionMismatch",
+        20,
+        {
+            f'inference_model_info{{{SERVICE}, pod="a", version="1"}}': "1x30",
+            f'inference_model_info{{{SERVICE}, pod="b", version="2"}}': "1x30",
+        },
+        {
+            f'inference_model_info{{{SERVICE}, pod="a", version="1"}}': "1x30",
+            f'inference_model_info{{{SERVICE}, pod="b", version="1"}}': "1x30",
+        },
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def program() -> Path:
+    return promtool()
+
+
+def firing(case: Case, series: dict[str, str], count: int) -> dict[str, object]:
+    expr = f'count(ALERTS{{alertname="{case.alert}", alertstate="firing"}}) or vector(0)'
+    return told(series, case.minutes, expr, {"labels": "{}", "value": count})
+
+
+def test_every_alert_fires(program: Path, tmp_path: Path) -> None:
+    assert check(program, tmp_path, *(firing(case, case.fires, 1) for case in CASES)) == ""
+
+
+def test_every_alert_is_silent_where_nothing_is_wrong(program: Path, tmp_path: Path) -> None:
+    assert check(program, tmp_path, *(firing(case, case.silent, 0) for case in CASES)) == ""
+
+
+def test_promtool_would_say_so(program: Path, tmp_path: Path) -> None:
+    said = check(program, tmp_path, firing(CASES[0], CASES[0].silent, 1))
+    assert CASES[0].alert in said
+
+
+def test_these_are_all_alerts() -> None:
+    known = [each.name for found in alerts(SETTINGS.thresholds).values() for each in found]
+    assert sorted(known) == sorted({case.alert for case in CASES})
+
+
+def test_what_is_told_names_what_it_is_about(program: Path, tmp_path: Path) -> None:
+    case = next(case for case in CASES if case.alert == "RestartsInARow")
+    test = told(case.fires, case.minutes, "vector(0)", {"labels": "{}", "value": 0})
+    labels = {"namespace": "ml", "pod": "p", "severity": "critical", "part_of": "gpu-platform"}
+    annotations = {
+        "summary": "ml/p is started again and again",
+        "description": "Read its last words: python -m gitops status, kubectl logs --previous.",
+        "runbook_url": "docs/runbooks.md#restartsinarow",
+    }
+    expected = {"exp_labels": labels, "exp_annotations": annotations}
+    test["alert_rule_test"] = [
+        {"eval_time": "70m", "alertname": case.alert, "exp_alerts": [expected]}
+    ]
+    assert check(program, tmp_path, test) == ""
+
+
+def test_thresholds_are_those_of_the_settings() -> None:
+    limits = SETTINGS.thresholds.model_copy(update={"latency_seconds": 0.25})
+    (slow,) = (each for each in alerts(limits)["serving"] if each.name == "InferenceSlow")
+    assert "> 0.25" in slow.expr
+    assert "0.25 s" in slow.summary

@@ -1,0 +1,143 @@
+"""Dashboards: what Grafana is given, and that Prometheus can answer each of their queries."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from infra.manifests import Manifest
+from infra.observability.dashboards import PAGES, config_maps
+from infra.settings.monitoring import MonitoringSettings
+from tests.infra.observability.promtool import check, promtool, told
+
+SETTINGS = MonitoringSettings(prometheus="operator", gpu_prices={"NVIDIA-L4": 0.75})
+CHOSEN = {"$__range": "1h", "$namespace": "ml", "$run": "a", "$service": "digits"}
+RUN = 'namespace="ml", pod="a-0", run="a"'
+SERVICE = 'namespace="ml", pod="s-0", service="digits"'
+POD = 'namespace="ml", pod="a-0"'
+GPU = f'{POD}, gpu="0", Hostname="n"'
+
+# One series of every name that exists outside, as its exporter labels it.
+SERIES = {
+    'kube_node_status_allocatable{node="n", resource="nvidia_com_gpu"}': "8x130",
+    'kube_node_labels{node="n", label_nvidia_com_gpu_product="NVIDIA-L4"}': "1x130",
+    f'kube_pod_container_resource_requests{{{POD}, node="n", resource="nvidia_com_gpu"}}': "8x130",
+    f'kube_pod_status_phase{{{POD}, phase="Running"}}': "1x130",
+    f"kube_pod_created{{{POD}}}": "1x130",
+    f"kube_pod_status_scheduled_time{{{POD}}}": "31x130",
+    f'kube_pod_labels{{{POD}, label_gpu_platform_dev_run="a", '
+    'label_volcano_sh_queue_name="vision"}': "1x130",
+    **{
+        f"DCGM_FI_DEV_{name}{{{GPU}}}": "1x130"
+        for name in ("GPU_UTIL", "FB_USED", "FB_FREE", "POWER_USAGE")
+    },
+    f"DCGM_FI_DEV_XID_ERRORS{{{GPU}}}": "0x125 79x5",  # so that there is an alert
+    'volcano_unschedule_task_count{job_id="b"}': "2x130",
+    **{
+        f'volcano_queue_{name}{{queue_name="vision"}}': "1x130"
+        for name in (
+            "pod_group_running_count",
+            "pod_group_pending_count",
+            "pod_group_inqueue_count",
+            "share",
+        )
+    },
+    **{
+        f"training_{name}{{{RUN}}}": "1+1x130"
+        for name in (
+            "step",
+            "epoch",
+            "accuracy",
+            "loss",
+            "held_out_loss",
+            "gradient_norm",
+            "learning_rate",
+            "samples_per_second",
+            "checkpoint_step",
+            "shm_used_bytes",
+            "shm_size_bytes",
+            "info",
+        )
+    },
+    f'training_step_seconds_bucket{{{RUN}, le="1"}}': "0+5x130",
+    f'training_step_seconds_bucket{{{RUN}, le="+Inf"}}': "0+5x130",
+    f'training_seconds_total{{{RUN}, activity="step"}}': "0+50x130",
+    **{
+        f"inference_{name}{{{SERVICE}}}": "1x130"
+        for name in ("ready", "requests_in_flight", "queue_depth")
+    },
+    f"inference_samples_total{{{SERVICE}}}": "0+9x130",
+    f'inference_model_info{{{SERVICE}, version="1"}}': "1x130",
+    f'inference_requests_total{{{SERVICE}, code="200"}}': "0+9x130",
+    f'inference_request_seconds_bucket{{{SERVICE}, le="1"}}': "0+9x130",
+    f'inference_request_seconds_bucket{{{SERVICE}, le="+Inf"}}': "0+9x130",
+}
+
+
+def queries(name: str) -> list[str]:
+    """The queries of a page, with something chosen at the top."""
+    found = [
+        query
+        for panels in PAGES[name](SETTINGS).rows.values()
+        for panel in panels
+        for query in panel.queries.values()
+    ]
+    return [re.sub(r"\$\w+", lambda match: CHOSEN[match[0]], query) for query in found]
+
+
+def test_every_query_has_data(tmp_path: Path) -> None:
+    asked = [query for name in PAGES for query in queries(name)]
+    assert check(promtool(), tmp_path, has_data(*asked)) == ""
+
+
+def test_a_query_without_data_would_be_told(tmp_path: Path) -> None:
+    assert "no_such_series" in check(promtool(), tmp_path, has_data("no_such_series"))
+
+
+def has_data(*asked: str) -> dict[str, Any]:
+    """A test of promtool: whether each query gives anything at all."""
+    test = told(SERIES, 128, "vector(1)", {"labels": "{}", "value": 1})
+    test["promql_expr_test"] = [
+        {
+            "expr": f"count({query}) > bool 0 or vector(0)",
+            "eval_time": "128m",
+            "exp_samples": [{"labels": "{}", "value": 1}],
+        }
+        for query in asked
+    ]
+    return test
+
+
+def built() -> dict[str, dict[str, Any]]:
+    def metadata(name: str) -> Manifest:
+        return {"name": name, "labels": {"app.kubernetes.io/name": "monitoring"}}
+
+    return {
+        name: json.loads(text)
+        for made in config_maps(SETTINGS, metadata)
+        for name, text in made["data"].items()
+    }
+
+
+def test_grafana_gets_a_file_for_every_page() -> None:
+    found = built()
+    assert set(found) == {f"gpu-platform-{name}.json" for name in PAGES}
+    for name, dashboard in found.items():
+        assert dashboard["uid"] == name.removesuffix(".json")
+        panels = [panel for panel in dashboard["panels"] if panel["type"] != "row"]
+        assert panels
+        for panel in panels:
+            assert {t["refId"] for t in panel["targets"]} == set("ABC"[: len(panel["targets"])])
+            assert panel["datasource"]["uid"] == "${source}"
+
+
+def test_what_is_chosen_at_the_top_is_a_variable_there() -> None:
+    for name, dashboard in built().items():
+        used = set(re.findall(r"\$(?:\{(\w+)\}|(\w+))", json.dumps(dashboard["panels"])))
+        names = {first or second for first, second in used} - {"__range"}
+        assert names <= {each["name"] for each in dashboard["templating"]["list"]}, name
+
+
+def test_without_prices_there_are_only_gpu_hours() -> None:
+    free = MonitoringSettings(prometheus="operator")
+    assert not any("cost" in title.lower() for title in PAGES["cost"](free).rows)

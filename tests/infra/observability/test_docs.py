@@ -1,0 +1,52 @@
+"""The pages about monitoring say what is there."""
+
+import json
+import re
+from typing import Any
+
+import yaml
+
+from devcluster.paths import CHECKOUT
+from infra.monitoring import manifests
+from infra.observability.alerts import alerts
+from infra.observability.recording import recordings
+from infra.settings.monitoring import MonitoringSettings, Thresholds
+from policies.catalogue import RULES
+from policies.configuration import configure
+from policies.documents import read
+from policies.judging import judge
+from tests.infra.test_monitoring import args
+
+MONITORING = (CHECKOUT / "docs" / "monitoring.md").read_text()
+RUNBOOKS = (CHECKOUT / "docs" / "runbooks.md").read_text()
+
+
+def test_every_alert_has_a_runbook_and_no_other_has() -> None:
+    known = [each.name for found in alerts(Thresholds()).values() for each in found]
+    assert re.findall(r"^## (\w+)$", RUNBOOKS, re.MULTILINE) == known
+
+
+def test_every_series_that_is_told_of_is_computed() -> None:
+    made = {rule.record for rule in recordings({"NVIDIA-L4": 1.0})}
+    assert set(re.findall(r"gpu_platform:\w+", MONITORING)) <= made
+
+
+def test_the_settings_accept_the_example() -> None:
+    (block,) = re.findall(r"```yaml\n(.*?)```", MONITORING, re.DOTALL)
+    written = yaml.safe_load(block)["config"]["gpu-platform:monitoring"]
+    assert MonitoringSettings.model_validate(written).grafana.dashboards
+
+
+def test_the_pack_accepts_everything_with_the_exemptions_of_the_page() -> None:
+    (block,) = re.findall(r"```json\n(.*?)```", MONITORING, re.DOTALL)
+    assert refusals(json.loads(block)) == []
+    assert refusals({}) != []
+
+
+def refusals(policies: dict[str, Any]) -> list[str]:
+    """Mandatory complaints about all that is made."""
+    everything = args(prometheus="operator", grafana={"dashboards": True})
+    texts = [json.dumps(manifest) for manifest in manifests(everything)]
+    documents = [document for text in texts for document in read("", text)]
+    found = judge(documents, configure(policies, RULES), whole=False)
+    return [f"{each.rule}: {each.message}" for each in found if each.mandatory]

@@ -1,0 +1,108 @@
+"""GPU hours, cost, goodput and waits, computed by Prometheus' own program."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.observability.recording import hours
+from tests.infra.observability.promtool import check, promtool, told
+
+REQUEST = 'resource="nvidia_com_gpu", container="training"'
+
+
+def pod(name: str, run: str, queue: str, gpus: int, phase: str = "Running") -> dict[str, str]:
+    about = f'namespace="ml", pod="{name}"'
+    return {
+        f'kube_pod_container_resource_requests{{{about}, node="n", {REQUEST}}}': f"{gpus}x130",
+        f'kube_pod_container_resource_requests{{{about}, node="n", resource="cpu"}}': "32x130",
+        f'kube_pod_status_phase{{{about}, phase="{phase}"}}': "1x130",
+        f'kube_pod_labels{{{about}, label_gpu_platform_dev_run="{run}", '
+        f'label_volcano_sh_queue_name="{queue}"}}': "1x130",
+    }
+
+
+NODE = {'kube_node_labels{node="n", label_nvidia_com_gpu_product="NVIDIA-L4"}': "1x130"}
+SERIES = {
+    **pod("a-0", "a", "vision", 8),
+    **pod("a-1", "a", "vision", 8),
+    **pod("b-0", "b", "language", 4),
+    **pod("c-0", "c", "language", 4, phase="Succeeded"),
+    **NODE,
+}
+
+
+@pytest.fixture(scope="module")
+def program() -> Path:
+    return promtool()
+
+
+def of(labels: str, value: float) -> dict[str, Any]:
+    return {"labels": labels, "value": value}
+
+
+@pytest.mark.parametrize(
+    ("series", "samples"),
+    [
+        (
+            "gpu_platform:run_gpus",
+            [
+                ('{namespace="ml", queue="vision", run="a"}', 16),
+                ('{namespace="ml", queue="language", run="b"}', 4),
+            ],
+        ),
+        ("gpu_platform:queue_gpus", [('{queue="vision"}', 16), ('{queue="language"}', 4)]),
+        ("gpu_platform:team_gpus", [('{namespace="ml"}', 20)]),
+        (
+            "gpu_platform:run_cost_per_hour",
+            [
+                ('{namespace="ml", queue="vision", run="a"}', 12),
+                ('{namespace="ml", queue="language", run="b"}', 3),
+            ],
+        ),
+        ("gpu_platform:team_cost_per_hour", [('{namespace="ml"}', 15)]),
+    ],
+)
+def test_gpus_and_their_cost_are_of_the_pods_that_have_them(
+    program: Path, tmp_path: Path, series: str, samples: list[tuple[str, float]]
+) -> None:
+    expected = [of(f"{series}{labels}", value) for labels, value in samples]
+    assert check(program, tmp_path, told(SERIES, 120, series, *expected)) == ""
+
+
+def test_gpu_hours_are_the_sum_over_time(program: Path, tmp_path: Path) -> None:
+    expr = f"round({hours('gpu_platform:queue_gpus', '1h', 30)})"
+    expected = [of('{queue="vision"}', 16), of('{queue="language"}', 4)]
+    assert check(program, tmp_path, told(SERIES, 120, expr, *expected)) == ""
+
+
+def test_goodput_is_the_share_of_time_that_goes_into_steps(program: Path, tmp_path: Path) -> None:
+    about = 'namespace="ml", pod="a-0", run="a"'
+    series = {
+        f'training_seconds_total{{{about}, activity="step"}}': "0+45x20",
+        f'training_seconds_total{{{about}, activity="data"}}': "0+10x20",
+        f'training_seconds_total{{{about}, activity="checkpoint"}}': "0+5x20",
+    }
+    name = "gpu_platform:run_goodput"
+    expected = of(f'{name}{{namespace="ml", run="a"}}', 0.75)
+    assert check(program, tmp_path, told(series, 15, name, expected)) == ""
+
+
+def test_the_time_to_a_gang_is_until_its_last_pod_has_a_node(program: Path, tmp_path: Path) -> None:
+    series = {
+        **SERIES,
+        'kube_pod_created{namespace="ml", pod="a-0"}': "100x20",
+        'kube_pod_created{namespace="ml", pod="a-1"}': "101x20",
+        'kube_pod_status_scheduled_time{namespace="ml", pod="a-0"}': "130x20",
+        'kube_pod_status_scheduled_time{namespace="ml", pod="a-1"}': "190x20",
+    }
+    name = "gpu_platform:run_seconds_to_gang"
+    expected = of(f'{name}{{namespace="ml", run="a"}}', 90)
+    assert check(program, tmp_path, told(series, 10, name, expected)) == ""
+
+
+def test_gangs_that_wait_are_counted_by_queue(program: Path, tmp_path: Path) -> None:
+    name = "gpu_platform:queue_pending_gangs"
+    series = {'volcano_queue_pod_group_pending_count{queue_name="vision"}': "3x10"}
+    expected = of(f'{name}{{queue="vision"}}', 3)
+    assert check(program, tmp_path, told(series, 5, name, expected)) == ""

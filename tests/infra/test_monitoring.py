@@ -1,0 +1,124 @@
+"""What Prometheus is given, with its operator and without."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from infra.manifests import Manifest
+from infra.monitoring import MonitoringArgs, manifests, targets
+from infra.pods import GpuNodes
+from infra.settings.monitoring import MonitoringSettings
+from tests.infra.observability.promtool import promtool
+
+NODES = GpuNodes(
+    resource="nvidia.com/gpu",
+    node_selector={"nvidia.com/gpu.present": "true"},
+    tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists"}],
+    runtime_class="nvidia",
+)
+
+
+def built(**settings: Any) -> dict[str, Manifest]:
+    """The objects by kind and name."""
+    found = manifests(args(**settings))
+    return {f"{each['kind']}/{each['metadata']['name']}": each for each in found}
+
+
+def args(*, isolated: bool = True, **settings: Any) -> MonitoringArgs:
+    return MonitoringArgs(
+        monitoring=MonitoringSettings.model_validate(settings),
+        namespace="ml",
+        volcano_namespace="volcano-system",
+        gpu_nodes=NODES,
+        ports=(8080, 9090),
+        isolated=isolated,
+    )
+
+
+def test_nothing_is_made_unless_asked_for() -> None:
+    assert built() == {}
+
+
+def test_the_operator_gets_monitors_and_rules_that_it_finds() -> None:
+    found = built(prometheus="operator", labels={"release": "mine"})
+    assert list(found) == [
+        "Namespace/gpu-metrics",
+        "DaemonSet/dcgm-exporter",
+        "NetworkPolicy/allow-prometheus",
+        "PodMonitor/training",
+        "PodMonitor/inference",
+        "ServiceMonitor/volcano",
+        "PodMonitor/gpus",
+        "PrometheusRule/gpu-platform",
+    ]
+    for name, each in found.items():
+        if name.startswith(("PodMonitor", "ServiceMonitor", "PrometheusRule")):
+            assert each["metadata"]["labels"]["release"] == "mine"
+
+
+def test_series_of_a_run_carry_its_name_and_queue() -> None:
+    (endpoint,) = built(prometheus="operator")["PodMonitor/training"]["spec"]["podMetricsEndpoints"]
+    named = {each["targetLabel"]: each["sourceLabels"] for each in endpoint["relabelings"]}
+    assert named == {
+        "run": ["__meta_kubernetes_pod_label_gpu_platform_dev_run"],
+        "queue": ["__meta_kubernetes_pod_label_volcano_sh_queue_name"],
+    }
+
+
+def test_series_of_gpus_are_about_the_pods_that_have_them() -> None:
+    (endpoint,) = built(prometheus="operator")["PodMonitor/gpus"]["spec"]["podMetricsEndpoints"]
+    assert endpoint["honorLabels"] is True
+
+
+def test_the_exporter_runs_where_the_gpus_are() -> None:
+    pod = built(prometheus="operator")["DaemonSet/dcgm-exporter"]["spec"]["template"]["spec"]
+    assert pod["nodeSelector"] == NODES.node_selector
+    assert pod["tolerations"] == list(NODES.tolerations)
+    assert pod["runtimeClassName"] == "nvidia"
+
+
+def test_an_exporter_that_is_there_is_left_alone() -> None:
+    found = built(prometheus="operator", dcgm_exporter={"install": False})
+    assert not any("gpus" in name or "dcgm" in name for name in found)
+
+
+def test_prometheus_comes_through_where_the_network_is_isolated() -> None:
+    policy = built(prometheus="plain", scraped_from=["watching"])["NetworkPolicy/allow-prometheus"]
+    (rule,) = policy["spec"]["ingress"]
+    assert [port["port"] for port in rule["ports"]] == [8080, 9090]
+    (where,) = rule["from"][0]["namespaceSelector"]["matchExpressions"]
+    assert where["values"] == ["watching"]
+    assert manifests(args(isolated=False, prometheus="plain"))[-1]["kind"] == "ConfigMap"
+    assert len(manifests(args(isolated=False, prometheus="plain"))) == 3
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """The files of a Prometheus without its operator."""
+    for name, text in built(prometheus="plain")["ConfigMap/gpu-platform-prometheus"][
+        "data"
+    ].items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def test_promtool_accepts_the_files_of_a_plain_prometheus(files: Path) -> None:
+    scraped = yaml.safe_load((files / "scrape.yaml").read_text())
+    for job in scraped["scrape_configs"]:
+        (discovery,) = job.pop("kubernetes_sd_configs")  # Debian's promtool knows nothing of it
+        assert discovery["namespaces"]["names"]
+        job["static_configs"] = [{"targets": ["127.0.0.1:9"]}]
+    # Prometheus reads `scrape_config_files` since 2.43; an older promtool gets them in one file.
+    (files / "prometheus.yml").write_text(yaml.safe_dump({"rule_files": ["rules.yaml"], **scraped}))
+    command = [str(promtool()), "check", "config", "prometheus.yml"]
+    done = subprocess.run(command, cwd=files, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_target_is_scraped_in_both_ways(files: Path) -> None:
+    jobs = yaml.safe_load((files / "scrape.yaml").read_text())["scrape_configs"]
+    names = {job["job_name"].removeprefix("gpu-platform-") for job in jobs}
+    assert names == {target.name for target in targets(args(prometheus="operator"))}

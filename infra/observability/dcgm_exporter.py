@@ -84,7 +84,6 @@ def _container(settings: DcgmExporterSettings) -> Manifest:
             "runAsUser": 0,
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"]},
-            "readOnlyRootFilesystem": True,
         },
         "volumeMounts": [{"name": "pod-resources", "mountPath": _POD_RESOURCES, "readOnly": True}],
     }

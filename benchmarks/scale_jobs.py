@@ -1,4 +1,4 @@
-"""The jobs that the benchmark of scale submits, made from settings by the product's own builders."""
+"""The jobs that the benchmark of scale submits: from settings, by the product's own builders."""
 
 from __future__ import annotations
 

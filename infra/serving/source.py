@@ -9,6 +9,8 @@ from infra.settings.services.source import FetchSettings
 
 MODELS_PATH: Final = "/models"
 _VOLUME: Final = "models"
+_OTHER_FORMS: Final = ("pt2", "torchscript", "int8", "pruned")
+"""Backends that compute another file of the export than the weights."""
 
 
 def export_path(version: Version) -> str:
@@ -42,6 +44,8 @@ def fetching(version: Version, fetch: FetchSettings) -> list[InitContainer]:
     command = ["python3", "-m", "inference.fetch", version.url, export_path(version)]
     if version.digest is not None:
         command.append(f"--sha256={version.digest}")
+    if version.server.get("backend") in _OTHER_FORMS:
+        command.append(f"--artifact={version.server['backend']}")
     return [
         InitContainer(
             name="fetch",

@@ -48,3 +48,10 @@ def test_a_run_of_the_stack_is_read_from_its_claim_and_nothing_is_fetched() -> N
     assert "initContainers" not in spec
     (volume,) = (each for each in spec["volumes"] if each["name"] == "models")
     assert volume["persistentVolumeClaim"] == {"claimName": "ckpt", "readOnly": True}
+
+
+def test_another_form_of_the_model_is_fetched_where_the_backend_computes_it() -> None:
+    (fetch,) = pod(objects(serving(job=None, url=URL, server={"backend": "int8"}))["Deployment"])[
+        "initContainers"
+    ]
+    assert fetch["command"][-1] == "--artifact=int8"

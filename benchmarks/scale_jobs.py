@@ -15,7 +15,7 @@ QUEUE = "research"
 LASTS = "gpu-platform.dev/lasts"
 """Annotation of pods that go on running on simulated nodes, where those of a job end at once."""
 
-_IMAGE = f"127.0.0.1:5000/gpu-platform/training@sha256:{'7' * 64}"
+IMAGE = f"127.0.0.1:5000/gpu-platform/training@sha256:{'7' * 64}"
 
 
 def configuration(jobs: int, nodes: int, first: int = 0) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def configuration(jobs: int, nodes: int, first: int = 0) -> dict[str, Any]:
             "claims": {"checkpoints": {"size": "5Gi", "volume": "checkpoints"}},
         },
         "tenancy": {"namespace": NAMESPACE},
-        "images": {"workloads": {"training": {"reference": _IMAGE}}},
+        "images": {"workloads": {"training": {"reference": IMAGE}}},
         "training": {
             "jobs": {
                 f"job-{number}": {**job, "hyperparameters": {**program, "seed": number}}
@@ -75,12 +75,12 @@ def gangs(settings: StackSettings) -> list[Manifest]:
             key=key,
             job=job,
             namespace=NAMESPACE,
-            image=_IMAGE,
-            image_identity=_IMAGE,
+            image=IMAGE,
+            image_identity=IMAGE,
             gpu_nodes=GpuNodes(resource=settings.gpu.resource),
             claims={name: name for name in settings.storage.claims},
         )
-        made += manifests(args, run_name(args), _IMAGE)
+        made += manifests(args, run_name(args), IMAGE)
     return made
 
 

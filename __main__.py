@@ -28,7 +28,7 @@ tenancy = Tenancy(
     TenancyArgs(
         tenancy=settings.tenancy,
         gpu_resource=settings.gpu.resource,
-        inference_ports=tuple(s.port for s in settings.inference.services.values()),
+        inference_ports=settings.inference.ports,
         login=login,
         retain=settings.retains,
     ),
@@ -65,10 +65,11 @@ services = {
         Serving(
             key=key,
             service=service,
-            run=service.run or jobs[str(service.job)].run,
+            run=jobs[service.job].run if service.job else service.run,
             namespace=tenancy.namespace,
             domain=settings.cluster.domain,
             image=images[service.image].reference,
+            canary_image=images[service.canary_image].reference,
             gpu_nodes=gpu.nodes,
             claims=storage.claims,
         ),

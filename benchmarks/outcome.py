@@ -75,6 +75,12 @@ def conclude(name: str, samples: dict[str, Any], goals: Sequence[Goal]) -> None:
     say(f"written to {path.relative_to(FOLDER.parent)}")
 
 
+def load(name: str) -> dict[str, Any]:
+    """What `conclude` has written."""
+    result: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text())
+    return result
+
+
 def say(text: str) -> None:
     """One line of progress."""
     sys.stdout.write(f"{text}\n")

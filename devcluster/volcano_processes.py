@@ -50,6 +50,11 @@ def volcano_services(layout: Layout, binaries: Path) -> list[Service]:
             [
                 str(binaries / "vc-controller-manager"),
                 *common,
+                # The pace that a stack's release of Volcano has by default.
+                "--kube-api-qps=1000",
+                "--kube-api-burst=2000",
+                "--worker-threads=10",
+                "--worker-threads-for-podgroup=10",
                 "--enable-healthz=false",
                 "--v=3",
             ],

@@ -7,6 +7,7 @@ the same time.
 import os
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,15 +98,21 @@ class Preview:
 
         `progress` is called about every second with the number of resources that were looked at.
         """
-        while (status := self._poll()) is None:
-            progress(self._looked_at())
-        return Ended(status, self._output.read_text("utf-8", "replace"))
+        # Waiting with a limit of time would look for the end every 50 ms.
+        ended = threading.Event()
 
-    def _poll(self) -> int | None:
+        def tell() -> None:
+            while not ended.wait(_TICK_SECONDS):
+                progress(self._looked_at())
+
+        teller = threading.Thread(target=tell)
+        teller.start()
         try:
-            return self._process.wait(_TICK_SECONDS)
-        except subprocess.TimeoutExpired:
-            return None
+            status = self._process.wait()
+        finally:
+            ended.set()
+            teller.join()
+        return Ended(status, self._output.read_text("utf-8", "replace"))
 
     def _looked_at(self) -> int:
         return self.log.read_bytes().count(b'"resourcePreEvent"') if self.log.exists() else 0

@@ -21,15 +21,10 @@ def main() -> int:
 
 def serve(config: InferenceConfig) -> int:
     """Serve until SIGTERM or SIGINT, and until what is in flight then is answered."""
-    # Imported here: it takes seconds, and mistakes in the configuration are answered before.
-    from inference.server import DrainingServer
-    from inference.service import Service
-    from training.world import choose_device, use_threads
+    # Imported here: it takes a moment, and mistakes in the configuration are answered before.
+    from inference.server import run
 
-    use_threads(os.environ)
-    service = Service(config, choose_device(config.device, local_rank=0))
-    emit("listening", model=config.model_name, host=config.host, port=config.port)
-    DrainingServer(service).run_until_signal()
+    run(config)
     emit("stopped", model=config.model_name)
     return exit_codes.DONE
 

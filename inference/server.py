@@ -1,49 +1,103 @@
-"""uvicorn, ended as a load balancer needs it: unready, still answering for a moment, then gone."""
+"""One server from its start to its end: unready at SIGTERM, still answering, then gone."""
 
 import asyncio
-from types import FrameType
+import contextlib
+import os
+import signal
+from typing import TYPE_CHECKING
 
-import uvicorn
+import uvloop
 
-from inference.app import build_app
+from inference.config import InferenceConfig
+from inference.engine.engine import ModelEngine
+from inference.engine.interface import ReloadError
+from inference.http.application import Application
+from inference.http.listener import Listener
+from inference.metrics import Metrics
 from inference.service import Service
+from training.report import emit
+
+if TYPE_CHECKING:
+    from inference.grpc.listener import GrpcListener
+
+_ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
-class DrainingServer(uvicorn.Server):
-    """Serves until the first SIGTERM or SIGINT and drains; a second one ends it at once."""
+def run(config: InferenceConfig) -> None:
+    """Serve until SIGTERM or SIGINT. Raises ConfigurationError when it cannot listen."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(Server(config).serve())
 
-    def __init__(self, service: Service) -> None:
-        config = service.config
-        super().__init__(
-            uvicorn.Config(
-                build_app(service),
+
+class Server:
+    """The engine and its protocols."""
+
+    def __init__(self, config: InferenceConfig) -> None:
+        self._config = config
+        self._ending = asyncio.Event()
+        self._reloading: asyncio.Task[None] | None = None
+
+    async def serve(self) -> None:
+        """Serve until the first signal, and what is in flight then.
+
+        A second signal ends it at once. Raises ConfigurationError when it cannot listen.
+        """
+        config = self._config
+        loop = asyncio.get_running_loop()
+        for number in _ENDING:
+            loop.add_signal_handler(number, self._end, number)
+        metrics = Metrics()
+        engine = ModelEngine(config, metrics)
+        service = Service(config, engine, metrics)
+        loop.add_signal_handler(signal.SIGHUP, self._reload, service)
+        http = Listener(config, Application(service))
+        grpc = _grpc(service)
+        await engine.start()
+        try:
+            await http.start()
+            if grpc is not None:
+                await grpc.start()
+            emit(
+                "listening",
+                model=config.model_name,
                 host=config.host,
                 port=config.port,
-                log_level="warning",
-                access_log=False,
-                lifespan="on",
-                timeout_graceful_shutdown=config.drain_seconds,
+                grpc_port=config.grpc_port,
+                tls=bool(config.tls_certificate),
             )
-        )
-        self._service = service
-        self._loop = asyncio.new_event_loop()
+            await self._ending.wait()
+            engine.drain()
+            await asyncio.sleep(config.notice_seconds)
+            waits = [http.stop(config.drain_seconds)]
+            if grpc is not None:
+                waits.append(grpc.stop(config.drain_seconds))
+            if not all(await asyncio.gather(*waits)):
+                emit("cut", model=config.model_name, in_flight=service.metrics.in_flight)
+        finally:
+            await engine.close()
+        if service.tracing is not None:
+            await asyncio.to_thread(service.tracing.close)
 
-    def run_until_signal(self) -> None:
-        """Serve, and return when all that was in flight is answered or `drain_seconds` are over.
+    def _end(self, number: int) -> None:
+        if self._ending.is_set():
+            os._exit(128 + number)
+        self._ending.set()
 
-        Exits with a code other than 0 when it cannot listen.
-        """
-        self._loop.run_until_complete(self.serve())
+    def _reload(self, service: Service) -> None:
+        if self._reloading is None or self._reloading.done():
+            self._reloading = asyncio.create_task(_try_reload(service))
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Drain, in place of stopping at once and ending by the signal itself."""
-        if self._service.draining:
-            self.should_exit = self.force_exit = True
-            return
-        self._service.drain()
-        self._loop.call_soon_threadsafe(
-            self._loop.call_later, self._service.config.notice_seconds, self._stop
-        )
 
-    def _stop(self) -> None:
-        self.should_exit = True
+async def _try_reload(service: Service) -> None:
+    # The engine tells why it has kept the old one.
+    with contextlib.suppress(ReloadError):
+        await service.reload()
+
+
+def _grpc(service: Service) -> "GrpcListener | None":
+    """Imported only where it is offered: it takes memory and time."""
+    if not service.config.grpc_port:
+        return None
+    from inference.grpc.listener import GrpcListener
+
+    return GrpcListener(service)

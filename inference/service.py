@@ -1,75 +1,95 @@
-"""The model that is served, or why there is none: loaded when its export appears."""
+"""What every protocol of one server shares."""
 
-import asyncio
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import TypeVar
+import os
+import time
+from itertools import count
+from typing import TYPE_CHECKING
 
-import torch
-
+from inference.access import Access
 from inference.config import InferenceConfig
+from inference.engine.interface import Engine, ReloadError, Served, UnavailableError
 from inference.metrics import Metrics
-from inference.model import Model, load_model
-from training.manifest import ExportError
 from training.report import emit
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from inference.tracing import Tracing
+
+NO_MODEL_RETRY = 5.0
+"""Seconds after which a client may look again for a model that is not there yet."""
+
+
+class NotServedError(Exception):
+    """Another model or version than the one that is served. HTTP: 404."""
 
 
 class Service:
-    """State of one server. `reason` says why it is not ready, and is empty when it is."""
+    """The engine and what is counted, logged, traced and checked around it."""
 
-    def __init__(self, config: InferenceConfig, device: torch.device) -> None:
+    def __init__(self, config: InferenceConfig, engine: Engine, metrics: Metrics) -> None:
+        """Raises ConfigurationError when the API keys cannot be read."""
         self.config = config
-        self.metrics = Metrics()
-        self.model: Model | None = None
-        self.reason = "the model is not loaded yet"
-        self.draining = False
-        self._device = device
-        # One thread of its own computes: the event loop stays free to answer probes.
-        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
+        self.engine = engine
+        self.access = Access(config.api_keys_file)
+        self.metrics = metrics
+        metrics.engine = engine
+        self.tracing = _tracing(config)
+        self._logged_from = {"none": 1000, "failures": 500, "all": 0}[config.request_log]
+        self._prefix = os.urandom(6).hex()
+        self._numbers = count(1)
 
-    @property
-    def ready(self) -> bool:
-        """Whether requests should be sent here."""
-        return not self.reason
+    def served(self, model: str | None = None, version: str | None = None) -> Served:
+        """The model that answers. Raises NotServedError for others, UnavailableError for none."""
+        self.check_name(model)
+        served = self.engine.served
+        if served is None:
+            raise UnavailableError(self.engine.reason, NO_MODEL_RETRY)
+        if version and version != served.version:
+            raise NotServedError(
+                f"version {version[:80]!r} is not served here, only {served.version!r}"
+            )
+        return served
 
-    async def compute(self, action: Callable[[], T]) -> T:
-        """Do something slow on the model's thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._worker, action)
+    def check_name(self, model: str | None) -> None:
+        """Raises NotServedError when another model is meant."""
+        name = self.config.model_name
+        if model is not None and model != name:
+            raise NotServedError(f"model {model[:80]!r} is not served here, only {name!r}")
 
-    async def load(self) -> None:
-        """Wait for the export and load it; an export that is not as it should be is not served."""
-        folder = Path(self.config.model_path)
-        while self.model is None:
-            try:
-                self.model = await self.compute(lambda: load_model(folder, self._device))
-            except ExportError as error:
-                self._wait(str(error))
-                await asyncio.sleep(self.config.poll_seconds)
-            except Exception as error:
-                self._wait(f"{folder} cannot be loaded: {type(error).__name__}: {error}")
-                await asyncio.sleep(self.config.poll_seconds)
-        manifest = self.model.manifest
-        self.metrics.loaded(self.config.model_name, manifest)
-        if not self.draining:
-            self._set_reason("")
-        emit(
-            "loaded", model=self.config.model_name, run=manifest.run, sha256=manifest.weights.sha256
-        )
+    async def reload(self) -> Served:
+        """Serve what the model's folder holds now. Raises ReloadError; the old one is kept then."""
+        try:
+            return await self.engine.reload()
+        except ReloadError:
+            self.metrics.reload_failures += 1
+            raise
 
-    def drain(self) -> None:
-        """Be unready from now on, though what arrives is still answered."""
-        self.draining = True
-        self._set_reason("the server is shutting down")
-        emit("draining", model=self.config.model_name)
+    def request_id(self, given: str | None) -> str:
+        """What the client calls its request, or a name that no other request has."""
+        if given and len(given) <= 128:
+            return given
+        return f"{self._prefix}-{next(self._numbers):x}"
 
-    def _wait(self, reason: str) -> None:
-        if reason != self.reason:
-            emit("waiting", model=self.config.model_name, reason=reason)
-        self._set_reason(reason)
+    def finished(
+        self, protocol: str, code: int, started: float, request: str, **fields: object
+    ) -> None:
+        """Count and log a request that is over. `started` is a time of the monotonic clock."""
+        seconds = time.monotonic() - started
+        self.metrics.finished(protocol, code, seconds)
+        if code >= self._logged_from:
+            emit(
+                "request",
+                id=request,
+                protocol=protocol,
+                code=code,
+                seconds=round(seconds, 6),
+                **{name: value for name, value in fields.items() if value},
+            )
 
-    def _set_reason(self, reason: str) -> None:
-        self.reason = reason
-        self.metrics.ready.set(self.ready)
+
+def _tracing(config: InferenceConfig) -> "Tracing | None":
+    """Imported only where it is on: it takes memory and time."""
+    if not config.tracing_endpoint:
+        return None
+    from inference.tracing import Tracing
+
+    return Tracing.over_http(config.tracing_endpoint, config.tracing_ratio, config.model_name)

@@ -53,16 +53,44 @@ class RunOutput(TypedDict):
     gpusPerNode: Annotated[int, Field(description="GPUs of each pod")]
 
 
+class VersionOutput(TypedDict):
+    """Which model is served. What it says of itself is asked at `GET /v2/models/<model>`."""
+
+    run: NotRequired[
+        Annotated[str, Field(description="run whose export is served; absent beside `export`")]
+    ]
+    export: NotRequired[
+        Annotated[str, Field(description="address in an object store, where pods fetch the export")]
+    ]
+    digest: NotRequired[
+        Annotated[
+            str,
+            Field(
+                description="sha256 of the weights, where the settings insist on one; otherwise "
+                "it is known when the run has ended"
+            ),
+        ]
+    ]
+
+
 @with_config(_OPEN)
-class InferenceOutput(TypedDict):
+class CanaryOutput(VersionOutput):
+    """A new version beside the served one."""
+
+    service: Annotated[str, Field(description="name of its Service")]
+    weight: Annotated[int, Field(description="percent of the requests that it gets")]
+
+
+@with_config(_OPEN)
+class InferenceOutput(VersionOutput):
     """A model that is served."""
 
     url: Annotated[str, Field(description="where pods of the cluster reach it")]
     service: Annotated[str, Field(description="name of the Service")]
     namespace: Annotated[str, Field(description="namespace of the Service")]
     model: Annotated[str, Field(description="name of the model in the protocol")]
-    run: Annotated[
-        str, Field(description="run that is served: the version of the model, and its folder")
+    canary: NotRequired[
+        Annotated[CanaryOutput, Field(description="the new version, where there is one")]
     ]
 
 

@@ -80,12 +80,12 @@ class Volcano(Component):
 
 
 def chart_values(settings: VolcanoSettings) -> dict[str, Any]:
-    """The chart's values with the scheduler's configuration, unless they have one of their own."""
-    custom = settings.values.get("custom", {})
-    if settings.own_configuration:
-        return settings.values
-    text = scheduler_configuration(settings.scheduler, hierarchical=settings.hierarchical)
-    return {**settings.values, "custom": {**custom, OVERRIDE: text}}
+    """The chart's values, and before them what the typed settings say that they leave open."""
+    custom = {**settings.controllers.chart_values(), **settings.values.get("custom", {})}
+    if not settings.own_configuration:
+        hierarchical = settings.hierarchical
+        custom[OVERRIDE] = scheduler_configuration(settings.scheduler, hierarchical=hierarchical)
+    return {**settings.values, "custom": custom}
 
 
 def parents_first(queues: dict[str, QueueSettings]) -> list[str]:

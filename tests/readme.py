@@ -13,6 +13,8 @@ class Block:
 
     commands: tuple[str, ...]
     own_cluster: bool
+    needs: str = ""
+    """What a first line such as `# needs a real cluster on EKS` says."""
 
     @property
     def script(self) -> str:
@@ -22,9 +24,12 @@ class Block:
 def blocks(page: Path) -> list[Block]:
     """All blocks marked `sh`, in order."""
     return [
-        Block(
-            tuple(line.strip() for line in found["body"].splitlines() if line.strip()),
-            found["mark"] is not None,
-        )
+        _block(found["body"], found["mark"] is not None)
         for found in BLOCK.finditer(page.read_text())
     ]
+
+
+def _block(body: str, own_cluster: bool) -> Block:
+    lines = [line.strip() for line in body.splitlines() if line.strip()]
+    needs = lines.pop(0).removeprefix("# ") if lines[0].startswith("# needs ") else ""
+    return Block(tuple(lines), own_cluster, needs)

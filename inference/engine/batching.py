@@ -136,6 +136,11 @@ class Queue:
         """When the first one arrived."""
         return self._pieces[0].request.arrived
 
+    def has_room(self, request: Request) -> bool:
+        """Whether it may wait here."""
+        samples, size = self.samples + request.samples, self._bytes + request.size
+        return samples <= self._most_samples and size <= self._most_bytes
+
     def put(self, request: Request, retry_after: float) -> None:
         """Raises OverloadedError when there is no room, InputError when there never will be."""
         samples = request.samples
@@ -144,9 +149,7 @@ class Queue:
                 f"the request has {samples} samples of {request.size} bytes: send at most "
                 f"{self._most_samples} samples of {self._most_bytes} bytes at once"
             )
-        if self.samples + samples > self._most_samples or (
-            self._bytes + request.size > self._most_bytes
-        ):
+        if not self.has_room(request):
             raise OverloadedError(f"{self.samples} samples wait already", retry_after)
         self.samples += samples
         self._bytes += request.size

@@ -75,6 +75,11 @@ class ModelEngine:
         return self._pool.waiting if self._pool else 0
 
     @property
+    def busy(self) -> bool:
+        """Whether anything waits or is being computed."""
+        return any(not pool.idle for pool in self._pools)
+
+    @property
     def pids(self) -> list[int]:
         """Of the processes that compute."""
         return [pid for pool in self._pools for pid in pool.pids]
@@ -139,7 +144,7 @@ class ModelEngine:
     async def _load(self) -> Served:
         manifest = await asyncio.to_thread(read_manifest, self._folder)
         old = self._pool
-        if old is not None and old.served is not None and old.served.manifest == manifest:
+        if old is not None and old.served.manifest == manifest:
             return old.served
         pool = self._new_pool(manifest)
         self._pools.add(pool)

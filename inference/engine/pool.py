@@ -1,19 +1,18 @@
-"""The workers of one version of a model, and the requests that wait for them."""
+"""One version of a model: the requests that wait, and the workers that compute them in batches."""
 
 import asyncio
-import itertools
-from collections import deque
+import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import replace
 from typing import Final
 
 from inference.config import InferenceConfig
 from inference.engine.batching import Batch, Pace, Queue, Request
 from inference.engine.channel import Message
+from inference.engine.continuations import Continuations
+from inference.engine.crew import Crew
 from inference.engine.datatypes import NUMPY
 from inference.engine.interface import (
     Answer,
-    DeadlineError,
     InputError,
     OverloadedError,
     Sampling,
@@ -24,11 +23,9 @@ from inference.engine.interface import (
 )
 from inference.engine.job import SLOTS, Job
 from inference.engine.observer import Observer
-from inference.engine.patience import USUAL, Limits, Patience
+from inference.engine.patience import USUAL, Limits
 from inference.engine.process import Worker
 from inference.engine.texts import Text
-from training.manifest import ExportError
-from training.report import emit
 
 TICK: Final = 0.1
 """Seconds between two looks at deadlines and at workers that hang."""
@@ -39,6 +36,9 @@ NEVER: Final = float("inf")
 class Pool:
     """Serves one export. Belongs to one event loop, as everything here that is not a worker."""
 
+    served: Served
+    """Set by `start`."""
+
     def __init__(
         self,
         config: InferenceConfig,
@@ -47,64 +47,54 @@ class Pool:
         describe: Callable[[Message], Served],
         limits: Limits = USUAL,
     ) -> None:
-        self.served: Served | None = None
-        self.broken = ""
-        """Why a worker could not be replaced."""
-        self._config, self._job, self._observer = config, job, observer
-        self._describe = describe
+        self._config, self._observer, self._describe = config, observer, describe
         self._loop = asyncio.get_running_loop()
         self._queue = Queue(config.max_batch, config.max_queue, config.max_queue_bytes)
         self._pace = Pace()
-        self._patience = Patience(limits)
-        self._workers: list[Worker] = []
-        self._loading: dict[Worker, asyncio.Future[Message]] = {}
-        self._replacing: set[asyncio.Task[None]] = set()
-        self._texts: dict[int, Text] = {}
-        self._waiting_texts: deque[int] = deque()
-        self._identities = itertools.count()
+        self._crew = Crew(
+            job,
+            config.workers,
+            observer,
+            limits,
+            received=self._received,
+            came=self._came,
+            lost=self._worker_lost,
+        )
+        self._texts = Continuations(lambda: self._crew.ready, config.max_batch, config.max_queue)
         self._dispatching = self._ticking = self._closed = False
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def waiting(self) -> int:
         """Samples and texts that no worker has yet."""
-        return self._queue.samples + len(self._waiting_texts)
+        return self._queue.samples + self._texts.waiting
 
     @property
     def idle(self) -> bool:
         """Whether there is nothing left to answer."""
-        return not (self._queue or self._texts or any(worker.busy for worker in self._workers))
+        return not (self._queue or self._texts or any(worker.busy for worker in self._crew.workers))
+
+    @property
+    def broken(self) -> bool:
+        """Whether a worker could not be replaced."""
+        return bool(self._crew.broken)
 
     @property
     def reason(self) -> str:
         """Why requests should not come; empty when they should."""
-        if self.broken and not self._ready:
-            return self.broken
-        return self._patience.reason(self._loop.time())
+        return self._crew.reason
 
     @property
     def pids(self) -> list[int]:
         """Of the workers that are there."""
-        return [worker.pid for worker in self._workers if worker.pid is not None]
-
-    @property
-    def _ready(self) -> list[Worker]:
-        return [worker for worker in self._workers if worker.ready]
+        return [worker.pid for worker in self._crew.workers if worker.pid is not None]
 
     async def start(self) -> Served:
         """Start all workers; gives what they serve when each is warm. Raises ExportError."""
         try:
-            # The first one compiles what is to be compiled, and sees how many devices there are.
-            ready = await self._start(self._job)
-            self.served = self._describe(ready)
-            jobs = [
-                replace(self._job, index=index)
-                for index in range(int(ready["devices"]))
-                for _ in range(self._config.workers)
-            ]
-            await asyncio.gather(*map(self._start, jobs[1:]))
+            self.served = self._describe(await self._crew.start())
         except BaseException:
-            await self.close(0)
+            await self._crew.close()
             raise
         return self.served
 
@@ -121,62 +111,51 @@ class Pool:
         self, tokens: Sequence[int], sampling: Sampling, deadline: float | None
     ) -> AsyncIterator[int]:
         """As `Engine.generate`."""
-        served = self._check_open()
-        if not served.generates:
-            raise InputError(f"model {served.name} generates nothing")
-        if len(self._waiting_texts) >= self._config.max_queue:
-            raise OverloadedError(f"{len(self._waiting_texts)} texts wait already", 1.0)
-        context = served.manifest.input_shape[0]
+        self._check_open()
+        if not self.served.generates:
+            raise InputError(f"model {self.served.name} generates nothing")
+        context = self.served.manifest.input_shape[0]
         text = Text(tokens, sampling, context, NEVER if deadline is None else deadline)
-        identity = next(self._identities)
-        self._texts[identity] = text
-        self._waiting_texts.append(identity)
         self._tick_soon()
-        self._dispatch_texts()
-        try:
-            async for token in text.tokens():
+        async with contextlib.aclosing(self._texts.tokens(text)) as computed:
+            async for token in computed:
                 yield token
-        finally:
-            self._forget(identity)
 
     async def close(self, within: float) -> None:
         """Finish what is there, for so many seconds at most, then end the workers."""
         until = self._loop.time() + within
-        while not self.idle and self._loop.time() < until and (self._ready or self._replacing):
+        while not self.idle and self._loop.time() < until and not self._crew.hopeless:
             await asyncio.sleep(0.01)
         self._closed = True
-        for task in self._replacing:
-            task.cancel()
-        self._refuse_all(UnavailableError("the server is shutting down", 1.0))
-        for worker in [*self._workers]:
-            if worker.busy or not worker.ready:
-                worker.kill("it was told to")
-            worker.close()
-        until = self._loop.time() + 2
-        while self._workers:
-            await asyncio.sleep(0.005)
-            if self._loop.time() > until:
-                self.kill()
-                until = NEVER
+        ended = UnavailableError("the server is shutting down")
+        self._refuse_waiting(ended, computed=True)
+        for worker in self._crew.workers:
+            for batch in worker.batches:
+                _refuse(batch, ended)
+        await self._crew.close()
 
     def kill(self) -> None:
         """End the workers without waiting for anything."""
-        for worker in self._workers:
-            worker.kill()
+        self._crew.kill()
 
     def _submit(self, inputs: Tensors, deadline: float) -> Request:
-        served = self._check_open()
-        now = self._loop.time()
-        arrays = {spec.name: inputs[spec.name] for spec in served.inputs}
-        for spec, array in zip(served.inputs, arrays.values(), strict=True):
+        self._check_open()
+        arrays = {}
+        for spec in self.served.inputs:
+            array = arrays[spec.name] = inputs[spec.name]
             check(spec, array.dtype == NUMPY[spec.datatype], array.shape)
+        now = self._loop.time()
         request = Request(arrays, self._loop.create_future(), now, deadline)
-        wait = self._expected_wait()
-        if self._queue and now + wait > deadline:
+        waiting = self._queue.samples
+        wait = waiting * self._pace.seconds / max(1, len(self._crew.ready)) if waiting else 0.0
+        if waiting and now + wait > deadline:
             raise OverloadedError(
-                f"{self._queue.samples} samples wait already, so that the deadline would pass",
+                f"{waiting} samples wait already: the deadline would pass before it is computed",
                 wait,
             )
+        if not self._queue.has_room(request):
+            # What came in this same turn may go to workers already.
+            self._dispatch()
         self._queue.put(request, max(wait, 0.001))
         if not self._dispatching:
             # Once for all the requests that this turn of the event loop brings.
@@ -185,15 +164,11 @@ class Pool:
             self._tick_soon()
         return request
 
-    def _check_open(self) -> Served:
-        if self.served is None or self._closed:
-            raise UnavailableError("the server is shutting down", 1.0)
-        if not self._ready and (self.broken or self._patience.reason(self._loop.time())):
+    def _check_open(self) -> None:
+        if self._closed:
+            raise UnavailableError("the server is shutting down")
+        if self._crew.hopeless:
             raise UnavailableError(self.reason, 5.0)
-        return self.served
-
-    def _expected_wait(self) -> float:
-        return self._queue.samples * self._pace.seconds / max(1, len(self._ready))
 
     def _dispatch(self) -> None:
         self._dispatching = False
@@ -213,10 +188,10 @@ class Pool:
 
     def _free(self) -> Worker | None:
         """A worker for what waits: an idle one, or one that computes if the batch is full."""
-        best = min(self._ready, key=lambda worker: worker.load, default=None)
-        if best is None or best.load >= SLOTS or (best.load and not self._queue.full_batch):
-            return None
-        return best
+        best = min(self._crew.ready, key=lambda worker: len(worker.batches), default=None)
+        if best is None or not best.batches:
+            return best
+        return best if self._queue.full_batch and len(best.batches) < SLOTS else None
 
     def _dispatch_later(self, seconds: float) -> None:
         if self._timer is None:
@@ -226,58 +201,28 @@ class Pool:
         self._timer = None
         self._dispatch()
 
-    def _dispatch_texts(self) -> None:
-        while self._waiting_texts:
-            worker = min(self._ready, key=lambda worker: len(worker.texts), default=None)
-            if worker is None or len(worker.texts) >= self._config.max_batch:
-                return
-            identity = self._waiting_texts.popleft()
-            worker.continue_text(identity, self._texts[identity].message)
-
-    def _forget(self, identity: int) -> None:
-        """A text has ended, or nobody reads it any more."""
-        text = self._texts.pop(identity, None)
-        if text is None:
-            return
-        if identity in self._waiting_texts:
-            self._waiting_texts.remove(identity)
-        for worker in self._workers:
-            if identity in worker.texts:
-                worker.texts.discard(identity)
-                worker.send({"do": "stop", "id": identity})
-        self._dispatch_texts()
-
     def _received(self, worker: Worker, message: Message) -> None:
-        now = self._loop.time()
-        match message["is"]:
-            case "done":
-                self._answer(worker, message, now)
-            case "tokens":
-                worker.since = now
-                self._add_tokens(worker, message)
-            case told:
-                worker.ready, worker.failed = told == "ready", told == "failed"
-                loading = self._loading.pop(worker, None)
-                if loading is not None and not loading.done():
-                    loading.set_result(message)
+        began, worker.since = worker.since, self._loop.time()
+        if message["is"] == "done":
+            self._answer(worker, message, worker.since - began)
+        else:
+            self._observer.tokens(len(message["tokens"]), message["seconds"])
+            self._texts.add(worker, message)
 
-    def _answer(self, worker: Worker, message: Message, now: float) -> None:
-        began = worker.since
-        worker.since = now
+    def _answer(self, worker: Worker, message: Message, took: float) -> None:
         batch, outputs = worker.answer(message)
         worker.crowded = bool(self._queue)
-        if self._queue and not self._dispatching:
+        if not self._dispatching:
             # Before the answers are written: the worker computes in the meantime.
             self._dispatch()
         seconds: float = message["seconds"]
-        self._pace.measured(batch.samples, now - began)
+        self._pace.measured(batch.samples, took)
         self._observer.batch(batch.samples, seconds)
         errors = message["errors"]
         row = 0
-        assert self.served is not None  # noqa: S101  workers are asked only when it is
         for index, piece in enumerate(batch.pieces):
             request = piece.request
-            if str(index) in errors:
+            if errors and str(index) in errors:
                 request.refuse(_error(*errors[str(index)]))
                 self._queue.drop(request)
                 continue
@@ -288,96 +233,26 @@ class Pool:
             request.take(piece.begin, rows, self.served)
             row = end
 
-    def _add_tokens(self, worker: Worker, message: Message) -> None:
-        self._observer.tokens(len(message["tokens"]), message["seconds"])
-        for identity, token in message["tokens"]:
-            if identity in self._texts:
-                self._texts[identity].add(token)
-        failed = {int(key): InputError(text) for key, text in message["errors"].items()}
-        for identity in (*message["ended"], *failed):
-            worker.texts.discard(identity)
-            if identity in self._texts:
-                self._texts[identity].end(failed.get(identity))
-        self._dispatch_texts()
-
-    async def _start(self, job: Job) -> Message:
-        """One more worker, when it is ready. Raises ExportError."""
-        worker = Worker(job, self._received, self._ended)
-        loading: asyncio.Future[Message] = self._loop.create_future()
-        self._loading[worker] = loading
-        self._workers.append(worker)
-        try:
-            await worker.start()
-        except BaseException:
-            self._workers.remove(worker)
-            raise
-        message = await loading
-        if message["is"] != "ready":
-            raise ExportError(message["message"])
+    def _came(self) -> None:
         self._dispatch()
-        self._dispatch_texts()
-        return message
+        self._texts.dispatch()
 
-    def _ended(self, worker: Worker, why: str) -> None:
-        self._workers.remove(worker)
-        loading = self._loading.pop(worker, None)
-        if loading is not None:
-            if not loading.done():
-                loading.set_result({"is": "failed", "message": f"a worker died loading: {why}"})
-            return
-        if self._closed or worker.failed:
-            return
-        self._observer.worker_ended(why)
-        delay = self._patience.died(self._loop.time(), why)
-        emit("worker_ended", reason=why, again_in=delay, pid=worker.pid)
-        self._blame(worker, why)
-        self._replace_later(worker.job, delay)
-
-    def _blame(self, worker: Worker, why: str) -> None:
+    def _worker_lost(self, worker: Worker, why: str) -> None:
         """Only what it was computing is lost; what it had not begun with goes to others."""
-        lost = UnavailableError(f"the worker that computed this died: {why}", 1.0)
+        lost = UnavailableError(f"the worker that computed this died: {why}")
         for position, batch in enumerate(worker.batches):
             if position == 0:
                 _refuse(batch, lost)
             else:
                 self._queue.put_back(batch)
-        for identity in worker.texts:
-            if identity in self._texts:
-                self._texts[identity].end(lost)
+        self._texts.lose(worker, lost)
+        if self._crew.hopeless:
+            self._refuse_waiting(UnavailableError(self.reason, 5.0), computed=False)
         self._dispatch()
 
-    def _replace_later(self, job: Job, delay: float) -> None:
-        if delay and not self._ready:
-            self._refuse_all(UnavailableError(self.reason, delay))
-        task = self._loop.create_task(self._replace(job, delay))
-        self._replacing.add(task)
-        task.add_done_callback(self._replacing.discard)
-
-    async def _replace(self, job: Job, delay: float) -> None:
-        await asyncio.sleep(delay)
-        try:
-            await self._start(job)
-            self.broken = ""
-        except ExportError as error:
-            if self._closed:
-                return
-            self.broken = str(error)
-            again = max(
-                self._config.poll_seconds, self._patience.died(self._loop.time(), str(error))
-            )
-            emit("worker_ended", reason=self.broken, again_in=again)
-            self._replace_later(job, again)
-
-    def _refuse_all(self, error: Exception) -> None:
+    def _refuse_waiting(self, error: Exception, computed: bool) -> None:
         self._queue.refuse_all(error)
-        if self._closed:
-            for worker in self._workers:
-                for batch in worker.batches:
-                    _refuse(batch, error)
-        for identity, text in self._texts.items():
-            if self._closed or identity in self._waiting_texts:
-                text.end(error)
-        self._waiting_texts.clear()
+        self._texts.refuse_all(error, computed)
 
     def _tick_soon(self) -> None:
         if not self._ticking:
@@ -388,12 +263,11 @@ class Pool:
         """Look after deadlines and workers that hang, as long as there is anything to answer."""
         now = self._loop.time()
         self._queue.expire(now)
-        for text in self._texts.values():
-            if text.deadline < now:
-                text.end(DeadlineError("the deadline passed before the text was complete"))
-        for worker in self._workers:
-            if worker.ready and worker.busy and now - worker.since > self._config.hang_seconds:
-                worker.kill(f"it computed for more than {self._config.hang_seconds:g} s")
+        self._texts.expire(now)
+        longest = self._config.hang_seconds
+        for worker in self._crew.ready:
+            if worker.busy and now - worker.since > longest:
+                worker.kill(f"it computed for more than {longest:g} s")
         self._ticking = False
         if not self.idle:
             self._tick_soon()
@@ -401,6 +275,9 @@ class Pool:
 
 def check(spec: TensorSpec, right_type: bool, shape: tuple[int, ...]) -> None:
     """What protocols must have checked already. Raises InputError."""
+    # As most tensors are: the sizes are fixed, and not looked at one by one.
+    if right_type and shape[1:] == spec.shape[1:] and shape[0]:
+        return
     fits = len(shape) == len(spec.shape) and all(
         wanted in (-1, size) for wanted, size in zip(spec.shape, shape, strict=True)
     )
@@ -417,4 +294,4 @@ def _refuse(batch: Batch, error: Exception) -> None:
 
 
 def _error(kind: str, text: str) -> Exception:
-    return UnavailableError(text, 1.0) if kind == "memory" else InputError(text)
+    return UnavailableError(text) if kind == "memory" else InputError(text)

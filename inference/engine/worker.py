@@ -1,5 +1,6 @@
 """One process that computes: loads a model, then answers batches until the server closes."""
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -34,6 +35,8 @@ def main(end: socket.socket, slots: Sequence[Slot], job: Job) -> None:
     """Run until the server closes its end. Started by `inference.engine.process`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # What was imported before the fork stays: looking for garbage there would copy its pages.
+    gc.freeze()
     _end_with_the_server()
     channel = WorkerEnd(end)
     try:

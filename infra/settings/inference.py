@@ -1,11 +1,15 @@
 """Inference services."""
 
-import re
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Final, Literal, Self
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from inference.config import InferenceConfig
+from infra.settings.jobs.mounts import ReferenceSettings, VolumeSettings
+from infra.settings.services.access import ApiKeysSettings, TlsSettings
+from infra.settings.services.autoscaling import AutoscalingSettings
+from infra.settings.services.rollout import CanarySettings, RouteSettings
+from infra.settings.services.source import Digest, ExportUrl, FetchSettings, RunName
 from infra.settings.types import (
     CpuQuantity,
     DnsLabel,
@@ -22,34 +26,21 @@ from infra.settings.types import (
 )
 from training.config import plain_errors
 
-_RUN = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?-[0-9a-f]{8}")
+_DECIDED: Final = {
+    "model_name": "model",
+    "model_path": "job, run or url",
+    "model_sha256": "digest",
+    "host": "",
+    "port": "port",
+    "grpc_port": "grpc_port",
+    "tls_certificate": "tls",
+    "tls_key": "tls",
+    "api_keys_file": "api_keys",
+}
+"""What the stack tells the server itself, and the setting that decides it."""
 
-
-def _run_name(text: str) -> str:
-    if not _RUN.fullmatch(text):
-        raise ValueError(
-            "must be the full name of a run, <job>-<8 digits>, as the output `runs` shows it"
-        )
-    return text
-
-
-RunName = Annotated[str, AfterValidator(_run_name)]
-
-
-class AutoscalingSettings(Settings):
-    """Let the load decide how many replicas run."""
-
-    min: PositiveInt = Field(1, description="fewest replicas")
-    max: PositiveInt = Field(description="most replicas")
-    cpu_percent: int = Field(
-        70, ge=1, le=1000, description="use of the CPU request, in percent, that is aimed at"
-    )
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if self.min > self.max:
-            raise ValueError(f"contradicts itself: min is {self.min}, max is {self.max}")
-        return self
+_TAKEN_VOLUMES: Final = frozenset({"shm", "tmp", "models", "tls", "api-keys"})
+_TAKEN_PATHS: Final = ("/models", "/secrets", "/app")
 
 
 class InferenceServiceSettings(Settings):
@@ -57,6 +48,13 @@ class InferenceServiceSettings(Settings):
 
     job: RunKey | None = Field(None, description="job of this stack whose present run is served")
     run: RunName | None = Field(None, description="a certain run, kept whatever the jobs become")
+    url: ExportUrl | None = Field(
+        None, description="an export in an object store: s3://bucket/digits-1a2b3c4d/export"
+    )
+    fetch: FetchSettings = Field(FetchSettings(), description="how pods get what `url` names")
+    digest: Digest | None = Field(
+        None, description="sha256 of the weights: any others are not served"
+    )
     image: DnsLabel = Field("inference", description="name of the image")
     model: str | None = Field(None, description="name in the protocol; the key by default")
     checkpoints: DnsLabel = Field("checkpoints", description="claim with the run's export")
@@ -64,6 +62,12 @@ class InferenceServiceSettings(Settings):
         None, le=1000, description="pods; 1 by default, and left out with autoscaling"
     )
     autoscaling: AutoscalingSettings | None = Field(None, description="replicas by load")
+    canary: CanarySettings | None = Field(
+        None, description="a new version that gets a share of the requests; needs a route"
+    )
+    route: RouteSettings | None = Field(
+        None, description="Gateway or Ingress; without one only pods reach the service"
+    )
     max_unavailable: PositiveInt = Field(
         1, description="pods that may be missing while nodes are drained"
     )
@@ -75,6 +79,13 @@ class InferenceServiceSettings(Settings):
     memory: MemoryQuantity = Field(description="memory request and limit of each pod")
     shm: MemoryQuantity = Field("64Mi", description="size of /dev/shm, part of the memory limit")
     port: Port = Field(8080, description="port of the server and of its Service")
+    grpc_port: Port | None = Field(
+        None, description="port of the protocol over gRPC; not offered by default"
+    )
+    tls: TlsSettings | None = Field(None, description="TLS that ends at the server itself")
+    api_keys: ApiKeysSettings | None = Field(
+        None, description="keys without which no prediction is given"
+    )
     service_type: Literal["ClusterIP", "NodePort"] = Field(
         "ClusterIP", description="how the Service is reached"
     )
@@ -85,21 +96,46 @@ class InferenceServiceSettings(Settings):
         {}, description="further configuration of the model server (inference/config.py)"
     )
     env: dict[EnvironmentName, str] = Field({}, description="further environment variables")
+    env_from: dict[EnvironmentName, ReferenceSettings] = Field(
+        {}, description="environment variables whose values stand in Secrets or ConfigMaps"
+    )
+    volumes: dict[DnsLabel, VolumeSettings] = Field(
+        {}, description="further volumes of every pod, such as a handler of one's own"
+    )
     startup_seconds: PositiveInt = Field(
         120, description="longest time from the container's start until the server answers"
     )
     progress_deadline_seconds: PositiveInt = Field(
         600, description="when the Deployment reports that a rollout does not advance"
     )
+    min_ready_seconds: int = Field(
+        5,
+        ge=0,
+        le=3600,
+        description="a new pod has to be ready for so long before an old one leaves: time for "
+        "load balancers to find it, and for a bad version to fail",
+    )
+    pre_stop_seconds: int = Field(
+        2,
+        ge=0,
+        le=300,
+        description="pause between a pod's removal from the Service and SIGTERM; needs Kubernetes "
+        "1.30 or later, unless it is 0",
+    )
     grace_seconds: int = Field(
-        30, ge=1, le=3600, description="time to finish what is in flight when a pod has to leave"
+        30,
+        ge=1,
+        le=3600,
+        description="time to finish what is in flight when a pod has to leave; more than "
+        "pre_stop_seconds and the server's notice_seconds and drain_seconds together",
     )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if (self.job is None) == (self.run is None):
-            found = "both" if self.job else "neither"
-            raise ValueError(f"needs either `job` or `run` to serve, but has {found}")
+        given = [name for name in ("job", "run", "url") if getattr(self, name) is not None]
+        if len(given) != 1:
+            found = " and ".join(given) or "none of them"
+            raise ValueError(f"needs one of `job`, `run` and `url` to serve, but has {found}")
         if self.autoscaling is not None and self.replicas is not None:
             raise ValueError(
                 "contradicts itself: replicas are fixed and autoscaling is on; leave one out"
@@ -109,29 +145,57 @@ class InferenceServiceSettings(Settings):
                 f"has shm {self.shm}, but memory {self.memory}: /dev/shm counts against the memory "
                 "limit, so write less shm or more memory"
             )
-        self._check_server()
+        if self.fetch != FetchSettings() and not (self.url or (self.canary and self.canary.url)):
+            raise ValueError("has fetch, but no url to fetch from: leave it out")
+        self._check_access()
+        self._check_volumes()
+        self._check_server(self.server, "server")
+        if self.canary is not None:
+            self._check_server(self.canary.server, "canary.server")
         return self
 
-    def _check_server(self) -> None:
-        decided = {"model_name", "model_path", "host", "port"} & self.server.keys()
-        if decided:
+    def _check_access(self) -> None:
+        if self.canary is not None and self.route is None:
+            raise ValueError("has a canary, but no route that could share out the requests")
+        if self.route is not None and self.tls is not None:
             raise ValueError(
-                f"sets server.{', server.'.join(sorted(decided))}, which the stack decides: "
-                "leave it out"
+                "has tls beside a route: TLS ends at the gateway, which speaks plainly to the "
+                "pods, so leave tls out"
             )
+        if self.grpc_port == self.port:
+            raise ValueError(f"has port and grpc_port {self.port}: write another one")
+
+    def _check_volumes(self) -> None:
+        for name, volume in self.volumes.items():
+            if name in _TAKEN_VOLUMES:
+                raise ValueError(
+                    f"has volumes.{name}, a name that every pod has already: choose another"
+                )
+            if f"{volume.path.rstrip('/')}/".startswith(tuple(f"{path}/" for path in _TAKEN_PATHS)):
+                raise ValueError(
+                    f"has volumes.{name}.path {volume.path}, where every pod has something: "
+                    "choose another"
+                )
+
+    def _check_server(self, server: dict[str, Any], here: str) -> None:
+        for name in sorted(_DECIDED.keys() & server.keys()):
+            remedy = f"write `{_DECIDED[name]}`" if _DECIDED[name] else "leave it out"
+            raise ValueError(f"sets {here}.{name}, which the stack decides: {remedy}")
         try:
             config = InferenceConfig.model_validate(
-                {"model_name": "model", "model_path": "/models", **self.server}
+                {"model_name": "model", "model_path": "/models", **self.server, **server}
             )
         except ValidationError as error:
-            written_as = {name: f"server.{name}" for name in InferenceConfig.model_fields}
+            written_as = {name: f"{here}.{name}" for name in InferenceConfig.model_fields}
             problems = "; ".join(plain_errors(error, written_as))
-            raise ValueError(f"has a `server` that cannot be used: {problems}") from None
-        if config.drain_seconds >= self.grace_seconds:
+            raise ValueError(f"has a `{here}` that cannot be used: {problems}") from None
+        needed = self.pre_stop_seconds + config.notice_seconds + config.drain_seconds
+        if needed >= self.grace_seconds:
             raise ValueError(
-                f"drains for up to {config.drain_seconds:g} seconds, but its pods are killed after "
-                f"grace_seconds {self.grace_seconds}: write less server.drain_seconds or more "
-                "grace_seconds"
+                f"takes up to {needed:g} seconds to leave (pre_stop_seconds "
+                f"{self.pre_stop_seconds}, {here}.notice_seconds {config.notice_seconds:g}, "
+                f"{here}.drain_seconds {config.drain_seconds:g}), but its pods are killed after "
+                f"grace_seconds {self.grace_seconds}: write less of them or more grace_seconds"
             )
 
     @property
@@ -139,8 +203,28 @@ class InferenceServiceSettings(Settings):
         """The largest number of pods that the service may have."""
         return self.autoscaling.max if self.autoscaling else self.replicas or 1
 
+    @property
+    def canary_image(self) -> str:
+        """Name of the image of the canary, if there is one."""
+        return (self.canary.image if self.canary else None) or self.image
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """Where its pods are called."""
+        return (self.port,) if self.grpc_port is None else (self.port, self.grpc_port)
+
+    @property
+    def most_pods(self) -> int:
+        """Like `most_replicas`, with the canary's."""
+        return self.most_replicas + (self.canary.replicas if self.canary else 0)
+
 
 class InferenceSettings(Settings):
     """Inference services by key."""
 
     services: dict[RunKey, InferenceServiceSettings] = Field({}, description="services")
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """Where pods of any service are called."""
+        return tuple(port for service in self.services.values() for port in service.ports)

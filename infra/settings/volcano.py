@@ -6,6 +6,7 @@ from typing import Any, Final, Literal, Self
 import yaml
 from pydantic import Field, field_validator, model_validator
 
+from infra.settings.controllers import ControllersSettings
 from infra.settings.scheduler import SchedulerSettings
 from infra.settings.types import (
     DnsLabel,
@@ -91,6 +92,11 @@ class VolcanoSettings(Settings):
     values: dict[str, Any] = Field({}, description="values of the chart, as the chart names them")
     scheduler: SchedulerSettings = Field(
         SchedulerSettings(), description="how it decides; not where the stack does not install it"
+    )
+    controllers: ControllersSettings = Field(
+        ControllersSettings(),
+        description="their pace; the same keys in `values` go before it, and charts before 1.11 "
+        "know none of it",
     )
     timeout_seconds: PositiveInt = Field(
         300, description="longest wait for the scheduler to be ready"

@@ -6,6 +6,7 @@ import pytest
 
 from devcluster.paths import Layout
 from devcluster.volcano_processes import apply_definitions, volcano_services
+from infra.settings.controllers import ControllersSettings
 
 KUBECTL = """#!/bin/sh
 printf '%s\\n' "$*" >> "$(dirname "$0")/calls"
@@ -50,6 +51,15 @@ def test_neither_process_opens_a_port_of_the_host(simulated: Layout, binaries: P
     scheduler, controllers = volcano_services(simulated, binaries)
     assert {"--enable-healthz=false", "--enable-metrics=false"} <= set(scheduler.command)
     assert "--enable-healthz=false" in controllers.command
+
+
+def test_the_controllers_are_as_fast_as_those_of_a_release(simulated: Layout, binaries: Path):
+    _, controllers = volcano_services(simulated, binaries)
+    pace = ControllersSettings()
+    assert f"--kube-api-qps={pace.requests_per_second}" in controllers.command
+    assert f"--kube-api-burst={pace.burst}" in controllers.command
+    assert f"--worker-threads={pace.workers}" in controllers.command
+    assert f"--worker-threads-for-podgroup={pace.workers}" in controllers.command
 
 
 def test_the_scheduler_finds_the_folder_of_its_configuration(simulated: Layout, binaries: Path):

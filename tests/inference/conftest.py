@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.inference.serving import Server, serving
 from training.config import TrainingConfig
 from training.train import run
 from training.world import World
@@ -26,3 +27,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = TrainingConfig.model_validate(settings | {"run_dir": str(run_dir)})
     run(config, World(rank=0, size=1, local_rank=0, master=""))
     return run_dir / "export"
+
+
+@pytest.fixture(scope="session")
+def server(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One that many tests share, with the digits and a small limit on bodies."""
+    folder = tmp_path_factory.mktemp("server")
+    with serving(folder, trained, max_body_bytes=1_000_000, request_log="none") as running:
+        running.wait_until_ready()
+        yield running

@@ -79,4 +79,18 @@ def test_the_chart_gets_the_schedulers_configuration_beside_its_values() -> None
 def test_a_text_of_ones_own_is_left_as_it_is() -> None:
     text = "actions: allocate\ntiers: []\n"
     values = {"custom": {"scheduler_config_override": text}}
-    assert chart_values(VolcanoSettings(values=values)) == values
+    assert chart_values(VolcanoSettings(values=values))["custom"].items() >= values["custom"].items()
+
+
+def test_the_controllers_have_the_pace_that_is_configured() -> None:
+    settings = VolcanoSettings.model_validate(
+        {
+            "controllers": {"requests_per_second": 200, "burst": 400},
+            "values": {"custom": {"controller_worker_threads": 4}},
+        }
+    )
+    custom = chart_values(settings)["custom"]
+    assert custom["controller_kube_api_qps"] == 200
+    assert custom["controller_kube_api_burst"] == 400
+    assert custom["controller_worker_threads"] == 4
+    assert custom["controller_worker_threads_for_podgroup"] == 10

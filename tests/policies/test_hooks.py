@@ -33,4 +33,3 @@ def test_a_hook_runs_what_is_installed_with_its_arguments(
 def test_what_the_installed_check_imports_is_among_its_dependencies():
     names = {text.partition(">")[0] for text in PROJECT["project"]["dependencies"]}
     assert names == {"pydantic", "pyyaml"}
-    assert PROJECT["tool"]["setuptools"]["packages"] == ["policies"]

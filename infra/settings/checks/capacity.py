@@ -61,17 +61,29 @@ def _plain(amount: Decimal) -> str:
 def services_find_room(
     inference: InferenceSettings, tenancy: TenancySettings, gpu: GpuSettings
 ) -> Iterator[str]:
-    """The GPUs of all services fit the quota even when every one has all its replicas."""
+    """The GPUs of all services fit the quota even when every one has all its replicas.
+
+    An update that rolls adds a pod before it takes one away, and would wait for ever without room.
+    """
     quota = tenancy.quota.gpus
-    total = sum(
-        service.most_replicas * service.gpus
+    on_gpus = [
+        service
         for service in inference.services.values()
-        if (service.gpu_resource or gpu.resource) == gpu.resource
-    )
+        if service.gpus > 0 and (service.gpu_resource or gpu.resource) == gpu.resource
+    ]
+    total = sum(service.most_pods * service.gpus for service in on_gpus)
+    updated = max((service.gpus for service in on_gpus), default=0)
     if quota is not None and total > quota:
         yield (
             f"{full_key('inference', 'services')} may use {total} {gpu.resource} in all, more than "
             f"{full_key('tenancy', 'quota', 'gpus')} of {quota}: write fewer replicas or GPUs."
+        )
+    elif quota is not None and total + updated > quota:
+        yield (
+            f"{full_key('inference', 'services')} may use {total} {gpu.resource} in all, which "
+            f"leaves no room in {full_key('tenancy', 'quota', 'gpus')} of {quota} for the pod that "
+            f"an update adds before it takes one away: write fewer replicas, or a quota of "
+            f"{total + updated}."
         )
 
 

@@ -89,7 +89,14 @@ def services_name_what_exists(
             ("image", service.image, "images", "workloads", images.workloads),
             ("checkpoints", service.checkpoints, "storage", "claims", storage.claims),
             ("priority_class", service.priority_class, "volcano", "priority_classes", classes),
+            *(
+                (f"volumes.{name}.claim", volume.claim, "storage", "claims", storage.claims)
+                for name, volume in service.volumes.items()
+            ),
         )
+        if service.canary is not None:
+            image = service.canary.image
+            named += (("canary.image", image, "images", "workloads", images.workloads),)
         for field, name, concern, table, known in named:
             yield from _undeclared(service_key(key, field), name, full_key(concern, table), known)
         job = training.jobs.get(service.job or "")
@@ -102,6 +109,17 @@ def services_name_what_exists(
             yield (
                 f"{service_key(key, 'checkpoints')} is {service.checkpoints!r}, but job "
                 f"{service.job!r} exports to {job.checkpoints!r}: write that one."
+            )
+
+
+@check("inference")
+def canary_names_differ(inference: InferenceSettings) -> Iterator[str]:
+    """The objects of a canary are named after its service."""
+    for key, service in inference.services.items():
+        if service.canary is not None and f"{key}-canary" in inference.services:
+            yield (
+                f"{service_key(key, 'canary')} would be named like the service "
+                f"{f'{key}-canary'!r}: give that one another key."
             )
 
 

@@ -77,9 +77,9 @@ def claims_suit_their_users(
         claim = storage.claims.get(service.checkpoints)
         if claim is None or {"ReadWriteMany", "ReadOnlyMany"} & set(claim.access_modes):
             continue
-        if service.most_replicas > 1:
+        if service.most_pods > 1 and not service.url:
             yield (
-                f"{service_key(key, 'replicas')} may become {service.most_replicas}, but claim "
+                f"{service_key(key, 'replicas')} may become {service.most_pods}, but claim "
                 f"{service.checkpoints!r} is {', '.join(claim.access_modes)}: several pods need "
                 "ReadWriteMany or ReadOnlyMany."
             )

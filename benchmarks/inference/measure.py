@@ -1,0 +1,169 @@
+"""All servers of one workload in turns, so that whatever else the machine does falls on all."""
+
+import contextlib
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.inference.contestants import Contestant, Task
+from benchmarks.inference.environments import python_of
+from benchmarks.inference.figures import Records, figures, pooled
+from benchmarks.inference.forms import Form
+from benchmarks.inference.load import Generator, Load
+from benchmarks.inference.process import Running, ServerError, free_port, serving
+from benchmarks.inference.workloads import Array, Workload
+from benchmarks.outcome import say
+
+CLIENTS: Final = (1, 4, 16, 64)
+SHARES: Final = (0.5, 0.8, 1.2)
+"""Of a server's own capacity: what it answers to 64 clients in the same turn."""
+
+LONGER: Final = {0.8: 2, 1.2: 2}
+"""Tails need many requests, and a queue needs time to fill."""
+
+WARM_UP: Final = 0.15
+"""Share of a measurement that does not count: connections are made then."""
+
+
+def closed(clients: int) -> str:
+    """Name of a level."""
+    return f"{clients} clients"
+
+
+def opened(share: float) -> str:
+    """Name of a level."""
+    return f"{share:.0%} load"
+
+
+@dataclass
+class Series:
+    """What was measured of one server, a sample a turn."""
+
+    levels: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    pools: dict[str, dict[str, Any]] = field(default_factory=dict)
+    memory: list[int] = field(default_factory=list)
+    difference: float = 0.0
+    records: dict[str, list[tuple[Records, float]]] = field(default_factory=dict)
+
+    def add(self, level: str, records: Records, seconds: float, deadline: float) -> float:
+        """One measurement; gives its throughput."""
+        found = figures(records, deadline, WARM_UP * seconds)
+        self.levels.setdefault(level, []).append(asdict(found))
+        self.records.setdefault(level, []).append((records, WARM_UP * seconds))
+        return found.throughput
+
+    def finish(self, deadline: float) -> None:
+        """Percentiles over all turns."""
+        for level, turns in self.records.items():
+            self.pools[level] = pooled(
+                [records for records, _ in turns], deadline, warm_up=turns[0][1]
+            )
+
+    def median(self, level: str, figure: str) -> float:
+        """Of the turns."""
+        return float(statistics.median(turn[figure] for turn in self.levels[level]))
+
+    def to_json(self) -> dict[str, Any]:
+        """Without the single requests."""
+        return {
+            "levels": self.levels,
+            "pooled": self.pools,
+            "memoryBytes": self.memory,
+            "largestDifference": self.difference,
+        }
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What all measurements share."""
+
+    generator: Generator
+    server_core: int
+    turns: int
+    seconds: float
+
+
+@contextlib.contextmanager
+def running(
+    contestants: Sequence[Contestant],
+    workload: Workload,
+    form: Form,
+    export: Path,
+    expected: Array,
+    core: int,
+) -> Iterator[dict[str, tuple[Running, float]]]:
+    """All that start and answer rightly, paused, with the largest difference of an answer.
+
+    Others are told and left out.
+    """
+    with contextlib.ExitStack() as stack:
+        servers = {}
+        for contestant in contestants:
+            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
+            python = python_of(contestant.environment)
+            task = Task(workload, form, export, free_port(), scratch, python)
+            try:
+                server = stack.enter_context(serving(contestant, task, core))
+                difference = server.check(expected)
+            except ServerError as error:
+                say(f"{workload.title}: {contestant.name} is left out: {error}")
+                continue
+            say(f"{workload.title}: {contestant.name} answers ({difference:.1g} off)")
+            server.pause()
+            servers[contestant.name] = (server, difference)
+        yield servers
+
+
+def in_turns(
+    bench: Bench,
+    servers: dict[str, tuple[Running, float]],
+    workload: Workload,
+    *,
+    clients: Sequence[int] = CLIENTS,
+    shares: Sequence[float] = SHARES,
+    each_turn: Callable[[], None] = lambda: None,
+) -> dict[str, Series]:
+    """Each server at every level, turn by turn, and what else is to be measured in each."""
+    series = {name: Series(difference=off) for name, (_, off) in servers.items()}
+    for turn in range(bench.turns):
+        each_turn()
+        for name, (server, _) in _rotated(servers, turn):
+            say(f"{workload.title}, turn {turn + 1} of {bench.turns}: {name} …")
+            with server.awake():
+                measure(bench, server, workload, series[name], clients, shares)
+                series[name].memory.append(server.memory())
+    for one in series.values():
+        one.finish(workload.deadline)
+    return series
+
+
+def measure(
+    bench: Bench,
+    server: Running,
+    workload: Workload,
+    series: Series,
+    clients: Sequence[int],
+    shares: Sequence[float],
+) -> None:
+    """One turn of one server: more and more clients, then shares of what the most were given."""
+    target, base = server.target, bench.seconds * workload.patience
+    bench.generator.run(target, Load(base / 3, clients=16))
+    capacity = 0.0
+    for count in clients:
+        records = bench.generator.run(target, Load(base, clients=count))
+        capacity = series.add(closed(count), records, base, workload.deadline)
+    for share in shares:
+        seconds = base * LONGER.get(share, 1)
+        records = bench.generator.run(target, Load(seconds, rate=max(share * capacity, 1)))
+        series.add(opened(share), records, seconds, workload.deadline)
+
+
+def _rotated(
+    servers: dict[str, tuple[Running, float]], turn: int
+) -> list[tuple[str, tuple[Running, float]]]:
+    items = list(servers.items())
+    begin = turn % max(len(items), 1)
+    return items[begin:] + items[:begin]

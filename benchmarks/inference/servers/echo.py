@@ -1,0 +1,54 @@
+"""The least that answers a body with itself, for each interface between server and application."""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+HEADERS = [("content-type", "application/octet-stream")]
+
+
+async def rsgi_app(_: Any, protocol: Any) -> None:
+    """Granian's own interface."""
+    body = await protocol()
+    protocol.response_bytes(200, HEADERS, body)
+
+
+async def asgi_app(
+    scope: dict[str, Any],
+    receive: Callable[[], Awaitable[dict[str, Any]]],
+    send: Callable[[dict[str, Any]], Awaitable[None]],
+) -> None:
+    """ASGI without a framework."""
+    if scope["type"] == "lifespan":
+        while (await receive())["type"] != "lifespan.shutdown":
+            await send({"type": "lifespan.startup.complete"})
+        await send({"type": "lifespan.shutdown.complete"})
+        return
+    body, more = b"", True
+    while more:
+        message = await receive()
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+    headers = [(key.encode(), value.encode()) for key, value in HEADERS]
+    headers.append((b"content-length", str(len(body)).encode()))
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _aiohttp(port: int) -> None:
+    from aiohttp import web
+
+    async def echo(request: web.BaseRequest) -> web.Response:
+        return web.Response(body=await request.read())
+
+    runner = web.ServerRunner(web.Server(echo))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    import uvloop
+
+    uvloop.run(_aiohttp(int(sys.argv[1])))

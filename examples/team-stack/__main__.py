@@ -1,0 +1,26 @@
+"""A team's own stack: one training run on the platform that another stack provides."""
+
+import pulumi
+
+from gpu_platform import Platform, TrainingConfig, TrainingJob, TrainingJobSettings
+
+config = pulumi.Config()
+
+
+async def main() -> pulumi.Inputs:
+    """Reads the platform's stack and places the run."""
+    platform = await Platform.read(config.require("platform"))
+    job = TrainingJobSettings(
+        queue=config.require("queue"),
+        checkpoints="checkpoints",
+        nodes=2,
+        gpus_per_node=8,
+        cpu="16",
+        memory="128Gi",
+        hyperparameters=TrainingConfig(model="digits-net", dataset="digits", epochs=20),
+    )
+    placed = platform.training_job("digits", job, image=platform.images["training"])
+    return {"run": TrainingJob("digits", placed).summary}
+
+
+pulumi.run(main)

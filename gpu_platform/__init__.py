@@ -1,0 +1,76 @@
+"""The components of this project for Pulumi programs of one's own; docs/reuse.md shows them."""
+
+from gpu_platform.platform_stack import Platform, PlatformError
+from infra.cluster import connect
+from infra.gpu_stack import GpuStack, GpuStackArgs
+from infra.inference_service import InferenceService
+from infra.output_types import (
+    GpuNodesOutput,
+    InferenceOutput,
+    PlatformOutputs,
+    RunOutput,
+)
+from infra.outputs import gpu_nodes_output
+from infra.pods import GpuNodes
+from infra.serving import Serving
+from infra.settings.cluster import ClusterSettings
+from infra.settings.gpu import GpuSettings, RuntimeClassSettings, TolerationSettings
+from infra.settings.inference import InferenceServiceSettings
+from infra.settings.storage import (
+    ClaimSettings,
+    LocalSource,
+    NfsSource,
+    StorageClassSettings,
+    StorageSettings,
+    VolumeSettings,
+)
+from infra.settings.tenancy import QuotaSettings, TenancySettings
+from infra.settings.training import TrainingJobSettings
+from infra.settings.volcano import PriorityClassSettings, QueueSettings, VolcanoSettings
+from infra.storage import Storage, StorageArgs
+from infra.tenancy import Tenancy, TenancyArgs
+from infra.training_job import TrainingJob, TrainingJobArgs
+from infra.volcano import Volcano, VolcanoArgs
+from training.config import TrainingConfig
+
+__all__ = [
+    "ClaimSettings",
+    "ClusterSettings",
+    "GpuNodes",
+    "GpuNodesOutput",
+    "GpuSettings",
+    "GpuStack",
+    "GpuStackArgs",
+    "InferenceOutput",
+    "InferenceService",
+    "InferenceServiceSettings",
+    "LocalSource",
+    "NfsSource",
+    "Platform",
+    "PlatformError",
+    "PlatformOutputs",
+    "PriorityClassSettings",
+    "QueueSettings",
+    "QuotaSettings",
+    "RunOutput",
+    "RuntimeClassSettings",
+    "Serving",
+    "Storage",
+    "StorageArgs",
+    "StorageClassSettings",
+    "StorageSettings",
+    "Tenancy",
+    "TenancyArgs",
+    "TenancySettings",
+    "TolerationSettings",
+    "TrainingConfig",
+    "TrainingJob",
+    "TrainingJobArgs",
+    "TrainingJobSettings",
+    "Volcano",
+    "VolcanoArgs",
+    "VolcanoSettings",
+    "VolumeSettings",
+    "connect",
+    "gpu_nodes_output",
+]

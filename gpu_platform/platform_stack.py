@@ -1,0 +1,189 @@
+"""What a team's own stack has to know of the platform's stack, read from its outputs."""
+
+import asyncio
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Self
+
+import pulumi
+from pydantic import TypeAdapter, ValidationError
+
+from infra.output_types import PLATFORM_OUTPUTS, PlatformOutputs
+from infra.outputs import gpu_nodes_input
+from infra.pods import GpuNodes
+from infra.serving import Serving
+from infra.settings.inference import InferenceServiceSettings
+from infra.settings.problems import rule
+from infra.settings.training import TrainingJobSettings
+from infra.settings.types import PinnedImage
+from infra.training_job import TrainingJobArgs
+
+_PINNED: TypeAdapter[str] = TypeAdapter(PinnedImage)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that does not fit the platform: the key, and what is wrong with its value."""
+
+    key: str
+    reason: str
+
+
+class PlatformError(pulumi.RunError):
+    """The platform's stack cannot be used, or a workload does not fit it.
+
+    Pulumi prints the message of a RunError without a traceback.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Platform:
+    """Where workloads of another stack run.
+
+    `claims` maps logical names to names in the cluster; `queues` is None where they are not known.
+    """
+
+    namespace: str
+    claims: Mapping[str, str]
+    gpu_nodes: GpuNodes
+    queues: Collection[str] | None = None
+    images: Mapping[str, str]
+
+    @classmethod
+    async def read(
+        cls, stack: str, opts: pulumi.ResourceOptions | None = None, *, name: str | None = None
+    ) -> Self:
+        """Read the outputs of a stack, such as `organization/gpu-platform/prod`.
+
+        `name` is that of the StackReference, where the stack is read more than once.
+
+        Raises PlatformError where they are not those of this project.
+        """
+        reference = pulumi.StackReference(name or stack, stack, opts)
+        names = PlatformOutputs.__annotations__
+        found = await asyncio.gather(*(reference.get_output_details(name) for name in names))
+        values = {
+            name: details.value
+            for name, details in zip(names, found, strict=True)
+            if details.value is not None
+        }
+        return cls.of(stack, values)
+
+    @classmethod
+    def of(cls, stack: str, values: Mapping[str, object]) -> Self:
+        """The platform from the outputs of a stack. Raises PlatformError where one is wrong."""
+        try:
+            outputs = PLATFORM_OUTPUTS.validate_python(values)
+        except ValidationError as error:
+            found = "; ".join(
+                f"its output {'.'.join(map(str, detail['loc']))} is {_said(detail['type'])}"
+                for detail in error.errors(include_url=False)
+            )
+            raise PlatformError(
+                f"Stack {stack!r} cannot be used as a platform: {found}. Name a stack of the "
+                "gpu-platform project, and update it with this version or a later one."
+            ) from None
+        return cls(
+            namespace=outputs["namespace"],
+            claims=outputs["claims"],
+            gpu_nodes=gpu_nodes_input(outputs["gpuNodes"]),
+            queues=tuple(outputs["queues"]),
+            images=outputs["images"],
+        )
+
+    def training_job(
+        self,
+        key: str,
+        job: TrainingJobSettings,
+        *,
+        image: str,
+        service_account: str = "training",
+    ) -> TrainingJobArgs:
+        """Arguments of a job that runs here. `image` is pinned by digest.
+
+        Raises PlatformError that names each key which does not fit the platform.
+        """
+        _raise(key, self.problems_of_job(job, image))
+        return TrainingJobArgs(
+            key=key,
+            job=job,
+            namespace=self.namespace,
+            image=image,
+            image_identity=image,
+            gpu_nodes=self.gpu_nodes,
+            claims=self.claims,
+            service_account=service_account,
+        )
+
+    def inference_service(
+        self,
+        key: str,
+        service: InferenceServiceSettings,
+        *,
+        image: str,
+        run: str,
+        domain: str = "cluster.local",
+        service_account: str = "inference",
+    ) -> Serving:
+        """Arguments of a service that serves a run here. `image` is pinned by digest.
+
+        Raises PlatformError that names each key which does not fit the platform.
+        """
+        _raise(key, self.problems_of_service(service, image))
+        return Serving(
+            key=key,
+            service=service,
+            run=run,
+            namespace=self.namespace,
+            domain=domain,
+            image=image,
+            gpu_nodes=self.gpu_nodes,
+            claims=self.claims,
+            service_account=service_account,
+        )
+
+    def problems_of_job(self, job: TrainingJobSettings, image: str) -> Iterator[Problem]:
+        """Everything of a job that this platform does not have."""
+        if self.queues is not None and job.queue not in self.queues:
+            yield Problem("queue", f"is {job.queue!r}, but {_known('queue', self.queues)}")
+        yield from self._missing_claim("checkpoints", job.checkpoints)
+        if job.datasets is not None:
+            yield from self._missing_claim("datasets", job.datasets)
+        for name, volume in job.volumes.items():
+            if volume.claim is not None:
+                yield from self._missing_claim(f"volumes.{name}.claim", volume.claim)
+        yield from _unpinned(image)
+
+    def problems_of_service(
+        self, service: InferenceServiceSettings, image: str
+    ) -> Iterator[Problem]:
+        """Everything of a service that this platform does not have."""
+        yield from self._missing_claim("checkpoints", service.checkpoints)
+        yield from _unpinned(image)
+
+    def _missing_claim(self, key: str, claim: str) -> Iterator[Problem]:
+        if claim not in self.claims:
+            yield Problem(key, f"is {claim!r}, but {_known('claim', self.claims)}")
+
+
+def _known(what: str, names: Collection[str]) -> str:
+    if not names:
+        return f"the platform has no {what}s"
+    return f"the platform has only the {what}s {', '.join(sorted(names))}: write one of them"
+
+
+def _unpinned(image: str) -> Iterator[Problem]:
+    try:
+        _PINNED.validate_python(image)
+    except ValidationError as error:
+        for detail in error.errors(include_url=False):
+            yield Problem("image", f"is {image!r}: it {rule(detail)}")
+
+
+def _raise(key: str, problems: Iterator[Problem]) -> None:
+    if found := [f"  - {problem.key} {problem.reason}." for problem in problems]:
+        raise PlatformError("\n".join([f"{key!r} does not fit the platform:", *found]))
+
+
+def _said(kind: str) -> str:
+    return "missing" if kind == "missing" else "of another kind than this version expects"

@@ -1,0 +1,71 @@
+"""What was written in another language, checked by the settings' models: errors name the key."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from pulumi.errors import InputPropertiesError, InputPropertyErrorDetails
+from pulumi.provider.experimental.util import camel_case
+from pydantic import BaseModel, ValidationError
+
+from infra.settings.problems import rule
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def checked(model: type[Model], values: Mapping[str, Any], *within: str) -> Model:
+    """The settings that the values make; `within` is where they stand inside the model.
+
+    Raises InputPropertiesError, which Pulumi shows with the resource and each key.
+    """
+    nested: Any = whole(values)
+    for key in reversed(within):
+        nested = {key: nested}
+    try:
+        return model.model_validate(nested)
+    except ValidationError as error:
+        names = set(_names(values))
+        raise refused(
+            (
+                ".".join(camel_case(str(part)) for part in detail["loc"][len(within) :]),
+                _in_their_words(rule(detail), names),
+            )
+            for detail in error.errors(include_url=False)
+        ) from None
+
+
+def refused(problems: Iterable[tuple[str, str]]) -> InputPropertiesError:
+    """The error that names keys and what is wrong with their values."""
+    details: list[InputPropertyErrorDetails] = [
+        # The name of the resource is no key, but it becomes part of objects' names.
+        {"property_path": path or "name", "reason": reason}
+        for path, reason in problems
+    ]
+    return InputPropertiesError("the arguments cannot be used", details)
+
+
+def whole(value: Any) -> Any:
+    """The value with numbers as they were written: the engine sends 2 as 2.0."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, Mapping):
+        return {key: whole(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [whole(item) for item in value]
+    return value
+
+
+def _names(values: Any) -> Iterable[str]:
+    if isinstance(values, Mapping):
+        for key, item in values.items():
+            yield key
+            yield from _names(item)
+
+
+def _in_their_words(text: str, names: set[str]) -> str:
+    """The text with the keys that were written as they were written: `gpusPerNode`."""
+    return re.sub(
+        r"\b[a-z]+(?:_[a-z]+)+\b",
+        lambda found: camel_case(found[0]) if found[0] in names else found[0],
+        text,
+    )

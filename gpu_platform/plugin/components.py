@@ -1,0 +1,250 @@
+"""The components as programs in any language use them.
+
+Their arguments may be outputs of other resources: a component is built when all are known.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+import pulumi
+
+from gpu_platform.platform_stack import Platform, Problem
+from gpu_platform.plugin import arguments
+from gpu_platform.plugin.checking import checked, refused, whole
+from infra import gpu_stack, inference_service, storage, tenancy, training_job, volcano
+from infra.component import Component
+from infra.pods import GpuNodes
+from infra.settings.gpu import GpuSettings
+from infra.settings.inference import InferenceSettings
+from infra.settings.storage import StorageSettings
+from infra.settings.tenancy import TenancySettings
+from infra.settings.training import TrainingSettings
+from infra.settings.volcano import VolcanoSettings
+
+GPU = "nvidia.com/gpu"
+Values = dict[str, Any]
+Built = TypeVar("Built")
+
+_PLACE = ("platform", "namespace", "claims", "gpu_nodes")
+
+
+class Deferred(Component):
+    """A component whose content is made when its arguments are known."""
+
+    def when_known(
+        self, args: Any, build: Callable[[Values, pulumi.ResourceOptions], Awaitable[Built]]
+    ) -> pulumi.Output[Built]:
+        """What `build` makes of the arguments; its resources wait for what these came from."""
+        known = pulumi.Output.from_input(args)
+
+        async def create(values: Values) -> Built:
+            return await build(values, self.options(after=list(await known.resources())))
+
+        # An Output takes a function that has to be awaited, which its annotations do not say.
+        made: pulumi.Output[Built] = known.apply(create)
+        return made
+
+
+class TrainingJob(Deferred):
+    """A run of a training job: pods that Volcano places all or none. Its end is not waited for."""
+
+    run: pulumi.Output[str]
+    """name of the run, `<name of the resource>-<8 digits>`, and of its folder on the claim"""
+    namespace: pulumi.Output[str]
+    """namespace of its pods"""
+
+    def __init__(
+        self,
+        name: str,
+        args: arguments.TrainingJobInputs,
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
+        super().__init__("TrainingJob", name, opts)
+
+        async def build(
+            values: Values, options: pulumi.ResourceOptions
+        ) -> training_job.TrainingJob:
+            image, account = values.pop("image"), values.pop("service_account", "training")
+            platform = await _platform(name, _taken(values, _PLACE), self)
+            job = checked(TrainingSettings, values, "jobs", name).jobs[name]
+            _fits(platform.problems_of_job(job, image))
+            placed = platform.training_job(name, job, image=image, service_account=account)
+            return training_job.TrainingJob(name, placed, options)
+
+        made = self.when_known(args, build)
+        self.run = made.apply(lambda job: job.run)
+        self.namespace = made.apply(lambda job: job.summary["namespace"])
+        self.register_outputs({"run": self.run, "namespace": self.namespace})
+
+
+class InferenceService(Deferred):
+    """A model that is served over HTTP; its pods are ready when the run's export is there."""
+
+    url: pulumi.Output[str]
+    """where pods of the cluster reach it"""
+
+    def __init__(
+        self,
+        name: str,
+        args: arguments.InferenceServiceInputs,
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
+        super().__init__("InferenceService", name, opts)
+
+        async def build(
+            values: Values, options: pulumi.ResourceOptions
+        ) -> inference_service.InferenceService:
+            image, account = values.pop("image"), values.pop("service_account", "inference")
+            domain = values.pop("domain", "cluster.local")
+            platform = await _platform(name, _taken(values, _PLACE), self)
+            (service,) = checked(InferenceSettings, values, "services", name).services.values()
+            _fits(platform.problems_of_service(service, image))
+            placed = platform.inference_service(
+                name,
+                service,
+                image=image,
+                run=values["run"],
+                domain=domain,
+                service_account=account,
+            )
+            return inference_service.InferenceService(name, placed, options)
+
+        made = self.when_known(args, build)
+        self.url = made.apply(lambda service: str(service.summary["url"]))
+        self.register_outputs({"url": self.url})
+
+
+class GpuStack(Deferred):
+    """NVIDIA's device plugin and the runtime class, where the cluster does not have them."""
+
+    gpu_nodes: pulumi.Output[arguments.GpuNodes]
+    """how pods get GPUs: `gpuNodes` of jobs and services"""
+
+    def __init__(
+        self, name: str, args: arguments.GpuStackInputs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__("GpuStack", name, opts)
+
+        async def build(values: Values, options: pulumi.ResourceOptions) -> arguments.GpuNodes:
+            settings = checked(GpuSettings, values)
+            made = gpu_stack.GpuStack(name, gpu_stack.GpuStackArgs(gpu=settings), options)
+            return _written(made.nodes)
+
+        self.gpu_nodes = self.when_known(args, build)
+        self.register_outputs({"gpuNodes": self.gpu_nodes})
+
+
+class Volcano(Deferred):
+    """The batch scheduler, its queues and priority classes."""
+
+    queues: pulumi.Output[list[str]]
+    """names of the queues"""
+
+    def __init__(
+        self, name: str, args: arguments.VolcanoInputs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__("Volcano", name, opts)
+
+        async def build(values: Values, options: pulumi.ResourceOptions) -> list[str]:
+            settings = checked(VolcanoSettings, values)
+            return volcano.Volcano(name, volcano.VolcanoArgs(volcano=settings), options).queues
+
+        self.queues = self.when_known(args, build)
+        self.register_outputs({"queues": self.queues})
+
+
+class Tenancy(Deferred):
+    """A namespace for workloads: quota, limits, network policies and service accounts."""
+
+    namespace: pulumi.Output[str]
+    """its name"""
+
+    def __init__(
+        self, name: str, args: arguments.TenancyInputs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__("Tenancy", name, opts)
+
+        async def build(values: Values, options: pulumi.ResourceOptions) -> str:
+            resource = values.pop("gpu_resource", GPU)
+            settings = checked(TenancySettings, values)
+            made = tenancy.TenancyArgs(tenancy=settings, gpu_resource=resource, retain=True)
+            return tenancy.Tenancy(name, made, options).namespace
+
+        self.namespace = self.when_known(args, build)
+        self.register_outputs({"namespace": self.namespace})
+
+
+class Storage(Deferred):
+    """Storage classes, volumes that exist, and claims for data sets and checkpoints."""
+
+    claims: pulumi.Output[dict[str, str]]
+    """claims by logical name: their names in the cluster"""
+
+    def __init__(
+        self, name: str, args: arguments.StorageInputs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__("Storage", name, opts)
+
+        async def build(values: Values, options: pulumi.ResourceOptions) -> dict[str, str]:
+            namespace = values.pop("namespace")
+            settings = checked(StorageSettings, values)
+            made = storage.StorageArgs(storage=settings, namespace=namespace)
+            return storage.Storage(name, made, options).claims
+
+        self.claims = self.when_known(args, build)
+        self.register_outputs({"claims": self.claims})
+
+
+COMPONENTS: tuple[type[Deferred], ...] = (
+    GpuStack,
+    Volcano,
+    Tenancy,
+    Storage,
+    TrainingJob,
+    InferenceService,
+)
+
+
+def _taken(values: Values, keys: tuple[str, ...]) -> Values:
+    return {key: values.pop(key) for key in keys if key in values}
+
+
+async def _platform(name: str, written: Values, parent: Deferred) -> Platform:
+    """The platform's stack, and what was written in its place."""
+    nodes = GpuNodes(**whole(written["gpu_nodes"])) if "gpu_nodes" in written else None
+    if "platform" in written:
+        stack = await Platform.read(
+            written["platform"], pulumi.ResourceOptions(parent=parent), name=name
+        )
+        return Platform(
+            namespace=written.get("namespace", stack.namespace),
+            claims=written.get("claims", stack.claims),
+            gpu_nodes=nodes or stack.gpu_nodes,
+            queues=stack.queues,
+            images=stack.images,
+        )
+    if missing := [key for key in ("namespace", "claims") if key not in written]:
+        raise refused((key, "is missing: write it, or write platform") for key in missing)
+    return Platform(
+        namespace=written["namespace"],
+        claims=written["claims"],
+        gpu_nodes=nodes or GpuNodes(resource=GPU),
+        images={},
+    )
+
+
+def _fits(problems: Any) -> None:
+    found: list[Problem] = list(problems)
+    if found:
+        raise refused((problem.key, problem.reason) for problem in found)
+
+
+def _written(nodes: GpuNodes) -> arguments.GpuNodes:
+    found: Mapping[str, Any] = {
+        "resource": nodes.resource,
+        "node_selector": dict(nodes.node_selector),
+        "tolerations": [dict(toleration) for toleration in nodes.tolerations],
+        "runtime_class": nodes.runtime_class,
+    }
+    written: Any = {key: value for key, value in found.items() if value is not None}
+    return written  # type: ignore[no-any-return]  # as the schema's types are written

@@ -1,0 +1,1 @@
+"""What requests must look like and what is answered. Knows neither sockets nor PyTorch."""

@@ -1,0 +1,72 @@
+"""Spans of requests by OpenTelemetry, sent by OTLP over HTTP. Imported only when it is on."""
+
+import time
+from collections.abc import Callable
+from typing import Self
+
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, set_span_in_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from inference.engine.interface import Answer
+from inference.protocol.metadata import SERVER, VERSION
+
+Header = Callable[[str], str | None]
+
+
+class Tracing:
+    """Makes one span a request, below the caller's where a W3C traceparent names one."""
+
+    def __init__(self, exporter: SpanExporter, ratio: float, model: str) -> None:
+        resource = Resource.create(
+            {SERVICE_NAME: SERVER, SERVICE_VERSION: VERSION, "gen_ai.request.model": model}
+        )
+        self._provider = TracerProvider(
+            sampler=ParentBased(TraceIdRatioBased(ratio)), resource=resource
+        )
+        self._provider.add_span_processor(BatchSpanProcessor(exporter))
+        self._tracer = self._provider.get_tracer(SERVER, VERSION)
+        self._propagator = TraceContextTextMapPropagator()
+
+    @classmethod
+    def over_http(cls, endpoint: str, ratio: float, model: str) -> Self:
+        """Spans go to this address, from a thread of their own."""
+        return cls(OTLPSpanExporter(endpoint=endpoint), ratio, model)
+
+    def begin(self, name: str, header: Header, attributes: dict[str, str | int]) -> Span:
+        """The span of a request that has just arrived; `header` gives its headers."""
+        carrier = {
+            key: value
+            for key in ("traceparent", "tracestate")
+            if (value := header(key)) is not None
+        }
+        parent = self._propagator.extract(carrier)
+        return self._tracer.start_span(name, parent, SpanKind.SERVER, attributes)
+
+    def answered(self, span: Span, answer: Answer) -> None:
+        """Tell how long the request waited and was computed, as spans below its own."""
+        if not span.is_recording():
+            return
+        span.set_attribute("inference.batch_samples", answer.batch)
+        span.set_attribute("inference.model_version", answer.served.version)
+        context = set_span_in_context(span)
+        end = time.time_ns()
+        begun = end - int(answer.compute_seconds * 1e9)
+        queued = begun - int(answer.queue_seconds * 1e9)
+        for name, since, until in (("queue", queued, begun), ("compute", begun, end)):
+            self._tracer.start_span(name, context, start_time=since).end(until)
+
+    def end(self, span: Span, code: int) -> None:
+        """The request was answered."""
+        span.set_attribute("http.response.status_code", code)
+        if code >= 500:
+            span.set_status(Status(StatusCode.ERROR))
+        span.end()
+
+    def close(self) -> None:
+        """Send what is left. May take seconds; call it away from the event loop."""
+        self._provider.shutdown()

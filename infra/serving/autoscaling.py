@@ -1,0 +1,83 @@
+"""Replicas by load: a HorizontalPodAutoscaler, or KEDA's ScaledObject."""
+
+from typing import Final
+
+from infra.manifests import NOT_AWAITED, Manifest
+from infra.serving.description import Serving, metadata
+from infra.settings.services.autoscaling import AutoscalingSettings, KedaSettings
+
+QUEUE_METRIC: Final = "inference_queue_depth"
+"""Gauge of the model server: samples that wait for a worker."""
+
+
+def autoscaler(serving: Serving) -> Manifest:
+    """Only for a service that has `autoscaling`."""
+    scaling = serving.service.autoscaling
+    if scaling is None:
+        raise ValueError(f"service {serving.key!r} has no autoscaling")
+    if scaling.keda is not None:
+        return _scaled_object(serving, scaling, scaling.keda)
+    return {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": metadata(serving, serving.stable, NOT_AWAITED),
+        "spec": {
+            "minReplicas": scaling.min,
+            "maxReplicas": scaling.max,
+            "scaleTargetRef": _target(serving),
+            "metrics": _metrics(scaling),
+        },
+    }
+
+
+def _target(serving: Serving) -> Manifest:
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "name": serving.stable.name}
+
+
+def _metrics(scaling: AutoscalingSettings) -> list[Manifest]:
+    """The one that asks for the most replicas decides."""
+    found: list[Manifest] = []
+    if scaling.cpu_target is not None:
+        target = {"type": "Utilization", "averageUtilization": scaling.cpu_target}
+        found.append({"type": "Resource", "resource": {"name": "cpu", "target": target}})
+    if scaling.queue_depth is not None:
+        target = {"type": "AverageValue", "averageValue": str(scaling.queue_depth)}
+        found.append({"type": "Pods", "pods": {"metric": {"name": QUEUE_METRIC}, "target": target}})
+    return found
+
+
+def _scaled_object(serving: Serving, scaling: AutoscalingSettings, keda: KedaSettings) -> Manifest:
+    return {
+        "apiVersion": "keda.sh/v1alpha1",
+        "kind": "ScaledObject",
+        "metadata": metadata(serving, serving.stable),
+        "spec": {
+            "scaleTargetRef": _target(serving),
+            "minReplicaCount": scaling.min,
+            "maxReplicaCount": scaling.max,
+            "cooldownPeriod": keda.cooldown_seconds,
+            "triggers": _triggers(serving, scaling, keda),
+        },
+    }
+
+
+def _triggers(serving: Serving, scaling: AutoscalingSettings, keda: KedaSettings) -> list[Manifest]:
+    """Values are text, as KEDA has them."""
+    # A Deployment's pods: two more parts of letters and digits. A canary's have three.
+    pods = f"{serving.stable.name}-[a-z0-9]+-[a-z0-9]+"
+    queue = f'sum({QUEUE_METRIC}{{namespace="{serving.namespace}",pod=~"{pods}"}})'
+    triggers = [_prometheus(keda, queue, str(scaling.queue_depth))]
+    if keda.activation_query is not None:
+        # It wakes the first pod; how many there are is then the queue's matter.
+        triggers.append(_prometheus(keda, f"({keda.activation_query}) > bool 0", "1"))
+    if scaling.cpu_target is not None:
+        metadata_of_cpu = {"value": str(scaling.cpu_target)}
+        triggers.append({"type": "cpu", "metricType": "Utilization", "metadata": metadata_of_cpu})
+    return triggers
+
+
+def _prometheus(keda: KedaSettings, query: str, threshold: str) -> Manifest:
+    return {
+        "type": "prometheus",
+        "metadata": {"serverAddress": keda.prometheus, "query": query, "threshold": threshold},
+    }

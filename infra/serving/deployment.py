@@ -1,0 +1,145 @@
+"""The pods of one version: how they start, and how they leave without losing a request."""
+
+import math
+from typing import Any, Final
+
+from inference.config import InferenceConfig
+from infra.manifests import Manifest, compact
+from infra.placement import even_spread
+from infra.pods import GpuNodes, Mount, Pod, Volume, pod_template
+from infra.references import further_volumes, secret_source, variables_from
+from infra.serving.description import Serving, Version, labels, metadata
+from infra.serving.source import export_path, fetching, model_mounts, model_volumes
+from infra.settings.inference import InferenceServiceSettings
+
+TLS_PATH: Final = "/secrets/tls"
+API_KEYS_PATH: Final = "/secrets/api-keys"
+_STARTUP_PERIOD: Final = 2
+
+
+def deployment(serving: Serving, version: Version, annotations: dict[str, str]) -> Manifest:
+    """The pods. They are live at once, and ready when the export is there and loaded.
+
+    An update adds a pod before it takes one away, and waits until the new one has been ready for a
+    while.
+    """
+    settings = serving.service
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": metadata(serving, version, annotations),
+        "spec": compact(
+            {
+                # The autoscaler owns the number of replicas where there is one.
+                "replicas": version.replicas,
+                "minReadySeconds": settings.min_ready_seconds,
+                "progressDeadlineSeconds": settings.progress_deadline_seconds,
+                "revisionHistoryLimit": 3,
+                "strategy": {
+                    "type": "RollingUpdate",
+                    "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1},
+                },
+                "selector": {"matchLabels": version.selector},
+                "template": pod_template(_pod(serving, version)),
+            }
+        ),
+    }
+
+
+def server_config(serving: Serving, version: Version) -> InferenceConfig:
+    """What the model server of a version is told."""
+    settings = serving.service
+    told: dict[str, Any] = {
+        **version.server,
+        "model_name": serving.model,
+        "model_path": export_path(version),
+        "model_sha256": version.digest,
+        "port": settings.port,
+        "grpc_port": settings.grpc_port,
+    }
+    if settings.tls is not None:
+        told |= {"tls_certificate": f"{TLS_PATH}/tls.crt", "tls_key": f"{TLS_PATH}/tls.key"}
+    if settings.api_keys is not None:
+        told["api_keys_file"] = f"{API_KEYS_PATH}/{settings.api_keys.key}"
+    return InferenceConfig.model_validate(compact(told))
+
+
+def _pod(serving: Serving, version: Version) -> Pod:
+    settings = serving.service
+    nodes = serving.gpu_nodes
+    told = server_config(serving, version).to_environment()
+    named = {"RUN_NAME": version.run} if version.run is not None else {}
+    return Pod(
+        container="inference",
+        image=version.image,
+        command=["python3", "-m", "inference"],
+        cpu=settings.cpu,
+        memory=settings.memory,
+        shm=settings.shm,
+        gpus=settings.gpus,
+        gpu_nodes=GpuNodes(
+            resource=settings.gpu_resource or nodes.resource,
+            node_selector=nodes.node_selector,
+            tolerations=nodes.tolerations,
+            runtime_class=nodes.runtime_class,
+        ),
+        service_account=serving.service_account,
+        grace_seconds=settings.grace_seconds,
+        pre_stop_seconds=settings.pre_stop_seconds,
+        labels=labels(version),
+        env={**named, **told, **variables_from(settings.env_from), **settings.env},
+        init=fetching(version, settings.fetch),
+        mounts=[*model_mounts(serving, version), *_claims(serving)],
+        volumes=[*model_volumes(version, settings.fetch), *_secrets(settings)],
+        ports={"http": settings.port}
+        | ({"grpc": settings.grpc_port} if settings.grpc_port is not None else {}),
+        probes=_probes(settings),
+        node_selector=settings.node_selector,
+        spread=even_spread(version.selector, strict=False) if settings.spread else (),
+        priority_class=settings.priority_class,
+    )
+
+
+def _claims(serving: Serving) -> list[Mount]:
+    return [
+        Mount(
+            name=name,
+            claim=serving.claims[volume.claim],
+            path=volume.path,
+            read_only=volume.read_only,
+        )
+        for name, volume in serving.service.volumes.items()
+        if volume.claim is not None
+    ]
+
+
+def _secrets(settings: InferenceServiceSettings) -> list[Volume]:
+    mounted = {
+        ("tls", TLS_PATH): settings.tls,
+        ("api-keys", API_KEYS_PATH): settings.api_keys,
+    }
+    secrets = [
+        Volume(name=name, source=secret_source(access.secret), path=path, read_only=True)
+        for (name, path), access in mounted.items()
+        if access is not None
+    ]
+    return [*secrets, *further_volumes(settings.volumes)]
+
+
+def _probes(settings: InferenceServiceSettings) -> dict[str, Manifest]:
+    scheme = {"scheme": "HTTPS"} if settings.tls else {}
+
+    def probe(path: str, period: int, failures: int) -> Manifest:
+        return {
+            "httpGet": {"path": path, "port": "http", **scheme},
+            "periodSeconds": period,
+            "timeoutSeconds": 2,
+            "failureThreshold": failures,
+        }
+
+    startup_failures = math.ceil(settings.startup_seconds / _STARTUP_PERIOD)
+    return {
+        "startupProbe": probe("/v2/health/live", _STARTUP_PERIOD, startup_failures),
+        "livenessProbe": probe("/v2/health/live", 10, 3),
+        "readinessProbe": probe("/v2/health/ready", 2, 3),
+    }

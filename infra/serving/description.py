@@ -1,0 +1,114 @@
+"""A service, its surroundings, and the versions of the model that it runs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from infra.manifests import SERVICE_LABEL, WORKLOAD_LABEL, Manifest, compact, standard_labels
+from infra.pods import GpuNodes
+from infra.settings.inference import InferenceServiceSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Version:
+    """One Deployment of a service: the stable one has the service's name, a canary a longer one.
+
+    `image` is text or a Pulumi output of it. Either `run` or `url` is set.
+    """
+
+    name: str
+    run: str | None
+    url: str | None
+    digest: str | None
+    image: Any
+    server: Mapping[str, Any]
+    replicas: int | None
+    """None where an autoscaler decides."""
+
+    @property
+    def selector(self) -> dict[str, str]:
+        """The labels that this version's pods have and no others."""
+        return {WORKLOAD_LABEL: "inference", SERVICE_LABEL: self.name}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Serving:
+    """A service and its surroundings. Images are text or Pulumi outputs of it.
+
+    `run` is None where the service has a `url`. Without a `canary_image` of its own a canary has
+    the service's image.
+    """
+
+    key: str
+    service: InferenceServiceSettings
+    run: str | None
+    namespace: str
+    image: Any
+    gpu_nodes: GpuNodes
+    claims: Mapping[str, str]
+    canary_image: Any = None
+    domain: str = "cluster.local"
+    service_account: str = field(default="inference")
+
+    @property
+    def model(self) -> str:
+        """The model's name in the protocol."""
+        return self.service.model or self.key
+
+    @property
+    def url(self) -> str:
+        """Where pods of the cluster reach the service."""
+        host = f"{self.key}.{self.namespace}.svc.{self.domain}"
+        scheme = "https" if self.service.tls else "http"
+        return f"{scheme}://{host}:{self.service.port}"
+
+    @property
+    def stable(self) -> Version:
+        """What the service itself describes."""
+        settings = self.service
+        return Version(
+            name=self.key,
+            run=self.run,
+            url=settings.url,
+            digest=settings.digest,
+            image=self.image,
+            server=settings.server,
+            replicas=None if settings.autoscaling else settings.replicas or 1,
+        )
+
+    @property
+    def canary(self) -> Version | None:
+        """The new version: like the stable one but for what it says itself."""
+        settings, stable = self.service.canary, self.stable
+        if settings is None:
+            return None
+        other = settings.run is not None or settings.url is not None
+        return Version(
+            name=f"{self.key}-canary",
+            run=settings.run if other else stable.run,
+            url=settings.url if other else stable.url,
+            # Another model has other weights.
+            digest=settings.digest if other else settings.digest or stable.digest,
+            image=stable.image if settings.image is None else self.canary_image,
+            server={**stable.server, **settings.server},
+            replicas=settings.replicas,
+        )
+
+
+def metadata(
+    serving: Serving, version: Version, annotations: Mapping[str, str] | None = None
+) -> Manifest:
+    """Name, namespace and labels of a version's objects."""
+    return compact(
+        {
+            "name": version.name,
+            "namespace": serving.namespace,
+            "labels": labels(version),
+            "annotations": dict(annotations or {}),
+        }
+    )
+
+
+def labels(version: Version) -> dict[str, str]:
+    """Of a version's objects and pods."""
+    return {**standard_labels("inference", version.name), **version.selector}

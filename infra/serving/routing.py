@@ -1,0 +1,87 @@
+"""How requests from outside arrive, and which share of them a canary gets.
+
+Gateway API v1, HTTPRoute: a backend with a weight but without a ready pod answers its share with
+errors (backendRefs, "weight"), so a route may name a canary only when its pods are ready.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from infra.manifests import NOT_AWAITED, Manifest, compact
+from infra.serving.description import Serving, Version, metadata
+from infra.settings.services.rollout import GatewaySettings, IngressSettings, RouteSettings
+
+_NGINX: Final = "nginx.ingress.kubernetes.io"
+
+
+def http_route(serving: Serving, route: RouteSettings, gateway: GatewaySettings) -> Manifest:
+    """Attached to the Gateway; shares requests out by weight."""
+    parent = {"name": gateway.name, "namespace": gateway.namespace, "sectionName": gateway.section}
+    rule = {
+        "matches": [{"path": {"type": "PathPrefix", "value": route.path}}],
+        "filters": _without_prefix(route.path),
+        "backendRefs": [
+            {"name": name, "port": serving.service.port, "weight": weight}
+            for name, weight in shares(serving).items()
+        ],
+    }
+    return {
+        "apiVersion": "gateway.networking.k8s.io/v1",
+        "kind": "HTTPRoute",
+        "metadata": metadata(serving, serving.stable),
+        "spec": compact(
+            {
+                "parentRefs": [compact(parent)],
+                "hostnames": list(route.hostnames) or None,
+                "rules": [compact(rule)],
+            }
+        ),
+    }
+
+
+def shares(serving: Serving) -> dict[str, int]:
+    """Percent of the requests by Service; one that gets none is left out."""
+    canary, settings = serving.canary, serving.service.canary
+    if canary is None or settings is None:
+        return {serving.key: 100}
+    weights = {serving.key: 100 - settings.weight, canary.name: settings.weight}
+    return {name: weight for name, weight in weights.items() if weight > 0}
+
+
+def ingresses(serving: Serving, route: RouteSettings, ingress: IngressSettings) -> list[Manifest]:
+    """One for each version; ingress-nginx takes the second one's annotations for a canary."""
+    built = [_ingress(serving, serving.stable, route, ingress, {})]
+    canary, settings = serving.canary, serving.service.canary
+    if canary is not None and settings is not None:
+        weight = {f"{_NGINX}/canary": "true", f"{_NGINX}/canary-weight": str(settings.weight)}
+        built.append(_ingress(serving, canary, route, ingress, weight))
+    return built
+
+
+def _ingress(
+    serving: Serving,
+    version: Version,
+    route: RouteSettings,
+    ingress: IngressSettings,
+    annotations: Mapping[str, str],
+) -> Manifest:
+    backend = {"service": {"name": version.name, "port": {"name": "http"}}}
+    paths = {"paths": [{"path": route.path, "pathType": "Prefix", "backend": backend}]}
+    hosts = [{"host": name} for name in route.hostnames] or [{}]
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "Ingress",
+        "metadata": metadata(serving, version, {**NOT_AWAITED, **annotations}),
+        "spec": {
+            "ingressClassName": ingress.class_name,
+            "rules": [{**host, "http": paths} for host in hosts],
+        },
+    }
+
+
+def _without_prefix(path: str) -> list[Manifest] | None:
+    """The server's own paths begin with /v2 and the like."""
+    if path == "/":
+        return None
+    rewrite = {"path": {"type": "ReplacePrefixMatch", "replacePrefixMatch": "/"}}
+    return [{"type": "URLRewrite", "urlRewrite": rewrite}]

@@ -1,0 +1,1 @@
+"""Parts of an inference service's settings."""

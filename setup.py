@@ -1,0 +1,64 @@
+"""How the components are put into one package, `gpu_platform`; pyproject.toml has the rest.
+
+In the checkout infra/, training/ and inference/ are packages of their own. Names as common as
+these must not lie in other people's environments, so in the wheel they are parts of gpu_platform,
+and their imports say so.
+"""
+
+import re
+from pathlib import Path
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+
+PACKAGE = "gpu_platform"
+FOLDERS = ("infra", "training", "inference")
+IMPORT = re.compile(rf"^(\s*from )(?={'|'.join(FOLDERS)}\b)", re.MULTILINE)
+
+# What infra/ imports of the programs: all of it imports no torch.
+PARTS = {
+    f"{PACKAGE}.training": {"__init__", "catalog", "config", "exit_codes"},
+    f"{PACKAGE}.training.tensorflow": {"__init__", "settings"},
+    f"{PACKAGE}.inference": {"__init__", "config"},
+}
+# What writes files of the checkout.
+WRITERS = {"settings_reference", "job_kinds_table", "outputs_table", "arguments_source"}
+
+
+class BuildComponents(build_py):
+    """Takes the modules that the components need, and names their imports anew."""
+
+    def find_package_modules(self, package: str, package_dir: str) -> list[tuple[str, str, str]]:
+        """Name of the package, name and file of each module."""
+        return [
+            found
+            for found in super().find_package_modules(package, package_dir)
+            if found[1] in PARTS.get(package, {found[1]}) - WRITERS
+        ]
+
+    def build_module(self, module: str, module_file: str, package: str) -> tuple[str, bool]:
+        """Copies a module; returns where it is now."""
+        made, copied = super().build_module(module, module_file, package)
+        if package.partition(".")[0] == PACKAGE:
+            path = Path(made)
+            path.write_text(IMPORT.sub(rf"\1{PACKAGE}.", path.read_text()))
+        return made, copied
+
+
+def packages(folder: str) -> list[str]:
+    """Names of the packages in a folder of the checkout, with dots."""
+    return sorted(
+        ".".join(file.parent.parts)
+        for file in Path(folder).rglob("__init__.py")
+        if f"{PACKAGE}.{'.'.join(file.parent.parts)}" in PARTS or folder == "infra"
+    )
+
+
+components = [name for folder in FOLDERS for name in packages(folder)]
+setup(
+    packages=["policies", PACKAGE, f"{PACKAGE}.plugin"]
+    + [f"{PACKAGE}.{name}" for name in components],
+    package_dir={f"{PACKAGE}.{folder}": folder for folder in FOLDERS},
+    package_data={PACKAGE: ["py.typed"]},
+    cmdclass={"build_py": BuildComponents},
+)

@@ -1,0 +1,98 @@
+"""The examples on simulated nodes under real Volcano, by the commands of their READMEs."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import packaged
+from tests.cluster.platform import Platform, await_
+from tests.readme import blocks
+
+ORIGINS = {"organization/gpu-platform/prod": "organization/gpu-platform/simulated"}
+CONTEXT = {"kubernetes:context prod": "kubernetes:context gpu-platform-simulated"}
+UPDATE = {"pulumi up": "pulumi up --yes --skip-preview"}
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the package, in place of the READMEs' first commands."""
+    return packaged.environment(tmp_path_factory.mktemp("installed"))
+
+
+@pytest.fixture(scope="module")
+def cluster(simulated: Platform) -> Iterator[Platform]:
+    """The platform that the team's stack refers to."""
+    simulated.make("up")
+    yield simulated
+    simulated.make("down")
+
+
+def deploy(cluster: Platform, installed: Path, example: str) -> dict[str, Any]:
+    """Types the commands of the example's README; returns the outputs of its stack."""
+    folder = cluster.checkout / "examples" / example
+    (folder / ".venv").symlink_to(installed)
+    install, update = blocks(folder / "README.md")
+    assert install.own_cluster
+    script = update.script
+    for written, here in (ORIGINS | CONTEXT | UPDATE).items():
+        script = script.replace(written, here)
+    cluster.shell(f"cd {folder} && {' && '.join(script.splitlines())}")
+    return dict(json.loads(cluster.shell(f"cd {folder} && pulumi stack output --json")))
+
+
+def placed(cluster: Platform, run: dict[str, Any]) -> list[dict[str, Any]]:
+    """The pods of a run, when all of them have a node."""
+    label = f"volcano.sh/job-name={run['name']}"
+    found: list[dict[str, Any]] = []
+
+    def all_placed() -> bool:
+        found[:] = cluster.kubectl("get", "pods", "-n", run["namespace"], "-l", label)["items"]
+        return len(found) == run["nodes"] and all(p["spec"].get("nodeName") for p in found)
+
+    await_(all_placed, 60, f"the pods of {run['name']} have nodes")
+    return found
+
+
+def test_a_teams_own_stack_runs_in_the_platforms_queue_and_on_its_claim(
+    cluster: Platform, installed: Path
+) -> None:
+    platform = cluster.outputs()
+    program = cluster.checkout / "examples" / "team-stack" / "__main__.py"
+    assert len(program.read_text().splitlines()) < 30
+    run = deploy(cluster, installed, "team-stack")["run"]
+    pods = placed(cluster, run)
+    assert {pod["spec"]["schedulerName"] for pod in pods} == {"volcano"}
+    assert len({pod["spec"]["nodeName"] for pod in pods}) == 2
+    assert run["namespace"] == platform["namespace"]
+    job = cluster.kubectl("get", "jobs.batch.volcano.sh", "-n", run["namespace"], run["name"])
+    assert job["spec"]["queue"] == "research"
+    for pod in pods:
+        container, *_ = pod["spec"]["containers"]
+        assert container["image"] == platform["images"]["training"]
+        assert container["resources"]["limits"][platform["gpuNodes"]["resource"]] == "8"
+        volumes = [volume.get("persistentVolumeClaim", {}) for volume in pod["spec"]["volumes"]]
+        assert platform["claims"]["checkpoints"] in [v.get("claimName") for v in volumes]
+
+
+def workloads(cluster: Platform) -> list[str]:
+    """Everything in the cluster that installs something."""
+    kinds = "daemonsets,deployments,statefulsets,runtimeclasses,customresourcedefinitions"
+    found = cluster.kubectl("get", kinds, "--all-namespaces")["items"]
+    return sorted(f"{made['kind']} {made['metadata']['name']}" for made in found)
+
+
+def test_nothing_is_installed_twice_where_the_cluster_has_volcano_and_its_gpus(
+    cluster: Platform, installed: Path
+) -> None:
+    before = workloads(cluster)
+    run = deploy(cluster, installed, "existing-cluster")["run"]
+    pods = placed(cluster, run)
+    assert workloads(cluster) == before
+    assert {pod["spec"]["schedulerName"] for pod in pods} == {"volcano"}
+    queue = cluster.kubectl("get", "queue", "language")
+    assert queue["status"]["state"] == "Open"
+    claim = cluster.kubectl("get", "persistentvolumeclaim", "checkpoints", "-n", "language")
+    assert claim["status"]["phase"] == "Bound"

@@ -1,0 +1,95 @@
+"""The pages for users: settings accept what they show, and tests run what they have typed."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from devcluster.paths import CHECKOUT
+from tests.infra.examples import good, problems
+from tests.readme import blocks
+
+DOCS = CHECKOUT / "docs"
+PREFIX = "gpu-platform:"
+EXAMPLES = ("clouds.md", "rdma.md", "own-training-code.md", "upgrading-volcano.md")
+YAML = re.compile(r"^ *```yaml\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+
+RUN_BY = {
+    "python -m gitops new-environment lab": "tests/gitops/environments/test_new_command.py",
+    "python -m gitops preview": "tests/engine/test_gitops_preview.py",
+    "python -m gitops comment": "tests/gitops/hosts/test_hosts.py",
+    "python -m gitops diff": "tests/gitops/environments/test_difference.py",
+    "python -m gitops changed": "tests/gitops/test_changed.py",
+    "python -m gitops status": "tests/gitops/runs",
+    "pulumi cancel": "tests/cluster/test_5_gitops.py",
+    "pulumi refresh": "tests/cluster/test_5_gitops.py",
+    "PULUMI_K8S_ENABLE_PATCH_FORCE=true pulumi up": "tests/cluster/test_5_gitops.py",
+    "pulumi destroy": "tests/cluster/test_5_gitops.py",
+    "pulumi stack export": "tests/engine/test_gitops_state.py",
+    "pulumi stack import": "tests/engine/test_gitops_state.py",
+    "pulumi stack select": "tests/engine/test_gitops_state.py",
+    "kubectl apply --server-side --dry-run=server": "tests/cluster/test_5_job_kinds.py",
+}
+"""How commands begin, and the tests that run them."""
+
+
+def written() -> list[Any]:
+    return [
+        pytest.param(block, id=f"{page}-{number}")
+        for page in EXAMPLES
+        for number, block in enumerate(YAML.findall((DOCS / page).read_text()))
+    ]
+
+
+@pytest.mark.parametrize("block", written())
+def test_the_settings_accept_what_a_page_shows(block: str) -> None:
+    sections = yaml.safe_load(block)
+    assert all(key.startswith(PREFIX) for key in sections), sections
+    # A cluster of eight nodes, which serves nothing.
+    values = good() | {"inference": {}}
+    values["volcano"]["queues"]["research"]["capability"] = {"nvidia.com/gpu": 64}
+    values["tenancy"]["quota"] = {}
+    for key, section in sections.items():
+        concern = key.removeprefix(PREFIX)
+        values[concern] = values.get(concern, {}) | section
+    assert problems(values) == []
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
+def test_every_command_is_run_by_a_test_or_needs_what_it_says(page: Path) -> None:
+    for block in blocks(page):
+        assert block.commands
+        for command in block.commands if not block.needs else ():
+            assert any(command.startswith(known) for known in RUN_BY), (
+                f"{page.name}: {command}: run it in a test and list it here, or begin its block "
+                "with `# needs a real cluster`"
+            )
+
+
+@pytest.mark.parametrize("test", sorted(set(RUN_BY.values())))
+def test_the_tests_that_are_listed_are_there(test: str) -> None:
+    assert (CHECKOUT / test).exists()
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
+def test_what_a_page_links_to_is_there(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)]+)\)", page.read_text()):
+        file, _, anchor = target.partition("#")
+        linked = (page.parent / file).resolve() if file else page
+        assert linked.exists(), target
+        if anchor and linked.suffix == ".md":
+            assert anchor in anchors(linked), target
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_readme_lists_every_page() -> None:
+    readme = (CHECKOUT / "README.md").read_text()
+    pages = [page.name for page in DOCS.glob("*.md")]
+    assert [name for name in pages if f"docs/{name}" not in readme] == []

@@ -1,0 +1,77 @@
+"""Pulumi programs beside the stack's own: projects in folders, run by the real engine."""
+
+import json
+import os
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from devcluster.environment import PASSPHRASE
+from devcluster.toolchain import Toolchain
+from tests.engine.conftest import Outcome
+
+
+@dataclass(frozen=True)
+class Program:
+    """A project in a folder, with one stack in a backend of its own."""
+
+    folder: Path
+    tools: Toolchain
+    backend: Path
+    also: tuple[Path, ...] = ()
+    """Further folders for PATH."""
+    stack: str = "test"
+    variables: dict[str, str] = field(default_factory=dict)
+
+    def create(self) -> None:
+        self.backend.mkdir(exist_ok=True)
+        made = self.run("stack", "init", self.stack)
+        assert made.status == 0, made.text
+
+    def up(self, *arguments: str) -> Outcome:
+        return self.run("up", "--yes", "--skip-preview", "--stack", self.stack, *arguments)
+
+    def preview(self, *arguments: str) -> Outcome:
+        return self.run("preview", "--stack", self.stack, *arguments)
+
+    def outputs(self) -> dict[str, Any]:
+        text = self.run("stack", "output", "--json", "--stack", self.stack).text
+        return dict(json.loads(text))
+
+    def dependencies(self, kind: str) -> set[str]:
+        """Names of the resources that the one resource of a type waits for."""
+        exported = json.loads(self.run("stack", "export", "--stack", self.stack).text)
+        (found,) = (r for r in exported["deployment"]["resources"] if r["type"] == kind)
+        return {urn.rpartition("::")[2] for urn in found["dependencies"]}
+
+    def manifests(self) -> dict[tuple[str, str], dict[str, Any]]:
+        """What was rendered, by kind and name."""
+        read = [yaml.safe_load(f.read_text()) for f in (self.folder / "rendered").rglob("*.yaml")]
+        return {(made["kind"], made["metadata"]["name"]): made for made in read}
+
+    def run(self, *arguments: str) -> Outcome:
+        """A command of the CLI; the messages of plugins on PATH are left out."""
+        folders = [*map(str, self.also), str(self.tools.bin), os.environ["PATH"]]
+        done = subprocess.run(
+            ["pulumi", *arguments, "--non-interactive"],
+            cwd=self.folder,
+            env={
+                "PATH": ":".join(folders),
+                "HOME": os.environ["HOME"],
+                "PULUMI_HOME": str(self.tools.pulumi_home),
+                "PULUMI_BACKEND_URL": f"file://{self.backend}",
+                "PULUMI_CONFIG_PASSPHRASE": PASSPHRASE,
+                "PULUMI_SKIP_UPDATE_CHECK": "1",
+                # A cluster that the tester happens to have must not be found.
+                "KUBECONFIG": str(self.folder / "no-kubeconfig"),
+                **self.variables,
+            },
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        return Outcome(done.returncode, done.stdout + (done.stderr if done.returncode else ""))

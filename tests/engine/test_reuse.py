@@ -1,0 +1,175 @@
+"""The components in programs of others: a Python package, and a plugin for YAML and TypeScript."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from devcluster.toolchain import Toolchain
+from gpu_platform.plugin.host import provider
+from tests import packaged
+from tests.engine.languages import language_hosts, node_modules
+from tests.engine.programs import Program
+
+DATA = Path(__file__).parent / "data"
+EXAMPLES = sorted((packaged.ROOT / "examples").glob("*/__main__.py"))
+JOB = "kubernetes:batch.volcano.sh/v1alpha1:Job"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the wheel, and what it was built from beside it in `source`."""
+    environment = packaged.environment(tmp_path_factory.mktemp("installed"))
+    # Where PulumiPlugin.yaml says that it is.
+    (environment.parent / "source" / ".venv").symlink_to(environment)
+    return environment
+
+
+def project(installed: Path, tools: Toolchain, name: str, also: tuple[Path, ...] = ()) -> Program:
+    folder = installed.parent / name
+    shutil.copytree(DATA / name.partition("-")[0], folder)
+    return Program(folder, tools, installed.parent / f"backend-{name}", also)
+
+
+def python(installed: Path, code: str, folder: Path) -> str:
+    done = subprocess.run(
+        [str(installed / "bin" / "python"), "-c", code],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+EVERY_MODULE = """
+import importlib, pkgutil, sys, gpu_platform
+for module in pkgutil.walk_packages(gpu_platform.__path__, "gpu_platform."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+names = {name.partition(".")[0] for name in sys.modules}
+print(sorted({"infra", "training", "inference", "torch"} & names))
+"""
+
+
+def test_the_package_brings_one_name_and_no_torch(installed: Path, tmp_path: Path) -> None:
+    assert python(installed, EVERY_MODULE, tmp_path) == "[]\n"
+    packages = installed / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
+    assert (packages / "gpu_platform" / "py.typed").exists()
+    assert not list(packages.glob("torch*"))
+
+
+def test_the_packages_types_are_those_of_the_components(installed: Path, tmp_path: Path) -> None:
+    """The examples and the program below are right, and mypy sees what is not."""
+    program = (DATA / "python" / "__main__.py").read_text()
+    (tmp_path / "right.py").write_text(program)
+    (tmp_path / "wrong.py").write_text(program.replace("nodes=2", "nodes='two'"))
+    for example in EXAMPLES:
+        copy = tmp_path / f"{example.parent.name.replace('-', '_')}.py"
+        copy.write_text(example.read_text())
+    mypy = ["-m", "mypy", "--strict", "--python-executable", str(installed / "bin" / "python")]
+    done = subprocess.run(
+        [sys.executable, *mypy, *map(str, sorted(tmp_path.glob("*.py")))],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    (error, _) = done.stdout.splitlines()
+    assert error.startswith("wrong.py:")
+    assert '"nodes"' in error
+
+
+def test_a_program_with_the_package_makes_a_run(installed: Path, tools: Toolchain) -> None:
+    program = project(installed, tools, "python")
+    (program.folder / ".venv").symlink_to(installed)
+    program.create()
+    outcome = program.up()
+    assert outcome.status == 0, outcome.text
+    run = program.outputs()["run"]
+    job = program.manifests()["Job", run["name"]]
+    assert job["spec"]["queue"] == "vision"
+    assert run["gpusPerNode"] == 4
+
+
+@pytest.fixture(scope="module")
+def yaml_program(installed: Path, tools: Toolchain) -> Program:
+    program = project(installed, tools, "yaml", (language_hosts(),))
+    program.create()
+    outcome = program.up()
+    assert outcome.status == 0, outcome.text
+    return program
+
+
+def test_a_yaml_program_makes_a_run_and_serves_it(yaml_program: Program) -> None:
+    manifests, outputs = yaml_program.manifests(), yaml_program.outputs()
+    job = manifests["Job", outputs["run"]]
+    assert job["metadata"]["namespace"] == "vision"
+    assert job["spec"]["queue"] == "vision"
+    assert job["spec"]["minAvailable"] == 2
+    command = job["spec"]["tasks"][0]["template"]["spec"]["containers"][0]["command"]
+    assert "--learning-rate=0.01" in command
+    assert manifests["PersistentVolumeClaim", "checkpoints"]["spec"]["storageClassName"] == "shared"
+    assert manifests["ResourceQuota", "workloads"]["spec"]["hard"] == {
+        "requests.nvidia.com/gpu": "16"
+    }
+    assert ("Deployment", "model") in manifests
+    assert outputs["url"] == "http://model.vision.svc.cluster.local:8080"
+
+
+def test_what_a_plugins_run_needs_is_made_before_it_and_deleted_after_it(
+    yaml_program: Program,
+) -> None:
+    assert {"storage", "queues", "team"} <= yaml_program.dependencies(JOB)
+
+
+def test_a_second_update_of_a_yaml_program_changes_nothing(yaml_program: Program) -> None:
+    outcome = yaml_program.preview("--expect-no-changes")
+    assert outcome.status == 0, outcome.text
+
+
+def test_every_mistake_of_a_yaml_program_is_told_with_its_key(
+    installed: Path, tools: Toolchain
+) -> None:
+    program = project(installed, tools, "yaml-wrong", (language_hosts(),))
+    file = program.folder / "Pulumi.yaml"
+    text = file.read_text()
+    for right, wrong in {
+        "nodes: 2": "nodes: 0",
+        "learningRate: 0.01": "learningRate: 20",
+    }.items():
+        assert right in text
+        text = text.replace(right, wrong)
+    file.write_text(text)
+    program.create()
+    outcome = program.preview()
+    assert outcome.status != 0
+    for problem in (
+        "property nodes with value '{0}' has a problem: must be at least 1",
+        "property hyperparameters.learningRate with value '{20}' has a problem: must be at most 10",
+    ):
+        assert problem in outcome.text
+    assert "Traceback" not in outcome.text
+
+
+def test_a_typescript_program_makes_the_same_run(
+    installed: Path, tools: Toolchain, yaml_program: Program
+) -> None:
+    hosts = language_hosts()
+    program = project(installed, tools, "typescript", (hosts,))
+    (program.folder / "node_modules").symlink_to(node_modules())
+    schema = program.folder / "schema.json"
+    schema.write_text(provider().schema or "")
+    sdk = program.folder / "sdk" / "nodejs"
+    subprocess.run([str(hosts / "pulumi-nodejs-sdk"), str(schema), str(sdk)], check=True)
+    program.create()
+    outcome = program.up()
+    assert outcome.status == 0, outcome.text
+    # Pulumi compiles the program before it runs it: a wrong type would have ended it.
+    job = program.manifests()["Job", program.outputs()["run"]]
+    assert job["spec"]["tasks"][0]["template"]["spec"]["nodeSelector"] == {"pool": "gpu"}
+    same = yaml_program.manifests()["Job", yaml_program.outputs()["run"]]
+    assert job["spec"]["minAvailable"] == same["spec"]["minAvailable"]

@@ -1,0 +1,64 @@
+"""Exports that cost no training, and requests to a probe."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from inference.engine.engine import ModelEngine
+from inference.engine.interface import Answer
+from training.export.weights import write_weights
+from training.files import sha256_of
+from training.manifest import WEIGHTS_FILE, Manifest, Weights, write_manifest
+from training.models import build
+
+Serve = Callable[..., contextlib.AbstractAsyncContextManager[ModelEngine]]
+
+
+def write_model(folder: Path, network: nn.Module, **manifest: Any) -> Manifest:
+    """An export as training writes it, of a network that was not trained."""
+    folder.mkdir(exist_ok=True)
+    path = folder / WEIGHTS_FILE
+    write_weights(path, network)
+    weights = Weights(size=path.stat().st_size, sha256=sha256_of(path))
+    written = Manifest(weights=weights, metrics={}, torch_version=torch.__version__, **manifest)
+    write_manifest(folder, written)
+    return written
+
+
+def write_probe(folder: Path, seed: int = 0) -> Manifest:
+    """An export for `probes`: samples of three numbers."""
+    torch.manual_seed(seed)
+    return write_model(folder, nn.Linear(3, 1), model="probe", input_shape=(3,), outputs=1)
+
+
+def write_digits(folder: Path, seed: int = 0) -> Manifest:
+    torch.manual_seed(seed)
+    network = build("digits-net", {}, 10, (1, 8, 8))
+    classes = tuple(f"digit {number}" for number in range(10))
+    return write_model(folder, network, model="digits-net", input_shape=(1, 8, 8), classes=classes)
+
+
+def sample(what: int, seconds: float = 0, value: float = 0, count: int = 1) -> dict[str, Any]:
+    """A request to a probe, of `count` equal samples."""
+    return {"inputs": np.tile(np.array([[what, seconds, value]], np.float32), (count, 1))}
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for something that happens by itself."""
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def outcome(request: Awaitable[Answer]) -> Answer | Exception:
+    """An answer, or the error in its place."""
+    try:
+        return await request
+    except Exception as error:
+        return error

@@ -1,0 +1,62 @@
+"""Handlers of one's own, as the tests of the engine configure them. Imported by the workers."""
+
+import os
+import signal
+import time
+
+import numpy as np
+
+from inference.engine.handler import Handler, Source
+from inference.engine.handlers.plain import input_spec
+from inference.engine.interface import InputError, Tensors, TensorSpec
+from training.manifest import checked_weights
+
+FINE, SLEEP, REFUSE, FAIL, DIE = range(5)
+"""What the first number of a sample asks for; the second is how long to sleep."""
+
+
+class Probe(Handler):
+    """Says for each sample: its third number, in how large a batch, and how many were before."""
+
+    def load(self, source: Source) -> None:
+        checked_weights(source.folder, source.manifest)
+        self.inputs = (input_spec(source.manifest),)
+        self.outputs = (
+            TensorSpec("value", "FP32", (-1,)),
+            TensorSpec("batch", "INT64", (-1,)),
+            TensorSpec("before", "INT64", (-1,)),
+            TensorSpec("text", "BYTES", (-1,)),
+        )
+        self.computed = 0
+
+    def predict(self, decoded: Tensors) -> Tensors:
+        rows = decoded["inputs"]
+        for what, seconds, value in rows.tolist():
+            if what == SLEEP:
+                time.sleep(seconds)
+            elif what == REFUSE:
+                raise InputError(f"inputs has {value}")
+            elif what == FAIL:
+                raise ValueError("a mistake in the model")
+            elif what == DIE:
+                os.kill(os.getpid(), signal.SIGKILL)
+        before = np.arange(self.computed, self.computed + len(rows))
+        self.computed += len(rows)
+        text = np.array([f"{value:g}".encode() for value in rows[:, 2]], np.object_)
+        return {
+            "value": rows[:, 2],
+            "batch": np.full(len(rows), len(rows)),
+            "before": before,
+            "text": text,
+        }
+
+
+class Liar(Probe):
+    """Does not give what it says."""
+
+    def predict(self, decoded: Tensors) -> Tensors:
+        return {"value": decoded["inputs"]}
+
+
+class NoHandler:
+    """Is none."""

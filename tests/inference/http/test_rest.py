@@ -1,0 +1,208 @@
+"""The V2 protocol over REST, asked of a real server."""
+
+import json
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+import torch
+
+from inference.model import load_model
+from tests.inference.serving import INFER, Server, digits, output, request_of, value
+from training.data import held_out_digits
+
+
+def test_predictions_over_http_are_those_of_the_trained_model(
+    server: Server, trained: Path
+) -> None:
+    images, labels = held_out_digits()
+    response = server.client.post(INFER, json=request_of(images, id="all"))
+    assert response.status_code == 200
+    assert response.json()["id"] == "all"
+    expected = load_model(trained, torch.device("cpu")).predict(images)
+    got = np.array(output(response, "probabilities")).reshape(expected.shape)
+    assert got == pytest.approx(expected, abs=1e-6)
+    assert output(response, "class") == expected.argmax(1).tolist()
+    facts = server.client.get("/v2/models/digits").json()
+    accuracy = np.mean(np.array(output(response, "label")).astype(int) == labels)
+    assert accuracy == pytest.approx(facts["parameters"]["metrics"]["accuracy"])
+    assert response.json()["model_version"] == facts["versions"][0]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "code"),
+    [
+        ("GET", "/v2", 200),
+        ("GET", "/v2/health/live", 200),
+        ("GET", "/v2/models/digits/ready", 200),
+        ("GET", "/openapi.json", 200),
+        ("POST", "/v2/repository/index", 200),
+        ("GET", "/v2/models/other", 404),
+        ("GET", "/v2/models/other/ready", 404),
+        ("POST", "/v2/models/other/infer", 404),
+        ("POST", "/v2/repository/models/other/load", 404),
+        ("GET", "/v2/models/digits/versions/1", 404),
+        ("GET", "/v2/models/digits/versions/1/ready", 404),
+        ("GET", "/v2/models/digits/%ff%fe", 404),
+        ("GET", "/v2/models//infer", 404),
+        ("GET", INFER, 405),
+        ("POST", "/v2", 405),
+        ("OPTIONS", "/predict", 405),
+        ("GET", "/", 404),
+        ("POST", INFER, 400),
+        ("POST", "/v2/models/digits/generate", 400),
+        ("POST", "/v2/models/digits/generate_stream", 400),
+    ],
+)
+def test_every_path_answers_as_the_protocol_says(
+    method: str, path: str, code: int, server: Server
+) -> None:
+    response = server.client.request(method, path)
+    assert response.status_code == code
+    assert ("error" in response.json()) == (code >= 400)
+    assert ("allow" in response.headers) == (code == 405)
+
+
+def test_head_answers_as_get_without_the_body(server: Server) -> None:
+    for path in ("/v2/health/live", "/v2", "/metrics"):
+        response = server.client.head(path)
+        assert (response.status_code, response.content) == (200, b"")
+    assert server.client.head(INFER).status_code == 405
+
+
+def test_a_version_is_served_under_its_own_path_too(server: Server) -> None:
+    [version] = server.client.get("/v2/models/digits").json()["versions"]
+    path = f"/v2/models/digits/versions/{version}"
+    assert server.client.get(f"{path}/ready").status_code == 200
+    response = server.client.post(f"{path}/infer", json=request_of(digits(1)))
+    assert response.status_code == 200
+
+
+def test_large_bodies_are_refused_announced_or_not(server: Server) -> None:
+    def unannounced() -> Iterator[bytes]:
+        for _ in range(20):
+            yield b" " * 100_000
+
+    for content in (b" " * 1_000_001, unannounced()):
+        try:
+            response = server.client.post(INFER, content=content)
+        except (httpx.WriteError, httpx.ReadError):
+            continue  # The server had answered and closed before all was sent.
+        assert response.status_code == 413
+        assert "larger than 1000000 bytes" in response.json()["error"]
+    assert value(server.metrics, "inference_buffered_bytes") == 0
+
+
+def test_a_body_in_chunks_is_read(server: Server) -> None:
+    body = json.dumps(request_of(digits(2))).encode()
+    response = server.client.post(INFER, content=iter([body[:100], body[100:]]))
+    assert response.status_code == 200
+
+
+def ask(server: Server, raw: bytes) -> bytes:
+    with socket.create_connection(("127.0.0.1", server.port), 30) as connection:
+        connection.sendall(raw)
+        return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+@pytest.mark.parametrize(
+    "framing",
+    [
+        b"Content-Length: 5\r\nContent-Length: 7\r\n",
+        b"Content-Length: -5\r\n",
+        b"Content-Length: x\r\n",
+        b"Content-Length: 99999999999999999999999\r\n",
+        b"Transfer-Encoding: gzip\r\n",
+        b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n",
+    ],
+)
+def test_a_body_whose_end_cannot_be_known_is_refused(server: Server, framing: bytes) -> None:
+    head = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n".encode()
+    answer = ask(server, head + framing + b"\r\n{}   ")
+    assert answer.startswith((b"HTTP/1.1 4", b"HTTP/1.0 4"))
+
+
+def test_a_compressed_body_is_declined_in_words(server: Server) -> None:
+    response = server.client.post(INFER, content=b"x", headers={"Content-Encoding": "gzip"})
+    assert response.status_code == 415
+    assert "Content-Encoding" in response.json()["error"]
+
+
+def test_a_request_is_known_by_its_id(server: Server) -> None:
+    mine = server.client.get("/v2", headers={"X-Request-Id": "mine"})
+    assert mine.headers["x-request-id"] == "mine"
+    others = {server.client.get("/v2").headers["x-request-id"] for _ in range(3)}
+    assert len(others) == 3
+
+
+def test_a_deadline_that_has_passed_is_answered_504(server: Server) -> None:
+    body = request_of(digits(1))
+    late = server.client.post(INFER, json=body, headers={"X-Request-Timeout": "1e-9"})
+    assert late.status_code == 504
+    assert "retry-after" in late.headers
+    assert server.client.post(INFER, json=body | {"parameters": {"timeout": 1}}).status_code == 504
+    wrong = server.client.post(INFER, json=body, headers={"X-Request-Timeout": "soon"})
+    assert wrong.status_code == 400
+    assert "X-Request-Timeout" in wrong.json()["error"]
+
+
+def test_metrics_count_requests_by_code_and_name_the_model(server: Server) -> None:
+    before = server.metrics
+    server.client.post(INFER, json=request_of(digits(5)))
+    server.client.post(INFER, content=b"{")
+    after = server.metrics
+    for series, more in (
+        ('inference_requests_total{code="200",protocol="rest"}', 1),
+        ('inference_requests_total{code="400",protocol="rest"}', 1),
+        ("inference_samples_total", 5),
+        ("inference_request_seconds_count", 2),
+        ("inference_queue_seconds_count", 1),
+        ("inference_model_seconds_count", 1),
+        ("inference_batch_samples_sum", 5),
+        ('inference_batch_samples_bucket{le="4.0"}', 0),
+        ('inference_batch_samples_bucket{le="8.0"}', 1),
+    ):
+        assert value(after, series) - value(before, series) == more, series
+    [version] = server.client.get("/v2/models/digits").json()["versions"]
+    assert f'version="{version}"' in after
+    assert value(after, "inference_ready") == 1
+    assert value(after, "inference_queue_depth") == 0
+
+
+def test_probes_are_answered_while_the_model_computes(server: Server) -> None:
+    many = json.dumps(request_of(np.zeros((500, 1, 8, 8)))).encode()
+    with ThreadPoolExecutor(4) as senders:
+        sent = [senders.submit(server.client.post, INFER, content=many) for _ in range(8)]
+        probed = 0
+        while not all(one.done() for one in sent):
+            assert server.client.get("/v2/health/live").elapsed.total_seconds() < 2
+            probed += 1
+    assert probed > 0
+    assert {one.result().status_code for one in sent} <= {200, 429}
+
+
+def test_predict_takes_json_and_images(server: Server) -> None:
+    import io
+
+    from PIL import Image
+
+    images = digits(2)
+    stream = io.BytesIO()
+    Image.fromarray((images[0, 0] * 255).astype(np.uint8)).save(stream, "PNG")
+    png = stream.getvalue()
+    kind = {"Content-Type": "image/png"}
+    answers = (
+        server.client.post("/predict", json={"inputs": images[:1].tolist()}),
+        server.client.post("/predict", json=images[0].tolist()),
+        server.client.post("/predict", content=png, headers=kind),
+        server.client.post("/predict", files=[("one", png), ("two", png)]),
+    )
+    labels = [[one["label"] for one in answer.json()["predictions"]] for answer in answers]
+    assert labels == [["8"], ["8"], ["8"], ["8", "8"]]
+    assert server.client.post("/predict", content=png[:50], headers=kind).status_code == 400
+    text = server.client.post("/predict", content="x", headers={"Content-Type": "text/plain"})
+    assert text.status_code == 415

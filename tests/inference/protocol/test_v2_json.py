@@ -1,0 +1,220 @@
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference.engine.interface import InputError, TensorSpec
+from inference.protocol.metadata import model_metadata
+from inference.protocol.v2_json import read_request, write_answer
+from tests.inference.protocol.models import SERVED, answer, taking
+
+TENSOR: dict[str, Any] = {
+    "name": "images",
+    "shape": [2, 1, 2, 2],
+    "datatype": "FP32",
+    "data": [0, 0.5, 1, 0, 1, 1, 1, 1],
+}
+
+
+def body(change: dict[str, Any] | None = None, **document: Any) -> bytes:
+    return json.dumps({"inputs": [TENSOR | (change or {})]} | document).encode()
+
+
+def without(field: str) -> bytes:
+    return json.dumps({"inputs": [{k: v for k, v in TENSOR.items() if k != field}]}).encode()
+
+
+def said(request: bytes, *probabilities: list[float]) -> dict[str, Any]:
+    content, length = write_answer(read_request(request, SERVED), answer(*probabilities))
+    assert length is None
+    document: dict[str, Any] = json.loads(content)
+    return document
+
+
+def test_data_may_be_flat_or_nested() -> None:
+    nested = [[[[0, 0.5], [1, 0]]], [[[1, 1], [1, 1]]]]
+    for data in (TENSOR["data"], nested):
+        images = read_request(body({"data": data}), SERVED).inputs["images"]
+        assert images.dtype == np.float32
+        assert images.tolist() == nested
+
+
+def test_the_answer_names_what_was_asked_for() -> None:
+    request = body(id="42", outputs=[{"name": "label"}, {"name": "class"}])
+    assert said(request, [0.25, 0.75], [0.5, 0.5]) == {
+        "model_name": "digits",
+        "model_version": "abababababab",
+        "id": "42",
+        "outputs": [
+            {"name": "label", "datatype": "BYTES", "shape": [2], "data": ["yes", "no"]},
+            {"name": "class", "datatype": "INT64", "shape": [2], "data": [1, 0]},
+        ],
+    }
+
+
+def test_all_outputs_are_given_when_none_is_named() -> None:
+    document = said(body(), [0.25, 0.75])
+    assert "id" not in document
+    names = [output["name"] for output in document["outputs"]]
+    assert names == ["probabilities", "class", "label"]
+    assert document["outputs"][0]["data"] == [0.25, 0.75]
+
+
+def test_the_metadata_tell_shapes_origin_and_quality() -> None:
+    document = model_metadata(SERVED)
+    assert document["inputs"] == [{"name": "images", "datatype": "FP32", "shape": [-1, 1, 2, 2]}]
+    assert document["versions"] == ["abababababab"]
+    assert document["parameters"]["sha256"] == "ab" * 32
+    assert document["parameters"]["metrics"] == {"accuracy": 0.75}
+
+
+def test_a_client_may_say_how_many_microseconds_it_waits() -> None:
+    assert read_request(body(parameters={"timeout": 250_000}), SERVED).timeout == 0.25
+    assert read_request(body(parameters={"timeout": 0}), SERVED).timeout is None
+
+
+@pytest.mark.parametrize(
+    ("datatype", "data"),
+    [
+        ("BOOL", [True, False]),
+        ("UINT8", [0, 255]),
+        ("INT8", [-128, 127]),
+        ("INT64", [-(2**63), 2**63 - 1]),
+        ("UINT64", [0, 2**64 - 1]),
+        ("FP16", [0.5, -2]),
+        ("FP64", [1e-300, 1e300]),
+        ("BYTES", ["", "é"]),
+    ],
+)
+def test_every_datatype_keeps_its_values(datatype: Any, data: list[Any]) -> None:
+    served = taking(TensorSpec("x", datatype, (-1, 1)))
+    tensor = {"name": "x", "shape": [2, 1], "datatype": datatype, "data": [[data[0]], [data[1]]]}
+    values = read_request(json.dumps({"inputs": [tensor]}).encode(), served).inputs["x"]
+    given = [value.encode() for value in data] if datatype == "BYTES" else data
+    assert values.ravel().tolist() == given
+
+
+@pytest.mark.parametrize(
+    ("datatype", "data", "message"),
+    [
+        ("UINT8", [256], "a number that does not fit UINT8"),
+        ("INT64", [1.0], "nothing but whole numbers"),
+        ("INT64", [2**63], "nothing but whole numbers"),
+        ("UINT64", [-1], "nothing but whole numbers"),
+        ("BOOL", [1], "nothing but truth values"),
+        ("BYTES", [1], "nothing but strings"),
+        ("FP16", [1e5], "too large for FP16"),
+    ],
+)
+def test_values_of_another_type_are_refused(datatype: Any, data: list[Any], message: str) -> None:
+    served = taking(TensorSpec("x", datatype, (-1,)))
+    tensor = {"name": "x", "shape": [1], "datatype": datatype, "data": data}
+    with pytest.raises(InputError, match=message):
+        read_request(json.dumps({"inputs": [tensor]}).encode(), served)
+
+
+def test_several_inputs_come_in_any_order_with_equal_numbers_of_samples() -> None:
+    served = taking(TensorSpec("a", "INT64", (-1,)), TensorSpec("b", "FP32", (-1, -1)))
+    a = {"name": "a", "shape": [2], "datatype": "INT64", "data": [1, 2]}
+    b = {"name": "b", "shape": [2, 3], "datatype": "FP32", "data": [0] * 6}
+
+    def read(*tensors: dict[str, Any]) -> list[str]:
+        return list(read_request(json.dumps({"inputs": tensors}).encode(), served).inputs)
+
+    assert read(b, a) == ["b", "a"]
+    with pytest.raises(InputError, match="for the second time"):
+        read(a, a)
+    with pytest.raises(InputError, match="list of 2 tensors: 'a', 'b'"):
+        read(a)
+    with pytest.raises(InputError, match="different numbers of samples"):
+        read(a, b | {"shape": [3, 2]})
+
+
+MALFORMED = [
+    (b"", "the body is no JSON"),
+    (b"\xff\xfe", "the body is no JSON"),
+    (b'{"inputs": [', "the body is no JSON"),
+    (b"[" * 100_000, "the body is no JSON"),
+    (b"[]", "the body must be an object"),
+    (b'{"id": NaN}', "the body is no JSON"),
+    (b"{}", "inputs must be a list of one tensor"),
+    (body(inputs=[]), "inputs must be a list of one tensor"),
+    (body(inputs=[TENSOR, TENSOR]), "inputs must be a list of one tensor"),
+    (body(inputs={"images": TENSOR}), "inputs must be a list of one tensor"),
+    (body(inputs=["images"]), "inputs[0] must be an object"),
+    (body(id=7), "id is 7: it must be a string"),
+    (body(parameters=[]), "parameters must be an object"),
+    (without("name"), "inputs[0].name is missing"),
+    (without("shape"), "inputs[0].shape is missing"),
+    (without("datatype"), "inputs[0].datatype is missing"),
+    (without("data"), "inputs[0].data is missing"),
+    (body({"name": "image"}), 'inputs[0].name is "image"'),
+    (body({"datatype": "FP64"}), 'inputs[0].datatype is "FP64"'),
+    (body({"datatype": None}), "inputs[0].datatype is null"),
+    (body({"parameters": 1}), "inputs[0].parameters must be an object"),
+    (body({"shape": 8}), "inputs[0].shape is 8: it must be [N, 1, 2, 2]"),
+    (body({"shape": []}), "inputs[0].shape is []"),
+    (body({"shape": [2, 2, 2]}), "inputs[0].shape is [2, 2, 2]"),
+    (body({"shape": [2, 1, 2, 3]}), "inputs[0].shape is [2, 1, 2, 3]"),
+    (body({"shape": [0, 1, 2, 2], "data": []}), "inputs[0].shape is [0, 1, 2, 2]"),
+    (body({"shape": [-2, 1, 2, 2]}), "inputs[0].shape is [-2, 1, 2, 2]"),
+    (body({"shape": [2.0, 1, 2, 2]}), "inputs[0].shape is [2.0, 1, 2, 2]"),
+    (body({"shape": [True, 1, 2, 2]}), "inputs[0].shape is [true, 1, 2, 2]"),
+    (body({"shape": [10**15, 1, 2, 2]}), "inputs[0].data has 8 values"),
+    (body({"data": "AAAA"}), "inputs[0].data must be a list"),
+    (body({"data": []}), "inputs[0].data has 0 values"),
+    (body({"data": [1] * 7}), "inputs[0].data has 7 values"),
+    (body({"data": ["1"] * 8}), "nothing but numbers"),
+    (body({"data": [None] * 8}), "nothing but numbers"),
+    (body({"data": [True] * 8}), "nothing but numbers"),
+    (body({"data": [True, *[1] * 7]}), "nothing but numbers"),
+    (body({"data": [{}] * 8}), "nothing but numbers"),
+    (body({"data": [10**400] * 8}), "the body is no JSON"),
+    (body({"data": [1e300] * 8}), "too large for FP32"),
+    (body({"data": [[1, 2], [3]]}), "rows of different lengths"),
+    (body({"data": [[1, 2, 3, 4], [1, 2, 3, 4]]}), "nested as [2, 4]"),
+    (body({"parameters": {"binary_data_size": 32}}), "needs the header Inference-Header"),
+    (body(parameters={"timeout": -1}), "parameters.timeout is -1"),
+    (body(parameters={"binary_data_output": 1}), "parameters.binary_data_output is 1"),
+    (body(outputs=[{"name": "class", "parameters": {"classification": 2}}]), "not offered"),
+    (body(outputs=[{"name": "class"}] * 4), "outputs has 4 entries"),
+    (body(outputs="class"), "outputs must be a list"),
+    (body(outputs=["class"]), "outputs[0] must be an object"),
+    (body(outputs=[{"name": "logits"}]), 'outputs[0].name is "logits"'),
+    (body(outputs=[{}]), "outputs[0].name is null"),
+    (body(outputs=[{"name": "class"}] * 2), "outputs[1].name is 'class' for the second time"),
+]
+
+
+@pytest.mark.parametrize(("malformed", "message"), MALFORMED)
+def test_a_malformed_request_names_its_field(malformed: bytes, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read_request(malformed, SERVED)
+    assert message in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=12,
+)
+
+
+@given(field=st.sampled_from(list(TENSOR)), value=JSON)
+def test_any_value_of_a_field_is_valid_or_refused(field: str, value: Any) -> None:
+    try:
+        request = read_request(body({field: value}), SERVED)
+    except InputError:
+        return
+    assert request.inputs["images"].shape[1:] == (1, 2, 2)
+    assert np.isfinite(request.inputs["images"]).all()
+
+
+@given(st.binary(max_size=200) | JSON.map(lambda value: json.dumps(value).encode()))
+def test_any_body_is_refused_in_words(malformed: bytes) -> None:
+    with pytest.raises(InputError):
+        read_request(malformed, SERVED)

@@ -1,0 +1,113 @@
+"""A real server process, and what tests ask it."""
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+from numpy.typing import NDArray
+
+from tests.training.programs import Program, free_port, start, until
+
+INFER = "/v2/models/digits/infer"
+
+
+@dataclass
+class Server:
+    """A server process and a client for it."""
+
+    program: Program
+    client: httpx.Client
+    port: int
+    grpc_port: int
+
+    @property
+    def ready(self) -> httpx.Response:
+        return self.client.get("/v2/health/ready")
+
+    @property
+    def in_flight(self) -> float:
+        return value(self.metrics, "inference_requests_in_flight")
+
+    @property
+    def metrics(self) -> str:
+        return self.client.get("/metrics").text
+
+    def wait_until_ready(self) -> None:
+        until(lambda: self.ready.status_code == 200)
+
+
+@contextlib.contextmanager
+def serving(
+    folder: Path, export: Path, verify: Any = True, name: str = "digits", **settings: object
+) -> Iterator[Server]:
+    """A server that listens, with its output in `folder`; it is killed at the end if need be."""
+    port, grpc_port = free_port(), free_port()
+    environment = {
+        "INFERENCE_MODEL_NAME": name,
+        "INFERENCE_MODEL_PATH": str(export),
+        "INFERENCE_HOST": "127.0.0.1",
+        "INFERENCE_PORT": str(port),
+        "INFERENCE_GRPC_PORT": str(grpc_port),
+        "INFERENCE_THREADS": "1",
+        "INFERENCE_POLL_SECONDS": "0.05",
+        "INFERENCE_NOTICE_SECONDS": "0.5",
+    } | {f"INFERENCE_{name.upper()}": str(value) for name, value in settings.items()}
+    program = start("inference", [], environment, folder / "output")
+    scheme = "https" if "tls_key" in settings else "http"
+    url = f"{scheme}://127.0.0.1:{port}"
+    with httpx.Client(base_url=url, timeout=30, verify=verify) as client:
+        server = Server(program, client, port, grpc_port)
+        try:
+            until(lambda: answers(server))
+            yield server
+        finally:
+            if program.process.is_alive():
+                program.signal(signal.SIGTERM)
+                with contextlib.suppress(Exception):
+                    program.exit_code()
+
+
+def answers(server: Server) -> bool:
+    try:
+        return server.client.get("/v2/health/live").status_code == 200
+    except httpx.TransportError:
+        assert server.program.process.is_alive(), server.program.text
+        return False
+
+
+def request_of(images: NDArray[Any], **more: object) -> dict[str, object]:
+    """The body of …/infer."""
+    tensor = {"name": "images", "shape": list(images.shape), "datatype": "FP32"}
+    return {"inputs": [tensor | {"data": images.ravel().tolist()}], **more}
+
+
+def output(response: httpx.Response, name: str) -> list[Any]:
+    """Values of an output."""
+    outputs = response.json()["outputs"]
+    return next(tensor["data"] for tensor in outputs if tensor["name"] == name)
+
+
+def value(text: str, series: str) -> float:
+    """Of one of Prometheus' series; 0 where it is not there."""
+    lines = [line for line in text.splitlines() if line.startswith(series + " ")]
+    return float(lines[0].split()[-1]) if lines else 0
+
+
+def digits(count: int) -> NDArray[np.float32]:
+    """Images of the size that the model takes."""
+    from training.data import held_out_digits
+
+    images, _ = held_out_digits()
+    return images[:count]
+
+
+def resident_bytes(pid: int) -> int:
+    """Memory of one process."""
+    fields = Path(f"/proc/{pid}/statm").read_text().split()
+    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")

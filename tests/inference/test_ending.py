@@ -1,0 +1,145 @@
+"""How a server begins, changes its model, and ends."""
+
+import json
+import shutil
+import signal
+import socket
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.inference.serving import INFER, Server, digits, request_of, serving
+from tests.training.programs import start, until
+
+
+def test_a_server_waits_for_its_export_and_changes_it_while_it_serves(
+    trained: Path, tmp_path: Path
+) -> None:
+    export = tmp_path / "export"
+    with serving(tmp_path, export) as server:
+        assert server.ready.status_code == 503
+        assert "is not there yet" in server.ready.json()["reason"]
+        response = server.client.post(INFER, content=b"{}")
+        assert (response.status_code, response.headers["retry-after"]) == (503, "5")
+        shutil.copytree(trained, tmp_path / "copy")
+        weights = tmp_path / "copy/model.safetensors"
+        good = weights.read_bytes()
+        weights.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+        (tmp_path / "copy").rename(export)
+        until(lambda: "not those that were exported" in server.ready.json()["reason"])
+        (export / "model.safetensors").write_bytes(good)
+        server.wait_until_ready()
+        server.program.says('"event": "loaded"')
+        check_a_bad_version_keeps_the_old_one(server, export)
+        server.program.signal(signal.SIGTERM)
+        assert server.program.exit_code() == 0
+
+
+def check_a_bad_version_keeps_the_old_one(server: Server, export: Path) -> None:
+    """By the repository's path and by SIGHUP."""
+    before = server.client.get("/v2/models/digits").json()["versions"]
+    same = server.client.post("/v2/repository/models/digits/load")
+    assert (same.status_code, same.json()["version"]) == (200, before[0])
+    manifest = export / "manifest.json"
+    document = json.loads(manifest.read_text())
+    document["weights"]["sha256"] = "0" * 64
+    manifest.write_text(json.dumps(document))
+    refused = server.client.post("/v2/repository/models/digits/load")
+    assert refused.status_code == 409
+    assert "not those that were exported" in refused.json()["error"]
+    server.program.signal(signal.SIGHUP)
+    until(lambda: "inference_reload_failures_total 2.0" in server.metrics)
+    assert server.client.get("/v2/models/digits").json()["versions"] == before
+    assert server.client.post(INFER, json=request_of(digits(1))).status_code == 200
+
+
+def test_sigterm_makes_it_unready_at_once_and_lets_a_request_in_flight_finish(
+    trained: Path, tmp_path: Path
+) -> None:
+    body = json.dumps(request_of(digits(50))).encode()
+    head = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    with serving(tmp_path, trained, notice_seconds=2) as server:
+        server.wait_until_ready()
+        with socket.create_connection(("127.0.0.1", server.port), 30) as slow:
+            slow.sendall(head + body[:1000])
+            until(lambda: server.in_flight == 1)
+            server.program.signal(signal.SIGTERM)
+            until(lambda: server.ready.status_code == 503)
+            assert server.ready.json()["reason"] == "the server is shutting down"
+            late = server.client.post(INFER, json=request_of(digits(1)))
+            assert late.status_code == 200
+            # So that the next request of this client begins elsewhere.
+            assert late.headers["connection"] == "close"
+            until(lambda: not listens(server))
+            slow.sendall(body[1000:])
+            answer = b"".join(iter(lambda: slow.recv(65536), b""))
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert len(json.loads(answer.partition(b"\r\n\r\n")[2])["outputs"][1]["data"]) == 50
+        assert server.program.exit_code() == 0
+        server.program.says('"event": "stopped"')
+
+
+def test_a_second_signal_ends_it_at_once(trained: Path, tmp_path: Path) -> None:
+    with serving(tmp_path, trained, notice_seconds=300) as server:
+        server.program.signal(signal.SIGTERM)
+        until(lambda: server.ready.json()["reason"] == "the server is shutting down")
+        server.program.signal(signal.SIGTERM)
+        assert server.program.exit_code() == 128 + signal.SIGTERM
+
+
+def listens(server: Server) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", server.port), 1).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "INFERENCE_MODEL_PATH is missing"),
+        (
+            {"MODEL_PATH": "/none", "API_KEYS_FILE": "/none/keys"},
+            "INFERENCE_API_KEYS_FILE: /none/keys cannot be read",
+        ),
+        (
+            {"MODEL_PATH": "/none", "TLS_KEY": "/none/key", "TLS_CERTIFICATE": "/none/chain"},
+            "/none/chain with /none/key cannot be used",
+        ),
+    ],
+)
+def test_a_mistake_in_the_settings_ends_it_with_64(
+    tmp_path: Path, settings: dict[str, str], message: str
+) -> None:
+    environment = {f"INFERENCE_{name}": text for name, text in settings.items()}
+    program = start(
+        "inference", [], {"INFERENCE_MODEL_NAME": "digits", **environment}, tmp_path / "output"
+    )
+    assert program.exit_code() == 64
+    assert message in json.loads(program.text)["message"]
+
+
+def test_a_port_that_is_taken_ends_it_with_64(server: Server, tmp_path: Path) -> None:
+    environment = {
+        "INFERENCE_MODEL_NAME": "digits",
+        "INFERENCE_MODEL_PATH": "/none",
+        "INFERENCE_HOST": "127.0.0.1",
+        "INFERENCE_PORT": str(server.port),
+    }
+    program = start("inference", [], environment, tmp_path / "output")
+    assert program.exit_code() == 64
+    assert "cannot listen on 127.0.0.1" in program.text
+
+
+def test_a_client_that_has_gone_is_counted_and_leaves_nothing_behind(server: Server) -> None:
+    body = json.dumps(request_of(digits(1))).encode()
+    head = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    with socket.create_connection(("127.0.0.1", server.port), 30) as gone:
+        gone.sendall(head + body[:10])
+        until(lambda: server.in_flight == 1)
+    until(lambda: server.in_flight == 0)
+    assert 'inference_requests_total{code="499",protocol="rest"}' in server.metrics
+    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}") as other:
+        assert other.post(INFER, content=body).status_code == 200

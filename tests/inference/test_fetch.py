@@ -1,0 +1,148 @@
+"""Exports are fetched from a real web server and a real S3 server."""
+
+import functools
+import http.server
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+
+from inference.fetch import FetchError, fetch, main
+from training import exit_codes
+from training.manifest import ExportError, read_manifest
+
+
+@pytest.fixture
+def shelf(trained: Path, tmp_path: Path) -> Path:
+    """A copy of an export, to be served and spoiled."""
+    return Path(shutil.copytree(trained, tmp_path / "shelf" / "export")).parent
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def url(shelf: Path) -> Iterator[str]:
+    """A plain web server before the copy."""
+    handler = functools.partial(Quiet, directory=str(shelf))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/export"
+        server.shutdown()
+        thread.join()
+
+
+def test_an_export_comes_whole_from_a_web_server(url: str, trained: Path, tmp_path: Path) -> None:
+    manifest = fetch(url, tmp_path / "models" / "export")
+    assert manifest == read_manifest(trained)
+    assert weights(tmp_path / "models" / "export") == weights(trained)
+
+
+def test_an_export_comes_from_s3_with_the_environments_keys(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "reader")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-a-secret")
+        monkeypatch.setenv("AWS_REGION", "us-east-1")
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        s3 = boto3.client("s3", region_name="us-east-1")
+        s3.create_bucket(Bucket="models")
+        for file in trained.iterdir():
+            s3.upload_file(str(file), "models", f"digits/export/{file.name}")
+        assert fetch("s3://models/digits/export", tmp_path / "export") == read_manifest(trained)
+        assert weights(tmp_path / "export") == weights(trained)
+        with pytest.raises(FetchError, match=r"s3://models/other/manifest.json cannot be read"):
+            fetch("s3://models/other", tmp_path / "other")
+    finally:
+        server.stop()
+
+
+def test_other_weights_than_asked_for_are_not_fetched(url: str, tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=f"but {'0' * 64} is asked for"):
+        fetch(url, tmp_path / "export", "0" * 64)
+    assert not (tmp_path / "export").exists()
+
+
+def test_the_weights_that_are_asked_for_are_fetched(
+    url: str, trained: Path, tmp_path: Path
+) -> None:
+    wanted = read_manifest(trained).weights.sha256
+    assert fetch(url, tmp_path / "export", wanted).weights.sha256 == wanted
+
+
+def test_damaged_weights_are_not_kept_and_there_is_no_manifest(
+    url: str, shelf: Path, tmp_path: Path
+) -> None:
+    served = shelf / "export" / "model.safetensors"
+    content = bytearray(served.read_bytes())
+    content[-1] ^= 1
+    served.write_bytes(content)
+    with pytest.raises(ExportError, match="not those that were exported"):
+        fetch(url, tmp_path / "export")
+    assert list((tmp_path / "export").iterdir()) == []
+
+
+def test_more_bytes_than_the_manifest_says_do_not_fill_the_disk(
+    url: str, shelf: Path, tmp_path: Path
+) -> None:
+    with (shelf / "export" / "model.safetensors").open("ab") as served:
+        served.write(b"more")
+    with pytest.raises(ExportError, match="has more than the"):
+        fetch(url, tmp_path / "export")
+    assert list((tmp_path / "export").iterdir()) == []
+
+
+def test_a_manifest_without_its_weights_is_told_by_its_address(
+    url: str, shelf: Path, tmp_path: Path
+) -> None:
+    (shelf / "export" / "model.safetensors").unlink()
+    with pytest.raises(FetchError, match=f"{url}/model.safetensors cannot be read"):
+        fetch(url, tmp_path / "export")
+
+
+def test_an_unknown_form_of_the_model_is_told_with_those_that_there_are(
+    url: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ExportError, match="has no artifact 'int8'"):
+        fetch(url, tmp_path / "export", kinds=["int8"])
+
+
+def test_what_is_there_and_right_is_not_fetched_again(
+    url: str, shelf: Path, tmp_path: Path
+) -> None:
+    fetch(url, tmp_path / "export")
+    (shelf / "export" / "model.safetensors").unlink()
+    fetch(url, tmp_path / "export")
+
+
+def test_a_damaged_manifest_names_the_field(url: str, shelf: Path, tmp_path: Path) -> None:
+    file = shelf / "export" / "manifest.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"weights": {"size": 1}}))
+    with pytest.raises(ExportError, match=r"is damaged: weights\.sha256"):
+        fetch(url, tmp_path / "export")
+
+
+def test_the_program_ends_with_a_code_that_tells_bad_input_from_a_bad_day(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([url, str(tmp_path / "export")]) == exit_codes.DONE
+    assert main([url, str(tmp_path / "b"), f"--sha256={'0' * 64}"]) == exit_codes.BAD_INPUT
+    assert main([f"{url}/elsewhere", str(tmp_path / "c")]) == exit_codes.FAILED
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [event["event"] for event in events] == ["fetched", "error", "error"]
+
+
+def weights(folder: Path) -> bytes:
+    return (folder / "model.safetensors").read_bytes()

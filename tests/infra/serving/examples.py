@@ -1,0 +1,60 @@
+"""A service of the right configuration, for tests to bend."""
+
+from typing import Any
+
+from infra.manifests import Manifest
+from infra.pods import GpuNodes
+from infra.serving import Serving, build, build_canary, routes
+from infra.settings import validate
+from tests.infra.examples import good
+
+DIGEST = "d" * 64
+GATEWAY = {"gateway": {"name": "public", "namespace": "gateways"}}
+CANARY = {"weight": 20, "run": "digits-4567cdef"}
+
+
+def serving(**changed: Any) -> Serving:
+    """The service `digits` with some of its settings changed; `job=None` leaves the job out."""
+    values = good()
+    service = values["inference"]["services"]["digits"] | changed
+    values["inference"]["services"]["digits"] = {
+        name: value for name, value in service.items() if value is not None
+    }
+    settings = validate(values).inference.services["digits"]
+    return Serving(
+        key="digits",
+        service=settings,
+        run="digits-0123abcd" if settings.job else settings.run,
+        namespace="ml",
+        image="image",
+        canary_image="other-image",
+        gpu_nodes=GpuNodes(resource="nvidia.com/gpu"),
+        claims={"checkpoints": "ckpt", "datasets": "data"},
+    )
+
+
+def objects(described: Serving) -> dict[str, Manifest]:
+    """The stable version's objects and the route, by kind."""
+    return {manifest["kind"]: manifest for manifest in [*build(described), *routes(described)]}
+
+
+def canary_objects(described: Serving) -> dict[str, Manifest]:
+    """The canary's objects by kind."""
+    return {manifest["kind"]: manifest for manifest in build_canary(described)}
+
+
+def pod(deployment: Manifest) -> Manifest:
+    """The specification of a Deployment's pods."""
+    found: Manifest = deployment["spec"]["template"]["spec"]
+    return found
+
+
+def container(described: Serving) -> Manifest:
+    """The server of the stable version."""
+    found: Manifest = pod(objects(described)["Deployment"])["containers"][0]
+    return found
+
+
+def environment(found: Manifest) -> dict[str, Any]:
+    """A container's variables: text, or where it stands."""
+    return {each["name"]: each.get("value", each.get("valueFrom")) for each in found["env"]}

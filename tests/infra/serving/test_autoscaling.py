@@ -1,0 +1,69 @@
+import pytest
+
+from infra.serving.autoscaling import autoscaler
+from tests.infra.serving.examples import objects, serving
+
+KEDA = {"prometheus": "http://prometheus.monitoring:9090"}
+
+
+def test_an_autoscaler_owns_the_number_of_replicas() -> None:
+    found = objects(serving(autoscaling={"min": 2, "max": 5, "cpu_percent": 60}))
+    assert "replicas" not in found["Deployment"]["spec"]
+    spec = found["HorizontalPodAutoscaler"]["spec"]
+    assert (spec["minReplicas"], spec["maxReplicas"]) == (2, 5)
+    assert spec["scaleTargetRef"]["name"] == found["Deployment"]["metadata"]["name"]
+    assert spec["metrics"][0]["resource"]["target"]["averageUtilization"] == 60
+
+
+def test_replicas_follow_the_cpu_where_nothing_else_is_asked_for() -> None:
+    (metric,) = autoscaler(serving(autoscaling={"max": 5}))["spec"]["metrics"]
+    assert metric["resource"]["target"]["averageUtilization"] == 70
+
+
+def test_replicas_follow_the_queue_of_each_pod() -> None:
+    (metric,) = autoscaler(serving(autoscaling={"max": 5, "queue_depth": 8}))["spec"]["metrics"]
+    assert metric == {
+        "type": "Pods",
+        "pods": {
+            "metric": {"name": "inference_queue_depth"},
+            "target": {"type": "AverageValue", "averageValue": "8"},
+        },
+    }
+
+
+def test_of_cpu_and_queue_the_one_that_asks_for_more_decides() -> None:
+    scaling = {"max": 5, "queue_depth": 8, "cpu_percent": 50}
+    metrics = autoscaler(serving(autoscaling=scaling))["spec"]["metrics"]
+    assert [metric["type"] for metric in metrics] == ["Resource", "Pods"]
+
+
+def test_a_service_without_autoscaling_has_no_autoscaler() -> None:
+    with pytest.raises(ValueError, match="'digits' has no autoscaling"):
+        autoscaler(serving())
+
+
+def test_keda_takes_the_place_of_the_autoscaler_and_asks_prometheus_for_the_queue() -> None:
+    found = objects(serving(autoscaling={"max": 5, "queue_depth": 8, "keda": KEDA}))
+    assert "HorizontalPodAutoscaler" not in found
+    assert "replicas" not in found["Deployment"]["spec"]
+    spec = found["ScaledObject"]["spec"]
+    assert spec["scaleTargetRef"]["name"] == "digits"
+    assert (spec["minReplicaCount"], spec["maxReplicaCount"]) == (1, 5)
+    (trigger,) = spec["triggers"]
+    assert trigger["metadata"] == {
+        "serverAddress": "http://prometheus.monitoring:9090",
+        "query": 'sum(inference_queue_depth{namespace="ml",pod=~"digits-[a-z0-9]+-[a-z0-9]+"})',
+        "threshold": "8",
+    }
+
+
+def test_keda_wakes_the_first_pod_by_what_the_gateway_sees() -> None:
+    seen = 'sum(rate(requests_total{service="digits"}[1m]))'
+    keda = {**KEDA, "activation_query": seen, "cooldown_seconds": 60}
+    scaling = {"min": 0, "max": 5, "queue_depth": 8, "cpu_percent": 70, "keda": keda}
+    spec = autoscaler(serving(autoscaling=scaling))["spec"]
+    assert (spec["minReplicaCount"], spec["cooldownPeriod"]) == (0, 60)
+    _, wake, cpu = spec["triggers"]
+    assert wake["metadata"]["query"] == f"({seen}) > bool 0"
+    assert wake["metadata"]["threshold"] == "1"
+    assert cpu == {"type": "cpu", "metricType": "Utilization", "metadata": {"value": "70"}}

@@ -1,0 +1,144 @@
+from typing import Any
+
+from tests.infra.serving.examples import (
+    DIGEST,
+    container,
+    environment,
+    objects,
+    pod,
+    serving,
+)
+
+
+def test_a_service_is_a_deployment_an_address_and_a_budget() -> None:
+    assert set(objects(serving())) == {"Deployment", "Service", "PodDisruptionBudget"}
+
+
+def test_the_selectors_of_all_objects_find_the_pods() -> None:
+    found = objects(serving())
+    labels = found["Deployment"]["spec"]["template"]["metadata"]["labels"].items()
+    for selector in (
+        found["Deployment"]["spec"]["selector"]["matchLabels"],
+        found["Service"]["spec"]["selector"],
+        found["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"],
+    ):
+        assert selector.items() <= labels
+
+
+def test_pulumi_does_not_wait_for_a_model_that_is_still_trained() -> None:
+    for kind in ("Deployment", "Service"):
+        annotations = objects(serving())[kind]["metadata"]["annotations"]
+        assert annotations == {"pulumi.com/skipAwait": "true"}
+
+
+def test_the_server_is_live_at_once_and_ready_with_the_export() -> None:
+    found = container(serving())
+    assert found["startupProbe"]["httpGet"] == {"path": "/v2/health/live", "port": "http"}
+    assert found["livenessProbe"]["httpGet"] == {"path": "/v2/health/live", "port": "http"}
+    assert found["readinessProbe"]["httpGet"] == {"path": "/v2/health/ready", "port": "http"}
+
+
+def test_the_startup_probe_waits_as_long_as_configured() -> None:
+    probe = container(serving(startup_seconds=301))["startupProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] == 302
+
+
+def test_the_server_is_told_the_model_and_the_place_of_the_export() -> None:
+    found = container(serving(server={"max_body_bytes": 4096}, digest=DIGEST))
+    env = environment(found)
+    assert env["INFERENCE_MODEL_NAME"] == "digits"
+    assert env["INFERENCE_MODEL_PATH"] == "/models/digits-0123abcd/export"
+    assert env["INFERENCE_MODEL_SHA256"] == DIGEST
+    assert env["INFERENCE_PORT"] == "8080"
+    assert env["INFERENCE_MAX_BODY_BYTES"] == "4096"
+    mount = next(mount for mount in found["volumeMounts"] if mount["name"] == "models")
+    assert mount == {"name": "models", "mountPath": "/models", "readOnly": True}
+
+
+def test_an_update_takes_no_capacity_away() -> None:
+    spec = objects(serving())["Deployment"]["spec"]
+    assert spec["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
+    assert spec["minReadySeconds"] == 5
+
+
+def test_a_pod_that_leaves_pauses_before_sigterm_and_has_time_to_drain() -> None:
+    spec = pod(objects(serving(pre_stop_seconds=4, grace_seconds=40))["Deployment"])
+    assert spec["containers"][0]["lifecycle"] == {"preStop": {"sleep": {"seconds": 4}}}
+    assert spec["terminationGracePeriodSeconds"] == 40
+
+
+def test_without_a_pause_the_field_is_left_to_older_clusters() -> None:
+    assert "lifecycle" not in container(serving(pre_stop_seconds=0))
+
+
+def test_without_an_autoscaler_the_replicas_are_fixed() -> None:
+    assert objects(serving())["Deployment"]["spec"]["replicas"] == 1
+    assert objects(serving(replicas=3))["Deployment"]["spec"]["replicas"] == 3
+
+
+def test_gpus_are_asked_for_only_where_they_are_wanted() -> None:
+    assert "nvidia.com/gpu" not in container(serving())["resources"]["limits"]
+    assert container(serving(gpus=1))["resources"]["limits"]["nvidia.com/gpu"] == "1"
+
+
+def test_the_address_names_service_namespace_and_port() -> None:
+    assert serving().url == "http://digits.ml.svc.cluster.local:8080"
+
+
+def test_pods_prefer_different_nodes() -> None:
+    spec = pod(objects(serving())["Deployment"])
+    assert spec["topologySpreadConstraints"][0]["whenUnsatisfiable"] == "ScheduleAnyway"
+
+
+def test_grpc_has_a_port_of_its_own() -> None:
+    found = objects(serving(grpc_port=8081))
+    ports = {port["name"]: port for port in found["Service"]["spec"]["ports"]}
+    assert ports["grpc"] == {
+        "name": "grpc",
+        "port": 8081,
+        "targetPort": "grpc",
+        "protocol": "TCP",
+        "appProtocol": "kubernetes.io/h2c",
+    }
+    server = container(serving(grpc_port=8081))
+    assert [port["containerPort"] for port in server["ports"]] == [8080, 8081]
+    assert environment(server)["INFERENCE_GRPC_PORT"] == "8081"
+
+
+def test_tls_is_mounted_from_its_secret_and_the_probes_use_it() -> None:
+    described = serving(tls={"secret": "digits-tls"})
+    spec = pod(objects(described)["Deployment"])
+    source = _volume(spec, "tls")["secret"]
+    assert source == {"secretName": "digits-tls", "defaultMode": 0o440}
+    env = environment(spec["containers"][0])
+    assert env["INFERENCE_TLS_CERTIFICATE"] == "/secrets/tls/tls.crt"
+    assert env["INFERENCE_TLS_KEY"] == "/secrets/tls/tls.key"
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert spec["containers"][0][probe]["httpGet"]["scheme"] == "HTTPS"
+    assert described.url.startswith("https://")
+
+
+def test_api_keys_are_a_file_of_their_secret() -> None:
+    spec = pod(objects(serving(api_keys={"secret": "callers", "key": "list"}))["Deployment"])
+    assert _volume(spec, "api-keys")["secret"]["secretName"] == "callers"
+    env = environment(spec["containers"][0])
+    assert env["INFERENCE_API_KEYS_FILE"] == "/secrets/api-keys/list"
+
+
+def test_a_handler_of_ones_own_comes_by_a_volume_and_its_secrets_by_reference() -> None:
+    described = serving(
+        volumes={"handlers": {"path": "/handlers", "config_map": "handlers"}},
+        env={"PYTHONPATH": "/handlers"},
+        env_from={"TOKEN": {"secret": "hub", "key": "token"}},
+        server={"handler": "mine:Handler"},
+    )
+    spec = pod(objects(described)["Deployment"])
+    assert _volume(spec, "handlers")["configMap"] == {"name": "handlers"}
+    env = environment(spec["containers"][0])
+    assert env["TOKEN"] == {"secretKeyRef": {"name": "hub", "key": "token"}}
+    assert env["INFERENCE_HANDLER"] == "mine:Handler"
+
+
+def _volume(spec: dict[str, Any], name: str) -> dict[str, Any]:
+    (found,) = (volume for volume in spec["volumes"] if volume["name"] == name)
+    return dict(found)

@@ -1,0 +1,81 @@
+"""What waits for what when a service is rolled out, and what the stack says of it."""
+
+from typing import Any
+
+from infra.inference_service import summary
+from tests.infra.conftest import Provision
+from tests.infra.examples import changed, good
+from tests.infra.serving.examples import CANARY, DIGEST, GATEWAY, serving
+
+SERVICE = good()["inference"]["services"]["digits"]
+
+
+def with_canary(**changes: Any) -> dict[str, Any]:
+    service = {**SERVICE, "route": GATEWAY, "canary": {**CANARY, **changes}}
+    return changed("inference.services.digits", service)
+
+
+def test_the_route_changes_only_after_the_canary_is_ready(provision: Provision) -> None:
+    plan = provision(with_canary())
+    assert {
+        "inference-digits-canary-deployment",
+        "inference-digits-canary-service",
+    } <= plan.dependencies("inference-digits-httproute")
+    assert "inference-digits-canary-deployment" in plan.dependencies(
+        "inference-digits-canary-service"
+    )
+    assert "pulumi.com/skipAwait" not in str(plan.inputs("inference-digits-canary-deployment"))
+
+
+def test_the_stable_version_waits_for_no_canary(provision: Provision) -> None:
+    plan = provision(with_canary())
+    for kind in ("deployment", "service", "poddisruptionbudget"):
+        waited_for = plan.dependencies(f"inference-digits-{kind}")
+        assert not any("canary" in name for name in waited_for)
+
+
+def test_one_line_less_is_the_way_back(provision: Provision) -> None:
+    before, after = provision(with_canary()), provision(with_canary(weight=0))
+    assert before.resources.keys() == after.resources.keys()
+    different = {
+        name for name in before.resources if before.inputs(name) != after.inputs(name)
+    } - before_and_after_components(before)
+    assert different == {"inference-digits-httproute"}
+
+
+def test_promotion_changes_the_pods_of_the_service_and_ends_the_canary(
+    provision: Provision,
+) -> None:
+    service = {name: value for name, value in SERVICE.items() if name != "job"}
+    promoted = {**service, "run": CANARY["run"], "route": GATEWAY}
+    before, after = (
+        provision(with_canary()),
+        provision(changed("inference.services.digits", promoted)),
+    )
+    gone = before.resources.keys() - after.resources.keys()
+    assert gone == {"inference-digits-canary-deployment", "inference-digits-canary-service"}
+    env = after.inputs("inference-digits-deployment")["spec"]["template"]["spec"]["containers"][0]
+    assert {"name": "RUN_NAME", "value": CANARY["run"]} in env["env"]
+
+
+def test_what_is_not_known_before_the_training_ends_is_not_told() -> None:
+    assert summary(serving()) == {
+        "url": "http://digits.ml.svc.cluster.local:8080",
+        "service": "digits",
+        "namespace": "ml",
+        "model": "digits",
+        "run": "digits-0123abcd",
+    }
+
+
+def test_a_pinned_digest_an_address_and_a_canary_are_told() -> None:
+    url = "s3://models/digits/export"
+    told = summary(serving(job=None, url=url, digest=DIGEST, route=GATEWAY, canary=CANARY))
+    assert (told["export"], told["digest"]) == (url, DIGEST)
+    assert "run" not in told
+    assert told["canary"] == {"service": "digits-canary", "weight": 20, "run": CANARY["run"]}
+
+
+def before_and_after_components(plan: Any) -> set[str]:
+    """Components have no inputs of their own that a cluster would see."""
+    return {name for name, request in plan.resources.items() if not request.custom}

@@ -1,0 +1,51 @@
+"""The components as other people install them: a wheel of the checkout in an environment."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.cluster.platform import ROOT
+
+UV = Path(sys.executable).with_name("uv")
+SOURCES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "requirements.txt")
+FOLDERS = ("gpu_platform", "infra", "training", "inference", "policies")
+
+
+def copy_sources(target: Path) -> Path:
+    """What the package is built from, and the plugin: a checkout without everything else."""
+    for name in SOURCES:
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        (target / name).write_bytes((ROOT / name).read_bytes())
+    for folder in FOLDERS:
+        for file in (ROOT / folder).rglob("*"):
+            if file.is_file() and "__pycache__" not in file.parts:
+                copy = target / file.relative_to(ROOT)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                copy.write_bytes(file.read_bytes())
+    return target
+
+
+def environment(folder: Path) -> Path:
+    """A virtual environment with the package and the pinned versions of what it needs.
+
+    It has pip, by which Pulumi asks what is in it.
+    """
+    source, wheels, made = copy_sources(folder / "source"), folder / "wheels", folder / "venv"
+    # setuptools is here already, and nothing has to be fetched.
+    build = ["build", "--wheel", "--no-build-isolation", "--out-dir", str(wheels), str(source)]
+    _uv(*build, "--python", sys.executable)
+    (wheel,) = wheels.glob("*.whl")
+    _uv("venv", "--seed", "--python", sys.executable, str(made))
+    wanted = f"gpu-platform[components] @ {wheel.as_uri()}"
+    _uv(
+        *("pip", "install", "--python", str(made / "bin" / "python")),
+        *("--constraint", str(ROOT / "requirements.txt"), wanted),
+    )
+    return made
+
+
+def _uv(*arguments: str) -> None:
+    done = subprocess.run(
+        [str(UV), *arguments], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, f"uv {' '.join(arguments)}: {done.stderr}"

@@ -84,6 +84,12 @@ bench-policies: $(VENV)/dev.stamp
 bench-gitops: $(VENV)/dev.stamp
 	@python -m benchmarks.gitops
 
+## bench-inference [BENCH_ARGS=...]: our server beside five others; writes .bench/inference.json
+.PHONY: bench-inference
+bench-inference: $(VENV)/dev.stamp requirements/bench.txt
+	@uv pip install --quiet --python $(VENV) --require-hashes -r requirements/bench.txt
+	@python -m benchmarks.inference $(BENCH_ARGS)
+
 ## bench-training: training beside a loop by hand, Fabric and Accelerate; writes .bench/training.json
 .PHONY: bench-training
 bench-training: $(VENV)/dev.stamp requirements/bench.txt

@@ -18,6 +18,12 @@ for name in cpu-image diffusion vision; do
   compile --no-deps "requirements/$name.in" -c requirements/dev.txt -o "requirements/$name.txt"
 done
 cat requirements/vision.txt >>requirements/workload.txt
+compile requirements/tensorflow-image.in -c requirements/tensorflow.txt \
+  -o requirements/tensorflow-image.txt
 rm requirements/vision.txt
 compile requirements/bench.in -c requirements/dev.txt -o requirements/bench.txt
+# Peers in `make bench-inference`, each in an environment of its own: what they agree with differs.
+for name in bentoml fastapi http litserve mlserver mosec; do
+  compile "requirements/bench-$name.in" -o "requirements/bench-$name.txt"
+done
 compile requirements/uv.in -c requirements/dev.txt -o requirements/uv.txt

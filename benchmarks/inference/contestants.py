@@ -11,6 +11,9 @@ from benchmarks.inference import forms
 from benchmarks.inference.forms import Decode, Encode, Form
 from benchmarks.inference.workloads import MAX_BATCH, MAX_DELAY_MS, MAX_QUEUE, Workload
 
+TOLERANCE: Final = 5e-5
+"""Of a probability: batches of another size are computed in another order."""
+
 PROGRAMS: Final = "benchmarks.inference.servers"
 
 
@@ -49,8 +52,7 @@ class Contestant:
     decode: Mapping[Form, Decode]
     note: str
     """How it is set up, for the report."""
-    tolerance: float = 2e-3
-    """Of an answer, which is a probability: other batches are computed in another order."""
+    tolerance: float = TOLERANCE
 
 
 def _ours(task: Task, **more: str) -> Start:
@@ -186,10 +188,10 @@ CONTESTANTS: Final = {
 
 PLAIN: Final = "plain PyTorch"
 BACKENDS: Final = {
-    "eager": 2e-3,
-    "compile": 2e-3,
-    "aotinductor": 2e-3,
-    "torchscript": 2e-3,
+    "eager": TOLERANCE,
+    "compile": TOLERANCE,
+    "aotinductor": TOLERANCE,
+    "torchscript": TOLERANCE,
     "int8": 1.0,
 }
 """Of our server, with the tolerance of an answer: how far int8 is off is told, not judged."""

@@ -20,7 +20,8 @@ def export(workload: Workload, folder: Path) -> None:
     """The weights, TorchScript and static int8.
 
     Not trained: seeded weights are as fast. The statistics of the normalisations are those of the
-    requests, so that answers are neither all alike nor saturated.
+    requests, and the last layer is scaled by what they give, so that answers are neither all alike
+    nor saturated.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if not workload.computes:
@@ -44,6 +45,8 @@ def export(workload: Workload, folder: Path) -> None:
     with torch.no_grad():
         for _ in range(20):
             network.train()(samples)
+        last = [module for module in network.modules() if isinstance(module, nn.Linear)][-1]
+        last.weight /= network.eval()(samples).std(0).mean()
     write_export(
         folder,
         network.eval(),

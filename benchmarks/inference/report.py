@@ -8,7 +8,7 @@ from benchmarks.inference.measure import CLIENTS, SHARES, closed, opened
 from benchmarks.inference.workloads import MAX_BATCH, MAX_DELAY_MS, MAX_QUEUE, WORKLOADS
 from benchmarks.outcome import spread
 
-BEGIN: Final = "<!-- measured: written by `make bench-inference DOCS=1` -->"
+BEGIN: Final = "<!-- measured: written by `make bench-inference BENCH_ARGS=--docs` -->"
 END: Final = "<!-- end of what is measured -->"
 
 

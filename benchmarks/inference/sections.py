@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.inference.bare import PLAIN, Loop, looping
-from benchmarks.inference.contestants import Contestant
+from benchmarks.inference.contestants import TOLERANCE, Contestant
 from benchmarks.inference.contestants import backends as all_backends
 from benchmarks.inference.environments import cache
 from benchmarks.inference.exports import export
@@ -114,9 +114,16 @@ def exported(workload: Workload) -> Path:
 
 
 def answers(workload: Workload, folder: Path) -> Array:
-    """Of plain PyTorch, one sample after another."""
+    """Of plain PyTorch, one sample after another.
+
+    Raises ValueError when two are so alike that an answer to the other would not be noticed.
+    """
     compute = compute_of(workload, folder)
-    return np.concatenate([compute(row[None]) for row in workload.samples()])
+    rows = np.concatenate([compute(row[None]) for row in workload.samples()])
+    apart = np.abs(rows[:, None] - rows[None]).max(-1) + np.eye(len(rows))
+    if apart.min() < 10 * TOLERANCE:
+        raise ValueError(f"{workload.title}: two answers differ by {apart.min():.2g} only")
+    return rows
 
 
 def _at_most(

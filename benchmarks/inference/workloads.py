@@ -46,8 +46,10 @@ class Workload:
         return {"image_size": self.shape[-1]} if self.name == "resnet18" else {}
 
     def samples(self) -> Array:
-        """The requests, one a row; always the same."""
-        return np.random.default_rng(0).random((SAMPLES, *self.shape), dtype=np.float32)
+        """The requests, one a row, always the same: noise, each brighter than the one before."""
+        noise = np.random.default_rng(0).random((SAMPLES, *self.shape), dtype=np.float32)
+        brightness = np.linspace(0.1, 1, SAMPLES, dtype=np.float32)
+        return noise * brightness.reshape(-1, *[1] * len(self.shape))
 
 
 WORKLOADS: Final = {

@@ -1,0 +1,74 @@
+"""Asks a model server with KServe's client, and prints what it understood as JSON.
+
+Runs in an environment of its own, without this project: kserve_client.py HTTP_PORT GRPC_PORT NPY
+"""
+
+import asyncio
+import json
+import sys
+from typing import Any
+
+import kserve
+import numpy as np
+
+MODEL = "digits"
+Heard = dict[str, Any]
+
+
+def kserve_request(images: Any, binary: bool) -> Any:
+    given = kserve.InferInput("images", list(images.shape), "FP32")
+    given.set_data_from_numpy(images, binary_data=binary)
+    return kserve.InferRequest(MODEL, [given], request_id="mine")
+
+
+def understood(response: Any) -> Heard:
+    outputs = {output.name: output.as_numpy() for output in response.outputs}
+    labels = outputs["label"].ravel()
+    return {
+        "id": response.id,
+        "probabilities": outputs["probabilities"].tolist(),
+        "classes": outputs["class"].ravel().tolist(),
+        "labels": [str(v.decode() if isinstance(v, bytes) else v) for v in labels],
+    }
+
+
+async def kserve_rest(url: str, images: Any, binary: bool) -> Heard:
+    async with kserve.InferenceRESTClient(kserve.RESTConfig(protocol="v2")) as client:
+        response = await client.infer(url, kserve_request(images, binary), model_name=MODEL)
+        ready = await client.is_model_ready(url, MODEL)
+        wrong = kserve_request(images.reshape(-1, 64), binary)
+        try:
+            await client.infer(url, wrong, model_name=MODEL)
+            error = ""
+        except Exception as caught:
+            error = str(caught)
+        return {**understood(response), "ready": ready, "error": error}
+
+
+async def kserve_grpc(url: str, images: Any) -> Heard:
+    async with kserve.InferenceGRPCClient(url) as client:
+        response = await client.infer(kserve_request(images, binary=True))
+        listed = kserve.InferInput("images", list(images.shape), "FP32", images.ravel().tolist())
+        typed = await client.infer(kserve.InferRequest(MODEL, [listed]))
+        live = await client.is_server_live() and await client.is_server_ready()
+        ready = live and await client.is_model_ready(MODEL)
+        return {
+            **understood(response),
+            "ready": ready,
+            "typed": understood(typed)["classes"],
+        }
+
+
+def main() -> None:
+    http, grpc = (f"127.0.0.1:{port}" for port in sys.argv[1:3])
+    images = np.load(sys.argv[3])
+    heard = {
+        "kserve rest": asyncio.run(kserve_rest(f"http://{http}", images, binary=True)),
+        "kserve rest json": asyncio.run(kserve_rest(f"http://{http}", images, binary=False)),
+        "kserve grpc": asyncio.run(kserve_grpc(grpc, images)),
+    }
+    print(json.dumps(heard))  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""The server as clients by others see it: tritonclient over HTTP and gRPC, and KServe's."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from filelock import FileLock
+
+from inference.model import load_model
+from tests.inference.serving import Server, digits
+
+ROOT = Path(__file__).parents[2]
+PINS = ROOT / "requirements/clients.txt"
+
+
+@pytest.fixture(scope="module")
+def python() -> Path:
+    """An environment with the clients, made where it is missing or its pins have changed."""
+    folder = Path(sys.prefix) / "clients"
+    stamp = folder / "pins.txt"
+    with FileLock(f"{folder}.lock"):
+        if not stamp.exists() or stamp.read_text() != PINS.read_text():
+            uv = [str(Path(sys.prefix) / "bin/uv")]
+            run([*uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(folder)])
+            target = ["--python", str(folder / "bin/python")]
+            run([*uv, "pip", "install", "--quiet", *target, "--require-hashes", "-r", str(PINS)])
+            stamp.write_text(PINS.read_text())
+    return folder / "bin/python"
+
+
+def run(command: list[str]) -> str:
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    return ended.stdout
+
+
+@pytest.fixture(scope="module")
+def heard(python: Path, server: Server, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    images = tmp_path_factory.mktemp("clients") / "images.npy"
+    np.save(images, digits(4))
+    ports = [str(server.port), str(server.grpc_port)]
+    said: dict[str, Any] = {}
+    # Apart: the two clients have messages of the same names, and cannot be in one process.
+    for program in ("triton_client.py", "kserve_client.py"):
+        asking = ROOT / "tests/inference/clients" / program
+        said |= json.loads(run([str(python), str(asking), *ports, str(images)]).splitlines()[-1])
+    return said
+
+
+CLIENTS = (
+    "triton http",
+    "triton http json",
+    "triton grpc",
+    "kserve rest",
+    "kserve rest json",
+    "kserve grpc",
+)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_client_by_others_gets_the_models_predictions(
+    client: str, heard: Any, trained: Path
+) -> None:
+    expected = load_model(trained, torch.device("cpu")).predict(digits(4))
+    said = heard[client]
+    assert said["ready"] is True
+    assert said["id"] == "mine"
+    got = np.array(said["probabilities"]).reshape(expected.shape)
+    assert got == pytest.approx(expected, abs=1e-6)
+    classes = expected.argmax(1).tolist()
+    assert said["classes"] == classes
+    assert said["labels"] == [str(best) for best in classes]
+    if "error" in said:
+        assert "inputs[0].shape is [4, 64]" in said["error"]
+    if "typed" in said:
+        assert said["typed"] == classes
+    if "versions" in said:
+        assert len(said["versions"]) == 1
+        assert (said["live"], said["other"]) == (True, False)

@@ -92,13 +92,17 @@ class MonitoringSettings(Settings):
     interval_seconds: PositiveInt = Field(
         30, description="between two looks; GPU hours are counted in steps of it"
     )
-    dcgm_exporter: DcgmExporterSettings = DcgmExporterSettings()
+    dcgm_exporter: DcgmExporterSettings = Field(
+        DcgmExporterSettings(), description="NVIDIA's exporter of what GPUs do"
+    )
     gpu_prices: dict[str, Price] = Field(
         {},
         description="price of a GPU for an hour, by the nodes' label nvidia.com/gpu.product",
     )
-    thresholds: Thresholds = Thresholds()
-    grafana: GrafanaSettings = GrafanaSettings()
+    thresholds: Thresholds = Field(
+        Thresholds(), description="from when on somebody is told; minutes are how long it lasts"
+    )
+    grafana: GrafanaSettings = Field(GrafanaSettings(), description="dashboards")
     runbooks: str = Field(
         "docs/runbooks.md",
         description="where the pages about alerts are; the alert's name is added as anchor",

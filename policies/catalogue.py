@@ -11,6 +11,7 @@ from policies import (
     images,
     inference,
     manifests,
+    rollout,
     scheduling,
     security,
     shared_memory,
@@ -29,6 +30,7 @@ RULES: list[Rule[Any]] = [
     *tenancy.RULES,
     *storage.RULES,
     *inference.RULES,
+    *rollout.RULES,
     *budget.RULES,
     *helm.RULES,
 ]

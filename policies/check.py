@@ -33,8 +33,8 @@ exit status:
 
 Give everything that is deployed together at once: some rules ask whether the queue, the claim or
 the NetworkPolicy that a workload needs is declared beside it. What exists elsewhere is named in the
-configuration (existingQueues, existingNamespaces, existingPriorityClasses), which is the file that
-Pulumi takes as --policy-pack-config:
+configuration (existingQueues, existingNamespaces, existingPriorityClasses, existingServices), which
+is the file that Pulumi takes as --policy-pack-config:
 
   {
     "image-digest-pinned": "mandatory",

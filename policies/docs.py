@@ -22,6 +22,7 @@ _TOPICS = {
     "tenancy": "Namespaces",
     "storage": "Storage",
     "inference": "Inference",
+    "rollout": "Rollout",
     "budget": "Budget",
     "helm": "Helm",
 }

@@ -361,6 +361,46 @@ spec: {maxUnavailable: 1, selector: {matchLabels: {app: server}}}""",
         spec: {minReplicas: 2, maxReplicas: 8, scaleTargetRef: {kind: Deployment, name: server}}
         """,
     ),
+    "inference-grace-period": _example(
+        """
+        terminationGracePeriodSeconds: 20
+        containers:
+          - name: main
+            lifecycle: {preStop: {sleep: {seconds: 2}}}
+            env: [{name: INFERENCE_DRAIN_SECONDS, value: "20"}]
+        """,
+        """
+        terminationGracePeriodSeconds: 30
+        containers:
+          - name: main
+            lifecycle: {preStop: {sleep: {seconds: 2}}}
+            env: [{name: INFERENCE_DRAIN_SECONDS, value: "20"}]
+        """,
+    ),
+    "inference-rolling-update": Example(
+        _GPU_DEPLOYMENT + "\n  strategy: {type: Recreate}",
+        _GPU_DEPLOYMENT + "\n  strategy: {type: RollingUpdate, rollingUpdate: {maxUnavailable: 0}}",
+    ),
+    "route-backends-declared": _beside(
+        """
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: digits, namespace: ml}
+spec:
+  rules:
+    - backendRefs:
+        - {name: digits, port: 8080, weight: 80}
+        - {name: digits-canary, port: 8080, weight: 20}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: digits, namespace: ml}""",
+        "",
+        """
+apiVersion: v1
+kind: Service
+metadata: {name: digits-canary, namespace: ml}""",
+    ),
     "helm-release-judged": _example(
         """
         apiVersion: helm.toolkit.fluxcd.io/v2

@@ -59,12 +59,22 @@ def inference_probes(pod: Pod, config: RoleConfig) -> Iterator[Violation]:
 
 
 def _scalers(stack: Stack, target: Resource) -> Iterator[Resource]:
-    for scaler in stack.of_kind("autoscaling", "HorizontalPodAutoscaler"):
+    """Kubernetes' own autoscalers and KEDA's of a workload."""
+    own = stack.of_kind("autoscaling", "HorizontalPodAutoscaler")
+    for scaler in (*own, *stack.of_kind("keda.sh", "ScaledObject")):
         reference = scaler.root["spec"]["scaleTargetRef"]
-        same_kind = str(reference["kind"].value).lower() == target.kind.lower()
+        kind = reference["kind"].value
+        if kind is None and scaler.group == "keda.sh":
+            kind = "Deployment"
+        same_kind = str(kind).lower() == target.kind.lower()
         same_place = scaler.namespace == target.namespace
         if same_kind and same_place and reference["name"].text == target.name:
             yield scaler
+
+
+def _least(scaler: Resource) -> Node:
+    spec = scaler.root["spec"]
+    return spec["minReplicaCount" if scaler.group == "keda.sh" else "minReplicas"]
 
 
 def _has_several(workload: Workload, stack: Stack | None = None) -> bool:
@@ -72,7 +82,7 @@ def _has_several(workload: Workload, stack: Stack | None = None) -> bool:
     if workload.size is None:
         return False
     scalers = _scalers(stack, workload.resource) if stack is not None else iter(())
-    least = [quantity_or_none(scaler.root["spec"]["minReplicas"].value) for scaler in scalers]
+    least = [quantity_or_none(_least(scaler).value) for scaler in scalers]
     return workload.size > 1 or any(count is not None and count > 1 for count in least)
 
 
@@ -143,7 +153,7 @@ def inference_disruption_budget(stack: Stack, config: RoleConfig) -> Iterator[Vi
     description="What an autoscaler scales has no fixed number of replicas.",
     severity=Severity.MEDIUM,
     level=Level.MANDATORY,
-    remediation="Remove replicas and let the HorizontalPodAutoscaler's minReplicas decide.",
+    remediation="Remove replicas and let the autoscaler's fewest replicas decide.",
     config=NoConfig,
 )
 def autoscaled_without_replicas(stack: Stack, config: NoConfig) -> Iterator[Violation]:

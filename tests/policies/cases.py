@@ -282,6 +282,52 @@ CASES = [
         others=(manifests.autoscaler,),
     ),
     Case(
+        "autoscaled-without-replicas",
+        manifests.deployment,
+        says=("spec.replicas: found 2", 'ScaledObject "server"'),
+        others=(manifests.scaled_object,),
+    ),
+    Case(
+        "inference-grace-period",
+        manifests.deployment,
+        (
+            ("spec/template/spec/terminationGracePeriodSeconds", 25),
+            (f"{SERVER}/lifecycle", {"preStop": {"sleep": {"seconds": 2}}}),
+            (
+                f"{SERVER}/env",
+                [
+                    {"name": "INFERENCE_NOTICE_SECONDS", "value": "3"},
+                    {"name": "INFERENCE_DRAIN_SECONDS", "value": "20"},
+                ],
+            ),
+        ),
+        ("terminationGracePeriodSeconds: found 25", "more than 25 seconds"),
+    ),
+    Case(
+        "inference-rolling-update",
+        manifests.deployment,
+        (("spec/strategy", {"type": "Recreate"}),),
+        ('spec.strategy.type: found "Recreate"', "maxUnavailable 0"),
+    ),
+    Case(
+        "inference-rolling-update",
+        manifests.deployment,
+        (("spec/strategy", {"rollingUpdate": {"maxUnavailable": "50%"}}),),
+        ('maxUnavailable: found "50%"', "1 of the pods may be missing"),
+    ),
+    Case(
+        "inference-rolling-update",
+        manifests.deployment,
+        (("spec/replicas", 8),),
+        ("maxUnavailable: found nothing", "2 of the pods may be missing"),
+    ),
+    Case(
+        "route-backends-declared",
+        manifests.http_route,
+        (("spec/rules/0/backendRefs/0/name", "servre"),),
+        ('spec.rules[0].backendRefs[0].name: found "servre"', "Service of this stack"),
+    ),
+    Case(
         "helm-release-judged",
         manifests.helm_release,
         says=(

@@ -198,6 +198,27 @@ def service() -> dict[str, Any]:
     }
 
 
+def http_route() -> dict[str, Any]:
+    return {
+        "apiVersion": "gateway.networking.k8s.io/v1",
+        "kind": "HTTPRoute",
+        "metadata": metadata("server"),
+        "spec": {
+            "parentRefs": [{"name": "public"}],
+            "rules": [{"backendRefs": [{"name": "server", "port": 8080, "weight": 100}]}],
+        },
+    }
+
+
+def scaled_object() -> dict[str, Any]:
+    return {
+        "apiVersion": "keda.sh/v1alpha1",
+        "kind": "ScaledObject",
+        "metadata": metadata("server"),
+        "spec": {"minReplicaCount": 0, "maxReplicaCount": 4, "scaleTargetRef": {"name": "server"}},
+    }
+
+
 def claim() -> dict[str, Any]:
     return {
         "apiVersion": "v1",
@@ -282,4 +303,5 @@ def whole_stack() -> list[dict[str, Any]]:
         deployment(),
         disruption_budget(),
         service(),
+        http_route(),
     ]

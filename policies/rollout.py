@@ -1,0 +1,158 @@
+"""Rules about new versions of what serves: they come without a gap, and so do the old ones go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from typing import Any
+
+from pydantic import Field
+
+from policies.controllers import Workload
+from policies.quantities import quantity_or_none
+from policies.resources import Resource
+from policies.rule import (
+    Level,
+    Rule,
+    RuleConfig,
+    Severity,
+    Violation,
+    pod_rule,
+    stack_rule,
+    workload_rule,
+)
+from policies.settings import RoleConfig
+from policies.values import Node
+from policies.views import Stack
+from policies.workloads import Pod
+
+_DEFAULT_GRACE = Decimal(30)
+_DEFAULT_UNAVAILABLE = "25%"
+_ROUTES = ("HTTPRoute", "GRPCRoute")
+
+
+class DrainConfig(RoleConfig):
+    """Configuration of `inference-grace-period`."""
+
+    drain_variables: list[str] = Field(
+        default=["INFERENCE_NOTICE_SECONDS", "INFERENCE_DRAIN_SECONDS"],
+        description="Environment variables with the seconds that a server takes after SIGTERM.",
+    )
+
+
+class BackendConfig(RuleConfig):
+    """Configuration of `route-backends-declared`."""
+
+    existing_services: list[str] = Field(
+        default=[],
+        description="Services that exist without being declared in this stack: `namespace/name`.",
+    )
+
+
+@pod_rule(
+    name="inference-grace-period",
+    description="Inference pods are given the time that they need to finish what is in flight.",
+    severity=Severity.HIGH,
+    level=Level.MANDATORY,
+    remediation="Raise terminationGracePeriodSeconds above the preStop pause and the drain.",
+    config=DrainConfig,
+)
+def inference_grace_period(pod: Pod, config: DrainConfig) -> Iterator[Violation]:
+    """A server that is killed while it drains loses the requests that it had taken."""
+    if pod.role(config) != "inference":
+        return
+    grace = pod.spec["terminationGracePeriodSeconds"]
+    given = _DEFAULT_GRACE if grace.absent else quantity_or_none(grace.value)
+    if given is None:
+        return
+    for container in pod.containers:
+        if container.kind == "main":
+            needed = sum(_leaving(container.node, config.drain_variables), Decimal(0))
+            if needed and needed >= given:
+                yield Violation(grace, f"more than {needed} seconds, which {container.name} needs")
+
+
+def _leaving(container: Node, variables: Sequence[str]) -> Iterator[Decimal]:
+    pause = quantity_or_none(container["lifecycle"]["preStop"]["sleep"]["seconds"].value)
+    if pause is not None:
+        yield pause
+    for variable in container["env"].items():
+        seconds = quantity_or_none(variable["value"].value)
+        if variable["name"].text in variables and seconds is not None:
+            yield seconds
+
+
+@workload_rule(
+    name="inference-rolling-update",
+    description="An update of inference takes no pod away before a new one is ready.",
+    severity=Severity.MEDIUM,
+    level=Level.ADVISORY,
+    remediation="Write the strategy RollingUpdate with maxUnavailable 0.",
+    config=RoleConfig,
+)
+def inference_rolling_update(workload: Workload, config: RoleConfig) -> Iterator[Violation]:
+    """The pods that remain get the load of all of them, in the middle of an update."""
+    if not workload.resource.is_kind("apps", "Deployment"):
+        return
+    if not any(pod.role(config) == "inference" for pod in workload.pods):
+        return
+    strategy = workload.resource.root["spec"]["strategy"]
+    if strategy["type"].text == "Recreate":
+        yield Violation(strategy["type"], '"RollingUpdate", with maxUnavailable 0')
+        return
+    unavailable = strategy["rollingUpdate"]["maxUnavailable"]
+    missing = _missing(unavailable, workload.size)
+    if missing:
+        yield Violation(unavailable, f"0, since {missing} of the pods may be missing otherwise")
+
+
+def _missing(unavailable: Node, size: Decimal | None) -> int:
+    """How many pods an update may take away; Kubernetes rounds a percentage down."""
+    value = _DEFAULT_UNAVAILABLE if unavailable.absent else unavailable.value
+    if isinstance(value, str) and value.endswith("%"):
+        share = quantity_or_none(value.removesuffix("%"))
+        return int(share * size / 100) if share is not None and size is not None else 0
+    count = quantity_or_none(value)
+    return int(count) if count is not None else 0
+
+
+@stack_rule(
+    name="route-backends-declared",
+    description="The Services to which routes send requests exist.",
+    severity=Severity.HIGH,
+    level=Level.MANDATORY,
+    remediation="Correct the Service's name, or name it in existingServices.",
+    config=BackendConfig,
+)
+def route_backends_declared(stack: Stack, config: BackendConfig) -> Iterator[Violation]:
+    """A route answers the share of a Service that is not there with errors."""
+    for route, backend in _backends(stack):
+        name, namespace = backend["name"], route.namespace
+        # Another namespace belongs to others.
+        if not name.text or namespace is None or not backend["namespace"].absent:
+            continue
+        existing = f"{namespace}/{name.text}" in config.existing_services
+        if not existing and not stack.may_have("", "Service", namespace, name.text):
+            yield Violation(name, "the name of a Service of this stack", resource=route)
+
+
+def _backends(stack: Stack) -> Iterator[tuple[Resource, Node]]:
+    for route in stack.of_kind("gateway.networking.k8s.io", *_ROUTES):
+        for rule in route.root["spec"]["rules"].items():
+            for backend in rule["backendRefs"].items():
+                if backend["kind"].absent or backend["kind"].text == "Service":
+                    yield route, backend
+    for ingress in stack.of_kind("networking.k8s.io", "Ingress"):
+        spec = ingress.root["spec"]
+        paths = [path for rule in spec["rules"].items() for path in rule["http"]["paths"].items()]
+        backends = [spec["defaultBackend"], *(path["backend"] for path in paths)]
+        for backend in backends:
+            if backend["service"].present:
+                yield ingress, backend["service"]
+
+
+RULES: list[Rule[Any]] = [
+    inference_grace_period,
+    inference_rolling_update,
+    route_backends_declared,
+]

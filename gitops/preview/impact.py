@@ -118,7 +118,7 @@ def _sentences(change: Change, resource: Resource) -> tuple[int, list[str]]:
     if _is_run(resource):
         return _RUNS, list(_run(change))
     if resource.is_release:
-        return _QUEUES, [_RELEASE] if change.step.operation == "delete" else []
+        return _QUEUES, [_RELEASE]
     if any(pod.role(_ROLES) == "inference" for pod in find_pods(resource)):
         return _SERVICES, ["Requests fail until its replacement is ready, or for good."]
     return _OTHER, []

@@ -121,3 +121,12 @@ def test_a_run_that_is_suspended_says_what_is_lost_and_what_is_kept() -> None:
     (text,) = told(plans.step("update", job, halted))
     assert "Training run `run-00000000` is suspended: its pods end" in text
     assert told(plans.step("update", halted, job), plans.step("update", halted, halted)) == []
+
+
+@pytest.mark.parametrize("operation", ["delete", "replace"])
+def test_a_chart_that_goes_takes_its_kinds_of_objects_with_it(operation: str) -> None:
+    release = {"apiVersion": "helm.sh/v3", "kind": "Release", "metadata": {"name": "volcano"}}
+    new = release if operation == "replace" else None
+    (text,) = told(plans.step(operation, release, new, keys=["namespace"]))
+    assert text.startswith("Chart release `volcano` is ")
+    assert "custom resource definitions may go with it" in text

@@ -27,7 +27,11 @@ def checked(model: type[Model], values: Mapping[str, Any], *within: str) -> Mode
         names = set(_names(values))
         raise refused(
             (
-                ".".join(camel_case(str(part)) for part in detail["loc"][len(within) :]),
+                ".".join(
+                    camel_case(str(part))
+                    for part in detail["loc"][len(within) :]
+                    if part != "[key]"
+                ),
                 _in_their_words(rule(detail), names),
             )
             for detail in error.errors(include_url=False)

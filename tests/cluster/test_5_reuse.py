@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests import packaged
-from tests.cluster.platform import Platform, await_
+from tests.cluster.platform import ROOT, Platform, await_
 from tests.readme import blocks
 
 ORIGINS = {"organization/gpu-platform/prod": "organization/gpu-platform/simulated"}
@@ -75,6 +75,13 @@ def test_a_teams_own_stack_runs_in_the_platforms_queue_and_on_its_claim(
         assert container["resources"]["limits"][platform["gpuNodes"]["resource"]] == "8"
         volumes = [volume.get("persistentVolumeClaim", {}) for volume in pod["spec"]["volumes"]]
         assert platform["claims"]["checkpoints"] in [v.get("claimName") for v in volumes]
+
+
+def test_the_pages_commands_show_the_outputs(cluster: Platform) -> None:
+    (commands,) = (block for block in blocks(ROOT / "docs" / "reuse.md") if not block.own_cluster)
+    shown = cluster.shell(commands.script.replace("--stack dev", "--stack simulated"))
+    assert "nodeSelector" in shown
+    assert "gpusPerNode" in shown
 
 
 def workloads(cluster: Platform) -> list[str]:

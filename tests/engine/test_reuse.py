@@ -1,11 +1,13 @@
 """The components in programs of others: a Python package, and a plugin for YAML and TypeScript."""
 
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from devcluster.toolchain import Toolchain
 from gpu_platform.plugin.host import provider
@@ -153,6 +155,55 @@ def test_every_mistake_of_a_yaml_program_is_told_with_its_key(
     ):
         assert problem in outcome.text
     assert "Traceback" not in outcome.text
+
+
+PLATFORM = {
+    "name": "gpu-platform",
+    "runtime": "yaml",
+    "outputs": {
+        "namespace": "ml",
+        "queues": ["research"],
+        "claims": {"checkpoints": "shared-checkpoints"},
+        "gpuNodes": {"resource": "nvidia.com/gpu", "nodeSelector": {}, "tolerations": []},
+        "images": {},
+        "runs": {},
+        "inference": {},
+    },
+}
+
+
+def test_the_program_of_the_page_runs_on_the_platforms_stack_and_in_its_queues(
+    installed: Path, tools: Toolchain, tmp_path: Path
+) -> None:
+    page = (packaged.ROOT / "docs" / "reuse.md").read_text()
+    (block,) = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "platform").mkdir()
+    (tmp_path / "team").mkdir()
+    backend, hosts = tmp_path / "backend", (language_hosts(),)
+    platform = Program(tmp_path / "platform", tools, backend, hosts, stack="prod")
+    (platform.folder / "Pulumi.yaml").write_text(yaml.safe_dump(PLATFORM))
+    platform.create()
+    assert platform.up().status == 0
+
+    team = Program(tmp_path / "team", tools, backend, hosts)
+    document = yaml.safe_load(block)
+    document["packages"]["gpu-platform"] = str(installed.parent / "source" / "gpu_platform")
+    document["config"] = {"kubernetes:renderYamlToDirectory": "rendered"}
+    (team.folder / "Pulumi.yaml").write_text(yaml.safe_dump(document))
+    team.create()
+    outcome = team.up()
+    assert outcome.status == 0, outcome.text
+    job = team.manifests()["Job", team.outputs()["run"]]
+    assert job["metadata"]["namespace"] == "ml"
+    volumes = job["spec"]["tasks"][0]["template"]["spec"]["volumes"]
+    claims = [volume.get("persistentVolumeClaim", {}).get("claimName") for volume in volumes]
+    assert "shared-checkpoints" in claims
+
+    document["resources"]["digits"]["properties"]["queue"] = "vision"
+    (team.folder / "Pulumi.yaml").write_text(yaml.safe_dump(document))
+    outcome = team.preview()
+    assert outcome.status != 0
+    assert "the platform has only the queues research: write one of them" in outcome.text
 
 
 def test_a_typescript_program_makes_the_same_run(

@@ -1,0 +1,60 @@
+"""Arguments from other languages: numbers, and errors under the keys as they were written."""
+
+from typing import Any
+
+import pytest
+from pulumi.errors import InputPropertiesError
+
+from gpu_platform.plugin.checking import checked
+from infra.settings.training import TrainingSettings
+
+JOB: dict[str, Any] = {
+    "queue": "research",
+    "cpu": "1",
+    "memory": "4Gi",
+    "nodes": 2.0,
+    "hyperparameters": {"epochs": 3.0, "learning_rate": 0.5},
+}
+
+
+def problems(values: dict[str, Any], key: str = "digits") -> dict[str, str]:
+    with pytest.raises(InputPropertiesError) as found:
+        checked(TrainingSettings, values, "jobs", key)
+    return {detail["property_path"]: detail["reason"] for detail in found.value.errors or []}
+
+
+def test_whole_numbers_stay_whole() -> None:
+    job = checked(TrainingSettings, JOB, "jobs", "digits").jobs["digits"]
+    assert job.nodes == 2
+    assert job.hyperparameters is not None
+    assert job.hyperparameters.epochs == 3
+    assert job.hyperparameters.learning_rate == 0.5
+
+
+def test_each_mistake_stands_under_its_key_as_it_was_written() -> None:
+    wrong = {
+        **JOB,
+        "gpus_per_node": 0.0,
+        "nodes": 1.5,
+        "hyperparameters": {"epochs": -1.0, "learning_rate": 20.0},
+    }
+    found = problems(wrong)
+    assert found.keys() == {
+        "gpusPerNode",
+        "nodes",
+        "hyperparameters.epochs",
+        "hyperparameters.learningRate",
+    }
+    assert found["gpusPerNode"] == "must be at least 1"
+    assert found["nodes"] == "must be a whole number"
+
+
+def test_keys_inside_a_sentence_are_written_alike() -> None:
+    (reason,) = problems({**JOB, "min_nodes": 3.0}).values()
+    assert "minNodes" in reason
+    assert "min_nodes" not in reason
+
+
+def test_the_resources_name_is_checked_since_names_are_made_from_it() -> None:
+    (path,) = problems(JOB, key="Digits")
+    assert path == "name"

@@ -1,0 +1,97 @@
+"""A platform's outputs, and what fits it."""
+
+from typing import Any
+
+import pytest
+
+from gpu_platform import Platform, PlatformError, TrainingJobSettings
+from infra.settings.inference import InferenceServiceSettings
+from tests.infra.examples import INFERENCE_IMAGE, TRAINING_IMAGE
+
+STACK = "organization/gpu-platform/prod"
+OUTPUTS: dict[str, Any] = {
+    "namespace": "ml",
+    "queues": ["research", "vision"],
+    "claims": {"checkpoints": "shared-checkpoints"},
+    "gpuNodes": {
+        "resource": "nvidia.com/gpu",
+        "nodeSelector": {"pool": "gpu"},
+        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
+        "runtimeClass": "nvidia",
+    },
+    "images": {"training": TRAINING_IMAGE},
+    # Pulumi reads all numbers as 2.0.
+    "runs": {
+        "digits": {
+            "name": "digits-0123abcd",
+            "kind": "volcano",
+            "namespace": "ml",
+            "queue": "research",
+            "nodes": 2.0,
+            "gpusPerNode": 8.0,
+        }
+    },
+    "inference": {},
+    "of a later version": 1,
+}
+JOB: dict[str, Any] = {"queue": "vision", "cpu": "1", "memory": "4Gi", "command": ["./run"]}
+
+
+def job(**changed: Any) -> TrainingJobSettings:
+    return TrainingJobSettings.model_validate({**JOB, **changed})
+
+
+def test_a_job_gets_namespace_claims_and_gpus_of_the_platform() -> None:
+    placed = Platform.of(STACK, OUTPUTS).training_job("digits", job(), image=TRAINING_IMAGE)
+    assert placed.namespace == "ml"
+    assert placed.claims == {"checkpoints": "shared-checkpoints"}
+    assert placed.gpu_nodes.node_selector == {"pool": "gpu"}
+    assert placed.gpu_nodes.tolerations == [{"key": "nvidia.com/gpu", "operator": "Exists"}]
+    assert placed.gpu_nodes.runtime_class == "nvidia"
+    assert placed.image_identity == TRAINING_IMAGE
+
+
+def test_a_stack_of_another_project_is_refused_with_what_it_lacks() -> None:
+    values = {key: value for key, value in OUTPUTS.items() if key != "gpuNodes"}
+    with pytest.raises(PlatformError, match="its output gpuNodes is missing") as found:
+        Platform.of(STACK, {**values, "queues": "research"})
+    assert "its output queues is of another kind" in str(found.value)
+    assert STACK in str(found.value)
+
+
+def test_all_that_does_not_fit_is_told_at_once_with_what_there_is() -> None:
+    platform = Platform.of(STACK, OUTPUTS)
+    volumes = {"more": {"path": "/more", "claim": "more"}}
+    wrong = job(queue="langauge", datasets="datasets", volumes=volumes)
+    with pytest.raises(PlatformError) as found:
+        platform.training_job("digits", wrong, image="registry.example.com/training:1.0")
+    assert str(found.value).splitlines() == [
+        "'digits' does not fit the platform:",
+        "  - queue is 'langauge', but the platform has only the queues research, vision: "
+        "write one of them.",
+        "  - datasets is 'datasets', but the platform has only the claims checkpoints: "
+        "write one of them.",
+        "  - volumes.more.claim is 'more', but the platform has only the claims checkpoints: "
+        "write one of them.",
+        "  - image is 'registry.example.com/training:1.0': it must be pinned by digest, such as "
+        "registry.example.com/team/name@sha256:<64 digits>, because nothing else guarantees that "
+        "every node runs the same image.",
+    ]
+
+
+def test_a_service_serves_from_the_platforms_claim() -> None:
+    service = InferenceServiceSettings.model_validate(
+        {"run": "digits-0123abcd", "cpu": "1", "memory": "1Gi"}
+    )
+    placed = Platform.of(STACK, OUTPUTS).inference_service(
+        "digits", service, image=INFERENCE_IMAGE, run="digits-0123abcd"
+    )
+    assert placed.run == "digits-0123abcd"
+    assert placed.claims == {"checkpoints": "shared-checkpoints"}
+    with pytest.raises(PlatformError, match="checkpoints is 'models'"):
+        Platform.of(STACK, OUTPUTS).inference_service(
+            "digits",
+            service.model_copy(update={"checkpoints": "models"}),
+            image=INFERENCE_IMAGE,
+            run="digits-0123abcd",
+        )

@@ -95,3 +95,8 @@ bench-inference: $(VENV)/dev.stamp requirements/bench.txt
 bench-training: $(VENV)/dev.stamp requirements/bench.txt
 	@uv pip install --quiet --python $(VENV) --require-hashes -r requirements/bench.txt
 	@python -m benchmarks.training
+
+## bench-scale [BENCH_ARGS=--small]: 1,000 nodes, updates of 1,000 jobs; writes .bench/scale.json
+.PHONY: bench-scale
+bench-scale: $(VENV)/dev.stamp
+	@python -m benchmarks.scale $(BENCH_ARGS)

@@ -40,7 +40,7 @@ def main(end: socket.socket, slots: Sequence[Slot], job: Job) -> None:
     _end_with_the_server()
     channel = WorkerEnd(end)
     try:
-        handler = _load(job)
+        handler = load(job)
     except (ExportError, ConfigurationError) as error:
         channel.send({"is": "failed", "message": str(error)[:LONGEST]})
         return
@@ -75,7 +75,8 @@ def _end_with_the_server() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _load(job: Job) -> Handler:
+def load(job: Job) -> Handler:
+    """The handler of a job with its model, tried with every example of it. Raises ExportError."""
     torch.set_num_threads(job.threads)
     manifest = Manifest.model_validate_json(job.manifest)
     device = choose_device(job.device, job.index)

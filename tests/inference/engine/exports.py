@@ -44,6 +44,11 @@ def write_digits(folder: Path, seed: int = 0) -> Manifest:
     return write_model(folder, network, model="digits-net", input_shape=(1, 8, 8), classes=classes)
 
 
+def linear(outputs: int, input_shape: tuple[int, ...]) -> nn.Module:
+    """A model of one's own: the smallest one."""
+    return nn.Linear(input_shape[0], outputs)
+
+
 def sample(what: int, seconds: float = 0, value: float = 0, count: int = 1) -> dict[str, Any]:
     """A request to a probe, of `count` equal samples."""
     return {"inputs": np.tile(np.array([[what, seconds, value]], np.float32), (count, 1))}
@@ -51,7 +56,7 @@ def sample(what: int, seconds: float = 0, value: float = 0, count: int = 1) -> d
 
 async def until(condition: Callable[[], object]) -> None:
     """Wait for something that happens by itself."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         while not condition():
             await asyncio.sleep(0.005)
 

@@ -6,14 +6,37 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
-from inference.model import load_model
+from inference.engine.handler import Handler
+from inference.engine.job import Job
+from inference.engine.worker import load
 from training.data import held_out_digits
 from training.files import sha256_of
 from training.manifest import ExportError, read_manifest
 
-CPU = torch.device("cpu")
+
+def loaded(export: Path, own: str = "") -> Handler:
+    """As a worker loads it, in this process."""
+    return load(
+        Job(
+            folder=str(export),
+            manifest=read_manifest(export).model_dump_json(exclude_none=True),
+            handler="auto",
+            backend="eager",
+            own=own,
+            device="cpu",
+            index=0,
+            threads=1,
+            largest_batch=32,
+            scratch="/nowhere",
+        )
+    )
+
+
+def probabilities(handler: Handler, images: NDArray[np.float32]) -> NDArray[np.float32]:
+    return handler.compute({"images": images})["probabilities"]
 
 
 @pytest.fixture
@@ -46,19 +69,19 @@ def change_tensors(export: Path, change: Callable[[dict[str, torch.Tensor]], obj
 
 
 def test_the_model_is_as_good_as_at_the_end_of_its_training(trained: Path) -> None:
-    model = load_model(trained, CPU)
-    images, labels = held_out_digits(model.manifest.input_shape)  # type: ignore[arg-type]
-    probabilities = model.predict(images)
-    assert probabilities.shape == (360, 10)
-    assert probabilities.sum(1) == pytest.approx(1)
-    accuracy = float((probabilities.argmax(1) == labels).mean())
+    images, labels = held_out_digits()
+    outputs = loaded(trained).compute({"images": images})
+    assert outputs["probabilities"].shape == (360, 10)
+    assert outputs["probabilities"].sum(1) == pytest.approx(1)
+    assert [int(label) for label in outputs["label"]] == outputs["class"].tolist()
+    accuracy = float((outputs["class"] == labels).mean())
     assert accuracy == pytest.approx(read_manifest(trained).metrics["accuracy"])
     assert accuracy > 0.9
 
 
 def test_an_export_that_is_not_there_yet_is_awaited_by_name(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="is not there yet"):
-        load_model(tmp_path / "later", CPU)
+        loaded(tmp_path / "later")
 
 
 def test_weights_with_another_digest_are_refused(export: Path) -> None:
@@ -67,21 +90,21 @@ def test_weights_with_another_digest_are_refused(export: Path) -> None:
     content[-1] ^= 1
     weights.write_bytes(content)
     with pytest.raises(ExportError, match="the weights are not those that were exported"):
-        load_model(export, CPU)
+        loaded(export)
 
 
 def test_weights_of_another_size_are_refused(export: Path) -> None:
     with (export / "model.safetensors").open("ab") as stream:
         stream.write(b"x")
     with pytest.raises(ExportError, match="bytes, its manifest says"):
-        load_model(export, CPU)
+        loaded(export)
 
 
 def test_weights_outside_of_the_export_are_refused(export: Path) -> None:
     weights = {"file": "../../model.safetensors", "size": 1, "sha256": "0" * 64}
     edit_manifest(export, weights=weights)
     with pytest.raises(ExportError, match=r"manifest.json is damaged: weights.file"):
-        load_model(export, CPU)
+        loaded(export)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +117,6 @@ def test_weights_outside_of_the_export_are_refused(export: Path) -> None:
         ({"input_shape": [3, 8, 8]}, "digits-net takes inputs of"),
         ({"classes": ["a", "b"]}, "2 classes do not name 10 outputs"),
         ({"classes": ["a", "b"], "outputs": 2}, r"tensor fc2.\w+ is torch.float32 \[10"),
-        ({"classes": []}, "is of a model of tokens"),
         ({"model": "mnist-net", "input_shape": [1, 28, 28]}, "tensor"),
         ({"format": 2}, "is damaged: format"),
         ({"metrics": None}, "is damaged: metrics"),
@@ -105,7 +127,7 @@ def test_a_manifest_that_does_not_fit_is_refused(
 ) -> None:
     edit_manifest(export, **changes)
     with pytest.raises(ExportError, match=message):
-        load_model(export, CPU)
+        loaded(export)
 
 
 def test_a_manifest_of_before_there_were_options_is_read(export: Path) -> None:
@@ -114,9 +136,9 @@ def test_a_manifest_of_before_there_were_options_is_read(export: Path) -> None:
     for field in ("options", "outputs", "input_dtype", "artifacts", "code_version", "signature"):
         document.pop(field)
     path.write_text(json.dumps(document))
-    model = load_model(export, CPU)
-    assert model.manifest.outputs == 10
-    assert model.manifest.signature.shape == (-1, 1, 8, 8)
+    handler = loaded(export)
+    assert handler.inputs[0].shape == (-1, 1, 8, 8)
+    assert handler.outputs[0].shape == (-1, 10)
 
 
 OWN = """
@@ -139,25 +161,25 @@ def test_an_own_model_is_loaded_where_it_is_allowed_by_name(
     )
     seal(export)
     with pytest.raises(ExportError, match="it is not allowed to be loaded here"):
-        load_model(export, CPU)
+        loaded(export)
     with pytest.raises(ExportError, match="only other:net may be loaded here"):
-        load_model(export, CPU, own="other:net")
-    model = load_model(export, CPU, own="served_nets:net")
-    assert model.predict(np.zeros((2, 1, 8, 8), np.float32)) == pytest.approx(0.1)
+        loaded(export, own="other:net")
+    model = loaded(export, own="served_nets:net")
+    assert probabilities(model, np.zeros((2, 1, 8, 8), np.float32)) == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff"])
 def test_a_manifest_that_cannot_be_read_is_refused(content: bytes, export: Path) -> None:
     (export / "manifest.json").write_bytes(content)
     with pytest.raises(ExportError, match=r"manifest.json is damaged"):
-        load_model(export, CPU)
+        loaded(export)
 
 
 def test_a_file_that_is_no_safetensors_is_refused(export: Path) -> None:
     (export / "model.safetensors").write_bytes(b"\xff" * 100)
     seal(export)
     with pytest.raises(ExportError, match="no readable safetensors"):
-        load_model(export, CPU)
+        loaded(export)
 
 
 @pytest.mark.parametrize(
@@ -175,11 +197,22 @@ def test_tensors_that_do_not_fit_the_model_are_refused(
 ) -> None:
     change_tensors(export, change)
     with pytest.raises(ExportError, match=message):
-        load_model(export, CPU)
+        loaded(export)
 
 
-def test_a_large_request_is_computed_in_parts_with_the_same_result(trained: Path) -> None:
-    model = load_model(trained, CPU)
+def test_a_batch_gives_what_its_samples_give_alone(trained: Path) -> None:
+    model = loaded(trained)
     images, _ = held_out_digits()
-    single = np.concatenate([model.predict(images[i : i + 1]) for i in range(0, 360, 60)])
-    assert model.predict(images)[::60] == pytest.approx(single, abs=1e-6)
+    single = np.concatenate([probabilities(model, images[i : i + 1]) for i in range(0, 360, 60)])
+    assert probabilities(model, images)[::60] == pytest.approx(single, abs=1e-6)
+
+
+def test_a_network_without_classes_gives_its_outputs_as_they_are(
+    trained: Path, export: Path
+) -> None:
+    edit_manifest(export, classes=[])
+    images, _ = held_out_digits()
+    outputs = loaded(export).compute({"images": images[:3]})["outputs"]
+    best = loaded(trained).compute({"images": images[:3]})["class"]
+    assert outputs.shape == (3, 10)
+    assert outputs.argmax(1).tolist() == best.tolist()

@@ -1,0 +1,121 @@
+"""Each backend beside the network itself."""
+
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pytest
+import torch
+
+from inference.config import Backend
+from inference.engine.backends import ChannelsLast, Choice, load_backend
+from inference.engine.handler import Handler, Source
+from inference.engine.handlers import choose_handler
+from tests.inference.engine.exports import Serve, write_model
+from training.config import TrainingConfig
+from training.data import load
+from training.export import load_network, write_export
+from training.manifest import ExportError, read_manifest
+from training.models import build
+
+CPU = torch.device("cpu")
+
+TOLERANCE = {"int8": 0.02, "pruned": 0.02}
+"""Of a probability; those that compute the same have much less."""
+
+COMPILED: tuple[Backend, ...] = ("compile", "aotinductor")
+
+
+@pytest.fixture(scope="module")
+def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a convolutional network with new weights, in every form."""
+    run = tmp_path_factory.mktemp("forms")
+    settings = {"model": "digits-net", "export_formats": "pt2,torchscript", "quantize": "static"}
+    config = TrainingConfig.model_validate(settings | {"prune": 0.1, "run_dir": str(run)})
+    torch.manual_seed(0)
+    network = build("digits-net", {}, 10, (1, 8, 8))
+    data = load("digits", Path("/nowhere"), (1, 8, 8), seed=0)
+    judged = {"accuracy": 0.1}
+    write_export(run / "export", network, config, data, judged, evaluate=lambda _: judged)
+    return run / "export"
+
+
+def handler(export: Path, backend: Backend, scratch: Path) -> Handler:
+    """As a worker loads it."""
+    manifest = read_manifest(export)
+    choice = Choice(backend, export, manifest, CPU, "", scratch)
+    loaded = choose_handler("auto", manifest)
+    loaded.load(Source(export, manifest, CPU, lambda: load_backend(choice)))
+    return loaded
+
+
+@pytest.mark.parametrize("backend", [name for name in get_args(Backend) if name not in COMPILED])
+def test_every_backend_gives_what_the_network_gives(
+    backend: Backend, export: Path, tmp_path: Path
+) -> None:
+    computing = handler(export, backend, tmp_path)
+    network = load_network(export, read_manifest(export))
+    images = np.random.default_rng(0).random((5, 1, 8, 8), np.float32)
+    for count in (1, 2, 5):
+        with torch.no_grad():
+            expected = network(torch.from_numpy(images[:count])).softmax(1).numpy()
+        outputs = computing.compute({"images": images[:count]})
+        assert outputs["probabilities"] == pytest.approx(expected, abs=TOLERANCE.get(backend, 1e-5))
+        assert outputs["class"].tolist() == outputs["probabilities"].argmax(1).tolist()
+        assert [int(label) for label in outputs["label"]] == outputs["class"].tolist()
+
+
+def test_batch_norms_are_folded_where_nothing_changes(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    network = build("resnet18", {"image_size": 32}, 3, (3, 32, 32)).train()
+    with torch.no_grad():
+        # Running averages that are not those of a new network.
+        network(torch.rand(8, 3, 32, 32))
+    facts = {"options": {"image_size": 32}, "input_shape": (3, 32, 32), "classes": ("a", "b", "c")}
+    manifest = write_model(tmp_path, network.eval(), model="resnet18", **facts)
+    fast = load_backend(Choice("eager", tmp_path, manifest, CPU, "", tmp_path))
+    assert isinstance(fast, ChannelsLast)
+    assert not any(isinstance(module, torch.nn.BatchNorm2d) for module in fast.modules())
+    images = torch.rand(3, 3, 32, 32)
+    with torch.no_grad():
+        assert torch.allclose(fast(images), network(images), atol=1e-4)
+
+
+def test_a_form_that_the_export_lacks_is_named(probe: Path, tmp_path: Path) -> None:
+    manifest = read_manifest(probe)
+    with pytest.raises(ExportError, match="the export has no artifact 'int8': it has none"):
+        load_backend(Choice("int8", probe, manifest, CPU, "", tmp_path))
+    with pytest.raises(ExportError, match="backend int8 computes on the CPU only"):
+        load_backend(Choice("int8", probe, manifest, torch.device("cuda"), "", tmp_path))
+
+
+@pytest.mark.parametrize("backend", COMPILED)
+def test_a_machine_without_a_compiler_is_told_so(
+    backend: Backend, export: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch._inductor.config as inductor
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(inductor, "force_disable_caches", True)
+    monkeypatch.setattr(inductor.cpp, "cxx", ("no-such-compiler",))
+    with pytest.raises(ExportError, match=r"it needs a C\+\+ compiler .* write the backend eager"):
+        load_backend(Choice(backend, export, read_manifest(export), CPU, "", tmp_path))
+
+
+@pytest.mark.parametrize("backend", COMPILED)
+async def test_what_is_compiled_gives_what_the_network_gives(
+    backend: Backend, tmp_path: Path, serve: Serve
+) -> None:
+    network = build("tests.inference.engine.exports:linear", {}, 1, (3,))
+    name = "tests.inference.engine.exports:linear"
+    write_model(tmp_path, network, model=name, input_shape=(3,), outputs=1)
+    chosen = {"handler": "auto", "backend": backend, "own_model": name}
+    async with serve(tmp_path, workers=2 if backend == "aotinductor" else 1, **chosen) as engine:
+        assert engine.served
+        assert engine.served.backend == backend
+        for count in (1, 2, 5):
+            rows = np.random.default_rng(count).random((count, 3), np.float32)
+            answer = await engine.infer({"inputs": rows})
+            with torch.no_grad():
+                expected = network(torch.from_numpy(rows)).numpy()
+            assert answer.outputs["outputs"] == pytest.approx(expected, abs=1e-5)

@@ -102,9 +102,7 @@ class Application:
             return None
         except asyncio.CancelledError:
             if exchange.timed_out:
-                return error_response(
-                    HttpError(408, "the body did not arrive in time", (("connection", "close"),))
-                )
+                return error_response(HttpError(408, "the body did not arrive in time"))
             exchange.code = CLIENT_GONE
             return None
         except Exception as error:
@@ -134,8 +132,8 @@ class Application:
             ("x-request-id", exchange.request_id),
             *response.headers,
         ]
-        if self._service.engine.draining:
-            # The client's next request goes to another server, and not into the end of this one.
+        # While draining, the client's next request goes to another server, and not into this end.
+        if self._service.engine.draining or (response.status >= 400 and exchange.unread):
             headers.append(("connection", "close"))
         exchange.code = response.status
         exchange.protocol.response_bytes(response.status, headers, response.body)

@@ -28,7 +28,7 @@ async def read_body(service: Service, exchange: Exchange) -> bytes:
         _account(service, exchange, length)
         exchange.reading = True
         body = await exchange.protocol()
-        exchange.reading = False
+        _arrived(exchange)
         return body
     if exchange.header("transfer-encoding") is None:
         return b""
@@ -49,8 +49,13 @@ async def _read_unannounced(service: Service, exchange: Exchange, limit: int) ->
             raise _too_large(limit)
         _account(service, exchange, len(chunk))
         body += chunk
-    exchange.reading = False
+    _arrived(exchange)
     return bytes(body)
+
+
+def _arrived(exchange: Exchange) -> None:
+    exchange.reading = False
+    exchange.consumed = True
 
 
 def _account(service: Service, exchange: Exchange, size: int) -> None:

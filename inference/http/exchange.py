@@ -51,9 +51,21 @@ class Exchange:
     """A request that is being answered."""
 
     __slots__ = (
-        "body_bytes", "code", "headers", "method", "path", "protocol", "reading", "request_id",
-        "span", "started", "task", "timed_out", "watcher",
-    )  # fmt: skip
+        "body_bytes",
+        "code",
+        "consumed",
+        "headers",
+        "method",
+        "path",
+        "protocol",
+        "reading",
+        "request_id",
+        "span",
+        "started",
+        "task",
+        "timed_out",
+        "watcher",
+    )
 
     def __init__(self, scope: Scope, protocol: HTTPProtocol) -> None:
         self.started = time.monotonic()
@@ -65,11 +77,20 @@ class Exchange:
         self.request_id = ""
         self.code = 500
         self.body_bytes = 0
+        self.consumed = False
         self.reading = False
         self.timed_out = False
         self.task: asyncio.Task[None] | None = None
         self.watcher: asyncio.Task[None] | None = None
         self.span: Span | None = None
+
+    @property
+    def unread(self) -> bool:
+        """Whether there is a body that nobody has read, so that the connection has to end."""
+        if self.consumed:
+            return False
+        length = self.header("content-length")
+        return length not in (None, "0") or self.header("transfer-encoding") is not None
 
     def header(self, name: str) -> str | None:
         """The value of a header, or None; names are lower case."""

@@ -1,12 +1,18 @@
 """Files of a multipart form."""
 
+import logging
+from typing import Final
+
 from python_multipart import FormParser
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import Field, File, parse_options_header
 
 from inference.engine.interface import InputError
 
-MOST_FILES = 256
+MOST_FILES: Final = 256
+
+# What it would log is in the answer.
+logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
 
 
 def files_of(body: bytes, content_type: str) -> list[tuple[str, bytes]]:

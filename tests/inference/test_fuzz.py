@@ -1,0 +1,211 @@
+"""Ten thousand requests that are damaged in ways that clients do not think of."""
+
+import http.client
+import json
+import random
+import struct
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.inference.serving import INFER, Server, digits, request_of, resident_bytes, value
+
+COUNT = 10_000
+ALLOWED = {200, 400, 404, 408, 413, 415, 429, 503, 504}
+
+ODD: tuple[Any, ...] = (
+    None, True, False, 0, -1, 1, 2**31, 2**63 - 1, 2**63, -(2**63), 2**64, 1.5, -0.0, 1e38, 1e308,
+    "", "images", "FP32", "INT64", "BYTES", "\x00", "é" * 50, "9" * 400, [], {}, [[]], [[[[]]]],
+    [None], [True], ["1"], [{}], [1, [2]], {"name": "images"}, {"binary_data_size": 256},
+)  # fmt: skip
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Every place in a document, only the first few of long lists."""
+    found = [path]
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            found += places(inner, (*path, key))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value[:3]):
+            found += places(inner, (*path, index))
+    return found
+
+
+def change(document: Any, chance: random.Random) -> Any:
+    """One value replaced, removed, doubled, wrapped or renamed."""
+    *way, last = chance.choice(places(document)[1:])
+    owner = document
+    for key in way:
+        owner = owner[key]
+    what = chance.randrange(5)
+    if what == 0:
+        owner[last] = chance.choice(ODD)
+    elif what == 1:
+        del owner[last]
+    elif what == 2:
+        owner[last] = [owner[last]]
+    elif what == 3 and isinstance(owner, dict):
+        owner[chance.choice(["", "data", "shape", "x", "parameters"])] = owner.pop(last)
+    elif isinstance(owner, list):
+        owner.insert(0, chance.choice(ODD))
+    else:
+        owner[last] = [owner[last], owner[last]]
+    return document
+
+
+def damage(body: bytes, chance: random.Random) -> bytes:
+    """Bytes flipped, inserted, removed or cut off."""
+    content = bytearray(body)
+    for _ in range(chance.randrange(1, 6)):
+        at = chance.randrange(len(content) + 1)
+        what = chance.randrange(4)
+        if what == 0 and at < len(content):
+            content[at] ^= 1 << chance.randrange(8)
+        elif what == 1:
+            content[at:at] = chance.randbytes(chance.randrange(1, 9))
+        elif what == 2:
+            del content[at : at + chance.randrange(1, 20)]
+        else:
+            content = content[: max(at, 1)]
+    return bytes(content)
+
+
+Asked = tuple[str, bytes, dict[str, str]]
+
+
+def as_json(chance: random.Random) -> Asked:
+    document: Any = json.loads(VALID)
+    for _ in range(chance.randrange(1, 4)):
+        if len(places(document)) > 1:
+            document = change(document, chance)
+    return INFER, json.dumps(document).encode(), {}
+
+
+def as_bytes(chance: random.Random) -> Asked:
+    return INFER, damage(VALID, chance), {}
+
+
+def as_binary(chance: random.Random) -> Asked:
+    document = json.loads(BINARY)
+    if chance.random() < 0.6:
+        document = change(document, chance)
+    head, blob = json.dumps(document).encode(), struct.pack("<64f", *[0.5] * 64)
+    length = str(len(head) + chance.choice([0, 0, 0, 1, -1, 5000]))
+    if chance.random() < 0.2:
+        length = chance.choice(["", "x", "-1", "0", "1e3", "9" * 30, " 7", str(len(head))])
+    if chance.random() < 0.5:
+        blob = damage(blob, chance)
+    return INFER, head + blob, {"Inference-Header-Content-Length": length}
+
+
+def elsewhere(chance: random.Random) -> Asked:
+    path, kind, body = chance.choice(OTHERS)
+    headers = {"Content-Type": kind} if kind else {}
+    if chance.random() < 0.3:
+        headers["X-Request-Timeout"] = chance.choice(["0", "-1", "nan", "inf", "1e-9", "x", "5"])
+    return path, damage(body, chance), headers
+
+
+VALID = json.dumps(
+    request_of(digits(1), id="a", parameters={"x": 1}, outputs=[{"name": "label"}])
+).encode()
+BINARY = json.dumps(
+    {
+        "inputs": [
+            {
+                "name": "images",
+                "shape": [1, 1, 8, 8],
+                "datatype": "FP32",
+                "parameters": {"binary_data_size": 256},
+            }
+        ],
+        "outputs": [{"name": "label", "parameters": {"binary_data": True}}],
+    }
+)
+PNG = bytes.fromhex(
+    "89504e470d0a1a0a0000000d4948445200000002000000020800000000"
+    "57dd52f80000000e49444154789c636060606060000000050001a5f645400000000049454e44ae426082"
+)
+FORM = b'--b\r\nContent-Disposition: form-data; name="a"; filename="a"\r\n\r\n' + PNG + b"\r\n--b--"
+OTHERS = (
+    ("/predict", "application/json", json.dumps({"inputs": digits(1).tolist()}).encode()),
+    ("/predict", "image/png", PNG),
+    ("/predict", "image/jpeg", PNG),
+    ("/predict", "multipart/form-data; boundary=b", FORM),
+    ("/predict", "text/plain", b"x"),
+    ("/v2/models/digits/generate", "", b'{"tokens": [1]}'),
+    ("/v2/models/digits/generate_stream", "", b'{"tokens": [1]}'),
+    ("/v2/models/digits/versions/1/infer", "", VALID),
+    (INFER, "application/x-protobuf", VALID),
+)
+KINDS: tuple[Callable[[random.Random], Asked], ...] = (
+    as_json,
+    as_json,
+    as_bytes,
+    as_binary,
+    elsewhere,
+)
+
+
+@pytest.mark.timeout(400)
+def test_no_damaged_request_is_answered_500_or_harms_the_server(server: Server) -> None:
+    chance = random.Random(20261121)  # noqa: S311
+    codes: Counter[int] = Counter()
+    deaths = value(server.metrics, "inference_worker_deaths_total")
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    assert server.program.process.pid is not None
+    memory = []
+    for number in range(COUNT):
+        if number % (COUNT // 5) == 0:
+            memory.append(resident_bytes(server.program.process.pid))
+        path, body, headers = chance.choice(KINDS)(chance)
+        connection.request("POST", path, body, headers)
+        response = connection.getresponse()
+        content = response.read()
+        codes[response.status] += 1
+        said = f"{path} {headers} {body[:2000]!r} was answered {response.status}: {content[:500]!r}"
+        assert response.status in ALLOWED, said
+        if response.status != 200:
+            assert list(json.loads(content)) == ["error"], said
+    connection.close()
+    assert codes[400] > COUNT / 2
+    assert codes[200] > 0
+    assert server.ready.status_code == 200
+    assert value(server.metrics, "inference_worker_deaths_total") == deaths
+    # The first part fills caches.
+    assert resident_bytes(server.program.process.pid) - memory[1] < 32 * 2**20, memory
+
+
+CHECKS = (
+    "status_code_conformance",
+    "content_type_conformance",
+    "response_schema_conformance",
+    "response_headers_conformance",
+    "unsupported_method",
+)
+
+
+@pytest.mark.timeout(400)
+def test_the_server_does_what_its_description_says(server: Server, tmp_path: Path) -> None:
+    program = Path(sys.prefix) / "bin/schemathesis"
+    ended = subprocess.run(
+        [
+            *(str(program), "run", f"http://127.0.0.1:{server.port}/openapi.json"),
+            *("--checks", ",".join(CHECKS), "--phases", "examples,coverage,fuzzing"),
+            *("--max-examples", "15", "--seed", "1", "--no-shrink", "--no-color"),
+            *("--generation-database", "none", "--request-timeout", "30", "--warnings", "off"),
+            *("--suppress-health-check", "all"),
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=380,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout[-5000:] + ended.stderr[-1000:]

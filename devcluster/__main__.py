@@ -7,12 +7,14 @@ import sys
 from collections import deque
 
 from devcluster import environment, host, launcher, lifecycle
+from devcluster.demands import Demands
 from devcluster.errors import DevclusterError
 from devcluster.lock import exclusive
 from devcluster.orphans import end_orphans
 from devcluster.paths import Layout
 from devcluster.progress import Reporter
 from devcluster.spec import Kind, cluster_spec
+from devcluster.toolchain import OPERATORS, Operator
 from gitops.errors import GitopsError
 from gitops.runs.cluster import Cluster
 from gitops.runs.everything import tell_runs
@@ -63,6 +65,15 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument(
                 "--simulated-nodes", type=_count, metavar="N", help="nodes of eight simulated GPUs"
             )
+        if name == "up":
+            command.add_argument(
+                "--operators",
+                type=_operators,
+                default=(),
+                metavar="NAMES",
+                help=f"run operators of Kubeflow as well, on real nodes: {','.join(OPERATORS)}; "
+                "deploy brings those that the stack's jobs need",
+            )
         if name == "down":
             command.add_argument(
                 "--purge", action="store_true", help="remove checkpoints and the stack's state too"
@@ -78,13 +89,22 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _operators(text: str) -> tuple[Operator, ...]:
+    names = text.split(",")
+    if unknown := sorted(set(names) - set(OPERATORS)):
+        raise argparse.ArgumentTypeError(f"{unknown} is not known: write {', '.join(OPERATORS)}")
+    return tuple(name for name in OPERATORS if name in names)
+
+
 def _up(options: argparse.Namespace) -> int:
     verdict = host.choose_kind(options.nodes)
     reporter = Reporter()
     reporter.say(f"{verdict.kind} nodes: {verdict.reason}")
     spec = cluster_spec(verdict.kind, options.simulated_nodes)
+    if options.operators and verdict.kind is not Kind.REAL:
+        raise DevclusterError("--operators needs real nodes: they are pods, and here none runs")
     with exclusive(Layout.of(verdict.kind).lock, "devcluster up"):
-        lifecycle.up(spec, reporter)
+        lifecycle.up(spec, reporter, Demands(operators=options.operators))
     return 0
 
 

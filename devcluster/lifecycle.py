@@ -7,17 +7,19 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from devcluster import host, launcher, simulated_nodes
+from devcluster import host, launcher, operators, simulated_nodes
+from devcluster.demands import Demands
 from devcluster.errors import DevclusterError
 from devcluster.events import EventLog
-from devcluster.images.catalog import BASE, BaseImage, push_tools
+from devcluster.images.catalog import BaseImages, push_tools
 from devcluster.orphans import end_orphans
 from devcluster.paths import Layout
 from devcluster.progress import Reporter, Step
 from devcluster.spec import ClusterSpec, Kind
-from devcluster.toolchain import Toolchain, ensure
+from devcluster.toolchain import Group, Toolchain, ensure
 
 START_TIMEOUT = 120.0
+NOTHING_MORE = Demands()
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,11 @@ class Cluster:
         return [str(self.toolchain.bin / "kubectl"), f"--kubeconfig={self.layout.kubeconfig}"]
 
 
-def up(spec: ClusterSpec, reporter: Reporter) -> Cluster:
-    """Brings the cluster up, or says that it is up already. DevclusterError with a remedy."""
+def up(spec: ClusterSpec, reporter: Reporter, demands: Demands = NOTHING_MORE) -> Cluster:
+    """Brings the cluster up, or says that it is up already, and real nodes with what is demanded.
+
+    DevclusterError with a remedy.
+    """
     layout = Layout.of(spec.kind)
     real = spec.kind is Kind.REAL
     if real and (packages := host.missing_packages()):
@@ -48,11 +53,13 @@ def up(spec: ClusterSpec, reporter: Reporter) -> Cluster:
         if ended := end_orphans(spec.kind):
             reporter.say(f"{ended} cluster whose state is gone was ended")
         host.check(spec, layout)
-    base = BaseImage(layout, _uv()) if real else None
+    base = BaseImages(layout, _uv(), demands.bases) if real else None
     if base is not None:
         base.start()
+    wanted = demands.operators if real else ()
     with reporter.step("tools") as step:
-        toolchain = ensure("real" if real else "simulated", layout.cache, step.update)
+        group: Group = "real" if real else "simulated"
+        toolchain = ensure(group, layout.cache, step.update, wanted)
         step.detail = f"in {toolchain.bin}"
     cluster = Cluster(spec, layout, toolchain)
     if alive is None:
@@ -64,6 +71,9 @@ def up(spec: ClusterSpec, reporter: Reporter) -> Cluster:
         _publish(cluster, base, reporter)
     simulated_nodes.ensure(spec, cluster.kubectl)
     _await_service_account(cluster)
+    if toolchain.operators:
+        with reporter.step(f"operators: {', '.join(wanted)}") as step:
+            operators.install(cluster.kubectl, toolchain.operators, step.update)
     return cluster
 
 
@@ -136,15 +146,18 @@ def _follow(cluster: Cluster, events: EventLog, step: Step) -> None:
         time.sleep(0.05)
 
 
-def _publish(cluster: Cluster, base: BaseImage, reporter: Reporter) -> None:
-    network = cluster.spec.network
+def _publish(cluster: Cluster, bases: BaseImages, reporter: Reporter) -> None:
+    network, toolchain = cluster.spec.network, cluster.toolchain
     registry = f"{cluster.spec.control_plane.address}:{network.registry_port}"
     with reporter.step("images") as step:
-        push_tools(cluster.layout, cluster.toolchain.bin, registry, step.update)
+        wanted = tuple(toolchain.operators)
+        push_tools(cluster.layout, toolchain.bin, registry, step.update, wanted)
         began = time.monotonic()
-        while not base.wait(1.0):
-            step.update(f"base image is being made, {time.monotonic() - began:.0f} s")
-        base.layout.push(registry, BASE, cluster.layout.logs / "push.log")
+        while not bases.wait(1.0):
+            step.update(f"base images are being made, {time.monotonic() - began:.0f} s")
+        for reference, layout in bases.layouts.items():
+            step.update(f"pushing {reference}")
+            layout.push(registry, reference, cluster.layout.logs / "push.log")
         step.detail = f"in the registry 127.0.0.1:{network.registry_port}"
 
 

@@ -15,8 +15,16 @@ from devcluster.errors import DevclusterError
 POLL_SECONDS = 1.0
 # An API server that is being restarted does not answer for a while.
 SILENCE_SECONDS = 60.0
-ENDED = frozenset({"Completed", "Complete", "Failed", "Aborted", "Terminated"})
-SUCCEEDED = frozenset({"Completed", "Complete"})
+SUCCEEDED = frozenset({"Completed", "Complete", "Succeeded"})
+ENDED = SUCCEEDED | {"Failed", "Aborted", "Terminated"}
+# Every pod of a run has it. Not imported from infra, which takes a second.
+_RUN_LABEL = "gpu-platform.dev/run"
+_VOLCANO_JOB = "jobs.batch.volcano.sh"
+_RESOURCES = {
+    "indexed": "jobs.batch",
+    "pytorch": "pytorchjobs.kubeflow.org",
+    "trainjob": "trainjobs.trainer.kubeflow.org",
+}
 
 
 @dataclass(frozen=True)
@@ -100,14 +108,18 @@ class Runs:
 
         Raises DevclusterError where the cluster does not answer.
         """
-        kind = "jobs.batch.volcano.sh" if run.kind == "volcano" else "jobs.batch"
-        job = self._get(run.namespace, kind, run.name)
+        job = self._get(run.namespace, _resource(run), run.name)
         if job is None:
             return Progress("Gone", {})
         pods = self._pods(run)
         phase = _phase(run, job, pods)
         # Of a run that goes on, what a pod left that is no more is old news.
-        event = (self._last_line(run, pods) if phase == "Running" else {}) or _result(pods)
+        event = (self._last_line(run, _running(pods)) if phase == "Running" else {}) or _result(
+            pods
+        )
+        if not event and phase in SUCCEEDED:
+            # The program ran in a pod that is gone, and the launcher has passed on what it printed.
+            event = self._last_line(run, pods)
         reason = self._why_pending(run) if phase in ("Pending", "Inqueue") else ""
         return Progress(phase, event, reason)
 
@@ -148,13 +160,11 @@ class Runs:
         raise DevclusterError(f"the gang {run.name} got no nodes in {timeout:.0f} s: {why}")
 
     def _pods(self, run: Run) -> list[dict[str, Any]]:
-        label = "volcano.sh/job-name" if run.kind == "volcano" else "job-name"
-        found = self._get(run.namespace, "pods", "--selector", f"{label}={run.name}")
+        found = self._get(run.namespace, "pods", "--selector", f"{_RUN_LABEL}={run.name}")
         return list((found or {}).get("items", []))
 
     def _last_line(self, run: Run, pods: list[dict[str, Any]]) -> dict[str, Any]:
-        running = [pod for pod in pods if pod["status"].get("phase") == "Running"]
-        text = self._ask("logs", "--tail=3", "-n", run.namespace, _first_pod(running)) or ""
+        text = self._ask("logs", "--tail=3", "-n", run.namespace, _first_pod(pods)) or ""
         for line in reversed(text.splitlines()):
             if (event := _event(line)) is not None:
                 return event
@@ -174,7 +184,8 @@ class Runs:
         groups = json.loads(self._ask("get", *what) or "{}")
         for group in groups.get("items", []):
             owners = group["metadata"].get("ownerReferences", [])
-            if any(owner["name"] == run.name for owner in owners):
+            # Of kinds that are not Volcano's own it is nobody's, and has the run's name itself.
+            if run.name in (group["metadata"].get("name"), *(owner["name"] for owner in owners)):
                 for condition in reversed(group.get("status", {}).get("conditions", [])):
                     if condition.get("status") == "True" and condition.get("message"):
                         return str(condition["message"])
@@ -198,18 +209,25 @@ class Runs:
 
 def _phase(run: Run, job: dict[str, Any], pods: list[dict[str, Any]]) -> str:
     status = job.get("status", {})
-    if run.kind == "volcano":
+    if _resource(run) == _VOLCANO_JOB:
         return str(status.get("state", {}).get("phase", "Pending"))
     for condition in status.get("conditions", []):
         if condition["type"] in ENDED and condition["status"] == "True":
             return str(condition["type"])
-    running = [pod for pod in pods if pod["status"].get("phase") == "Running"]
-    return "Running" if len(running) == run.nodes else "Pending"
+    return "Running" if len(_running(pods)) == run.nodes else "Pending"
+
+
+def _resource(run: Run) -> str:
+    return _RESOURCES.get(run.kind, _VOLCANO_JOB)
+
+
+def _running(pods: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [pod for pod in pods if pod["status"].get("phase") == "Running"]
 
 
 def _first_pod(pods: list[dict[str, Any]]) -> str:
-    # Volcano's first task is `master`, which sorts before `worker`; an Indexed Job's pods sort by
-    # their index.
+    # Volcano's first task is `master` or `launcher`, which sort before `worker`; the pods of the
+    # other kinds sort by their index.
     return min((str(pod["metadata"]["name"]) for pod in pods), default="")
 
 

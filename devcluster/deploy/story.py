@@ -10,10 +10,12 @@ from typing import Any
 from rich.table import Table
 
 from devcluster import docker_plugin, environment, lifecycle
+from devcluster.demands import of_stack
 from devcluster.deploy import predict, stack
 from devcluster.deploy.recovery import recover
 from devcluster.deploy.runs import Run, Runs
 from devcluster.lifecycle import Cluster
+from devcluster.paths import CHECKOUT
 from devcluster.progress import Reporter
 from devcluster.spec import ClusterSpec, Kind
 
@@ -32,7 +34,9 @@ class Told:
 
 def tell(spec: ClusterSpec, reporter: Reporter) -> int:
     """Brings everything up and prints a summary; 0 when all of it works."""
-    cluster = lifecycle.up(spec, reporter)
+    registry = f"127.0.0.1:{spec.network.registry_port}"
+    demands = of_stack(CHECKOUT / f"Pulumi.{STACKS[spec.kind]}.yaml", registry)
+    cluster = lifecycle.up(spec, reporter, demands)
     told = Told()
     _deploy(cluster, reporter, told)
     if spec.kind is Kind.REAL:

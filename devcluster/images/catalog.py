@@ -2,15 +2,15 @@
 
 import hashlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from devcluster.images import base_image
+from devcluster.images.base_image import PYTORCH, Base
 from devcluster.images.oci import ImageConfig, Layout, file_layer
 from devcluster.paths import Layout as Paths
-
-BASE = "pytorch-cpu:2.15.0"
+from devcluster.toolchain import Operator
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ class ToolImage:
     tool: str
     program: str
     """Path in the image; Volcano's chart starts the binaries by these."""
+    user: str = ""
 
     def layout(self, images: Path, binaries: Path) -> Layout:
         """Makes the image, unless the same one is there."""
@@ -32,7 +33,7 @@ class ToolImage:
             images.mkdir(parents=True, exist_ok=True)
             tar = images / f"{self.tool}.tar"
             file_layer({self.program: binary}, tar)
-            layout.write([tar], ImageConfig(entrypoint=[self.program]))
+            layout.write([tar], ImageConfig(entrypoint=[self.program], user=self.user))
             tar.unlink()
         return layout
 
@@ -52,43 +53,78 @@ TOOL_IMAGES = (
 )
 
 
-class BaseImage:
-    """The base image, made in the background while other things are made ready."""
+_NOBODY = "65532:65532"
 
-    def __init__(self, paths: Paths, uv: Path) -> None:
+OPERATOR_IMAGES: Mapping[Operator, Sequence[ToolImage]] = {
+    "training-operator": (
+        ToolImage("kubeflow/training-operator:v1.9.3", "training-operator.v1", "/manager", _NOBODY),
+    ),
+    "trainer": (
+        ToolImage("kubeflow/jobset:v0.8.2", "jobset", "/manager", _NOBODY),
+        ToolImage(
+            "kubeflow/trainer-controller-manager:v2.0.1",
+            "trainer-controller-manager",
+            "/manager",
+            _NOBODY,
+        ),
+    ),
+}
+"""Their manifests name them, in the folders toolchain/modules/<operator>."""
+
+
+class BaseImages:
+    """The base images, made one after another in the background while other things go on."""
+
+    def __init__(self, paths: Paths, uv: Path, bases: Sequence[Base] = (PYTORCH,)) -> None:
         self._paths = paths
         self._uv = uv
         self._failure: BaseException | None = None
-        self.layout = Layout(paths.images / f"pytorch-cpu-{base_image.key()}")
+        # Others take layers of PyTorch's.
+        self._bases = (PYTORCH, *(base for base in bases if base is not PYTORCH))
         self._thread = threading.Thread(target=self._make, daemon=True)
-        self.made = self.layout.digest is not None
+
+    @property
+    def layouts(self) -> dict[str, Layout]:
+        """The images by their names in the registry."""
+        return {base.reference: Layout(self._paths.images / base.name) for base in self._bases}
 
     def start(self) -> None:
-        """Begins, where the image is not there already."""
-        if not self.made:
+        """Begins, where not all of them are there already."""
+        if not self._made():
             self._thread.start()
+
+    def _made(self) -> bool:
+        return all(layout.digest is not None for layout in self.layouts.values())
 
     def _make(self) -> None:
         try:
             self._paths.logs.mkdir(parents=True, exist_ok=True)
-            work = self._paths.images / "work"
-            base_image.build(self.layout, work, self._uv, self._paths.logs / "base-image.log")
+            log = self._paths.logs / "base-image.log"
+            for base in self._bases:
+                base_image.build(base, self._paths.images, self._uv, log)
         except BaseException as error:  # raised again where it is waited for
             self._failure = error
 
     def wait(self, seconds: float) -> bool:
-        """Waits up to so many seconds; True when the image is there. Raises what went wrong."""
+        """Waits up to so many seconds; True when all are there. Raises what went wrong."""
         if self._thread.is_alive():
             self._thread.join(seconds)
         if self._failure is not None:
             raise self._failure
-        return self.layout.digest is not None
+        return self._made()
 
 
-def push_tools(paths: Paths, binaries: Path, registry: str, report: Callable[[str], None]) -> None:
+def push_tools(
+    paths: Paths,
+    binaries: Path,
+    registry: str,
+    report: Callable[[str], None],
+    operators: Collection[Operator] = (),
+) -> None:
     """Puts the images of single programs into the registry, those that it does not have."""
     log = paths.logs / "push.log"
-    for image in TOOL_IMAGES:
+    others = [image for operator in operators for image in OPERATOR_IMAGES[operator]]
+    for image in (*TOOL_IMAGES, *others):
         layout = image.layout(paths.images, binaries)
         if layout.push(registry, image.reference, log):
             report(f"image {image.reference} is in the registry")

@@ -5,12 +5,14 @@ Format: the OCI image layout specification 1.0. Pushing is skopeo's work.
 
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -46,6 +48,14 @@ class ImageConfig:
         }
 
 
+@dataclass(frozen=True)
+class Layer:
+    """A layer of an image that is there: its compressed file, and the digest of its tar file."""
+
+    file: Path
+    diff_id: str
+
+
 def file_layer(files: Mapping[str, Path], tar: Path) -> None:
     """Writes a layer of executables, `{path in the image: file}`; the same bytes every time."""
     with tarfile.open(tar, "w", format=tarfile.PAX_FORMAT) as archive:
@@ -73,18 +83,35 @@ class Layout:
             return None
         return str(json.loads(index.read_text())["manifests"][0]["digest"])
 
-    def write(self, layers: Sequence[Path], config: ImageConfig) -> None:
-        """Compresses tar files into layers and puts the image together."""
+    def layers(self) -> list[Layer]:
+        """The layers of a complete image, the lowest first."""
+        manifest = self._document(str(self.digest))
+        diff_ids = self._document(manifest["config"]["digest"])["rootfs"]["diff_ids"]
+        files = [self._file(layer["digest"]) for layer in manifest["layers"]]
+        return [Layer(*each) for each in zip(files, diff_ids, strict=True)]
+
+    def _document(self, digest: str) -> dict[str, Any]:
+        return dict(json.loads(self._file(digest).read_text()))
+
+    def _file(self, digest: str) -> Path:
+        return self.folder / "blobs" / "sha256" / digest.removeprefix("sha256:")
+
+    def write(self, layers: Sequence[Path | Layer], config: ImageConfig) -> None:
+        """Puts the image together from tar files, which are compressed, and others' layers."""
         shutil.rmtree(self.part, ignore_errors=True)
         blobs = self.part / "blobs" / "sha256"
         blobs.mkdir(parents=True)
         diff_ids, descriptors = [], []
-        for tar in layers:
-            diff_ids.append("sha256:" + _sha256(tar))
+        for layer in layers:
             packed = self.part / "layer.gz"
-            with packed.open("wb") as out:
-                # gzip, as Docker 20.10 can not build upon zstd layers; -n keeps it repeatable
-                subprocess.run(["pigz", "-4", "-n", "-c", str(tar)], stdout=out, check=True)
+            if isinstance(layer, Layer):
+                diff_ids.append(layer.diff_id)
+                os.link(layer.file, packed)
+            else:
+                diff_ids.append("sha256:" + _sha256(layer))
+                with packed.open("wb") as out:
+                    # gzip, as Docker 20.10 can not build upon zstd layers; -n keeps it repeatable
+                    subprocess.run(["pigz", "-4", "-n", "-c", str(layer)], stdout=out, check=True)
             digest, size = _sha256(packed), packed.stat().st_size
             packed.replace(blobs / digest)
             descriptors.append(

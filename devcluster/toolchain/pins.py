@@ -4,6 +4,7 @@ import hashlib
 import platform
 import sys
 import tomllib
+from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal, get_args
@@ -17,6 +18,11 @@ Group = Literal["engine", "simulated", "real"]
 
 GROUPS: tuple[Group, ...] = get_args(Group)
 
+Operator = Literal["training-operator", "trainer"]
+"""What serves a kind of job that not everybody has; in no group, and named by who needs it."""
+
+OPERATORS: tuple[Operator, ...] = get_args(Operator)
+
 
 class _Pin(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
@@ -27,6 +33,14 @@ class File(_Pin):
 
     module: str = Field(alias="from")
     file: str
+
+
+class Manifests(_Pin):
+    """A folder of a Go module for kustomize, and the name of our own kustomization upon it."""
+
+    name: str
+    module: str = Field(alias="from")
+    folder: str
 
 
 class Program(_Pin):
@@ -48,9 +62,10 @@ class Module(_Pin):
 
     name: str
     version: str
-    group: Group
+    group: Group | Operator
     variables: dict[str, str] = {}
     embed: tuple[File, ...] = ()
+    manifests: tuple[Manifests, ...] = ()
     programs: Annotated[
         tuple[Program, ...], Field(alias="program", min_length=1), BeforeValidator(tuple)
     ]
@@ -70,15 +85,17 @@ class Module(_Pin):
     def digest(self) -> str:
         """Changes with anything that the built programs depend on (12 hexadecimal digits)."""
         sha = hashlib.sha256(f"{sys.platform} {platform.machine()} ".encode())
-        sha.update(self.model_dump_json(exclude={"group"}).encode())
+        # What came to the table later must not make those anew that do not have it.
+        later = set() if self.manifests else {"manifests"}
+        sha.update(self.model_dump_json(exclude={"group", *later}).encode())
         for file in sorted(self.folder.iterdir()):
             sha.update(file.name.encode() + b"\0" + file.read_bytes())
         return sha.hexdigest()[:12]
 
-    def needed_by(self, group: Group) -> list[Program]:
-        """The programs of this module that a group consists of."""
-        rank = GROUPS.index(group)
-        return [p for p in self.programs if GROUPS.index(p.group or self.group) <= rank]
+    def needed_by(self, group: Group, operators: Collection[Operator] = ()) -> list[Program]:
+        """The programs of this module that a group consists of, or one of the operators."""
+        wanted = {*GROUPS[: GROUPS.index(group) + 1], *operators}
+        return [p for p in self.programs if (p.group or self.group) in wanted]
 
 
 class Pins(_Pin):
@@ -90,9 +107,11 @@ class Pins(_Pin):
         """The module of a name; KeyError without one."""
         return {module.name: module for module in self.modules}[name]
 
-    def group(self, group: Group) -> list[tuple[Module, Program]]:
-        """Every program of a group with its module, in the order in which they are built."""
-        return [(module, p) for module in self.modules for p in module.needed_by(group)]
+    def group(
+        self, group: Group, operators: Collection[Operator] = ()
+    ) -> list[tuple[Module, Program]]:
+        """Every program of a group and of the operators, in the order in which they are built."""
+        return [(module, p) for module in self.modules for p in module.needed_by(group, operators)]
 
     def digest(self) -> str:
         """Of all modules together (12 hexadecimal digits)."""

@@ -1,10 +1,12 @@
 """Makes a group of tools available: those that are installed as pinned, the others built."""
 
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from devcluster.toolchain import builder, files, go, installed, pins, progress
-from devcluster.toolchain.pins import Group, Module, Program
+from devcluster.toolchain.operators import OperatorFiles
+from devcluster.toolchain.pins import Group, Module, Operator, Program
 from devcluster.toolchain.store import Store
 from devcluster.toolchain.volcano import VolcanoFiles
 
@@ -23,30 +25,44 @@ class Toolchain:
     """Volcano's resource definitions, a YAML file each."""
     installed: tuple[str, ...]
     """Names of the tools that are the user's own."""
+    operators: Mapping[Operator, Sequence[Path]] = field(default_factory=dict)
+    """Of each operator that was asked for: folders for kustomize, in the order of their needs."""
 
 
-def ensure(group: Group, cache: Path, report: progress.Report) -> Toolchain:
-    """Builds what is missing of a group and returns where everything is.
+def ensure(
+    group: Group,
+    cache: Path,
+    report: progress.Report,
+    operators: Collection[Operator] = (),
+) -> Toolchain:
+    """Builds what is missing of a group and the operators; returns where everything is.
 
     An interrupted build goes on where it was; a second process waits for the first. Under a
     second when nothing is missing. DevclusterError with a remedy or a log when a tool cannot be
     built.
     """
     cache = cache.resolve()
-    found = _find(group, cache)
+    found = _find(group, cache, operators)
     charts = VolcanoFiles.of(pins.load().module("volcano"), cache)
-    wants_charts = group != "engine"
-    if found.missing or (wants_charts and not charts.root.exists()):
+    manifests = {name: OperatorFiles.of(pins.load().module(name), cache) for name in operators}
+    files_missing = (group != "engine" and not charts.root.exists()) or any(
+        not made.root.exists() for made in manifests.values()
+    )
+    if found.missing or files_missing:
         store = Store(cache / "tools")
         with store.workshop(report) as scratch:
-            orders = _orders(_find(group, cache).missing)
+            orders = _orders(_find(group, cache, operators).missing)
             for order in orders:
                 go.check(order.module.folder)
             builder.build(orders, store, scratch, cache / "logs", report)
-            if wants_charts and not charts.root.exists():
+            if group != "engine" and not charts.root.exists():
                 charts.make(pins.load().module("volcano"), scratch, cache / "logs" / "volcano.log")
-        found = _find(group, cache)
-    return _arrange(found, charts, cache)
+            for name, made in manifests.items():
+                if not made.root.exists():
+                    made.make(scratch, cache / "logs" / f"{name}.log")
+        found = _find(group, cache, operators)
+    folders = {name: made.folders for name, made in manifests.items()}
+    return _arrange(found, charts, folders, cache)
 
 
 def missing(group: Group, cache: Path) -> list[str]:
@@ -66,9 +82,9 @@ class _Found:
         return [(module, p) for module, p in self.pinned if p.name not in there]
 
 
-def _find(group: Group, cache: Path) -> _Found:
+def _find(group: Group, cache: Path, operators: Collection[Operator] = ()) -> _Found:
     store = Store(cache / "tools")
-    pinned = pins.load().group(group)
+    pinned = pins.load().group(group, operators)
     own = installed.find((p for _, p in pinned), cache, store.root / "installed.json")
     places = {p.name: store.place(m, p) for m, p in pinned if p.name not in own}
     return _Found(pinned, own, {name: place for name, place in places.items() if place.exists()})
@@ -82,7 +98,12 @@ def _orders(missing: list[tuple[Module, Program]]) -> list[builder.Order]:
     ]
 
 
-def _arrange(found: _Found, charts: VolcanoFiles, cache: Path) -> Toolchain:
+def _arrange(
+    found: _Found,
+    charts: VolcanoFiles,
+    operators: Mapping[Operator, Sequence[Path]],
+    cache: Path,
+) -> Toolchain:
     tools = cache / "tools"
     bin_folder = tools / f"bin-{pins.load().digest()}"
     home = cache / "pulumi-home"
@@ -91,4 +112,5 @@ def _arrange(found: _Found, charts: VolcanoFiles, cache: Path) -> Toolchain:
         source = (found.built if own else found.installed)[program.name]
         folder = home / "plugins" / program.plugin if program.plugin else bin_folder
         files.put(source, folder / program.name, own=own)
-    return Toolchain(bin_folder, home, charts.charts, charts.definitions, tuple(found.installed))
+    own_tools = tuple(found.installed)
+    return Toolchain(bin_folder, home, charts.charts, charts.definitions, own_tools, operators)

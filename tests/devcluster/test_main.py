@@ -140,3 +140,15 @@ def test_the_package_runs_as_a_program(home: Path):
         text=True,
     )
     assert (done.returncode, done.stdout, done.stderr) == (3, "no embedded cluster is up\n", "")
+
+
+def test_an_operator_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as ended:
+        main(["up", "--operators=trainer,kuberay"])
+    assert ended.value.code == 2
+    assert "['kuberay'] is not known: write training-operator, trainer" in capsys.readouterr().err
+
+
+def test_operators_need_real_nodes(capsys: pytest.CaptureFixture[str]):
+    assert main(["up", "--nodes=simulated", "--operators=trainer"]) == 1
+    assert "--operators needs real nodes" in capsys.readouterr().err

@@ -42,6 +42,7 @@ FILES = {
     "installer/helm/chart/volcano/templates/scheduler.yaml": "kind: Deployment\n",
     "config/crd/volcano/bases/batch.volcano.sh_jobs.yaml": "kind: CustomResourceDefinition\n",
     "config/crd/jobflow/bases/flow.volcano.sh_jobflows.yaml": "kind: CustomResourceDefinition\n",
+    "manifests/base/deployment.yaml": "kind: Deployment\n",
 }
 
 
@@ -267,3 +268,29 @@ def test_volcano_comes_with_its_chart_repository_and_definitions(world: World):
         "batch.volcano.sh_jobs.yaml",
         "flow.volcano.sh_jobflows.yaml",
     ]
+
+
+def test_operators_are_built_for_those_alone_who_ask(world: World):
+    assert ensure("real", world.cache, world.said.append).operators == {}
+    assert not any("operator" in line for line in world.said)
+    toolchain = ensure("real", world.cache, world.said.append, ("training-operator",))
+    assert (toolchain.bin / "training-operator.v1").exists()
+    assert not (toolchain.bin / "jobset").exists()
+
+
+def test_an_operator_comes_with_its_manifests_and_our_changes_on_top(world: World):
+    toolchain = ensure("real", world.cache, world.said.append, ("trainer",))
+    jobset, trainer = toolchain.operators["trainer"]
+    assert (jobset / "module" / "crd" / "volcano").exists()
+    own = trainer / "module" / "base" / "deployment.yaml"
+    own.write_text("somebody may remove what was copied from the module cache")
+    written = pins.load().module("trainer").folder / "trainer.yaml"
+    assert (trainer / "kustomization.yaml").read_bytes() == written.read_bytes()
+
+
+def test_an_operator_that_is_there_is_not_built_again(world: World):
+    for _ in range(2):
+        ensure("real", world.cache, world.said.append, ("trainer",))
+    world.said.clear()
+    ensure("real", world.cache, world.said.append, ("trainer",))
+    assert world.said == []

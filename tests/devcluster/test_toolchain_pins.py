@@ -3,7 +3,7 @@ import re
 import pytest
 from pydantic import ValidationError
 
-from devcluster.toolchain import GROUPS, go, pins
+from devcluster.toolchain import GROUPS, OPERATORS, go, pins
 
 PINS = pins.load()
 MODULES = [pytest.param(module, id=module.name) for module in PINS.modules]
@@ -42,6 +42,22 @@ def test_packages_are_the_modules_tools_or_a_main_of_ours(module: pins.Module):
 def test_the_groups_contain_one_another():
     names = [{p.name for _, p in PINS.group(group)} for group in GROUPS]
     assert names[0] < names[1] < names[2]
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_an_operator_is_in_no_group(operator: pins.Operator):
+    own = {program.name for program in PINS.module(operator).programs}
+    assert own.isdisjoint(program.name for _, program in PINS.group("real"))
+    assert own <= {program.name for _, program in PINS.group("real", [operator])}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_manifests_come_from_modules_that_go_mod_requires_with_a_kustomization(
+    module: pins.Module,
+):
+    for manifests in module.manifests:
+        assert f"{manifests.module} v" in (module.folder / "go.mod").read_text()
+        assert (module.folder / f"{manifests.name}.yaml").exists()
 
 
 def test_the_simulated_cluster_needs_no_kubelet():

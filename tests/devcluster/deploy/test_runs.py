@@ -1,6 +1,7 @@
 """Training runs as kubectl shows them: a stand-in prints what a cluster would answer."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from devcluster.deploy import runs
 from devcluster.deploy.runs import Progress, Run, Runs
 from devcluster.errors import DevclusterError
+from infra.manifests import RUN_LABEL
 from tests.devcluster.programs import Install
 
 # Answers `get jobs…`, `get pods`, `get podgroups…` and `logs … POD` from the files of that name.
@@ -100,21 +102,21 @@ def test_a_job_that_does_not_exist_is_gone(world: World):
 
 
 @pytest.mark.parametrize(
-    ("run", "kind", "label"),
+    ("kind", "resource"),
     [
-        (VOLCANO, "jobs.batch.volcano.sh", "volcano.sh/job-name"),
-        (INDEXED, "jobs.batch", "job-name"),
+        *((kind, "jobs.batch.volcano.sh") for kind in ("volcano", "mpi", "tensorflow", "plain")),
+        ("indexed", "jobs.batch"),
+        ("pytorch", "pytorchjobs.kubeflow.org"),
+        ("trainjob", "trainjobs.trainer.kubeflow.org"),
     ],
-    ids=["volcano", "indexed"],
 )
-def test_each_kind_of_job_is_asked_for_by_its_own_names(
-    world: World, run: Run, kind: str, label: str
-):
-    world.put(kind, {})
+def test_each_kind_of_job_is_asked_for_by_its_own_name(world: World, kind: str, resource: str):
+    run = replace(VOLCANO, kind=kind)
+    world.put(resource, {})
     world.runs.progress(run)
     job, pods = world.calls()[:2]
-    assert job == f"get {kind} {run.name} -n ml --output=json --ignore-not-found"
-    assert pods.startswith(f"get pods --selector {label}={run.name} -n ml")
+    assert job == f"get {resource} {run.name} -n ml --output=json --ignore-not-found"
+    assert pods.startswith(f"get pods --selector {RUN_LABEL}={run.name} -n ml")
 
 
 def test_a_volcano_job_that_has_no_state_yet_is_pending(world: World):
@@ -139,6 +141,29 @@ def test_an_indexed_job_ends_by_its_condition(world: World, ended: str):
     ]
     world.indexed(conditions, pod("digits-2-0-a", "Succeeded"))
     assert world.runs.progress(INDEXED).phase == ended
+
+
+@pytest.mark.parametrize(("kind", "ended"), [("pytorch", "Succeeded"), ("trainjob", "Complete")])
+def test_kubeflows_kinds_end_by_their_conditions(world: World, kind: str, ended: str):
+    run = replace(VOLCANO, kind=kind)
+    conditions = [{"type": "Running", "status": "False"}, {"type": ended, "status": "True"}]
+    resource = {"pytorch": "pytorchjobs.kubeflow.org"}.get(kind, "trainjobs.trainer.kubeflow.org")
+    world.put(resource, {"status": {"conditions": conditions}})
+    assert world.runs.wait(run, lambda _: None).phase == ended
+
+
+def test_what_a_launcher_passed_on_is_the_result_where_the_program_is_gone(world: World):
+    world.volcano("Completed", pod("digits-1-launcher-0", "Succeeded"))
+    world.put("logs-digits-1-launcher-0", json.dumps(FINISHED))
+    assert world.runs.progress(replace(VOLCANO, kind="mpi")).event == FINISHED
+
+
+def test_a_pod_group_of_the_runs_own_name_tells_why_it_waits(world: World):
+    world.volcano("Pending")
+    reason = {"status": "True", "message": "1 Insufficient GPU"}
+    group = {"metadata": {"name": "digits-1"}, "status": {"conditions": [reason]}}
+    world.put("podgroups.scheduling.volcano.sh", {"items": [group]})
+    assert str(world.runs.progress(VOLCANO)) == "Pending: 1 Insufficient GPU"
 
 
 def test_a_running_run_tells_the_last_line_of_its_first_pod(world: World):

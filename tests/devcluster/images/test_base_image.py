@@ -1,60 +1,97 @@
-"""The base image: what decides its name, and how making it fails."""
+"""The base images: what decides their names, what they share, and how making them fails."""
 
+import tarfile
 import time
 from pathlib import Path
 
 import pytest
 
 from devcluster.errors import DevclusterError
-from devcluster.images import base_image
-from devcluster.images.oci import Layout as Image
+from devcluster.images import base_image, torch_cpu
+from devcluster.images.base_image import BASES, MPI, PYTORCH, TENSORFLOW, Base
+from devcluster.images.oci import Layer
 from tests.devcluster.programs import Install
+
+# Debian's tar file is the last argument, with a file for each package; in uv's target lies one too.
+MMDEBSTRAP = """echo debian >> {calls}
+for each; do case "$each" in --include=*) packages=${{each#--include=}} ;; esac; done
+root=$(mktemp -d)
+for name in $(echo "$packages" | tr , ' '); do echo "$name" > "$root/$name"; done
+touch -d @1 "$root"/*; tar -C "$root" -cf "$each" .; rm -r "$root"
+"""
+UV = """echo uv >> {calls}
+for each; do case "$each" in --target=*) folder=${{each#--target=}} ;; esac; done
+mkdir -p "$folder"; echo "$*" > "$folder/module.py"
+"""
 
 
 @pytest.fixture
-def requirements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    files = [tmp_path / "workload.txt", tmp_path / "cpu-image.txt"]
+def base(tmp_path: Path) -> Base:
+    files = (tmp_path / "workload.txt", tmp_path / "cpu-image.txt")
     for file in files:
         file.write_text("torch==2.15.0\n")
-    monkeypatch.setattr(base_image, "REQUIREMENTS", tuple(files))
-    return files
+    return Base("pytorch-cpu:2.15.0", files)
 
 
-def test_the_requirements_of_the_checkout_are_there():
-    assert all(file.read_text() for file in base_image.REQUIREMENTS)
+@pytest.mark.parametrize("each", BASES, ids=lambda each: each.reference)
+def test_the_requirements_of_the_checkout_are_there(each: Base):
+    assert all("==" in file.read_text() for file in each.requirements)
 
 
-def test_the_name_stays_while_nothing_changes(requirements: list[Path]):
-    assert base_image.key() == base_image.key()
-    assert len(base_image.key()) == 12
+def test_the_name_stays_while_nothing_changes(base: Base):
+    assert base.name == base.name
+    name, _, key = base.name.rpartition("-")
+    assert (name, len(key)) == ("pytorch-cpu", 12)
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_the_name_changes_with_every_file_of_requirements(requirements: list[Path], which: int):
-    before = base_image.key()
-    requirements[which].write_text("torch==2.15.1\n")
-    assert base_image.key() != before
+def test_the_name_changes_with_every_file_of_requirements(base: Base, which: int):
+    before = base.name
+    base.requirements[which].write_text("torch==2.15.1\n")
+    assert base.name != before
 
 
-def test_a_line_that_moves_to_the_other_file_changes_the_name(requirements: list[Path]):
-    requirements[0].write_text("ab")
-    requirements[1].write_text("c")
-    before = base_image.key()
-    requirements[0].write_text("a")
-    requirements[1].write_text("bc")
-    assert base_image.key() != before
+def test_a_line_that_moves_to_the_other_file_changes_the_name(base: Base):
+    base.requirements[0].write_text("ab")
+    base.requirements[1].write_text("c")
+    before = base.name
+    base.requirements[0].write_text("a")
+    base.requirements[1].write_text("bc")
+    assert base.name != before
+
+
+def test_other_images_have_the_layers_of_pytorchs_and_make_only_one_of_their_own(
+    tmp_path: Path, install: Install, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(torch_cpu, "cut", lambda _: None)
+    calls, log = tmp_path / "calls", tmp_path / "log"
+    install("mmdebstrap", MMDEBSTRAP.format(calls=calls))
+    uv = install("uv", UV.format(calls=calls))
+    install("pigz", 'for file; do :; done; exec gzip -n -c "$file"')
+    made: dict[Base, list[Layer]] = {}
+    for each in BASES:
+        calls.write_text("")
+        made[each] = base_image.build(each, tmp_path, uv, log).layers()
+        what = {PYTORCH: ["debian", "uv"], MPI: ["debian"], TENSORFLOW: ["uv"]}[each]
+        assert sorted(calls.read_text().split()) == what
+    digests = {each: [layer.diff_id for layer in layers] for each, layers in made.items()}
+    root, site = digests[PYTORCH]
+    assert digests[MPI][:-1] == [root, site]
+    assert digests[TENSORFLOW][0] == root
+    assert digests[TENSORFLOW][1] != site
+    with tarfile.open(made[MPI][-1].file) as added:
+        assert {name.removeprefix("./") for name in added.getnames()} == set(MPI.added)
 
 
 def test_packages_that_can_not_be_installed_end_the_work_on_debian_too(
-    tmp_path: Path, install: Install, requirements: list[Path]
+    tmp_path: Path, install: Install
 ):
-    work, log, image = tmp_path / "work", tmp_path / "log", Image(tmp_path / "image")
+    images, log = tmp_path / "images", tmp_path / "log"
     install("mmdebstrap", "exec sleep 30")
     uv = install("uv", "echo no such version; exit 1")
     began = time.monotonic()
-    with pytest.raises(DevclusterError, match=f"the base image could not be made.*see {log}"):
-        base_image.build(image, work, uv, log)
+    with pytest.raises(DevclusterError, match=f"{PYTORCH.reference} could not be made.*see {log}"):
+        base_image.build(PYTORCH, images, uv, log)
     assert time.monotonic() - began < 10
     assert "no such version" in log.read_text()
-    assert not work.exists()
-    assert image.digest is None
+    assert list(images.iterdir()) == []

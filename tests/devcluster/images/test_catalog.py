@@ -1,12 +1,14 @@
 """The images that are in the registry before anything is deployed."""
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 
 from devcluster.errors import DevclusterError
-from devcluster.images.catalog import BASE, TOOL_IMAGES, BaseImage, ToolImage
+from devcluster.images.base_image import BASES, MPI, PYTORCH
+from devcluster.images.catalog import TOOL_IMAGES, BaseImages, ToolImage
 from devcluster.node_services import PAUSE_IMAGE
 from devcluster.paths import CHECKOUT, Layout
 from devcluster.toolchain import pins
@@ -35,7 +37,7 @@ def test_containerd_finds_its_pause_image_in_the_catalog():
 
 
 def test_the_dev_stack_builds_upon_the_base_image_of_the_catalog():
-    assert f"127.0.0.1:5000/{BASE}" in (CHECKOUT / "Pulumi.dev.yaml").read_text()
+    assert f"127.0.0.1:5000/{PYTORCH.reference}" in (CHECKOUT / "Pulumi.dev.yaml").read_text()
 
 
 def test_an_image_is_made_once_for_the_same_program(tmp_path: Path, binaries: Path):
@@ -60,16 +62,30 @@ def test_what_goes_wrong_in_the_background_is_raised_where_it_is_waited_for(
     layout: Layout, install: Install
 ):
     install("mmdebstrap", "exit 1")
-    image = BaseImage(layout, install("uv", "exit 2"))
-    image.start()
-    with pytest.raises(DevclusterError, match="base image could not be made"):
-        image.wait(30)
+    images = BaseImages(layout, install("uv", "exit 2"))
+    images.start()
+    with pytest.raises(DevclusterError, match=r"base image pytorch-cpu:\S+ could not be made"):
+        images.wait(30)
 
 
-def test_a_base_image_that_is_there_is_not_made_again(layout: Layout, binaries: Path):
+def test_base_images_that_are_there_are_not_made_again(layout: Layout, binaries: Path):
     uv = binaries / "uv"  # would fail, as it does not exist
-    made = BaseImage(layout, uv).layout
-    shutil.copytree(PAUSE.layout(layout.images, binaries).folder, made.folder)
-    image = BaseImage(layout, uv)
-    image.start()
-    assert image.wait(0)
+    images = BaseImages(layout, uv, BASES)
+    for made in images.layouts.values():
+        shutil.copytree(PAUSE.layout(layout.images, binaries).folder, made.folder)
+    images.start()
+    assert images.wait(0)
+
+
+def test_pytorchs_base_image_is_always_there_and_comes_first(layout: Layout):
+    references = list(BaseImages(layout, Path("uv"), [MPI]).layouts)
+    assert references == [PYTORCH.reference, MPI.reference]
+
+
+def test_an_image_may_run_as_another_user_than_root(tmp_path: Path, binaries: Path):
+    image = ToolImage("pause:3.10", "pause", "/pause", "65532:65532").layout(tmp_path, binaries)
+    manifest = json.loads((image.folder / "index.json").read_text())["manifests"][0]
+    blobs = image.folder / "blobs" / "sha256"
+    config = json.loads((blobs / manifest["digest"].removeprefix("sha256:")).read_text())["config"]
+    described = json.loads((blobs / config["digest"].removeprefix("sha256:")).read_text())
+    assert described["config"]["User"] == "65532:65532"

@@ -1,0 +1,48 @@
+"""What a stack asks of the embedded cluster beyond what it always has."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from devcluster.images.base_image import BASES, Base
+from devcluster.toolchain import Operator
+
+OPERATOR_OF_KIND: Final[Mapping[str, Operator]] = {
+    "pytorch": "training-operator",
+    "trainjob": "trainer",
+}
+"""Kinds of job that an operator of their own serves."""
+
+
+@dataclass(frozen=True)
+class Demands:
+    """Operators that run in the cluster, and base images that are in its registry."""
+
+    operators: tuple[Operator, ...] = ()
+    bases: tuple[Base, ...] = ()
+
+
+def of_stack(file: Path, registry: str) -> Demands:
+    """What the configuration in a stack's file needs; its mistakes are the stack's to tell."""
+    document = yaml.safe_load(file.read_text())
+    kinds = {value for value in _values(document, "kind") if isinstance(value, str)}
+    images = set(map(str, _values(document, "base_image")))
+    return Demands(
+        tuple(operator for kind, operator in OPERATOR_OF_KIND.items() if kind in kinds),
+        tuple(base for base in BASES if f"{registry}/{base.reference}" in images),
+    )
+
+
+def _values(tree: Any, key: str) -> Iterator[Any]:
+    """Everything that stands under a key, however deep."""
+    if isinstance(tree, dict):
+        for name, value in tree.items():
+            if name == key:
+                yield value
+            yield from _values(value, key)
+    elif isinstance(tree, list):
+        for value in tree:
+            yield from _values(value, key)

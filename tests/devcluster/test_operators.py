@@ -1,0 +1,76 @@
+"""Operators of the embedded cluster: their manifests, and how they are installed."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from devcluster import operators
+from devcluster.errors import DevclusterError
+from devcluster.images.base_image import PYTORCH
+from devcluster.images.catalog import OPERATOR_IMAGES
+from devcluster.toolchain import OPERATORS, pins
+from tests.devcluster.programs import Install
+
+KUSTOMIZATIONS = [
+    pytest.param(operator, manifests.name, id=manifests.name)
+    for operator in OPERATORS
+    for manifests in pins.load().module(operator).manifests
+]
+
+
+def test_every_operator_has_images_and_namespaces():
+    assert set(OPERATOR_IMAGES) == set(operators.NAMESPACES) == set(OPERATORS)
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_every_program_of_an_operator_is_an_image(operator: pins.Operator):
+    programs = {program.name for program in pins.load().module(operator).programs}
+    assert {image.tool for image in OPERATOR_IMAGES[operator]} == programs
+
+
+@pytest.mark.parametrize(("operator", "name"), KUSTOMIZATIONS)
+def test_a_kustomization_names_an_image_that_is_in_the_registry(operator: pins.Operator, name: str):
+    file = pins.load().module(operator).folder / f"{name}.yaml"
+    (image,) = yaml.safe_load(file.read_text())["images"]
+    references = {f"127.0.0.1:5000/{image.reference}" for image in OPERATOR_IMAGES[operator]}
+    assert f"{image['newName']}:{image['newTag']}" in references
+    assert image["newTag"].removeprefix("v") in _versions(operator)
+
+
+def _versions(operator: pins.Operator) -> set[str]:
+    """Versions of the modules that the operator's manifests come from, as go.mod has them."""
+    module = pins.load().module(operator)
+    required = (module.folder / "go.mod").read_text().split()
+    return {
+        required[required.index(manifests.module) + 1].removeprefix("v")
+        for manifests in module.manifests
+    }
+
+
+def test_the_container_that_waits_for_the_master_runs_in_an_image_that_is_there():
+    file = pins.load().module("training-operator").folder / "training-operator.yaml"
+    assert f"--pytorch-init-container-image=127.0.0.1:5000/{PYTORCH.reference}" in file.read_text()
+
+
+def test_manifests_are_applied_in_their_order_and_all_pods_are_waited_for(
+    tmp_path: Path, install: Install
+):
+    kubectl = str(install("kubectl", f'echo "$*" >> {tmp_path}/calls'))
+    said: list[str] = []
+    folders = {"trainer": [tmp_path / "jobset", tmp_path / "trainer"]}
+    operators.install([kubectl], folders, said.append)
+    first, second, *waits = (tmp_path / "calls").read_text().splitlines()
+    assert first.endswith(f"--kustomize={tmp_path}/jobset")
+    assert second.endswith(f"--kustomize={tmp_path}/trainer")
+    assert [line.split("--namespace=")[1].split()[0] for line in waits] == [
+        "jobset-system",
+        "kubeflow-system",
+    ]
+    assert said[0] == "trainer: applying jobset"
+
+
+def test_what_kubectl_says_of_a_failure_is_told(tmp_path: Path, install: Install):
+    kubectl = str(install("kubectl", "echo no such webhook >&2; exit 1"))
+    with pytest.raises(DevclusterError, match=r"apply .*failed:\nno such webhook"):
+        operators.install([kubectl], {"trainer": [tmp_path]}, lambda _: None)

@@ -12,7 +12,7 @@ PROJECT_ROOT: Final = Path(__file__).parent.parent
 
 
 def identity(build: BuildSettings, root: Path = PROJECT_ROOT) -> str:
-    """Hexadecimal sha256 of Dockerfile, sources, base image, arguments and platform.
+    """Hexadecimal sha256 of Dockerfile, its stage, sources, base image, arguments and platform.
 
     The same sources give the same answer in every checkout: only names and contents of files
     count, and hidden or compiled files do not. Raises FileNotFoundError when a source is missing.
@@ -23,6 +23,7 @@ def identity(build: BuildSettings, root: Path = PROJECT_ROOT) -> str:
         "platform": build.platform,
         "args": build.args,
         "dockerfile": build.dockerfile,
+        **({"target": build.target} if build.target else {}),
     }
     digest.update(json.dumps(description, sort_keys=True).encode())
     for name in sorted({build.dockerfile, *build.sources}):

@@ -64,6 +64,7 @@ class WorkloadImage(Component):
                 dockerfile=str(args.root / build.dockerfile),
                 args={"BASE_IMAGE": build.base_image, **build.args},
                 platform=build.platform,
+                target=build.target,
             ),
             registry=docker.RegistryArgs(
                 server=args.login.server,

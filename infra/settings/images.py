@@ -34,6 +34,9 @@ class BuildSettings(Settings):
         "linux/amd64", pattern=r"^linux/[a-z0-9/]+$", description="platform of the nodes"
     )
     args: dict[str, str] = Field({}, description="further build arguments; no secrets")
+    target: str | None = Field(
+        None, min_length=1, description="stage of the Dockerfile, such as `mpi`; else the last one"
+    )
 
 
 class ImageSettings(Settings):

@@ -43,6 +43,10 @@ def test_another_base_image_is_another_image(root: Path) -> None:
     assert identity(other, root) != identity(BUILD, root)
 
 
+def test_another_stage_of_the_dockerfile_is_another_image(root: Path) -> None:
+    assert identity(BUILD.model_copy(update={"target": "mpi"}), root) != identity(BUILD, root)
+
+
 def test_edits_elsewhere_and_files_of_tools_change_nothing(root: Path) -> None:
     before = identity(BUILD, root)
     (root / "README.md").write_text("changed\n")

@@ -127,6 +127,7 @@ def built_images() -> dict[str, Any]:
         "base_image": "registry.example.com/pytorch:2.15",
         "sources": ["training"],
         "args": {"EXTRA": "1"},
+        "target": "mpi",
     }
     values = changed("images.workloads.training", {"build": build})
     values["images"] |= {"registry": "registry.example.com", "username": "robot"}
@@ -139,6 +140,7 @@ def test_a_built_image_is_pushed_and_used_by_digest(provision: Provision) -> Non
     repository, _, tag = found["imageName"].rpartition(":")
     assert repository == "registry.example.com/gpu-platform/training"
     assert len(tag) == 16
+    assert found["build"]["target"] == "mpi"
     assert found["build"]["args"] == {
         "BASE_IMAGE": "registry.example.com/pytorch:2.15",
         "EXTRA": "1",

@@ -3,13 +3,14 @@
 from infra.cluster import connect, options
 from infra.gpu_stack import GpuStack, GpuStackArgs
 from infra.inference_service import InferenceService
+from infra.many_jobs import warn_of_many
 from infra.monitoring import Monitoring, MonitoringArgs
 from infra.outputs import export_outputs
 from infra.serving import Serving
 from infra.settings import load_settings, registry_login
 from infra.storage import Storage, StorageArgs
 from infra.tenancy import Tenancy, TenancyArgs
-from infra.training_job import TrainingJob, TrainingJobArgs
+from infra.training_job import TrainingJobArgs, TrainingJobs
 from infra.volcano import Volcano, VolcanoArgs
 from infra.workload_image import WorkloadImage, WorkloadImageArgs
 
@@ -43,9 +44,10 @@ images = {
     key: WorkloadImage(f"image-{key}", WorkloadImageArgs.of(settings.images, key, login))
     for key in settings.images.workloads
 }
-jobs = {
-    key: TrainingJob(
-        f"training-{key}",
+warn_of_many(len(settings.training.jobs))
+training = TrainingJobs(
+    "training",
+    [
         TrainingJobArgs(
             key=key,
             job=job,
@@ -54,18 +56,18 @@ jobs = {
             image_identity=images[job.image].identity,
             gpu_nodes=gpu.nodes,
             claims=storage.claims,
-        ),
-        options(cluster, gpu, volcano, storage),
-    )
-    for key, job in settings.training.jobs.items()
-}
+        )
+        for key, job in settings.training.jobs.items()
+    ],
+    options(cluster, gpu, volcano, storage),
+)
 services = {
     key: InferenceService(
         f"inference-{key}",
         Serving(
             key=key,
             service=service,
-            run=jobs[service.job].run if service.job else service.run,
+            run=training.runs[service.job].name if service.job else service.run,
             namespace=tenancy.namespace,
             domain=settings.cluster.domain,
             image=images[service.image].reference,
@@ -90,4 +92,4 @@ if settings.monitoring.prometheus != "none":
         ),
         options(cluster, tenancy),
     )
-export_outputs(gpu, tenancy, volcano, storage, images, jobs, services)
+export_outputs(gpu, tenancy, volcano, storage, images, training.runs, services)

@@ -35,8 +35,8 @@ from gpu_platform import (
     ClusterSettings,
     GpuNodes,
     Platform,
-    TrainingJob,
     TrainingJobSettings,
+    TrainingJobs,
     connect,
 )
 
@@ -49,12 +49,13 @@ platform = Platform(
     queues=[QUEUE],
     images={},
 )
-described = configuration(config.require_int("jobs"), config.require_int("pods"),
-                          config.require_int("first"))["training"]["jobs"]
-for key, job in described.items():
-    settings = TrainingJobSettings.model_validate(job)
-    args = platform.training_job(key, settings, image=IMAGE)
-    TrainingJob(f"training-{key}", args, pulumi.ResourceOptions(providers=[cluster]))
+numbers = (config.require_int(name) for name in ("jobs", "pods", "first"))
+described = configuration(*numbers)["training"]["jobs"]
+jobs = [
+    platform.training_job(key, TrainingJobSettings.model_validate(job), image=IMAGE)
+    for key, job in described.items()
+]
+TrainingJobs("training", jobs, pulumi.ResourceOptions(providers=[cluster]))
 '''
 
 Samples = dict[int, dict[str, list[dict[str, float]]]]

@@ -29,7 +29,7 @@ from infra.settings.training import TrainingJobSettings
 from infra.settings.volcano import PriorityClassSettings, QueueSettings, VolcanoSettings
 from infra.storage import Storage, StorageArgs
 from infra.tenancy import Tenancy, TenancyArgs
-from infra.training_job import TrainingJob, TrainingJobArgs
+from infra.training_job import TrainingJob, TrainingJobArgs, TrainingJobs
 from infra.volcano import Volcano, VolcanoArgs
 from training.config import TrainingConfig
 
@@ -67,6 +67,7 @@ __all__ = [
     "TrainingJob",
     "TrainingJobArgs",
     "TrainingJobSettings",
+    "TrainingJobs",
     "Volcano",
     "VolcanoArgs",
     "VolcanoSettings",

@@ -11,7 +11,7 @@ from infra.output_types import GpuNodesOutput, TolerationOutput
 from infra.pods import GpuNodes
 from infra.storage import Storage
 from infra.tenancy import Tenancy
-from infra.training_job import TrainingJob
+from infra.training_job import Run
 from infra.volcano import Volcano
 from infra.workload_image import WorkloadImage
 
@@ -22,7 +22,7 @@ def export_outputs(
     volcano: Volcano,
     storage: Storage,
     images: Mapping[str, WorkloadImage],
-    jobs: Mapping[str, TrainingJob],
+    runs: Mapping[str, Run],
     services: Mapping[str, InferenceService],
 ) -> None:
     """Export everything that `infra.output_types.PlatformOutputs` describes."""
@@ -31,7 +31,7 @@ def export_outputs(
     pulumi.export("claims", storage.claims)
     pulumi.export("gpuNodes", gpu_nodes_output(gpu.nodes))
     pulumi.export("images", {key: image.reference for key, image in images.items()})
-    pulumi.export("runs", {key: job.summary for key, job in jobs.items()})
+    pulumi.export("runs", {key: run.summary for key, run in runs.items()})
     pulumi.export("inference", {key: service.summary for key, service in services.items()})
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pulumi
@@ -39,6 +39,14 @@ class TrainingJobArgs:
     service_account: str = "training"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run that was created, and what is told of it."""
+
+    name: str
+    summary: RunOutput
+
+
 class TrainingJob(Component):
     """Creates the run that the job's specification describes, and never waits for its end."""
 
@@ -49,26 +57,55 @@ class TrainingJob(Component):
         self, name: str, args: TrainingJobArgs, opts: pulumi.ResourceOptions | None = None
     ) -> None:
         super().__init__("TrainingJob", name, opts)
-        self.run = run_name(args)
-        keep = args.job.on_change == "keep"
-        suspendable = can("suspend", args.job.kind)
-        earlier: list[pulumi.Resource] = []
-        for manifest in manifests(args, self.run, args.image):
-            ignored = left_alone(manifest, suspendable=suspendable)
-            options = self.options(after=earlier, retain=keep, ignore=ignored)
-            resource_name = f"{self.run}-{manifest['kind'].lower()}"
-            if manifest["metadata"]["name"] != self.run:
-                resource_name += f"-{manifest['metadata']['name']}"
-            earlier = [*earlier, self.create(resource_name, manifest, options)]
-        self.summary = {
-            "name": self.run,
+        created = create_run(self, args)
+        self.run, self.summary = created.name, created.summary
+        self.register_outputs({"run": self.summary})
+
+
+class TrainingJobs(Component):
+    """The same for many jobs as one component.
+
+    A state in files or in a bucket is written anew at each step, and a component costs three
+    steps beside the two of each object; docs/scale.md has the figures.
+    """
+
+    runs: dict[str, Run]
+
+    def __init__(
+        self,
+        name: str,
+        jobs: Sequence[TrainingJobArgs],
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
+        super().__init__("TrainingJobs", name, opts)
+        self.runs = {args.key: create_run(self, args) for args in jobs}
+        self.register_outputs({})
+
+
+def create_run(component: Component, args: TrainingJobArgs) -> Run:
+    """Create the objects of the job's run as children of a component."""
+    run = run_name(args)
+    keep = args.job.on_change == "keep"
+    suspendable = can("suspend", args.job.kind)
+    earlier: list[pulumi.Resource] = []
+    for manifest in manifests(args, run, args.image):
+        ignored = left_alone(manifest, suspendable=suspendable)
+        options = component.options(after=earlier, retain=keep, ignore=ignored)
+        resource_name = f"{run}-{manifest['kind'].lower()}"
+        if manifest["metadata"]["name"] != run:
+            resource_name += f"-{manifest['metadata']['name']}"
+        earlier = [*earlier, component.create(resource_name, manifest, options)]
+    return Run(
+        name=run,
+        summary={
+            "name": run,
             "kind": args.job.kind,
             "namespace": args.namespace,
             "queue": args.job.queue,
             "nodes": args.job.nodes,
             "gpusPerNode": args.job.gpus_per_node,
-        }
-        self.register_outputs({"run": self.summary})
+        },
+    )
 
 
 def run_name(args: TrainingJobArgs) -> str:

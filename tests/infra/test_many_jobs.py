@@ -1,0 +1,15 @@
+import pulumi
+import pytest
+
+from infra.many_jobs import MOST_JOBS, warn_of_many
+
+
+@pytest.mark.parametrize(("jobs", "warnings"), [(0, 0), (MOST_JOBS, 0), (MOST_JOBS + 1, 1)])
+def test_a_stack_of_too_many_jobs_is_told_so(
+    jobs: int, warnings: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(pulumi.log, "warn", said.append)
+    warn_of_many(jobs)
+    assert len(said) == warnings
+    assert all(f"{jobs} jobs" in text and "docs/scale.md" in text for text in said)

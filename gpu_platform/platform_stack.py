@@ -121,22 +121,26 @@ class Platform:
         service: InferenceServiceSettings,
         *,
         image: str,
-        run: str,
+        run: str | None = None,
+        canary_image: str | None = None,
         domain: str = "cluster.local",
         service_account: str = "inference",
     ) -> Serving:
-        """Arguments of a service that serves a run here. `image` is pinned by digest.
+        """Arguments of a service that runs here. Images are pinned by digest.
 
-        Raises PlatformError that names each key which does not fit the platform.
+        `run` is served where the settings name a job. Raises PlatformError that names each key
+        which does not fit the platform.
         """
-        _raise(key, self.problems_of_service(service, image))
+        images = [each for each in (image, canary_image) if each is not None]
+        _raise(key, self.problems_of_service(service, *images, run=run))
         return Serving(
             key=key,
             service=service,
-            run=run,
+            run=run or service.run,
             namespace=self.namespace,
             domain=domain,
             image=image,
+            canary_image=canary_image or image,
             gpu_nodes=self.gpu_nodes,
             claims=self.claims,
             service_account=service_account,
@@ -155,11 +159,16 @@ class Platform:
         yield from _unpinned(image)
 
     def problems_of_service(
-        self, service: InferenceServiceSettings, image: str
+        self, service: InferenceServiceSettings, *images: str, run: str | None = None
     ) -> Iterator[Problem]:
         """Everything of a service that this platform does not have."""
-        yield from self._missing_claim("checkpoints", service.checkpoints)
-        yield from _unpinned(image)
+        if service.job is not None and run is None:
+            yield Problem("job", f"is {service.job!r}, but no run of it is given: give run")
+        canary = service.canary
+        if service.url is None or (canary is not None and canary.run is not None):
+            yield from self._missing_claim("checkpoints", service.checkpoints)
+        for image in images:
+            yield from _unpinned(image)
 
     def _missing_claim(self, key: str, claim: str) -> Iterator[Problem]:
         if claim not in self.claims:

@@ -2,7 +2,7 @@
 
 Written by `python -m gpu_platform.plugin.arguments_source` from infra/settings/; edit it there.
 """
-# ruff: noqa: E501, RUF001
+# ruff: noqa: E501
 
 from typing import Any, NotRequired, TypedDict
 
@@ -383,8 +383,6 @@ class Canary(TypedDict):
     """export that it serves, in an object store (text)"""
     digest: NotRequired[Input[str]]
     """sha256 of the weights, which it then insists on (text)"""
-    image: NotRequired[Input[str]]
-    """name of its image; that of the service (name)"""
     server: NotRequired[Input[dict[str, Input[Any]]]]
     """what is different in its configuration of the model server (mapping to anything; default empty)"""
     replicas: NotRequired[Input[int]]
@@ -443,8 +441,8 @@ class InferenceServiceInputs(TypedDict):
 
     image: Input[str]
     """image of the pods, pinned by digest (`…@sha256:…`)"""
-    run: Input[str]
-    """run whose export is served, such as the output `run` of a job"""
+    canary_image: NotRequired[Input[str]]
+    """image of the canary, by digest; that of the service"""
     platform: NotRequired[Input[str]]
     """stack of this project, such as `organization/gpu-platform/prod`, from which namespace, claims and GPU nodes are taken where they are not written here"""
     namespace: NotRequired[Input[str]]
@@ -457,6 +455,8 @@ class InferenceServiceInputs(TypedDict):
     """service account of the pods"""
     domain: NotRequired[Input[str]]
     """DNS domain of the cluster's services; `cluster.local`"""
+    run: NotRequired[Input[str]]
+    """a certain run, kept whatever the jobs become (text)"""
     url: NotRequired[Input[str]]
     """an export in an object store: s3://bucket/digits-1a2b3c4d/export (text)"""
     fetch: NotRequired[Input[Fetch]]

@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 from infra.settings.gpu import GpuSettings
 from infra.settings.inference import InferenceServiceSettings
 from infra.settings.jobs.mounts import VolumeSettings
+from infra.settings.services.rollout import CanarySettings
 from infra.settings.storage import StorageSettings
 from infra.settings.tenancy import TenancySettings
 from infra.settings.training import DECIDED_BY_STACK, TrainingJobSettings
@@ -52,7 +53,7 @@ COMPONENTS: Final[Mapping[str, tuple[type[BaseModel], tuple[tuple[str, str, str]
         InferenceServiceSettings,
         (
             _IMAGE,
-            ("run", "str", "run whose export is served, such as the output `run` of a job"),
+            ("canary_image", "str | None", "image of the canary, by digest; that of the service"),
             *_PLACE,
             ("domain", "str | None", "DNS domain of the cluster's services; `cluster.local`"),
         ),
@@ -70,7 +71,8 @@ COMPONENTS: Final[Mapping[str, tuple[type[BaseModel], tuple[tuple[str, str, str]
 LEFT_OUT: Final[Mapping[type[BaseModel], frozenset[str]]] = {
     TrainingJobSettings: frozenset({"image"}),
     TrainingConfig: DECIDED_BY_STACK,
-    InferenceServiceSettings: frozenset({"image", "job", "run"}),
+    InferenceServiceSettings: frozenset({"image", "job"}),
+    CanarySettings: frozenset({"image"}),
 }
 """What the stack decides, or what a plugin's arguments say in another way."""
 
@@ -85,7 +87,7 @@ _HEAD: Final = '''\
 
 Written by `python -m gpu_platform.plugin.arguments_source` from infra/settings/; edit it there.
 """
-# ruff: noqa: E501, RUF001
+# ruff: noqa: E501
 
 from typing import Any, NotRequired, TypedDict
 

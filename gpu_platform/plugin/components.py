@@ -96,14 +96,19 @@ class InferenceService(Deferred):
         ) -> inference_service.InferenceService:
             image, account = values.pop("image"), values.pop("service_account", "inference")
             domain = values.pop("domain", "cluster.local")
+            canary_image = values.pop("canary_image", None)
+            if canary_image is not None and "canary" in values:
+                # The settings have a name there, which tells the stack that it is another image.
+                values["canary"] = {**values["canary"], "image": "canary"}
             platform = await _platform(name, _taken(values, _PLACE), self)
             (service,) = checked(InferenceSettings, values, "services", name).services.values()
-            _fits(platform.problems_of_service(service, image))
+            images = [each for each in (image, canary_image) if each is not None]
+            _fits(platform.problems_of_service(service, *images))
             placed = platform.inference_service(
                 name,
                 service,
                 image=image,
-                run=values["run"],
+                canary_image=canary_image,
                 domain=domain,
                 service_account=account,
             )

@@ -79,19 +79,37 @@ def test_all_that_does_not_fit_is_told_at_once_with_what_there_is() -> None:
     ]
 
 
+def service(**changed: Any) -> InferenceServiceSettings:
+    return InferenceServiceSettings.model_validate({"cpu": "1", "memory": "1Gi", **changed})
+
+
 def test_a_service_serves_from_the_platforms_claim() -> None:
-    service = InferenceServiceSettings.model_validate(
-        {"run": "digits-0123abcd", "cpu": "1", "memory": "1Gi"}
-    )
-    placed = Platform.of(STACK, OUTPUTS).inference_service(
-        "digits", service, image=INFERENCE_IMAGE, run="digits-0123abcd"
+    platform = Platform.of(STACK, OUTPUTS)
+    placed = platform.inference_service(
+        "digits", service(run="digits-0123abcd"), image=INFERENCE_IMAGE
     )
     assert placed.run == "digits-0123abcd"
     assert placed.claims == {"checkpoints": "shared-checkpoints"}
-    with pytest.raises(PlatformError, match="checkpoints is 'models'"):
-        Platform.of(STACK, OUTPUTS).inference_service(
-            "digits",
-            service.model_copy(update={"checkpoints": "models"}),
-            image=INFERENCE_IMAGE,
-            run="digits-0123abcd",
+    given = platform.inference_service(
+        "digits", service(job="digits"), image=INFERENCE_IMAGE, run="digits-4567cdef"
+    )
+    assert given.run == "digits-4567cdef"
+
+
+def test_a_service_that_does_not_fit_is_refused() -> None:
+    platform = Platform.of(STACK, OUTPUTS)
+    with pytest.raises(PlatformError) as found:
+        platform.inference_service(
+            "digits", service(job="digits", checkpoints="models"), image=INFERENCE_IMAGE
         )
+    assert str(found.value).splitlines()[1:] == [
+        "  - job is 'digits', but no run of it is given: give run.",
+        "  - checkpoints is 'models', but the platform has only the claims checkpoints: "
+        "write one of them.",
+    ]
+
+
+def test_what_is_fetched_needs_no_claim() -> None:
+    platform = Platform.of(STACK, {**OUTPUTS, "claims": {}})
+    fetched = service(url="s3://models/digits-0123abcd/export")
+    assert platform.inference_service("digits", fetched, image=INFERENCE_IMAGE).run is None

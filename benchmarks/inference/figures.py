@@ -37,9 +37,10 @@ class Figures:
     goodput: float
     """Good answers within the deadline."""
     offered: float
-    p50: float
-    p95: float
-    p99: float
+    p50: float | None
+    """None where nothing was answered."""
+    p95: float | None
+    p99: float | None
     requests: int
     refused: int
     """429."""
@@ -60,11 +61,10 @@ def figures(records: Records, deadline: float, warm_up: float = 0.0) -> Figures:
         raise ValueError("no request was sent")
     counted = Records(rows)
     good = counted.answered
-    latencies = good[:, 1] if len(good) else np.array([np.inf])
     due = rows[:, 0]
     sending = max(due.max() - due.min(), 1e-9)
     ended = float((rows[:, 0] + rows[:, 1]).max() - due.min())
-    p50, p95, p99 = (float(value) for value in np.percentile(latencies, (50, 95, 99)))
+    p50, p95, p99 = _percentiles(good[:, 1])
     codes = Counter(str(code) for code in counted.codes)
     refused = codes[str(TOO_MANY)]
     return Figures(
@@ -85,8 +85,13 @@ def pooled(records: list[Records], deadline: float, warm_up: float = 0.0) -> dic
     """Percentiles over the requests of all turns: rare ones show only in many."""
     rows = np.concatenate([one.answered for one in records])
     rows = rows[rows[:, 0] >= warm_up]
-    if not len(rows):
-        return {"p50": None, "p95": None, "p99": None, "withinDeadline": 0.0}
-    p50, p95, p99 = (float(value) for value in np.percentile(rows[:, 1], (50, 95, 99)))
-    within = float((rows[:, 1] <= deadline).mean())
+    p50, p95, p99 = _percentiles(rows[:, 1])
+    within = float((rows[:, 1] <= deadline).mean()) if len(rows) else 0.0
     return {"p50": p50, "p95": p95, "p99": p99, "withinDeadline": within}
+
+
+def _percentiles(latencies: NDArray[np.float64]) -> tuple[float | None, float | None, float | None]:
+    if not len(latencies):
+        return None, None, None
+    p50, p95, p99 = np.percentile(latencies, (50, 95, 99)).tolist()
+    return p50, p95, p99

@@ -1,6 +1,7 @@
 """The workers of one version of a model: started, watched, replaced when they die, and ended."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
@@ -58,7 +59,7 @@ class Crew:
         """Why requests should not come; empty when they should."""
         if self.broken and not self.ready:
             return self.broken
-        return self._patience.reason(self._loop.time())
+        return self._patience.reason(time.monotonic())
 
     @property
     def hopeless(self) -> bool:
@@ -86,10 +87,10 @@ class Crew:
             if worker.busy or not worker.ready:
                 worker.kill(TOLD)
             worker.close()
-        until = self._loop.time() + PATIENCE_AT_THE_END
+        until = time.monotonic() + PATIENCE_AT_THE_END
         while self.workers:
             await asyncio.sleep(0.005)
-            if self._loop.time() > until:
+            if time.monotonic() > until:
                 self.kill()
 
     def kill(self) -> None:
@@ -134,7 +135,7 @@ class Crew:
         if self._closed or worker.failed:
             return
         self._observer.worker_ended(why)
-        delay = self._patience.died(self._loop.time(), why)
+        delay = self._patience.died(time.monotonic(), why)
         emit("worker_ended", reason=why, again_in=delay)
         self._replace_later(worker.job, delay)
         self._lost(worker, why)
@@ -152,7 +153,7 @@ class Crew:
             if self._closed:
                 return
             self.broken = str(error)
-            delay = max(1.0, self._patience.died(self._loop.time(), self.broken))
+            delay = max(1.0, self._patience.died(time.monotonic(), self.broken))
             emit("worker_failed", reason=self.broken, again_in=delay)
             self._replace_later(job, delay)
         else:

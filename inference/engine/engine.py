@@ -143,6 +143,7 @@ class ModelEngine:
 
     async def _load(self) -> Served:
         manifest = await asyncio.to_thread(read_manifest, self._folder)
+        self._check_pinned(manifest)
         old = self._pool
         if old is not None and old.served.manifest == manifest:
             return old.served
@@ -166,9 +167,18 @@ class ModelEngine:
             self._retire(old)
         return served
 
+    def _check_pinned(self, manifest: Manifest) -> None:
+        pinned, found = self.config.model_sha256, manifest.weights.sha256
+        if pinned and pinned != found:
+            raise ExportError(
+                f"the weights in {self._folder} have sha256 {found[:12]}…, but only "
+                f"{pinned[:12]}… may be served here"
+            )
+
     def _retire(self, pool: Pool) -> None:
         """End the old workers when they have answered what they have."""
-        task = asyncio.create_task(pool.close(self.config.drain_seconds))
+        longest = self.config.request_seconds + self.config.drain_seconds
+        task = asyncio.create_task(pool.close(longest))
         self._retiring.add(task)
         task.add_done_callback(self._retiring.discard)
         task.add_done_callback(lambda _: self._pools.discard(pool))

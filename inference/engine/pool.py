@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
@@ -123,8 +124,8 @@ class Pool:
 
     async def close(self, within: float) -> None:
         """Finish what is there, for so many seconds at most, then end the workers."""
-        until = self._loop.time() + within
-        while not self.idle and self._loop.time() < until and not self._crew.hopeless:
+        until = time.monotonic() + within
+        while not self.idle and time.monotonic() < until and not self._crew.hopeless:
             await asyncio.sleep(0.01)
         self._closed = True
         ended = UnavailableError("the server is shutting down")
@@ -144,7 +145,7 @@ class Pool:
         for spec in self.served.inputs:
             array = arrays[spec.name] = inputs[spec.name]
             check(spec, array.dtype == NUMPY[spec.datatype], array.shape)
-        now = self._loop.time()
+        now = time.monotonic()
         request = Request(arrays, self._loop.create_future(), now, deadline)
         waiting = self._queue.samples
         wait = waiting * self._pace.seconds / max(1, len(self._crew.ready)) if waiting else 0.0
@@ -176,7 +177,7 @@ class Pool:
             worker = self._free()
             if worker is None:
                 return
-            now = self._loop.time()
+            now = time.monotonic()
             if worker.crowded and not self._queue.full_batch:
                 wait = self._queue.oldest + self._config.max_delay_ms / 1000 - now
                 if wait > 0:
@@ -202,7 +203,7 @@ class Pool:
         self._dispatch()
 
     def _received(self, worker: Worker, message: Message) -> None:
-        began, worker.since = worker.since, self._loop.time()
+        began, worker.since = worker.since, time.monotonic()
         if message["is"] == "done":
             self._answer(worker, message, worker.since - began)
         else:
@@ -261,7 +262,7 @@ class Pool:
 
     def _tick(self) -> None:
         """Look after deadlines and workers that hang, as long as there is anything to answer."""
-        now = self._loop.time()
+        now = time.monotonic()
         self._queue.expire(now)
         self._texts.expire(now)
         longest = self._config.hang_seconds

@@ -3,6 +3,7 @@
 import asyncio
 import multiprocessing
 import socket
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from multiprocessing.context import ForkServerProcess
@@ -132,7 +133,7 @@ class Worker:
 
     def _note_beginning(self) -> None:
         if not self.busy:
-            self.since = self._loop.time()
+            self.since = time.monotonic()
 
     def _reap(self) -> None:
         process, channel = self._process, self._channel

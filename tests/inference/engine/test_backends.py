@@ -96,9 +96,9 @@ def test_a_machine_without_a_compiler_is_told_so(
     import torch._inductor.config as inductor
 
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(inductor, "force_disable_caches", True)
-    monkeypatch.setattr(inductor.cpp, "cxx", ("no-such-compiler",))
-    with pytest.raises(ExportError, match=r"it needs a C\+\+ compiler .* write the backend eager"):
+    without = inductor.patch({"cpp.cxx": ("no-such-compiler",)})
+    needed = r"it needs a C\+\+ compiler .* write the backend eager"
+    with without, pytest.raises(ExportError, match=needed):
         load_backend(Choice(backend, export, read_manifest(export), CPU, "", tmp_path))
 
 

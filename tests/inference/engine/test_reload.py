@@ -12,6 +12,7 @@ from inference.engine.engine import ModelEngine
 from inference.engine.interface import ReloadError
 from tests.inference.engine.exports import Serve, sample, until, write_probe
 from tests.inference.engine.probes import FINE, SLEEP
+from training.manifest import read_manifest
 
 
 class Load:
@@ -90,3 +91,13 @@ async def test_an_export_is_served_as_soon_as_it_is_there(tmp_path: Path, serve:
         assert engine.served
         assert engine.served.manifest == manifest
         assert engine.reason == ""
+
+
+async def test_other_weights_than_those_that_are_pinned_are_not_served(
+    own: Path, serve: Serve
+) -> None:
+    digest = read_manifest(own).weights.sha256
+    async with serve(own, model_sha256=digest) as engine:
+        write_probe(own, seed=1)
+        with pytest.raises(ReloadError, match=f"only {digest[:12]}… may be served here"):
+            await engine.reload()

@@ -4,6 +4,7 @@ from gpu_platform.platform_stack import Platform, PlatformError
 from infra.cluster import connect
 from infra.gpu_stack import GpuStack, GpuStackArgs
 from infra.inference_service import InferenceService
+from infra.monitoring import Monitoring, MonitoringArgs
 from infra.output_types import (
     GpuNodesOutput,
     InferenceOutput,
@@ -16,6 +17,7 @@ from infra.serving import Serving
 from infra.settings.cluster import ClusterSettings
 from infra.settings.gpu import GpuSettings, RuntimeClassSettings, TolerationSettings
 from infra.settings.inference import InferenceServiceSettings
+from infra.settings.monitoring import MonitoringSettings
 from infra.settings.storage import (
     ClaimSettings,
     LocalSource,
@@ -45,6 +47,9 @@ __all__ = [
     "InferenceService",
     "InferenceServiceSettings",
     "LocalSource",
+    "Monitoring",
+    "MonitoringArgs",
+    "MonitoringSettings",
     "NfsSource",
     "Platform",
     "PlatformError",

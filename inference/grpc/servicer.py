@@ -138,9 +138,10 @@ class Servicer:
             self._check_access(headers)
             served = service.served(message.model_name, message.model_version)
             request = messages.read_request(message, served)
-            answer = await service.engine.infer(
-                request.inputs, started + self._seconds(request.timeout, context)
-            )
+            deadline = started + self._seconds(request.timeout, context)
+            if time.monotonic() >= deadline:
+                raise DeadlineError("the deadline passed while the request arrived")
+            answer = await service.engine.infer(request.inputs, deadline)
             service.metrics.answered(answer, len(next(iter(request.inputs.values()))))
             if span is not None and service.tracing is not None:
                 service.tracing.answered(span, answer)

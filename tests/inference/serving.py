@@ -39,7 +39,7 @@ class Server:
         return self.client.get("/metrics").text
 
     def wait_until_ready(self) -> None:
-        until(lambda: self.ready.status_code == 200)
+        until(lambda: self.ready.status_code == 200, seconds=240)
 
 
 @contextlib.contextmanager

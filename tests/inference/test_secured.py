@@ -1,0 +1,202 @@
+"""A server with TLS, API keys, tracing and a log of every request."""
+
+import hashlib
+import json
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+import trustme
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from inference.grpc import open_inference_pb2 as pb
+from tests.inference.serving import INFER, Server, digits, request_of, serving
+from tests.training.programs import until
+
+KEY, OTHER = "plain-key", "hashed-key"
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+@dataclass
+class Collector:
+    """Takes spans as an OpenTelemetry collector does."""
+
+    spans: list[Any] = field(default_factory=list)
+
+    @property
+    def handler(self) -> type[BaseHTTPRequestHandler]:
+        spans = self.spans
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                if self.headers.get("Content-Encoding") == "gzip":
+                    import gzip
+
+                    body = gzip.decompress(body)
+                message = ExportTraceServiceRequest.FromString(body)
+                for resource in message.resource_spans:
+                    for scope in resource.scope_spans:
+                        spans.extend(scope.spans)
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        return Handler
+
+
+@pytest.fixture(scope="module")
+def collector() -> Iterator[tuple[Collector, int]]:
+    taken = Collector()
+    with ThreadingHTTPServer(("127.0.0.1", 0), taken.handler) as listening:
+        thread = threading.Thread(target=listening.serve_forever)
+        thread.start()
+        yield taken, listening.server_port
+        listening.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("keys") / "keys"
+    file.write_text(f"# of tests\n{KEY}\nsha256:{hashlib.sha256(OTHER.encode()).hexdigest()}\n")
+    return file
+
+
+@pytest.fixture(scope="module")
+def secured(
+    trained: Path,
+    authority: trustme.CA,
+    keys: Path,
+    collector: tuple[Collector, int],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("secured")
+    certificate = authority.issue_cert("127.0.0.1")
+    certificate.private_key_pem.write_to_path(folder / "key")
+    certificate.cert_chain_pems[0].write_to_path(folder / "chain")
+    trusted = ssl.create_default_context()
+    authority.configure_trust(trusted)
+    settings = {
+        "tls_certificate": folder / "chain",
+        "tls_key": folder / "key",
+        "tls_minimum": "1.3",
+        "api_keys_file": keys,
+        "request_log": "all",
+        "body_seconds": "0.5",
+        "tracing_endpoint": f"http://127.0.0.1:{collector[1]}/v1/traces",
+    }
+    with serving(folder, trained, verify=trusted, **settings) as running:
+        running.wait_until_ready()
+        yield running
+
+
+@pytest.mark.parametrize("path", ["/v2/health/live", "/v2/models/digits/ready", "/metrics"])
+def test_probes_and_metrics_need_no_key(path: str, secured: Server) -> None:
+    assert secured.client.get(path).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "code"),
+    [
+        ({}, 401),
+        ({"Authorization": "Bearer wrong"}, 401),
+        ({"Authorization": f"Basic {KEY}"}, 401),
+        ({"X-API-Key": ""}, 401),
+        ({"Authorization": f"Bearer {KEY}"}, 200),
+        ({"Authorization": f"bearer {OTHER}"}, 200),
+        ({"X-API-Key": OTHER}, 200),
+    ],
+)
+def test_requests_need_a_key_that_is_known(
+    headers: dict[str, str], code: int, secured: Server
+) -> None:
+    response = secured.client.post(INFER, json=request_of(digits(1)), headers=headers)
+    assert response.status_code == code
+    assert ("www-authenticate" in response.headers) == (code == 401)
+    assert secured.client.get("/v2", headers=headers).status_code == code
+    assert KEY not in secured.program.text
+    assert OTHER not in secured.program.text
+
+
+def test_older_tls_than_allowed_is_refused(secured: Server, authority: trustme.CA) -> None:
+    old = ssl.create_default_context()
+    authority.configure_trust(old)
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"https://127.0.0.1:{secured.port}/v2/health/live", verify=old)
+
+
+def test_grpc_has_the_same_certificate_and_keys(secured: Server, authority: trustme.CA) -> None:
+    trusted = grpc.ssl_channel_credentials(authority.cert_pem.bytes())
+    with grpc.secure_channel(f"127.0.0.1:{secured.grpc_port}", trusted) as channel:
+        call = channel.unary_unary(
+            "/inference.GRPCInferenceService/ServerMetadata",
+            request_serializer=pb.ServerMetadataRequest.SerializeToString,
+            response_deserializer=pb.ServerMetadataResponse.FromString,
+        )
+        with pytest.raises(grpc.RpcError) as refused:
+            call(pb.ServerMetadataRequest(), timeout=30)
+        assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED
+        shown = (("authorization", f"Bearer {KEY}"),)
+        assert call(pb.ServerMetadataRequest(), metadata=shown, timeout=30).version
+
+
+def test_a_request_is_one_line_of_the_log_and_one_span(
+    secured: Server, collector: tuple[Collector, int]
+) -> None:
+    headers = {"X-API-Key": KEY, "X-Request-Id": "traced", "traceparent": PARENT}
+    secured.client.post(INFER, json=request_of(digits(1)), headers=headers)
+    lines = [json.loads(line) for line in secured.program.text.splitlines()]
+    [line] = [line for line in lines if line.get("id") == "traced"]
+    assert line["event"] == "request"
+    assert (line["method"], line["path"], line["code"]) == ("POST", INFER, 200)
+    spans = collector[0].spans
+    trace = bytes.fromhex(PARENT.split("-")[1])
+    until(lambda: len([span for span in spans if span.trace_id == trace]) == 3)
+    ours = {span.name: span for span in spans if span.trace_id == trace}
+    root = ours.pop("rest digits")
+    assert root.parent_span_id == bytes.fromhex(PARENT.split("-")[2])
+    assert {span.parent_span_id for span in ours.values()} == {root.span_id}
+    assert set(ours) == {"queue", "compute"}
+
+
+def test_a_body_that_does_not_come_is_answered_408(secured: Server, authority: trustme.CA) -> None:
+    trusted = ssl.create_default_context()
+    authority.configure_trust(trusted)
+    head = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nX-API-Key: {KEY}\r\nContent-Length: 50\r\n\r\n"
+    with (
+        socket.create_connection(("127.0.0.1", secured.port), 30) as plain,
+        trusted.wrap_socket(plain, server_hostname="127.0.0.1") as slow,
+    ):
+        slow.sendall(head.encode() + b"{")
+        answer = slow.recv(65536)
+    assert answer.startswith(b"HTTP/1.1 408")
+
+
+def test_keys_are_read_again_when_their_file_has_changed(secured: Server, keys: Path) -> None:
+    new = keys.with_name("new")
+    new.write_text(f"{KEY}\nadded-later\n")
+    new.replace(keys)
+    added = {"X-API-Key": "added-later"}
+    until(lambda: secured.client.get("/v2", headers=added).status_code == 200)
+    assert secured.client.get("/v2", headers={"X-API-Key": OTHER}).status_code == 401
+    keys.write_text("sha256:short\n")
+    until(lambda: "api keys kept" in secured.program.text)
+    assert secured.client.get("/v2", headers=added).status_code == 200
+    assert "short" not in secured.program.text

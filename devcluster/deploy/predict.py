@@ -46,8 +46,13 @@ def service_url(kubectl: Sequence[str], service: dict[str, Any]) -> str:
     return f"http://{spec['clusterIP']}:{spec['ports'][0]['port']}"
 
 
-def wait_ready(url: str, model: str, run: str, report: Callable[[str], None]) -> dict[str, Any]:
-    """Waits until the server serves the model of the run; returns the model's metadata."""
+def wait_ready(
+    url: str, model: str, run: str | None, report: Callable[[str], None]
+) -> dict[str, Any]:
+    """Waits until the server serves the model of the run; returns the model's metadata.
+
+    Without a run, which is then known to the server alone, it may be any.
+    """
     deadline = time.monotonic() + READY_TIMEOUT
     said = ""
     # trust_env: a proxy of the user's could not reach the cluster's addresses.
@@ -57,7 +62,7 @@ def wait_ready(url: str, model: str, run: str, report: Callable[[str], None]) ->
                 answer = client.get(f"/v2/models/{model}")
                 if answer.status_code == httpx.codes.OK:
                     metadata = dict(answer.json())
-                    if served_run(metadata) == run:
+                    if run in (None, served_run(metadata)):
                         return metadata
                     said = f"it serves {served_run(metadata)} still"
                 else:
@@ -66,12 +71,19 @@ def wait_ready(url: str, model: str, run: str, report: Callable[[str], None]) ->
                 said = type(error).__name__
             report(said)
             time.sleep(0.5)
-    raise DevclusterError(f"{url} did not serve {model} of {run} in {READY_TIMEOUT:.0f} s: {said}")
+    raise DevclusterError(
+        f"{url} did not serve {model} of {run or 'any run'} in {READY_TIMEOUT:.0f} s: {said}"
+    )
 
 
 def served_run(metadata: dict[str, Any]) -> str:
     """The run that the served model comes from."""
     return str(metadata.get("parameters", {}).get("run", ""))
+
+
+def served_digest(metadata: dict[str, Any]) -> str:
+    """SHA-256 of the served weights."""
+    return str(metadata.get("parameters", {}).get("sha256", ""))
 
 
 def predict(url: str, model: str, metadata: dict[str, Any]) -> Prediction:

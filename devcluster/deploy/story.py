@@ -98,12 +98,15 @@ def _serve(cluster: Cluster, reporter: Reporter, told: Told) -> bool:
         url = predict.service_url(cluster.kubectl, service)
         with reporter.step(f"inference service {key}") as step:
             model = service["model"]
-            metadata = predict.wait_ready(url, model, service["run"], step.update)
-            step.detail = f"serves {service['run']}"
+            metadata = predict.wait_ready(url, model, service.get("run"), step.update)
+            version = f"version {metadata['versions'][0]}"
+            step.detail = f"serves {predict.served_run(metadata)}, {version}"
         said = predict.predict(url, model, metadata)
         right = right and said.right
         verdict = "right" if said.right else "WRONG"
         answer = f"a held-out {said.expected} is taken for {said.answer} ({verdict})"
+        # The outputs cannot tell: when they were written the training had not ended.
+        answer = f"{version}, sha256 {predict.served_digest(metadata)}\n{answer}"
         told.predictions.append((key, f"{url}/v2/models/{model}", answer))
     return right
 

@@ -23,6 +23,12 @@ Operator = Literal["training-operator", "trainer"]
 
 OPERATORS: tuple[Operator, ...] = get_args(Operator)
 
+Gateway = Literal["traefik"]
+"""What brings requests in from outside; asked for by name like the operators."""
+
+Extra = Operator | Gateway
+"""What is in no group."""
+
 
 class _Pin(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
@@ -62,7 +68,7 @@ class Module(_Pin):
 
     name: str
     version: str
-    group: Group | Operator
+    group: Group | Extra
     variables: dict[str, str] = {}
     embed: tuple[File, ...] = ()
     manifests: tuple[Manifests, ...] = ()
@@ -92,9 +98,9 @@ class Module(_Pin):
             sha.update(file.name.encode() + b"\0" + file.read_bytes())
         return sha.hexdigest()[:12]
 
-    def needed_by(self, group: Group, operators: Collection[Operator] = ()) -> list[Program]:
-        """The programs of this module that a group consists of, or one of the operators."""
-        wanted = {*GROUPS[: GROUPS.index(group) + 1], *operators}
+    def needed_by(self, group: Group, extras: Collection[Extra] = ()) -> list[Program]:
+        """The programs of this module that a group consists of, or one of the extras."""
+        wanted = {*GROUPS[: GROUPS.index(group) + 1], *extras}
         return [p for p in self.programs if (p.group or self.group) in wanted]
 
 
@@ -107,11 +113,9 @@ class Pins(_Pin):
         """The module of a name; KeyError without one."""
         return {module.name: module for module in self.modules}[name]
 
-    def group(
-        self, group: Group, operators: Collection[Operator] = ()
-    ) -> list[tuple[Module, Program]]:
-        """Every program of a group and of the operators, in the order in which they are built."""
-        return [(module, p) for module in self.modules for p in module.needed_by(group, operators)]
+    def group(self, group: Group, extras: Collection[Extra] = ()) -> list[tuple[Module, Program]]:
+        """Every program of a group and of the extras, in the order in which they are built."""
+        return [(module, p) for module in self.modules for p in module.needed_by(group, extras)]
 
     def digest(self) -> str:
         """Of all modules together (12 hexadecimal digits)."""

@@ -1,12 +1,12 @@
 """Makes a group of tools available: those that are installed as pinned, the others built."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from devcluster.toolchain import builder, files, go, installed, pins, progress
 from devcluster.toolchain.operators import OperatorFiles
-from devcluster.toolchain.pins import Group, Module, Operator, Program
+from devcluster.toolchain.pins import Extra, Group, Module, Operator, Program
 from devcluster.toolchain.store import Store
 from devcluster.toolchain.volcano import VolcanoFiles
 
@@ -27,6 +27,8 @@ class Toolchain:
     """Names of the tools that are the user's own."""
     operators: Mapping[Operator, Sequence[Path]] = field(default_factory=dict)
     """Of each operator that was asked for: folders for kustomize, in the order of their needs."""
+    gateway_api: Path | None = None
+    """The Gateway API's definitions, a folder for kustomize, where a gateway was asked for."""
 
 
 def ensure(
@@ -34,24 +36,27 @@ def ensure(
     cache: Path,
     report: progress.Report,
     operators: Collection[Operator] = (),
+    *,
+    gateway: bool = False,
 ) -> Toolchain:
-    """Builds what is missing of a group and the operators; returns where everything is.
+    """Builds what is missing of a group, the operators and the gateway; returns where all is.
 
     An interrupted build goes on where it was; a second process waits for the first. Under a
     second when nothing is missing. DevclusterError with a remedy or a log when a tool cannot be
     built.
     """
     cache = cache.resolve()
-    found = _find(group, cache, operators)
+    extras: tuple[Extra, ...] = (*operators, *(("traefik",) if gateway else ()))
+    found = _find(group, cache, extras)
     charts = VolcanoFiles.of(pins.load().module("volcano"), cache)
-    manifests = {name: OperatorFiles.of(pins.load().module(name), cache) for name in operators}
+    manifests = {name: OperatorFiles.of(pins.load().module(name), cache) for name in extras}
     files_missing = (group != "engine" and not charts.root.exists()) or any(
         not made.root.exists() for made in manifests.values()
     )
     if found.missing or files_missing:
         store = Store(cache / "tools")
         with store.workshop(report) as scratch:
-            orders = _orders(_find(group, cache, operators).missing)
+            orders = _orders(_find(group, cache, extras).missing)
             for order in orders:
                 go.check(order.module.folder)
             builder.build(orders, store, scratch, cache / "logs", report)
@@ -60,9 +65,10 @@ def ensure(
             for name, made in manifests.items():
                 if not made.root.exists():
                     made.make(scratch, cache / "logs" / f"{name}.log")
-        found = _find(group, cache, operators)
-    folders = {name: made.folders for name, made in manifests.items()}
-    return _arrange(found, charts, folders, cache)
+        found = _find(group, cache, extras)
+    arranged = _arrange(found, charts, {name: manifests[name].folders for name in operators}, cache)
+    folders = manifests["traefik"].folders if gateway else (None,)
+    return replace(arranged, gateway_api=folders[0])
 
 
 def missing(group: Group, cache: Path) -> list[str]:
@@ -82,9 +88,9 @@ class _Found:
         return [(module, p) for module, p in self.pinned if p.name not in there]
 
 
-def _find(group: Group, cache: Path, operators: Collection[Operator] = ()) -> _Found:
+def _find(group: Group, cache: Path, extras: Collection[Extra] = ()) -> _Found:
     store = Store(cache / "tools")
-    pinned = pins.load().group(group, operators)
+    pinned = pins.load().group(group, extras)
     own = installed.find((p for _, p in pinned), cache, store.root / "installed.json")
     places = {p.name: store.place(m, p) for m, p in pinned if p.name not in own}
     return _Found(pinned, own, {name: place for name, place in places.items() if place.exists()})

@@ -119,6 +119,13 @@ def test_a_model_of_an_earlier_run_is_waited_out(server: Server):
     assert said == ["it serves digits-0 still"]
 
 
+def test_a_run_that_only_the_server_knows_is_waited_for_as_well(server: Server):
+    server.not_ready = 1
+    metadata = predict.wait_ready(server.url, "digits", None, lambda _: None)
+    assert predict.served_run(metadata) == MANIFEST.run
+    assert predict.served_digest(metadata) == MANIFEST.weights.sha256
+
+
 def test_a_server_that_is_not_there_is_given_up_with_what_it_last_said(
     monkeypatch: pytest.MonkeyPatch,
 ):

@@ -1,0 +1,38 @@
+"""Definitions of custom resources, from the Go modules of those who made them."""
+
+import json
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.tiers import unavailable
+
+
+@dataclass(frozen=True)
+class GoModule:
+    """A module in a version, and the hash that it must have."""
+
+    name: str
+    sum: str
+
+
+KEDA = GoModule(
+    "github.com/kedacore/keda/v2@v2.21.0", "h1:R6z2HZvstK4RLUMxroNACzBj74xGxt3kG59b5Xc+Xps="
+)
+
+
+def module_folder(module: GoModule, folder: Path) -> Path:
+    """Where the module's files are, read-only; `folder` is any outside of other modules."""
+    if shutil.which("go") is None:
+        unavailable(f"{module.name} comes from a Go module, and there is no Go")
+    done = subprocess.run(
+        ["go", "mod", "download", "-json", module.name],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    described = json.loads(done.stdout)
+    assert described.get("Sum") == module.sum, described
+    return Path(described["Dir"])

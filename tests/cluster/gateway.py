@@ -1,0 +1,93 @@
+"""A real gateway before the cluster: Traefik, which reads the Gateway API's objects from it."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import yaml
+
+from devcluster.paths import cache_root
+from devcluster.toolchain import ensure
+from tests.cluster.platform import Platform, await_
+
+GATEWAY = "public"
+NAMESPACE = "gateways"
+CONTROLLER = "traefik.io/gateway-controller"
+
+
+def objects(port: int) -> str:
+    """A Gateway whose listener is at a port, and everything around it."""
+    listener = {
+        "name": "http",
+        "protocol": "HTTP",
+        "port": port,
+        "allowedRoutes": {"namespaces": {"from": "All"}},
+    }
+    made = [
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}},
+        {
+            "apiVersion": "gateway.networking.k8s.io/v1",
+            "kind": "GatewayClass",
+            "metadata": {"name": "traefik"},
+            "spec": {"controllerName": CONTROLLER},
+        },
+        {
+            "apiVersion": "gateway.networking.k8s.io/v1",
+            "kind": "Gateway",
+            "metadata": {"name": GATEWAY, "namespace": NAMESPACE},
+            "spec": {"gatewayClassName": "traefik", "listeners": [listener]},
+        },
+    ]
+    return yaml.safe_dump_all(made)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def running(platform: Platform, folder: Path) -> Iterator[str]:
+    """The gateway's address, for as long as it runs."""
+    tools = ensure("real", cache_root(), sys.stderr.write, gateway=True)
+    port = free_port()
+    platform.shell(f"kubectl apply --server-side --kustomize {tools.gateway_api}")
+    manifests = folder / "gateway.yaml"
+    manifests.write_text(objects(port))
+    platform.shell(f"kubectl apply --server-side --filename {manifests}")
+    kubeconfig = platform.shell('printf %s "$KUBECONFIG"')
+    with (folder / "traefik.log").open("wb") as log:
+        process = subprocess.Popen(
+            [
+                tools.bin / "traefik",
+                f"--entrypoints.web.address=127.0.0.1:{port}",
+                "--providers.kubernetesgateway",
+                "--global.checknewversion=false",
+                "--global.sendanonymoususage=false",
+                "--log.level=INFO",
+            ],
+            env={"KUBECONFIG": kubeconfig, "PATH": os.environ["PATH"], "HOME": str(folder)},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+        try:
+            url = f"http://127.0.0.1:{port}"
+            await_(lambda: _answers(url), 30, f"the gateway; {folder / 'traefik.log'}")
+            yield url
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def _answers(url: str) -> bool:
+    """404 until it knows a route."""
+    with contextlib.suppress(httpx.TransportError):
+        return httpx.get(url, trust_env=False).status_code == httpx.codes.NOT_FOUND
+    return False

@@ -1,0 +1,95 @@
+"""Constant load upon a model server: real requests, every answer counted."""
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+TIMEOUT = 20.0
+
+
+@dataclass(frozen=True)
+class Seen:
+    """How often each answer came: codes as text, or what went wrong without one."""
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    versions: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def answered(self) -> int:
+        return self.outcomes["200"]
+
+    @property
+    def failed(self) -> dict[str, int]:
+        return {outcome: count for outcome, count in self.outcomes.items() if outcome != "200"}
+
+
+class Load:
+    """Some clients, each of which sends its next request when it has the answer and a pause.
+
+    They keep their connections, as callers of a service do.
+    """
+
+    def __init__(self, url: str, document: dict[str, Any], clients: int, pause: float) -> None:
+        self._url, self._document, self._clients, self._pause = url, document, clients, pause
+        self._seen = Seen()
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
+
+    def seen(self) -> Seen:
+        """Everything up to now."""
+        return Seen(self._seen.outcomes.copy(), self._seen.versions.copy())
+
+    def during(self, action: Callable[[], object], at_least: int = 0) -> Seen:
+        """What was seen while something was done, until it was at least so many requests."""
+        before = self.seen()
+        action()
+        deadline = time.monotonic() + 60
+        while self._since(before).outcomes.total() < at_least:
+            assert time.monotonic() < deadline, f"only {self._since(before)} in a minute"
+            time.sleep(0.05)
+        return self._since(before)
+
+    def _since(self, before: Seen) -> Seen:
+        now = self.seen()
+        return Seen(now.outcomes - before.outcomes, now.versions - before.versions)
+
+    async def _run(self) -> None:
+        limits = httpx.Limits(max_connections=self._clients)
+        async with (
+            httpx.AsyncClient(timeout=TIMEOUT, limits=limits, trust_env=False) as client,
+            asyncio.TaskGroup() as group,
+        ):
+            for _ in range(self._clients):
+                group.create_task(self._call(client))
+
+    async def _call(self, client: httpx.AsyncClient) -> None:
+        while not self._ending.is_set():
+            try:
+                answer = await client.post(self._url, json=self._document)
+            except httpx.HTTPError as error:
+                self._seen.outcomes[type(error).__name__] += 1
+            else:
+                self._seen.outcomes[str(answer.status_code)] += 1
+                if answer.is_success:
+                    self._seen.versions[answer.json()["model_version"]] += 1
+            await asyncio.sleep(self._pause)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._ending.set()
+        self._thread.join()

@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
             started(pack, used) as early,
             Preview(used, early, refresh=options.refresh) as engine,
         ):
-            return _report(options, used, engine)
+            return _report(options, used, engine, early)
 
 
 def _pack_configuration(options: argparse.Namespace, stack: Stack) -> Path | None:
@@ -108,7 +108,7 @@ def _workspace(options: argparse.Namespace, stack: Stack) -> AbstractContextMana
     return workspace(stack, options.base)
 
 
-def _report(options: argparse.Namespace, stack: Stack, engine: Preview) -> int:
+def _report(options: argparse.Namespace, stack: Stack, engine: Preview, pack: Pack) -> int:
     # Loaded while the engine works: together they take as long as the engine alone.
     from gitops.preview import reporting
 
@@ -118,6 +118,7 @@ def _report(options: argparse.Namespace, stack: Stack, engine: Preview) -> int:
         base=options.base,
         prices=options.prices,
         out=options.out,
+        pack=pack.folder,
     )
     status = reporting.report(asked, stack, engine)
     begin = "\r" if sys.stderr.isatty() else ""

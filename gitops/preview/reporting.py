@@ -1,7 +1,7 @@
 """Makes the report of a preview that runs, and writes it."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
 
@@ -22,6 +22,8 @@ class Asked:
     base: str | None
     prices: Path | None
     out: Path | None
+    pack: Path
+    """What the engine was given as the pack: a folder that has another name each time."""
 
 
 class _Progress:
@@ -46,8 +48,9 @@ def report(asked: Asked, stack: Stack, engine: Preview) -> Status:
     table = prices.load(asked.prices or prices.DEFAULT)
     # A rendered stack has stand-ins only.
     hide = Mask([] if asked.mode == "rendered" else secrets.values(stack))
+    plan = _plan(engine.log, engine.wait(_Progress(sys.stderr)), hide)
     built = build(
-        _plan(engine.log, engine.wait(_Progress(sys.stderr)), hide),
+        replace(plan, errors=tuple(e.replace(str(asked.pack), "policies") for e in plan.errors)),
         stack=asked.stack,
         prices=table,
         mode=asked.mode,

@@ -1,0 +1,35 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from gitops.engine import Ended, Stack
+from gitops.preview import reporting
+from tests.gitops import plans
+
+
+class Engine:
+    """A preview that has ended."""
+
+    def __init__(self, log: Path, *events: dict) -> None:
+        self.log = log
+        log.write_text("".join(json.dumps(event) + "\n" for event in events))
+
+    def wait(self, progress: Callable[[int], None]) -> Ended:
+        progress(1)
+        return Ended(255, "said")
+
+
+def test_a_pack_that_does_not_start_is_told_in_the_same_words_each_time(tmp_path: Path) -> None:
+    comments = []
+    for name in ("gpu-platform-pack-one", "gpu-platform-pack-other"):
+        pack = tmp_path / name
+        problem = plans.said("error", f'policy pack "{pack}" failed to start')
+        engine = Engine(tmp_path / "events", problem, plans.summary("failed"))
+        asked = reporting.Asked(
+            stack="prod", mode="rendered", base=None, prices=None, out=tmp_path, pack=pack
+        )
+        assert reporting.report(asked, Stack("prod", tmp_path), engine) == "failed"
+        comments.append((tmp_path / "comment.md").read_text())
+    assert comments[0] == comments[1]
+    assert "policies" in comments[0]
+    assert "gpu-platform-pack" not in comments[0]

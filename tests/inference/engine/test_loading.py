@@ -1,4 +1,5 @@
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
 from inference.engine.handler import Handler
+from inference.engine.interface import InputError
 from inference.engine.job import Job
 from inference.engine.worker import load
 from training.data import held_out_digits
@@ -17,13 +19,13 @@ from training.files import sha256_of
 from training.manifest import ExportError, read_manifest
 
 
-def loaded(export: Path, own: str = "") -> Handler:
+def loaded(export: Path, own: str = "", handler: str = "auto") -> Handler:
     """As a worker loads it, in this process."""
     return load(
         Job(
             folder=str(export),
             manifest=read_manifest(export).model_dump_json(exclude_none=True),
-            handler="auto",
+            handler=handler,
             backend="eager",
             own=own,
             device="cpu",
@@ -216,3 +218,18 @@ def test_a_network_without_classes_gives_its_outputs_as_they_are(
     best = loaded(trained).compute({"images": images[:3]})["class"]
     assert outputs.shape == (3, 10)
     assert outputs.argmax(1).tolist() == best.tolist()
+
+
+def test_the_documented_handler_of_ones_own_works(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (Path(__file__).parents[3] / "docs/inference-engine.md").read_text()
+    (code,) = re.findall(r"```python\n# my_handlers.py\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "my_handlers.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    own = loaded(trained, handler="my_handlers:Scans")
+    images, _ = held_out_digits()
+    expected = probabilities(loaded(trained), images[:5])
+    assert probabilities(own, images[:5] * 255) == pytest.approx(expected, abs=1e-6)
+    with pytest.raises(InputError, match="too dark"):
+        own.compute({"images": np.zeros((1, 1, 8, 8), np.float32)})

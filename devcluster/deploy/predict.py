@@ -57,7 +57,7 @@ def wait_ready(
     said = ""
     # trust_env: a proxy of the user's could not reach the cluster's addresses.
     with httpx.Client(base_url=url, timeout=5.0, trust_env=False) as client:
-        while time.monotonic() < deadline:
+        while True:
             try:
                 answer = client.get(f"/v2/models/{model}")
                 if answer.status_code == httpx.codes.OK:
@@ -70,6 +70,8 @@ def wait_ready(
             except httpx.HTTPError as error:
                 said = type(error).__name__
             report(said)
+            if time.monotonic() >= deadline:
+                break
             time.sleep(0.5)
     raise DevclusterError(
         f"{url} did not serve {model} of {run or 'any run'} in {READY_TIMEOUT:.0f} s: {said}"

@@ -11,7 +11,10 @@ import pytest
 
 from devcluster.deploy import predict
 from devcluster.errors import DevclusterError
-from inference import protocol
+from inference.engine.handlers.plain import input_spec
+from inference.engine.interface import Answer, InputError, Served, TensorSpec
+from inference.protocol import v2_json
+from inference.protocol.metadata import model_metadata
 from tests.devcluster.programs import Install
 from training.data import held_out_digits
 from training.manifest import Manifest, Weights
@@ -26,6 +29,12 @@ MANIFEST = Manifest(
     run="digits-1",
     torch_version="2.15.0",
 )
+
+
+def served(manifest: Manifest) -> Served:
+    """The model as the server's own code describes it."""
+    best = TensorSpec("class", "INT64", (-1,))
+    return Served("digits", manifest, "eager", (input_spec(manifest),), (best,))
 
 
 class Server(ThreadingHTTPServer):
@@ -50,20 +59,19 @@ class Handler(BaseHTTPRequestHandler):
             self.server.not_ready -= 1
             self._say(503, {"error": "the export is not there yet"})
         else:
-            self._say(200, protocol.metadata("digits", self.server.manifest))
+            self._say(200, model_metadata(served(self.server.manifest)))
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        manifest = self.server.manifest
+        model = served(self.server.manifest)
         try:
-            request = protocol.read_request(body, manifest)
-        except protocol.BadRequestError as error:
+            request = v2_json.read_request(body, model)
+        except InputError as error:
             self._say(400, {"error": str(error)})
             return
         self.server.asked = request
-        probabilities = np.eye(10, dtype=np.float32)[[self.server.answer]]
-        said = protocol.answer(request, "digits", manifest, probabilities)
-        self._say(self.server.status, said)
+        answer = Answer({"class": np.array([self.server.answer])}, model, 0.0, 0.0, 1)
+        self._say(self.server.status, json.loads(v2_json.write_answer(request, answer)[0]))
 
     def _say(self, status: int, document: dict[str, Any]) -> None:
         body = json.dumps(document).encode()
@@ -137,17 +145,17 @@ def test_a_server_that_is_not_there_is_given_up_with_what_it_last_said(
 @pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32)])
 def test_a_held_out_digit_is_asked_for_in_the_models_shape(server: Server, shape: tuple[int, ...]):
     server.manifest = MANIFEST.model_copy(update={"input_shape": shape})
-    metadata = protocol.metadata("digits", server.manifest)
+    metadata = model_metadata(served(server.manifest))
     predict.predict(server.url, "digits", metadata)
     images, _ = held_out_digits((shape[0], shape[1], shape[2]))
-    np.testing.assert_array_equal(server.asked.images, images[:1])
+    np.testing.assert_array_equal(server.asked.inputs["images"], images[:1])
 
 
 @pytest.mark.parametrize("off", [0, 1])
 def test_an_answer_is_compared_with_the_label(server: Server, off: int):
     _, labels = held_out_digits()
     server.answer = (int(labels[0]) + off) % 10
-    metadata = protocol.metadata("digits", MANIFEST)
+    metadata = model_metadata(served(MANIFEST))
     said = predict.predict(server.url, "digits", metadata)
     assert (said.expected, said.answer) == (labels[0], server.answer)
     assert said.right is (off == 0)
@@ -155,7 +163,7 @@ def test_an_answer_is_compared_with_the_label(server: Server, off: int):
 
 
 def test_an_error_of_the_server_is_told(server: Server):
-    metadata = protocol.metadata("digits", MANIFEST)
+    metadata = model_metadata(served(MANIFEST))
     metadata["inputs"][0]["name"] = "pictures"
     with pytest.raises(DevclusterError, match=r"answered 400: .*pictures"):
         predict.predict(server.url, "digits", metadata)

@@ -21,6 +21,8 @@ class Blobs:
     def __init__(self, content: memoryview) -> None:
         self._content = content
         self._taken = 0
+        self.tensors: list[tuple[int, TensorSpec, tuple[int, ...], str]] = []
+        """What was taken: bytes, input, shape and the field that told them."""
 
     def take(
         self, size: object, spec: TensorSpec, shape: tuple[int, ...], field: str
@@ -31,6 +33,7 @@ class Blobs:
             raise InputError(f"{field} is {show(size)}, but {left} bytes are left behind the JSON")
         content = self._content[self._taken : self._taken + size]
         self._taken += size
+        self.tensors.append((size, spec, shape, field))
         return from_blob(content, spec, shape, field)
 
     def check_used(self) -> None:

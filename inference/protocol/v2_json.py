@@ -13,6 +13,7 @@ from simdjson import Array, Object
 from inference.engine.interface import Answer, InputError, Served, TensorSpec
 from inference.protocol.blobs import Blobs, to_blob
 from inference.protocol.numbers import array_of, object_of, parse_object
+from inference.protocol.plans import Plan, Plans
 from inference.protocol.request import (
     InferRequest,
     Wanted,
@@ -26,6 +27,7 @@ from inference.protocol.request import (
 )
 
 _NUMPY = orjson.OPT_SERIALIZE_NUMPY
+_PLANS = Plans()
 
 
 def read_request(body: bytes, served: Served, header_length: str | None = None) -> InferRequest:
@@ -39,6 +41,9 @@ def read_request(body: bytes, served: Served, header_length: str | None = None) 
     if header_length is not None:
         length = _length(header_length, len(body))
         head, blobs = body[:length], Blobs(memoryview(body)[length:])
+        plan = _PLANS.get(head, served)
+        if plan is not None:
+            return plan.request(blobs)
     document = parse_object(head)
     identity = document.get("id", "")
     if not isinstance(identity, str):
@@ -50,7 +55,11 @@ def read_request(body: bytes, served: Served, header_length: str | None = None) 
     check_inputs(inputs, served)
     binary = _flag(parameters, "binary_data_output", "parameters")
     outputs = _outputs(document, served, binary)
-    return InferRequest(identity, inputs, outputs, _timeout(parameters))
+    timeout = _timeout(parameters)
+    if blobs is not None and len(blobs.tensors) == len(inputs):
+        plan = Plan(identity, tuple(blobs.tensors), outputs, timeout)
+        _PLANS.keep(bytes(head), served, plan)
+    return InferRequest(identity, inputs, outputs, timeout)
 
 
 def write_answer(request: InferRequest, answer: Answer) -> tuple[bytes, int | None]:

@@ -3,10 +3,10 @@
 On simulated clusters of its own (real API server, real Volcano; nodes that run nothing), in two
 parts. Placement: a thousand nodes of eight GPUs get jobs that fill all of them, first as gangs by
 Volcano and then the same pods as plain pods by kube-scheduler, in turns; a watch sees each binding,
-and how long a part of a gang stood alone. Updates: `pulumi up` of 10, 100 and 1,000 jobs, in stacks
-of at most a hundred as docs/scale.md advises, beside `kubectl apply --server-side` of the same
-objects, with the memory of both. Prints the goals, missed ones as well, and writes every sample to
-.bench/scale.json.
+and whether a part of a gang ever had nodes while the rest was left waiting. Updates: `pulumi up` of
+10, 100 and 1,000 jobs, in stacks of at most a hundred as docs/scale.md advises, beside `kubectl
+apply --server-side` of the same objects, with the memory of both. Prints the goals, missed ones as
+well, and writes every sample to .bench/scale.json.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +14,8 @@ class Gangs:
     """Bindings by gang, in the order in which they were seen; `size` pods are a whole gang.
 
     A pod is bound by a request of its own, so even of a gang that is placed as one the bindings
-    come one after the other. What is counted is how long a part of it stood alone.
+    come one after the other, between those of other gangs. A gang is partial where a part of it
+    has nodes while nothing is being bound.
     """
 
     size: int
@@ -32,26 +34,31 @@ class Gangs:
         """Pods that have a node."""
         return sum(len(pods) for pods in list(self.bound.values()))
 
-    def alone(self, until: float) -> list[float]:
-        """Seconds for which a part of each gang had nodes and the rest had none.
+    def partial(self, rest: float) -> set[str]:
+        """Gangs that were partial whenever no pod had been bound for `rest` seconds, or at the end.
 
-        Of a gang that is not whole yet, the seconds until now.
+        What was under way when a pause began has been bound by then.
         """
-        found = []
-        for pods in list(self.bound.values()):
-            moments = list(pods.values())
-            end = max(moments) if len(moments) >= self.size else until
-            found.append(end - min(moments))
+        moments = sorted((moment, g) for g, pods in self.bound.items() for moment in pods.values())
+        found: set[str] = set()
+        counts: Counter[str] = Counter()
+        for (moment, gang), (following, _) in zip(
+            moments, [*moments[1:], (math.inf, "")], strict=True
+        ):
+            counts[gang] += 1
+            if following - moment > rest:
+                found |= {name for name, count in counts.items() if count < self.size}
         return found
 
-    def summary(self, began: float, submitted: float, longest: float) -> dict[str, Any]:
-        """Rates and partial gangs of a round that began and was submitted at these moments.
+    def spreads(self) -> list[float]:
+        """Seconds from the first to the last pod of each gang."""
+        return [max(pods.values()) - min(pods.values()) for pods in self.bound.values()]
 
-        `longest` is for how many seconds the bindings of one gang may be under way.
-        """
+    def summary(self, began: float, submitted: float, rest: float) -> dict[str, Any]:
+        """Rates and partial gangs of a round that began and was submitted at these moments."""
         moments = sorted(moment for pods in self.bound.values() for moment in pods.values())
         last = moments[-1]
-        alone = self.alone(last)
+        spreads = self.spreads()
         return {
             "pods": len(moments),
             "secondsToSubmit": round(submitted - began, 3),
@@ -60,9 +67,9 @@ class Gangs:
             "podsPerSecond": round(len(moments) / (last - began), 1),
             "podsPerSecondFromFirstBinding": round(len(moments) / max(last - moments[0], 1e-3), 1),
             "momentsObserved": self.moments,
-            "partialGangs": sum(seconds > longest for seconds in alone),
+            "partialGangs": len(self.partial(rest)),
             "secondsFromFirstToLastPodOfAGang": {
-                "median": round(statistics.median(alone), 3),
-                "most": round(max(alone), 3),
+                "median": round(statistics.median(spreads), 3),
+                "most": round(max(spreads), 3),
             },
         }

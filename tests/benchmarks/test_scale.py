@@ -17,32 +17,44 @@ from devcluster.simulated_nodes import GPUS
 from infra.manifests import RUN_LABEL
 
 
-def test_a_gang_stands_alone_from_its_first_to_its_last_pod() -> None:
+def bound(*bindings: tuple[str, float]) -> Gangs:
+    """Gangs of two, seen being bound."""
+    seen = Gangs(2)
+    for number, (gang, moment) in enumerate(bindings):
+        seen.note(gang, f"pod-{number}", "node", moment)
+    return seen
+
+
+def test_a_pod_is_bound_when_it_is_first_seen_with_a_node() -> None:
     seen = Gangs(2)
     seen.note("a", "a-0", None, 1.0)
     seen.note("a", "a-0", "node-0", 2.0)
     seen.note("a", "a-0", "node-0", 2.5)
     seen.note("a", "a-1", "node-1", 3.25)
     assert seen.count == 2
-    assert seen.alone(until=9.0) == [1.25]
+    assert seen.spreads() == [1.25]
 
 
-def test_a_gang_that_is_not_whole_stands_alone_until_now() -> None:
-    seen = Gangs(2)
-    seen.note("a", "a-0", "node-0", 2.0)
-    assert seen.alone(until=9.0) == [7.0]
+def test_gangs_may_be_bound_between_each_other() -> None:
+    assert bound(("a", 1.0), ("b", 1.5), ("b", 2.0), ("a", 2.5)).partial(rest=1.0) == set()
+
+
+def test_a_gang_is_partial_where_a_pause_finds_it_so() -> None:
+    assert bound(("b", 0.5), ("b", 1.0), ("a", 1.0), ("a", 2.5)).partial(rest=1.0) == {"a"}
+
+
+def test_a_gang_that_is_not_whole_at_the_end_is_partial() -> None:
+    assert bound(("a", 1.0), ("b", 1.1), ("b", 1.2)).partial(rest=1.0) == {"a"}
 
 
 def test_rates_count_from_the_submission() -> None:
-    seen = Gangs(2)
-    for number in range(4):
-        seen.note(f"gang-{number // 2}", f"pod-{number}", "node", 12.0 + number)
-    found = seen.summary(began=10.0, submitted=11.0, longest=0.5)
+    seen = bound(("a", 12.0), ("a", 13.0), ("b", 14.0), ("b", 15.0))
+    found = seen.summary(began=10.0, submitted=11.0, rest=0.5)
     assert found["pods"] == found["momentsObserved"] == 4
     assert found["podsPerSecond"] == 0.8
     assert found["secondsToSubmit"] == 1.0
     assert found["partialGangs"] == 2
-    assert seen.summary(began=10.0, submitted=11.0, longest=1.0)["partialGangs"] == 0
+    assert seen.summary(began=10.0, submitted=11.0, rest=1.0)["partialGangs"] == 0
 
 
 def test_plain_pods_are_those_of_the_gang_without_it() -> None:

@@ -12,6 +12,8 @@ from infra.training_job import TrainingJobArgs, manifests, run_name
 
 NAMESPACE = "scale"
 QUEUE = "research"
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+VOLCANO_JOBS = f"/apis/batch.volcano.sh/v1alpha1/namespaces/{NAMESPACE}/jobs"
 LASTS = "gpu-platform.dev/lasts"
 """Annotation of pods that go on running on simulated nodes, where those of a job end at once."""
 

@@ -10,7 +10,15 @@ from typing import Any
 from benchmarks.outcome import Goal, say
 from benchmarks.scale_cluster import create, delete_all, simulated_cluster
 from benchmarks.scale_gangs import Gangs
-from benchmarks.scale_jobs import NAMESPACE, checked, gangs, plain_pods, surroundings
+from benchmarks.scale_jobs import (
+    NAMESPACE,
+    PODS,
+    VOLCANO_JOBS,
+    checked,
+    gangs,
+    plain_pods,
+    surroundings,
+)
 from benchmarks.scale_watch import PodWatch
 from devcluster.lifecycle import Cluster
 from infra.manifests import Manifest
@@ -54,7 +62,7 @@ def _round(
     cluster: Cluster, name: str, objects: list[Manifest], total: int, size: int
 ) -> dict[str, Any]:
     seen = Gangs(size)
-    watch = PodWatch(cluster.kubectl, NAMESPACE, seen)
+    watch = PodWatch(cluster.kubectl, PODS, seen)
     began = time.monotonic()
     try:
         create(cluster, objects)
@@ -67,7 +75,7 @@ def _round(
             time.sleep(2)
     finally:
         watch.stop()
-    delete_all(cluster, NAMESPACE, "jobs.batch.volcano.sh", "pods")
+    delete_all(cluster, VOLCANO_JOBS, PODS)
     return {**seen.summary(began, submitted, REST), "watchStreams": watch.streams}
 
 

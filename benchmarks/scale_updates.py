@@ -16,7 +16,7 @@ import yaml
 from benchmarks.outcome import Goal, say
 from benchmarks.processes import Used, measured
 from benchmarks.scale_cluster import create, delete_all, simulated_cluster
-from benchmarks.scale_jobs import NAMESPACE, checked, gangs, surroundings
+from benchmarks.scale_jobs import VOLCANO_JOBS, checked, gangs, surroundings
 from devcluster.environment import variables
 from devcluster.lifecycle import Cluster
 from devcluster.paths import CHECKOUT
@@ -24,7 +24,7 @@ from devcluster.paths import CHECKOUT
 PULUMI, KUBECTL = "pulumi up", "kubectl apply --server-side"
 MAX_RATIO = 3.0
 MAX_GROWTH = 2.0
-PODS = 8
+_PODS = 8
 PROGRAM = '''
 """A team's own stack: its jobs, on a platform that is there."""
 
@@ -70,7 +70,7 @@ def updates(sizes: list[int], per_stack: int, repetitions: int) -> dict[str, Any
     samples: Samples = {size: {KUBECTL: [], PULUMI: []} for size in sizes}
     # Without nodes all jobs wait, so nothing but the creation of the jobs is measured.
     with simulated_cluster(0) as cluster, tempfile.TemporaryDirectory() as folder:
-        create(cluster, surroundings(checked(1, PODS)))
+        create(cluster, surroundings(checked(1, _PODS)))
         for size in sizes:
             for turn in range(1 if size == max(sizes) else repetitions):
                 for what, run in ((KUBECTL, _kubectl), (PULUMI, _pulumi)):
@@ -82,7 +82,7 @@ def updates(sizes: list[int], per_stack: int, repetitions: int) -> dict[str, Any
                         f"  {size} jobs, {what}: {used.seconds:.1f} s, {used.cpu_seconds:.1f} s "
                         f"of the processors, {used.peak_mib:.0f} MiB"
                     )
-                    delete_all(cluster, NAMESPACE, "jobs.batch.volcano.sh")
+                    delete_all(cluster, VOLCANO_JOBS)
     return {"jobsPerStack": per_stack, "samples": samples}
 
 
@@ -106,7 +106,7 @@ def _median(samples: Samples, size: int, what: str) -> float:
 
 
 def _kubectl(cluster: Cluster, folder: Path, size: int, _per_stack: int) -> Used:
-    objects = gangs(checked(size, PODS))
+    objects = gangs(checked(size, _PODS))
     file = folder / "jobs.json"
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
     command = [*cluster.kubectl, "apply", "--server-side", f"--filename={file}"]
@@ -128,7 +128,7 @@ def _pulumi(cluster: Cluster, folder: Path, size: int, per_stack: int) -> Used:
     for number in range(math.ceil(size / per_stack)):
         stack, first = f"team-{number}", number * per_stack
         jobs = min(per_stack, size - first)
-        config = {"scale:jobs": jobs, "scale:first": first, "scale:pods": PODS}
+        config = {"scale:jobs": jobs, "scale:first": first, "scale:pods": _PODS}
         (folder / f"Pulumi.{stack}.yaml").write_text(yaml.safe_dump({"config": config}))
         measured(["pulumi", "stack", "init", stack, "--non-interactive"], folder, environment)
         update = ["pulumi", "up", "--yes", "--skip-preview", "--non-interactive"]

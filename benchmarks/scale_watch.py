@@ -14,15 +14,15 @@ from infra.manifests import RUN_LABEL
 
 
 class PodWatch:
-    """Tells `gangs` of every change of the pods in a namespace, from the moment it is made on.
+    """Tells `gangs` of every change of the pods under a path, from the moment it is made on.
 
     The API server may end a stream at any time; the next one begins at the resource version that
     was seen last, so nothing is missed.
     """
 
-    def __init__(self, kubectl: Sequence[str], namespace: str, gangs: Gangs) -> None:
+    def __init__(self, kubectl: Sequence[str], path: str, gangs: Gangs) -> None:
         self._get = [*kubectl, "get", "--raw"]
-        self._path = f"/api/v1/namespaces/{namespace}/pods"
+        self._path = path
         self._gangs = gangs
         self._stopped = False
         self._process: subprocess.Popen[str] | None = None

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.processes import Used, measured
 from benchmarks.scale_gangs import Gangs
-from benchmarks.scale_jobs import NAMESPACE, checked, gangs, plain_pods
+from benchmarks.scale_jobs import NAMESPACE, PODS, checked, gangs, plain_pods
 from benchmarks.scale_placement import VOLCANO, placement_goals
 from benchmarks.scale_updates import KUBECTL, PULUMI, update_goals
 from benchmarks.scale_watch import PodWatch
@@ -114,7 +114,7 @@ def event(what: str, version: int, node: str | None = None) -> dict[str, Any]:
 def test_a_watch_that_was_cut_off_goes_on_where_it_was(tmp_path: Path) -> None:
     seen = Gangs(2)
     first = [event("ADDED", 8), event("MODIFIED", 9, "node-0"), event("BOOKMARK", 12)]
-    watch = PodWatch(kubectl(tmp_path, first, [event("ADDED", 13, "node-1")]), NAMESPACE, seen)
+    watch = PodWatch(kubectl(tmp_path, first, [event("ADDED", 13, "node-1")]), PODS, seen)
     while seen.count < 2:
         assert watch.problem is None
     watch.stop()
@@ -125,7 +125,7 @@ def test_a_watch_that_was_cut_off_goes_on_where_it_was(tmp_path: Path) -> None:
 
 def test_a_watch_that_cannot_go_on_says_why(tmp_path: Path) -> None:
     gone = {"type": "ERROR", "object": {"code": 410, "message": "too old resource version"}}
-    watch = PodWatch(kubectl(tmp_path, [gone]), NAMESPACE, Gangs(2))
+    watch = PodWatch(kubectl(tmp_path, [gone]), PODS, Gangs(2))
     while watch.problem is None:
         assert watch.streams <= 1
     watch.stop()

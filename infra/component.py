@@ -1,6 +1,6 @@
 """What all components have in common: children that wait, and say so."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pulumi
 
@@ -17,6 +17,10 @@ class Component(pulumi.ComponentResource):
     def __init__(self, kind: str, name: str, opts: pulumi.ResourceOptions | None) -> None:
         super().__init__(f"gpu-platform:index:{kind}", name, None, opts)
         self._before = _dependencies(opts)
+
+    def wait_for(self, resources: Iterable[pulumi.Resource]) -> None:
+        """Children that are created from now on wait for these as well."""
+        self._before = [*self._before, *resources]
 
     def options(
         self,

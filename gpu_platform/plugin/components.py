@@ -32,13 +32,14 @@ class Deferred(Component):
     """A component whose content is made when its arguments are known."""
 
     def when_known(
-        self, args: Any, build: Callable[[Values, pulumi.ResourceOptions], Awaitable[Built]]
+        self, args: Any, build: Callable[[Values], Awaitable[Built]]
     ) -> pulumi.Output[Built]:
         """What `build` makes of the arguments; its resources wait for what these came from."""
         known = pulumi.Output.from_input(args)
 
         async def create(values: Values) -> Built:
-            return await build(values, self.options(after=list(await known.resources())))
+            self.wait_for(await known.resources())
+            return await build(values)
 
         # An Output takes a function that has to be awaited, which its annotations do not say.
         made: pulumi.Output[Built] = known.apply(create)
@@ -61,19 +62,17 @@ class TrainingJob(Deferred):
     ) -> None:
         super().__init__("TrainingJob", name, opts)
 
-        async def build(
-            values: Values, options: pulumi.ResourceOptions
-        ) -> training_job.TrainingJob:
+        async def build(values: Values) -> training_job.Run:
             image, account = values.pop("image"), values.pop("service_account", "training")
             platform = await _platform(name, _taken(values, _PLACE), self)
             job = checked(TrainingSettings, values, "jobs", name).jobs[name]
             _fits(platform.problems_of_job(job, image))
             placed = platform.training_job(name, job, image=image, service_account=account)
-            return training_job.TrainingJob(name, placed, options)
+            return training_job.create_run(self, placed)
 
         made = self.when_known(args, build)
-        self.run = made.apply(lambda job: job.run)
-        self.namespace = made.apply(lambda job: job.summary["namespace"])
+        self.run = made.apply(lambda run: run.name)
+        self.namespace = made.apply(lambda run: run.summary["namespace"])
         self.register_outputs({"run": self.run, "namespace": self.namespace})
 
 
@@ -91,9 +90,7 @@ class InferenceService(Deferred):
     ) -> None:
         super().__init__("InferenceService", name, opts)
 
-        async def build(
-            values: Values, options: pulumi.ResourceOptions
-        ) -> inference_service.InferenceService:
+        async def build(values: Values) -> inference_service.InferenceService:
             image, account = values.pop("image"), values.pop("service_account", "inference")
             domain = values.pop("domain", "cluster.local")
             canary_image = values.pop("canary_image", None)
@@ -112,7 +109,7 @@ class InferenceService(Deferred):
                 domain=domain,
                 service_account=account,
             )
-            return inference_service.InferenceService(name, placed, options)
+            return inference_service.InferenceService(name, placed, self.options())
 
         made = self.when_known(args, build)
         self.url = made.apply(lambda service: str(service.summary["url"]))
@@ -130,9 +127,9 @@ class GpuStack(Deferred):
     ) -> None:
         super().__init__("GpuStack", name, opts)
 
-        async def build(values: Values, options: pulumi.ResourceOptions) -> arguments.GpuNodes:
+        async def build(values: Values) -> arguments.GpuNodes:
             settings = checked(GpuSettings, values)
-            made = gpu_stack.GpuStack(name, gpu_stack.GpuStackArgs(gpu=settings), options)
+            made = gpu_stack.GpuStack(name, gpu_stack.GpuStackArgs(gpu=settings), self.options())
             return _written(made.nodes)
 
         self.gpu_nodes = self.when_known(args, build)
@@ -150,9 +147,11 @@ class Volcano(Deferred):
     ) -> None:
         super().__init__("Volcano", name, opts)
 
-        async def build(values: Values, options: pulumi.ResourceOptions) -> list[str]:
+        async def build(values: Values) -> list[str]:
             settings = checked(VolcanoSettings, values)
-            return volcano.Volcano(name, volcano.VolcanoArgs(volcano=settings), options).queues
+            return volcano.Volcano(
+                name, volcano.VolcanoArgs(volcano=settings), self.options()
+            ).queues
 
         self.queues = self.when_known(args, build)
         self.register_outputs({"queues": self.queues})
@@ -169,11 +168,11 @@ class Tenancy(Deferred):
     ) -> None:
         super().__init__("Tenancy", name, opts)
 
-        async def build(values: Values, options: pulumi.ResourceOptions) -> str:
+        async def build(values: Values) -> str:
             resource = values.pop("gpu_resource", GPU)
             settings = checked(TenancySettings, values)
             made = tenancy.TenancyArgs(tenancy=settings, gpu_resource=resource, retain=True)
-            return tenancy.Tenancy(name, made, options).namespace
+            return tenancy.Tenancy(name, made, self.options()).namespace
 
         self.namespace = self.when_known(args, build)
         self.register_outputs({"namespace": self.namespace})
@@ -190,11 +189,11 @@ class Storage(Deferred):
     ) -> None:
         super().__init__("Storage", name, opts)
 
-        async def build(values: Values, options: pulumi.ResourceOptions) -> dict[str, str]:
+        async def build(values: Values) -> dict[str, str]:
             namespace = values.pop("namespace")
             settings = checked(StorageSettings, values)
             made = storage.StorageArgs(storage=settings, namespace=namespace)
-            return storage.Storage(name, made, options).claims
+            return storage.Storage(name, made, self.options()).claims
 
         self.claims = self.when_known(args, build)
         self.register_outputs({"claims": self.claims})

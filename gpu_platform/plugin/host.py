@@ -4,6 +4,7 @@ import sys
 from typing import Any, Final
 
 import pulumi
+from pulumi.output import contains_unknowns
 from pulumi.provider import main
 from pulumi.provider.experimental.analyzer import ComponentDefinition
 from pulumi.provider.experimental.component import ComponentProvider
@@ -24,7 +25,25 @@ class Provider(ComponentProvider):
     def map_inputs(self, inputs: Any, component_def: ComponentDefinition) -> Any:
         """An output of the arguments, under their names in Python."""
         mapped = super().map_inputs
-        return pulumi.Output.from_input(inputs).apply(lambda values: mapped(values, component_def))
+        given = pulumi.Output.from_input(inputs)
+
+        def map_known(values: Any) -> Any:
+            if contains_unknowns(values):
+                _tell_unknown(component_def.name, values)
+                return given  # which is unknown
+            return mapped(values, component_def)
+
+        return given.apply(map_known, run_with_unknowns=True)
+
+
+def _tell_unknown(component: str, values: Any) -> None:
+    """Without this a preview would leave the component's content out in silence."""
+    named = values.items() if isinstance(values, dict) else ()
+    unknown = [key for key, value in named if contains_unknowns(value)]
+    pulumi.log.warn(
+        f"What is in this {component} is shown after the preview: "
+        f"{', '.join(sorted(unknown)) or 'an argument'} cannot be known before the update."
+    )
 
 
 def provider() -> Provider:

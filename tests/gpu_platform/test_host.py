@@ -1,0 +1,50 @@
+"""The provider's own part: arguments that are outputs, known or not."""
+
+from typing import Any
+
+import pulumi
+import pytest
+from pulumi.output import UNKNOWN
+
+from gpu_platform.plugin.host import provider
+
+TRAINING: dict[str, Any] = {"queue": "research", "cpu": "1", "memory": "4Gi", "nodes": 2.0}
+
+
+def output(value: Any, *, known: bool = True) -> "pulumi.Output[Any]":
+    async def of(result: Any) -> Any:
+        return result
+
+    return pulumi.Output(set(), of(value), of(known))
+
+
+@pytest.fixture
+def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    said: list[str] = []
+    monkeypatch.setattr(pulumi.log, "warn", said.append)
+    return said
+
+
+async def mapped(inputs: dict[str, Any]) -> "pulumi.Output[Any]":
+    made = provider()
+    found: pulumi.Output[Any] = made.map_inputs(inputs, made._component_defs["TrainingJob"])
+    await found.future()
+    return found
+
+
+async def test_an_output_of_an_object_is_mapped_like_the_object(warnings: list[str]) -> None:
+    nodes = {"resource": "nvidia.com/gpu", "nodeSelector": {"pool": "gpu"}}
+    found = await mapped({**TRAINING, "image": "image", "gpuNodes": output(nodes)})
+    values = await found.future()
+    assert values is not None
+    assert values["gpu_nodes"] == {"resource": "nvidia.com/gpu", "node_selector": {"pool": "gpu"}}
+    assert warnings == []
+
+
+async def test_what_cannot_be_known_in_a_preview_is_told(warnings: list[str]) -> None:
+    found = await mapped({**TRAINING, "image": output(UNKNOWN, known=False)})
+    assert not await found.is_known()
+    assert warnings == [
+        "What is in this TrainingJob is shown after the preview: image cannot be known before "
+        "the update."
+    ]

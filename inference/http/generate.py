@@ -1,26 +1,30 @@
 """POST …/generate and …/generate_stream."""
 
+import asyncio
 import contextlib
+import time
 from collections.abc import AsyncGenerator
 from typing import cast
 
-from inference.engine.interface import InputError, RefusedError
+from inference.engine.interface import DeadlineError, InputError, RefusedError
 from inference.http.body import read_body
 from inference.http.exchange import Exchange, Response
 from inference.http.infer import requested_seconds
 from inference.http.routes import Target
-from inference.http.rsgi import ProtocolClosed, ProtocolError
+from inference.http.rsgi import Stream
 from inference.protocol import generate as protocol
 from inference.service import Service
-
-_End = object()
 
 
 async def generate(service: Service, exchange: Exchange, target: Target) -> Response:
     """All tokens in one answer."""
-    request, tokens = await _begin(service, exchange, target)
+    request, tokens, seconds = await _begin(service, exchange, target)
     async with contextlib.aclosing(tokens):
-        found = [token async for token in tokens]
+        try:
+            async with asyncio.timeout(seconds):
+                found = [token async for token in tokens]
+        except TimeoutError:
+            raise _late() from None
     return Response(protocol.answer(request, service.served(), found))
 
 
@@ -30,43 +34,54 @@ async def generate_stream(service: Service, exchange: Exchange, target: Target) 
     What goes wrong before the first token is answered as usual, and what does later is the last
     event: {"error": …}.
     """
-    request, tokens = await _begin(service, exchange, target)
-    served = service.served()
+    request, tokens, seconds = await _begin(service, exchange, target)
     async with contextlib.aclosing(tokens):
-        token: object = await anext(tokens, _End)
-        stream = exchange.protocol.response_stream(
-            200,
-            [
-                ("content-type", "text/event-stream"),
-                ("cache-control", "no-store"),
-                # Otherwise nginx would collect the events.
-                ("x-accel-buffering", "no"),
-                ("x-request-id", exchange.request_id),
-            ],
-        )
-        exchange.code = 200
-        with contextlib.suppress(ProtocolClosed, ProtocolError):
-            index = 0
-            try:
-                while token is not _End:
-                    content = protocol.event(request, served, index, cast(int, token))
-                    await stream.send_bytes(content)
+        stream: Stream | None = None
+        try:
+            async with asyncio.timeout(seconds):
+                served, index = service.served(), 0
+                async for token in tokens:
+                    stream = stream or _opened(exchange)
+                    await stream.send_bytes(protocol.event(request, served, index, token))
                     index += 1
-                    token = await anext(tokens, _End)
-            except (InputError, RefusedError) as error:
-                await stream.send_bytes(protocol.sse({"error": str(error)}))
+            if stream is None:
+                # The first token was one to stop at: a stream without events.
+                _opened(exchange)
+        except (InputError, RefusedError, TimeoutError) as error:
+            said = _late() if isinstance(error, TimeoutError) else error
+            if stream is None:
+                raise said from None
+            await stream.send_bytes(protocol.sse({"error": str(said)}))
+
+
+def _opened(exchange: Exchange) -> Stream:
+    """The answer begins: from now on its status is 200."""
+    exchange.code = 200
+    headers = [
+        ("content-type", "text/event-stream"),
+        ("cache-control", "no-store"),
+        # Otherwise nginx would collect the events.
+        ("x-accel-buffering", "no"),
+        ("x-request-id", exchange.request_id),
+    ]
+    return exchange.protocol.response_stream(200, headers)
+
+
+def _late() -> DeadlineError:
+    return DeadlineError("the deadline passed before all tokens were computed")
 
 
 async def _begin(
     service: Service, exchange: Exchange, target: Target
-) -> tuple[protocol.GenerateRequest, AsyncGenerator[int, None]]:
+) -> tuple[protocol.GenerateRequest, AsyncGenerator[int, None], float]:
     _check_generates(service, target)
     body = await read_body(service, exchange)
     _check_generates(service, target)
     request = protocol.read_request(body)
     deadline = exchange.started + requested_seconds(service, exchange)
     tokens = service.engine.generate(request.tokens, request.sampling, deadline)
-    return request, cast(AsyncGenerator[int, None], tokens)
+    left = max(0.0, deadline - time.monotonic())
+    return request, cast(AsyncGenerator[int, None], tokens), left
 
 
 def _check_generates(service: Service, target: Target) -> None:

@@ -1,5 +1,6 @@
 """One process that computes: loads a model, then answers batches until the server closes."""
 
+import contextlib
 import gc
 import multiprocessing
 import os
@@ -86,7 +87,9 @@ def load(job: Job) -> Handler:
     handler.load(Source(folder, manifest, device, lambda: load_backend(choice)))
     for example in handler.examples(job.largest_batch):
         samples = len(next(iter(example.values())))
-        check_outputs(handler.compute(example), handler.outputs, samples)
+        # A handler may refuse the usual example, which is all zeros, and say so.
+        with contextlib.suppress(InputError):
+            check_outputs(handler.compute(example), handler.outputs, samples)
     return handler
 
 

@@ -38,10 +38,10 @@ class Plain(Handler):
     def try_one(self, manifest: Manifest) -> Tensor:
         """What the network gives for one sample of zeros. Raises ExportError."""
         dtype = np.int64 if manifest.input_dtype == "int64" else np.float32
-        zeros = np.zeros((1, *manifest.input_shape), dtype)
+        zeros = torch.from_numpy(np.zeros((1, *manifest.input_shape), dtype)).to(self.device)
         try:
             with torch.inference_mode():
-                outputs = self.predict(self.decode({self.inputs[0].name: zeros}))
+                outputs = self.predict(zeros)
         except Exception as error:
             raise ExportError(
                 f"model {manifest.model} cannot compute inputs of {list(zeros.shape)}: "

@@ -2,6 +2,18 @@ import pulumi
 import pytest
 
 from infra.many_jobs import MOST_JOBS, warn_of_many
+from tests.infra.conftest import Provision
+from tests.infra.examples import good
+
+
+def test_all_jobs_of_a_stack_are_children_of_one_component(provision: Provision) -> None:
+    values = good()
+    values["training"]["jobs"]["again"] = values["training"]["jobs"]["digits"]
+    plan = provision(values)
+    jobs = plan.names("kubernetes:batch.volcano.sh/v1alpha1:Job")
+    assert len(jobs) == 2
+    (parent,) = {plan[name].parent for name in jobs}
+    assert parent.endswith("gpu-platform:index:TrainingJobs::training")
 
 
 @pytest.mark.parametrize(("jobs", "warnings"), [(0, 0), (MOST_JOBS, 0), (MOST_JOBS + 1, 1)])

@@ -6,7 +6,8 @@ from pydantic import ValidationError
 from devcluster.toolchain import GROUPS, OPERATORS, go, pins
 
 PINS = pins.load()
-MODULES = [pytest.param(module, id=module.name) for module in PINS.modules]
+LANGUAGES = pins.load(pins.HERE / "languages.toml")
+MODULES = [pytest.param(module, id=module.name) for module in (*PINS.modules, *LANGUAGES.modules)]
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -31,6 +31,9 @@ from inference.engine.texts import Text
 TICK: Final = 0.1
 """Seconds between two looks at deadlines and at workers that hang."""
 
+MARGIN: Final = 1.1
+"""Of what a request is expected to take, when its deadline is looked at."""
+
 NEVER: Final = float("inf")
 
 
@@ -147,12 +150,12 @@ class Pool:
             check(spec, array.dtype == NUMPY[spec.datatype], array.shape)
         now = time.monotonic()
         request = Request(arrays, self._loop.create_future(), now, deadline)
-        waiting = self._queue.samples
-        wait = waiting * self._pace.seconds / max(1, len(self._crew.ready)) if waiting else 0.0
-        if waiting and now + wait > deadline:
+        wait = self._expected_wait()
+        last = now + MARGIN * (wait + request.samples * self._pace.seconds)
+        # Where nothing waits, it is computed at once: the pace may be that of a bad moment.
+        if self._queue and last > deadline:
             raise OverloadedError(
-                f"{waiting} samples wait already: the deadline would pass before it is computed",
-                wait,
+                f"{self._queue.samples} samples wait already: the deadline would pass", wait
             )
         if not self._queue.has_room(request):
             # What came in this same turn may go to workers already.
@@ -164,6 +167,12 @@ class Pool:
             self._loop.call_soon(self._dispatch)
             self._tick_soon()
         return request
+
+    def _expected_wait(self) -> float:
+        """Seconds until a request that comes now would be begun with, at the pace of late."""
+        workers = self._crew.ready
+        taken = sum([batch.samples for worker in workers for batch in worker.batches])
+        return (self._queue.samples + taken) * self._pace.seconds / max(1, len(workers))
 
     def _check_open(self) -> None:
         if self._closed:

@@ -34,7 +34,7 @@ FACTS: Final[Mapping[JobKind, KindFacts]] = {
     ),
     "pytorch": KindFacts(
         "PyTorchJob `kubeflow.org/v1`, PodGroup",
-        "Volcano, Kubeflow Training Operator 1.8",
+        "Volcano, Kubeflow Training Operator 1.8 or 1.9",
         "each failed container starts again in its pod, and so do its peers by `peer_timeout`",
     ),
     "trainjob": KindFacts(

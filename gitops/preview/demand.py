@@ -180,16 +180,24 @@ def _autoscalers(views: list[View]) -> dict[str, tuple[Decimal, Decimal]]:
 
 
 def _scales(view: View) -> bool:
-    return view.resource.is_kind("autoscaling", "HorizontalPodAutoscaler")
+    own = view.resource.is_kind("autoscaling", "HorizontalPodAutoscaler")
+    return own or _of_keda(view)
+
+
+def _of_keda(view: View) -> bool:
+    return view.resource.is_kind("keda.sh", "ScaledObject")
 
 
 def _autoscaler(view: View) -> tuple[str, tuple[Decimal, Decimal]]:
+    """KEDA's has other names and other defaults: from none to a hundred."""
     spec = view.resource.root["spec"]
     target = spec["scaleTargetRef"]
-    address = f"{view.resource.namespace}/{target['kind'].text}/{target['name'].text}"
-    fewest = quantity_or_none(spec["minReplicas"].value)
-    most = quantity_or_none(spec["maxReplicas"].value)
-    return address, (Decimal(1) if fewest is None else fewest, most or Decimal(1))
+    suffix, least, highest = ("ReplicaCount", 0, 100) if _of_keda(view) else ("Replicas", 1, 1)
+    kind = target["kind"].text or "Deployment"
+    address = f"{view.resource.namespace}/{kind}/{target['name'].text}"
+    fewest = quantity_or_none(spec[f"min{suffix}"].value)
+    most = quantity_or_none(spec[f"max{suffix}"].value)
+    return address, (Decimal(least) if fewest is None else fewest, most or Decimal(highest))
 
 
 def with_gpus(found: Iterable[Demand]) -> Iterator[Demand]:

@@ -76,6 +76,17 @@ def test_an_autoscaler_decides_the_number_of_pods() -> None:
     assert (demand.fewest, demand.pods) == (1, 5)
 
 
+def test_keda_decides_the_number_of_pods_and_may_end_the_last() -> None:
+    scaler = {
+        "apiVersion": "keda.sh/v1alpha1",
+        "kind": "ScaledObject",
+        "metadata": plans.metadata("digits"),
+        "spec": {"scaleTargetRef": {"name": "digits"}, "maxReplicaCount": 5},
+    }
+    (demand,) = of(plans.deployment(replicas=None), scaler)
+    assert (demand.fewest, demand.pods) == (0, 5)
+
+
 @pytest.mark.parametrize(
     ("fields", "product"),
     [

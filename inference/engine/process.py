@@ -57,11 +57,6 @@ class Worker:
         self._why = ""
 
     @property
-    def load(self) -> int:
-        """Batches that it has."""
-        return len(self.batches)
-
-    @property
     def busy(self) -> bool:
         """Whether it has anything to do."""
         return bool(self.batches or self.texts)

@@ -1,0 +1,70 @@
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from inference.engine.arena import SMALLEST, new_arena
+from inference.engine.datatypes import NUMPY
+
+NUMBERS = [dtype for name, dtype in NUMPY.items() if name != "BYTES"]
+
+
+@given(
+    st.lists(st.sampled_from(NUMBERS), min_size=1, max_size=4),
+    st.lists(st.integers(1, 5), min_size=1, max_size=4),
+    hnp.array_shapes(min_dims=0, max_dims=2, min_side=0, max_side=3),
+    st.randoms(use_true_random=False),
+)
+def test_what_was_put_in_parts_is_there_as_a_whole(
+    dtypes: list[np.dtype[Any]], counts: list[int], shape: tuple[int, ...], random: Any
+) -> None:
+    arena = new_arena()
+    arrays = {
+        f"input {index}": [
+            np.frombuffer(random.randbytes(count * int(np.prod(shape)) * 8), np.uint8)[
+                : count * int(np.prod(shape))
+            ]
+            .astype(dtype)
+            .reshape(count, *shape)
+            for count in counts
+        ]
+        for index, dtype in enumerate(dtypes)
+    }
+    got = arena.get(arena.put(arrays))
+    for name, parts in arrays.items():
+        assert got[name].dtype == parts[0].dtype
+        assert np.array_equal(got[name], np.concatenate(parts))
+    arena.close()
+
+
+@given(st.lists(st.lists(st.binary(max_size=9), min_size=2, max_size=2), min_size=1, max_size=5))
+def test_bytes_keep_their_lengths(rows: list[list[bytes]]) -> None:
+    arena = new_arena()
+    parts = []
+    for row in rows:
+        part = np.empty((1, 2), np.object_)
+        part[0] = row
+        parts.append(part)
+    (got,) = arena.get(arena.put({"texts": parts})).values()
+    assert got.tolist() == rows
+    arena.close()
+
+
+def test_it_grows_and_what_was_seen_before_stays() -> None:
+    arena = new_arena()
+    small = arena.get(arena.put({"x": [np.arange(4)]}))["x"]
+    large = np.arange(SMALLEST)
+    placed = arena.put({"x": [large], "y": [large + 1]})
+    assert np.array_equal(arena.get(placed)["y"], large + 1)
+    assert len(small) == 4
+    arena.close()
+
+
+def test_a_type_that_no_protocol_has_is_refused() -> None:
+    arena = new_arena()
+    with pytest.raises(KeyError):
+        arena.put({"x": [np.zeros(1, np.complex64)]})
+    arena.close()

@@ -170,12 +170,13 @@ def _ahead_of_time(choice: Choice) -> nn.Module:
     """Compiled by AOTInductor once, by the first worker; the others load what it made."""
     import torch._inductor as inductor
 
-    name = f"{choice.manifest.weights.sha256}-{choice.device.type}.pt2"
+    computed_by = f"{torch.__version__}-{choice.device.type}"
+    name = f"{choice.manifest.weights.sha256}-{computed_by}.pt2"
     package = choice.scratch / name
     if not package.exists():
         network = _network(choice)
         batch = torch.export.Dim("batch", min=1)
-        partial = choice.scratch / f"{os.getpid()}-{name}"
+        partial = choice.scratch / f"{choice.manifest.weights.sha256}-{os.getpid()}.pt2"
         try:
             with torch.no_grad():
                 inputs = (example(choice, 2),)

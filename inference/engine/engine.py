@@ -3,8 +3,6 @@
 import asyncio
 import atexit
 import os
-import shutil
-import tempfile
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -23,6 +21,7 @@ from inference.engine.job import Job
 from inference.engine.observer import Observer
 from inference.engine.patience import USUAL, Limits
 from inference.engine.pool import Pool
+from inference.engine.scratch import forget, scratch_folder
 from training.manifest import ExportError, Manifest, read_manifest
 from training.report import emit
 
@@ -40,9 +39,8 @@ class ModelEngine:
         self._observer = observer or Observer()
         self._limits = limits
         self._folder = Path(config.model_path)
-        self._scratch = tempfile.mkdtemp(prefix="inference-")
+        self._scratch = scratch_folder()
         self._pool: Pool | None = None
-        self._next: Pool | None = None
         self._reason = "the model is not loaded yet"
         self._draining = False
         self._reloading = asyncio.Lock()
@@ -122,7 +120,6 @@ class ModelEngine:
         await asyncio.gather(*(pool.close(self.config.drain_seconds) for pool in self._pools))
         if self._retiring:
             await asyncio.wait(self._retiring)
-        shutil.rmtree(self._scratch, ignore_errors=True)
         atexit.unregister(self._kill)
 
     def _current(self) -> Pool:
@@ -181,7 +178,13 @@ class ModelEngine:
         task = asyncio.create_task(pool.close(longest))
         self._retiring.add(task)
         task.add_done_callback(self._retiring.discard)
-        task.add_done_callback(lambda _: self._pools.discard(pool))
+        task.add_done_callback(lambda _: self._retired(pool))
+
+    def _retired(self, pool: Pool) -> None:
+        self._pools.discard(pool)
+        sha256 = pool.served.manifest.weights.sha256
+        if self.served is not None and self.served.manifest.weights.sha256 != sha256:
+            forget(self._scratch, sha256)
 
     def _new_pool(self, manifest: Manifest) -> Pool:
         config = self.config
@@ -206,7 +209,7 @@ class ModelEngine:
             index=0,
             threads=config.threads or usual_threads(config.workers),
             largest_batch=config.max_batch,
-            scratch=self._scratch,
+            scratch=str(self._scratch),
         )
         return Pool(config, job, self._observer, describe, self._limits)
 

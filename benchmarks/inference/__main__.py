@@ -13,6 +13,7 @@ and .bench/inference-load.svg.
 import argparse
 import contextlib
 import os
+import signal
 import tempfile
 import time
 from pathlib import Path
@@ -37,6 +38,8 @@ PICTURE: Final = CHECKOUT / "docs" / "inference-load.svg"
 def main() -> None:
     """Measures, prints and writes the result."""
     options = _options()
+    # As Ctrl-C does it: servers that are stopped must not be left behind.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     started = time.monotonic()
     program = generator()
     result: dict[str, Any] = {"turns": options.turns, "seconds": options.seconds}
@@ -61,7 +64,8 @@ def main() -> None:
             if "http" in options.parts:
                 sections.http(bench, result)
         except KeyboardInterrupt:
-            say("interrupted: what is measured so far is written")
+            say("interrupted: what is measured so far is written, but not to docs/")
+            options.docs = False
     result.setdefault("servers", {})
     result.setdefault("bare", {})
     result["versions"] = versions(contestants)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 from pathlib import Path
 
 from granian.constants import HTTPModes, Interfaces, SSLProtocols
@@ -26,16 +27,28 @@ class Listener:
 
     async def start(self) -> None:
         """Listen. Raises ConfigurationError when the address cannot be had."""
+        self._check_free()
         self._application.watch.start()
         self._serving = asyncio.create_task(self._server.serve())
         # It listens after its first steps, or has failed in them.
         await asyncio.sleep(0.01)
         if self._serving.done():
-            error = self._serving.exception()
-            raise ConfigurationError(
-                f"INFERENCE_HOST and INFERENCE_PORT: cannot listen on {self._config.host}:"
-                f"{self._config.port}: {error}"
-            )
+            raise self._cannot_listen(self._serving.exception())
+
+    def _check_free(self) -> None:
+        """Granian would share a port with another server, and nobody would notice."""
+        host, port = self._config.host, self._config.port
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            socket.create_server((host, port), family=family).close()
+        except OSError as error:
+            raise self._cannot_listen(error.strerror) from None
+
+    def _cannot_listen(self, why: object) -> ConfigurationError:
+        host, port = self._config.host, self._config.port
+        return ConfigurationError(
+            f"INFERENCE_HOST and INFERENCE_PORT: cannot listen on {host}:{port}: {why}"
+        )
 
     async def stop(self, seconds: float) -> bool:
         """Take no more connections, and wait for what is in flight.

@@ -24,7 +24,9 @@ def variables(layout: Layout, toolchain: Toolchain, kind: Kind) -> dict[str, str
     found = {
         "KUBECONFIG": str(layout.kubeconfig),
         "PULUMI_HOME": str(toolchain.pulumi_home),
-        "PULUMI_BACKEND_URL": f"file://{layout.pulumi_backend}",
+        # Without notes beside its files: a kill while one is written leaves it empty, and the next
+        # command then ends with "failed to load checkpoint: EOF", though the state is whole.
+        "PULUMI_BACKEND_URL": f"file://{layout.pulumi_backend}?metadata=skip",
         "PULUMI_CONFIG_PASSPHRASE": PASSPHRASE,
         "PULUMI_SKIP_UPDATE_CHECK": "1",
         # What a killed update has made is taken over by the next one; nobody else manages it here.

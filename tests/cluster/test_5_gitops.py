@@ -1,14 +1,21 @@
-"""A scripted pull request and drift on a real API server: what the report says of them."""
+"""On a real API server: a scripted pull request, drift, and updates that are killed."""
 
 import json
+import os
+import random
 import shlex
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from tests.cluster.platform import Platform
+from tests.cluster import interrupted
+from tests.cluster.platform import Platform, await_
+
+KILLS = int(os.environ.get("KILLS", "10"))
+SEED = 20261121
 
 
 @dataclass(frozen=True)
@@ -113,3 +120,60 @@ def test_the_comment_on_a_pull_request_contains_each_fact(cluster: Platform) -> 
 def test_a_preview_changes_nothing(cluster: Platform) -> None:
     claims = cluster.kubectl("get", "persistentvolumeclaims", "-n", "ml-simulated")["items"]
     assert [claim["spec"]["volumeName"] for claim in claims] == ["shared-checkpoints"]
+
+
+@pytest.fixture(scope="module")
+def small(cluster: Platform) -> interrupted.Stack:
+    """A small stack beside the other one."""
+    return interrupted.made(cluster)
+
+
+def test_an_update_that_is_killed_at_any_moment_is_gone_on_with_and_leaves_nothing_over(
+    small: interrupted.Stack,
+) -> None:
+    small.update()
+    small.configure(KILLS + 1)
+    things = small.update()
+    cancel, *rest = interrupted.commands(small.platform, "environments.md", "pulumi cancel")
+    chance = random.Random(SEED)  # noqa: S311  moments, not secrets
+    locked = pending = 0
+    said = ""
+    for turn in range(KILLS):
+        small.configure(turn + 1)
+        # One while it starts, one in each further tenth of its course, and some time after that.
+        reached = int((turn + chance.random()) / KILLS * things) if turn else 0
+        moment = reached, chance.uniform(0, 0.2 if turn else 2)
+        last = small.kill_update(*moment)
+        if not locked:
+            said = small.pulumi("up", "--yes", "--skip-preview").stderr
+        locks = small.type(cancel).returncode == 0
+        assert not locks or "pulumi cancel" in said
+        left = len(small.deployment().get("pending_operations") or [])
+        sys.stdout.write(f"seed {SEED}, killed at {moment}: {last}; pending: {left}\n")
+        for command in rest:
+            done = small.type(command)
+            assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+        small.settle()
+        locked, pending = locked + locks, pending + left
+    assert locked
+    assert pending
+    settled = small.pulumi("up", "--yes", "--skip-preview", "--refresh", "--expect-no-changes")
+    assert settled.returncode == 0, settled.stdout
+
+
+def test_what_the_page_about_destroying_says_leaves_nothing_behind(
+    small: interrupted.Stack,
+) -> None:
+    look, destroy = (
+        interrupted.commands(small.platform, "destroying.md", containing)
+        for containing in ("--preview-only", "pulumi destroy --yes")
+    )
+    before = small.live()
+    for command in look:
+        done = small.type(command)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert small.live() == before != {}
+    for command in destroy:
+        done = small.type(command)
+        assert done.returncode == 0, done.stdout + done.stderr
+    await_(lambda: not small.live(), 30, f"nothing is left of {small.live()}")

@@ -2,6 +2,7 @@
 
 import subprocess
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -59,7 +60,7 @@ def test_simulated_nodes_bring_no_docker(simulated: Layout, toolchain: Toolchain
 
 def test_pulumis_state_has_a_folder_before_pulumi_asks_for_it(layout: Layout, toolchain: Toolchain):
     url = environment.variables(layout, toolchain, Kind.REAL)["PULUMI_BACKEND_URL"]
-    assert Path(url.removeprefix("file://")).is_dir()
+    assert Path(urlsplit(url).path).is_dir()
 
 
 def test_without_a_proxy_nothing_is_said_of_proxies(layout: Layout, toolchain: Toolchain):

@@ -1,0 +1,199 @@
+"""Updates of a small stack that are killed with all their processes, and what is left of them."""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psutil
+import yaml
+
+from tests.cluster.platform import ROOT, Platform, await_
+from tests.readme import blocks
+
+NAME = "interrupted"
+Objects = Counter[tuple[str, str, str]]
+"""How many there are by kind, namespace and name."""
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A stack of its own beside that of the platform, whose cluster, tools and backend it uses."""
+
+    platform: Platform
+    environment: dict[str, str]
+    kinds: tuple[str, ...]
+    """All that `kubectl get` knows."""
+
+    def configure(self, turn: int) -> None:
+        """Writes a configuration of which much differs from every other turn's."""
+        document = yaml.safe_load((ROOT / "Pulumi.simulated.yaml").read_text())
+        document["config"] = _small(document["config"], turn)
+        file = self.platform.checkout / f"Pulumi.{NAME}.yaml"
+        file.write_text(yaml.safe_dump(document, sort_keys=False))
+
+    def pulumi(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        return self.type(shlex.join(["pulumi", *arguments, "--stack", NAME, "--non-interactive"]))
+
+    def type(self, command: str) -> "subprocess.CompletedProcess[str]":
+        """Runs a command, which may fail."""
+        return subprocess.run(
+            ["bash", "-c", command],
+            cwd=self.platform.checkout,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+        )
+
+    def update(self) -> int:
+        """An update that nobody disturbs; returns how many things it says of objects."""
+        done = self.pulumi("up", "--yes", "--skip-preview")
+        assert done.returncode == 0, done.stdout + done.stderr
+        return len(dict.fromkeys(_said(done.stdout.splitlines())))
+
+    def kill_update(self, things: int, seconds: float) -> str:
+        """Kills every process of an update that has said so many things; returns the last one."""
+        process = subprocess.Popen(
+            ["pulumi", "up", "--yes", "--skip-preview", "--stack", NAME, "--non-interactive"],
+            cwd=self.platform.checkout,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        assert process.stdout is not None
+        said: dict[str, None] = {}
+        while len(said) < things and (line := process.stdout.readline()):
+            said |= dict.fromkeys(_said([line]))
+        time.sleep(seconds)
+        while found := list(_session(process.pid)):
+            for one in found:
+                one.send_signal(signal.SIGKILL)
+            psutil.wait_procs([one for one in found if one.pid != process.pid], timeout=0.2)
+            process.poll()
+        said |= dict.fromkeys(_said(process.communicate()[0].splitlines()))
+        return "it had ended" if process.returncode == 0 else ["nothing yet", *said][-1]
+
+    def settle(self) -> None:
+        """Waits until the cluster has what the stack has: nothing twice, and nothing left over."""
+        deployment = self.deployment()
+        assert not deployment.get("pending_operations")
+        declared = Counter(
+            _identity(outputs)
+            for resource in deployment["resources"]
+            if resource["type"].startswith("kubernetes:") and (outputs := resource.get("outputs"))
+        )
+        assert max(declared.values()) == 1, declared
+        last: list[Objects] = []
+
+        def same() -> bool:
+            last[:] = [self.live()]
+            return last[0] == declared
+
+        try:
+            await_(same, 30, "the cluster has what the stack has")
+        except AssertionError as error:
+            more, less = last[0] - declared, declared - last[0]
+            raise AssertionError(f"left over: {dict(more)}; missing: {dict(less)}") from error
+
+    def live(self) -> Objects:
+        """The cluster's objects that some update of this stack has made, and nobody else."""
+        command = ["kubectl", "get", ",".join(self.kinds), "--all-namespaces"]
+        said = self.type(shlex.join([*command, "--show-managed-fields", "--output=json"]))
+        assert said.returncode == 0, said.stderr
+        return Counter(_identity(item) for item in json.loads(said.stdout)["items"] if _ours(item))
+
+    def deployment(self) -> dict[str, Any]:
+        """What the stack's state has; read from its file, since the CLI takes a second for it."""
+        backend = urlsplit(self.environment["PULUMI_BACKEND_URL"]).path
+        file = Path(backend) / ".pulumi" / "stacks" / "gpu-platform" / f"{NAME}.json"
+        return dict(json.loads(file.read_text())["checkpoint"]["latest"])
+
+
+def made(platform: Platform) -> Stack:
+    """The stack; nothing is in it yet."""
+    kinds = platform.shell("kubectl api-resources --verbs=list,create,patch --output=name")
+    said = platform.shell("env --null")
+    environment = dict(entry.split("=", 1) for entry in said.split("\0") if "=" in entry)
+    # The page has to say it, since a cluster of one's own does not.
+    environment.pop("PULUMI_K8S_ENABLE_PATCH_FORCE")
+    stack = Stack(platform, environment, tuple(kinds.split()))
+    stack.configure(0)
+    created = stack.type(f"pulumi stack init {NAME} --non-interactive")
+    assert created.returncode == 0, created.stderr
+    return stack
+
+
+def commands(platform: Platform, page: str, containing: str) -> list[str]:
+    """What a page of the documentation has typed for `prod`, for this stack."""
+    found = blocks(platform.checkout / "docs" / page)
+    (block,) = (b for b in found if any(containing in command for command in b.commands))
+    here = (command.replace("--stack prod", f"--stack {NAME}") for command in block.commands)
+    return [f"{command} --non-interactive" for command in here]
+
+
+def _small(config: dict[str, Any], turn: int) -> dict[str, Any]:
+    """Queues, classes and a run by turns, all under names that no other stack has."""
+    suffix = f"-{NAME}"
+    training = config["gpu-platform:training"]["jobs"]["sweep"]
+    hyperparameters = {**training["hyperparameters"], "epochs": 5 + turn}
+    job = {**training, "queue": f"research{suffix}", "priority_class": f"training{suffix}"}
+    job |= {"hyperparameters": hyperparameters, "on_change": "replace"}
+    (volume,) = config["gpu-platform:storage"]["volumes"].values()
+    queues = {f"team-{turn}-{number}{suffix}": {"weight": 1} for number in range(4)}
+    return config | {
+        "gpu-platform:volcano": {
+            "install": False,
+            "queues": {f"research{suffix}": {"weight": 1 + turn}, **queues},
+            "priority_classes": {f"training{suffix}": {"value": 100}},
+        },
+        "gpu-platform:storage": {
+            "volumes": {f"checkpoints{suffix}": volume},
+            "claims": {
+                "checkpoints": {"size": "5Gi", "volume": f"checkpoints{suffix}", "retain": False}
+            },
+        },
+        "gpu-platform:tenancy": {"namespace": f"ml{suffix}", "quota": {"pods": 100 + turn}},
+        "gpu-platform:training": {"jobs": {"sweep": job}},
+        "gpu-platform:inference": {},
+    }
+
+
+def _said(lines: Iterable[str]) -> Iterator[str]:
+    """What lines say of objects, without seconds: what takes long is said again every second."""
+    for line in lines:
+        if "kubernetes:" in line:
+            yield " ".join(line.partition(" (")[0].split())
+
+
+def _identity(item: dict[str, Any]) -> tuple[str, str, str]:
+    metadata = item["metadata"]
+    group = item["apiVersion"].rpartition("/")[0]
+    return f"{item['kind']}.{group}", metadata.get("namespace", ""), metadata["name"]
+
+
+def _ours(item: dict[str, Any]) -> bool:
+    metadata = item["metadata"]
+    managers = [entry["manager"] for entry in metadata.get("managedFields", [])]
+    name = NAME in metadata["name"] or NAME in metadata.get("namespace", "")
+    return name and any(manager.startswith("pulumi-kubernetes") for manager in managers)
+
+
+def _session(leader: int) -> Iterator[psutil.Process]:
+    """Processes of a session, plugins with groups of their own included, that still run."""
+    for process in psutil.process_iter():
+        try:
+            ended = process.status() == psutil.STATUS_ZOMBIE
+            if not ended and os.getsid(process.pid) == leader:
+                yield process
+        except (psutil.NoSuchProcess, ProcessLookupError):
+            continue

@@ -27,7 +27,8 @@ def test_a_server_waits_for_its_export_and_changes_it_while_it_serves(
         good = weights.read_bytes()
         weights.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
         (tmp_path / "copy").rename(export)
-        until(lambda: "not those that were exported" in server.ready.json()["reason"])
+        damaged = "not those that were exported"
+        until(lambda: damaged in server.ready.json()["reason"], seconds=240)
         (export / "model.safetensors").write_bytes(good)
         server.wait_until_ready()
         server.program.says('"event": "loaded"')
@@ -49,7 +50,7 @@ def check_a_bad_version_keeps_the_old_one(server: Server, export: Path) -> None:
     assert refused.status_code == 409
     assert "not those that were exported" in refused.json()["error"]
     server.program.signal(signal.SIGHUP)
-    until(lambda: "inference_reload_failures_total 2.0" in server.metrics)
+    until(lambda: "inference_reload_failures_total 2.0" in server.metrics, seconds=240)
     assert server.client.get("/v2/models/digits").json()["versions"] == before
     assert server.client.post(INFER, json=request_of(digits(1))).status_code == 200
 

@@ -130,7 +130,8 @@ class InferenceConfig(BaseModel):
         ge=0,
         le=1000,
         allow_inf_nan=False,
-        description="longest that a busy server waits for a batch to become full",
+        description="longest that a worker which comes free under load waits for as many samples "
+        "as there were before",
     )
     max_queue: int = Field(
         512, ge=1, le=2**20, description="samples that wait; more are answered with 429"

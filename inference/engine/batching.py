@@ -131,11 +131,6 @@ class Queue:
         """Whether a batch could not become larger by waiting."""
         return self.samples >= self._largest
 
-    @property
-    def oldest(self) -> float:
-        """When the first one arrived."""
-        return self._pieces[0].request.arrived
-
     def has_room(self, request: Request) -> bool:
         """Whether it may wait here."""
         samples, size = self.samples + request.samples, self._bytes + request.size

@@ -187,8 +187,8 @@ class Pool:
             if worker is None:
                 return
             now = time.monotonic()
-            if worker.crowded and not self._queue.full_batch:
-                wait = self._queue.oldest + self._config.max_delay_ms / 1000 - now
+            if self._queue.samples < worker.expects:
+                wait = worker.since + self._config.max_delay_ms / 1000 - now
                 if wait > 0:
                     self._dispatch_later(wait)
                     return
@@ -221,7 +221,9 @@ class Pool:
 
     def _answer(self, worker: Worker, message: Message, took: float) -> None:
         batch, outputs = worker.answer(message)
-        worker.crowded = bool(self._queue)
+        several = self._queue or len(batch.pieces) > 1
+        expected = min(batch.samples + self._queue.samples, self._config.max_batch)
+        worker.expects = expected if several else 0
         if not self._dispatching:
             # Before the answers are written: the worker computes in the meantime.
             self._dispatch()

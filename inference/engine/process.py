@@ -40,8 +40,9 @@ class Worker:
         self.ready = False
         self.failed = False
         """Whether it told that it could not load."""
-        self.crowded = False
-        """Whether requests were waiting already when it became free."""
+        self.expects = 0
+        """Samples that were there when it became free, with what it had computed: under steady
+        load as many will be there soon."""
         self.batches: deque[Batch] = deque()
         """What it has been sent and has not answered: the first is being computed."""
         self.texts: set[int] = set()

@@ -40,14 +40,17 @@ async def test_an_idle_worker_does_not_wait_for_more(probe: Path, serve: Serve) 
             assert (answer.batch, answer.queue_seconds) == (1, pytest.approx(0, abs=0.9))
 
 
-async def test_a_busy_server_waits_until_a_batch_is_full(probe: Path, serve: Serve) -> None:
-    async with serve(probe, max_delay_ms=1000, max_batch=4) as engine:
+async def test_under_load_a_batch_waits_for_as_many_as_there_were_before(
+    probe: Path, serve: Serve
+) -> None:
+    async with serve(probe, max_delay_ms=1000, max_batch=8) as engine:
         busy = asyncio.create_task(engine.infer(sample(SLEEP, 0.05)))
         await until(lambda: engine.busy)
-        first = asyncio.create_task(engine.infer(sample(FINE)))
+        waiting = [asyncio.create_task(engine.infer(sample(FINE))) for _ in range(3)]
         await busy
-        others = [engine.infer(sample(FINE)) for _ in range(3)]
-        assert [answer.batch for answer in await asyncio.gather(first, *others)] == [4] * 4
+        # Four were there at its end.
+        waiting.append(asyncio.create_task(engine.infer(sample(FINE))))
+        assert [answer.batch for answer in await asyncio.gather(*waiting)] == [4] * 4
 
 
 async def test_requests_of_one_batch_fail_alone(probe: Path, serve: Serve) -> None:

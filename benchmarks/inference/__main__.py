@@ -82,7 +82,8 @@ def _write(docs: bool) -> None:
     if result["servers"]:
         draw(result, FOLDER / "inference-load.svg")
     if docs:
-        PAGE.write_text(inserted(PAGE.read_text(), text))
+        shown = f"![Latency against load for every server]({PICTURE.name})\n\n{text}"
+        PAGE.write_text(inserted(PAGE.read_text(), shown))
         draw(result, PICTURE)
         say(f"written to {PAGE.relative_to(CHECKOUT)}")
 
@@ -97,7 +98,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--parts", type=_names(PARTS), default=list(PARTS))
     parser.add_argument("--turns", type=int, default=3, help="of every measurement; default: 3")
     parser.add_argument(
-        "--seconds", type=float, default=0.7, help="of one measurement, times a model's; 0.7"
+        "--seconds", type=float, default=0.5, help="of one measurement, times a model's; 0.5"
     )
     parser.add_argument("--server-core", type=int, default=cores[0])
     parser.add_argument("--load-core", type=int, default=cores[-1])

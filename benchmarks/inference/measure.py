@@ -24,6 +24,9 @@ SHARES: Final = (0.5, 0.8, 1.2)
 LONGER: Final = {0.8: 2, 1.2: 2}
 """Tails need many requests, and a queue needs time to fill."""
 
+OUTGROWN: Final = 6
+"""Deadlines for which more than the capacity is sent: by then an unbounded queue is past one."""
+
 WARM_UP: Final = 0.15
 """Share of a measurement that does not count: connections are made then."""
 
@@ -157,6 +160,8 @@ def measure(
         capacity = series.add(closed(count), records, base, workload.deadline)
     for share in shares:
         seconds = base * LONGER.get(share, 1)
+        if share > 1:
+            seconds = max(seconds, OUTGROWN * workload.deadline)
         records = bench.generator.run(target, Load(seconds, rate=max(share * capacity, 1)))
         series.add(opened(share), records, seconds, workload.deadline)
 

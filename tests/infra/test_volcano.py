@@ -79,7 +79,9 @@ def test_the_chart_gets_the_schedulers_configuration_beside_its_values() -> None
 def test_a_text_of_ones_own_is_left_as_it_is() -> None:
     text = "actions: allocate\ntiers: []\n"
     values = {"custom": {"scheduler_config_override": text}}
-    assert chart_values(VolcanoSettings(values=values))["custom"].items() >= values["custom"].items()
+    assert (
+        chart_values(VolcanoSettings(values=values))["custom"].items() >= values["custom"].items()
+    )
 
 
 def test_the_controllers_have_the_pace_that_is_configured() -> None:

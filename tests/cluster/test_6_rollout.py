@@ -1,0 +1,260 @@
+"""New versions under constant load on real nodes, behind a real gateway: not one request is lost.
+
+In the order in which an operator would do it; each version is a training run of its own.
+"""
+
+import json
+import shlex
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import yaml
+
+from infra.serving import build, build_canary, routes
+from tests.cluster import gateway
+from tests.cluster.definitions import KEDA, module_folder
+from tests.cluster.load import Load
+from tests.cluster.platform import ROOT, Platform, await_
+from tests.infra.serving.examples import CANARY, DIGEST, serving
+from training.data import held_out_digits
+
+CLIENTS = 8
+PAUSE = 0.05
+SHARE, TOLERANCE, SAMPLE = 0.20, 0.06, 800
+
+
+@dataclass
+class Rollout:
+    """A service with two trained versions, and the address at which callers find it."""
+
+    platform: Platform
+    url: str
+    first: str
+    second: str
+
+    def service(self, **settings: Any) -> dict[str, Any]:
+        """The service as the stack's file is to have it; None leaves a setting out."""
+        common = {
+            "run": self.first,
+            "priority_class": "serving",
+            "gpus": 1,
+            "cpu": "100m",
+            "memory": "768Mi",
+            "replicas": 2,
+            "min_ready_seconds": 3,
+            "route": {"gateway": {"name": gateway.GATEWAY, "namespace": gateway.NAMESPACE}},
+        }
+        return {name: value for name, value in {**common, **settings}.items() if value is not None}
+
+    def update(self, status: int = 0, **settings: Any) -> str:
+        """Writes the service's settings and updates the stack, as a user would."""
+        services = {"digits": self.service(**settings)}
+        self.platform.edit(
+            lambda config: config["gpu-platform:inference"].update(services=services)
+        )
+        up = "pulumi up --yes --skip-preview --non-interactive --color never --stack dev 2>&1"
+        return self.platform.shell(up if status == 0 else f"! {up}")
+
+    def settled(self) -> None:
+        """Waits until the stable pods are those of the last update, and no others."""
+        self.platform.shell("kubectl rollout status -n ml-dev deployment/digits --timeout=120s")
+        await_(lambda: len(self.pods()) == 2, 60, "two pods")
+
+    def pods(self) -> list[str]:
+        """Names of the stable pods, also of those that are leaving."""
+        selector = "gpu-platform.dev/service=digits"
+        found = self.platform.kubectl("get", "pods", "-n", "ml-dev", "-l", selector)
+        return [item["metadata"]["name"] for item in found["items"]]
+
+    def version(self, run: str) -> str:
+        """The short name of a run's weights."""
+        folder = self.platform.state / "real" / "volumes" / "checkpoints" / run / "export"
+        weights = json.loads((folder / "manifest.json").read_text())["weights"]
+        return str(weights["sha256"])[:12]
+
+
+def question() -> dict[str, Any]:
+    """Sixteen digits that no run has seen."""
+    images, _ = held_out_digits((1, 8, 8))
+    batch = np.asarray(images[:16])
+    data = batch.ravel().tolist()
+    tensor = {"name": "images", "datatype": "FP32", "shape": list(batch.shape), "data": data}
+    return {"inputs": [tensor], "outputs": [{"name": "class"}]}
+
+
+@pytest.fixture(scope="module")
+def rollout(real: Platform, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rollout]:
+    """Two versions are trained, and the first is served through the gateway."""
+    folder = tmp_path_factory.mktemp("gateway")
+    shutil.copyfile(ROOT / "Pulumi.dev.yaml", real.stack_file)
+    real.hyperparameters(epochs=10)
+    assert "(right)" in real.make("up", timeout=1800)
+    first = real.run_name()
+    with gateway.running(real, folder) as url:
+        real.hyperparameters(seed=7)
+        made = Rollout(real, url, first, "")
+        real.edit(
+            lambda config: config["gpu-platform:inference"].update(
+                services={"digits": made.service()}
+            )
+        )
+        real.make("up")
+        made.second = real.run_name()
+        made.settled()
+        infer = f"{url}/v2/models/digits/infer"
+        await_(lambda: answers(infer), 60, "the route")
+        yield made
+    real.make("down", "PURGE=1")
+
+
+def answers(infer: str) -> bool:
+    return httpx.post(infer, json=question(), trust_env=False).status_code == httpx.codes.OK
+
+
+@pytest.fixture(scope="module")
+def load(rollout: Rollout) -> Iterator[Load]:
+    """It never pauses: whatever the tests do is done to a busy service."""
+    url = f"{rollout.url}/v2/models/digits/infer"
+    with Load(url, question(), CLIENTS, PAUSE) as made:
+        yield made
+
+
+def test_the_first_version_answers_everything(rollout: Rollout, load: Load) -> None:
+    seen = load.during(lambda: None, at_least=50)
+    assert seen.failed == {}
+    assert set(seen.versions) == {rollout.version(rollout.first)}
+
+
+def test_a_version_that_never_becomes_ready_gets_no_request(rollout: Rollout, load: Load) -> None:
+    canary = {"weight": 20, "run": rollout.second, "digest": DIGEST}
+    said: list[str] = []
+
+    def fail() -> None:
+        said.append(rollout.update(status=1, canary=canary, progress_deadline_seconds=15))
+
+    seen = load.during(fail, at_least=50)
+    assert "digits-canary" in said[0]
+    assert seen.failed == {}
+    assert set(seen.versions) == {rollout.version(rollout.first)}
+
+
+def test_a_canary_gets_its_share_once_it_is_ready(rollout: Rollout, load: Load) -> None:
+    canary = {"weight": 20, "run": rollout.second}
+    coming = load.during(lambda: rollout.update(canary=canary), at_least=50)
+    assert coming.failed == {}
+    second = rollout.version(rollout.second)
+    await_(lambda: second in load.during(lambda: None, at_least=20).versions, 30, "the canary")
+    there = load.during(lambda: None, at_least=SAMPLE)
+    assert there.failed == {}
+    assert abs(there.versions[second] / there.answered - SHARE) < TOLERANCE
+
+
+def test_weight_zero_takes_every_request_back(rollout: Rollout, load: Load) -> None:
+    canary = {"weight": 0, "run": rollout.second}
+    going = load.during(lambda: rollout.update(canary=canary))
+    assert going.failed == {}
+    await_(lambda: only(load, rollout.version(rollout.first)), 30, "the first version alone")
+
+
+def test_promotion_is_a_rolling_update_without_a_lost_request(rollout: Rollout, load: Load) -> None:
+    def promote() -> None:
+        rollout.update(run=rollout.second)
+        rollout.settled()
+
+    seen = load.during(promote, at_least=100)
+    assert seen.failed == {}
+    assert set(seen.versions) == {rollout.version(run) for run in (rollout.first, rollout.second)}
+    await_(lambda: only(load, rollout.version(rollout.second)), 30, "the second version alone")
+
+
+def test_a_pod_that_is_deleted_under_load_loses_nothing(rollout: Rollout, load: Load) -> None:
+    pod = rollout.pods()[0]
+
+    def delete() -> None:
+        rollout.platform.shell(f"kubectl delete pod -n ml-dev {pod} --timeout=60s")
+        rollout.settled()
+
+    seen = load.during(delete, at_least=100)
+    assert seen.failed == {}
+
+
+def test_a_killed_worker_loses_only_what_it_was_computing(rollout: Rollout, load: Load) -> None:
+    pod = rollout.pods()[0]
+    before = deaths(rollout, pod)
+    seen = load.during(lambda: kill_worker(rollout, pod), at_least=200)
+    await_(lambda: deaths(rollout, pod) == before + 1, 30, "the worker's successor")
+    assert set(seen.failed) <= {"503"}
+    assert sum(seen.failed.values()) <= CLIENTS
+    calm = load.during(lambda: None, at_least=100)
+    assert calm.failed == {}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"route": {"gateway": {"name": "public", "section": "http"}, "path": "/digits"}},
+        {"route": {"ingress": {"class_name": "nginx"}}, "canary": CANARY},
+        {"autoscaling": {"max": 4, "queue_depth": 8, "cpu_percent": 70}},
+        {
+            "autoscaling": {
+                "min": 0,
+                "max": 4,
+                "queue_depth": 8,
+                "keda": {"prometheus": "http://prometheus:9090", "activation_query": "sum(up)"},
+            }
+        },
+        {"job": None, "url": "s3://models/export", "digest": DIGEST, "grpc_port": 8081},
+        {"tls": {"secret": "tls"}, "api_keys": {"secret": "callers"}, "replicas": 3},
+    ],
+    ids=["path", "ingress", "queue", "keda", "fetched", "secrets"],
+)
+def test_the_api_server_takes_what_other_settings_make(
+    rollout: Rollout, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    described = serving(**settings)
+    made = [*build(described), *build_canary(described), *routes(described)]
+    for manifest in made:
+        manifest["metadata"]["namespace"] = "ml-dev"
+    file = tmp_path / "objects.yaml"
+    file.write_text(yaml.safe_dump_all(made))
+    definition = module_folder(KEDA, tmp_path) / "config/crd/bases/keda.sh_scaledobjects.yaml"
+    rollout.platform.shell(f"kubectl apply --server-side --filename {definition}")
+    options = "--server-side --force-conflicts --dry-run=server --validate=strict"
+    rollout.platform.shell(f"kubectl apply {options} --filename {file}")
+
+
+KILL = """
+import os, pathlib
+parent = {}
+for entry in pathlib.Path("/proc").glob("[0-9]*"):
+    parent[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+servers = [pid for pid in parent if parent[pid] == 1]
+[worker] = [pid for pid in parent if parent[pid] in servers]
+os.kill(worker, 9)
+"""
+
+
+def only(load: Load, version: str) -> bool:
+    return set(load.during(lambda: None, at_least=40).versions) == {version}
+
+
+def deaths(rollout: Rollout, pod: str) -> int:
+    """Workers that a pod's server has lost, as it tells Prometheus."""
+    address = rollout.platform.kubectl("get", "pod", "-n", "ml-dev", pod)["status"]["podIP"]
+    text = httpx.get(f"http://{address}:8080/metrics", trust_env=False).text
+    (line,) = (
+        each for each in text.splitlines() if each.startswith("inference_worker_deaths_total")
+    )
+    return int(float(line.split()[1]))
+
+
+def kill_worker(rollout: Rollout, pod: str) -> None:
+    """SIGKILL to the process that computes, a child of the fork server below process 1."""
+    command = ["kubectl", "exec", "-n", "ml-dev", pod, "--", "python3", "-c", KILL]
+    rollout.platform.shell(shlex.join(command))

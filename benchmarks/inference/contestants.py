@@ -170,7 +170,7 @@ CONTESTANTS: Final = {
             _mlserver,
             {"raw": forms.v2_base64, "json": forms.v2_json},
             {"raw": forms.from_v2, "json": forms.from_v2},
-            "V2 over REST, bytes as base64; parallel_workers 0: no process between on the one core; "
+            "V2 over REST, bytes as base64; parallel_workers 0: no process in between; "
             "it has no bound on its queue",
         ),
         Contestant(

@@ -112,11 +112,18 @@ class Stack:
         assert said.returncode == 0, said.stderr
         return Counter(_identity(item) for item in json.loads(said.stdout)["items"] if _ours(item))
 
+    def is_locked(self) -> bool:
+        """Whether an update is at work, or was when it was killed."""
+        return any((self._backend / "locks").rglob(f"{NAME}/*.json"))
+
     def deployment(self) -> dict[str, Any]:
         """What the stack's state has; read from its file, since the CLI takes a second for it."""
-        backend = urlsplit(self.environment["PULUMI_BACKEND_URL"]).path
-        file = Path(backend) / ".pulumi" / "stacks" / "gpu-platform" / f"{NAME}.json"
+        file = self._backend / "stacks" / "gpu-platform" / f"{NAME}.json"
         return dict(json.loads(file.read_text())["checkpoint"]["latest"])
+
+    @property
+    def _backend(self) -> Path:
+        return Path(urlsplit(self.environment["PULUMI_BACKEND_URL"]).path) / ".pulumi"
 
 
 def made(platform: Platform) -> Stack:

@@ -1,0 +1,213 @@
+"""The other kinds of job, each training for real in two pods on two nodes, while one is killed."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from devcluster import host, links
+from devcluster.spec import Kind, cluster_spec
+from tests.cluster.platform import Platform, await_, copy_checkout
+from tests.tiers import unavailable
+
+KINDS = ("mpi", "tensorflow", "plain", "pytorch", "trainjob")
+KILLED = ("mpi", "tensorflow", "plain")
+"""Of these a pod is killed, and Volcano starts the gang again."""
+
+BASE = "127.0.0.1:5000/"
+PROGRAM = {"model": "digits-net", "dataset": "digits", "batch_size": 32, "learning_rate": 0.005}
+# Long enough for a pod to be killed in its midst.
+TRAINED = {**PROGRAM, "epochs": 24, "step_delay": 0.05, "peer_timeout": 120}
+OF_KIND: dict[str, dict[str, Any]] = {
+    "mpi": {"image": "mpi", "hyperparameters": TRAINED},
+    "tensorflow": {
+        "image": "tensorflow",
+        "hyperparameters": {**PROGRAM, "epochs": 120, "peer_timeout": 120},
+    },
+    "pytorch": {"hyperparameters": TRAINED},
+    "trainjob": {"hyperparameters": TRAINED},
+}
+FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in TRAINED.items()]
+PLAIN = (
+    "exec python3 -m training.launch --nnodes=$NNODES --nproc-per-node=$NPROC_PER_NODE "
+    "--node-rank=$VC_TASK_INDEX --master-addr=${VC_WORKER_HOSTS%%,*} --master-port=23456 "
+    '-m training --run-dir="$RUN_DIR" "$@"'
+)
+OF_KIND["plain"] = {"command": ["sh", "-c", PLAIN, "sh", *FLAGS]}
+
+
+def configure(config: dict[str, Any]) -> None:
+    """A job of every kind instead of the dev stack's, and the images for them."""
+    images = config["gpu-platform:images"]["workloads"]
+    images.pop("inference")
+    config["gpu-platform:inference"]["services"] = {}
+    build = images["training"]["build"]
+    mpi = {"base_image": f"{BASE}pytorch-mpi-cpu:2.15.0", "target": "mpi"}
+    images["mpi"] = {"build": {**build, **mpi}}
+    images["tensorflow"] = {
+        "build": {
+            "dockerfile": "training/tensorflow/Dockerfile",
+            "base_image": f"{BASE}tensorflow-cpu:2.21.0",
+            "sources": ["training", "requirements/tensorflow.txt"],
+        }
+    }
+    # Together they want two GPUs more than there are: the last of them waits for the first.
+    config["gpu-platform:tenancy"]["quota"]["gpus"] = 16
+    jobs = config["gpu-platform:training"]["jobs"]
+    common = {**jobs.pop("digits"), "hyperparameters": None, "cpu": "100m"}
+    for kind in KINDS:
+        described = {**common, "kind": kind, **OF_KIND[kind]}
+        jobs[kind] = {key: value for key, value in described.items() if value is not None}
+
+
+@dataclass
+class Story:
+    """What was seen of each kind while all of them trained, and a pod of each was killed."""
+
+    platform: Platform
+    environment: dict[str, str]
+    output: str = ""
+    placed: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    before: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    after: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+    def kubectl(self, *arguments: str) -> str:
+        done = subprocess.run(
+            ["kubectl", *arguments],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.stdout
+
+    def pods(self) -> dict[str, list[dict[str, Any]]]:
+        """The pods of each kind's run by name, so that the one that tells comes first."""
+        found = json.loads(self.kubectl("get", "pods", "-n=ml-dev", "-o=json") or "{}")
+        by_name = {str(pod["metadata"]["name"]): pod for pod in found.get("items", [])}
+        return {
+            kind: [by_name[name] for name in sorted(by_name) if name.startswith(f"{kind}-")]
+            for kind in KINDS
+        }
+
+    def lines(self, pods: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """What the first process of a run has printed since its last start."""
+        if not pods or pods[0]["status"]["phase"] == "Pending":
+            return []
+        text = self.kubectl("logs", "-n=ml-dev", pods[0]["metadata"]["name"])
+        return [json.loads(line) for line in text.splitlines() if line.startswith('{"')]
+
+    def look_and_kill(self) -> None:
+        """Notes each run once it has a checkpoint, and then kills its last pod."""
+        pods = self.pods()
+        for kind in [kind for kind in KINDS if kind not in self.before]:
+            lines = self.lines(pods[kind])
+            if any(line["event"] == "epoch" and line["epoch"] >= 3 for line in lines):
+                self.before[kind] = lines
+                self.placed[kind] = [
+                    pod for pod in pods[kind] if "launcher" not in pod["metadata"]["name"]
+                ]
+                if kind in KILLED:
+                    victim = self.placed[kind][-1]["metadata"]["name"]
+                    force = ["--grace-period=0", "--force"]
+                    self.kubectl("delete", "pod", "-n=ml-dev", victim, *force)
+
+    def status(self, resource: str, kind: str) -> dict[str, Any]:
+        """Status of the kind's own object."""
+        found = json.loads(self.kubectl("get", resource, "-n=ml-dev", "-o=json"))["items"]
+        (status,) = [i["status"] for i in found if i["metadata"]["name"].startswith(f"{kind}-")]
+        return dict(status)
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+    verdict = host.choose_kind("auto")
+    if verdict.kind is not Kind.REAL:
+        unavailable(verdict.reason)
+    if clashes := links.clashing_routes(cluster_spec(Kind.REAL).network):
+        unavailable(f"the embedded cluster's network is in use: {clashes}; `make down` ends it")
+    folder = tmp_path_factory.mktemp("kinds")
+    platform = Platform(copy_checkout(folder / "checkout"), folder / "state", "real")
+    platform.edit(configure)
+    process = platform.start("up")
+    try:
+        exported = folder / "state" / "real" / "kubeconfig"
+        await_(lambda: exported.exists() or process.poll() is not None, 1800, "a cluster")
+        told = Story(platform, {**os.environ, **environment(platform)})
+
+        def all_were_seen() -> bool:
+            told.look_and_kill()
+            time.sleep(1.5)
+            return len(told.before) == len(KINDS) or process.poll() is not None
+
+        await_(all_were_seen, 1800, "a checkpoint of each kind")
+        told.output, _ = process.communicate(timeout=900)
+        assert process.returncode == 0, told.output
+        assert told.before.keys() == set(KINDS), told.output
+        pods = told.pods()
+        told.after = {kind: told.lines(pods[kind]) for kind in KINDS}
+        yield told
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGINT)
+            process.communicate(timeout=60)
+        platform.make("down", "PURGE=1")
+
+
+def environment(platform: Platform) -> dict[str, str]:
+    """The variables of `make env`, once: asking for them takes as long as using them."""
+    text = platform.shell("""python -c 'import json, os; print(json.dumps(dict(os.environ)))'""")
+    return dict(json.loads(text))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_processes_in_pods_on_two_nodes_train_together(story: Story, kind: str) -> None:
+    pods = story.placed[kind]
+    assert len({pod["spec"]["nodeName"] for pod in pods}) == len(pods) == 2
+    (start,) = [line for line in story.before[kind] if line["event"] == "start"]
+    assert start["processes"] == 2
+
+
+@pytest.mark.parametrize("kind", KILLED)
+def test_after_a_killed_pod_the_run_goes_on_from_its_checkpoint(story: Story, kind: str) -> None:
+    first = next(line for line in story.after[kind] if line["event"] == "epoch")
+    assert first["epoch"] >= 3
+    finished = story.after[kind][-1]
+    assert finished["event"] == "finished"
+    assert finished["accuracy"] > 0.9
+    assert finished["event"] not in {line["event"] for line in story.before[kind]}
+
+
+@pytest.mark.parametrize("kind", KILLED)
+def test_volcano_restarted_the_gang(story: Story, kind: str) -> None:
+    status = story.status("jobs.batch.volcano.sh", kind)
+    assert status["state"]["phase"] == "Completed"
+    assert status["retryCount"] >= 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "resource", "ended"),
+    [
+        ("pytorch", "pytorchjobs.kubeflow.org", "Succeeded"),
+        ("trainjob", "trainjobs.trainer.kubeflow.org", "Complete"),
+    ],
+)
+def test_the_operator_says_that_the_job_ended_well(
+    story: Story, kind: str, resource: str, ended: str
+) -> None:
+    conditions = story.status(resource, kind)["conditions"]
+    assert ended in {c["type"] for c in conditions if c["status"] == "True"}
+    assert story.after[kind][-1]["accuracy"] > 0.9
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_make_up_waits_for_every_kind_and_tells_its_result(story: Story, kind: str) -> None:
+    text = story.output
+    row = text[text.rindex(f"(2 x 1 GPU, {kind})") :]
+    assert "accuracy" in row[: row.find("training run")] if "training run" in row else row

@@ -8,7 +8,9 @@ from infra.serving.description import Serving, Version
 from infra.settings.services.source import FetchSettings
 
 MODELS_PATH: Final = "/models"
-_VOLUME: Final = "models"
+# Two names: an update from one to the other must not merge a claim with an empty folder.
+_CLAIMED: Final = "models"
+_FETCHED: Final = "export"
 _OTHER_FORMS: Final = ("pt2", "torchscript", "int8", "pruned")
 """Backends that compute another file of the export than the weights."""
 
@@ -23,7 +25,7 @@ def model_mounts(serving: Serving, version: Version) -> list[Mount]:
     if version.url is not None:
         return []
     claim = serving.claims[serving.service.checkpoints]
-    return [Mount(name=_VOLUME, claim=claim, path=MODELS_PATH, read_only=True)]
+    return [Mount(name=_CLAIMED, claim=claim, path=MODELS_PATH, read_only=True)]
 
 
 def model_volumes(version: Version, fetch: FetchSettings) -> list[Volume]:
@@ -31,7 +33,7 @@ def model_volumes(version: Version, fetch: FetchSettings) -> list[Volume]:
     if version.url is None:
         return []
     source = {"emptyDir": {"sizeLimit": fetch.size}}
-    return [Volume(name=_VOLUME, source=source, path=MODELS_PATH, read_only=True)]
+    return [Volume(name=_FETCHED, source=source, path=MODELS_PATH, read_only=True)]
 
 
 def fetching(version: Version, fetch: FetchSettings) -> list[InitContainer]:
@@ -51,6 +53,6 @@ def fetching(version: Version, fetch: FetchSettings) -> list[InitContainer]:
             name="fetch",
             command=command,
             env={**variables_from(fetch.env_from), **fetch.env},
-            mounts={_VOLUME: MODELS_PATH},
+            mounts={_FETCHED: MODELS_PATH},
         )
     ]

@@ -39,7 +39,7 @@ _DECIDED: Final = {
 }
 """What the stack tells the server itself, and the setting that decides it."""
 
-_TAKEN_VOLUMES: Final = frozenset({"shm", "tmp", "models", "tls", "api-keys"})
+_TAKEN_VOLUMES: Final = frozenset({"shm", "tmp", "models", "export", "tls", "api-keys"})
 _TAKEN_PATHS: Final = ("/models", "/secrets", "/app")
 
 

@@ -195,6 +195,14 @@ def test_a_killed_worker_loses_only_what_it_was_computing(rollout: Rollout, load
     assert calm.failed == {}
 
 
+@pytest.fixture(scope="module")
+def keda(rollout: Rollout, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The API server knows KEDA's objects."""
+    module = module_folder(KEDA, tmp_path_factory.mktemp("keda"))
+    definition = module / "config/crd/bases/keda.sh_scaledobjects.yaml"
+    rollout.platform.shell(f"kubectl apply --server-side --filename {definition}")
+
+
 @pytest.mark.parametrize(
     "settings",
     [
@@ -215,16 +223,15 @@ def test_a_killed_worker_loses_only_what_it_was_computing(rollout: Rollout, load
     ids=["path", "ingress", "queue", "keda", "fetched", "secrets"],
 )
 def test_the_api_server_takes_what_other_settings_make(
-    rollout: Rollout, tmp_path: Path, settings: dict[str, Any]
+    rollout: Rollout, keda: None, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
     described = serving(**settings)
     made = [*build(described), *build_canary(described), *routes(described)]
     for manifest in made:
-        manifest["metadata"]["namespace"] = "ml-dev"
+        # Where nothing of that name is that it would be merged with.
+        manifest["metadata"]["namespace"] = "default"
     file = tmp_path / "objects.yaml"
     file.write_text(yaml.safe_dump_all(made))
-    definition = module_folder(KEDA, tmp_path) / "config/crd/bases/keda.sh_scaledobjects.yaml"
-    rollout.platform.shell(f"kubectl apply --server-side --filename {definition}")
     options = "--server-side --force-conflicts --dry-run=server --validate=strict"
     rollout.platform.shell(f"kubectl apply {options} --filename {file}")
 

@@ -23,14 +23,14 @@ def test_an_export_behind_an_address_is_fetched_before_the_server_starts() -> No
 
 def test_the_server_can_only_read_what_was_fetched() -> None:
     spec = pod(objects(serving(job=None, url=URL, fetch={"size": "4Gi"}))["Deployment"])
-    (volume,) = (each for each in spec["volumes"] if each["name"] == "models")
-    assert volume == {"name": "models", "emptyDir": {"sizeLimit": "4Gi"}}
+    (volume,) = (each for each in spec["volumes"] if each["name"] == "export")
+    assert volume == {"name": "export", "emptyDir": {"sizeLimit": "4Gi"}}
     written, read = (
-        next(mount for mount in each["volumeMounts"] if mount["name"] == "models")
+        next(mount for mount in each["volumeMounts"] if mount["name"] == "export")
         for each in (spec["initContainers"][0], spec["containers"][0])
     )
-    assert written == {"name": "models", "mountPath": "/models"}
-    assert read == {"name": "models", "mountPath": "/models", "readOnly": True}
+    assert written == {"name": "export", "mountPath": "/models"}
+    assert read == {"name": "export", "mountPath": "/models", "readOnly": True}
 
 
 def test_the_keys_of_the_object_store_are_known_to_the_fetching_container_alone() -> None:

@@ -72,9 +72,12 @@ async def test_several_workers_compute_at_the_same_time(probe: Path, serve: Serv
         hanging = asyncio.create_task(engine.infer(sample(SLEEP, LONG)))
         await until(lambda: engine.busy)
         assert (await engine.infer(sample(FINE))).batch == 1
-        for pid in engine.pids:
+        pids = engine.pids
+        for pid in pids:
             os.kill(pid, signal.SIGKILL)
         assert isinstance(await outcome(hanging), UnavailableError)
+        # What is sent to a worker whose death is not known yet would be lost with it.
+        await until(lambda: not set(pids) & set(engine.pids))
         assert (await engine.infer(sample(FINE))).batch == 1
 
 

@@ -26,4 +26,6 @@ compile requirements/bench.in -c requirements/dev.txt -o requirements/bench.txt
 for name in bentoml fastapi http litserve mlserver mosec; do
   compile "requirements/bench-$name.in" -o "requirements/bench-$name.txt"
 done
+# Two clients of the model server's protocol, which agree with nothing else here.
+compile requirements/clients.in -o requirements/clients.txt
 compile requirements/uv.in -c requirements/dev.txt -o requirements/uv.txt

@@ -24,6 +24,7 @@ from inference.engine.handler import Handler, Source
 from inference.engine.handlers import choose_handler
 from inference.engine.interface import InputError, Tensors, TensorSpec
 from inference.engine.job import Job, Slot
+from inference.engine.memory import keep_freed_memory
 from training.config import ConfigurationError
 from training.manifest import ExportError, Manifest
 from training.world import choose_device
@@ -38,6 +39,7 @@ def main(end: socket.socket, slots: Sequence[Slot], job: Job) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     # What was imported before the fork stays: looking for garbage there would copy its pages.
     gc.freeze()
+    keep_freed_memory()
     _end_with_the_server()
     channel = WorkerEnd(end)
     try:

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from devcluster import host, launcher, operators, simulated_nodes
+from devcluster import host, image_stores, launcher, operators, simulated_nodes
 from devcluster.demands import Demands
 from devcluster.errors import DevclusterError
 from devcluster.events import EventLog
@@ -52,6 +52,8 @@ def up(spec: ClusterSpec, reporter: Reporter, demands: Demands = NOTHING_MORE) -
         launcher.stop(layout)
         if ended := end_orphans(spec.kind):
             reporter.say(f"{ended} cluster whose state is gone was ended")
+        if real and (made := image_stores.make_room(layout)):
+            reporter.say(made)
         host.check(spec, layout)
     base = BaseImages(layout, _uv(), demands.bases) if real else None
     if base is not None:

@@ -108,6 +108,11 @@ class Layout:
         """What a real node writes outside its images and pods."""
         return self.state / "nodes" / name
 
+    @property
+    def node_stores(self) -> Path:
+        """The real nodes' image stores, kept as a cache."""
+        return self.cache / "nodes"
+
     def node_store(self, name: str) -> Path:
-        """A real node's image stores, kept as a cache."""
-        return self.cache / "nodes" / name
+        """A real node's image stores."""
+        return self.node_stores / name

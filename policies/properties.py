@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final
 
-from google.protobuf import json_format  # type: ignore[import-untyped]
+from google.protobuf import json_format
 from pulumi_policy import Secret, deserialize, proxy
 
 from policies.values import UNKNOWN, Unknown

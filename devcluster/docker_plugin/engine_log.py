@@ -1,6 +1,8 @@
 """Lines in the output of `pulumi up`."""
 
+from collections.abc import Awaitable
 from dataclasses import dataclass
+from typing import cast
 
 import grpc.aio
 from pulumi.runtime.proto import engine_pb2, engine_pb2_grpc
@@ -22,7 +24,9 @@ class EngineLog:
         line = engine_pb2.LogRequest(
             severity=engine_pb2.INFO, message=message, urn=urn, ephemeral=passing
         )
+        # The stub's types are those of a channel without asyncio.
+        call = cast(Awaitable[object], self.stub.Log(line, timeout=5))
         try:
-            await self.stub.Log(line, timeout=5)
+            await call
         except grpc.RpcError:
             return

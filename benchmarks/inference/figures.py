@@ -58,6 +58,9 @@ def figures(records: Records, deadline: float, warm_up: float = 0.0) -> Figures:
     """
     rows = records.rows[records.rows[:, 0] >= warm_up]
     if not len(rows):
+        # So few that all fell into the beginning.
+        rows = records.rows
+    if not len(rows):
         raise ValueError("no request was sent")
     counted = Records(rows)
     good = counted.answered

@@ -27,6 +27,9 @@ LONGER: Final = {0.8: 2, 1.2: 2}
 OUTGROWN: Final = 6
 """Deadlines for which more than the capacity is sent: by then an unbounded queue is past one."""
 
+FEWEST: Final = 30
+"""Requests on average, however slow a server is."""
+
 WARM_UP: Final = 0.15
 """Share of a measurement that does not count: connections are made then."""
 
@@ -160,9 +163,11 @@ def measure(
         capacity = series.add(closed(count), records, base, workload.deadline)
     for share in shares:
         seconds = base * LONGER.get(share, 1)
+        rate = max(share * capacity, 1)
+        seconds = max(seconds, min(FEWEST / rate, 10))
         if share > 1:
             seconds = max(seconds, OUTGROWN * workload.deadline)
-        records = bench.generator.run(target, Load(seconds, rate=max(share * capacity, 1)))
+        records = bench.generator.run(target, Load(seconds, rate=rate))
         series.add(opened(share), records, seconds, workload.deadline)
 
 

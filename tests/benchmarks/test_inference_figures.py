@@ -38,7 +38,11 @@ def test_a_server_that_answers_nothing_has_no_goodput():
 
 def test_nothing_sent_is_an_error():
     with pytest.raises(ValueError, match="no request"):
-        figures(records((0, 1, 200)), deadline=1, warm_up=1)
+        figures(Records(np.empty((0, 3))), deadline=1)
+
+
+def test_requests_that_all_fell_into_the_warm_up_count_after_all():
+    assert figures(records((0, 1, 200)), deadline=1, warm_up=1).requests == 1
 
 
 def test_percentiles_are_over_the_requests_of_all_turns():

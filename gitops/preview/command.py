@@ -5,7 +5,6 @@ import sys
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from gitops.early_pack.starting import started
 from gitops.engine import Pack, Preview, Stack
 from gitops.errors import GitopsError
 from gitops.status import BLOCKED, CHANGES, FAILED, UNCHANGED
@@ -67,6 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Runs the command; returns its exit status."""
+    from gitops.early_pack.starting import started  # not above: other commands have no YAML
+
     if options.base is not None and not options.rendered:
         raise GitopsError("--base is for --rendered: a live preview is compared with the state")
     if options.refresh and options.rendered:

@@ -91,6 +91,8 @@ def test_every_source_of_the_projects_images_goes_into_their_builds(dockerfile: 
     }
     sent = {name for name in context.files(root, root / dockerfile) if (root / name).is_file()}
     others = {"requirements/workload.txt", "requirements/diffusion.txt", dockerfile}
-    others |= {".dockerignore", "training/tensorflow/requirements.txt"}
+    others |= {".dockerignore", "requirements/tensorflow.txt"}
+    others |= {"training/tensorflow/requirements.txt"}
+    others |= {f"inference/grpc/open_inference{end}" for end in (".proto", "_pb2.pyi")}
     assert sources <= sent
     assert sent - sources <= others

@@ -23,9 +23,13 @@ def image_of(pod: dict[str, Any]) -> object:
 
 def test_the_stack_has_a_component_for_each_concern(provision: Provision) -> None:
     plan = provision(good())
-    components = {name for name, request in plan.resources.items() if not request.custom}
+    # The stack itself is registered once in a process, by whichever test is the first.
+    components = {
+        name
+        for name, request in plan.resources.items()
+        if not request.custom and request.type != "pulumi:pulumi:Stack"
+    }
     assert components == {
-        "gpu-platform-test",
         "gpu",
         "volcano",
         "tenancy",

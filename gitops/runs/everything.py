@@ -21,7 +21,7 @@ def tell_runs(cluster: Cluster, console: Console | None = None) -> None:
     if found:
         console.print()
         console.print(screen(found, table.currency, now))
-    told = {(run.namespace, run.name) for run in found if run.reasons}
+    told = {(run.namespace, run.name) for run in found if run.held}
     for item in waiting(picture):
         if (item.namespace, item.job) not in told:
             console.print(f"\n{item}", highlight=False, markup=False)

@@ -101,6 +101,7 @@ class _Look:
             created=moment(one.job["metadata"].get("creationTimestamp")),
             progress=None if waits else _progress(one, self.cluster, self.now),
             position=self.places.get(key(one.group)) if one.group and waits else None,
+            held="" if held is None or state.over else f"{held.name}: {held.state}",
             reasons=() if held is None or state.over else held.reasons,
             last_words=tuple(_last_words(one, self.cluster)) if state is State.FAILED else (),
             gpu_hours=used.gpu_hours,

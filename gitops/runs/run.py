@@ -29,6 +29,8 @@ class RunStatus:
     progress: Progress | None = None
     position: int | None = None
     """Among the runs that wait in its queue, from 1; None where it does not wait."""
+    held: str = ""
+    """What it waits for, in one line, where it does."""
     reasons: tuple[str, ...] = ()
     """Why it waits."""
     last_words: tuple[str, ...] = ()
@@ -58,6 +60,7 @@ class RunStatus:
                 "secondsLeft": None if told.left_seconds is None else round(told.left_seconds),
             },
             "queuePosition": self.position,
+            "held": self.held,
             "reasons": list(self.reasons),
             "lastWords": list(self.last_words),
             "gpuHours": float(round(self.gpu_hours, 4)),

@@ -72,9 +72,10 @@ def _done(run: RunStatus) -> RenderableType:
 
 def _notes(runs: Sequence[RunStatus]) -> Iterator[RenderableType]:
     for run in runs:
-        if run.reasons or run.last_words:
+        if run.held or run.last_words:
+            told = run.held or f"{run.namespace}/{run.name} has {run.state}:"
             yield Text()
-            yield Text(f"{run.namespace}/{run.name} is {run.state}:", STYLES[run.state])
+            yield Text(told, STYLES[run.state])
             for line in (*run.reasons, *run.last_words):
                 yield Text(f"  {line}")
 

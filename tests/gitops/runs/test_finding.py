@@ -98,6 +98,9 @@ def test_runs_that_wait_are_told_with_their_places_and_reasons(tmp_path: Path) -
         "runs": None,
     }
     assert f"asks for 2 {GPU}, and 0 of 2 are free" in found["urgent"].reasons
+    assert found["urgent"].held == (
+        "ml/urgent in queue vision: 0 of 1 pods have a node, needs 1 at once"
+    )
 
 
 def test_a_run_that_failed_has_last_words(tmp_path: Path) -> None:

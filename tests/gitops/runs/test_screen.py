@@ -67,11 +67,17 @@ def test_namespaces_are_told_where_there_are_several() -> None:
 
 def test_why_runs_wait_and_failed_is_below() -> None:
     waiting = dataclasses.replace(
-        RUN, state=State.WAITING, position=2, reasons=("queue [b]vision[/b] is full",)
+        RUN,
+        state=State.WAITING,
+        position=2,
+        held="ml/digits-1a2b3c4d in queue vision: 0 of 2 pods have a node",
+        reasons=("queue [b]vision[/b] is full",),
     )
     text = shown(waiting)
     assert "waiting, 2. in line" in text
-    assert "ml/digits-1a2b3c4d is waiting:\n  queue [b]vision[/b] is full" in text
+    assert "in queue vision: 0 of 2 pods have a node\n  queue [b]vision[/b] is full" in text
+    failed = dataclasses.replace(RUN, state=State.FAILED, last_words=("no data",))
+    assert "ml/digits-1a2b3c4d has failed:\n  no data" in shown(failed)
 
 
 def test_no_runs_are_two_words() -> None:

@@ -12,6 +12,8 @@ from gitops.errors import GitopsError
 
 DEFAULT = Path(__file__).parent / "config" / "prices.yaml"
 Purchase = Literal["on-demand", "spot"]
+WHOLE = ("nvidia.com/gpu", "amd.com/gpu")
+"""Resources that are a whole GPU; others need their share in the price table."""
 Share = Annotated[Decimal, Field(ge=0, le=1)]
 Price = Annotated[Decimal, Field(ge=0)]
 
@@ -61,6 +63,17 @@ class Prices(_Settings):
     shares: dict[str, Share] = {}
     spot_labels: dict[str, str] = {}
     environments: dict[str, Environment] = {}
+
+    def share(self, resource: str) -> Decimal | None:
+        """What a device of this resource is of a whole GPU; None where the table does not say."""
+        return Decimal(1) if resource in WHOLE else self.shares.get(resource)
+
+    def of_product(self, product: str, purchase: Purchase) -> Decimal | None:
+        """Price of a whole GPU for an hour; None where the table does not say."""
+        known = self.products.get(product)
+        if known is None:
+            return None
+        return known.spot if purchase == "spot" else known.on_demand
 
     def environment(self, stack: str) -> Environment:
         """What is written about a stack, or the defaults."""

@@ -8,7 +8,7 @@ import pulumi
 import yaml
 
 from infra.component import Component
-from infra.manifests import Manifest, compact, standard_labels
+from infra.manifests import Manifest, compact, privileged_namespace, standard_labels
 from infra.pods import GpuNodes
 from infra.settings.gpu import GpuSettings
 
@@ -65,7 +65,11 @@ def manifests(gpu: GpuSettings) -> list[Manifest]:
         )
     if gpu.install:
         config = yaml.safe_dump(plugin_config(gpu), sort_keys=False)
-        built += [_namespace(gpu), _config_map(gpu, config), _daemon_set(gpu, config)]
+        built += [
+            privileged_namespace(gpu.namespace, "gpu-stack"),
+            _config_map(gpu, config),
+            _daemon_set(gpu, config),
+        ]
     return built
 
 
@@ -81,21 +85,6 @@ def plugin_config(gpu: GpuSettings) -> Manifest:
             }
         }
     return config
-
-
-def _namespace(gpu: GpuSettings) -> Manifest:
-    # The plugin writes its socket into a folder of the node, which only "privileged" admits.
-    return {
-        "apiVersion": "v1",
-        "kind": "Namespace",
-        "metadata": {
-            "name": gpu.namespace,
-            "labels": {
-                **standard_labels("gpu-stack", gpu.namespace),
-                "pod-security.kubernetes.io/enforce": "privileged",
-            },
-        },
-    }
 
 
 def _metadata(gpu: GpuSettings) -> Manifest:

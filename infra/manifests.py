@@ -36,6 +36,21 @@ def standard_labels(name: str, instance: str) -> dict[str, str]:
     }
 
 
+def privileged_namespace(name: str, app: str) -> Manifest:
+    """A namespace of pods that need a folder of their node, which only "privileged" admits."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {
+            "name": name,
+            "labels": {
+                **standard_labels(app, name),
+                "pod-security.kubernetes.io/enforce": "privileged",
+            },
+        },
+    }
+
+
 class KubernetesObject(pulumi.CustomResource):
     """Any Kubernetes object, created from its manifest as it stands."""
 

@@ -7,7 +7,7 @@ import pulumi
 from pulumi_kubernetes.helm.v3 import Release, ReleaseArgs, RepositoryOptsArgs
 
 from infra.component import Component
-from infra.manifests import Manifest, compact, standard_labels
+from infra.manifests import Manifest, compact, privileged_namespace
 from infra.scheduler_configuration import scheduler_configuration
 from infra.settings.volcano import (
     OVERRIDE,
@@ -53,7 +53,9 @@ class Volcano(Component):
     ) -> list[pulumi.Resource]:
         if not settings.install:
             return []
-        namespace = self.create(f"{name}-namespace", _namespace(settings))
+        namespace = self.create(
+            f"{name}-namespace", privileged_namespace(settings.namespace, "volcano")
+        )
         if rendering:
             pulumi.log.warn(
                 f"The release of chart {settings.chart} {settings.version} is not among the "
@@ -131,19 +133,4 @@ def priority_class(name: str, settings: PriorityClassSettings) -> Manifest:
         "value": settings.value,
         "preemptionPolicy": settings.preemption,
         "description": settings.description,
-    }
-
-
-def _namespace(settings: VolcanoSettings) -> Manifest:
-    # The chart's scheduler keeps log sockets in a folder of the node.
-    return {
-        "apiVersion": "v1",
-        "kind": "Namespace",
-        "metadata": {
-            "name": settings.namespace,
-            "labels": {
-                **standard_labels("volcano", settings.namespace),
-                "pod-security.kubernetes.io/enforce": "privileged",
-            },
-        },
     }

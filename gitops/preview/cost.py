@@ -7,9 +7,6 @@ from decimal import Decimal
 from gitops.preview.gpus import Count, Pool
 from gitops.prices import Environment, Prices
 
-WHOLE = ("nvidia.com/gpu", "amd.com/gpu")
-"""Resources that are a whole GPU; others need their share in the price table."""
-
 
 @dataclass(frozen=True)
 class Cost:
@@ -40,12 +37,9 @@ def _cost(item: Count, prices: Prices, environment: Environment) -> Cost:
 
 
 def _price(pool: Pool, prices: Prices) -> Decimal | None:
-    product = prices.products.get(pool.product)
-    share = Decimal(1) if pool.resource in WHOLE else prices.shares.get(pool.resource)
-    if product is None or share is None:
-        return None
-    price = product.spot if pool.purchase == "spot" else product.on_demand
-    return None if price is None else price * share
+    share = prices.share(pool.resource)
+    price = prices.of_product(pool.product, pool.purchase)
+    return None if price is None or share is None else price * share
 
 
 def _utilisation(pool: Pool, environment: Environment) -> Decimal:

@@ -16,12 +16,11 @@ from gitops.runs.said import Progress, last_words, progress
 from gitops.runs.spent import moment, spent
 from gitops.runs.states import JOB_KINDS, State, state_of
 from gitops.runs.waiting import Waiting, waiting
+from infra.backends.gang import QUEUE_ANNOTATION, QUEUE_LABEL
 from infra.manifests import RUN_LABEL
 
 LINES: Final = 400
 """Of a log, that are looked at; enough for the beginning of most runs."""
-
-_QUEUE_LABELS: Final = ("volcano.sh/queue-name", "scheduling.volcano.sh/queue-name")
 
 
 @dataclass(frozen=True)
@@ -143,7 +142,7 @@ def _queue(one: _Found) -> str:
         return queue_of(one.group)
     spec, metadata = one.job.get("spec", {}), one.job["metadata"]
     labels = {**metadata.get("annotations", {}), **metadata.get("labels", {})}
-    found = (labels.get(name) for name in _QUEUE_LABELS)
+    found = (labels.get(name) for name in (QUEUE_LABEL, QUEUE_ANNOTATION))
     return str(spec.get("queue") or next((text for text in found if text), ""))
 
 

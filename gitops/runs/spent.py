@@ -10,7 +10,6 @@ from gitops.prices import Prices
 from gitops.runs.picture import Object, Picture, request
 
 PRODUCT_LABEL: Final = "nvidia.com/gpu.product"
-_WHOLE: Final = ("nvidia.com/gpu", "amd.com/gpu")
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ def spent(
         time = Decimal(str(max(((ended_at(pod) or now) - placed).total_seconds(), 0.0))) / 3600
         node = labels.get(pod["spec"].get("nodeName", ""), {})
         for resource, count in request(pod).items():
-            share = Decimal(1) if resource in _WHOLE else prices.shares.get(resource)
+            share = prices.share(resource)
             if share is None:
                 continue
             hours += time * count * share
@@ -51,11 +50,8 @@ def spent(
 
 
 def _price(labels: Mapping[str, str], prices: Prices, otherwise: str) -> Decimal | None:
-    product = prices.products.get(labels.get(PRODUCT_LABEL, otherwise))
-    if product is None:
-        return None
     spot = any(labels.get(key) == value for key, value in prices.spot_labels.items())
-    return product.spot if spot else product.on_demand
+    return prices.of_product(labels.get(PRODUCT_LABEL, otherwise), "spot" if spot else "on-demand")
 
 
 def placed_at(pod: Object) -> datetime | None:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from infra.manifests import Manifest, compact, standard_labels
+from infra.manifests import Manifest, compact, privileged_namespace, standard_labels
 from infra.pods import GpuNodes
 from infra.settings.monitoring import DcgmExporterSettings
 
@@ -12,22 +12,7 @@ _POD_RESOURCES: Final = "/var/lib/kubelet/pod-resources"
 
 def manifests(settings: DcgmExporterSettings, nodes: GpuNodes) -> list[Manifest]:
     """Namespace and DaemonSet."""
-    return [_namespace(settings), _daemon_set(settings, nodes)]
-
-
-def _namespace(settings: DcgmExporterSettings) -> Manifest:
-    # Who has which GPU is told by a socket of the kubelet, which only "privileged" admits.
-    return {
-        "apiVersion": "v1",
-        "kind": "Namespace",
-        "metadata": {
-            "name": settings.namespace,
-            "labels": {
-                **standard_labels(EXPORTER, settings.namespace),
-                "pod-security.kubernetes.io/enforce": "privileged",
-            },
-        },
-    }
+    return [privileged_namespace(settings.namespace, EXPORTER), _daemon_set(settings, nodes)]
 
 
 def _daemon_set(settings: DcgmExporterSettings, nodes: GpuNodes) -> Manifest:

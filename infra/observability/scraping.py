@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
+from infra.backends.gang import QUEUE_LABEL
 from infra.manifests import RUN_LABEL, SERVICE_LABEL, WORKLOAD_LABEL, Manifest
-
-_QUEUE_LABEL: Final = "volcano.sh/queue-name"
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ def workloads(namespace: str) -> list[Target]:
             namespace,
             {WORKLOAD_LABEL: "training"},
             "metrics",
-            {"run": RUN_LABEL, "queue": _QUEUE_LABEL},
+            {"run": RUN_LABEL, "queue": QUEUE_LABEL},
         ),
         Target(
             "inference",

@@ -162,8 +162,14 @@ def test_a_request_is_one_line_of_the_log_and_one_span(
 ) -> None:
     headers = {"X-API-Key": KEY, "X-Request-Id": "traced", "traceparent": PARENT}
     secured.client.post(INFER, json=request_of(digits(1)), headers=headers)
-    lines = [json.loads(line) for line in secured.program.text.splitlines()]
-    [line] = [line for line in lines if line.get("id") == "traced"]
+
+    def of_the_request() -> list[dict[str, object]]:
+        lines = [json.loads(line) for line in secured.program.text.splitlines()]
+        return [line for line in lines if line.get("id") == "traced"]
+
+    # The line is written once the answer has been sent, and read from the program by a thread.
+    until(lambda: len(of_the_request()) > 0)
+    [line] = of_the_request()
     assert line["event"] == "request"
     assert (line["method"], line["path"], line["code"]) == ("POST", INFER, 200)
     spans = collector[0].spans

@@ -11,8 +11,8 @@ TIERS = {"engine": "engine", "cluster": "cluster"}
 LONGEST = {"unit": 600, "engine": 900, "cluster": 3600}
 """Seconds after which a test hangs: what is built from nothing may be in one of the cluster's."""
 
-# Their tests look at what a machine has one of: its processes, locks, ports and mounts.
-ONE_AFTER_ANOTHER = {"devcluster", "engine", "cluster"}
+# Their tests share a cluster, or look at what a machine has one of: processes, ports and mounts.
+ONE_AFTER_ANOTHER = ("devcluster", "engine", "cluster/simulated", "cluster/real")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -32,8 +32,8 @@ class FolderOrFile(LoadFileScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)
-        folder = Path(file).parts[1]
-        return folder if folder in ONE_AFTER_ANOTHER else file
+        place = Path(file).relative_to("tests")
+        return next((folder for folder in ONE_AFTER_ANOTHER if place.is_relative_to(folder)), file)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the tests: `tests/run.sh TIER [ARGUMENT...]`, those of every tier where TIER is empty; the
-# arguments go to pytest. Much of what the tests do is waiting for processes, so two run at a time:
-# the unit tier shares its files out, and then the engine tier runs beside the cluster tier. Each
+# arguments go to pytest. Much of what the tests do is waiting for processes, so some run at a time:
+# the unit tier shares its files out, and then the engine tier runs beside the two clusters. Each
 # part runs, and each may fail the whole.
 set -uo pipefail
 
@@ -17,16 +17,17 @@ part() {
   if ((outcome == 0 || outcome == NOTHING)) && ((status != NOTHING)); then outcome=$status; fi
 }
 
-two=(-n 2 --no-loadscope-reorder)
+shared=--no-loadscope-reorder
 tier=$1
 shift
 case "$tier $* " in
   *" -m"*) part ${tier:+-m "$tier"} "$@" ;; # a choice across tiers
-  "unit "*) part -m unit "${two[@]}" "$@" ;;
+  "unit "*) part -m unit -n 2 "$shared" "$@" ;;
   " "*)
-    part -m unit "${two[@]}" "$@"
-    part -m "not unit" "${two[@]}" "$@"
+    part -m unit -n 2 "$shared" "$@"
+    part -m "not unit" -n 3 "$shared" "$@"
     ;;
+  "cluster "*) part -m cluster -n 2 "$shared" "$@" ;;
   *) part -m "$tier" "$@" ;;
 esac
 for part in ${failed[@]+"${failed[@]}"}; do echo "failed: $part" >&2; done

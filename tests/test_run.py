@@ -11,7 +11,7 @@ import pytest
 
 RUN = Path(__file__).parent / "run.sh"
 UNIT = "-m pytest -m unit -n 2 --no-loadscope-reorder"
-OTHERS = "-m pytest -m not unit -n 2 --no-loadscope-reorder"
+OTHERS = "-m pytest -m not unit -n 3 --no-loadscope-reorder"
 
 Run = Callable[..., tuple[int, list[str]]]
 
@@ -38,7 +38,7 @@ def run(tmp_path: Path) -> Run:
     return start
 
 
-def test_all_tests_are_the_unit_tier_and_then_the_others_each_in_two_processes(run: Run):
+def test_all_tests_are_the_unit_tier_and_then_the_engine_beside_both_clusters(run: Run):
     assert run("") == (0, [UNIT, OTHERS])
 
 
@@ -46,9 +46,12 @@ def test_a_tier_is_run_alone(run: Run):
     assert run("unit") == (0, [UNIT])
 
 
-@pytest.mark.parametrize("tier", ["engine", "cluster"])
-def test_a_tier_that_needs_the_machine_is_run_in_one_process(run: Run, tier: str):
-    assert run(tier) == (0, [f"-m pytest -m {tier}"])
+def test_the_engine_tier_is_run_in_one_process(run: Run):
+    assert run("engine") == (0, ["-m pytest -m engine"])
+
+
+def test_the_cluster_tier_is_run_in_one_process_for_each_cluster(run: Run):
+    assert run("cluster") == (0, ["-m pytest -m cluster -n 2 --no-loadscope-reorder"])
 
 
 def test_arguments_go_to_every_part(run: Run):

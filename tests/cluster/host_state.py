@@ -1,4 +1,4 @@
-"""Everything of the host that the embedded cluster must leave as it was."""
+"""Everything of the host that the embedded cluster of real nodes must leave as it was."""
 
 import contextlib
 import json
@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+
+from devcluster.spec import Kind
 
 # Counters and clocks of the kernel that change by themselves.
 VOLATILE = (
@@ -54,17 +56,25 @@ class HostState:
 
 
 def _processes() -> list[str]:
-    """Processes in other process namespaces, where all of a cluster's are, and their launchers."""
+    """Processes in other process namespaces, where all of a cluster's are, and their launchers.
+
+    Clusters of simulated nodes are passed over: their tests run beside those of real nodes.
+    """
     here = Path("/proc/self/ns/pid").readlink()
-    found = []
+    found: dict[Path, list[str]] = {}
+    simulated = set()
     for process in psutil.process_iter(["pid", "cmdline", "status"]):
         command = " ".join(process.info["cmdline"] or [])
         with contextlib.suppress(OSError):
-            elsewhere = Path(f"/proc/{process.info['pid']}/ns/pid").readlink() != here
+            space = Path(f"/proc/{process.info['pid']}/ns/pid").readlink()
+            if f"devcluster.cluster_init {Kind.SIMULATED}" in command:
+                simulated.add(space)
+                continue
             alive = process.info["status"] != psutil.STATUS_ZOMBIE
-            if alive and (elsewhere or "devcluster.cluster_init" in command):
-                found.append(f"{process.info['pid']} {command[:200]}")
-    return found
+            if alive and (space != here or "devcluster.cluster_init" in command):
+                line = f"{process.info['pid']} {command[:200]}"
+                found.setdefault(space, []).append(line)
+    return [line for space in found.keys() - (simulated - {here}) for line in found[space]]
 
 
 def _mounts() -> list[str]:

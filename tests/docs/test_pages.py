@@ -23,15 +23,15 @@ RUN_BY = {
     "python -m gitops diff": "tests/gitops/environments/test_difference.py",
     "python -m gitops changed": "tests/gitops/test_changed.py",
     "python -m gitops status": "tests/gitops/runs",
-    "pulumi cancel": "tests/cluster/test_5_gitops.py",
-    "pulumi refresh": "tests/cluster/test_5_gitops.py",
-    "PULUMI_K8S_ENABLE_PATCH_FORCE=true pulumi up": "tests/cluster/test_5_gitops.py",
-    "pulumi destroy": "tests/cluster/test_5_gitops.py",
+    "pulumi cancel": "tests/cluster/simulated/test_4_gitops.py",
+    "pulumi refresh": "tests/cluster/simulated/test_4_gitops.py",
+    "PULUMI_K8S_ENABLE_PATCH_FORCE=true pulumi up": "tests/cluster/simulated/test_4_gitops.py",
+    "pulumi destroy": "tests/cluster/simulated/test_4_gitops.py",
     "pulumi stack export": "tests/engine/test_gitops_state.py",
     "pulumi stack import": "tests/engine/test_gitops_state.py",
     "pulumi stack select": "tests/engine/test_gitops_state.py",
-    "pulumi stack output": "tests/cluster/test_3_readme.py",
-    "kubectl apply --server-side --dry-run=server": "tests/cluster/test_5_job_kinds.py",
+    "pulumi stack output": "tests/cluster/simulated/test_2_readme.py",
+    "kubectl apply --server-side --dry-run=server": "tests/cluster/simulated/test_5_job_kinds.py",
 }
 """How commands begin, and the tests that run them."""
 

@@ -6,13 +6,16 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
+from tests.platforms import checkpoints, real, simulated, untouched  # noqa: F401 - fixtures
+
 HERE = Path(__file__).parent
-TIERS = {"engine": "engine", "cluster": "cluster"}
-LONGEST = {"unit": 600, "engine": 900, "cluster": 3600}
+TIERS = {"engine": "engine", "cluster": "cluster", "faults": "faults"}
+LONGEST = {"unit": 600, "engine": 900, "cluster": 3600, "faults": 3600}
 """Seconds after which a test hangs: what is built from nothing may be in one of the cluster's."""
 
 # Their tests look at what a machine has one of: its processes, locks, ports and mounts.
-ONE_AFTER_ANOTHER = {"devcluster", "engine", "cluster"}
+ONE_AFTER_ANOTHER = {"devcluster": "devcluster", "engine": "engine", "cluster": "cluster"}
+ONE_AFTER_ANOTHER["faults"] = "cluster"  # on the same cluster
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -20,6 +23,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         folder = item.path.relative_to(HERE).parts[0]
         tier = TIERS.get(folder, "unit")
         item.add_marker(tier)
+        if item.get_closest_marker("short"):
+            item.add_marker("cluster")
         item.add_marker(pytest.mark.timeout(LONGEST[tier]))
 
 
@@ -33,7 +38,7 @@ class FolderOrFile(LoadFileScheduling):
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)
         folder = Path(file).parts[1]
-        return folder if folder in ONE_AFTER_ANOTHER else file
+        return ONE_AFTER_ANOTHER.get(folder, file)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -25,7 +25,7 @@ case "$tier $* " in
   "unit "*) part -m unit "${two[@]}" "$@" ;;
   " "*)
     part -m unit "${two[@]}" "$@"
-    part -m "not unit" "${two[@]}" "$@"
+    part -m "engine or cluster" "${two[@]}" "$@"
     ;;
   *) part -m "$tier" "$@" ;;
 esac

@@ -40,6 +40,11 @@ logs: $(VENV)/devcluster.stamp
 test: $(VENV)/dev.stamp
 	@tests/run.sh "$(TIER)" $(PYTEST_ARGS)
 
+## test-faults [PYTEST_ARGS=...]: every fault, on real nodes; writes .bench/faults.json and .md
+.PHONY: test-faults
+test-faults: $(VENV)/dev.stamp
+	@python -m pytest -m faults tests/faults $(PYTEST_ARGS)
+
 ## check: lint, format and strict types
 .PHONY: check
 check: $(VENV)/dev.stamp

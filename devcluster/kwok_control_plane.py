@@ -16,9 +16,12 @@ from devcluster.spec import ClusterSpec, Kind
 
 NAME = "cluster"
 SIMULATED_ANNOTATION = "kwok.x-k8s.io/node=fake"
-# A node that stops reporting is NotReady after this, and its pods are evicted after the next.
+# A real node that stops reporting is NotReady after this, and its pods are evicted after the next.
 NODE_GRACE_SECONDS = 16
 EVICTION_SECONDS = 10
+# Kubernetes' own limits (20 to 50 a second) would be what is measured of a thousand nodes: that
+# many are admitted by the controllers, and get pods from the scheduler, for a minute.
+REQUESTS_PER_SECOND = 1000
 
 
 def _flag(key: str, value: str, *, override: bool = False) -> dict[str, object]:
@@ -44,12 +47,25 @@ def kwokctl_configuration(
             _flag("kubelet-preferred-address-types", "InternalIP"),
         ]
     names = [spec.control_plane.address, network.api_service] if real else [network.api_service]
+    pace = [
+        _flag("kube-api-qps", str(REQUESTS_PER_SECOND)),
+        _flag("kube-api-burst", str(2 * REQUESTS_PER_SECOND)),
+    ]
     controllers = [
+        *pace,
         _flag("service-cluster-ip-range", network.services),
-        _flag("node-monitor-grace-period", f"{NODE_GRACE_SECONDS}s", override=True),
         # A claim made right after its volume may miss it, and waits for the next look.
         _flag("pvclaimbinder-sync-period", "1s"),
     ]
+    if real:
+        grace = _flag("node-monitor-grace-period", f"{NODE_GRACE_SECONDS}s", override=True)
+        controllers.append(grace)
+    else:
+        # A service whose pods start one after the other is written down once, not for each.
+        controllers.append(_flag("endpointslice-updates-batch-period", "500ms"))
+        controllers.append(_flag("endpoint-updates-batch-period", "500ms"))
+    # Nodes and jobs that exist in books only are not worth a wait for the disk at every write.
+    etcd = [] if real else [_flag("unsafe-no-fsync", "true")]
     kwok = [
         _flag("manage-all-nodes", "false", override=True),
         _flag("manage-nodes-with-annotation-selector", SIMULATED_ANNOTATION),
@@ -62,7 +78,8 @@ def kwokctl_configuration(
             "kubeVersion": spec.kubernetes,
             "kubeApiserverPort": api_port,
             "bindAddress": "0.0.0.0" if real else "127.0.0.1",  # noqa: S104 - inside a namespace
-            "heartbeatFactor": 1,
+            # Nodes that cannot fail report seldom, and have long before they count as lost.
+            "heartbeatFactor": 1 if real else 20,
             "kubeApiserverCertSANs": names,
             "etcdBinary": str(binaries / "etcd"),
             "kubeApiserverBinary": str(binaries / "kube-apiserver"),
@@ -71,8 +88,10 @@ def kwokctl_configuration(
             "kwokControllerBinary": str(binaries / "kwok"),
         },
         "componentsPatches": [
+            {"name": "etcd", "extraArgs": etcd},
             {"name": "kube-apiserver", "extraArgs": api_server},
             {"name": "kube-controller-manager", "extraArgs": controllers},
+            {"name": "kube-scheduler", "extraArgs": pace},
             {"name": "kwok-controller", "extraArgs": kwok},
         ],
     }

@@ -9,6 +9,8 @@ from devcluster.spec import ClusterSpec, Kind
 
 GPUS = 8
 CAPACITY = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": str(GPUS)}
+NEW = "node.kubernetes.io/not-ready"
+"""Taint of a node that was not seen ready yet; controllers take it away a little later."""
 TAINT = {"key": "kwok.x-k8s.io/node", "value": "fake", "effect": "NoSchedule"}
 
 
@@ -61,7 +63,10 @@ def ensure(spec: ClusterSpec, kubectl: list[str]) -> None:
 
 
 def _ready(kubectl: list[str]) -> int:
+    """Nodes that pods can go to: ready, and without the controllers' taint of new nodes."""
     # Not `kubectl wait`, which looks at one node after the other: of a thousand, for minutes.
-    conditions = '{.items[*].status.conditions[?(@.type=="Ready")].status}'
-    ask = [*kubectl, "get", "nodes", "--selector=type=kwok", f"--output=jsonpath={conditions}"]
-    return subprocess.run(ask, capture_output=True, text=True, check=True).stdout.count("True")
+    each = '{.status.conditions[?(@.type=="Ready")].status} {.spec.taints[*].key}'
+    lines = f'{{range .items[*]}}{each}{{"\\n"}}{{end}}'
+    ask = [*kubectl, "get", "nodes", "--selector=type=kwok", f"--output=jsonpath={lines}"]
+    said = subprocess.run(ask, capture_output=True, text=True, check=True).stdout
+    return sum("True" in line and NEW not in line for line in said.splitlines())

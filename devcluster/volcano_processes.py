@@ -6,6 +6,9 @@ from pathlib import Path
 from devcluster.paths import Layout
 from devcluster.supervisor import Service
 
+LOG_LEVEL = 2
+"""That of a stack's release; from 3 on the scheduler writes a line for each node that is full."""
+
 
 def apply_definitions(layout: Layout, binaries: Path, definitions: Path) -> None:
     """Applies Volcano's CustomResourceDefinitions and its namespace."""
@@ -41,7 +44,7 @@ def volcano_services(layout: Layout, binaries: Path) -> list[Service]:
                 f"--scheduler-conf={layout.scheduler_configuration}",
                 "--enable-healthz=false",
                 "--enable-metrics=false",
-                "--v=3",
+                f"--v={LOG_LEVEL}",
             ],
             {"DEBUG_SOCKET_DIR": str(sockets)},
         ),
@@ -56,7 +59,7 @@ def volcano_services(layout: Layout, binaries: Path) -> list[Service]:
                 "--worker-threads=10",
                 "--worker-threads-for-podgroup=10",
                 "--enable-healthz=false",
-                "--v=3",
+                f"--v={LOG_LEVEL}",
             ],
             {"DEBUG_SOCKET_DIR": str(sockets)},
         ),

@@ -83,7 +83,8 @@ class Volcano(Component):
 
 def chart_values(settings: VolcanoSettings) -> dict[str, Any]:
     """The chart's values, and before them what the typed settings say that they leave open."""
-    custom = {**settings.controllers.chart_values(), **settings.values.get("custom", {})}
+    typed = {**settings.controllers.chart_values(), **settings.log_values}
+    custom = {**typed, **settings.values.get("custom", {})}
     if not settings.own_configuration:
         hierarchical = settings.hierarchical
         custom[OVERRIDE] = scheduler_configuration(settings.scheduler, hierarchical=hierarchical)

@@ -6,13 +6,21 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
+from tests.platforms import checkpoints, real, simulated, untouched  # noqa: F401 - fixtures
+
 HERE = Path(__file__).parent
-TIERS = {"engine": "engine", "cluster": "cluster"}
-LONGEST = {"unit": 600, "engine": 900, "cluster": 3600}
+TIERS = {"engine": "engine", "cluster": "cluster", "faults": "faults"}
+LONGEST = {"unit": 600, "engine": 900, "cluster": 3600, "faults": 3600}
 """Seconds after which a test hangs: what is built from nothing may be in one of the cluster's."""
 
 # Their tests share a cluster, or look at what a machine has one of: processes, ports and mounts.
-ONE_AFTER_ANOTHER = ("devcluster", "engine", "cluster/simulated", "cluster/real")
+ONE_AFTER_ANOTHER = {
+    "devcluster": "devcluster",
+    "engine": "engine",
+    "cluster/simulated": "simulated nodes",
+    "cluster": "real nodes",
+    "faults": "real nodes",
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -20,6 +28,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         folder = item.path.relative_to(HERE).parts[0]
         tier = TIERS.get(folder, "unit")
         item.add_marker(tier)
+        if item.get_closest_marker("short"):
+            item.add_marker("cluster")
         item.add_marker(pytest.mark.timeout(LONGEST[tier]))
 
 
@@ -33,7 +43,8 @@ class FolderOrFile(LoadFileScheduling):
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)
         place = Path(file).relative_to("tests")
-        return next((folder for folder in ONE_AFTER_ANOTHER if place.is_relative_to(folder)), file)
+        found = (group for where, group in ONE_AFTER_ANOTHER.items() if place.is_relative_to(where))
+        return next(found, file)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -25,7 +25,7 @@ case "$tier $* " in
   "unit "*) part -m unit -n 2 "$shared" "$@" ;;
   " "*)
     part -m unit -n 2 "$shared" "$@"
-    part -m "not unit" -n 3 "$shared" "$@"
+    part -m "engine or cluster" -n 3 "$shared" "$@"
     ;;
   "cluster "*) part -m cluster -n 2 "$shared" "$@" ;;
   *) part -m "$tier" "$@" ;;

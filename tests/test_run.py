@@ -11,7 +11,7 @@ import pytest
 
 RUN = Path(__file__).parent / "run.sh"
 UNIT = "-m pytest -m unit -n 2 --no-loadscope-reorder"
-OTHERS = "-m pytest -m not unit -n 3 --no-loadscope-reorder"
+OTHERS = "-m pytest -m engine or cluster -n 3 --no-loadscope-reorder"
 
 Run = Callable[..., tuple[int, list[str]]]
 

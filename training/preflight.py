@@ -1,32 +1,78 @@
 """What would fail hours later, found out before the first step. Imports no torch.
 
-Every function raises ConfigurationError with one plain sentence; none of them changes anything.
+Every function that checks raises ConfigurationError with one plain sentence; none of them changes
+anything.
 """
 
+import errno
 import os
+import time
 from pathlib import Path
 from typing import Final
 
 from training.config import ConfigurationError
+from training.report import emit
 
 SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - where Linux keeps it
 
 PROBE: Final = bytes(4096)
 """Written and removed to see whether a folder takes files; a full volume fails at less already."""
 
+LOOK_AGAIN: Final = 2.0
+"""Seconds between two looks at a full volume; well below any peer_timeout."""
+
+FULL: Final = {errno.ENOSPC, errno.EDQUOT}
+
+
+def await_room(folder: Path, longest: float) -> None:
+    """Wait for room where a run that has checkpoints already goes on, and say so.
+
+    A volume that others have filled is no mistake of this run's, and to end would lose what it has
+    done. It waits until there is room for one checkpoint like the newest, for at most `longest`
+    seconds (0 is for ever); what is wrong then, the checks tell. Every process waits for itself,
+    before it meets the others.
+    """
+    found = sorted((folder / "checkpoints").glob("step-*"))
+    if not found:
+        return
+    needed = _size_of(found[-1])
+    began, told = time.monotonic(), False
+    while _is_full(folder, needed) and (not longest or time.monotonic() - began < longest):
+        if not told:
+            told = True
+            emit("warning", message=f"run_dir {folder} is full: waiting for space")
+        time.sleep(LOOK_AGAIN)
+
+
+def _is_full(folder: Path, needed: int) -> bool:
+    # What a save that was cut off has left is removed before the next one.
+    own = sum(_size_of(path) for path in (folder / "checkpoints").glob(".step-*.tmp"))
+    available = free_bytes(folder)
+    if available is not None and available + own < needed:
+        return True
+    try:
+        _write_probe(folder)
+    except OSError as error:
+        return error.errno in FULL and not own
+    return False
+
+
+def _write_probe(folder: Path) -> None:
+    probe = folder / f".probe-{os.getpid()}"
+    try:
+        with probe.open("wb") as stream:
+            stream.write(PROBE)
+            stream.flush()
+            os.fsync(stream.fileno())
+    finally:
+        probe.unlink(missing_ok=True)
+
 
 def check_run_dir(folder: Path) -> None:
     """See that `folder` can be made and takes files, and that they reach the disk."""
-    probe = folder / f".probe-{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        try:
-            with probe.open("wb") as stream:
-                stream.write(PROBE)
-                stream.flush()
-                os.fsync(stream.fileno())
-        finally:
-            probe.unlink(missing_ok=True)
+        _write_probe(folder)
     except OSError as error:
         raise ConfigurationError(
             f"run_dir {folder} cannot be written: {error.strerror}; "

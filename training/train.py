@@ -19,6 +19,7 @@ from training.loader import Loaded, Loader
 from training.manifest import Manifest
 from training.metrics import Metrics
 from training.models import build
+from training.preflight import await_room
 from training.preparation import prepare
 from training.report import conclude, emit
 from training.sampler import GangSampler
@@ -39,6 +40,7 @@ def run(config: TrainingConfig, world: World) -> int:
     and RuntimeError when another process is lost.
     """
     device = choose_device(config.device, world.local_rank)
+    await_room(Path(config.run_dir), config.hang_limit)
     with (
         joined(world, device, config.peer_timeout),
         Watchdog(config.hang_limit) as watchdog,

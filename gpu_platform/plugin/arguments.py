@@ -668,6 +668,8 @@ class VolcanoInputs(TypedDict):
     """how it decides; not where the stack does not install it (section; default empty)"""
     controllers: NotRequired[Input[Controllers]]
     """their pace; the same keys in `values` go before it, and charts before 1.11 know none of it (section; default empty)"""
+    log_level: NotRequired[Input[int]]
+    """detail of the scheduler's and the controllers' logs; from 3 on the scheduler writes a line for each pod and node that do not fit (whole number, ≥ 0, ≤ 10; default `2`)"""
     timeout_seconds: NotRequired[Input[int]]
     """longest wait for the scheduler to be ready (whole number, ≥ 1; default `300`)"""
     queues: NotRequired[Input[dict[str, Input[Queue]]]]

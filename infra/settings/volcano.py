@@ -98,6 +98,13 @@ class VolcanoSettings(Settings):
         description="their pace; the same keys in `values` go before it, and charts before 1.11 "
         "know none of it",
     )
+    log_level: int = Field(
+        2,
+        ge=0,
+        le=10,
+        description="detail of the scheduler's and the controllers' logs; from 3 on the scheduler "
+        "writes a line for each pod and node that do not fit",
+    )
     timeout_seconds: PositiveInt = Field(
         300, description="longest wait for the scheduler to be ready"
     )
@@ -115,6 +122,11 @@ class VolcanoSettings(Settings):
         if custom.get(OVERRIDE) is not None:
             _check_override(custom[OVERRIDE])
         return values
+
+    @property
+    def log_values(self) -> dict[str, int]:
+        """The keys of the chart's `custom` for `log_level`."""
+        return {f"{process}_log_level": self.log_level for process in ("scheduler", "controller")}
 
     @property
     def own_configuration(self) -> bool:

@@ -10,6 +10,9 @@ from types import TracebackType
 from typing import Any, Self
 
 import httpx
+import numpy as np
+
+from training.data import held_out_digits
 
 TIMEOUT = 20.0
 
@@ -28,6 +31,15 @@ class Seen:
     @property
     def failed(self) -> dict[str, int]:
         return {outcome: count for outcome, count in self.outcomes.items() if outcome != "200"}
+
+
+def question() -> dict[str, Any]:
+    """Sixteen digits that no run has seen."""
+    images, _ = held_out_digits((1, 8, 8))
+    batch = np.asarray(images[:16])
+    data = batch.ravel().tolist()
+    tensor = {"name": "images", "datatype": "FP32", "shape": list(batch.shape), "data": data}
+    return {"inputs": [tensor], "outputs": [{"name": "class"}]}
 
 
 class Load:
@@ -51,12 +63,13 @@ class Load:
         before = self.seen()
         action()
         deadline = time.monotonic() + 60
-        while self._since(before).outcomes.total() < at_least:
-            assert time.monotonic() < deadline, f"only {self._since(before)} in a minute"
+        while self.since(before).outcomes.total() < at_least:
+            assert time.monotonic() < deadline, f"only {self.since(before)} in a minute"
             time.sleep(0.05)
-        return self._since(before)
+        return self.since(before)
 
-    def _since(self, before: Seen) -> Seen:
+    def since(self, before: Seen) -> Seen:
+        """What was seen after `before`, which `seen` has told."""
         now = self.seen()
         return Seen(now.outcomes - before.outcomes, now.versions - before.versions)
 

@@ -9,7 +9,11 @@ from typing import Any
 
 import pytest
 
-from devcluster.kwok_control_plane import ControlPlane, kwokctl_configuration
+from devcluster.kwok_control_plane import (
+    REQUESTS_PER_SECOND,
+    ControlPlane,
+    kwokctl_configuration,
+)
 from devcluster.paths import Layout
 from devcluster.spec import ClusterSpec, Kind, cluster_spec
 
@@ -104,6 +108,25 @@ def test_flags_that_kwokctl_sets_itself_are_overridden(layout: Layout):
         if flag.get("override")
     }
     assert overridden == {"node-monitor-grace-period", "manage-all-nodes"}
+
+
+def test_only_what_runs_nothing_is_written_without_waiting_for_the_disk(layout: Layout):
+    assert flags(configuration(SIMULATED, layout), "etcd") == {"unsafe-no-fsync": "true"}
+    assert flags(configuration(REAL, layout), "etcd") == {}
+
+
+def test_real_nodes_are_missed_sooner_than_simulated_ones(layout: Layout):
+    real, simulated = configuration(REAL, layout), configuration(SIMULATED, layout)
+    assert flags(real, "kube-controller-manager")["node-monitor-grace-period"] == "16s"
+    assert "node-monitor-grace-period" not in flags(simulated, "kube-controller-manager")
+    assert real["options"]["heartbeatFactor"] < simulated["options"]["heartbeatFactor"]
+
+
+@pytest.mark.parametrize("name", ["kube-controller-manager", "kube-scheduler"])
+def test_controllers_and_scheduler_are_not_held_back_by_their_clients(name: str, layout: Layout):
+    pace = flags(configuration(SIMULATED, layout), name)
+    assert int(pace["kube-api-qps"]) == REQUESTS_PER_SECOND
+    assert int(pace["kube-api-burst"]) > REQUESTS_PER_SECOND
 
 
 def test_every_program_comes_from_the_toolchain(layout: Layout):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from devcluster.kwok_control_plane import SIMULATED_ANNOTATION
-from devcluster.simulated_nodes import ensure, manifest
+from devcluster.simulated_nodes import NEW, ensure, manifest
 from devcluster.spec import Kind, cluster_spec
 from tests.devcluster.programs import Install
 
@@ -40,18 +40,22 @@ def test_a_simulated_node_offers_eight_gpus(kind: Kind):
     assert found["metadata"]["labels"]["nvidia.com/gpu.present"] == "true"
 
 
-def test_nodes_are_applied_and_waited_for(tmp_path: Path, install: Install):
+def test_nodes_are_applied_and_waited_for_until_pods_can_go_there(tmp_path: Path, install: Install):
+    (tmp_path / "answers").write_text(
+        f"True \\nUnknown \\n\nTrue \\nTrue {NEW} {NEW}\\n\nTrue \\nTrue example.com/own\\n\n"
+    )
     kubectl = install(
         "kubectl",
         f"""echo "$1" >> {tmp_path}/calls
         if [ "$1" = apply ]; then cat > {tmp_path}/applied; fi
-        if [ "$1" = get ]; then tail -c 8 {tmp_path}/calls | tr "\\n" " " | grep -q "get get" \\
-          && echo True True || echo True Unknown; fi""",
+        if [ "$1" = get ]; then
+          printf "$(sed -n "$(grep -c get {tmp_path}/calls)p" {tmp_path}/answers)"
+        fi""",
     )
     ensure(cluster_spec(Kind.SIMULATED, 2), [str(kubectl)])
     applied = json.loads((tmp_path / "applied").read_text())
     assert [item["metadata"]["name"] for item in applied["items"]] == ["simulated-0", "simulated-1"]
-    assert (tmp_path / "calls").read_text().split() == ["apply", "get", "get"]
+    assert (tmp_path / "calls").read_text().split() == ["apply", "get", "get", "get"]
 
 
 def test_without_simulated_nodes_nothing_is_asked():

@@ -7,6 +7,7 @@ import pytest
 from devcluster.paths import Layout
 from devcluster.volcano_processes import apply_definitions, volcano_services
 from infra.settings.controllers import ControllersSettings
+from infra.settings.volcano import VolcanoSettings
 
 KUBECTL = """#!/bin/sh
 printf '%s\\n' "$*" >> "$(dirname "$0")/calls"
@@ -60,6 +61,11 @@ def test_the_controllers_are_as_fast_as_those_of_a_release(simulated: Layout, bi
     assert f"--kube-api-burst={pace.burst}" in controllers.command
     assert f"--worker-threads={pace.workers}" in controllers.command
     assert f"--worker-threads-for-podgroup={pace.workers}" in controllers.command
+
+
+def test_they_say_as_much_as_those_of_a_release(simulated: Layout, binaries: Path):
+    for service in volcano_services(simulated, binaries):
+        assert f"--v={VolcanoSettings().log_level}" in service.command
 
 
 def test_the_scheduler_finds_the_folder_of_its_configuration(simulated: Layout, binaries: Path):

@@ -96,3 +96,10 @@ def test_the_controllers_have_the_pace_that_is_configured() -> None:
     assert custom["controller_kube_api_burst"] == 400
     assert custom["controller_worker_threads"] == 4
     assert custom["controller_worker_threads_for_podgroup"] == 10
+
+
+def test_the_logs_are_as_detailed_as_is_configured() -> None:
+    custom = chart_values(VolcanoSettings(log_level=4))["custom"]
+    assert custom["scheduler_log_level"] == custom["controller_log_level"] == 4
+    of_ones_own = VolcanoSettings(values={"custom": {"scheduler_log_level": 5}})
+    assert chart_values(of_ones_own)["custom"]["scheduler_log_level"] == 5

@@ -47,16 +47,9 @@ print(json.dumps(said))
 
 
 def test_a_volume_that_is_too_small_is_told_before_it_is_full(tmp_path: Path) -> None:
-    namespaces = ["unshare", "--user", "--map-root-user", "--mount"]
-    if subprocess.run([*namespaces, "true"], check=False, capture_output=True).returncode:
-        pytest.skip("this machine lets nobody make namespaces")
-    done = subprocess.run(
-        [*namespaces, sys.executable, "-c", ON_A_SMALL_VOLUME, str(tmp_path)],
-        check=True,
-        capture_output=True,
-        text=True,
+    roomy, fits, too_small, fits_with_own, few, many, none, full = json.loads(
+        on_a_small_volume(ON_A_SMALL_VOLUME, tmp_path)
     )
-    roomy, fits, too_small, fits_with_own, few, many, none, full = json.loads(done.stdout)
     assert (roomy, fits, fits_with_own, few, none) == (None,) * 5
     assert "has 1 MiB free, but 3 checkpoints of 390.6 KiB" in too_small
     assert "write a smaller keep_checkpoints" in too_small
@@ -67,6 +60,75 @@ def test_a_volume_that_is_too_small_is_told_before_it_is_full(tmp_path: Path) ->
         "mount a writable volume there or choose another folder"
     )
     assert not list(tmp_path.iterdir())
+
+
+WAITING_ON_A_SMALL_VOLUME = """
+import subprocess, sys, threading, time
+from pathlib import Path
+from training import preflight
+
+preflight.LOOK_AGAIN = 0.01
+volume = Path(sys.argv[1])
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "small", str(volume)], check=True)
+run, rest = volume / "run", volume / "rest"
+run.mkdir()
+
+def fill():
+    try:
+        rest.write_bytes(bytes(2**20))
+    except OSError:
+        pass
+
+fill()
+preflight.await_room(run, 0)
+print("a new run does not wait", flush=True)
+rest.unlink()
+old = run / "checkpoints" / "step-00000001"
+old.mkdir(parents=True)
+(old / "state").write_bytes(bytes(300_000))
+preflight.await_room(run, 0)
+print("there is room", flush=True)
+fill()
+preflight.await_room(run, 0.05)
+print("it gives up", flush=True)
+threading.Timer(0.2, lambda: (print("somebody makes room", flush=True), rest.unlink())).start()
+preflight.await_room(run, 0)
+print("it goes on", flush=True)
+unfinished = run / "checkpoints" / ".step-00000002.tmp"
+unfinished.mkdir()
+rest = unfinished / "state"
+fill()
+preflight.await_room(run, 0)
+print("what it was writing itself is in nobody's way", flush=True)
+"""
+
+
+def test_a_run_that_has_begun_waits_where_others_have_filled_the_volume(tmp_path: Path) -> None:
+    warning = '{"event": "warning", "message": "run_dir %s/run is full: waiting for space"}'
+    assert on_a_small_volume(WAITING_ON_A_SMALL_VOLUME, tmp_path).splitlines() == [
+        "a new run does not wait",
+        "there is room",
+        warning % tmp_path,
+        "it gives up",
+        warning % tmp_path,
+        "somebody makes room",
+        "it goes on",
+        "what it was writing itself is in nobody's way",
+    ]
+
+
+def on_a_small_volume(program: str, folder: Path) -> str:
+    """What a program has printed that may mount something over the folder."""
+    namespaces = ["unshare", "--user", "--map-root-user", "--mount"]
+    if subprocess.run([*namespaces, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("this machine lets nobody make namespaces")
+    done = subprocess.run(
+        [*namespaces, sys.executable, "-c", program, str(folder)],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout
 
 
 def test_checkpoints_as_large_as_the_disk_do_not_fit(tmp_path: Path) -> None:

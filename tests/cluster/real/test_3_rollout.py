@@ -12,17 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
 import yaml
 
 from infra.serving import build, build_canary, routes
 from tests.cluster import gateway
 from tests.cluster.definitions import KEDA, module_folder
-from tests.cluster.load import Load
+from tests.cluster.load import Load, question
 from tests.cluster.platform import ROOT, Platform, await_
 from tests.infra.serving.examples import CANARY, DIGEST, serving
-from training.data import held_out_digits
 
 CLIENTS = 8
 PAUSE = 0.05
@@ -79,18 +77,12 @@ class Rollout:
         return str(weights["sha256"])[:12]
 
 
-def question() -> dict[str, Any]:
-    """Sixteen digits that no run has seen."""
-    images, _ = held_out_digits((1, 8, 8))
-    batch = np.asarray(images[:16])
-    data = batch.ravel().tolist()
-    tensor = {"name": "images", "datatype": "FP32", "shape": list(batch.shape), "data": data}
-    return {"inputs": [tensor], "outputs": [{"name": "class"}]}
-
-
 @pytest.fixture(scope="module")
 def rollout(real: Platform, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rollout]:
-    """Two versions are trained, and the first is served through the gateway."""
+    """Two versions are trained, and the first is served through the gateway.
+
+    The cluster stays up for the faults (tests/faults), and is taken down after them.
+    """
     folder = tmp_path_factory.mktemp("gateway")
     shutil.copyfile(ROOT / "Pulumi.dev.yaml", real.stack_file)
     real.hyperparameters(epochs=10)
@@ -110,7 +102,6 @@ def rollout(real: Platform, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         infer = f"{url}/v2/models/digits/infer"
         await_(lambda: answers(infer), 60, "the route")
         yield made
-    real.make("down", "PURGE=1")
 
 
 def answers(infer: str) -> bool:

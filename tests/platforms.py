@@ -1,4 +1,7 @@
-"""The embedded cluster for tests: a copy of the checkout, and a state folder of its own."""
+"""The embedded cluster for tests: a copy of the checkout, and a state folder of its own.
+
+Fixtures of one session: the cluster tier and the faults after it share them (tests/conftest.py).
+"""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,0 +1,219 @@
+"""A cluster at work: a served model under load, and gangs that are to live through a fault."""
+
+import contextlib
+import json
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tests.cluster.load import Load, Seen
+from tests.cluster.platform import Platform, await_
+from tests.faults.losses import Losses, repeated, standstill
+from tests.faults.table import Row, Table
+from tests.faults.timeline import Timeline
+from tests.faults.units import Units
+
+NAMESPACE = "ml-dev"
+NODES = ("gpu-node-0", "gpu-node-1")
+JOBS = "jobs.batch.volcano.sh"
+# Both pods of a new gang ask the cluster's DNS for the first one, and end.
+LOOK_UP = "import os, socket; socket.getaddrinfo(os.environ['MASTER_ADDR'], 23456)"
+
+
+@dataclass(frozen=True)
+class Gang:
+    """A run that is there to be disturbed."""
+
+    name: str
+    timeline: Timeline
+    pods: tuple[str, str]
+    """The pod of rank 0 and the other one, by which log files and objects are found."""
+
+    def await_step(self, step: int, timeout: float = 120) -> None:
+        await_(lambda: self.timeline.highest_step() >= step, timeout, f"{self.name}: step {step}")
+
+    def await_end(self, timeout: float = 240) -> None:
+        finished = self.timeline.events
+        await_(lambda: bool(finished("finished")), timeout, f"{self.name} has finished")
+
+
+@dataclass
+class Arena:
+    """The platform with what all faults share."""
+
+    platform: Platform
+    environment: dict[str, str]
+    units: Units
+    job: dict[str, Any]
+    """The stack's own job, from whose manifest every gang is made."""
+    losses: Losses
+    load: Load
+    table: Table
+
+    def kubectl(self, *arguments: str, text: str = "", check: bool = True) -> str:
+        done = subprocess.run(
+            ["kubectl", "--request-timeout=20s", *arguments],
+            env=self.environment,
+            input=text,
+            capture_output=True,
+            text=True,
+        )
+        assert not check or done.returncode == 0, f"kubectl {arguments}: {done.stderr}"
+        return done.stdout
+
+    def get(self, *arguments: str) -> dict[str, Any]:
+        """kubectl's answer as JSON; empty where there is none."""
+        said = self.kubectl("get", *arguments, "--output=json", check=False)
+        return dict(json.loads(said or "{}"))
+
+    def submit(self, name: str, change: Callable[[dict[str, Any]], None] | None = None) -> None:
+        """Makes the stack's job once more under another name, once the API server takes it."""
+        original = self.job["metadata"]["name"]
+        job = json.loads(json.dumps(self.job).replace(original, name))
+        if change is not None:
+            for task in job["spec"]["tasks"]:
+                change(task["template"]["spec"])
+        text = json.dumps(job)
+
+        def taken() -> bool:
+            self.kubectl("create", "--filename=-", text=text, check=False)
+            return bool(self.get(JOBS, name, "-n", NAMESPACE))
+
+        await_(taken, 120, f"the API server has {name}")
+
+    @contextlib.contextmanager
+    def gang(
+        self, slug: str, change: Callable[[dict[str, Any]], None] | None = None
+    ) -> Iterator[Gang]:
+        """A gang in the midst of its fourth epoch; it is removed at the end."""
+        name = f"fault-{slug}-{int(time.time()) % 100_000}"
+        pods = (f"{name}-master-0", f"{name}-worker-0")
+        with Timeline(self.units.state, pods[0]) as timeline:
+            self.submit(name, change)
+            made = Gang(name, timeline, pods)
+            try:
+                made.await_step(3 * self.losses.interval + self.losses.interval // 2)
+                yield made
+            finally:
+                self.kubectl("delete", JOBS, name, "-n", NAMESPACE, check=False)
+
+    def container(self, pod: str) -> str:
+        """The id of a pod's one container."""
+        (status,) = self.get("pod", pod, "-n", NAMESPACE)["status"]["containerStatuses"]
+        return str(status["containerID"]).rpartition("/")[2]
+
+    def servers(self) -> list[dict[str, Any]]:
+        """The pods of the inference service that are not leaving."""
+        selector = "gpu-platform.dev/service=digits"
+        found = self.get("pods", "-n", NAMESPACE, "-l", selector)["items"]
+        return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+
+    def new_gang(self, slug: str, since: float) -> float:
+        """Seconds from `since` until a gang that is submitted now has been placed and has run."""
+        name = f"new-{slug}-{int(time.time()) % 100_000}"
+
+        def change(pod: dict[str, Any]) -> None:
+            pod["containers"][0]["command"] = ["python3", "-c", LOOK_UP]
+            pod["containers"][0].pop("args", None)
+
+        self.submit(name, change)
+        try:
+            await_(lambda: self.phase(name) == "Completed", 180, f"{name} has run")
+            return time.time() - since
+        finally:
+            self.kubectl("delete", JOBS, name, "-n", NAMESPACE, check=False)
+
+    def phase(self, job: str) -> str:
+        return str(
+            self.get(JOBS, job, "-n", NAMESPACE).get("status", {}).get("state", {}).get("phase")
+        )
+
+    def survive(
+        self,
+        fault: str,
+        inject: Callable[[Gang], object],
+        *,
+        intervals: int = 0,
+        lost: Callable[[dict[str, int]], bool] = lambda lost: not lost,
+        new_gang: bool = False,
+        change: Callable[[dict[str, Any]], None] | None = None,
+    ) -> None:
+        """Lets a run and the service live through a fault, and writes what it took.
+
+        `intervals`: how many checkpoint intervals may be repeated at most, 0 where the run must not
+        even start again. `lost` judges the requests without an answer. `new_gang`: whether a gang
+        is submitted in the fault as well.
+        """
+        slug = re.sub(r"[^a-z0-9]+", "-", fault.lower())[:24].strip("-")
+        began, before, new, verdict = time.time(), Seen(), None, "it did not get that far"
+        events, since = [], began
+        try:
+            with self.gang(slug, change) as gang:
+                try:
+                    before, since = self.load.seen(), time.time()
+                    inject(gang)
+                    new = self.new_gang(slug, since) if new_gang else None
+                    gang.await_end()
+                finally:
+                    events = gang.timeline.events()
+                self.losses.check(events)
+                assert repeated(events) <= intervals * self.losses.interval
+                assert bool(intervals) or not gang.timeline.events("resume")
+                await_(lambda: self.phase(gang.name) == "Completed", 60, "the job is Completed")
+                self.settle()
+            failed = self.load.since(before).failed
+            assert lost(failed), failed
+            verdict = "yes"
+        except BaseException as error:
+            verdict = f"no: {error or type(error).__name__}"
+            raise
+        finally:
+            seen = self.load.since(before)
+            self.table.add(
+                Row(
+                    fault,
+                    repeated(events),
+                    standstill(events, since),
+                    seen.failed,
+                    seen.answered,
+                    new,
+                    verdict,
+                    time.time() - began,
+                )
+            )
+
+    def settle(self) -> None:
+        """Waits until nothing is stuck: nodes, their GPUs, the system's pods and the service."""
+        left: list[str] = []
+
+        def settled() -> bool:
+            left[:] = self.unsettled()
+            return not left
+
+        try:
+            await_(settled, 120, "everything is as before")
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {left}") from None
+
+    def unsettled(self) -> list[str]:
+        """What is not as it should be, by name."""
+        found = []
+        nodes = self.get("nodes").get("items", [])
+        for node in nodes:
+            ready = {c["type"]: c["status"] for c in node["status"]["conditions"]}["Ready"]
+            gpus = node["status"]["allocatable"].get("nvidia.com/gpu")
+            if (ready, gpus) != ("True", "4") or node["spec"].get("unschedulable"):
+                found.append(node["metadata"]["name"])
+        pods = self.get("pods", "--all-namespaces").get("items", [])
+        for pod in pods:
+            done = pod["status"].get("phase") == "Succeeded"
+            conditions = {c["type"]: c["status"] for c in pod["status"].get("conditions", [])}
+            leaving = "deletionTimestamp" in pod["metadata"]
+            if leaving or not (done or conditions.get("Ready") == "True"):
+                found.append(pod["metadata"]["name"])
+        if len(self.servers() if pods else []) != 2 or len(nodes) != len(NODES):
+            found.append("the service or a node")
+        return found

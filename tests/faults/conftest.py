@@ -1,0 +1,44 @@
+"""One cluster for all faults: its stack's run is the undisturbed one, its server is loaded."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster.load import Load, question
+from tests.cluster.platform import ROOT, Platform
+from tests.faults.arena import JOBS, NAMESPACE, Arena
+from tests.faults.losses import Losses
+from tests.faults.table import Table
+from tests.faults.units import Units
+
+TRAINED = {"epochs": 12, "step_delay": 0.04, "log_every": 1, "peer_timeout": 25}
+CLIENTS, PAUSE = 4, 0.1
+
+
+@pytest.fixture(scope="session")
+def arena(real: Platform) -> Iterator[Arena]:
+    """The stack is up, its run has finished, and two replicas serve what came out."""
+    shutil.copyfile(ROOT / "Pulumi.dev.yaml", real.stack_file)
+    real.hyperparameters(**TRAINED)
+    real.edit(
+        lambda config: config["gpu-platform:inference"]["services"]["digits"].update(replicas=2)
+    )
+    assert "(right)" in real.make("up", timeout=3000)
+    environment = json.loads(
+        real.shell("python -c 'import json, os; print(json.dumps(dict(os.environ)))'")
+    )
+    run, units = real.run_name(), Units(real.state / "real")
+    job = real.kubectl("get", JOBS, run, "-n", NAMESPACE)
+    job = {key: job[key] for key in ("apiVersion", "kind", "spec", "metadata")}
+    job["metadata"] = {key: job["metadata"][key] for key in ("name", "namespace", "labels")}
+    service = real.kubectl("get", "service", "digits", "-n", NAMESPACE)["spec"]
+    url = f"http://{service['clusterIP']}:{service['ports'][0]['port']}/v2/models/digits/infer"
+    with Load(url, question(), CLIENTS, PAUSE) as load:
+        table = Table(ROOT / ".bench")
+        losses = Losses.of(real.logs(run))
+        made = Arena(real, {**os.environ, **environment}, units, job, losses, load, table)
+        made.settle()
+        yield made

@@ -1,0 +1,71 @@
+"""Processes, containers and pods that end without a word, of a run and of a server at once."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults.arena import NAMESPACE, Arena, Gang
+from tests.faults.conftest import CLIENTS
+from tests.faults.units import worker_of
+
+# Takes memory until the kernel ends the process of the container that is most readily ended.
+EAT = "x = bytearray(3 * 2**30)"
+
+
+def of_one_server(lost: dict[str, int]) -> bool:
+    """What a killed server had accepted: no more than a request a client."""
+    return sum(lost.values()) <= CLIENTS
+
+
+def test_a_killed_process_of_the_training_and_of_the_server(arena: Arena) -> None:
+    def kill(gang: Gang) -> None:
+        server = arena.container(arena.servers()[0]["metadata"]["name"])
+        worker_of(arena.units.container(server)).kill()
+        _, trainer, *_ = arena.units.container(arena.container(gang.pods[1]))
+        trainer.kill()
+
+    def answered_503(lost: dict[str, int]) -> bool:
+        return set(lost) <= {"503"} and of_one_server(lost)
+
+    arena.survive(
+        "a training process and the server's worker", kill, intervals=1, lost=answered_503
+    )
+
+
+def test_a_killed_container_of_the_gang_and_of_the_service(arena: Arena) -> None:
+    def kill(gang: Gang) -> None:
+        for pod in (gang.pods[1], arena.servers()[1]["metadata"]["name"]):
+            arena.units.container(arena.container(pod))[0].kill()
+
+    fault = "a container (torchrun is its process 1), and one of the server's"
+    arena.survive(fault, kill, intervals=1, lost=of_one_server)
+
+
+def test_all_containers_of_the_gang_are_killed(arena: Arena) -> None:
+    def kill(gang: Gang) -> None:
+        found = [arena.units.container(arena.container(pod))[0] for pod in gang.pods]
+        for process in found:
+            process.kill()
+
+    arena.survive("all containers of the gang", kill, intervals=1)
+
+
+def test_deleted_pods_of_the_gang_and_of_the_service(arena: Arena) -> None:
+    def delete(gang: Gang) -> None:
+        server = arena.servers()[0]["metadata"]["name"]
+        arena.kubectl("delete", "pod", "-n", NAMESPACE, gang.pods[1], server, "--wait=false")
+
+    arena.survive("pods deleted, of the gang and of the service", delete, intervals=1)
+
+
+@pytest.mark.short
+def test_the_kernel_ends_a_training_process_for_its_memory(arena: Arena) -> None:
+    def eat(gang: Gang) -> None:
+        _, trainer, *_ = arena.units.container(arena.container(gang.pods[1]))
+        # The kernel takes the process with the highest score first.
+        Path(f"/proc/{trainer.pid}/oom_score_adj").write_text("1000")
+        command = ["exec", "-n", NAMESPACE, gang.pods[1], "--", "python3", "-c", EAT]
+        arena.kubectl(*command, check=False)
+        trainer.wait(30)
+
+    arena.survive("out of memory", eat, intervals=1)

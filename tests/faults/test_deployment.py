@@ -1,0 +1,89 @@
+"""Updates that are killed at moments that chance decides, and two at once, beside work."""
+
+import contextlib
+import os
+import random
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from tests.faults.arena import Arena, Gang
+
+SEED = 20261121
+UPDATE = "pulumi up --yes --skip-preview --non-interactive --stack dev"
+COMMANDS = {"pulumi up": ["bash", "-c", UPDATE], "make up": ["make", "up", "NODES=real"]}
+
+
+@pytest.fixture
+def changed(arena: Arena) -> Iterator[Arena]:
+    """Every update has another run to make; at the end the stack is as it was."""
+    configuration = arena.platform.stack_file.read_text()
+    yield arena
+    arena.platform.stack_file.write_text(configuration)
+    arena.platform.make("up")
+
+
+@pytest.mark.parametrize("what", COMMANDS)
+def test_updates_that_are_killed_are_gone_on_with(changed: Arena, what: str) -> None:
+    moments = random.Random(SEED)  # noqa: S311 - to be repeatable
+
+    def kill_two(gang: Gang) -> None:
+        for turn in range(2):
+            changed.platform.hyperparameters(seed=100 + turn, epochs=2)
+            kill_after(changed, COMMANDS[what], moments.uniform(1, 12))
+        output = changed.platform.make("up")
+        assert "(right)" in output
+
+    changed.survive(f"`{what}` killed twice with all its processes", kill_two)
+
+
+def test_two_updates_at_once(changed: Arena) -> None:
+    def both(gang: Gang) -> None:
+        changed.platform.hyperparameters(seed=200, epochs=2)
+        first = changed.platform.start("up")
+        holder = changed.units.state / "lock.holder"
+        deadline = time.monotonic() + 30
+        while not holder.exists() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert "is at work since" in changed.platform.make("up", status=2)
+        output, _ = first.communicate(timeout=300)
+        assert first.returncode == 0, output
+        assert re.search(r"accuracy (\d+\.\d+)%", output)
+
+    changed.survive("two `make up` at once", both)
+
+
+def kill_after(arena: Arena, command: list[str], seconds: float) -> None:
+    """SIGKILL to a command and everything that it has started."""
+    process = subprocess.Popen(
+        command,
+        cwd=arena.platform.checkout,
+        env=arena.platform.environment if command[0] == "make" else arena.environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    time.sleep(seconds)
+    while found := below(process.pid):
+        for one in found:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
+        process.poll()
+        time.sleep(0.05)
+    process.wait()
+
+
+def below(leader: int) -> list[psutil.Process]:
+    """Processes of a session that still run."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, ProcessLookupError):
+            ended = process.status() == psutil.STATUS_ZOMBIE
+            if not ended and os.getsid(process.pid) == leader:
+                found.append(process)
+    return found

@@ -1,0 +1,105 @@
+"""Packets that do not arrive, names that do not resolve, images that cannot be pulled."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from devcluster.spec import Kind, Network, cluster_spec
+from tests.cluster.platform import await_
+from tests.faults.arena import NAMESPACE, NODES, Arena, Gang
+from tests.faults.conftest import TRAINED
+
+SHORT = 8
+LONG = TRAINED["peer_timeout"] + 10
+
+
+@contextlib.contextmanager
+def dropped(arena: Arena) -> Iterator[None]:
+    """No packet of a pod on one node arrives at a pod on the other; nodes reach each other."""
+    first, second = (node.pod_range for node in cluster_spec(Kind.REAL).real_nodes)
+    rules = [
+        ("--source", one, "--destination", other, "--jump", "DROP")
+        for one, other in ((first, second), (second, first))
+    ]
+    for rule in rules:
+        arena.units.inside(NODES[0], "iptables", "--wait", "--insert", "FORWARD", *rule)
+    try:
+        yield
+    finally:
+        for rule in rules:
+            arena.units.inside(NODES[0], "iptables", "--wait", "--delete", "FORWARD", *rule)
+
+
+def test_packets_between_the_pods_are_dropped_for_some_seconds(arena: Arena) -> None:
+    def drop(gang: Gang) -> None:
+        with dropped(arena):
+            time.sleep(SHORT)
+
+    arena.survive(f"no packets between pods for {SHORT} s", drop)
+
+
+@pytest.mark.short
+def test_packets_between_the_pods_are_dropped_for_longer_than_peers_wait(arena: Arena) -> None:
+    def drop(gang: Gang) -> None:
+        with dropped(arena):
+            time.sleep(LONG)
+
+    fault = f"no packets between pods for {LONG} s, longer than peer_timeout"
+    arena.survive(fault, drop, intervals=1)
+
+
+def test_names_do_not_resolve_while_a_gang_starts_again(arena: Arena) -> None:
+    def kill(gang: Gang) -> None:
+        arena.units.container(arena.container(gang.pods[1]))[0].kill()
+        arena.units.keep_down(NODES[0], "coredns", 15)
+
+    arena.survive("DNS down for 15 s while a gang starts again", kill, intervals=1, new_gang=True)
+
+
+def test_the_registry_is_down_while_a_new_version_is_rolled_out(arena: Arena) -> None:
+    deployment = ["deployment/digits", "-n", NAMESPACE]
+    (container,) = arena.get(*deployment)["spec"]["template"]["spec"]["containers"]
+
+    def roll_out(gang: Gang) -> None:
+        tagged = new_tag(container["image"])
+        image = f"{container['name']}={tagged}"
+        # A tag has to be asked for, even where all that it stands for is there.
+        arena.kubectl("set", "image", *deployment, image)
+        arena.units.keep_down(NODES[0], "registry", 15)
+        arena.kubectl("rollout", "status", *deployment, "--timeout=0s", check=False)
+        await_(lambda: rolled_out(arena), 120, "the new version is there")
+
+    try:
+        arena.survive("registry down for 15 s in a rollout", roll_out)
+    finally:
+        arena.kubectl("rollout", "undo", *deployment)
+        await_(lambda: rolled_out(arena), 120, "the old version is there")
+        arena.settle()
+
+
+def new_tag(reference: str) -> str:
+    """Gives an image that is named by its digest another name in the registry."""
+    host, _, path = reference.partition("/")
+    name, _, digest = path.partition("@")
+    name = name.partition(":")[0]
+    spec, network = cluster_spec(Kind.REAL), Network()
+    base = f"http://{spec.control_plane.address}:{network.registry_port}/v2/{name}/manifests"
+    types = ["oci.image.manifest.v1", "docker.distribution.manifest.v2"]
+    accepted = {"Accept": ", ".join(f"application/vnd.{each}+json" for each in types)}
+    tag = f"fault-{int(time.time())}"
+    with httpx.Client(trust_env=False) as client:
+        found = client.get(f"{base}/{digest}", headers=accepted).raise_for_status()
+        headers = {"Content-Type": found.headers["Content-Type"]}
+        client.put(f"{base}/{tag}", content=found.content, headers=headers).raise_for_status()
+    return f"{host}/{name}:{tag}"
+
+
+def rolled_out(arena: Arena) -> bool:
+    found = arena.get("deployment/digits", "-n", NAMESPACE)
+    status, wanted = found["status"], found["spec"]["replicas"]
+    observed = status.get("observedGeneration") == found["metadata"]["generation"]
+    counts = {status.get(name, 0) for name in ("replicas", "updatedReplicas", "availableReplicas")}
+    return observed and counts == {wanted}

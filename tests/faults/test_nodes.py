@@ -1,0 +1,54 @@
+"""A node is drained, stops reporting, or loses its power."""
+
+import time
+
+from tests.cluster.platform import await_
+from tests.faults.arena import Arena, Gang
+from tests.faults.conftest import CLIENTS
+from tests.faults.units import pause
+
+NODE = "gpu-node-1"
+
+
+def on_the_node(lost: dict[str, int]) -> bool:
+    """What the node's server had accepted; connections that nobody took are no such requests."""
+    refused = {"ConnectError", "ConnectTimeout"}
+    return sum(count for what, count in lost.items() if what not in refused) <= CLIENTS
+
+
+def test_a_drained_node(arena: Arena) -> None:
+    def drain(gang: Gang) -> None:
+        options = ["--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=90s"]
+        arena.kubectl("drain", NODE, *options)
+        time.sleep(5)
+        arena.kubectl("uncordon", NODE)
+
+    try:
+        arena.survive("node drained, and back after it", drain, intervals=1)
+    finally:
+        arena.kubectl("uncordon", NODE)
+
+
+def test_a_node_that_stops_reporting(arena: Arena) -> None:
+    def silence(gang: Gang) -> None:
+        kubelet = arena.units.service(NODE, "kubelet")
+        pause(kubelet)
+        try:
+            await_(lambda: reports(arena) != "True", 90, f"{NODE} is not Ready")
+            time.sleep(15)  # its pods are evicted meanwhile
+        finally:
+            kubelet.resume()
+
+    arena.survive("node NotReady until its pods are evicted", silence, intervals=1)
+
+
+def test_a_node_that_loses_its_power(arena: Arena) -> None:
+    def kill(gang: Gang) -> None:
+        arena.units.node(NODE).kill()
+
+    arena.survive("node killed, and back after a second", kill, intervals=1, lost=on_the_node)
+
+
+def reports(arena: Arena) -> str:
+    conditions = arena.get("node", NODE)["status"]["conditions"]
+    return str({c["type"]: c["status"] for c in conditions}["Ready"])

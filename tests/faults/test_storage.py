@@ -1,0 +1,60 @@
+"""What happens to checkpoints: the newest one is damaged, and there is no room for the next."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.platform import await_
+from tests.faults.arena import Arena, Gang
+
+CLAIM = "/var/lib/shared-volumes/checkpoints"
+
+
+@pytest.mark.short
+def test_a_damaged_newest_checkpoint(arena: Arena) -> None:
+    def damage(gang: Gang) -> None:
+        # Rank 0 alone writes here, and it is not to write another one after the damage.
+        found = [arena.units.container(arena.container(pod))[0] for pod in gang.pods]
+        for process in found:
+            process.kill()
+        folder = arena.units.state / "volumes" / "checkpoints" / gang.name / "checkpoints"
+        newest = max(path for path in folder.iterdir() if (path / "checkpoint.json").exists())
+        (file, *_) = sorted(newest.glob("*.safetensors"))
+        content = bytearray(file.read_bytes())
+        content[-1] ^= 1
+        file.write_bytes(content)
+
+    arena.survive("all containers, and a bit of the newest checkpoint", damage, intervals=2)
+
+
+def test_a_full_claim(arena: Arena) -> None:
+    node = "gpu-node-1"
+
+    def alone(pod: dict[str, Any]) -> None:
+        # A volume that is small enough to be filled can be had on one node alone.
+        pod["nodeSelector"] = {**pod.get("nodeSelector", {}), "kubernetes.io/hostname": node}
+        pod.pop("topologySpreadConstraints", None)
+
+    def fill(gang: Gang) -> None:
+        inside = Path(f"/proc/{arena.units.node(node).pid}/root") / CLAIM.lstrip("/")
+        filler = inside / "filler"
+        with filler.open("wb") as stream:
+            try:
+                while True:
+                    stream.write(bytes(2**16))
+                    stream.flush()
+            except OSError:
+                pass
+        said = gang.timeline.events
+        await_(lambda: any("space" in str(e.body) for e in said()), 60, "it is told")
+        time.sleep(10)
+        filler.unlink()
+
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64m,mode=777", "small", CLAIM]
+    arena.units.inside(node, *mount)
+    try:
+        arena.survive("claim full, until there is room again", fill, intervals=2, change=alone)
+    finally:
+        arena.units.inside(node, "umount", "--lazy", CLAIM)

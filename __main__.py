@@ -1,6 +1,7 @@
 """The stack, in the order in which it is provisioned."""
 
 from infra.cluster import connect, options
+from infra.failure_recorder import FailureRecorder, FailureRecorderArgs
 from infra.gpu_stack import GpuStack, GpuStackArgs
 from infra.inference_service import InferenceService
 from infra.many_jobs import warn_of_many
@@ -9,7 +10,7 @@ from infra.outputs import export_outputs
 from infra.serving import Serving
 from infra.settings import load_settings, registry_login
 from infra.storage import Storage, StorageArgs
-from infra.tenancy import Tenancy, TenancyArgs
+from infra.tenancy import PULL_SECRET, Tenancy, TenancyArgs
 from infra.training_job import TrainingJobArgs, TrainingJobs
 from infra.volcano import Volcano, VolcanoArgs
 from infra.workload_image import WorkloadImage, WorkloadImageArgs
@@ -44,6 +45,20 @@ images = {
     key: WorkloadImage(f"image-{key}", WorkloadImageArgs.of(settings.images, key, login))
     for key in settings.images.workloads
 }
+if (recorder := settings.logs.recorder) is not None:
+    FailureRecorder(
+        "recorder",
+        FailureRecorderArgs(
+            recorder=recorder,
+            namespace=tenancy.namespace,
+            image=images[recorder.image].reference,
+            claims=storage.claims,
+            gpu_nodes=gpu.nodes,
+            isolated=settings.tenancy.network.isolate,
+            pull_secret=PULL_SECRET if login else None,
+        ),
+        options(cluster, tenancy, storage),
+    )
 warn_of_many(len(settings.training.jobs))
 training = TrainingJobs(
     "training",

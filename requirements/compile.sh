@@ -11,7 +11,7 @@ compile() {
 rm -f requirements/workload.txt
 compile requirements/dev.in -o requirements/dev.txt
 compile requirements/stack.in -c requirements/dev.txt -o requirements.txt
-for name in devcluster workload tensorflow; do
+for name in devcluster workload tensorflow recorder; do
   compile "requirements/$name.in" -c requirements/dev.txt -o "requirements/$name.txt"
 done
 for name in cpu-image diffusion vision; do

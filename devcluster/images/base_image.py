@@ -53,7 +53,9 @@ class Base:
         return f"{self.reference.partition(':')[0]}-{key}"
 
 
-PYTORCH = Base("pytorch-cpu:2.15.0", _requirements("workload", "cpu-image", "diffusion"))
+PYTORCH = Base(
+    "pytorch-cpu:2.15.0", _requirements("workload", "cpu-image", "diffusion", "recorder")
+)
 MPI = replace(PYTORCH, reference="pytorch-mpi-cpu:2.15.0", added=("openmpi-bin", "openssh-server"))
 TENSORFLOW = Base(
     "tensorflow-cpu:2.21.0",

@@ -46,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--watch", "-w", action="store_true", help="again and again, until Ctrl-C")
     shown.add_argument("--json", action="store_true", help="for machines")
+    shown.add_argument("--svg", metavar="FILE", type=Path, help="as a picture of a terminal, too")
     parser.add_argument(
         "--every", metavar="SECONDS", type=float, default=2.0, help="with --watch; default: 2"
     )
@@ -70,9 +71,12 @@ def run(options: argparse.Namespace) -> int:
     else:
         from rich.console import Console
 
-        from gitops.runs.screen import screen
+        from gitops.runs.screen import as_svg, screen
 
-        Console().print(screen(found, table.currency, now))
+        console = Console(record=options.svg is not None)
+        console.print(screen(found, table.currency, now))
+        if options.svg is not None:
+            options.svg.write_text(as_svg(console, "python -m gitops status"))
     from gitops.runs.states import State
 
     return FAILED if any(run.state is State.FAILED for run in found) else UNCHANGED

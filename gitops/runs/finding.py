@@ -17,7 +17,8 @@ from gitops.runs.spent import moment, spent
 from gitops.runs.states import JOB_KINDS, State, state_of
 from gitops.runs.waiting import Waiting, waiting
 from infra.backends.gang import QUEUE_ANNOTATION, QUEUE_LABEL
-from infra.manifests import RUN_LABEL
+from infra.failure_recorder import RECORDER
+from infra.manifests import RUN_LABEL, WORKLOAD_LABEL
 
 LINES: Final = 400
 """Of a log, that are looked at; enough for the beginning of most runs."""
@@ -103,9 +104,24 @@ class _Look:
             held="" if held is None or state.over else f"{held.name}: {held.state}",
             reasons=() if held is None or state.over else held.reasons,
             last_words=tuple(_last_words(one, self.cluster)) if state is State.FAILED else (),
+            kept=self._kept(one, state),
             gpu_hours=used.gpu_hours,
             cost=used.cost,
         )
+
+    def _kept(self, one: _Found, state: State) -> str:
+        """Shows what is kept of a run that failed or was restarted, where something keeps it."""
+        namespace, name = key(one.job)
+        failed = state in (State.FAILED, State.RESTARTING) or _restarts(one) > 0
+        if not failed or state is State.SUCCEEDED:
+            return ""
+        for pod in self.picture.active():
+            metadata = pod["metadata"]
+            recorder = metadata.get("labels", {}).get(WORKLOAD_LABEL) == RECORDER
+            if recorder and metadata["namespace"] == namespace:
+                shown = f"python3 -m recorder show {name}"
+                return f"kubectl exec -n {namespace} deploy/{RECORDER} -- {shown}"
+        return ""
 
 
 def _jobs(picture: Picture) -> Iterator[_Found]:

@@ -35,6 +35,8 @@ class RunStatus:
     """Why it waits."""
     last_words: tuple[str, ...] = ()
     """Of a pod that failed."""
+    kept: str = ""
+    """The command that shows lines and events of its failures; empty where nothing keeps them."""
     gpu_hours: Decimal = Decimal(0)
     cost: Decimal | None = None
 
@@ -63,6 +65,7 @@ class RunStatus:
             "held": self.held,
             "reasons": list(self.reasons),
             "lastWords": list(self.last_words),
+            "kept": self.kept or None,
             "gpuHours": float(round(self.gpu_hours, 4)),
             "cost": None if self.cost is None else float(round(self.cost, 2)),
         }

@@ -1,16 +1,22 @@
 """Runs as a table on a terminal. Needs rich."""
 
+import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-from rich.console import Group, RenderableType
+from rich._export_format import CONSOLE_SVG_FORMAT
+from rich.console import Console, Group, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from gitops.runs.run import RunStatus
 from gitops.runs.states import State
+
+_SVG: Final = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL).replace(
+    "font-family: Fira Code, monospace", "font-family: monospace"
+)
 
 STYLES: Final = {
     State.WAITING: "yellow",
@@ -27,6 +33,11 @@ def screen(runs: Sequence[RunStatus], currency: str, now: datetime) -> Renderabl
     if not runs:
         return Text("no runs")
     return Group(_table(runs, currency, now), *_notes(runs))
+
+
+def as_svg(console: Console, command: str) -> str:
+    """What a console has recorded, as a picture of a terminal in the reader's own font."""
+    return console.export_svg(title=f"$ {command}", code_format=_SVG)
 
 
 def _table(runs: Sequence[RunStatus], currency: str, now: datetime) -> Table:
@@ -72,12 +83,18 @@ def _done(run: RunStatus) -> RenderableType:
 
 def _notes(runs: Sequence[RunStatus]) -> Iterator[RenderableType]:
     for run in runs:
-        if run.held or run.last_words:
-            told = run.held or f"{run.namespace}/{run.name} has {run.state}:"
+        if run.held or run.last_words or run.kept:
+            told = run.held or f"{run.namespace}/{run.name} {_outcome(run)}:"
             yield Text()
             yield Text(told, STYLES[run.state])
             for line in (*run.reasons, *run.last_words):
                 yield Text(f"  {line}")
+            if run.kept:
+                yield Text(f"  lines and events of its failures: {run.kept}", "dim")
+
+
+def _outcome(run: RunStatus) -> str:
+    return f"has {run.state}" if run.state is State.FAILED else "was started again"
 
 
 def _loss(run: RunStatus) -> str:

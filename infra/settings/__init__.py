@@ -13,6 +13,7 @@ from infra.settings.cluster import ClusterSettings
 from infra.settings.gpu import GpuSettings
 from infra.settings.images import PASSWORD_KEY, ImagesSettings, RegistryLogin
 from infra.settings.inference import InferenceSettings
+from infra.settings.logs import LogsSettings
 from infra.settings.monitoring import MonitoringSettings
 from infra.settings.problems import PROJECT, describe, full_key, unknown_key
 from infra.settings.storage import StorageSettings
@@ -43,6 +44,7 @@ class StackSettings(Settings):
     training: TrainingSettings = TrainingSettings()
     inference: InferenceSettings = InferenceSettings()
     monitoring: MonitoringSettings = MonitoringSettings()
+    logs: LogsSettings = LogsSettings()
 
     @property
     def retains(self) -> bool:

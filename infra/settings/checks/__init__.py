@@ -4,7 +4,7 @@ A check runs only when the concerns that it needs are valid by themselves, so th
 reported once.
 """
 
-from infra.settings.checks import capacity, hardware, queues, references, storage
+from infra.settings.checks import capacity, hardware, logs, queues, references, storage
 from infra.settings.checks.registry import CHECKS
 
-__all__ = ["CHECKS", "capacity", "hardware", "queues", "references", "storage"]
+__all__ = ["CHECKS", "capacity", "hardware", "logs", "queues", "references", "storage"]

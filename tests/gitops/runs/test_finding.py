@@ -123,6 +123,18 @@ def test_other_jobs_are_left_alone(tmp_path: Path) -> None:
     assert runs(kubectl(tmp_path, other), prices.load(), NOW) == []
 
 
+def test_a_failed_run_is_kept_where_a_recorder_is(tmp_path: Path) -> None:
+    failed, well = volcano_job("a", "Failed"), volcano_job("b", "Completed")
+    recorder = pod("recorder")
+    recorder["metadata"]["labels"] = {"gpu-platform.dev/workload": "failure-recorder"}
+    found = runs(kubectl(tmp_path, failed, well, recorder), prices.load(), NOW)
+    kept = {run.name: run.kept for run in found}
+    shown = "python3 -m recorder show a"
+    assert kept == {"a": f"kubectl exec -n ml deploy/failure-recorder -- {shown}", "b": ""}
+    [alone] = runs(kubectl(tmp_path, failed), prices.load(), NOW)
+    assert alone.kept == ""
+
+
 def test_runs_that_are_over_come_last(tmp_path: Path) -> None:
     objects = (volcano_job("a", "Completed"), volcano_job("b", "Running"))
     found = runs(kubectl(tmp_path, *objects), prices.load(), NOW)

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from gitops.runs.run import RunStatus
 from gitops.runs.said import Progress
-from gitops.runs.screen import screen
+from gitops.runs.screen import as_svg, screen
 from gitops.runs.states import State
 
 NOW = datetime(2026, 1, 1, 10, tzinfo=UTC)
@@ -96,3 +96,26 @@ def test_machines_get_the_same_with_null_for_what_is_not_known() -> None:
     assert told["gpus"] == {"nvidia.com/gpu": 16}
     assert told["cost"] is None
     assert set(told["progress"].values()) == {None}
+
+
+def test_a_failed_run_tells_how_to_see_what_is_kept_of_it() -> None:
+    command = "kubectl exec -n ml deploy/failure-recorder -- python3 -m recorder show digits-1"
+    failed = dataclasses.replace(RUN, state=State.FAILED, last_words=("no memory",), kept=command)
+    lines = shown(failed, width=200).splitlines()
+    assert lines[-3:] == [
+        "ml/digits-1a2b3c4d has failed:",
+        "  no memory",
+        f"  lines and events of its failures: {command}",
+    ]
+    assert "ml/digits-1a2b3c4d was started again:" in shown(dataclasses.replace(RUN, kept=command))
+    assert failed.as_json()["kept"] == command
+    assert RUN.as_json()["kept"] is None
+
+
+def test_the_picture_of_a_terminal_has_the_text_and_fetches_no_font() -> None:
+    console = Console(file=io.StringIO(), width=120, record=True)
+    console.print(screen([RUN], "EUR", NOW))
+    picture = as_svg(console, "python -m gitops status")
+    assert "digits-1a2b3c4d" in picture
+    assert "python" in picture
+    assert "font-face" not in picture

@@ -1,0 +1,177 @@
+"""What keeps the last lines and events of failed pods beside the runs' checkpoints."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pulumi
+
+from infra.component import Component
+from infra.manifests import NOT_AWAITED, WORKLOAD_LABEL, Manifest, standard_labels
+from infra.pods import GpuNodes, Mount, Pod, Volume, pod_template
+from infra.settings.logs import RecorderSettings
+
+RECORDER: Final = "failure-recorder"
+CLAIMS_PATH: Final = "/claims"
+_TOKEN_PATH: Final = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105  a path
+_RBAC: Final = "rbac.authorization.k8s.io"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailureRecorderArgs:
+    """`claims` maps logical names to names in the cluster; `image` may be a Pulumi output."""
+
+    recorder: RecorderSettings
+    namespace: str
+    image: Any
+    claims: Mapping[str, str]
+    gpu_nodes: GpuNodes
+    isolated: bool = False
+    pull_secret: str | None = None
+
+
+class FailureRecorder(Component):
+    """One small pod that only reads the API; updates do not wait for it."""
+
+    def __init__(
+        self, name: str, args: FailureRecorderArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__("FailureRecorder", name, opts)
+        earlier: list[pulumi.Resource] = []
+        for manifest in manifests(args):
+            resource_name = f"{name}-{manifest['kind'].lower()}"
+            options = self.options(after=earlier)
+            earlier = [*earlier, self.create(resource_name, manifest, options)]
+        self.register_outputs({})
+
+
+def manifests(args: FailureRecorderArgs) -> list[Manifest]:
+    """The objects in the order of creation."""
+    return [
+        _account(args),
+        _role(args),
+        _binding(args),
+        *([_admission(args)] if args.isolated else []),
+        _deployment(args),
+    ]
+
+
+def _account(args: FailureRecorderArgs) -> Manifest:
+    account: Manifest = {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": _metadata(args),
+        "automountServiceAccountToken": False,
+    }
+    if args.pull_secret is not None:
+        account["imagePullSecrets"] = [{"name": args.pull_secret}]
+    return account
+
+
+def _role(args: FailureRecorderArgs) -> Manifest:
+    """To read pods, their logs and events of its own namespace, and nothing else."""
+    rules = [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
+        {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]},
+        {"apiGroups": [""], "resources": ["events"], "verbs": ["list"]},
+    ]
+    return {
+        "apiVersion": f"{_RBAC}/v1",
+        "kind": "Role",
+        "metadata": _metadata(args),
+        "rules": rules,
+    }
+
+
+def _binding(args: FailureRecorderArgs) -> Manifest:
+    account = {"kind": "ServiceAccount", "name": RECORDER, "namespace": args.namespace}
+    return {
+        "apiVersion": f"{_RBAC}/v1",
+        "kind": "RoleBinding",
+        "metadata": _metadata(args),
+        "roleRef": {"apiGroup": _RBAC, "kind": "Role", "name": RECORDER},
+        "subjects": [account],
+    }
+
+
+def _admission(args: FailureRecorderArgs) -> Manifest:
+    """Lets it reach the API server, whose address no policy can name."""
+    ports = [{"port": port, "protocol": "TCP"} for port in args.recorder.api_ports]
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": _metadata(args),
+        "spec": {
+            "podSelector": {"matchLabels": {WORKLOAD_LABEL: RECORDER}},
+            "policyTypes": ["Egress"],
+            "egress": [{"ports": ports}],
+        },
+    }
+
+
+def _deployment(args: FailureRecorderArgs) -> Manifest:
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": _metadata(args),
+        "spec": {
+            "replicas": 1,
+            "revisionHistoryLimit": 1,
+            "selector": {"matchLabels": {WORKLOAD_LABEL: RECORDER}},
+            # Two that overlap write the same files; a gap would miss what fails in it.
+            "strategy": {
+                "type": "RollingUpdate",
+                "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1},
+            },
+            "template": pod_template(_pod(args)),
+        },
+    }
+
+
+def _pod(args: FailureRecorderArgs) -> Pod:
+    settings = args.recorder
+    bounds = {name: getattr(settings, name) for name in ("lines", "kib", "failures", "pods")}
+    names = [args.claims[key] for key in settings.claims]
+    return Pod(
+        container="recorder",
+        image=args.image,
+        command=[
+            *("python3", "-m", "recorder", "watch", f"--claims={CLAIMS_PATH}"),
+            *(f"--{name}={value}" for name, value in bounds.items()),
+        ],
+        cpu=settings.cpu,
+        memory=settings.memory,
+        shm="1Mi",
+        gpus=0,
+        gpu_nodes=args.gpu_nodes,
+        service_account=RECORDER,
+        grace_seconds=10,
+        labels={**standard_labels(RECORDER, RECORDER), WORKLOAD_LABEL: RECORDER},
+        mounts=[
+            Mount(name=f"claim-{number}", claim=name, path=f"{CLAIMS_PATH}/{name}")
+            for number, name in enumerate(names)
+        ],
+        volumes=[Volume(name="token", source=_token(), path=_TOKEN_PATH, read_only=True)],
+        node_selector=settings.node_selector,
+    )
+
+
+def _token() -> Manifest:
+    """As the kubelet would mount it by itself, which is off for all pods of this project."""
+    path = {"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}
+    root = {"key": "ca.crt", "path": "ca.crt"}
+    sources = [
+        {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
+        {"configMap": {"name": "kube-root-ca.crt", "items": [root]}},
+        {"downwardAPI": {"items": [path]}},
+    ]
+    return {"projected": {"sources": sources}}
+
+
+def _metadata(args: FailureRecorderArgs) -> Manifest:
+    return {
+        "name": RECORDER,
+        "namespace": args.namespace,
+        "labels": standard_labels(RECORDER, RECORDER),
+        "annotations": dict(NOT_AWAITED),
+    }

@@ -1,0 +1,71 @@
+"""Keeps what failed pods of runs have said, beside the runs' checkpoints.
+
+    python3 -m recorder watch --claims /claims     in a pod of the namespace that it watches
+    python3 -m recorder show RUN                   what is kept of a run's latest failure
+
+Every run's pods are followed while they live, since the last lines of a pod that is deleted can be
+asked for by nobody. When a container ends otherwise than well, or is deleted, these lines, its exit
+code and the events of pod and run are written to <claim>/<run>/failures/<time>/.
+"""
+
+import argparse
+import asyncio
+import logging
+import sys
+from pathlib import Path
+
+from recorder.records import Bounds, newest, shown
+
+CLAIMS = Path("/claims")
+
+
+def main() -> int:
+    """Runs one of the commands; returns its exit status."""
+    options = _parser().parse_args()
+    if options.command == "show":
+        folder = newest(options.claims, options.run)
+        if folder is None:
+            sys.stderr.write(f"no failure of {options.run} is kept in {options.claims}\n")
+            return 1
+        for text in shown(folder):
+            sys.stdout.write(text)
+        return 0
+    from recorder.watch import watch
+
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
+    bounds = Bounds(options.lines, options.kib * 1024, options.failures, options.pods)
+    asyncio.run(watch(options.claims, bounds))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python3 -m recorder",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    watching = commands.add_parser("watch", help="keep what fails, until it is ended")
+    watching.add_argument("--lines", type=_positive, default=500, help="of a container")
+    watching.add_argument("--kib", type=_positive, default=64, help="of a container's lines")
+    watching.add_argument("--failures", type=_positive, default=10, help="of a run, the latest")
+    watching.add_argument("--pods", type=_positive, default=16, help="of a failure, the first")
+    showing = commands.add_parser("show", help="print what is kept of a run's latest failure")
+    showing.add_argument("run", metavar="RUN")
+    for each in (watching, showing):
+        each.add_argument(
+            "--claims", type=Path, default=CLAIMS, help="folder with a folder for each claim"
+        )
+    return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,170 @@
+"""Watches the pods of runs, and has what fails recorded. It changes nothing in the cluster."""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Coroutine
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from httpx2 import HTTPError
+from lightkube import AsyncClient
+from lightkube.operators import exists
+from lightkube.resources.core_v1 import Pod
+from tenacity import (
+    before_sleep_log,
+    retry,
+    retry_if_exception_type,
+    stop_after_delay,
+    wait_random_exponential,
+)
+
+from recorder.events import events_of
+from recorder.following import Following
+from recorder.pods import RUN_LABEL, Attempt, Ending, claim_of, deleted, failed, run_of, running
+from recorder.records import Bounds, write
+
+WATCH_SECONDS: Final = 240.0
+"""After which everything is listed anew: a connection may have died in silence."""
+
+PATIENCE: Final = 900.0
+"""Seconds for which a record is tried again where its claim is full or away."""
+
+_log = logging.getLogger("recorder")
+_waits = wait_random_exponential(multiplier=0.5, max=30)
+_told = before_sleep_log(_log, logging.WARNING)
+
+
+async def watch(claims: Path, bounds: Bounds) -> None:
+    """Goes on for ever, whatever the API server does."""
+    # One connection for all logs: HTTP/2 has many streams.
+    client = AsyncClient(http2=True)
+    recorder = Recorder(client, claims, bounds)
+    while True:
+        await recorder.look()
+
+
+@dataclass
+class Recorder:
+    """What is known of the pods of one namespace, the client's own."""
+
+    client: AsyncClient
+    claims: Path
+    bounds: Bounds
+    _pods: dict[str, Pod] = field(default_factory=dict)
+    _done: set[Attempt] = field(default_factory=set)
+    _tasks: dict[str, set[asyncio.Task[None]]] = field(default_factory=lambda: defaultdict(set))
+    """By the pod's uid."""
+
+    def __post_init__(self) -> None:
+        self.following = Following(self.client, self.bounds.lines, self.bounds.size)
+        self._writing = asyncio.Lock()
+
+    @retry(wait=_waits, retry=retry_if_exception_type(HTTPError), before_sleep=_told)
+    async def look(self) -> None:
+        """Sees all pods of runs, and for some minutes what becomes of them."""
+        listed = self.client.list(Pod, labels={RUN_LABEL: exists()})
+        present = {_uid(pod): pod async for pod in listed}
+        for pod in present.values():
+            self.see(pod)
+        # Deleted while nobody looked.
+        for uid in set(self._pods) - set(present):
+            self.miss(self._pods[uid])
+        try:
+            async with asyncio.timeout(WATCH_SECONDS):
+                await self._watch(listed.resourceVersion)
+        except TimeoutError:
+            return
+
+    async def _watch(self, version: str) -> None:
+        changes: Any = self.client.watch(
+            Pod, labels={RUN_LABEL: exists()}, resource_version=version
+        )
+        async with aclosing(changes):
+            async for kind, pod in changes:
+                if kind == "DELETED":
+                    self.miss(pod)
+                else:
+                    self.see(pod)
+
+    def see(self, pod: Pod) -> None:
+        """Follows what runs, and records what has failed."""
+        self._pods[_uid(pod)] = pod
+        for attempt in running(pod):
+            self.following.follow(attempt)
+        for ending in failed(pod):
+            self._begin(pod, ending)
+
+    def miss(self, pod: Pod) -> None:
+        """Records what a pod that is gone had not ended, and forgets it."""
+        uid = _uid(pod)
+        for ending in (*failed(pod), *deleted(pod, datetime.now(UTC))):
+            self._begin(pod, ending)
+        self._pods.pop(uid, None)
+        self._spawn(uid, self._forget(uid, set(self._tasks[uid])))
+
+    def _begin(self, pod: Pod, ending: Ending) -> None:
+        if ending.attempt not in self._done:
+            self._done.add(ending.attempt)
+            self._spawn(_uid(pod), self._record(pod, ending))
+
+    def _spawn(self, uid: str, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks[uid].add(task)
+        task.add_done_callback(self._tasks[uid].discard)
+
+    async def _forget(self, uid: str, records: set[asyncio.Task[None]]) -> None:
+        await asyncio.gather(*records, return_exceptions=True)
+        self.following.forget(uid)
+        self._done = {attempt for attempt in self._done if attempt.uid != uid}
+        self._tasks.pop(uid, None)
+
+    async def _record(self, pod: Pod, ending: Ending) -> None:
+        name, claim = ending.attempt.pod, claim_of(pod)
+        lines = await self.following.last_lines(ending.attempt)
+        facts: dict[str, Any] = {"run": run_of(pod), "node": pod.spec.nodeName if pod.spec else ""}
+        facts["events"] = []
+        try:
+            facts["events"] = await self._events(pod)
+        except HTTPError as error:
+            _log.warning("the API server tells no events: %s", error)
+        if claim is None or not (self.claims / claim).is_dir():
+            _log.warning("%s: its checkpoints are on the claim %s, not mounted here", name, claim)
+            return
+        try:
+            path = await self._write(self.claims / claim / run_of(pod), ending, lines, facts)
+        except OSError as error:
+            _log.error("%s is not kept: %s", name, error)
+            return
+        if path is not None:
+            _log.info("%s: %s is kept in %s", name, ending.reason, path)
+
+    @retry(
+        wait=_waits,
+        stop=stop_after_delay(PATIENCE),
+        retry=retry_if_exception_type(OSError),
+        before_sleep=_told,
+        reraise=True,
+    )
+    async def _write(
+        self, run_dir: Path, ending: Ending, lines: list[str], facts: dict[str, Any]
+    ) -> Path | None:
+        # One after another: pods of a gang end together, and find the folder of the first.
+        async with self._writing:
+            return await asyncio.to_thread(write, run_dir, ending, lines, facts, self.bounds)
+
+    @retry(
+        wait=_waits,
+        stop=stop_after_delay(60),
+        retry=retry_if_exception_type(HTTPError),
+        reraise=True,
+    )
+    async def _events(self, pod: Pod) -> list[dict[str, Any]]:
+        return await events_of(self.client, pod)
+
+
+def _uid(pod: Pod) -> str:
+    return (pod.metadata.uid if pod.metadata else None) or ""

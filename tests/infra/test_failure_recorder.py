@@ -1,0 +1,118 @@
+"""The pod that keeps what failed pods have said: what it may, what it reaches, where it writes."""
+
+from typing import Any
+
+from infra.failure_recorder import FailureRecorderArgs, manifests
+from infra.manifests import WORKLOAD_LABEL, Manifest
+from infra.pods import GpuNodes
+from infra.settings.logs import RecorderSettings
+from infra.training_job import manifests as run_objects
+from recorder.pods import RUN_LABEL, VOLUME
+from tests.infra.examples import good, problems
+from tests.infra.test_training_job import args
+
+NODES = GpuNodes(
+    resource="nvidia.com/gpu",
+    node_selector={"nvidia.com/gpu.present": "true"},
+    tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists"}],
+    runtime_class="nvidia",
+)
+
+
+def built(*, isolated: bool = True, **settings: Any) -> dict[str, Manifest]:
+    """The objects by kind."""
+    given = FailureRecorderArgs(
+        recorder=RecorderSettings.model_validate(settings),
+        namespace="ml",
+        image="registry/recorder@sha256:1",
+        claims={"checkpoints": "team-checkpoints"},
+        gpu_nodes=NODES,
+        isolated=isolated,
+    )
+    return {each["kind"]: each for each in manifests(given)}
+
+
+def test_it_may_read_pods_logs_and_events_and_nothing_else() -> None:
+    rules = built()["Role"]["rules"]
+    granted = {
+        (kind, verb) for rule in rules for kind in rule["resources"] for verb in rule["verbs"]
+    }
+    assert granted == {
+        ("pods", "get"),
+        ("pods", "list"),
+        ("pods", "watch"),
+        ("pods/log", "get"),
+        ("events", "list"),
+    }
+    assert built()["RoleBinding"]["subjects"] == [
+        {"kind": "ServiceAccount", "name": "failure-recorder", "namespace": "ml"}
+    ]
+
+
+def test_its_pod_has_no_gpu_no_root_and_no_writable_root() -> None:
+    spec = built()["Deployment"]["spec"]["template"]["spec"]
+    [container] = spec["containers"]
+    assert set(container["resources"]["limits"]) == {"memory"}
+    assert spec["securityContext"]["runAsNonRoot"]
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    assert "runtimeClassName" not in spec
+
+
+def test_only_it_carries_a_token_and_one_that_expires() -> None:
+    objects = built()
+    spec = objects["Deployment"]["spec"]["template"]["spec"]
+    assert objects["ServiceAccount"]["automountServiceAccountToken"] is False
+    assert spec["automountServiceAccountToken"] is False
+    [token] = [volume for volume in spec["volumes"] if volume["name"] == "token"]
+    [first, *_] = token["projected"]["sources"]
+    assert first["serviceAccountToken"]["expirationSeconds"] == 3607
+
+
+def test_a_claim_is_seen_below_its_name_in_the_cluster() -> None:
+    spec = built()["Deployment"]["spec"]["template"]["spec"]
+    mounts = {mount["name"]: mount for mount in spec["containers"][0]["volumeMounts"]}
+    assert mounts["claim-0"] == {"name": "claim-0", "mountPath": "/claims/team-checkpoints"}
+
+
+def test_an_isolated_network_lets_it_reach_the_api_servers_ports_alone() -> None:
+    policy = built(api_ports=[6443])["NetworkPolicy"]["spec"]
+    assert policy["podSelector"]["matchLabels"] == {WORKLOAD_LABEL: "failure-recorder"}
+    assert policy["egress"] == [{"ports": [{"port": 6443, "protocol": "TCP"}]}]
+    assert "NetworkPolicy" not in built(isolated=False)
+
+
+def test_bounds_are_given_to_the_program() -> None:
+    container = built(lines=7, pods=2)["Deployment"]["spec"]["template"]["spec"]["containers"][0]
+    assert {"--lines=7", "--kib=64", "--failures=10", "--pods=2"} < set(container["command"])
+
+
+def test_the_program_knows_runs_and_their_claim_as_the_jobs_name_them() -> None:
+    task = run_objects(args(), "digits-1", "image")[-1]["spec"]["tasks"][0]["template"]
+    assert task["metadata"]["labels"][RUN_LABEL] == "digits-1"
+    [volume] = [volume for volume in task["spec"]["volumes"] if volume["name"] == VOLUME]
+    assert volume["persistentVolumeClaim"]["claimName"] == "ckpt"
+
+
+def configured(**recorder: Any) -> dict[str, Any]:
+    values = good()
+    values["images"]["workloads"]["recorder"] = dict(values["images"]["workloads"]["training"])
+    values["logs"] = {"recorder": recorder}
+    return values
+
+
+def test_a_recorder_with_its_image_and_claim_is_accepted() -> None:
+    assert problems(configured()) == []
+
+
+def test_an_image_that_is_not_declared_is_named() -> None:
+    [problem] = problems(configured(image="nowhere"))
+    assert "gpu-platform:logs.recorder.image is 'nowhere'" in problem
+
+
+def test_claims_must_be_there_and_writable_by_many() -> None:
+    values = configured(claims=["nothing"])
+    [problem] = problems(values)
+    assert "gpu-platform:logs.recorder.claims.0 is 'nothing'" in problem
+    values = configured()
+    values["storage"]["claims"]["checkpoints"]["access_modes"] = ["ReadWriteOnce"]
+    assert any("ReadWriteMany, or no recorder" in problem for problem in problems(values))

@@ -1,0 +1,131 @@
+"""Pods of runs as the API writes them, and an API server of a few answers."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx2
+from lightkube import AsyncClient
+from lightkube.config.kubeconfig import KubeConfig
+from lightkube.config.models import Cluster, User
+from lightkube.resources.core_v1 import Pod
+
+RUN = "digits-8c41d09a"
+RUNNING = {"running": {"startedAt": "2026-11-21T21:00:00Z"}}
+
+
+def ended(code: int, *, at: str = "2026-11-21T21:16:05Z", message: str = "") -> dict[str, Any]:
+    """The state of a container that is over."""
+    terminated = {
+        "exitCode": code,
+        "reason": "OOMKilled" if code == 137 else "Error",
+        "message": message,
+        "startedAt": "2026-11-21T21:00:00Z",
+        "finishedAt": at,
+    }
+    return {"terminated": terminated}
+
+
+def document(
+    name: str = "worker-0",
+    state: dict[str, Any] | None = None,
+    *,
+    before: dict[str, Any] | None = None,
+    restarts: int = 0,
+    claim: str = "checkpoints",
+) -> dict[str, Any]:
+    """A pod of the run."""
+    status = {
+        "name": "training",
+        "restartCount": restarts,
+        "state": RUNNING if state is None else state,
+        "lastState": before or {},
+        "image": "training",
+        "imageID": "",
+        "ready": state is None,
+    }
+    source = {"claimName": claim}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": "ml",
+            "uid": f"uid-{name}",
+            "resourceVersion": "7",
+            "labels": {"gpu-platform.dev/run": RUN},
+            "annotations": {"scheduling.k8s.io/group-name": f"{RUN}-group"},
+        },
+        "spec": {
+            "nodeName": "gpu-node-0",
+            "containers": [{"name": "training"}],
+            "volumes": [{"name": "checkpoints", "persistentVolumeClaim": source}],
+        },
+        "status": {"containerStatuses": [status]},
+    }
+
+
+def pod(*args: Any, **kwargs: Any) -> Pod:
+    """The same, as the client's own object."""
+    return Pod.from_dict(document(*args, **kwargs))
+
+
+class Api:
+    """An API server with pods that a test lists, whose changes it tells, and with their logs."""
+
+    def __init__(self) -> None:
+        self.pods: list[dict[str, Any]] = []
+        self.changes: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        self.logs: dict[str, list[str]] = {}
+        self.away = 0
+        """Requests that fail before it answers again."""
+        self.asked: list[str] = []
+
+    def client(self) -> AsyncClient:
+        config = KubeConfig.from_one(
+            cluster=Cluster(server="http://api"), user=User(token="token"), namespace="ml"
+        )
+        return AsyncClient(config, transport=httpx2.MockTransport(self._answer))
+
+    def tell(self, kind: str, changed: dict[str, Any]) -> None:
+        self.changes.put_nowait({"type": kind, "object": changed})
+
+    async def _answer(self, request: httpx2.Request) -> httpx2.Response:
+        self.asked.append(request.url.path)
+        if self.away:
+            self.away -= 1
+            raise httpx2.ConnectError("away", request=request)
+        path, query = request.url.path, request.url.params
+        if path.endswith("/log"):
+            lines = self.logs.get(path.split("/")[-2])
+            if lines is None:
+                return httpx2.Response(404, json={"kind": "Status", "message": "gone"})
+            return httpx2.Response(200, text="".join(f"{line}\n" for line in lines))
+        if path.endswith("/events"):
+            about = query["fieldSelector"].rpartition("=")[2]
+            return httpx2.Response(200, json=_list([_event(about)]))
+        if "watch" in query:
+            return httpx2.Response(200, content=self._changes())
+        return httpx2.Response(200, json=_list(self.pods))
+
+    async def _changes(self) -> AsyncIterator[bytes]:
+        while (change := await self.changes.get()) is not None:
+            yield json.dumps(change).encode() + b"\n"
+
+
+def _list(items: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"metadata": {"resourceVersion": "7"}, "items": items}
+
+
+def _event(about: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{about}.1", "namespace": "ml", "uid": f"event-{about}"},
+        "involvedObject": {"kind": "Pod", "name": about},
+        "type": "Warning",
+        "reason": "Killing",
+        "message": f"something of {about}",
+        "lastTimestamp": "2026-11-21T21:16:05Z",
+    }

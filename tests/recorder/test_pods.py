@@ -1,0 +1,36 @@
+from datetime import UTC, datetime
+
+from recorder.pods import claim_of, deleted, failed, run_of, running
+from tests.recorder.examples import RUN, ended, pod
+
+NOW = datetime(2026, 11, 21, 22, tzinfo=UTC)
+
+
+def test_a_pod_tells_its_run_and_its_claim() -> None:
+    assert (run_of(pod()), claim_of(pod())) == (RUN, "checkpoints")
+
+
+def test_a_container_that_runs_has_not_failed() -> None:
+    assert [attempt.restarts for attempt in running(pod())] == [0]
+    assert list(failed(pod())) == []
+
+
+def test_a_container_that_ended_well_has_not_failed() -> None:
+    assert list(failed(pod(state=ended(0)))) == []
+
+
+def test_a_failed_container_tells_code_reason_and_message() -> None:
+    [ending] = failed(pod(state=ended(137, message="no memory")))
+    assert (ending.exit_code, ending.reason, ending.message) == (137, "OOMKilled", "no memory")
+    assert ending.attempt.pod == "worker-0"
+
+
+def test_a_container_that_was_started_again_has_failed_before() -> None:
+    [ending] = failed(pod(before=ended(1), restarts=2))
+    assert (ending.attempt.restarts, ending.exit_code) == (1, 1)
+
+
+def test_of_a_deleted_pod_what_ran_has_an_unknown_end() -> None:
+    [ending] = deleted(pod(), NOW)
+    assert (ending.exit_code, ending.reason, ending.finished) == (None, "Deleted", NOW)
+    assert list(deleted(pod(state=ended(0)), NOW)) == []

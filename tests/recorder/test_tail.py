@@ -1,0 +1,20 @@
+from recorder.tail import Tail
+
+
+def test_the_last_lines_are_kept() -> None:
+    assert Tail(3, 1000, map(str, range(10))).lines == ["7", "8", "9"]
+
+
+def test_no_more_bytes_are_kept_than_allowed() -> None:
+    kept = Tail(1000, 100, ("x" * 30 for _ in range(50))).lines
+    assert sum(map(len, kept)) <= 100
+    assert len(kept) == 3
+
+
+def test_of_a_line_that_is_longer_than_all_the_end_is_kept() -> None:
+    assert Tail(10, 5, ["beginning and end"]).lines == ["d end"]
+
+
+def test_a_character_that_is_cut_in_two_does_no_harm() -> None:
+    [line] = Tail(10, 5, ["äöü"]).lines
+    assert line.endswith("öü")

@@ -1,0 +1,116 @@
+"""The whole recorder, with the client's own code up to the wire."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recorder.records import Bounds
+from recorder.watch import Recorder
+from tests.recorder.examples import RUN, Api, document, ended
+
+
+@pytest.fixture
+def claims(tmp_path: Path) -> Path:
+    (tmp_path / "checkpoints").mkdir()
+    return tmp_path
+
+
+@pytest.fixture
+async def api(claims: Path) -> AsyncIterator[Api]:
+    """An API server that a recorder watches; a test changes what it tells."""
+    made = Api()
+    recorder = Recorder(made.client(), claims, Bounds())
+
+    async def forever() -> None:
+        while True:
+            await recorder.look()
+
+    task = asyncio.create_task(forever())
+    yield made
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def kept(claims: Path) -> list[dict[str, Any]]:
+    files = sorted((claims / "checkpoints" / RUN).rglob("*.json"))
+    return [json.loads(path.read_text()) for path in files]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_failed_pod_is_kept_with_lines_and_events(api: Api, claims: Path) -> None:
+    api.logs["worker-0"] = ["21:16 the last line"]
+    api.tell("ADDED", document())
+    api.tell("MODIFIED", document(state=ended(137)))
+    await until(lambda: bool(kept(claims)))
+    [record] = kept(claims)
+    assert (record["exitCode"], record["reason"], record["run"]) == (137, "OOMKilled", RUN)
+    assert {event["object"] for event in record["events"]} == {
+        "Pod/worker-0",
+        f"Pod/{RUN}",
+        f"Pod/{RUN}-group",
+    }
+    [log] = claims.rglob("*.log")
+    assert log.read_text() == "21:16 the last line\n"
+
+
+async def test_a_pod_that_is_gone_at_once_is_kept_with_what_it_had_said(
+    api: Api, claims: Path
+) -> None:
+    api.logs["worker-0"] = ["one", "two"]
+    api.tell("ADDED", document())
+    await until(lambda: any(path.endswith("/log") for path in api.asked))
+    del api.logs["worker-0"]
+    api.tell("DELETED", document())
+    await until(lambda: bool(kept(claims)))
+    [record] = kept(claims)
+    assert (record["exitCode"], record["reason"]) == (None, "Deleted")
+    [log] = claims.rglob("*.log")
+    assert log.read_text() == "one\ntwo\n"
+
+
+async def test_a_pod_that_ended_well_leaves_nothing(api: Api, claims: Path) -> None:
+    api.logs["worker-0"] = ["done"]
+    api.tell("ADDED", document())
+    api.tell("MODIFIED", document(state=ended(0)))
+    api.tell("DELETED", document(state=ended(0)))
+    api.logs["worker-1"] = ["failed"]
+    api.tell("ADDED", document("worker-1", state=ended(1)))
+    await until(lambda: bool(kept(claims)))
+    assert [record["pod"] for record in kept(claims)] == ["worker-1"]
+
+
+async def test_an_api_server_that_was_away_is_asked_again(api: Api, claims: Path) -> None:
+    api.away = 3
+    api.pods = [document(state=ended(1))]
+    api.logs["worker-0"] = ["said before"]
+    api.changes.put_nowait(None)  # the watch ends
+    await until(lambda: bool(kept(claims)))
+    assert kept(claims)[0]["exitCode"] == 1
+
+
+async def test_what_was_deleted_while_nobody_looked_is_kept(api: Api, claims: Path) -> None:
+    api.logs["worker-0"] = ["before"]
+    api.tell("ADDED", document())
+    await until(lambda: any(path.endswith("/log") for path in api.asked))
+    api.away = 2
+    api.changes.put_nowait(None)  # the watch ends, and the next requests fail
+    await until(lambda: bool(kept(claims)))
+    assert kept(claims)[0]["reason"] == "Deleted"
+
+
+async def test_a_claim_that_is_not_mounted_is_passed_over(
+    api: Api, claims: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    api.logs["worker-0"] = []
+    api.tell("ADDED", document(state=ended(1), claim="elsewhere"))
+    await until(lambda: "not mounted here" in caplog.text)
+    assert [path.name for path in claims.iterdir()] == ["checkpoints"]

@@ -93,8 +93,7 @@ def _start(cluster: Cluster, step: Step) -> None:
     events = EventLog(layout.events)
     layout.events.unlink(missing_ok=True)
     if spec.kind is Kind.REAL:
-        for name in ("checkpoints", "datasets"):
-            (layout.volumes / name).mkdir(parents=True, exist_ok=True)
+        _make_volumes(layout)
         launcher.launch(spec.kind, layout, toolchain.bin, toolchain.charts)
     else:
         port = _free_port(layout)
@@ -104,6 +103,16 @@ def _start(cluster: Cluster, step: Step) -> None:
     except BaseException:
         launcher.stop(layout)
         raise
+
+
+def _make_volumes(layout: Layout) -> None:
+    """The folders behind the volumes. The state folder around them is the user's alone."""
+    for name in ("checkpoints", "datasets"):
+        folder = layout.volumes / name
+        folder.mkdir(parents=True, exist_ok=True)
+        # kubelet gives a local volume to a pod's fsGroup only where the pod is the first on its
+        # node to mount it; a server that only reads may have come before every trainer.
+        folder.chmod(0o777)
 
 
 def _free_port(layout: Layout) -> int:

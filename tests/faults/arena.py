@@ -12,6 +12,7 @@ from typing import Any
 from tests.cluster.load import Load, Seen
 from tests.cluster.platform import Platform, await_
 from tests.faults.losses import Losses, repeated, standstill
+from tests.faults.lost import nothing
 from tests.faults.table import Row, Table
 from tests.faults.timeline import Timeline
 from tests.faults.units import Units
@@ -137,7 +138,7 @@ class Arena:
         inject: Callable[[Gang], object],
         *,
         intervals: int = 0,
-        lost: Callable[[dict[str, int]], bool] = lambda lost: not lost,
+        lost: Callable[[dict[str, int]], bool] = nothing,
         new_gang: bool = False,
         change: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:

@@ -11,11 +11,12 @@ from tests.cluster.load import Load, question
 from tests.cluster.platform import ROOT, Platform
 from tests.faults.arena import JOBS, NAMESPACE, Arena
 from tests.faults.losses import Losses
+from tests.faults.lost import CLIENTS
 from tests.faults.table import Table
 from tests.faults.units import Units
 
 TRAINED = {"epochs": 12, "step_delay": 0.04, "log_every": 1, "peer_timeout": 25}
-CLIENTS, PAUSE = 4, 0.1
+PAUSE = 0.1
 
 
 @pytest.fixture(scope="session")

@@ -5,16 +5,11 @@ from pathlib import Path
 import pytest
 
 from tests.faults.arena import NAMESPACE, Arena, Gang
-from tests.faults.conftest import CLIENTS
+from tests.faults.lost import of_one_server, told
 from tests.faults.units import worker_of
 
 # Takes memory until the kernel ends the process of the container that is most readily ended.
 EAT = "x = bytearray(3 * 2**30)"
-
-
-def of_one_server(lost: dict[str, int]) -> bool:
-    """What a killed server had accepted: no more than a request a client."""
-    return sum(lost.values()) <= CLIENTS
 
 
 def test_a_killed_process_of_the_training_and_of_the_server(arena: Arena) -> None:
@@ -24,12 +19,7 @@ def test_a_killed_process_of_the_training_and_of_the_server(arena: Arena) -> Non
         _, trainer, *_ = arena.units.container(arena.container(gang.pods[1]))
         trainer.kill()
 
-    def answered_503(lost: dict[str, int]) -> bool:
-        return set(lost) <= {"503"} and of_one_server(lost)
-
-    arena.survive(
-        "a training process and the server's worker", kill, intervals=1, lost=answered_503
-    )
+    arena.survive("a training process and the server's worker", kill, intervals=1, lost=told)
 
 
 def test_a_killed_container_of_the_gang_and_of_the_service(arena: Arena) -> None:

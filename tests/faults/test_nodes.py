@@ -4,16 +4,10 @@ import time
 
 from tests.cluster.platform import await_
 from tests.faults.arena import Arena, Gang
-from tests.faults.conftest import CLIENTS
+from tests.faults.lost import of_one_server
 from tests.faults.units import pause
 
 NODE = "gpu-node-1"
-
-
-def on_the_node(lost: dict[str, int]) -> bool:
-    """What the node's server had accepted; connections that nobody took are no such requests."""
-    refused = {"ConnectError", "ConnectTimeout"}
-    return sum(count for what, count in lost.items() if what not in refused) <= CLIENTS
 
 
 def test_a_drained_node(arena: Arena) -> None:
@@ -46,7 +40,7 @@ def test_a_node_that_loses_its_power(arena: Arena) -> None:
     def kill(gang: Gang) -> None:
         arena.units.node(NODE).kill()
 
-    arena.survive("node killed, and back after a second", kill, intervals=1, lost=on_the_node)
+    arena.survive("node killed, and back after a second", kill, intervals=1, lost=of_one_server)
 
 
 def reports(arena: Arena) -> str:

@@ -45,6 +45,11 @@ test: $(VENV)/dev.stamp
 test-faults: $(VENV)/dev.stamp
 	@python -m pytest -m faults tests/faults $(PYTEST_ARGS)
 
+## test-soak [SOAK_MINUTES=20]: jobs come and go beside inference; writes .bench/soak.json and .svg
+.PHONY: test-soak
+test-soak: $(VENV)/dev.stamp
+	@python -m tests.soak
+
 ## check: lint, format and strict types
 .PHONY: check
 check: $(VENV)/dev.stamp

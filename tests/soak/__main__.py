@@ -1,0 +1,102 @@
+"""Endurance: `make test-soak`, 20 minutes, or `SOAK_MINUTES=2` for a try.
+
+On a real embedded cluster of its own, jobs are submitted, killed and replaced all the time, while
+a model answers requests and one run trains on undisturbed. The memory of the model's server, of
+that run and of the cluster's own processes is looked at every few seconds. At the end all that was
+submitted is taken back, and nothing of it may be left: neither objects in the cluster nor
+processes, mounts and links of its nodes, nor, after `make down`, anything of the host's.
+
+Prints the goals, missed ones as well, and writes every sample to .bench/soak.json and a plot to
+.bench/soak.svg. Ends with 1 where a goal is missed.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.outcome import FOLDER, conclude, load, say
+from devcluster import host
+from devcluster.spec import Kind
+from tests.cluster.host_state import HostState
+from tests.cluster.load import Load
+from tests.cluster.platform import Platform, copy_checkout
+from tests.soak import inventory
+from tests.soak.churn import Churn, model_url, question
+from tests.soak.goals import goals_of
+from tests.soak.memory import Sampler
+from tests.soak.plot import draw
+
+CLIENTS, PAUSE = 4, 0.2
+EVERY = 5.0
+"""Seconds between two looks at the memory."""
+
+
+def main() -> None:
+    """Runs the soak; exits with 1 where a goal is missed."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    default = float(os.environ.get("SOAK_MINUTES") or 20)
+    parser.add_argument(
+        "--minutes", type=float, default=default, help="of churn; default: SOAK_MINUTES, else 20"
+    )
+    minutes = parser.parse_args().minutes
+    verdict = host.choose_kind("auto")
+    if verdict.kind is not Kind.REAL:
+        sys.exit(f"real nodes cannot run here: {verdict.reason}")
+    before = HostState.now()
+    with tempfile.TemporaryDirectory(prefix="soak-") as folder:
+        state = Path(os.environ.get("GPU_PLATFORM_STATE") or Path(folder) / "state")
+        platform = Platform(copy_checkout(Path(folder) / "checkout"), state, "real")
+        try:
+            result = soak(platform, minutes)
+        finally:
+            say("taking the cluster down")
+            platform.make("down", "PURGE=1")
+    result["leftOnHost"] = HostState.now().added_since(before)
+    goals = goals_of(result)
+    conclude("soak", {"minutes": minutes, **result}, goals)
+    draw(load("soak"), FOLDER / "soak.svg")
+    sys.exit(0 if all(goal.met for goal in goals) else 1)
+
+
+def soak(platform: Platform, minutes: float) -> dict[str, Any]:
+    """The cluster from its start to the last look; it still runs afterwards."""
+    say("starting the cluster and training the model that is served")
+    platform.make("up", timeout=3000)
+    churn = Churn(platform)
+    churn.start()
+    with Load(model_url(platform), question(), CLIENTS, PAUSE) as requests:
+        churn.turn(0)
+        churn.clear()
+        first = inventory.take(platform)
+        sampler = Sampler(churn.pods_by_uid, EVERY)
+        began = time.monotonic()
+        with sampler:
+            turn = 0
+            while time.monotonic() < began + minutes * 60:
+                turn += 1
+                at = (time.monotonic() - began) / 60
+                say(f"minute {at:.1f} of {minutes:g}: turn {turn}, {churn.done}")
+                churn.turn(turn)
+            # Memory is looked at while the last turn is taken back, too.
+            churn.clear()
+        seen = requests.seen()
+    last = inventory.settled(platform, first)
+    return {
+        "turns": turn,
+        "churn": asdict(churn.done),
+        "requests": {"answered": seen.answered, "failed": seen.failed},
+        "memory": sampler.samples,
+        "left": inventory.added(first, last),
+        "inventory": {name: len(items) for name, items in last.items()},
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""Is memory steady? A robust line through the samples, and the goals of a soak."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from scipy.stats import theilslopes
+
+from benchmarks.outcome import Goal
+
+WARM_UP: Final = 0.25
+"""Share of the time at the beginning in which caches fill."""
+
+WORKLOADS: Final = ("server", "trainer")
+SHARE, LEAST = {True: 0.03, False: 0.10}, {True: 4.0, False: 12.0}
+"""Growth over the measured time that is allowed, for workloads and for the cluster's processes:
+a share of what they have, or so many MiB where that is more."""
+
+
+@dataclass(frozen=True)
+class Trend:
+    """How memory goes over the measured time, in MiB. `growth` is what has surely been added."""
+
+    median: float
+    slope_per_hour: float
+    growth: float
+
+
+def trend(minutes: Sequence[float], mib: Sequence[float]) -> Trend:
+    """The Theil-Sen line, which single peaks do not move, and its lower bound (95 %) by Sen.
+
+    Sen, Estimates of the regression coefficient based on Kendall's tau (JASA 63, 1968).
+    """
+    x, y = np.asarray(minutes), np.asarray(mib)
+    found = theilslopes(y, x, 0.95)
+    span = float(x[-1] - x[0])
+    growth = max(float(found.low_slope) * span, 0.0)
+    return Trend(float(np.median(y)), float(found.slope) * 60, growth)
+
+
+def trends(samples: Sequence[Mapping[str, Any]]) -> dict[str, Trend]:
+    """By role, of those that were there all the time after the warm-up."""
+    begin = samples[-1]["minute"] * WARM_UP
+    looked = [sample for sample in samples if sample["minute"] >= begin]
+    names = sorted(set.intersection(*(set(sample["mib"]) for sample in looked)))
+    minutes = [sample["minute"] for sample in looked]
+    return {name: trend(minutes, [sample["mib"][name] for sample in looked]) for name in names}
+
+
+def goals_of(result: Mapping[str, Any]) -> list[Goal]:
+    """What was wanted of a soak, with what came out."""
+    found = trends(result["memory"])
+    goals = [
+        Goal(f"memory of {name}, surely grown by MiB", round(one.growth, 2), _most(name, one), True)
+        for name, one in found.items()
+    ]
+    goals += [Goal(f"{name} measured", float(name in found), 1.0) for name in WORKLOADS]
+    left = sum(map(len, result["left"].values()))
+    host = sum(map(len, result["leftOnHost"].values()))
+    return [
+        *goals,
+        Goal("objects, processes, mounts and links left in the cluster", left, 0, True),
+        Goal("processes, mounts, links and settings left on the host", host, 0, True),
+        Goal("requests without an answer", sum(result["requests"]["failed"].values()), 0, True),
+        Goal("turns of submitting, killing and replacing", result["turns"], 1),
+    ]
+
+
+def _most(name: str, one: Trend) -> float:
+    workload = name in WORKLOADS
+    return round(max(one.median * SHARE[workload], LEAST[workload]), 2)

@@ -1,0 +1,94 @@
+"""Everything that jobs leave in a cluster and on its nodes, for as long as they are there."""
+
+import json
+import re
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from tests.cluster.platform import Platform
+from tests.soak.memory import cluster_processes
+
+KINDS: Final = (
+    "pods,services,endpointslices,persistentvolumeclaims,persistentvolumes,configmaps,secrets,"
+    "jobs.batch,jobs.batch.volcano.sh,podgroups.scheduling.volcano.sh,networkpolicies,deployments,"
+    "replicasets,serviceaccounts,commands.bus.volcano.sh"
+)
+SETTLING: Final = 90.0
+"""Seconds in which the last of it may go."""
+
+Inventory = Mapping[str, frozenset[str]]
+_CHANGING: Final = re.compile(r"[0-9a-f]{12,}|\d+")
+
+
+def take(platform: Platform) -> dict[str, frozenset[str]]:
+    """Names by kind: of objects, and of the nodes' processes, mounts and network links."""
+    found: dict[str, set[str]] = {}
+    for item in platform.kubectl("get", KINDS, "--all-namespaces")["items"]:
+        metadata = item["metadata"]
+        name = f"{metadata.get('namespace', '')}/{metadata['name']}"
+        found.setdefault(item["kind"], set()).add(name)
+    found["process"] = set(numbered(_processes()))
+    for node, pid in _nodes():
+        mounts = Path(f"/proc/{pid}/mountinfo").read_text().splitlines()
+        found[f"mount of {node}"] = set(numbered(line.split()[4] for line in mounts))
+        found[f"link of {node}"] = set(numbered(_links(pid)))
+    return {kind: frozenset(names) for kind, names in found.items()}
+
+
+def settled(platform: Platform, first: Inventory) -> dict[str, frozenset[str]]:
+    """What is there when nothing more than at first is, or when the time for that is over."""
+    deadline = time.monotonic() + SETTLING
+    while added(first, now := take(platform)) and time.monotonic() < deadline:
+        time.sleep(3)
+    return now
+
+
+def added(first: Inventory, last: Inventory) -> dict[str, list[str]]:
+    """What is there at last and was not at first, by kind."""
+    more = {kind: sorted(names - first.get(kind, frozenset())) for kind, names in last.items()}
+    return {kind: names for kind, names in more.items() if names}
+
+
+def numbered(names: Iterator[str] | list[str]) -> Iterator[str]:
+    """Names without the digits and hashes that differ each time, and how many there were before.
+
+    Two pods' shims are `shim 1` and `shim 2`, whatever their numbers are.
+    """
+    count: dict[str, int] = {}
+    for name in names:
+        plain = _CHANGING.sub("#", name)
+        count[plain] = count.get(plain, 0) + 1
+        yield f"{plain} {count[plain]}"
+
+
+def _processes() -> Iterator[str]:
+    for pid in cluster_processes():
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue  # it has ended
+        if command[0]:
+            yield Path(command[0].decode(errors="replace")).name
+
+
+def _nodes() -> Iterator[tuple[str, int]]:
+    """Each node's name and its kubelet, which has the node's mounts and network."""
+    for pid in cluster_processes():
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        if Path(command[0]).name == "kubelet":
+            named = [text for text in command if text.startswith("--hostname-override=")]
+            yield (named[0].partition("=")[2] if named else str(pid)), pid
+
+
+def _links(pid: int) -> list[str]:
+    command = ["nsenter", "--target", str(pid), "--net", "ip", "-json", "link"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    links: list[dict[str, Any]] = json.loads(done.stdout)
+    # Veth pairs have names at random: their kind is told by the beginning.
+    return [re.sub(r"^(veth).*", r"\1", link["ifname"]) for link in links]

@@ -1,0 +1,120 @@
+"""What processes of the cluster use, looked at from outside."""
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+_POD: Final = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})")
+_MODULE: Final = re.compile(r"-m (devcluster\.\w+)")
+PROC: Final = Path("/proc")
+
+PASSING: Final = frozenset({"containerd-shim-runc-v2", "runc", "pause", "unshare", "nsenter"})
+"""Programs that come and go with pods: a leak of them is seen by their number."""
+
+
+def role(command: str, cgroup: str, pods: Mapping[str, str]) -> str | None:
+    """Whose memory a process's is: a name from `pods` by uid, or a program of the cluster's own.
+
+    None where it belongs to a pod that is not asked for, or to a program that comes and goes.
+    """
+    if found := _POD.search(cgroup):
+        return pods.get(found[1].replace("_", "-"))
+    if module := _MODULE.search(command):
+        return module[1]
+    program = Path(command.split(" ", 1)[0]).name
+    return None if not program or program in PASSING else program
+
+
+def anonymous_mib(rollup: str) -> float:
+    """MiB of a process's own from its /proc/<pid>/smaps_rollup: PSS without mapped files.
+
+    Pages of files, such as those of etcd's database, are the kernel's to take back.
+    """
+    sizes = dict(re.findall(r"^(Pss_Anon|Pss_Shmem): +(\d+) kB$", rollup, re.MULTILINE))
+    return sum(map(int, sizes.values())) / 1024
+
+
+def cluster_processes(proc: Path = PROC) -> list[int]:
+    """Processes in process namespaces other than ours: all of a cluster's are."""
+    here = (proc / "self/ns/pid").readlink()
+    found = []
+    for entry in proc.iterdir():
+        if entry.name.isdecimal():
+            try:
+                if (entry / "ns/pid").readlink() != here:
+                    found.append(int(entry.name))
+            except OSError:
+                continue  # it has ended
+    return found
+
+
+def pod_processes(uid: str, proc: Path = PROC) -> list[int]:
+    """Processes of a pod's containers, but for the one that holds its namespaces."""
+    found = []
+    for pid in cluster_processes(proc):
+        try:
+            command = (proc / str(pid) / "cmdline").read_bytes()
+            inside = _POD.search((proc / str(pid) / "cgroup").read_text())
+        except OSError:
+            continue  # it has ended
+        if inside and inside[1].replace("_", "-") == uid and not command.startswith(b"/pause"):
+            found.append(pid)
+    return found
+
+
+def look(pids: Iterable[int], pods: Mapping[str, str], proc: Path = PROC) -> dict[str, float]:
+    """MiB by role, at this moment."""
+    total: dict[str, float] = {}
+    for pid in pids:
+        folder = proc / str(pid)
+        try:
+            command = (
+                (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            )
+            whose = role(command, (folder / "cgroup").read_text(), pods)
+            if whose is not None:
+                mib = anonymous_mib((folder / "smaps_rollup").read_text())
+                total[whose] = total.get(whose, 0.0) + mib
+        except OSError:
+            continue  # it has ended
+    return {name: round(mib, 2) for name, mib in sorted(total.items())}
+
+
+class Sampler:
+    """Looks again and again, while it is entered; `pods` gives names by uid at each time."""
+
+    def __init__(self, pods: Callable[[], Mapping[str, str]], every: float) -> None:
+        self.samples: list[dict[str, Any]] = []
+        self._pods, self._every = pods, every
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        began = time.monotonic()
+        while not self._ending.is_set():
+            pids = cluster_processes()
+            self.samples.append(
+                {
+                    "minute": round((time.monotonic() - began) / 60, 3),
+                    "mib": look(pids, self._pods()),
+                    "processes": len(pids),
+                }
+            )
+            self._ending.wait(self._every)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._ending.set()
+        self._thread.join()

@@ -1,0 +1,40 @@
+"""The picture of a soak: memory over time."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from tests.soak.goals import WARM_UP, WORKLOADS, trends
+
+LARGEST: Final = 9
+"""Of the cluster's own programs, so many are drawn by name."""
+
+
+def draw(result: Mapping[str, Any], path: Path) -> None:
+    """The workloads above, the cluster's largest programs below, each with its line."""
+    mpl.rcParams["svg.hashsalt"] = "soak"  # the same figures give the same file
+    samples = result["memory"]
+    found = trends(samples)
+    own = sorted(set(found) - set(WORKLOADS), key=lambda name: -found[name].median)[:LARGEST]
+    figure = Figure(figsize=(8, 7), layout="constrained")
+    axes = figure.subplots(2, 1, sharex=True)
+    shown = [[name for name in WORKLOADS if name in found], own]
+    for one, names in zip(axes, shown, strict=True):
+        for name in names:
+            points = [(s["minute"], s["mib"][name]) for s in samples if name in s["mib"]]
+            label = f"{name} ({found[name].slope_per_hour:+.1f} MiB/h)"
+            one.plot(*zip(*points, strict=True), lw=1.2, label=label)
+        one.axvspan(0, samples[-1]["minute"] * WARM_UP, color="black", alpha=0.06, lw=0)
+        one.set_ylabel("MiB of its own")
+        one.set_ylim(bottom=0)
+        one.grid(True, lw=0.3)
+        one.legend(fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    axes[0].set_title(
+        f"{result['turns']} turns of submitting, killing and replacing, "
+        f"{result['requests']['answered']} requests answered"
+    )
+    axes[1].set_xlabel("minutes (grey: warm-up, which is not counted)")
+    figure.savefig(path, metadata={"Date": None})

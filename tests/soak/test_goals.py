@@ -1,0 +1,80 @@
+import math
+from pathlib import Path
+from typing import Any
+
+from benchmarks.outcome import Goal
+from tests.soak.goals import goals_of, trend, trends
+from tests.soak.plot import draw
+
+MINUTES = [number / 10 for number in range(200)]
+
+
+def wave(base: float, per_minute: float = 0.0) -> list[float]:
+    """Memory of a program that collects its garbage, with a peak."""
+    found = [base + per_minute * at + 5 * math.sin(at * 9) for at in MINUTES]
+    return [*found[:100], base * 3, *found[101:]]
+
+
+def result(server: list[float], **changed: Any) -> dict[str, Any]:
+    samples = [
+        {"minute": at, "mib": {"server": mib, "trainer": 300.0, "etcd": 40.0}, "processes": 40}
+        for at, mib in zip(MINUTES, server, strict=True)
+    ]
+    return {
+        "memory": samples,
+        "left": {},
+        "leftOnHost": {},
+        "requests": {"answered": 100, "failed": {}},
+        "turns": 10,
+        **changed,
+    }
+
+
+def missed(found: list[Goal]) -> list[str]:
+    return [goal.name for goal in found if not goal.met]
+
+
+def test_a_wave_with_a_peak_does_not_grow() -> None:
+    found = trend(MINUTES, wave(200.0))
+    assert found.growth < 1.0
+    assert abs(found.slope_per_hour) < 5
+
+
+def test_a_leak_is_seen_through_the_wave() -> None:
+    found = trend(MINUTES, wave(200.0, per_minute=1.0))
+    assert 50 < found.slope_per_hour < 70
+    assert 15 < found.growth < 20
+
+
+def test_the_warm_up_is_not_counted() -> None:
+    filling = [min(at * 40, 200.0) for at in MINUTES]
+    assert trends(result(filling)["memory"])["server"].growth == 0.0
+
+
+def test_a_steady_soak_meets_every_goal() -> None:
+    assert missed(goals_of(result(wave(200.0)))) == []
+
+
+def test_a_server_that_leaks_misses_its_goal() -> None:
+    assert missed(goals_of(result(wave(200.0, 1.0)))) == ["memory of server, surely grown by MiB"]
+
+
+def test_what_is_left_and_lost_misses_its_goal() -> None:
+    left = {"Service": ["ml-dev/gang-1"]}
+    host = {"mounts": ["/a"]}
+    requests = {"answered": 100, "failed": {"503": 1}}
+    found = goals_of(result(wave(200.0), left=left, leftOnHost=host, requests=requests))
+    assert len(missed(found)) == 3
+
+
+def test_a_program_that_is_not_always_there_is_not_judged() -> None:
+    made = result(wave(200.0))
+    del made["memory"][150]["mib"]["etcd"]
+    assert "etcd" not in trends(made["memory"])
+
+
+def test_the_picture_is_drawn_and_the_same_each_time(tmp_path: Path) -> None:
+    for name in ("a.svg", "b.svg"):
+        draw(result(wave(200.0)), tmp_path / name)
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+    assert "server" in (tmp_path / "a.svg").read_text()

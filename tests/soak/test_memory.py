@@ -1,0 +1,55 @@
+import os
+import time
+
+from tests.soak.memory import Sampler, anonymous_mib, cluster_processes, look, role
+
+UID = "0b0b7a1e-1111-2222-3333-444455556666"
+PODS = {UID: "server"}
+
+
+def test_a_pods_process_is_told_by_its_cgroup() -> None:
+    for name in (f"pod{UID}", f"pod{UID.replace('-', '_')}.slice"):
+        assert role("python3 -m inference", f"5:memory:/kubepods/{name}/abc", PODS) == "server"
+
+
+def test_other_pods_are_passed_over() -> None:
+    other = UID.replace("0b", "0c")
+    assert role("python3 -m training", f"5:memory:/kubepods/pod{other}/abc", PODS) is None
+
+
+def test_a_process_of_the_cluster_has_the_name_of_its_program() -> None:
+    assert role("/opt/bin/kubelet --config=a", "5:memory:/node", PODS) == "kubelet"
+    assert role("python3 -m devcluster.node_init x", "/", PODS) == "devcluster.node_init"
+
+
+def test_programs_that_come_and_go_are_passed_over() -> None:
+    assert role("/usr/bin/containerd-shim-runc-v2 -id 1", "/", PODS) is None
+    assert role("", "/", PODS) is None
+
+
+def test_mapped_files_are_not_counted() -> None:
+    rollup = "Pss:   9000 kB\nPss_Anon:   2048 kB\nPss_File:  5000 kB\nPss_Shmem:  1024 kB\n"
+    assert anonymous_mib(rollup) == 3.0
+
+
+def test_a_process_that_has_ended_is_passed_over() -> None:
+    assert look([2**22 + 1], PODS) == {}
+
+
+def test_a_process_is_looked_at() -> None:
+    [(name, mib)] = look([os.getpid()], {}).items()
+    assert "py" in name
+    assert mib > 1
+
+
+def test_processes_of_our_own_namespace_are_none_of_a_clusters() -> None:
+    assert os.getpid() not in cluster_processes()
+
+
+def test_a_sampler_looks_until_it_is_left() -> None:
+    sampler = Sampler(dict, 0.01)
+    with sampler:
+        while len(sampler.samples) < 3:
+            time.sleep(0.01)
+    looked = [sample["minute"] for sample in sampler.samples]
+    assert looked == sorted(looked)

@@ -82,7 +82,8 @@ def shown(folder: Path) -> Iterator[str]:
         if told["message"]:
             yield f"{told['message'].rstrip()}\n"
         for event in told["events"]:
-            yield f"{event['last']} {event['type']} {event['reason']}: {event['message']}\n"
+            said = f"{event['type']} {event['reason']}: {event['message']}"
+            yield f"{event['last']} {event['object']} {said}\n"
         yield path.with_suffix(".log").read_text(errors="replace")
 
 
@@ -112,6 +113,7 @@ def _failures(run_dir: Path) -> list[Path]:
 def _told(ending: Ending) -> dict[str, Any]:
     return {
         "pod": ending.attempt.pod,
+        "uid": ending.attempt.uid,
         "container": ending.attempt.container,
         "restarts": ending.attempt.restarts,
         "started": _text(ending.started),

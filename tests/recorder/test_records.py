@@ -99,7 +99,15 @@ def test_a_write_that_is_cut_off_leaves_nothing(
 
 
 def test_the_latest_failure_is_shown_with_its_lines(tmp_path: Path) -> None:
-    events = [{"last": "21:01", "type": "Warning", "reason": "Killing", "message": "by somebody"}]
+    events = [
+        {
+            "last": "21:01",
+            "object": "Pod/a",
+            "type": "Warning",
+            "reason": "Killing",
+            "message": "by somebody",
+        }
+    ]
     for number in (0, 1):
         found = ending(alive=number * 1000, after=number * 1000 + 60, code=None if number else 1)
         run = tmp_path / "checkpoints" / "digits-1"

@@ -134,6 +134,25 @@ def test_an_edited_hyperparameter_is_one_new_run_that_survives_a_killed_pod(
     assert (checkpoints / second / "export" / "manifest.json").exists()
 
 
+def test_last_lines_and_events_of_the_killed_gang_lie_beside_its_checkpoints(
+    real: Platform, checkpoints: Path
+) -> None:
+    run, namespace = real.run_name(), real.outputs()["namespace"]
+    [failure] = (checkpoints / run / "failures").iterdir()
+    told = {path: json.loads(path.read_text()) for path in failure.glob("*.json")}
+    assert {record["pod"] for record in told.values()} == {f"{run}-master-0", f"{run}-worker-0"}
+    present = {pod["metadata"]["uid"] for pod in real.pods(run)}
+    assert present.isdisjoint(record["uid"] for record in told.values())
+    for path, record in told.items():
+        assert "Killing" in {event["reason"] for event in record["events"]}
+        if record["pod"] == f"{run}-worker-0":
+            assert record["reason"] == "Deleted"  # by force: nobody saw how it ended
+        else:
+            assert '"epoch": 3' in path.with_suffix(".log").read_text()
+    show = f"kubectl exec -n {namespace} deploy/failure-recorder -- python3 -m recorder show {run}"
+    assert '"epoch": 3' in real.shell(show)
+
+
 def test_a_killed_node_comes_back_and_the_run_resumes(real: Platform) -> None:
     before = _jobs(real)
     real.hyperparameters(seed=8)

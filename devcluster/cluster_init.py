@@ -69,9 +69,7 @@ def run_simulated(
     except (OSError, subprocess.CalledProcessError) as error:
         events.add("control-plane", "failed", error=str(error))
         raise
-    supervisor.on_orphan = lambda pid: (
-        control_plane.restart_components() if pid in control_plane.component_pids() else None
-    )
+    supervisor.on_orphan = control_plane.ended
     supervisor.run_forever()
 
 

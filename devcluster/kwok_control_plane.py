@@ -8,11 +8,13 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from devcluster.paths import Layout
 from devcluster.spec import ClusterSpec, Kind
+from devcluster.supervisor import RESTART_DELAY
 
 NAME = "cluster"
 SIMULATED_ANNOTATION = "kwok.x-k8s.io/node=fake"
@@ -106,6 +108,7 @@ class ControlPlane:
         self.binaries = binaries
         self.api_port = api_port
         self.inner_kubeconfig = layout.control_plane / "kubeconfig"
+        self._starting: int | None = None
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -157,16 +160,36 @@ class ControlPlane:
                 check=True,
             )
 
-    def restart_components(self) -> None:
-        """Starts again what has ended, without waiting for it."""
+    def ended(self, pid: int) -> None:
+        """To be told of every process that has ended; starts again what is down, without waiting.
+
+        One kwokctl at a time: of two, each would start what is down, and note the process ids of
+        components that end since the other's have their ports.
+        """
+        again = pid == self._starting
+        if again:
+            self._starting = None
+        elif pid not in self.component_pids():
+            return
+        if self._starting is None and self._is_down():
+            if again:
+                time.sleep(RESTART_DELAY)
+            self._starting = self._start_again()
+
+    def _is_down(self) -> bool:
+        return not all(Path(f"/proc/{pid}").exists() for pid in self.component_pids())
+
+    def _start_again(self) -> int:
         with (self.layout.logs / "kwokctl.log").open("ab") as log:
-            subprocess.Popen(
+            process = subprocess.Popen(
                 [str(self.binaries / "kwokctl"), "--name", NAME, "start", "cluster"],
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
             )
+        process.returncode = 0  # who waits for all processes collects its exit status
+        return process.pid
 
     def component_pids(self) -> dict[int, str]:
         """Process ids that kwokctl noted down, with the component's name."""

@@ -60,17 +60,13 @@ class Node:
         self.supervisor.start(self.services.chart_repository(charts))
         self.supervisor.start(self.services.docker())
         self.control_plane.start()
-        self.supervisor.on_orphan = self._restart_component
+        self.supervisor.on_orphan = self.control_plane.ended
         server = f"https://{self.node.address}:{self.spec.network.api_port}"
         self.control_plane.write_kubeconfig(self.layout.kubeconfig, server)
         self.supervisor.start(self.services.coredns())
         objects = json.dumps(self.services.dns_objects())
         self._kubectl("apply", "--server-side", "-f", "-", text=objects)
         self.events.add(self.node.name, "API server answers")
-
-    def _restart_component(self, pid: int) -> None:
-        if pid in self.control_plane.component_pids():
-            self.control_plane.restart_components()
 
     def _await_control_plane(self) -> None:
         # The kubeconfig of an earlier start may still lie there: ask the server itself.

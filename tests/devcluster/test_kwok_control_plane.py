@@ -1,7 +1,9 @@
 """The control plane's configuration, and its start with a kwokctl that notes what it is asked."""
 
 import base64
+import contextlib
 import json
+import os
 import stat
 import subprocess
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from devcluster import kwok_control_plane
 from devcluster.kwok_control_plane import (
     REQUESTS_PER_SECOND,
     ControlPlane,
@@ -227,3 +230,42 @@ def test_a_kubeconfig_is_the_owners_alone(certificates: Layout, plane: ControlPl
     plane.write_kubeconfig(certificates.kubeconfig, "https://10.250.76.2:6443")
     assert stat.S_IMODE(certificates.kubeconfig.stat().st_mode) == 0o600
     assert not left_over.exists()
+
+
+def test_two_components_that_end_together_are_started_by_one_kwokctl(
+    plane: ControlPlane, layout: Layout, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(kwok_control_plane, "RESTART_DELAY", 0)
+    plane.start()
+    one, other = cluster(layout, "pids/etcd.pid", "pids/kwok-controller.pid")
+    gone = [ended_process(), ended_process()]
+    for file, pid in zip((one, other), gone, strict=True):
+        file.write_text(str(pid))
+    plane.ended(1)
+    assert len(calls(layout)) == 1
+    plane.ended(gone[0])
+    first = starting(plane)
+    plane.ended(gone[1])
+    assert starting(plane) == first
+    one.write_text(str(os.getpid()))
+    plane.ended(first)
+    second = starting(plane)
+    assert second != first
+    other.write_text(str(os.getpid()))
+    plane.ended(second)
+    assert starting(plane) is None
+    assert [call.endswith("start cluster") for call in calls(layout)] == [False, True, True]
+
+
+def starting(plane: ControlPlane) -> int | None:
+    """The kwokctl at work, whose work is done when this returns, as a process that has ended."""
+    if plane._starting is not None:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(plane._starting, 0)
+    return plane._starting
+
+
+def ended_process() -> int:
+    with subprocess.Popen(["true"]) as process:
+        pass
+    return process.pid

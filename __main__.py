@@ -104,6 +104,7 @@ if settings.monitoring.prometheus != "none":
             gpu_nodes=gpu.nodes,
             ports=settings.metrics_ports,
             isolated=settings.tenancy.network.isolate,
+            rendering=settings.cluster.render_to is not None,
         ),
         options(cluster, tenancy),
     )

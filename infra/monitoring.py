@@ -4,19 +4,29 @@ from dataclasses import dataclass
 
 import pulumi
 import yaml
+from pulumi_kubernetes.helm.v3 import Release, ReleaseArgs, RepositoryOptsArgs
 
 from infra.component import Component
-from infra.manifests import NOT_AWAITED, WORKLOAD_LABEL, Manifest, standard_labels
-from infra.observability import dcgm_exporter, scraping
+from infra.manifests import (
+    NOT_AWAITED,
+    WORKLOAD_LABEL,
+    Manifest,
+    privileged_namespace,
+    standard_labels,
+)
+from infra.observability import dcgm_exporter, prometheus_stack, scraping
 from infra.observability.dashboards import config_maps
 from infra.observability.rule_file import rule_groups
 from infra.pods import GpuNodes
-from infra.settings.monitoring import MonitoringSettings
+from infra.settings.monitoring import RELEASE, MonitoringSettings
 
 
 @dataclass(frozen=True, kw_only=True)
 class MonitoringArgs:
-    """What is monitored; `ports` are those at which workloads answer Prometheus."""
+    """What is monitored; `ports` are those at which workloads answer Prometheus.
+
+    `rendering` says that no cluster is asked.
+    """
 
     monitoring: MonitoringSettings
     namespace: str
@@ -24,6 +34,7 @@ class MonitoringArgs:
     gpu_nodes: GpuNodes
     ports: tuple[int, ...] = ()
     isolated: bool = False
+    rendering: bool = False
 
 
 class Monitoring(Component):
@@ -33,13 +44,45 @@ class Monitoring(Component):
         self, name: str, args: MonitoringArgs, opts: pulumi.ResourceOptions | None = None
     ) -> None:
         super().__init__("Monitoring", name, opts)
-        earlier: list[pulumi.Resource] = []
+        earlier = self._release(name, args)
         for manifest in manifests(args):
             resource_name = f"{name}-{manifest['kind'].lower()}-{manifest['metadata']['name']}"
             made = self.create(resource_name, manifest, self.options(after=earlier))
             if manifest["kind"] == "Namespace":
-                earlier = [made]
+                earlier = [*earlier, made]
         self.register_outputs({})
+
+    def _release(self, name: str, args: MonitoringArgs) -> list[pulumi.Resource]:
+        """What brings Prometheus, and the kinds of its operator: all else comes after it."""
+        settings = args.monitoring.kube_prometheus_stack
+        if not settings.install:
+            return []
+        # Its node exporters look at their nodes.
+        manifest = privileged_namespace(settings.namespace, RELEASE)
+        namespace = self.create(f"{name}-namespace", manifest)
+        if args.rendering:
+            pulumi.log.warn(
+                f"The release of chart {settings.chart} {settings.version} is not among the "
+                "manifests, because a chart release needs a cluster: install it from "
+                f"{settings.repository} with the values of this stack.",
+                self,
+            )
+            return [namespace]
+        return [
+            Release(
+                f"{name}-release",
+                ReleaseArgs(
+                    name=RELEASE,
+                    chart=settings.chart,
+                    version=settings.version,
+                    namespace=settings.namespace,
+                    repository_opts=RepositoryOptsArgs(repo=settings.repository),
+                    values=prometheus_stack.chart_values(settings, args.monitoring.grafana),
+                    timeout=settings.timeout_seconds,
+                ),
+                self.options(after=[namespace]),
+            )
+        ]
 
 
 def manifests(args: MonitoringArgs) -> list[Manifest]:
@@ -85,14 +128,15 @@ def _prometheus_rule(args: MonitoringArgs) -> Manifest:
 
 
 def _files(args: MonitoringArgs) -> Manifest:
-    """For a Prometheus that mounts it: `scrape_config_files` and `rule_files` name the two."""
+    """For a Prometheus that mounts it, and so beside it: a pod mounts what its namespace has."""
     configs = [
         scraping.scrape_config(each, args.monitoring.interval_seconds) for each in targets(args)
     ]
+    where = next(iter(args.monitoring.scraped_from), args.namespace)
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": _metadata(args, "gpu-platform-prometheus"),
+        "metadata": {**_metadata(args, "gpu-platform-prometheus"), "namespace": where},
         "data": {
             "scrape.yaml": yaml.safe_dump({"scrape_configs": configs}, sort_keys=False),
             "rules.yaml": yaml.safe_dump(

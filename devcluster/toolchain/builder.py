@@ -67,7 +67,7 @@ def _prepare(order: Order, scratch: Path, logs: Path) -> None:
         if program.module:
             go.module_folder(program.module, work, log)
     if order.packages:
-        go.fetch(order.packages, work, log)
+        go.fetch(order.packages, module.tags, work, log)
 
 
 def _build(order: Order, store: Store, scratch: Path, logs: Path, report: progress.Report) -> None:
@@ -82,7 +82,8 @@ def _build(order: Order, store: Store, scratch: Path, logs: Path, report: progre
         def tick() -> None:
             steps.tick(lambda: progress.compiled(log))
 
-        go.build(order.packages, order.module.ldflags, work, out, log, tick)
+        module = order.module
+        go.build(order.packages, module.tags, module.ldflags, work, out, log, tick)
     for program in order.programs:
         store.add(order.module, program, _product(order.module, program, work, out, log))
     steps.done(f"built {order.title} ({names})")

@@ -63,19 +63,32 @@ def module_folder(path: str, work: Path, log: Path) -> Path:
     return Path(json.loads(output)["Dir"])
 
 
-def fetch(packages: Iterable[str], work: Path, log: Path) -> None:
+def fetch(packages: Iterable[str], tags: Iterable[str], work: Path, log: Path) -> None:
     """Downloads every module that the packages are built from, and no other."""
-    run(["list", "-deps", "-f", "{{with .Error}}{{.}}{{end}}", *packages], work, log)
+    form = "{{with .Error}}{{.}}{{end}}"
+    run(["list", *_constraints(tags), "-deps", "-f", form, *packages], work, log)
 
 
 def build(
-    packages: Iterable[str], ldflags: str, work: Path, out: Path, log: Path, tick: Tick
+    packages: Iterable[str],
+    tags: Iterable[str],
+    ldflags: str,
+    work: Path,
+    out: Path,
+    log: Path,
+    tick: Tick,
 ) -> None:
     """Builds packages into the folder `out`; `tick` is called all the while.
 
     What an interrupted build has compiled stays in Go's build cache, so the next one goes on.
     """
-    run(["build", "-v", "-ldflags", ldflags, "-o", f"{out}/", *packages], work, log, tick)
+    options = ["-v", *_constraints(tags), "-ldflags", ldflags, "-o", f"{out}/"]
+    run(["build", *options, *packages], work, log, tick)
+
+
+def _constraints(tags: Iterable[str]) -> list[str]:
+    joined = ",".join(tags)
+    return [f"-tags={joined}"] if joined else []
 
 
 def executable_name(package: str, module: str) -> str:

@@ -26,7 +26,10 @@ OPERATORS: tuple[Operator, ...] = get_args(Operator)
 Gateway = Literal["traefik"]
 """What brings requests in from outside; asked for by name like the operators."""
 
-Extra = Operator | Gateway
+Monitoring = Literal["prometheus"]
+"""What the cluster is watched with; asked for by name like the operators."""
+
+Extra = Operator | Gateway | Monitoring
 """What is in no group."""
 
 
@@ -70,6 +73,8 @@ class Module(_Pin):
     version: str
     group: Group | Extra
     variables: dict[str, str] = {}
+    tags: tuple[str, ...] = ()
+    """Build constraints of Go that hold."""
     embed: tuple[File, ...] = ()
     manifests: tuple[Manifests, ...] = ()
     programs: Annotated[
@@ -92,7 +97,7 @@ class Module(_Pin):
         """Changes with anything that the built programs depend on (12 hexadecimal digits)."""
         sha = hashlib.sha256(f"{sys.platform} {platform.machine()} ".encode())
         # What came to the table later must not make those anew that do not have it.
-        later = set() if self.manifests else {"manifests"}
+        later = {name for name in ("manifests", "tags") if not getattr(self, name)}
         sha.update(self.model_dump_json(exclude={"group", *later}).encode())
         for file in sorted(self.folder.iterdir()):
             sha.update(file.name.encode() + b"\0" + file.read_bytes())

@@ -38,18 +38,24 @@ def ensure(
     operators: Collection[Operator] = (),
     *,
     gateway: bool = False,
+    monitoring: bool = False,
 ) -> Toolchain:
-    """Builds what is missing of a group, the operators and the gateway; returns where all is.
+    """Builds what is missing of a group and of what is asked for beside; returns where all is.
 
     An interrupted build goes on where it was; a second process waits for the first. Under a
     second when nothing is missing. DevclusterError with a remedy or a log when a tool cannot be
     built.
     """
     cache = cache.resolve()
-    extras: tuple[Extra, ...] = (*operators, *(("traefik",) if gateway else ()))
+    wanted: dict[Extra, bool] = {"traefik": gateway, "prometheus": monitoring}
+    extras: tuple[Extra, ...] = (*operators, *(name for name, asked in wanted.items() if asked))
     found = _find(group, cache, extras)
     charts = VolcanoFiles.of(pins.load().module("volcano"), cache)
-    manifests = {name: OperatorFiles.of(pins.load().module(name), cache) for name in extras}
+    manifests = {
+        name: OperatorFiles.of(module, cache)
+        for name, module in ((name, pins.load().module(name)) for name in extras)
+        if module.manifests
+    }
     files_missing = (group != "engine" and not charts.root.exists()) or any(
         not made.root.exists() for made in manifests.values()
     )

@@ -10,18 +10,19 @@ from infra.observability.rule import ON_POD, Recording
 
 RUN_GPUS: Final = "gpu_platform:run_gpus"
 RUN_COST: Final = "gpu_platform:run_cost_per_hour"
+POD_RUN: Final = "gpu_platform:pod_run"
 
 _GPU_RESOURCES: Final = "nvidia_com_.*"
-_LABELS: Final = (
-    'label_replace(label_replace(kube_pod_labels{label_gpu_platform_dev_run!=""}, '
-    '"run", "$1", "label_gpu_platform_dev_run", "(.*)"), '
-    '"queue", "$1", "label_volcano_sh_queue_name", "(.*)")'
-)
+OF_RUNS: Final = 'kube_pod_labels{label_gpu_platform_dev_run!=""}'
+_IN_RUN: Final = f"{ON_POD} group_left (run) {POD_RUN}"
+_IN_RUN_AND_QUEUE: Final = f"{ON_POD} group_left (run, queue) {POD_RUN}"
 
 
 def recordings(prices: Mapping[str, float]) -> list[Recording]:
     """The series, each after those that it is computed from."""
     return [
+        Recording(POD_RUN, _pod_run()),
+        Recording("gpu_platform:run_pods", f"count by (namespace, run) ({POD_RUN})"),
         Recording(
             "gpu_platform:pod_gpus",
             f'sum by (namespace, pod, node) (kube_pod_container_resource_requests{{resource=~"'
@@ -30,8 +31,7 @@ def recordings(prices: Mapping[str, float]) -> list[Recording]:
         ),
         Recording(
             RUN_GPUS,
-            f"sum by (namespace, queue, run) (gpu_platform:pod_gpus * {ON_POD} "
-            f"group_left (run, queue) max by (namespace, pod, run, queue) ({_LABELS}))",
+            f"sum by (namespace, queue, run) (gpu_platform:pod_gpus * {_IN_RUN_AND_QUEUE})",
         ),
         Recording("gpu_platform:queue_gpus", f"sum by (queue) ({RUN_GPUS})"),
         Recording("gpu_platform:team_gpus", "sum by (namespace) (gpu_platform:pod_gpus)"),
@@ -48,10 +48,8 @@ def recordings(prices: Mapping[str, float]) -> list[Recording]:
         ),
         Recording(
             "gpu_platform:run_seconds_to_gang",
-            "max by (namespace, run) (kube_pod_status_scheduled_time * "
-            f"{ON_POD} group_left (run) max by (namespace, pod, run) ({_LABELS})) "
-            "- min by (namespace, run) (kube_pod_created * "
-            f"{ON_POD} group_left (run) max by (namespace, pod, run) ({_LABELS}))",
+            f"max by (namespace, run) (kube_pod_status_scheduled_time * {_IN_RUN}) "
+            f"- min by (namespace, run) (kube_pod_created * {_IN_RUN})",
         ),
         Recording(
             "gpu_platform:queue_pending_gangs",
@@ -59,6 +57,31 @@ def recordings(prices: Mapping[str, float]) -> list[Recording]:
             '"queue", "$1", "queue_name", "(.*)"))',
         ),
     ]
+
+
+def _pod_run() -> str:
+    """1 for each pod of a run, with the run and its queue.
+
+    Pods of Volcano's own kinds have the queue as a label. Those of other kinds have it as an
+    annotation, by which Volcano finds their PodGroup: one more label would rename every run.
+    """
+    annotated = 'kube_pod_annotations{annotation_scheduling_volcano_sh_queue_name!=""}'
+    in_queue = (
+        _renamed('kube_pod_labels{label_volcano_sh_queue_name!=""}', "label_volcano_sh_queue_name"),
+        _renamed(annotated, "annotation_scheduling_volcano_sh_queue_name"),
+    )
+    queues = f" or {ON_POD} ".join(f"max by (namespace, pod, queue) ({each})" for each in in_queue)
+    runs = f"max by (namespace, pod, run) ({named_by_run(OF_RUNS)})"
+    return f"{runs} * {ON_POD} group_left (queue) ({queues}) or {ON_POD} {runs}"
+
+
+def named_by_run(series: str) -> str:
+    """The same with a label `run`, of series with the labels of pods."""
+    return f'label_replace({series}, "run", "$1", "label_gpu_platform_dev_run", "(.*)")'
+
+
+def _renamed(series: str, label: str) -> str:
+    return f'label_replace({series}, "queue", "$1", "{label}", "(.*)")'
 
 
 def _costs(prices: Mapping[str, float]) -> list[Recording]:
@@ -77,8 +100,8 @@ def _costs(prices: Mapping[str, float]) -> list[Recording]:
         ),
         Recording(
             RUN_COST,
-            f"sum by (namespace, queue, run) (gpu_platform:pod_cost_per_hour * {ON_POD} "
-            f"group_left (run, queue) max by (namespace, pod, run, queue) ({_LABELS}))",
+            "sum by (namespace, queue, run) "
+            f"(gpu_platform:pod_cost_per_hour * {_IN_RUN_AND_QUEUE})",
         ),
         Recording(
             "gpu_platform:team_cost_per_hour",

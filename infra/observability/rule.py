@@ -50,6 +50,11 @@ class Alert:
         }
 
 
+def duration(minutes: float) -> str:
+    """As PromQL writes it, in whole seconds and at least one."""
+    return f"{max(1, round(minutes * 60))}s"
+
+
 def group(name: str, rules: Sequence[dict[str, Any]], interval_seconds: int) -> dict[str, Any]:
     """Rules that are computed one after the other."""
     return {"name": name, "interval": f"{interval_seconds}s", "rules": list(rules)}

@@ -1,10 +1,9 @@
 """Who is asked for numbers, and what the answers are labelled with."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from infra.backends.gang import QUEUE_LABEL
+from infra.backends.gang import QUEUE_ANNOTATION, QUEUE_LABEL
 from infra.manifests import RUN_LABEL, SERVICE_LABEL, WORKLOAD_LABEL, Manifest
 
 
@@ -16,8 +15,9 @@ class Target:
     namespace: str
     selector: Mapping[str, str]
     port: str
-    labels: Mapping[str, str]
-    """Labels of the series, and the pods' labels that they are from."""
+    """A port's name of the pods, or a number of whatever a Service leads to."""
+    labels: Mapping[str, Sequence[str]]
+    """Labels of the series, and what of the pods they are from: the last one that is there."""
     keeps_labels: bool = False
     """Whether the answers name namespace and pod themselves: of those that they are about."""
     of_services: bool = False
@@ -32,14 +32,18 @@ def workloads(namespace: str) -> list[Target]:
             namespace,
             {WORKLOAD_LABEL: "training"},
             "metrics",
-            {"run": RUN_LABEL, "queue": QUEUE_LABEL},
+            # Only pods of Volcano's own kinds have a queue's label.
+            {
+                "run": [_label(RUN_LABEL)],
+                "queue": [_annotation(QUEUE_ANNOTATION), _label(QUEUE_LABEL)],
+            },
         ),
         Target(
             "inference",
             namespace,
             {WORKLOAD_LABEL: "inference"},
             "http",
-            {"service": SERVICE_LABEL},
+            {"service": [_label(SERVICE_LABEL)]},
         ),
     ]
 
@@ -57,15 +61,18 @@ def dcgm(namespace: str, app: str) -> Target:
 def monitor(target: Target, metadata: Manifest, interval_seconds: int) -> Manifest:
     """A PodMonitor or ServiceMonitor of the Prometheus operator."""
     relabelings = [
-        {"sourceLabels": [f"__meta_kubernetes_pod_label_{_meta(label)}"], "targetLabel": name}
-        for name, label in target.labels.items()
+        {"sourceLabels": [source], "regex": "(.+)", "targetLabel": name}
+        for name, sources in target.labels.items()
+        for source in sources
     ]
-    # A Service of Volcano's chart has no name for its port.
-    port: dict[str, Any] = (
-        {"targetPort": int(target.port)} if target.port.isdecimal() else {"port": target.port}
-    )
+    if target.of_services:
+        # The operator's `targetPort` wants the port among the container's, and Volcano's chart
+        # leaves it out there.
+        relabelings.append(
+            {"sourceLabels": ["__address__"], "regex": f".+:{target.port}", "action": "keep"}
+        )
     endpoint = {
-        **port,
+        **({} if target.of_services else {"port": target.port}),
         "path": "/metrics",
         "interval": f"{interval_seconds}s",
         **({"honorLabels": True} if target.keeps_labels else {}),
@@ -92,39 +99,53 @@ def scrape_config(target: Target, interval_seconds: int) -> Manifest:
     """The same as an entry of `scrape_configs` in Prometheus' own configuration."""
     role, about = ("endpoints", "service") if target.of_services else ("pod", "pod")
     kept = [
-        {
-            "source_labels": [f"__meta_kubernetes_{about}_label_{_meta(label)}"],
-            "regex": value,
-            "action": "keep",
-        }
+        _keep(f"__meta_kubernetes_{about}_label_{_meta(label)}", value)
         for label, value in target.selector.items()
     ]
     port = (
-        "__meta_kubernetes_pod_container_port_number"
-        if target.port.isdecimal()
-        else "__meta_kubernetes_pod_container_port_name"
+        _keep("__address__", f".+:{target.port}")
+        if target.of_services
+        else _keep("__meta_kubernetes_pod_container_port_name", target.port)
     )
+    # Pods that have ended keep their address.
+    ended = {
+        "source_labels": ["__meta_kubernetes_pod_phase"],
+        "regex": "Failed|Succeeded",
+        "action": "drop",
+    }
+    sources = {
+        "namespace": ["__meta_kubernetes_namespace"],
+        "pod": ["__meta_kubernetes_pod_name"],
+        **target.labels,
+    }
     named = [
-        {"source_labels": [f"__meta_kubernetes_{source}"], "target_label": name}
-        for name, source in {
-            "namespace": "namespace",
-            "pod": "pod_name",
-            **{name: f"pod_label_{_meta(label)}" for name, label in target.labels.items()},
-        }.items()
+        {"source_labels": [source], "regex": "(.+)", "target_label": name}
+        for name, found in sources.items()
+        for source in found
     ]
     return {
         "job_name": f"gpu-platform-{target.name}",
         "scrape_interval": f"{interval_seconds}s",
+        # Prometheus refuses a timeout that is longer than the interval.
+        "scrape_timeout": f"{min(interval_seconds, 10)}s",
         "honor_labels": target.keeps_labels,
         "kubernetes_sd_configs": [{"role": role, "namespaces": {"names": [target.namespace]}}],
-        "relabel_configs": [
-            *kept,
-            {"source_labels": [port], "regex": target.port, "action": "keep"},
-            *named,
-        ],
+        "relabel_configs": [*kept, port, ended, *named],
     }
 
 
-def _meta(label: str) -> str:
-    """A label's name as Prometheus' discovery writes it."""
-    return "".join(c if c.isalnum() else "_" for c in label)
+def _keep(source: str, regex: str) -> Manifest:
+    return {"source_labels": [source], "regex": regex, "action": "keep"}
+
+
+def _label(name: str) -> str:
+    return f"__meta_kubernetes_pod_label_{_meta(name)}"
+
+
+def _annotation(name: str) -> str:
+    return f"__meta_kubernetes_pod_annotation_{_meta(name)}"
+
+
+def _meta(name: str) -> str:
+    """The name of a label or an annotation as Prometheus' discovery writes it."""
+    return "".join(c if c.isalnum() else "_" for c in name)

@@ -1,8 +1,9 @@
 """What is measured, what it costs, and from when on somebody is told."""
 
-from typing import Annotated, Literal
+from collections.abc import Iterator
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from infra.settings.types import (
     DnsLabel,
@@ -13,8 +14,12 @@ from infra.settings.types import (
     VersionedImage,
 )
 
+RELEASE: Final = "kube-prometheus-stack"
+"""Name of the chart's release, by which its Prometheus finds what it is to read."""
+
 Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Minutes = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -22,24 +27,29 @@ class Thresholds(Settings):
     """From when on somebody is told. Minutes are how long it lasts before."""
 
     gpu_idle_share: Share = Field(0.05, description="an allocated GPU below this is idle")
-    gpu_idle_minutes: PositiveInt = Field(30, description="for so long")
+    gpu_idle_minutes: Minutes = Field(30, description="for so long")
     gpu_memory_share: Share = Field(0.97, description="GPU memory above this is nearly full")
     shm_share: Share = Field(0.9, description="shared memory above this is nearly full")
     claim_share: Share = Field(0.9, description="a claim above this is nearly full")
     memory_share: Share = Field(0.95, description="of its limit; above it a container is killed")
-    stalled_minutes: PositiveInt = Field(
+    memory_minutes: Minutes = Field(2, description="memory or shared memory for so long")
+    stalled_minutes: Minutes = Field(
         20, description="training without a step; longer than any evaluation, export or save"
     )
-    checkpoint_minutes: PositiveInt = Field(
+    checkpoint_minutes: Minutes = Field(
         90, description="oldest that the newest checkpoint may be while training goes on"
     )
     restarts_per_hour: PositiveInt = Field(3, description="more of one job or server are a fault")
-    pending_minutes: PositiveInt = Field(60, description="a gang waits for so long")
+    pending_minutes: Minutes = Field(60, description="a gang waits for so long")
+    exhausted_minutes: Minutes = Field(15, description="a quota is used up for so long")
+    serving_minutes: Minutes = Field(
+        5, description="a service is slow, fails, refuses or is not ready for so long"
+    )
     latency_seconds: Seconds = Field(1.0, description="99 of 100 requests are answered by then")
     error_share: Share = Field(0.01, description="of requests that end with 5xx")
     refused_share: Share = Field(0.05, description="of requests that a full queue refuses (429)")
-    scaled_out_minutes: PositiveInt = Field(15, description="an autoscaler at its maximum")
-    rollout_minutes: PositiveInt = Field(
+    scaled_out_minutes: Minutes = Field(15, description="an autoscaler at its maximum")
+    rollout_minutes: Minutes = Field(
         15, description="in which servers may have different versions of a model"
     )
 
@@ -67,12 +77,32 @@ class GrafanaSettings(Settings):
     currency: str = Field("USD", pattern=r"^[A-Z]{3}$", description="of `gpu_prices`")
 
 
+class KubePrometheusStackSettings(Settings):
+    """The chart with Prometheus, its operator, Grafana, kube-state-metrics and node exporters."""
+
+    install: bool = Field(False, description="install the chart; needs prometheus: operator")
+    namespace: DnsLabel = Field(
+        "monitoring", description="of its own, made by the stack; one of `scraped_from`"
+    )
+    chart: str = Field("kube-prometheus-stack", min_length=1, description="name of the chart")
+    repository: str = Field(
+        "https://prometheus-community.github.io/helm-charts",
+        pattern=r"^(https?|oci)://\S+$",
+        description="address of the chart's repository",
+    )
+    version: str = Field(
+        "88.5.3", pattern=r"^v?\d+\.\d+\.\d+\S*$", description="exact version of the chart"
+    )
+    values: dict[str, Any] = Field(
+        {}, description="values of the chart, as the chart names them; over the stack's own"
+    )
+    timeout_seconds: PositiveInt = Field(600, description="longest wait until all of it is ready")
+
+
 class MonitoringSettings(Settings):
     """Scraping, rules and alerts for Prometheus. None of it is there unless `prometheus` says so.
 
-    kube-state-metrics must pass on the labels that runs are told apart by:
-    `--metric-labels-allowlist=pods=[gpu-platform.dev/run,gpu-platform.dev/service,
-    volcano.sh/queue-name],nodes=[nvidia.com/gpu.product]`.
+    docs/monitoring.md says what kube-state-metrics must pass on.
     """
 
     prometheus: Literal["none", "operator", "plain"] = Field(
@@ -81,7 +111,7 @@ class MonitoringSettings(Settings):
         "a ConfigMap with scrape configuration and rules for a Prometheus without it",
     )
     labels: dict[QualifiedName, LabelValue] = Field(
-        {"release": "kube-prometheus-stack"},
+        {"release": RELEASE},
         description="by which the Prometheus operator finds these objects",
     )
     scraped_from: tuple[DnsLabel, ...] = Field(
@@ -103,7 +133,40 @@ class MonitoringSettings(Settings):
         Thresholds(), description="from when on somebody is told; minutes are how long it lasts"
     )
     grafana: GrafanaSettings = Field(GrafanaSettings(), description="dashboards")
+    kube_prometheus_stack: KubePrometheusStackSettings = Field(
+        KubePrometheusStackSettings(), description="the chart that brings Prometheus and Grafana"
+    )
     runbooks: str = Field(
         "docs/runbooks.md",
         description="where the pages about alerts are; the alert's name is added as anchor",
     )
+
+    @model_validator(mode="after")
+    def _fits_the_chart(self) -> Self:
+        if self.kube_prometheus_stack.install:
+            for problem in self._misfits():
+                raise ValueError(problem)
+        return self
+
+    def _misfits(self) -> Iterator[str]:
+        here = "has kube_prometheus_stack.install"
+        if self.prometheus != "operator":
+            yield (
+                f"{here}, and prometheus is {self.prometheus}: write operator, which the chart "
+                "brings"
+            )
+        if self.labels.get("release") != RELEASE:
+            yield (
+                f"{here}, whose Prometheus reads what has a certain label: add "
+                f"release: {RELEASE} to labels"
+            )
+        if self.kube_prometheus_stack.namespace not in self.scraped_from:
+            yield (
+                f"{here}, whose Prometheus comes from {self.kube_prometheus_stack.namespace}: "
+                "add it to scraped_from"
+            )
+        if self.grafana.dashboards and len(self.grafana.labels) != 1:
+            yield (
+                f"{here}, whose Grafana looks for one label, and grafana.labels has "
+                f"{len(self.grafana.labels)}: write one"
+            )

@@ -53,9 +53,10 @@ def test_an_operator_is_in_no_group(operator: pins.Operator):
     assert own <= {program.name for _, program in PINS.group("real", [operator])}
 
 
-def test_a_gateway_is_in_no_group():
-    assert "traefik" not in {program.name for _, program in PINS.group("real")}
-    assert "traefik" in {program.name for _, program in PINS.group("real", ["traefik"])}
+@pytest.mark.parametrize("name", ["traefik", "prometheus"])
+def test_a_gateway_and_what_watches_are_in_no_group(name: pins.Extra):
+    assert name not in {program.name for _, program in PINS.group("real")}
+    assert name in {program.name for _, program in PINS.group("real", [name])}
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -61,11 +61,12 @@ def test_the_operator_gets_monitors_and_rules_that_it_finds() -> None:
 
 def test_series_of_a_run_carry_its_name_and_queue() -> None:
     (endpoint,) = built(prometheus="operator")["PodMonitor/training"]["spec"]["podMetricsEndpoints"]
-    named = {each["targetLabel"]: each["sourceLabels"] for each in endpoint["relabelings"]}
-    assert named == {
-        "run": ["__meta_kubernetes_pod_label_gpu_platform_dev_run"],
-        "queue": ["__meta_kubernetes_pod_label_volcano_sh_queue_name"],
-    }
+    named = [(each["targetLabel"], *each["sourceLabels"]) for each in endpoint["relabelings"]]
+    assert named == [
+        ("run", "__meta_kubernetes_pod_label_gpu_platform_dev_run"),
+        ("queue", "__meta_kubernetes_pod_annotation_scheduling_volcano_sh_queue_name"),
+        ("queue", "__meta_kubernetes_pod_label_volcano_sh_queue_name"),
+    ]
 
 
 def test_series_of_gpus_are_about_the_pods_that_have_them() -> None:

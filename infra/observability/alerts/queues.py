@@ -22,7 +22,7 @@ def alerts(limits: Thresholds) -> list[Alert]:
             ">= on (namespace, resourcequota, resource) "
             "max by (namespace, resourcequota, resource) "
             '(kube_resourcequota{type="hard"}) > 0',
-            minutes=15,
+            minutes=limits.exhausted_minutes,
             severity="info",
             summary="{{ $labels.namespace }} uses all of its {{ $labels.resource }}",
             does="New pods are refused: end something, or raise tenancy.quota.",

@@ -15,7 +15,7 @@ def alerts(limits: Thresholds) -> list[Alert]:
             expr="histogram_quantile(0.99, sum by (namespace, service, le) "
             "(rate(inference_request_seconds_bucket[5m]))) "
             f"> {limits.latency_seconds:g}",
-            minutes=5,
+            minutes=limits.serving_minutes,
             severity="warning",
             summary=f"1 of 100 requests to {_SERVICE} takes longer than "
             f"{limits.latency_seconds:g} s",
@@ -25,7 +25,7 @@ def alerts(limits: Thresholds) -> list[Alert]:
             name="InferenceErrors",
             expr=f'sum {_BY} (rate(inference_requests_total{{code=~"5.."}}[5m])) '
             f"/ sum {_BY} (rate(inference_requests_total[5m])) > {limits.error_share:g}",
-            minutes=5,
+            minutes=limits.serving_minutes,
             severity="critical",
             summary=f"{{{{ $value | humanizePercentage }}}} of requests to {_SERVICE} fail",
             does="Read the servers' logs: workers that die, or a model that does not load.",
@@ -34,7 +34,7 @@ def alerts(limits: Thresholds) -> list[Alert]:
             name="InferenceQueueFull",
             expr=f'sum {_BY} (rate(inference_requests_total{{code="429"}}[5m])) '
             f"/ sum {_BY} (rate(inference_requests_total[5m])) > {limits.refused_share:g}",
-            minutes=5,
+            minutes=limits.serving_minutes,
             severity="warning",
             summary=f"{_SERVICE} refuses {{{{ $value | humanizePercentage }}}} of its requests",
             does="It has more to do than it can: add replicas, or let the autoscaler.",
@@ -42,7 +42,7 @@ def alerts(limits: Thresholds) -> list[Alert]:
         Alert(
             name="InferenceNotReady",
             expr=f"max {_BY} (inference_ready) == 0",
-            minutes=5,
+            minutes=limits.serving_minutes,
             severity="critical",
             summary=f"No server of {_SERVICE} is ready",
             does="Its /v2/health/ready says why.",

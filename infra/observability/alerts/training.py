@@ -1,6 +1,7 @@
 """Runs that do not get on, as the training program, kubelet and Volcano tell."""
 
-from infra.observability.rule import ON_POD, Alert
+from infra.observability.recording import OF_RUNS, named_by_run
+from infra.observability.rule import ON_POD, Alert, duration
 from infra.settings.monitoring import Thresholds
 
 _RUN = "{{ $labels.namespace }}/{{ $labels.run }}"
@@ -9,15 +10,19 @@ _POD = "{{ $labels.namespace }}/{{ $labels.pod }}"
 
 def alerts(limits: Thresholds) -> list[Alert]:
     """The alerts."""
-    age = f"{limits.checkpoint_minutes}m"
+    stalled = duration(limits.stalled_minutes)
+    age = duration(limits.checkpoint_minutes)
     return [
         Alert(
             name="TrainingWithoutStep",
-            expr="max by (namespace, run) "
-            f"(increase(training_step_seconds_count[{limits.stalled_minutes}m])) == 0 "
+            expr="(max by (namespace, run) "
+            f"(increase(training_step_seconds_count[{stalled}])) == 0 "
+            f"and on (namespace, run) max by (namespace, run) (training_info offset {stalled})) "
+            # A process that is stopped altogether answers nobody.
+            f'or (max by (namespace, run) (max_over_time(up{{run!=""}}[{stalled}])) == 0 '
             "and on (namespace, run) max by (namespace, run) "
-            f"(training_info offset {limits.stalled_minutes}m)",
-            minutes=1,
+            f'(up{{run!=""}} offset {stalled}))',
+            minutes=limits.stalled_minutes / 20,
             severity="critical",
             summary=f"{_RUN} makes no steps",
             does="Read the last lines of rank 0, then of the others: one that is stuck holds up "
@@ -25,8 +30,10 @@ def alerts(limits: Thresholds) -> list[Alert]:
         ),
         Alert(
             name="LossNotFinite",
+            # Before its first step a process has no loss, which is not a number either.
             expr="max by (namespace, run) "
-            "((training_loss != training_loss) * 0 + 1 or (abs(training_loss) == Inf) * 0 + 1)",
+            "(((training_loss != training_loss) * 0 + 1 or (abs(training_loss) == Inf) * 0 + 1) "
+            f"and {ON_POD} training_step_seconds_count > 0)",
             minutes=0,
             severity="critical",
             summary=f"The loss of {_RUN} is not a number any more",
@@ -38,9 +45,9 @@ def alerts(limits: Thresholds) -> list[Alert]:
             "and on (namespace, run) max by (namespace, run) "
             f"(training_step - training_checkpoint_step) > 0 "
             f"and on (namespace, run) max by (namespace, run) (training_info offset {age})",
-            minutes=1,
+            minutes=limits.checkpoint_minutes / 90,
             severity="warning",
-            summary=f"{_RUN} has saved nothing for {limits.checkpoint_minutes} minutes",
+            summary=f"{_RUN} has saved nothing for {limits.checkpoint_minutes:g} minutes",
             does="See whether the claim is full or slow; save more often (checkpoint_every).",
         ),
         Alert(
@@ -48,7 +55,7 @@ def alerts(limits: Thresholds) -> list[Alert]:
             expr="max by (namespace, pod, run) "
             "(training_shm_used_bytes / training_shm_size_bytes) "
             f"> {limits.shm_share:g}",
-            minutes=2,
+            minutes=limits.memory_minutes,
             severity="warning",
             summary=f"The shared memory of {_POD} is nearly full",
             does="Raise the job's `shm`, or lower loader workers: a full /dev/shm ends as a bus "
@@ -73,7 +80,7 @@ def alerts(limits: Thresholds) -> list[Alert]:
             '(kube_pod_container_resource_limits{resource="memory"}) '
             f"> {limits.memory_share:g} and {ON_POD} "
             'kube_pod_labels{label_gpu_platform_dev_workload!=""}',
-            minutes=2,
+            minutes=limits.memory_minutes,
             severity="warning",
             summary=f"{_POD} is about to be killed for its memory",
             does="Raise `memory`; what is in /dev/shm counts as well.",
@@ -90,10 +97,15 @@ def alerts(limits: Thresholds) -> list[Alert]:
         ),
         Alert(
             name="JobRestartsInARow",
-            expr=f"increase(volcano_job_retry_counts[1h]) > {limits.restarts_per_hour}",
+            # Volcano has no series of this: volcano_job_retry_counts counts attempts to place a
+            # gang, one a second. So: the run's pods of the last hour by the most at a time.
+            expr="count by (namespace, run) "
+            f"({named_by_run(f'last_over_time({OF_RUNS}[1h])')}) "
+            "/ on (namespace, run) max_over_time(gpu_platform:run_pods[1h]) - 1 "
+            f"> {limits.restarts_per_hour}",
             minutes=0,
             severity="critical",
-            summary="Job {{ $labels.job_id }} is started again and again",
+            summary=f"{_RUN} is started again and again",
             does="Read its last words: python -m gitops status.",
         ),
     ]

@@ -15,6 +15,15 @@ GPU = f'{POD}, gpu="0", Hostname="n"'
 LABELLED = f'kube_pod_labels{{{POD}, label_gpu_platform_dev_workload="training"}}'
 
 
+UP = 'namespace="ml", pod="p", run="digits-1", job="gpu-platform-training"'
+
+
+def of_run(number: int) -> str:
+    """A pod of a run, as kube-state-metrics tells of it."""
+    about = f'namespace="ml", pod="p", uid="{number}"'
+    return f'kube_pod_labels{{{about}, label_gpu_platform_dev_run="digits-1"}}'
+
+
 @dataclass(frozen=True)
 class Case:
     """Series, one value a minute, under which an alert fires, and under which it does not."""
@@ -70,16 +79,43 @@ CASES = [
         },
     ),
     Case(
-        "LossNotFinite",
-        5,
-        {f"training_loss{{{RUN}}}": "0.5 0.7 NaN NaN NaN NaN NaN"},
-        {f"training_loss{{{RUN}}}": "0.5x10"},
+        "TrainingWithoutStep",
+        60,
+        # It is stopped as a whole: nobody answers.
+        {
+            f"training_step_seconds_count{{{RUN}}}": "0+10x20",
+            f"training_info{{{RUN}}}": "1x20",
+            f"up{{{UP}}}": "1x20 0x60",
+        },
+        # One of its processes never answers.
+        {
+            f"training_step_seconds_count{{{RUN}}}": "0+10x80",
+            f"training_info{{{RUN}}}": "1x80",
+            f"up{{{UP}}}": "1x80",
+            f'up{{{UP}, instance="another"}}': "0x80",
+        },
     ),
     Case(
         "LossNotFinite",
         5,
-        {f"training_loss{{{RUN}}}": "0.5 Inf Inf Inf Inf Inf Inf"},
-        {f"training_loss{{{RUN}}}": "0x10"},
+        {
+            f"training_loss{{{RUN}}}": "0.5 0.7 NaN NaN NaN NaN NaN",
+            f"training_step_seconds_count{{{RUN}}}": "1+1x10",
+        },
+        {f"training_loss{{{RUN}}}": "0.5x10", f"training_step_seconds_count{{{RUN}}}": "1+1x10"},
+    ),
+    Case(
+        "LossNotFinite",
+        5,
+        {
+            f"training_loss{{{RUN}}}": "0.5 Inf Inf Inf Inf Inf Inf",
+            f"training_step_seconds_count{{{RUN}}}": "1+1x10",
+        },
+        # It has made no step yet.
+        {
+            f"training_loss{{{RUN}}}": "NaN NaN NaN NaN NaN NaN",
+            f"training_step_seconds_count{{{RUN}}}": "0x10",
+        },
     ),
     Case(
         "CheckpointTooOld",
@@ -155,8 +191,9 @@ CASES = [
     Case(
         "JobRestartsInARow",
         70,
-        {'volcano_job_retry_counts{job_id="ml/digits-1"}': "0+1x80"},
-        {'volcano_job_retry_counts{job_id="ml/digits-1"}': "0x20 1x60"},
+        # A pod every ten minutes, and what has ended is removed.
+        {of_run(number): f"_x{10 * number} 1x10" for number in range(9)},
+        {of_run(0): "1x80", of_run(1): "1x80", of_run(2): "1x80", of_run(3): "1x80"},
     ),
     Case(
         "GangPendingTooLong",

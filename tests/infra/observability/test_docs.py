@@ -32,7 +32,7 @@ def test_every_series_that_is_told_of_is_computed() -> None:
 
 
 def test_the_settings_accept_the_example() -> None:
-    (block,) = re.findall(r"```yaml\n(.*?)```", MONITORING, re.DOTALL)
+    block, *_ = re.findall(r"```yaml\n(.*?)```", MONITORING, re.DOTALL)
     written = yaml.safe_load(block)["config"]["gpu-platform:monitoring"]
     assert MonitoringSettings.model_validate(written).grafana.dashboards
 

@@ -22,6 +22,18 @@ def pod(name: str, run: str, queue: str, gpus: int, phase: str = "Running") -> d
     }
 
 
+def annotated(name: str, run: str, queue: str, gpus: int) -> dict[str, str]:
+    """A pod of a kind that is not Volcano's own: its queue is an annotation."""
+    about = f'namespace="ml", pod="{name}"'
+    annotation = f'annotation_scheduling_volcano_sh_queue_name="{queue}"'
+    return {
+        f'kube_pod_container_resource_requests{{{about}, node="n", {REQUEST}}}': f"{gpus}x130",
+        f'kube_pod_status_phase{{{about}, phase="Running"}}': "1x130",
+        f'kube_pod_labels{{{about}, label_gpu_platform_dev_run="{run}"}}': "1x130",
+        f"kube_pod_annotations{{{about}, {annotation}}}": "1x130",
+    }
+
+
 NODE = {'kube_node_labels{node="n", label_nvidia_com_gpu_product="NVIDIA-L4"}': "1x130"}
 SERIES = {
     **pod("a-0", "a", "vision", 8),
@@ -68,6 +80,20 @@ def test_gpus_and_their_cost_are_of_the_pods_that_have_them(
 ) -> None:
     expected = [of(f"{series}{labels}", value) for labels, value in samples]
     assert check(program, tmp_path, told(SERIES, 120, series, *expected)) == ""
+
+
+def test_a_queue_is_known_by_a_label_or_by_an_annotation_or_not_at_all(
+    program: Path, tmp_path: Path
+) -> None:
+    without = annotated("d-0", "d", "nowhere", 1).items()
+    unknown = {name: value for name, value in without if "annotations" not in name}
+    series = SERIES | annotated("e-0", "e", "vision", 2) | unknown
+    expected = [
+        of('gpu_platform:queue_gpus{queue="vision"}', 18),
+        of('gpu_platform:queue_gpus{queue="language"}', 4),
+        of("gpu_platform:queue_gpus", 1),
+    ]
+    assert check(program, tmp_path, told(series, 120, "gpu_platform:queue_gpus", *expected)) == ""
 
 
 def test_gpu_hours_are_the_sum_over_time(program: Path, tmp_path: Path) -> None:

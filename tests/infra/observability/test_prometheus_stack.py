@@ -1,0 +1,88 @@
+"""The chart that brings Prometheus and Grafana: what it is given, and when it is refused."""
+
+import re
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from devcluster.paths import CHECKOUT
+from infra.observability.prometheus_stack import chart_values
+from infra.settings.monitoring import MonitoringSettings
+from tests.infra.conftest import Provision
+from tests.infra.examples import changed
+
+RELEASE = "kubernetes:helm.sh/v3:Release"
+INSTALLED = {
+    "prometheus": "operator",
+    "grafana": {"dashboards": True},
+    "kube_prometheus_stack": {"install": True},
+}
+
+
+def values(**settings: Any) -> dict[str, Any]:
+    parsed = MonitoringSettings.model_validate({**INSTALLED, **settings})
+    return chart_values(parsed.kube_prometheus_stack, parsed.grafana)
+
+
+def test_kube_state_metrics_passes_on_what_the_page_says() -> None:
+    flags = values()["kube-state-metrics"]
+    page = (CHECKOUT / "docs" / "monitoring.md").read_text()
+    said = dict(re.findall(r"^--metric-(labels|annotations)-allowlist=(\S+)$", page, re.MULTILINE))
+    assert ",".join(flags["metricLabelsAllowlist"]) == said["labels"]
+    assert ",".join(flags["metricAnnotationsAllowList"]) == said["annotations"]
+
+
+def test_grafana_finds_the_dashboards_by_their_label() -> None:
+    found = values(grafana={"dashboards": True, "labels": {"boards": "yes"}})
+    sidecar = found["grafana"]["sidecar"]["dashboards"]
+    assert (sidecar["label"], sidecar["labelValue"]) == ("boards", "yes")
+    assert sidecar["searchNamespace"] == "ALL"
+    assert values(grafana={})["grafana"] == {}
+
+
+def test_values_of_ones_own_are_laid_over_the_stacks() -> None:
+    own = {
+        "kube-state-metrics": {"replicas": 2, "metricLabelsAllowlist": ["pods=[*]"]},
+        "alertmanager": {"enabled": False},
+    }
+    found = values(kube_prometheus_stack={"install": True, "values": own})
+    assert found["alertmanager"] == {"enabled": False}
+    assert found["kube-state-metrics"]["metricLabelsAllowlist"] == ["pods=[*]"]
+    assert found["kube-state-metrics"]["replicas"] == 2
+    assert found["kube-state-metrics"]["metricAnnotationsAllowList"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"prometheus": "plain"}, "prometheus is plain: write operator"),
+        ({"labels": {"team": "ml"}}, "add release: kube-prometheus-stack to labels"),
+        ({"scraped_from": ["watching"]}, "comes from monitoring: add it to scraped_from"),
+        (
+            {"grafana": {"dashboards": True, "labels": {"a": "1", "b": "2"}}},
+            "grafana.labels has 2: write one",
+        ),
+        ({"kube_prometheus_stack": {"install": True, "version": "latest"}}, "pattern"),
+    ],
+)
+def test_what_does_not_fit_the_chart_is_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        MonitoringSettings.model_validate({**INSTALLED, **settings})
+
+
+def test_the_release_comes_before_what_its_operator_reads(provision: Provision) -> None:
+    plan = provision(changed("monitoring", INSTALLED))
+    found = plan.inputs("monitoring-release")
+    assert found["chart"] == "kube-prometheus-stack"
+    assert found["version"] == "88.5.3"
+    assert found["repositoryOpts"] == {"repo": "https://prometheus-community.github.io/helm-charts"}
+    assert "monitoring-namespace" in plan.dependencies("monitoring-release")
+    for name in ("monitoring-podmonitor-training", "monitoring-prometheusrule-gpu-platform"):
+        assert "monitoring-release" in plan.dependencies(name)
+        assert plan.inputs(name)["metadata"]["labels"]["release"] == found["name"]
+
+
+def test_the_chart_is_left_to_its_owner_unless_asked_for(provision: Provision) -> None:
+    plan = provision(changed("monitoring", {"prometheus": "operator"}))
+    assert "monitoring-release" not in plan.names(RELEASE)

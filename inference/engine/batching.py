@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,13 +82,19 @@ class Request:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """Samples of one request that are computed together: nearly always all of them."""
 
     request: Request
     begin: int
     end: int
+
+    def rows(self, name: str) -> NDArray[Any]:
+        """Of one input."""
+        array = self.request.inputs[name]
+        if self.end - self.begin == self.request.samples:
+            return array
+        return array[self.begin : self.end]
 
 
 @dataclass(slots=True)
@@ -106,10 +112,8 @@ class Batch:
 
     def arrays(self) -> Mapping[str, Sequence[NDArray[Any]]]:
         """By the inputs' names, the samples of each piece."""
-        return {
-            name: [piece.request.inputs[name][piece.begin : piece.end] for piece in self.pieces]
-            for name in self.pieces[0].request.inputs
-        }
+        names = self.pieces[0].request.inputs
+        return {name: [piece.rows(name) for piece in self.pieces] for name in names}
 
 
 class Queue:

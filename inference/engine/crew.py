@@ -39,6 +39,8 @@ class Crew:
     ) -> None:
         self.workers: list[Worker] = []
         """All, also those that still load."""
+        self.ready: list[Worker] = []
+        """Those that can compute."""
         self.broken = ""
         """Why a worker could not be replaced."""
         self._job, self._per_device, self._observer = job, per_device, observer
@@ -48,11 +50,6 @@ class Crew:
         self._loading: dict[Worker, asyncio.Future[Message]] = {}
         self._replacing: set[asyncio.Task[None]] = set()
         self._closed = False
-
-    @property
-    def ready(self) -> list[Worker]:
-        """Those that can compute."""
-        return [worker for worker in self.workers if worker.ready]
 
     @property
     def reason(self) -> str:
@@ -120,12 +117,16 @@ class Crew:
             return
         worker.ready = message["is"] == "ready"
         worker.failed = not worker.ready
+        if worker.ready:
+            self.ready.append(worker)
         loading = self._loading.pop(worker)
         if not loading.done():
             loading.set_result(message)
 
     def _ended(self, worker: Worker, why: str) -> None:
         self.workers.remove(worker)
+        if worker in self.ready:
+            self.ready.remove(worker)
         loading = self._loading.pop(worker, None)
         if loading is not None:
             if not loading.done():

@@ -73,6 +73,16 @@ class ModelEngine:
         return self._pool.waiting if self._pool else 0
 
     @property
+    def most(self) -> int:
+        """As the interface says."""
+        return self._pool.most if self._pool else self.config.max_queue
+
+    @property
+    def expected_wait(self) -> float:
+        """As the interface says."""
+        return self._pool.expected_wait if self._pool else 0.0
+
+    @property
     def busy(self) -> bool:
         """Whether anything waits or is being computed."""
         return any(not pool.idle for pool in self._pools)

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from numpy.typing import NDArray
 
@@ -56,8 +56,7 @@ class Served:
         return self.manifest.version
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """The outputs of one request, all of them, and what it took."""
 
     outputs: Tensors
@@ -147,6 +146,14 @@ class Engine(Protocol):
     @property
     def waiting(self) -> int:
         """Samples and texts that no worker has yet: the depth of the queue."""
+
+    @property
+    def most(self) -> int:
+        """Samples that can wait and be computed at once; with more, some would be refused."""
+
+    @property
+    def expected_wait(self) -> float:
+        """Seconds until a request that comes now would be begun with."""
 
     async def start(self) -> None:
         """Begin to look for the model and to load it; returns without waiting for that."""

@@ -4,9 +4,10 @@ import asyncio
 import traceback
 
 from inference.http import generate, infer, pages
+from inference.http.admission import Admission
 from inference.http.body import release_body
 from inference.http.exchange import CLIENT_GONE, Exchange, HttpError, Response, error_response
-from inference.http.routes import Methods, Route, Router, Target
+from inference.http.routes import Handler, Methods, Route, Router, Target
 from inference.http.rsgi import HTTPProtocol, ProtocolClosed, ProtocolError, Scope
 from inference.http.watch import Watch
 from inference.service import Service
@@ -20,14 +21,14 @@ PLAIN: dict[str, Methods] = {
     "/v2/health/live": {"GET": _LIVE},
     "/v2/health/ready": {"GET": _READY},
     "/v2/repository/index": {"POST": Route(pages.index)},
-    "/predict": {"POST": Route(infer.predict_any, "predict")},
+    "/predict": {"POST": Route(infer.predict_any, "predict", bounded=True)},
     "/metrics": {"GET": Route(pages.metrics, open=True)},
     "/openapi.json": {"GET": Route(pages.openapi, open=True)},
 }
 MODEL: dict[str, Methods] = {
     "": {"GET": Route(pages.model)},
     "/ready": {"GET": Route(pages.model_ready, open=True)},
-    "/infer": {"POST": Route(infer.infer, "rest")},
+    "/infer": {"POST": Route(infer.infer, "rest", bounded=True)},
     "/generate": {"POST": Route(generate.generate, "generate")},
     "/generate_stream": {"POST": Route(generate.generate_stream, "generate")},
 }
@@ -40,7 +41,8 @@ class Application:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._router = Router(PLAIN, MODEL, REPOSITORY, service.config.model_name)
-        self.watch = Watch(service)
+        self._admission = Admission(service)
+        self.watch = Watch(service, self._admission)
 
     async def __rsgi__(self, scope: Scope, protocol: HTTPProtocol) -> None:
         """Answer one request."""
@@ -58,13 +60,16 @@ class Application:
         if route.counted:
             await self._counted(exchange, route, target)
         else:
-            response = await self._answer(exchange, route, target)
+            response = await self._answer(exchange, route, route.handler, target)
             if response is not None:
                 self._send(exchange, response)
 
     async def _counted(self, exchange: Exchange, route: Route, target: Target) -> None:
         service = self._service
         service.metrics.in_flight += 1
+        handler = route.handler
+        if route.bounded and not self._admission.enter(exchange):
+            handler = self._admission.refuse
         self.watch.add(exchange)
         if service.tracing is not None:
             exchange.span = service.tracing.begin(
@@ -73,10 +78,11 @@ class Application:
                 {"http.request.method": exchange.method, "url.path": exchange.path},
             )
         try:
-            response = await self._answer(exchange, route, target)
+            response = await self._answer(exchange, route, handler, target)
             if response is not None:
                 self._send(exchange, response)
         finally:
+            self._admission.leave(exchange)
             self.watch.remove(exchange)
             release_body(service, exchange)
             service.metrics.in_flight -= 1
@@ -91,12 +97,14 @@ class Application:
                 path=exchange.path,
             )
 
-    async def _answer(self, exchange: Exchange, route: Route, target: Target) -> Response | None:
+    async def _answer(
+        self, exchange: Exchange, route: Route, handler: Handler, target: Target
+    ) -> Response | None:
         """The answer; None where it was sent already, or nobody is there to read it."""
         try:
             if not route.open and self._service.access.needed:
                 self._check_access(exchange)
-            return await route.handler(self._service, exchange, target)
+            return await handler(self._service, exchange, target)
         except (ProtocolClosed, ProtocolError):
             exchange.code = CLIENT_GONE
             return None
@@ -133,7 +141,11 @@ class Application:
             *response.headers,
         ]
         # While draining, the client's next request goes to another server, and not into this end.
-        if self._service.engine.draining or (response.status >= 400 and exchange.unread):
+        if (
+            self._service.engine.draining
+            or self.watch.crowded
+            or (response.status >= 400 and exchange.unread)
+        ):
             headers.append(("connection", "close"))
         exchange.code = response.status
         exchange.protocol.response_bytes(response.status, headers, response.body)

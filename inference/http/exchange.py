@@ -4,8 +4,7 @@ import asyncio
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
 
@@ -29,8 +28,7 @@ CLIENT_GONE: Final = 499
 """nginx's code for a client that did not wait; it is counted, and nobody reads it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(NamedTuple):
     """What is answered; the request's id is added."""
 
     body: bytes
@@ -51,6 +49,7 @@ class Exchange:
     """A request that is being answered."""
 
     __slots__ = (
+        "admitted",
         "body_bytes",
         "code",
         "consumed",
@@ -77,6 +76,7 @@ class Exchange:
         self.request_id = ""
         self.code = 500
         self.body_bytes = 0
+        self.admitted = False
         self.consumed = False
         self.reading = False
         self.timed_out = False

@@ -26,6 +26,8 @@ class Route:
     counted: str = ""
     open: bool = False
     """Whether it is answered without an API key."""
+    bounded: bool = False
+    """Whether it is refused unread when too many are being answered."""
 
 
 Methods = Mapping[str, Route]

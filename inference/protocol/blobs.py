@@ -5,14 +5,19 @@ Source: Triton's extension_binary_data.md, and raw_input_contents of the protoco
 
 import math
 import struct
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inference.engine.datatypes import NUMPY
-from inference.engine.interface import InputError, TensorSpec
+from inference.engine.interface import Datatype, InputError, TensorSpec
 from inference.protocol.request import check_finite, check_size, show
+
+LITTLE: Final[dict[Datatype, np.dtype[Any]]] = {
+    name: dtype.newbyteorder("<") for name, dtype in NUMPY.items()
+}
+"""As values lie in a message, whatever the machine."""
 
 
 class Blobs:
@@ -49,7 +54,7 @@ def from_blob(
     """An array of `shape`, that must not be changed. Raises InputError that names `field`."""
     if spec.datatype == "BYTES":
         return _strings(content, shape, field)
-    dtype = NUMPY[spec.datatype].newbyteorder("<")
+    dtype = LITTLE[spec.datatype]
     if len(content) != math.prod(shape) * dtype.itemsize:
         raise InputError(
             f"{field} has {len(content)} bytes, but shape {list(shape)} of {spec.datatype} needs "
@@ -69,7 +74,7 @@ def to_blob(values: NDArray[Any], spec: TensorSpec) -> bytes:
         return b"".join(
             part for value in values.ravel() for part in (struct.pack("<I", len(value)), value)
         )
-    return values.astype(NUMPY[spec.datatype].newbyteorder("<"), copy=False).tobytes()
+    return values.astype(LITTLE[spec.datatype], copy=False).tobytes()
 
 
 def _strings(content: memoryview | bytes, shape: tuple[int, ...], field: str) -> NDArray[Any]:

@@ -4,13 +4,16 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from simdjson import Array, Object
 
 from inference.engine.interface import InputError, Served, TensorSpec
+
+if TYPE_CHECKING:
+    from inference.protocol.plans import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +24,7 @@ class Wanted:
     binary: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class InferRequest:
+class InferRequest(NamedTuple):
     """A request that fits `Served.inputs`, and the outputs in the order of the answer."""
 
     id: str
@@ -30,6 +32,8 @@ class InferRequest:
     outputs: tuple[Wanted, ...]
     timeout: float | None = None
     """Seconds, where the request itself names them."""
+    plan: "Plan | None" = None
+    """What was understood of its JSON before, and how its answers begin."""
 
 
 def input_named(name: object, served: Served, field: str) -> TensorSpec:
@@ -79,7 +83,8 @@ def check_size(found: int, shape: tuple[int, ...], field: str) -> None:
 
 def check_finite(values: NDArray[Any], spec: TensorSpec, field: str) -> NDArray[Any]:
     """The same values. Raises InputError when one is infinite or not a number."""
-    if values.dtype.kind == "f" and not np.isfinite(values).all():
+    # Looked for among the bytes of the truth values: for a small tensor, half the time of `all`.
+    if values.dtype.kind == "f" and b"\0" in np.isfinite(values).tobytes():
         raise InputError(f"{field} has a number that is too large for {spec.datatype}, or none")
     return values
 

@@ -4,6 +4,7 @@ With the binary tensor extension, values lie behind the JSON, in the order of th
 (protocol: github.com/kserve/open-inference-protocol, and Triton's extension_binary_data.md).
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -37,13 +38,14 @@ def read_request(body: bytes, served: Served, header_length: str | None = None) 
     Raises InputError.
     """
     blobs = None
-    head: bytes | memoryview = body
+    head = body
     if header_length is not None:
         length = _length(header_length, len(body))
-        head, blobs = body[:length], Blobs(memoryview(body)[length:])
-        plan = _PLANS.get(head, served)
-        if plan is not None:
-            return plan.request(blobs)
+        head = body[:length]
+        known = _PLANS.get(head, served)
+        if known is not None:
+            return known.request(body, length)
+        blobs = Blobs(memoryview(body)[length:])
     document = parse_object(head)
     identity = document.get("id", "")
     if not isinstance(identity, str):
@@ -56,26 +58,48 @@ def read_request(body: bytes, served: Served, header_length: str | None = None) 
     binary = _flag(parameters, "binary_data_output", "parameters")
     outputs = _outputs(document, served, binary)
     timeout = _timeout(parameters)
+    plan = None
     if blobs is not None and len(blobs.tensors) == len(inputs):
-        plan = Plan(identity, tuple(blobs.tensors), outputs, timeout)
-        _PLANS.keep(bytes(head), served, plan)
-    return InferRequest(identity, inputs, outputs, timeout)
+        plan = Plan(identity, tuple(blobs.tensors), outputs, timeout, served)
+        _PLANS.keep(head, plan)
+    return InferRequest(identity, inputs, outputs, timeout, plan)
 
 
 def write_answer(request: InferRequest, answer: Answer) -> tuple[bytes, int | None]:
     """The body of the answer, and the length of its JSON where binary values follow."""
-    outputs, blobs = [], []
-    for wanted in request.outputs:
-        values = answer.outputs[wanted.spec.name]
+    found = [(wanted, answer.outputs[wanted.spec.name]) for wanted in request.outputs]
+    blobs = [to_blob(values, wanted.spec) for wanted, values in found if wanted.binary]
+    if not blobs:
+        return _head(request, answer, found, blobs), None
+    plan = request.plan
+    if plan is None or plan.served is not answer.served or len(blobs) < len(found):
+        head = _head(request, answer, found, blobs)
+    else:
+        key = (*[values.shape for _, values in found], *map(len, blobs))
+        known = plan.heads.get(key)
+        if known is None:
+            known = _head(request, answer, found, blobs)
+            plan.keep_head(key, known)
+        head = known
+    return b"".join((head, *blobs)), len(head)
+
+
+def _head(
+    request: InferRequest,
+    answer: Answer,
+    found: Sequence[tuple[Wanted, NDArray[Any]]],
+    blobs: Sequence[bytes],
+) -> bytes:
+    outputs = []
+    sizes = map(len, blobs)
+    for wanted, values in found:
         output: dict[str, Any] = {
             "name": wanted.spec.name,
             "datatype": wanted.spec.datatype,
             "shape": values.shape,
         }
         if wanted.binary:
-            blob = to_blob(values, wanted.spec)
-            blobs.append(blob)
-            output["parameters"] = {"binary_data_size": len(blob)}
+            output["parameters"] = {"binary_data_size": next(sizes)}
         else:
             output["data"] = _data(values)
         outputs.append(output)
@@ -86,10 +110,7 @@ def write_answer(request: InferRequest, answer: Answer) -> tuple[bytes, int | No
     if request.id:
         document["id"] = request.id
     document["outputs"] = outputs
-    head = orjson.dumps(document, option=_NUMPY)
-    if not blobs:
-        return head, None
-    return b"".join((head, *blobs)), len(head)
+    return orjson.dumps(document, option=_NUMPY)
 
 
 def json_values(values: NDArray[Any]) -> Any:

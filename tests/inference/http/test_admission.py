@@ -1,0 +1,125 @@
+"""What a server does when more comes than it can compute, or keep connections for."""
+
+import contextlib
+import json
+import select
+import socket
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.inference.engine.exports import write_probe
+from tests.inference.engine.probes import FINE, SLEEP
+from tests.inference.serving import Server, serving
+from tests.training.programs import until
+
+INFER = "/v2/models/probe/infer"
+MOST = 3
+"""Two that are with the worker, and one that waits."""
+CONNECTIONS = 60
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server for few at a time, of few connections."""
+    folder = tmp_path_factory.mktemp("admission")
+    write_probe(folder / "export")
+    settings = {"handler": "tests.inference.engine.probes:Probe", "grpc_port": 0}
+    bounds = {"max_batch": 1, "max_queue": 1, "max_connections": CONNECTIONS}
+    with serving(folder, folder / "export", name="probe", **settings, **bounds) as server:
+        server.wait_until_ready()
+        yield server
+
+
+def body(what: int, seconds: float = 0, padding: int = 0) -> bytes:
+    tensor = {"name": "inputs", "shape": [1, 3], "datatype": "FP32", "data": [what, seconds, 7]}
+    return json.dumps({"inputs": [tensor], "id": "x" * padding}).encode()
+
+
+class Raw:
+    """A connection on which a request is sent bit by bit."""
+
+    def __init__(self, server: Server) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", server.port), timeout=30)
+        self._answers = self.socket.makefile("rb")
+
+    def close(self) -> None:
+        self._answers.close()
+        self.socket.close()
+
+    def head(self, length: int) -> None:
+        head = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n"
+        self.socket.sendall(head.encode())
+
+    def send(self, content: bytes) -> None:
+        self.head(len(content))
+        self.socket.sendall(content)
+
+    def answer(self) -> tuple[int, dict[str, str]]:
+        """Status and headers of the next one."""
+        status = int(self._answers.readline().split()[1])
+        headers = {}
+        while line := self._answers.readline().decode().strip():
+            name, _, text = line.partition(": ")
+            headers[name.lower()] = text
+        self._answers.read(int(headers["content-length"]))
+        return status, headers
+
+
+Connect = Callable[[Server], Raw]
+
+
+@pytest.fixture
+def raw() -> Iterator[Connect]:
+    """Connections that are closed at the end."""
+    with contextlib.ExitStack() as stack:
+        yield lambda server: stack.enter_context(contextlib.closing(Raw(server)))
+
+
+def test_too_many_are_refused_before_their_bodies_are_read_and_all_are_answered(
+    small: Server, raw: Connect
+) -> None:
+    with ThreadPoolExecutor(MOST) as senders:
+        sleeping = [
+            senders.submit(small.client.post, INFER, content=body(SLEEP, 1.5)) for _ in range(MOST)
+        ]
+        until(lambda: small.in_flight == MOST)
+        unsent, short = raw(small), raw(small)
+        unsent.head(1_000_000)
+        assert (found := unsent.answer())[0] == 429
+        assert int(found[1]["retry-after"]) >= 1
+        assert found[1]["connection"] == "close"
+        # These keep their connection, and are answered on it later.
+        for padding in (0, 20_000):
+            short.send(body(FINE, padding=padding))
+            status, headers = short.answer()
+            assert (status, headers.get("connection")) == (429, None)
+        assert sorted(one.result().status_code for one in sleeping) == [200] * MOST
+        short.send(body(FINE))
+        assert short.answer()[0] == 200
+
+
+def test_slow_uploads_keep_nobody_out(small: Server, raw: Connect) -> None:
+    slow = [raw(small) for _ in range(MOST)]
+    for one in slow:
+        one.head(100)
+    until(lambda: small.in_flight == len(slow))
+    until(lambda: small.client.post(INFER, content=body(FINE)).status_code == 200)
+    assert small.in_flight == len(slow)
+
+
+def test_connections_that_stay_open_make_room_for_others(small: Server, raw: Connect) -> None:
+    staying = [raw(small) for _ in range(CONNECTIONS)]
+    late = raw(small)
+    late.send(body(FINE))
+
+    def answered() -> bool:
+        first = staying[0]
+        first.send(body(FINE))
+        if first.answer()[1].get("connection") == "close":
+            staying.pop(0)
+        return bool(select.select([late.socket], [], [], 0)[0])
+
+    until(answered)
+    assert late.answer()[0] == 200

@@ -49,45 +49,56 @@ class Figures:
     codes: dict[str, int]
 
 
-def figures(records: Records, deadline: float, warm_up: float = 0.0) -> Figures:
-    """Percentiles and rates; requests due within `warm_up` seconds from the start do not count.
+@dataclass(frozen=True)
+class Window:
+    """What counts of a measurement: seconds from its start, after it has got going."""
 
-    Rates are over the time from the first request that counts to the end of the last answer: a
-    server is not credited for a queue that it leaves behind, nor for requests never answered.
-    Raises ValueError when nothing was sent.
+    begin: float
+    end: float
+
+    def due(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Requests that were due in it; all of them where none was."""
+        inside = rows[(rows[:, 0] >= self.begin) & (rows[:, 0] <= self.end)]
+        return inside if len(inside) else rows
+
+    def ended(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Requests whose answers ended in it, whenever they were due."""
+        ends = rows[:, 0] + rows[:, 1]
+        return rows[(ends >= self.begin) & (ends <= self.end)]
+
+
+def figures(records: Records, deadline: float, window: Window) -> Figures:
+    """Rates of the answers that ended in the window, latencies of what was due in it, all codes.
+
+    A slow server's last answers, which end when nobody sends any more, and the queue that a server
+    leaves behind do not count. Raises ValueError when nothing was sent.
     """
-    rows = records.rows[records.rows[:, 0] >= warm_up]
-    if not len(rows):
-        # So few that all fell into the beginning.
-        rows = records.rows
-    if not len(rows):
+    if not len(records.rows):
         raise ValueError("no request was sent")
-    counted = Records(rows)
-    good = counted.answered
-    due = rows[:, 0]
-    sending = max(due.max() - due.min(), 1e-9)
-    ended = float((rows[:, 0] + rows[:, 1]).max() - due.min())
-    p50, p95, p99 = _percentiles(good[:, 1])
-    codes = Counter(str(code) for code in counted.codes)
+    due = Records(window.due(records.rows))
+    good = window.ended(records.answered)
+    seconds = window.end - window.begin
+    p50, p95, p99 = _percentiles(due.answered[:, 1])
+    codes = Counter(str(code) for code in records.codes)
     refused = codes[str(TOO_MANY)]
     return Figures(
-        throughput=len(good) / ended,
-        goodput=int((good[:, 1] <= deadline).sum()) / ended if len(good) else 0.0,
-        offered=len(rows) / sending,
+        throughput=len(good) / seconds,
+        goodput=float((good[:, 1] <= deadline).sum()) / seconds,
+        offered=len(due.rows) / seconds,
         p50=p50,
         p95=p95,
         p99=p99,
-        requests=len(rows),
+        requests=len(records.rows),
         refused=refused,
-        errors=len(rows) - len(good) - refused,
+        errors=len(records.rows) - len(records.answered) - refused,
         codes=dict(codes),
     )
 
 
-def pooled(records: list[Records], deadline: float, warm_up: float = 0.0) -> dict[str, Any]:
+def pooled(turns: list[tuple[Records, Window]], deadline: float) -> dict[str, Any]:
     """Percentiles over the requests of all turns: rare ones show only in many."""
-    rows = np.concatenate([one.answered for one in records])
-    rows = rows[rows[:, 0] >= warm_up]
+    due = [Records(window.due(records.rows)).answered for records, window in turns]
+    rows = np.concatenate(due)
     p50, p95, p99 = _percentiles(rows[:, 1])
     within = float((rows[:, 1] <= deadline).mean()) if len(rows) else 0.0
     return {"p50": p50, "p95": p95, "p99": p99, "withinDeadline": within}

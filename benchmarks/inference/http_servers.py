@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.inference.environments import python_of
-from benchmarks.inference.figures import figures
+from benchmarks.inference.figures import Window, figures
 from benchmarks.inference.forms import RAW, Request
 from benchmarks.inference.load import Load, Target
 from benchmarks.inference.measure import Bench
@@ -53,8 +53,9 @@ def http_servers(bench: Bench) -> dict[str, dict[str, list[float]]]:
                 for size, length in SIZES.items():
                     target = Target(url, (Request(bytes(length), RAW),))
                     bench.generator.run(target, Load(bench.seconds / 3, clients=64))
-                    records = bench.generator.run(target, Load(bench.seconds, clients=64))
-                    rate = figures(records, deadline=1, warm_up=bench.seconds / 10).throughput
+                    records = bench.generator.run(target, Load(2 * bench.seconds, clients=64))
+                    window = Window(bench.seconds / 5, 2 * bench.seconds)
+                    rate = figures(records, deadline=1, window=window).throughput
                     found.setdefault(name, {}).setdefault(size, []).append(rate)
     return found
 

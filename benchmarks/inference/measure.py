@@ -10,11 +10,11 @@ from typing import Any, Final
 
 from benchmarks.inference.contestants import Contestant, Task
 from benchmarks.inference.environments import python_of
-from benchmarks.inference.figures import Records, figures, pooled
+from benchmarks.inference.figures import Records, Window, figures, pooled
 from benchmarks.inference.forms import Form
 from benchmarks.inference.load import Generator, Load
 from benchmarks.inference.process import Running, ServerError, free_port, serving
-from benchmarks.inference.workloads import Array, Workload
+from benchmarks.inference.workloads import MAX_BATCH, MAX_QUEUE, Array, Workload
 from benchmarks.outcome import say
 
 CLIENTS: Final = (1, 4, 16, 64)
@@ -22,16 +22,20 @@ SHARES: Final = (0.5, 0.8, 1.2)
 """Of a server's own capacity: what it answers to 64 clients in the same turn."""
 
 LONGER: Final = {0.8: 2, 1.2: 2}
-"""Tails need many requests, and a queue needs time to fill."""
+"""Tails need many requests."""
 
-OUTGROWN: Final = 6
-"""Deadlines for which more than the capacity is sent: by then an unbounded queue is past one."""
+FILLED: Final = MAX_QUEUE + 2 * MAX_BATCH
+"""Requests that a server with a bounded queue has taken when it begins to refuse."""
+
+LONGEST: Final = 15.0
+"""Seconds for which more than the capacity is sent before anything counts, at most."""
 
 FEWEST: Final = 30
 """Requests on average, however slow a server is."""
 
 WARM_UP: Final = 0.15
-"""Share of a measurement that does not count: connections are made then."""
+"""Share of a measurement that does not count: connections are made then, and what is answered was
+asked when there was no load yet."""
 
 
 def closed(clients: int) -> str:
@@ -52,21 +56,19 @@ class Series:
     pools: dict[str, dict[str, Any]] = field(default_factory=dict)
     memory: list[int] = field(default_factory=list)
     difference: float = 0.0
-    records: dict[str, list[tuple[Records, float]]] = field(default_factory=dict)
+    records: dict[str, list[tuple[Records, Window]]] = field(default_factory=dict)
 
-    def add(self, level: str, records: Records, seconds: float, deadline: float) -> float:
+    def add(self, level: str, records: Records, window: Window, deadline: float) -> float:
         """One measurement; gives its throughput."""
-        found = figures(records, deadline, WARM_UP * seconds)
+        found = figures(records, deadline, window)
         self.levels.setdefault(level, []).append(asdict(found))
-        self.records.setdefault(level, []).append((records, WARM_UP * seconds))
+        self.records.setdefault(level, []).append((records, window))
         return found.throughput
 
     def finish(self, deadline: float) -> None:
         """Percentiles over all turns."""
         for level, turns in self.records.items():
-            self.pools[level] = pooled(
-                [records for records, _ in turns], deadline, warm_up=turns[0][1]
-            )
+            self.pools[level] = pooled(turns, deadline)
 
     def median(self, level: str, figure: str) -> float:
         """Of the turns."""
@@ -160,15 +162,25 @@ def measure(
     capacity = 0.0
     for count in clients:
         records = bench.generator.run(target, Load(base, clients=count))
-        capacity = series.add(closed(count), records, base, workload.deadline)
+        window = Window(WARM_UP * base, base)
+        capacity = series.add(closed(count), records, window, workload.deadline)
     for share in shares:
         seconds = base * LONGER.get(share, 1)
         rate = max(share * capacity, 1)
         seconds = max(seconds, min(FEWEST / rate, 10))
+        begin = WARM_UP * seconds
         if share > 1:
-            seconds = max(seconds, OUTGROWN * workload.deadline)
+            begin = overloaded_after(capacity, share, workload.deadline)
+            seconds += begin
         records = bench.generator.run(target, Load(seconds, rate=rate))
-        series.add(opened(share), records, seconds, workload.deadline)
+        series.add(opened(share), records, Window(begin, seconds), workload.deadline)
+
+
+def overloaded_after(capacity: float, share: float, deadline: float) -> float:
+    """Seconds until a bounded queue has filled, or an unbounded one has outgrown the deadline."""
+    filled = FILLED / max((share - 1) * capacity, 1)
+    outgrown = deadline * share / (share - 1)
+    return min(max(filled, outgrown), LONGEST)
 
 
 def _rotated(

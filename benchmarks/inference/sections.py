@@ -53,7 +53,7 @@ def servers(
             def ceiling(
                 loops: dict[str, Loop] = loops,
                 bare: dict[str, list[float]] = bare,
-                seconds: float = 2 * bench.seconds,
+                seconds: float = bench.seconds * workload.patience,
             ) -> None:
                 for name, loop in loops.items():
                     bare[name].append(loop.rate(seconds))

@@ -55,8 +55,8 @@ class Workload:
 WORKLOADS: Final = {
     workload.name: workload
     for workload in (
-        Workload("no-op", "no-op", (16,), deadline=0.05, patience=0.6),
-        Workload("SimpleCNN", "simple-cnn", (3, 32, 32), deadline=0.1, patience=0.8),
-        Workload("ResNet-18", "resnet18", (3, 32, 32), deadline=1.25, patience=3),
+        Workload("no-op", "no-op", (16,), deadline=0.05, patience=1.5),
+        Workload("SimpleCNN", "simple-cnn", (3, 32, 32), deadline=0.1, patience=2),
+        Workload("ResNet-18", "resnet18", (3, 32, 32), deadline=1.25, patience=8),
     )
 }

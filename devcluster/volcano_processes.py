@@ -1,6 +1,7 @@
 """Volcano beside a control plane without real nodes: its definitions and its two processes."""
 
 import subprocess
+import time
 from pathlib import Path
 
 from devcluster.paths import Layout
@@ -11,14 +12,18 @@ LOG_LEVEL = 2
 
 
 def apply_definitions(layout: Layout, binaries: Path, definitions: Path) -> None:
-    """Applies Volcano's CustomResourceDefinitions and its namespace."""
+    """Applies Volcano's CustomResourceDefinitions, until they are served, and its namespace."""
     kubectl = [str(binaries / "kubectl"), f"--kubeconfig={layout.kubeconfig}"]
     files = [f"--filename={file}" for file in sorted(definitions.glob("*.yaml"))]
-    subprocess.run(
-        [*kubectl, "apply", "--server-side", "--force-conflicts", *files],
-        check=True,
-        stdout=subprocess.DEVNULL,
-    )
+    # An API server that ended between accepting a definition's names and serving it takes the
+    # second step at the definition's next change only.
+    changed = f"gpu-platform.dev/started={time.time_ns()}"
+    for command in (
+        ["apply", "--server-side", "--force-conflicts", *files],
+        ["annotate", "--overwrite", changed, *files],
+        ["wait", "--for=condition=Established", "--timeout=60s", *files],
+    ):
+        subprocess.run([*kubectl, *command], check=True, stdout=subprocess.DEVNULL)
     namespace = '{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"volcano-system"}}'
     subprocess.run(
         [*kubectl, "apply", "--server-side", "--filename=-"],

@@ -24,17 +24,22 @@ def binaries(tmp_path: Path) -> Path:
     return folder
 
 
-def test_definitions_come_before_the_namespace(simulated: Layout, binaries: Path, tmp_path: Path):
+def test_definitions_are_served_before_anything_else_is_made(
+    simulated: Layout, binaries: Path, tmp_path: Path
+):
     definitions = tmp_path / "crds"
     definitions.mkdir()
     for name in ("queues.yaml", "jobs.yaml", "README.md"):
         (definitions / name).touch()
     apply_definitions(simulated, binaries, definitions)
-    first, second = (binaries / "calls").read_text().splitlines()
-    own = f"--kubeconfig={simulated.kubeconfig} apply --server-side"
-    files = [f"--filename={definitions / name}" for name in ("jobs.yaml", "queues.yaml")]
-    assert first == f"{own} --force-conflicts {' '.join(files)}"
-    assert second == f"{own} --filename=-"
+    applied, changed, awaited, namespace = (binaries / "calls").read_text().splitlines()
+    own = f"--kubeconfig={simulated.kubeconfig}"
+    files = " ".join(f"--filename={definitions / name}" for name in ("jobs.yaml", "queues.yaml"))
+    assert applied == f"{own} apply --server-side --force-conflicts {files}"
+    assert changed.startswith(f"{own} annotate --overwrite gpu-platform.dev/started=")
+    assert changed.endswith(files)
+    assert awaited == f"{own} wait --for=condition=Established --timeout=60s {files}"
+    assert namespace == f"{own} apply --server-side --filename=-"
     assert '"name":"volcano-system"' in (binaries / "applied").read_text()
 
 

@@ -28,7 +28,7 @@ from tests.cluster.platform import Platform, copy_checkout
 from tests.soak import inventory
 from tests.soak.churn import Churn, model_url, question
 from tests.soak.goals import goals_of
-from tests.soak.memory import Sampler
+from tests.soak.memory import Sampler, cluster_processes
 from tests.soak.plot import draw
 
 CLIENTS, PAUSE = 4, 0.2
@@ -75,7 +75,7 @@ def soak(platform: Platform, minutes: float) -> dict[str, Any]:
         churn.turn(0)
         churn.clear()
         first = inventory.take(platform)
-        sampler = Sampler(churn.pods_by_uid, EVERY)
+        sampler = Sampler(lambda: cluster_processes(platform.state), churn.pods_by_uid, EVERY)
         began = time.monotonic()
         with sampler:
             turn = 0

@@ -117,7 +117,7 @@ class Churn:
     def _kill_processes(self, pod: str) -> None:
         """SIGKILL to everything in the pod's container, as the kernel does when memory is short."""
         found = self._platform.kubectl("get", "pod", "-n", NAMESPACE, pod)
-        for pid in pod_processes(found["metadata"]["uid"]):
+        for pid in pod_processes(self._platform.state, found["metadata"]["uid"]):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 

@@ -30,8 +30,8 @@ def take(platform: Platform) -> dict[str, frozenset[str]]:
         metadata = item["metadata"]
         name = f"{metadata.get('namespace', '')}/{metadata['name']}"
         found.setdefault(item["kind"], set()).add(name)
-    found["process"] = set(numbered(_processes()))
-    for node, pid in _nodes():
+    found["process"] = set(numbered(_processes(platform.state)))
+    for node, pid in _nodes(platform.state):
         mounts = Path(f"/proc/{pid}/mountinfo").read_text().splitlines()
         found[f"mount of {node}"] = set(numbered(line.split()[4] for line in mounts))
         found[f"link of {node}"] = set(numbered(_links(pid)))
@@ -64,8 +64,8 @@ def numbered(names: Iterator[str] | list[str]) -> Iterator[str]:
         yield f"{plain} {count[plain]}"
 
 
-def _processes() -> Iterator[str]:
-    for pid in cluster_processes():
+def _processes(state: Path) -> Iterator[str]:
+    for pid in cluster_processes(state):
         try:
             command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         except OSError:
@@ -74,9 +74,9 @@ def _processes() -> Iterator[str]:
             yield Path(command[0].decode(errors="replace")).name
 
 
-def _nodes() -> Iterator[tuple[str, int]]:
+def _nodes(state: Path) -> Iterator[tuple[str, int]]:
     """Each node's name and its kubelet, which has the node's mounts and network."""
-    for pid in cluster_processes():
+    for pid in cluster_processes(state):
         try:
             command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
         except OSError:

@@ -1,5 +1,6 @@
 """What processes of the cluster use, looked at from outside."""
 
+import json
 import re
 import threading
 import time
@@ -7,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
+
+import psutil
 
 _POD: Final = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})")
 _MODULE: Final = re.compile(r"-m (devcluster\.\w+)")
@@ -38,24 +41,19 @@ def anonymous_mib(rollup: str) -> float:
     return sum(map(int, sizes.values())) / 1024
 
 
-def cluster_processes(proc: Path = PROC) -> list[int]:
-    """Processes in process namespaces other than ours: all of a cluster's are."""
-    here = (proc / "self/ns/pid").readlink()
-    found = []
-    for entry in proc.iterdir():
-        if entry.name.isdecimal():
-            try:
-                if (entry / "ns/pid").readlink() != here:
-                    found.append(int(entry.name))
-            except OSError:
-                continue  # it has ended
-    return found
+def cluster_processes(state: Path) -> list[int]:
+    """All processes of the real cluster with this state folder: children of its first one.
+
+    Raises psutil.NoSuchProcess where it is down.
+    """
+    first = json.loads((state / "real" / "cluster.json").read_text())["pid"]
+    return [child.pid for child in psutil.Process(first).children(recursive=True)]
 
 
-def pod_processes(uid: str, proc: Path = PROC) -> list[int]:
+def pod_processes(state: Path, uid: str, proc: Path = PROC) -> list[int]:
     """Processes of a pod's containers, but for the one that holds its namespaces."""
     found = []
-    for pid in cluster_processes(proc):
+    for pid in cluster_processes(state):
         try:
             command = (proc / str(pid) / "cmdline").read_bytes()
             inside = _POD.search((proc / str(pid) / "cgroup").read_text())
@@ -87,16 +85,21 @@ def look(pids: Iterable[int], pods: Mapping[str, str], proc: Path = PROC) -> dic
 class Sampler:
     """Looks again and again, while it is entered; `pods` gives names by uid at each time."""
 
-    def __init__(self, pods: Callable[[], Mapping[str, str]], every: float) -> None:
+    def __init__(
+        self,
+        processes: Callable[[], list[int]],
+        pods: Callable[[], Mapping[str, str]],
+        every: float,
+    ) -> None:
         self.samples: list[dict[str, Any]] = []
-        self._pods, self._every = pods, every
+        self._processes, self._pods, self._every = processes, pods, every
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
     def _run(self) -> None:
         began = time.monotonic()
         while not self._ending.is_set():
-            pids = cluster_processes()
+            pids = self._processes()
             self.samples.append(
                 {
                     "minute": round((time.monotonic() - began) / 60, 3),

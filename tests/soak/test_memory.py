@@ -1,5 +1,8 @@
 import os
+import signal
+import subprocess
 import time
+from pathlib import Path
 
 from tests.soak.memory import Sampler, anonymous_mib, cluster_processes, look, role
 
@@ -42,12 +45,19 @@ def test_a_process_is_looked_at() -> None:
     assert mib > 1
 
 
-def test_processes_of_our_own_namespace_are_none_of_a_clusters() -> None:
-    assert os.getpid() not in cluster_processes()
+def test_a_clusters_processes_are_those_below_its_first(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "cluster.json").write_text(f'{{"pid": {os.getpid()}}}')
+    with subprocess.Popen(["sh", "-c", "sleep 60 & wait"], start_new_session=True) as child:
+        while len(found := cluster_processes(tmp_path)) < 2:
+            time.sleep(0.01)
+        os.killpg(child.pid, signal.SIGKILL)
+    assert child.pid in found
+    assert os.getpid() not in found
 
 
 def test_a_sampler_looks_until_it_is_left() -> None:
-    sampler = Sampler(dict, 0.01)
+    sampler = Sampler(lambda: [os.getpid()], dict, 0.01)
     with sampler:
         while len(sampler.samples) < 3:
             time.sleep(0.01)

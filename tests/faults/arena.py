@@ -24,6 +24,15 @@ JOBS = "jobs.batch.volcano.sh"
 LOOK_UP = "import os, socket; socket.getaddrinfo(os.environ['MASTER_ADDR'], 23456)"
 
 
+def slowly(pod: dict[str, Any]) -> None:
+    """Changes a gang's pod: it trains long enough to be met by a fault that takes a minute."""
+    container = pod["containers"][0]
+    container["command"] = [
+        "--step-delay=0.3" if part.startswith("--step-delay=") else part
+        for part in container["command"]
+    ]
+
+
 @dataclass(frozen=True)
 class Gang:
     """A run that is there to be disturbed."""

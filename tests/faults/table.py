@@ -32,14 +32,14 @@ class Row:
 
     def cells(self) -> list[str]:
         """As the Markdown table has it."""
-        lost = ", ".join(f"{count} {name}" for name, count in sorted(self.lost.items()))
+        lost = ", ".join(f"{count} x {name}" for name, count in sorted(self.lost.items()))
         return [
             self.fault,
             "-" if self.repeated is None else str(self.repeated),
             _seconds(self.standstill),
             f"{lost or '0'} of {self.answered + sum(self.lost.values())}" if self.answered else "-",
             _seconds(self.new_gang),
-            self.verdict.splitlines()[0][:120],
+            self.verdict.splitlines()[0][:120].replace("|", "/"),
         ]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from tests.faults.arena import Arena, Gang
+from tests.faults.arena import Arena, Gang, slowly
 
 SEED = 20261121
 UPDATE = "pulumi up --yes --skip-preview --non-interactive --stack dev"
@@ -38,7 +38,7 @@ def test_updates_that_are_killed_are_gone_on_with(changed: Arena, what: str) -> 
         output = changed.platform.make("up")
         assert "(right)" in output
 
-    changed.survive(f"`{what}` killed twice with all its processes", kill_two)
+    changed.survive(f"`{what}` killed twice with all its processes", kill_two, change=slowly)
 
 
 def test_two_updates_at_once(changed: Arena) -> None:
@@ -54,7 +54,7 @@ def test_two_updates_at_once(changed: Arena) -> None:
         assert first.returncode == 0, output
         assert re.search(r"accuracy (\d+\.\d+)%", output)
 
-    changed.survive("two `make up` at once", both)
+    changed.survive("two `make up` at once", both, change=slowly)
 
 
 def kill_after(arena: Arena, command: list[str], seconds: float) -> None:

@@ -3,7 +3,7 @@
 import time
 
 from tests.cluster.platform import await_
-from tests.faults.arena import Arena, Gang
+from tests.faults.arena import Arena, Gang, slowly
 from tests.faults.lost import of_one_server
 from tests.faults.units import pause
 
@@ -33,7 +33,7 @@ def test_a_node_that_stops_reporting(arena: Arena) -> None:
         finally:
             kubelet.resume()
 
-    arena.survive("node NotReady until its pods are evicted", silence, intervals=1)
+    arena.survive("node NotReady until its pods are evicted", silence, intervals=1, change=slowly)
 
 
 def test_a_node_that_loses_its_power(arena: Arena) -> None:

@@ -15,7 +15,7 @@ from tests.faults.lost import CLIENTS
 from tests.faults.table import Table
 from tests.faults.units import Units
 
-TRAINED = {"epochs": 12, "step_delay": 0.04, "log_every": 1, "peer_timeout": 25}
+TRAINED = {"epochs": 10, "step_delay": 0.04, "log_every": 1, "peer_timeout": 25}
 PAUSE = 0.1
 
 

@@ -18,7 +18,7 @@ UPDATE = "pulumi up --yes --skip-preview --non-interactive --stack dev"
 COMMANDS = {"pulumi up": ["bash", "-c", UPDATE], "make up": ["make", "up", "NODES=real"]}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def changed(arena: Arena) -> Iterator[Arena]:
     """Every update has another run to make; at the end the stack is as it was."""
     configuration = arena.platform.stack_file.read_text()

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 from typing import TYPE_CHECKING
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from inference.grpc.listener import GrpcListener
 
 _ENDING = (signal.SIGTERM, signal.SIGINT)
+
+_GARBAGE = (10_000, 20, 100)
+"""Objects that are made before a look for garbage in cycles: a request leaves none."""
 
 
 def run(config: InferenceConfig) -> None:
@@ -57,6 +61,7 @@ class Server:
             await http.start()
             if grpc is not None:
                 await grpc.start()
+            _spare_garbage_collector()
             emit(
                 "listening",
                 model=config.model_name,
@@ -86,6 +91,13 @@ class Server:
     def _reload(self, service: Service) -> None:
         if self._reloading is None or self._reloading.done():
             self._reloading = asyncio.create_task(_try_reload(service))
+
+
+def _spare_garbage_collector() -> None:
+    """What was imported stays: to look through it again and again would make requests wait."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_GARBAGE)
 
 
 async def _try_reload(service: Service) -> None:

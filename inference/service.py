@@ -39,7 +39,8 @@ class Service:
 
     def served(self, model: str | None = None, version: str | None = None) -> Served:
         """The model that answers. Raises NotServedError for others, UnavailableError for none."""
-        self.check_name(model)
+        if model != self.config.model_name:
+            self.check_name(model)
         served = self.engine.served
         if served is None:
             raise UnavailableError(self.engine.reason, NO_MODEL_RETRY)
@@ -70,19 +71,26 @@ class Service:
         return f"{self._prefix}-{next(self._numbers):x}"
 
     def finished(
-        self, protocol: str, code: int, started: float, request: str, **fields: object
+        self,
+        protocol: str,
+        code: int,
+        started: float,
+        request: str,
+        method: str = "",
+        path: str = "",
     ) -> None:
         """Count and log a request that is over. `started` is a time of the monotonic clock."""
         seconds = time.monotonic() - started
         self.metrics.finished(protocol, code, seconds)
         if code >= self._logged_from:
+            told = {"method": method, "path": path} if path else {}
             emit(
                 "request",
                 id=request,
                 protocol=protocol,
                 code=code,
                 seconds=round(seconds, 6),
-                **{name: value for name, value in fields.items() if value},
+                **told,
             )
 
 

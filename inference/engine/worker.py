@@ -51,6 +51,9 @@ def main(end: socket.socket, slots: Sequence[Slot], job: Job) -> None:
         message = f"{job.folder} cannot be loaded: {type(error).__name__}: {error}"
         channel.send({"is": "failed", "message": message[:LONGEST]})
         return
+    # And what was loaded stays as well.
+    gc.collect()
+    gc.freeze()
     channel.send(
         {
             "is": "ready",

@@ -93,8 +93,8 @@ class Application:
                 exchange.code,
                 exchange.started,
                 exchange.request_id,
-                method=exchange.method,
-                path=exchange.path,
+                exchange.method,
+                exchange.path,
             )
 
     async def _answer(

@@ -18,10 +18,11 @@ TIMEOUT = "x-request-timeout"
 
 async def infer(service: Service, exchange: Exchange, target: Target) -> Response:
     """POST /v2/models/{model}[/versions/{version}]/infer."""
-    service.served(target.model, target.version)
-    body = await read_body(service, exchange)
-    # Asked for again: another version may have come while the body did.
     served = service.served(target.model, target.version)
+    body = await read_body(service, exchange)
+    if served is not service.engine.served:
+        # Another version has come while the body did.
+        served = service.served(target.model, target.version)
     request = v2_json.read_request(body, served, exchange.header(HEADER_LENGTH))
     answer = await compute(service, exchange, request)
     try:

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -133,7 +134,8 @@ def test_a_second_update_of_a_yaml_program_changes_nothing(yaml_program: Program
     assert outcome.status == 0, outcome.text
 
 
-PLATFORM = {
+IMAGES = {"training": f"registry.example.com/training@sha256:{'7' * 64}"}
+PLATFORM: dict[str, Any] = {
     "name": "gpu-platform",
     "runtime": "yaml",
     "outputs": {
@@ -185,6 +187,40 @@ def test_the_pages_program_runs_on_the_platform_and_its_mistakes_are_told_as_the
     for line in shown.splitlines():
         assert line.strip() in outcome.text
     assert "Traceback" not in outcome.text
+
+
+def test_many_jobs_of_a_team_are_runs_on_the_platform(
+    installed: Path, tools: Toolchain, tmp_path: Path
+) -> None:
+    """The program of docs/scale.md, with the jobs that its example has."""
+    (tmp_path / "platform").mkdir()
+    backend, hosts = tmp_path / "backend", (language_hosts(),)
+    platform = Program(tmp_path / "platform", tools, backend, hosts, stack="prod")
+    (platform.folder / "Pulumi.yaml").write_text(
+        yaml.safe_dump(PLATFORM | {"outputs": PLATFORM["outputs"] | {"images": IMAGES}})
+    )
+    platform.create()
+    assert platform.up().status == 0
+
+    folder = tmp_path / "sweep"
+    shutil.copytree(packaged.ROOT / "examples" / "many-jobs", folder)
+    (folder / ".venv").symlink_to(installed)
+    file = folder / "Pulumi.sweep.yaml"
+    document = yaml.safe_load(file.read_text())
+    document["config"]["vision-sweep:cluster"] = {"render_to": "rendered"}
+    file.write_text(yaml.safe_dump(document))
+    sweep = Program(folder, tools, backend, hosts, stack="sweep")
+    sweep.create()
+    outcome = sweep.up()
+    assert outcome.status == 0, outcome.text
+    runs, manifests = sweep.outputs()["runs"], sweep.manifests()
+    assert sorted(runs) == ["large-batches", "small-batches"]
+    for run in runs.values():
+        job = manifests["Job", run["name"]]
+        assert job["metadata"]["namespace"] == "ml"
+        assert job["spec"]["queue"] == "research"
+        (container,) = job["spec"]["tasks"][0]["template"]["spec"]["containers"]
+        assert container["image"] == IMAGES["training"]
 
 
 def test_a_typescript_program_makes_the_same_run(

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from gpu_platform.plugin import arguments_source
 from gpu_platform.plugin.host import VERSION, provider
 from infra.outputs_table import PAGE, with_table
@@ -29,8 +31,10 @@ def test_the_table_of_outputs_is_current() -> None:
     assert PAGE.read_text() == with_table(PAGE.read_text()), "run `python -m infra.outputs_table`"
 
 
-def test_the_example_on_the_page_is_the_one_that_runs() -> None:
-    found = re.findall(r"<!-- example: (\S+) -->\n```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+@pytest.mark.parametrize("page", ["reuse.md", "scale.md"])
+def test_the_example_on_the_page_is_the_one_that_runs(page: str) -> None:
+    text = (ROOT / "docs" / page).read_text()
+    found = re.findall(r"<!-- example: (\S+) -->\n```python\n(.*?)```", text, re.DOTALL)
     assert found
     for path, text in found:
         assert (ROOT / path).read_text() == text, path

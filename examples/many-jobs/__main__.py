@@ -1,0 +1,24 @@
+"""A team's own stack: many runs on the platform that another stack provides."""
+
+import pulumi
+
+from gpu_platform import ClusterSettings, Platform, TrainingJobs, TrainingJobSettings, connect
+
+config = pulumi.Config()
+
+
+async def main() -> pulumi.Inputs:
+    """Reads the platform's stack and places a run for each job of the configuration."""
+    cluster = connect(ClusterSettings.model_validate(config.require_object("cluster")))
+    platform = await Platform.read(config.require("platform"))
+    jobs = [
+        platform.training_job(
+            key, TrainingJobSettings.model_validate(job), image=platform.images["training"]
+        )
+        for key, job in config.require_object("jobs").items()
+    ]
+    training = TrainingJobs("training", jobs, pulumi.ResourceOptions(providers=[cluster]))
+    return {"runs": {key: run.summary for key, run in training.runs.items()}}
+
+
+pulumi.run(main)

@@ -9,7 +9,7 @@ from tests.faults.lost import of_one_server, told
 from tests.faults.units import worker_of
 
 # Takes memory until the kernel ends the process of the container that is most readily ended.
-EAT = "x = bytearray(3 * 2**30)"
+EAT = "x = b'x' * (3 * 2**30)"
 
 
 def test_a_killed_process_of_the_training_and_of_the_server(arena: Arena) -> None:

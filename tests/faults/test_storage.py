@@ -1,5 +1,6 @@
 """What happens to checkpoints: the newest one is damaged, and there is no room for the next."""
 
+import contextlib
 import time
 from pathlib import Path
 from typing import Any
@@ -40,16 +41,12 @@ def test_a_full_claim(arena: Arena) -> None:
     def fill(gang: Gang) -> None:
         inside = Path(f"/proc/{arena.units.node(node).pid}/root") / CLAIM.lstrip("/")
         filler = inside / "filler"
-        with filler.open("wb") as stream:
-            try:
-                while True:
-                    stream.write(bytes(2**16))
-                    stream.flush()
-            except OSError:
+        with filler.open("wb", buffering=0) as stream, contextlib.suppress(OSError):
+            while stream.write(bytes(2**16)):
                 pass
         said = gang.timeline.events
-        await_(lambda: any("space" in str(e.body) for e in said()), 60, "it is told")
-        time.sleep(10)
+        await_(lambda: any("waiting" in str(e.body) for e in said("warning")), 120, "it waits")
+        time.sleep(5)
         filler.unlink()
 
     mount = ["mount", "-t", "tmpfs", "-o", "size=64m,mode=777", "small", CLAIM]

@@ -294,3 +294,10 @@ def test_an_operator_that_is_there_is_not_built_again(world: World):
     world.said.clear()
     ensure("real", world.cache, world.said.append, ("trainer",))
     assert world.said == []
+
+
+def test_what_watches_a_cluster_comes_without_other_discoveries(world: World):
+    toolchain = ensure("engine", world.cache, world.said.append, monitoring=True)
+    assert {"prometheus", "kube-state-metrics"} <= {file.name for file in toolchain.bin.iterdir()}
+    (found,) = [line for line in world.calls("list") if "-tags=" in line]
+    assert found.startswith("list -tags=remove_all_sd,enable_kubernetes_sd ")

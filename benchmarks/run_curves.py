@@ -22,7 +22,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 _BLUE, _RED, _GREEN = "#1f77b4", "#d62728", "#2ca02c"
-_WINDOW: Final = 3.0
+_WINDOW: Final = 10.0
 """Seconds over which throughput is taken."""
 
 

@@ -83,18 +83,20 @@ def _done(run: RunStatus) -> RenderableType:
 
 def _notes(runs: Sequence[RunStatus]) -> Iterator[RenderableType]:
     for run in runs:
-        if run.held or run.last_words or run.kept:
-            told = run.held or f"{run.namespace}/{run.name} {_outcome(run)}:"
+        if run.held or run.last_words:
+            told = run.held or f"{run.namespace}/{run.name} has {run.state}:"
             yield Text()
             yield Text(told, STYLES[run.state])
             for line in (*run.reasons, *run.last_words):
                 yield Text(f"  {line}")
-            if run.kept:
-                yield Text(f"  lines and events of its failures: {run.kept}", "dim")
-
-
-def _outcome(run: RunStatus) -> str:
-    return f"has {run.state}" if run.state is State.FAILED else "was started again"
+    kept: dict[str, list[str]] = {}
+    for run in runs:
+        if run.kept:
+            kept.setdefault(run.kept.replace(run.name, "RUN"), []).append(run.name)
+    for command, names in kept.items():
+        yield Text()
+        yield Text(f"lines and events of failures are kept of {', '.join(names)}:")
+        yield Text(f"  {command}", "dim")
 
 
 def _loss(run: RunStatus) -> str:

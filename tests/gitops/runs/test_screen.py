@@ -99,15 +99,21 @@ def test_machines_get_the_same_with_null_for_what_is_not_known() -> None:
 
 
 def test_a_failed_run_tells_how_to_see_what_is_kept_of_it() -> None:
-    command = "kubectl exec -n ml deploy/failure-recorder -- python3 -m recorder show digits-1"
+    command = (
+        "kubectl exec -n ml deploy/failure-recorder -- python3 -m recorder show digits-1a2b3c4d"
+    )
     failed = dataclasses.replace(RUN, state=State.FAILED, last_words=("no memory",), kept=command)
-    lines = shown(failed, width=200).splitlines()
-    assert lines[-3:] == [
+    other = dataclasses.replace(
+        RUN, name="gang-2", kept=command.replace("digits-1a2b3c4d", "gang-2")
+    )
+    assert shown(failed, other).splitlines()[3:] == [
+        "",
         "ml/digits-1a2b3c4d has failed:",
         "  no memory",
-        f"  lines and events of its failures: {command}",
+        "",
+        "lines and events of failures are kept of digits-1a2b3c4d, gang-2:",
+        f"  {command.replace('digits-1a2b3c4d', 'RUN')}",
     ]
-    assert "ml/digits-1a2b3c4d was started again:" in shown(dataclasses.replace(RUN, kept=command))
     assert failed.as_json()["kept"] == command
     assert RUN.as_json()["kept"] is None
 

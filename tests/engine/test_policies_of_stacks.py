@@ -18,7 +18,7 @@ def pack(stack: str) -> tuple[str, ...]:
 
 
 def images_that_are_there(config: dict[str, Any]) -> None:
-    workloads = {"training": {"reference": REFERENCE}, "inference": {"reference": REFERENCE}}
+    workloads = {key: {"reference": REFERENCE} for key in ("training", "inference", "recorder")}
     config["gpu-platform:images"] = {"workloads": workloads}
 
 

@@ -157,7 +157,7 @@ def test_a_rendering_says_that_the_release_is_not_in_it(engine: MakeStack) -> No
 
 
 def pinned_images(config: dict[str, Any]) -> None:
-    for key in ("training", "inference"):
+    for key in ("training", "inference", "recorder"):
         reference = f"registry.example.com/{key}@sha256:{'0' * 64}"
         config["gpu-platform:images"]["workloads"][key] = {"reference": reference}
 

@@ -12,91 +12,12 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from devcluster.kwok_configuration import kwokctl_configuration
 from devcluster.paths import Layout
-from devcluster.spec import ClusterSpec, Kind
+from devcluster.spec import ClusterSpec
 from devcluster.supervisor import RESTART_DELAY
 
 NAME = "cluster"
-SIMULATED_ANNOTATION = "kwok.x-k8s.io/node=fake"
-# A real node that stops reporting is NotReady after this, and its pods are evicted after the next.
-NODE_GRACE_SECONDS = 16
-EVICTION_SECONDS = 10
-# Kubernetes' own limits (20 to 50 a second) would be what is measured of a thousand nodes: that
-# many are admitted by the controllers, and get pods from the scheduler, for a minute.
-REQUESTS_PER_SECOND = 1000
-
-
-def _flag(key: str, value: str, *, override: bool = False) -> dict[str, object]:
-    return {"key": key, "value": value, **({"override": True} if override else {})}
-
-
-def kwokctl_configuration(
-    spec: ClusterSpec, layout: Layout, binaries: Path, api_port: int
-) -> dict[str, object]:
-    """KwokctlConfiguration (config.kwok.x-k8s.io/v1alpha1) of the cluster."""
-    real = spec.kind is Kind.REAL
-    network = spec.network
-    api_server = [
-        _flag("service-cluster-ip-range", network.services),
-        _flag("default-not-ready-toleration-seconds", str(EVICTION_SECONDS)),
-        _flag("default-unreachable-toleration-seconds", str(EVICTION_SECONDS)),
-    ]
-    if real:
-        api_server += [
-            _flag("advertise-address", spec.control_plane.address),
-            _flag("kubelet-client-certificate", str(layout.pki / "admin.crt")),
-            _flag("kubelet-client-key", str(layout.pki / "admin.key")),
-            _flag("kubelet-preferred-address-types", "InternalIP"),
-        ]
-    names = [spec.control_plane.address, network.api_service] if real else [network.api_service]
-    pace = [
-        _flag("kube-api-qps", str(REQUESTS_PER_SECOND)),
-        _flag("kube-api-burst", str(2 * REQUESTS_PER_SECOND)),
-    ]
-    controllers = [
-        *pace,
-        _flag("service-cluster-ip-range", network.services),
-        # A claim made right after its volume may miss it, and waits for the next look.
-        _flag("pvclaimbinder-sync-period", "1s"),
-    ]
-    if real:
-        grace = _flag("node-monitor-grace-period", f"{NODE_GRACE_SECONDS}s", override=True)
-        controllers.append(grace)
-    else:
-        # A service whose pods start one after the other is written down once, not for each.
-        controllers.append(_flag("endpointslice-updates-batch-period", "500ms"))
-        controllers.append(_flag("endpoint-updates-batch-period", "500ms"))
-    # Nodes and jobs that exist in books only are not worth a wait for the disk at every write.
-    etcd = [] if real else [_flag("unsafe-no-fsync", "true")]
-    kwok = [
-        _flag("manage-all-nodes", "false", override=True),
-        _flag("manage-nodes-with-annotation-selector", SIMULATED_ANNOTATION),
-    ]
-    return {
-        "apiVersion": "config.kwok.x-k8s.io/v1alpha1",
-        "kind": "KwokctlConfiguration",
-        "options": {
-            "runtime": "binary",
-            "kubeVersion": spec.kubernetes,
-            "kubeApiserverPort": api_port,
-            "bindAddress": "0.0.0.0" if real else "127.0.0.1",  # noqa: S104 - inside a namespace
-            # Nodes that cannot fail report seldom, and have long before they count as lost.
-            "heartbeatFactor": 1 if real else 20,
-            "kubeApiserverCertSANs": names,
-            "etcdBinary": str(binaries / "etcd"),
-            "kubeApiserverBinary": str(binaries / "kube-apiserver"),
-            "kubeControllerManagerBinary": str(binaries / "kube-controller-manager"),
-            "kubeSchedulerBinary": str(binaries / "kube-scheduler"),
-            "kwokControllerBinary": str(binaries / "kwok"),
-        },
-        "componentsPatches": [
-            {"name": "etcd", "extraArgs": etcd},
-            {"name": "kube-apiserver", "extraArgs": api_server},
-            {"name": "kube-controller-manager", "extraArgs": controllers},
-            {"name": "kube-scheduler", "extraArgs": pace},
-            {"name": "kwok-controller", "extraArgs": kwok},
-        ],
-    }
 
 
 class ControlPlane:

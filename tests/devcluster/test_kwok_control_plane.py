@@ -1,4 +1,4 @@
-"""The control plane's configuration, and its start with a kwokctl that notes what it is asked."""
+"""The control plane, and its start with a kwokctl that notes what it is asked."""
 
 import base64
 import contextlib
@@ -7,16 +7,12 @@ import os
 import stat
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from devcluster import kwok_control_plane
-from devcluster.kwok_control_plane import (
-    REQUESTS_PER_SECOND,
-    ControlPlane,
-    kwokctl_configuration,
-)
+from devcluster.kwok_configuration import kwokctl_configuration
+from devcluster.kwok_control_plane import ControlPlane
 from devcluster.paths import Layout
 from devcluster.spec import ClusterSpec, Kind, cluster_spec
 
@@ -29,19 +25,6 @@ echo "$HOME $KUBECONFIG" >> "$HOME/../environment"
 [ -e "$HOME/../broken" ] && { echo "etcd: no space left"; exit 1; }
 mkdir -p "$HOME/.kwok/clusters/cluster/pki" "$HOME/.kwok/clusters/cluster/bin"
 """
-
-
-TOOLS = Path("/tools")
-
-
-def configuration(spec: ClusterSpec, layout: Layout, binaries: Path = TOOLS) -> dict[str, Any]:
-    document = kwokctl_configuration(spec, layout, binaries, 6443)
-    return json.loads(json.dumps(document))  # it is written as JSON
-
-
-def flags(document: dict[str, Any], component: str) -> dict[str, str]:
-    (patch,) = [part for part in document["componentsPatches"] if part["name"] == component]
-    return {flag["key"]: flag["value"] for flag in patch["extraArgs"]}
 
 
 @pytest.fixture
@@ -70,82 +53,13 @@ def cluster(layout: Layout, *names: str) -> list[Path]:
     return files
 
 
-def test_the_api_server_of_real_nodes_is_seen_from_outside(layout: Layout):
-    document = configuration(REAL, layout)
-    assert document["options"]["bindAddress"] == "0.0.0.0"  # noqa: S104
-    assert document["options"]["kubeApiserverCertSANs"] == ["10.250.76.2", "10.250.128.1"]
-    api_server = flags(document, "kube-apiserver")
-    assert api_server["advertise-address"] == "10.250.76.2"
-    assert api_server["kubelet-client-key"] == str(layout.pki / "admin.key")
-
-
-def test_the_control_plane_of_simulated_nodes_listens_on_loopback_alone(simulated: Layout):
-    document = configuration(SIMULATED, simulated)
-    assert document["options"]["bindAddress"] == "127.0.0.1"
-    assert "advertise-address" not in flags(document, "kube-apiserver")
-
-
-def test_kwok_leaves_real_nodes_alone(layout: Layout):
-    kwok = flags(configuration(REAL, layout), "kwok-controller")
-    assert kwok["manage-all-nodes"] == "false"
-    assert kwok["manage-nodes-with-annotation-selector"] == "kwok.x-k8s.io/node=fake"
-
-
-@pytest.mark.parametrize("spec", [REAL, SIMULATED], ids=["real", "simulated"])
-def test_the_api_server_and_the_controllers_agree_on_the_service_range(
-    spec: ClusterSpec, layout: Layout
-):
-    document = configuration(spec, layout)
-    ranges = {
-        flags(document, name)["service-cluster-ip-range"]
-        for name in ("kube-apiserver", "kube-controller-manager")
-    }
-    assert ranges == {spec.network.services}
-
-
-def test_flags_that_kwokctl_sets_itself_are_overridden(layout: Layout):
-    overridden = {
-        flag["key"]
-        for patch in configuration(REAL, layout)["componentsPatches"]
-        for flag in patch["extraArgs"]
-        if flag.get("override")
-    }
-    assert overridden == {"node-monitor-grace-period", "manage-all-nodes"}
-
-
-def test_only_what_runs_nothing_is_written_without_waiting_for_the_disk(layout: Layout):
-    assert flags(configuration(SIMULATED, layout), "etcd") == {"unsafe-no-fsync": "true"}
-    assert flags(configuration(REAL, layout), "etcd") == {}
-
-
-def test_real_nodes_are_missed_sooner_than_simulated_ones(layout: Layout):
-    real, simulated = configuration(REAL, layout), configuration(SIMULATED, layout)
-    assert flags(real, "kube-controller-manager")["node-monitor-grace-period"] == "16s"
-    assert "node-monitor-grace-period" not in flags(simulated, "kube-controller-manager")
-    assert real["options"]["heartbeatFactor"] < simulated["options"]["heartbeatFactor"]
-
-
-@pytest.mark.parametrize("name", ["kube-controller-manager", "kube-scheduler"])
-def test_controllers_and_scheduler_are_not_held_back_by_their_clients(name: str, layout: Layout):
-    pace = flags(configuration(SIMULATED, layout), name)
-    assert int(pace["kube-api-qps"]) == REQUESTS_PER_SECOND
-    assert int(pace["kube-api-burst"]) > REQUESTS_PER_SECOND
-
-
-def test_every_program_comes_from_the_toolchain(layout: Layout):
-    options = configuration(REAL, layout)["options"]
-    programs = {value for key, value in options.items() if key.endswith("Binary")}
-    assert {str(Path(program).parent) for program in programs} == {"/tools"}
-    assert len(programs) == 5
-
-
 def test_the_first_start_creates_the_cluster(plane: ControlPlane, layout: Layout):
     plane.start()
     (call,) = calls(layout)
     assert "create cluster --wait 90s" in call
     assert f"--kubeconfig {plane.inner_kubeconfig}" in call
     settings = json.loads((layout.control_plane / "kwokctl.json").read_text())
-    assert settings == configuration(REAL, layout, plane.binaries)
+    assert settings == kwokctl_configuration(REAL, layout, plane.binaries, 6443)
 
 
 def test_kwokctl_writes_below_the_clusters_own_home(plane: ControlPlane, layout: Layout):

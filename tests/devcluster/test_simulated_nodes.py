@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from devcluster.kwok_control_plane import SIMULATED_ANNOTATION
+from devcluster.kwok_configuration import SIMULATED_ANNOTATION
 from devcluster.simulated_nodes import NEW, ensure, manifest
 from devcluster.spec import Kind, cluster_spec
 from tests.devcluster.programs import Install

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from httpx2 import HTTPError
@@ -14,14 +15,20 @@ from recorder.tail import Tail
 LATE: Final = 5.0
 """Seconds in which the rest of a log may come after its container's end."""
 
+STREAMS: Final = 90
+"""Logs that one connection (HTTP/2) carries: API servers allow 100 streams and more, and whoever
+asks for another waits until one of them ends."""
+
 _log = logging.getLogger(__name__)
 
 
 class Following:
     """The last lines of every container that is followed. Times are in front of the lines."""
 
-    def __init__(self, client: AsyncClient, lines: int, size: int) -> None:
-        self._client, self._lines, self._size = client, lines, size
+    def __init__(self, connect: Callable[[], AsyncClient], lines: int, size: int) -> None:
+        self._connect, self._lines, self._size = connect, lines, size
+        self._client = connect()
+        self._streams: list[tuple[AsyncClient, asyncio.Semaphore]] = []
         self._tails: dict[Attempt, Tail] = {}
         self._tasks: dict[Attempt, asyncio.Task[None]] = {}
 
@@ -61,19 +68,29 @@ class Following:
     async def _read(self, attempt: Attempt) -> None:
         # Begun anew after an interruption, it gets the same last lines again.
         tail = self._tails[attempt] = Tail(self._lines, self._size)
-        lines = self._client.log(
-            attempt.pod,
-            container=attempt.container,
-            follow=True,
-            tail_lines=self._lines,
-            timestamps=True,
-            newlines=False,
-        )
+        client, free = self._connection()
         try:
-            async for line in lines:
-                tail.add(line)
+            async with free:
+                lines = client.log(
+                    attempt.pod,
+                    container=attempt.container,
+                    follow=True,
+                    tail_lines=self._lines,
+                    timestamps=True,
+                    newlines=False,
+                )
+                async for line in lines:
+                    tail.add(line)
         except (HTTPError, RuntimeError) as error:
             # lightkube answers a refusal with a RuntimeError: it reads the reason in the wrong way.
             _log.warning("the log of %s is cut off: %s", attempt.pod, type(error).__name__)
             # What has come is kept; it is followed again when the pod is looked at next.
             self._tasks.pop(attempt, None)
+
+    def _connection(self) -> tuple[AsyncClient, asyncio.Semaphore]:
+        """One with room for another log."""
+        for stream in self._streams:
+            if not stream[1].locked():
+                return stream
+        self._streams.append((self._connect(), asyncio.Semaphore(STREAMS)))
+        return self._streams[-1]

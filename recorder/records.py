@@ -49,12 +49,16 @@ def write(
     Returns its JSON file; None where the failure has its pods already, or the same is there.
     Raises OSError where the claim is full, or is not to be written.
     """
-    folder = _folder(run_dir / FOLDER, ending)
     attempt = ending.attempt
-    path = folder / f"{attempt.pod}.{attempt.container}.{attempt.restarts}.json"
-    kept = list(folder.glob("*.json"))
-    if path in kept or len(kept) >= bounds.pods:
+    name = f"{attempt.pod}.{attempt.container}.{attempt.restarts}.json"
+    # The next pod of a gang has its name again.
+    same = (json.loads(path.read_text()) for path in (run_dir / FOLDER).glob(f"*/{name}"))
+    folder = _folder(run_dir / FOLDER, ending)
+    if any(told["uid"] == attempt.uid for told in same):
         return None
+    if len(list(folder.glob("*.json"))) >= bounds.pods:
+        return None
+    path = folder / name
     if shutil.disk_usage(_existing(run_dir)).free < RESERVE:
         raise OSError(f"{run_dir} has less than {RESERVE // 2**20} MiB left, which is checkpoints'")
     folder.mkdir(parents=True, exist_ok=True)

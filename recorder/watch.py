@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -40,18 +40,16 @@ _told = before_sleep_log(_log, logging.WARNING)
 
 async def watch(claims: Path, bounds: Bounds) -> None:
     """Goes on for ever, whatever the API server does."""
-    # One connection for all logs: HTTP/2 has many streams.
-    client = AsyncClient(http2=True)
-    recorder = Recorder(client, claims, bounds)
+    recorder = Recorder(lambda: AsyncClient(http2=True), claims, bounds)
     while True:
         await recorder.look()
 
 
 @dataclass
 class Recorder:
-    """What is known of the pods of one namespace, the client's own."""
+    """What is known of the pods of one namespace, that of the clients that `connect` makes."""
 
-    client: AsyncClient
+    connect: Callable[[], AsyncClient]
     claims: Path
     bounds: Bounds
     _pods: dict[str, Pod] = field(default_factory=dict)
@@ -60,7 +58,8 @@ class Recorder:
     """By the pod's uid."""
 
     def __post_init__(self) -> None:
-        self.following = Following(self.client, self.bounds.lines, self.bounds.size)
+        self.client = self.connect()
+        self.following = Following(self.connect, self.bounds.lines, self.bounds.size)
         self._writing = asyncio.Lock()
 
     @retry(wait=_waits, retry=retry_if_exception_type(HTTPError), before_sleep=_told)

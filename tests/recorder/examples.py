@@ -78,6 +78,10 @@ class Api:
         self.pods: list[dict[str, Any]] = []
         self.changes: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
         self.logs: dict[str, list[str]] = {}
+        self.endless: dict[str, str] = {}
+        """First lines of logs that never end."""
+        self.said: set[str] = set()
+        """Pods whose endless logs were begun."""
         self.away = 0
         """Requests that fail before it answers again."""
         self.asked: list[str] = []
@@ -98,7 +102,10 @@ class Api:
             raise httpx2.ConnectError("away", request=request)
         path, query = request.url.path, request.url.params
         if path.endswith("/log"):
-            lines = self.logs.get(path.split("/")[-2])
+            pod = path.split("/")[-2]
+            if pod in self.endless:
+                return httpx2.Response(200, content=self._forever(pod))
+            lines = self.logs.get(pod)
             if lines is None:
                 return httpx2.Response(404, json={"kind": "Status", "message": "gone"})
             return httpx2.Response(200, text="".join(f"{line}\n" for line in lines))
@@ -108,6 +115,11 @@ class Api:
         if "watch" in query:
             return httpx2.Response(200, content=self._changes())
         return httpx2.Response(200, json=_list(self.pods))
+
+    async def _forever(self, pod: str) -> AsyncIterator[bytes]:
+        yield f"{self.endless[pod]}\n".encode()
+        self.said.add(pod)
+        await asyncio.Event().wait()
 
     async def _changes(self) -> AsyncIterator[bytes]:
         while (change := await self.changes.get()) is not None:

@@ -17,7 +17,7 @@ def ending(
 ) -> Ending:
     """Of a container that lived from `alive` to `after` seconds."""
     return Ending(
-        attempt=Attempt(f"uid-{pod}", pod, "training", 0),
+        attempt=Attempt(f"uid-{pod}-{alive}", pod, "training", 0),
         started=START + timedelta(seconds=alive),
         finished=START + timedelta(seconds=after),
         exit_code=code,
@@ -41,6 +41,13 @@ def test_a_record_has_the_lines_and_how_it_ended(tmp_path: Path) -> None:
 def test_the_same_end_is_written_once(tmp_path: Path) -> None:
     assert write(tmp_path, ending(), ["one"], FACTS, Bounds()) is not None
     assert write(tmp_path, ending(), ["another"], FACTS, Bounds()) is None
+
+
+def test_what_is_kept_already_is_not_a_part_of_a_later_failure(tmp_path: Path) -> None:
+    write(tmp_path, ending("a", after=60), ["one"], FACTS, Bounds())
+    write(tmp_path, ending("b", alive=65, after=90), ["one"], FACTS, Bounds())
+    # A recorder that was started again sees the first pod once more.
+    assert write(tmp_path, ending("a", after=60), ["one"], FACTS, Bounds()) is None
 
 
 def test_a_gang_that_ends_together_is_one_failure(tmp_path: Path) -> None:

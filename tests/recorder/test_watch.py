@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lightkube import AsyncClient
 
+from recorder import following
+from recorder.pods import Attempt
 from recorder.records import Bounds
 from recorder.watch import Recorder
 from tests.recorder.examples import RUN, Api, document, ended
@@ -23,7 +26,7 @@ def claims(tmp_path: Path) -> Path:
 async def api(claims: Path) -> AsyncIterator[Api]:
     """An API server that a recorder watches; a test changes what it tells."""
     made = Api()
-    recorder = Recorder(made.client(), claims, Bounds())
+    recorder = Recorder(made.client, claims, Bounds())
 
     async def forever() -> None:
         while True:
@@ -114,3 +117,25 @@ async def test_a_claim_that_is_not_mounted_is_passed_over(
     api.tell("ADDED", document(state=ended(1), claim="elsewhere"))
     await until(lambda: "not mounted here" in caplog.text)
     assert [path.name for path in claims.iterdir()] == ["checkpoints"]
+
+
+async def test_more_logs_than_a_connection_carries_get_further_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(following, "STREAMS", 2)
+    api, made = Api(), []
+
+    def connect() -> AsyncClient:
+        made.append(api.client())
+        return made[-1]
+
+    logs = following.Following(connect, 10, 1000)
+    attempts = [Attempt(f"uid-{number}", f"worker-{number}", "training", 0) for number in range(5)]
+    for attempt in attempts:
+        api.endless[attempt.pod] = f"line of {attempt.pod}"
+        logs.follow(attempt)
+    await until(lambda: all(path in api.said for path in api.endless))
+    assert len(made) == 1 + 3
+    for attempt in attempts:
+        logs.forget(attempt.uid)
+    await asyncio.sleep(0)

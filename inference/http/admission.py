@@ -45,15 +45,26 @@ class Admission:
             exchange.admitted = False
             self._taken -= 1
 
-    async def refuse(self, service: Service, exchange: Exchange, _: Target) -> Response:
-        """Raises OverloadedError, so that the connection stays where that is possible."""
-        taken = self._taken
-        announced = exchange.header("content-length")
-        if announced is not None and exchange.header("expect") is None:
-            if int(announced) <= LEFT:
-                exchange.consumed = True
-            elif int(announced) <= READ:
-                await read_body(service, exchange)
-        raise OverloadedError(
-            f"{taken} requests are being answered already", service.engine.expected_wait
+    def passes_over(self, exchange: Exchange) -> bool:
+        """Whether a refused request needs no reading: its body has come, and nobody looks at it."""
+        length = exchange.header("content-length")
+        exchange.consumed = (
+            length is not None and int(length) <= LEFT and exchange.header("expect") is None
         )
+        return exchange.consumed
+
+    @property
+    def refusal(self) -> OverloadedError:
+        """What a request that has not entered is told."""
+        return OverloadedError(
+            f"{self._taken} requests are being answered already",
+            self._service.engine.expected_wait,
+        )
+
+    async def refuse(self, service: Service, exchange: Exchange, _: Target) -> Response:
+        """Raises OverloadedError, and reads a body of some length before: the connection stays."""
+        refusal = self.refusal
+        length = exchange.header("content-length")
+        if length is not None and int(length) <= READ and exchange.header("expect") is None:
+            await read_body(service, exchange)
+        raise refusal

@@ -57,19 +57,25 @@ class Application:
         except HttpError as error:
             self._send(exchange, error_response(error))
             return
-        if route.counted:
-            await self._counted(exchange, route, target)
+        if route.bounded and not self._admission.enter(exchange):
+            if self._admission.passes_over(exchange):
+                # The least that a request can cost, since now there are many.
+                self._send(exchange, error_response(self._admission.refusal))
+                self._finished(exchange, route)
+            else:
+                await self._counted(exchange, route, self._admission.refuse, target)
+        elif route.counted:
+            await self._counted(exchange, route, route.handler, target)
         else:
             response = await self._answer(exchange, route, route.handler, target)
             if response is not None:
                 self._send(exchange, response)
 
-    async def _counted(self, exchange: Exchange, route: Route, target: Target) -> None:
+    async def _counted(
+        self, exchange: Exchange, route: Route, handler: Handler, target: Target
+    ) -> None:
         service = self._service
         service.metrics.in_flight += 1
-        handler = route.handler
-        if route.bounded and not self._admission.enter(exchange):
-            handler = self._admission.refuse
         self.watch.add(exchange)
         if service.tracing is not None:
             exchange.span = service.tracing.begin(
@@ -88,14 +94,17 @@ class Application:
             service.metrics.in_flight -= 1
             if exchange.span is not None and service.tracing is not None:
                 service.tracing.end(exchange.span, exchange.code)
-            service.finished(
-                route.counted,
-                exchange.code,
-                exchange.started,
-                exchange.request_id,
-                exchange.method,
-                exchange.path,
-            )
+            self._finished(exchange, route)
+
+    def _finished(self, exchange: Exchange, route: Route) -> None:
+        self._service.finished(
+            route.counted,
+            exchange.code,
+            exchange.started,
+            exchange.request_id,
+            exchange.method,
+            exchange.path,
+        )
 
     async def _answer(
         self, exchange: Exchange, route: Route, handler: Handler, target: Target

@@ -42,7 +42,7 @@ FAULTS = {
     "Volcano's controllers": pods("volcano-system", "app=volcano-controller"),
     "device plugin on both nodes": pods("gpu-system", "app.kubernetes.io/name"),
 }
-SHORT = {"etcd", "Volcano's controllers"}
+SHORT = {"etcd"}
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ def dropped(arena: Arena) -> Iterator[None]:
             arena.units.inside(NODES[0], "iptables", "--wait", "--delete", "FORWARD", *rule)
 
 
+@pytest.mark.short
 def test_packets_between_the_pods_are_dropped_for_some_seconds(arena: Arena) -> None:
     def drop(gang: Gang) -> None:
         with dropped(arena):
@@ -42,7 +43,6 @@ def test_packets_between_the_pods_are_dropped_for_some_seconds(arena: Arena) -> 
     arena.survive(f"no packets between pods for {SHORT} s", drop)
 
 
-@pytest.mark.short
 def test_packets_between_the_pods_are_dropped_for_longer_than_peers_wait(arena: Arena) -> None:
     def drop(gang: Gang) -> None:
         with dropped(arena):

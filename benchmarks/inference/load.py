@@ -28,7 +28,7 @@ def generator() -> Path:
     if not program.exists():
         say("building the load generator …")
         go.check(SOURCES)
-        go.build(["."], "", "-s -w", SOURCES, folder, cache() / "load.log", lambda: None)
+        go.build(["."], (), "-s -w", SOURCES, folder, cache() / "load.log", lambda: None)
     return program
 
 

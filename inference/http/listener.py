@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+import resource
 import socket
 from pathlib import Path
+from typing import Final
 
 from granian.constants import HTTPModes, Interfaces, SSLProtocols
 from granian.http import HTTP1Settings
@@ -12,6 +14,9 @@ from granian.server.embed import Server
 from inference.config import InferenceConfig
 from inference.http.application import Application
 from training.config import ConfigurationError
+
+OTHERS: Final = 256
+"""Files that are open beside the connections, at most: sockets and memory of the workers."""
 
 _TLS = {"1.2": SSLProtocols.tls12, "1.3": SSLProtocols.tls13}
 
@@ -22,6 +27,7 @@ class Listener:
     def __init__(self, config: InferenceConfig, application: Application) -> None:
         """Raises ConfigurationError when certificate and key cannot be used."""
         self._config, self._application = config, application
+        application.watch.most = connections(config.max_connections)
         self._server = _granian(config, application)
         self._serving: asyncio.Task[None] | None = None
 
@@ -63,6 +69,21 @@ class Listener:
         return bool(done)
 
 
+def connections(wanted: int) -> int:
+    """As many as there may be open files for: one more would neither be accepted nor left to wait.
+
+    The limit of this process is raised as far as it may be.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = wanted + OTHERS
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return wanted
+    allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    if allowed > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    return max(1, allowed - OTHERS)
+
+
 def _granian(config: InferenceConfig, application: Application) -> Server:
     # What it would say is told in our own lines.
     logging.getLogger("_granian").setLevel(logging.CRITICAL)
@@ -78,7 +99,7 @@ def _granian(config: InferenceConfig, application: Application) -> Server:
             log_enabled=False,
             backlog=2048,
             # It counts connections, also idle ones.
-            backpressure=config.max_connections,
+            backpressure=application.watch.most,
             http1_settings=HTTP1Settings(header_read_timeout=config.idle_seconds * 1000),
             ssl_cert=Path(config.tls_certificate) if tls else None,
             ssl_key=Path(config.tls_key) if tls else None,

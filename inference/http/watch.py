@@ -30,6 +30,8 @@ class Watch:
 
     def __init__(self, service: Service, admission: Admission) -> None:
         self._service, self._admission = service, admission
+        self.most = service.config.max_connections
+        """Connections that may be open."""
         self.crowded = False
         """Whether answers should close their connections."""
         self._exchanges: set[Exchange] = set()
@@ -66,8 +68,7 @@ class Watch:
                 self._look_at(exchange, now - exchange.started)
             looks += 1
             if looks % CONNECTIONS == 0:
-                most = self._service.config.max_connections
-                self.crowded = _open_files() - self._files > CROWDED * most
+                self.crowded = _open_files() - self._files > CROWDED * self.most
             if looks % KEYS == 0:
                 self._service.access.refresh()
 

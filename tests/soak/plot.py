@@ -32,9 +32,10 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
         one.set_ylim(bottom=0)
         one.grid(True, lw=0.3)
         one.legend(fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
-    axes[0].set_title(
+    figure.suptitle(
         f"{result['turns']} turns of submitting, killing and replacing, "
-        f"{result['requests']['answered']} requests answered"
+        f"{result['requests']['answered']} requests answered",
+        fontsize="medium",
     )
     axes[1].set_xlabel("minutes (grey: warm-up, which is not counted)")
     figure.savefig(path, metadata={"Date": None})

@@ -1,4 +1,4 @@
-"""Runs a command and tells what it used, with everything that it started."""
+"""Runs commands and tells what they used, with everything that they started."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,7 @@ _EVERY = 0.1
 
 @dataclass(frozen=True)
 class Used:
-    """Of a command: seconds of the clock and of the processors, and its peak memory in MiB.
+    """Of commands: seconds of the clock and of the processors, and its peak memory in MiB.
 
     Memory is the proportional set size of all processes together, looked at ten times a second.
     """
@@ -31,31 +32,50 @@ class Used:
 
 def measured(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Used:
     """Runs a command to its end. Exits with what it said where it fails."""
+    return measured_together([command], folder, environment, at_once=1)
+
+
+def measured_together(
+    commands: Sequence[Sequence[str]], folder: Path, environment: Mapping[str, str], at_once: int
+) -> Used:
+    """Runs commands to their ends, some at once. Exits with what the first said that failed."""
     before, began = _cpu(), time.perf_counter()
-    process = subprocess.Popen(
-        list(command),
-        cwd=folder,
-        env=dict(environment),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    peak = [0]
-    watcher = threading.Thread(target=_watch, args=(process, peak), daemon=True)
+    running: dict[int, subprocess.Popen[str]] = {}
+
+    def run(command: Sequence[str]) -> str | None:
+        with subprocess.Popen(
+            list(command),
+            cwd=folder,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as process:
+            running[process.pid] = process
+            said, _ = process.communicate()
+            del running[process.pid]
+        failed = f"{' '.join(command)} failed:\n{said[-4000:]}"
+        return failed if process.returncode else None
+
+    peak, ended = [0], threading.Event()
+    watcher = threading.Thread(target=_watch, args=(running, peak, ended), daemon=True)
     watcher.start()
-    said, _ = process.communicate()
+    with ThreadPoolExecutor(at_once) as pool:
+        failures = list(pool.map(run, commands))
     seconds = time.perf_counter() - began
+    ended.set()
     watcher.join()
-    if process.returncode != 0:
-        sys.exit(f"{' '.join(command)} failed:\n{said[-4000:]}")
+    if failed := next(filter(None, failures), None):
+        sys.exit(failed)
     return Used(round(seconds, 3), round(_cpu() - before, 3), round(peak[0] / 2**20, 1))
 
 
-def _watch(process: subprocess.Popen[str], peak: list[int]) -> None:
-    while process.poll() is None:
-        peak[0] = max(peak[0], _memory(process.pid))
-        time.sleep(_EVERY)
+def _watch(
+    running: Mapping[int, subprocess.Popen[str]], peak: list[int], ended: threading.Event
+) -> None:
+    while not ended.wait(_EVERY):
+        peak[0] = max(peak[0], sum(_memory(pid) for pid in list(running)))
 
 
 def _memory(pid: int) -> int:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks.processes import Used, measured
+from benchmarks.processes import Used, measured, measured_together
 from benchmarks.scale_gangs import Gangs
 from benchmarks.scale_jobs import NAMESPACE, PODS, checked, gangs, plain_pods
 from benchmarks.scale_placement import VOLCANO, placement_goals
-from benchmarks.scale_updates import KUBECTL, PULUMI, update_goals
+from benchmarks.scale_updates import KUBECTL, ONE_STACK, PULUMI, update_goals
 from benchmarks.scale_watch import PodWatch
 from devcluster.simulated_nodes import GPUS
 from infra.manifests import RUN_LABEL
@@ -163,10 +163,41 @@ def test_updates_are_held_against_kubectl_and_against_fewer_jobs(
     hundred: float, thousand: float, met: bool
 ) -> None:
     samples = {
-        100: {KUBECTL: [used(3.0)], PULUMI: [used(hundred)]},
+        100: {KUBECTL: [used(3.0)], PULUMI: [used(hundred)], ONE_STACK: [used(hundred)]},
         1000: {KUBECTL: [used(30.0)], PULUMI: [used(thousand)]},
     }
-    assert [goal.met for goal in update_goals({"samples": samples})] == [met, met]
+    goals = update_goals({"samples": samples})
+    assert [goal.met for goal in goals] == [met, met, met]
+    assert len({goal.name for goal in goals}) == 3
+
+
+MEETS = """
+import os, sys, time
+from pathlib import Path
+held = bytearray(64 * 2**20)
+Path(str(os.getpid())).touch()
+while len(list(Path().iterdir())) < int(sys.argv[1]):
+    time.sleep(0.01)
+time.sleep(0.5)
+"""
+
+
+def test_commands_that_run_at_once_are_measured_together(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", MEETS, "3"]
+    used = measured_together([command, command, command], tmp_path, {}, at_once=3)
+    assert used.peak_mib > 3 * 64
+
+
+def test_commands_that_run_one_after_the_other_share_no_memory(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", MEETS, "1"]
+    used = measured_together([command, command], tmp_path, {}, at_once=1)
+    assert 64 < used.peak_mib < 2 * 64
+
+
+def test_of_several_commands_the_one_that_fails_is_told(tmp_path: Path) -> None:
+    fine, wrong = [sys.executable, "-c", ""], [sys.executable, "-c", "raise SystemExit('no stack')"]
+    with pytest.raises(SystemExit, match="no stack"):
+        measured_together([fine, wrong, fine], tmp_path, {}, at_once=2)
 
 
 def test_goals_of_what_was_not_measured_are_left_out() -> None:

@@ -170,6 +170,8 @@ def test_the_dev_stack_brings_its_gpus_and_binds_its_volumes(engine: MakeStack) 
     pod = plugin["spec"]["template"]["spec"]
     assert pod["nodeSelector"] == {"nvidia.com/gpu.present": "true"}
     assert of_kind(stack, "ConfigMap", "nvidia-device-plugin")["data"]["config.yaml"]
+    recorder = of_kind(stack, "Deployment", "failure-recorder")["spec"]["template"]["spec"]
+    assert recorder["serviceAccountName"] == "failure-recorder"
     for name in ("checkpoints", "datasets"):
         claim = of_kind(stack, "PersistentVolumeClaim", name)
         volume = of_kind(stack, "PersistentVolume", f"shared-{name}")

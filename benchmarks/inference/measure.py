@@ -12,7 +12,7 @@ from benchmarks.inference.contestants import Contestant, Task
 from benchmarks.inference.environments import python_of
 from benchmarks.inference.figures import Records, Window, figures, pooled
 from benchmarks.inference.forms import Form
-from benchmarks.inference.load import Generator, Load
+from benchmarks.inference.load import Generator, Load, Target
 from benchmarks.inference.process import Running, ServerError, free_port, serving
 from benchmarks.inference.workloads import MAX_BATCH, MAX_QUEUE, Array, Workload
 from benchmarks.outcome import say
@@ -29,6 +29,12 @@ FILLED: Final = MAX_QUEUE + 2 * MAX_BATCH
 
 LONGEST: Final = 15.0
 """Seconds for which more than the capacity is sent before anything counts, at most."""
+
+WARM_UPS: Final = 6
+"""Most measurements that are thrown away after a pause; at least two are."""
+
+FASTER: Final = 1.1
+"""So much faster than before is still warming up."""
 
 FEWEST: Final = 30
 """Requests on average, however slow a server is."""
@@ -158,7 +164,7 @@ def measure(
 ) -> None:
     """One turn of one server: more and more clients, then shares of what the most were given."""
     target, base = server.target, bench.seconds * workload.patience
-    bench.generator.run(target, Load(base / 3, clients=16))
+    warm_up(bench, target, base / 2)
     capacity = 0.0
     for count in clients:
         records = bench.generator.run(target, Load(base, clients=count))
@@ -174,6 +180,17 @@ def measure(
             seconds += begin
         records = bench.generator.run(target, Load(seconds, rate=rate))
         series.add(opened(share), records, Window(begin, seconds), workload.deadline)
+
+
+def warm_up(bench: Bench, target: Target, seconds: float) -> None:
+    """Ask until it gets no faster: of a server that was stopped, the system takes pages away."""
+    best = 0.0
+    for _ in range(WARM_UPS):
+        records = bench.generator.run(target, Load(seconds, clients=16))
+        rate = figures(records, 1, Window(0, seconds)).throughput
+        if rate < FASTER * best:
+            return
+        best = max(best, rate)
 
 
 def overloaded_after(capacity: float, share: float, deadline: float) -> float:

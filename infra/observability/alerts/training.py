@@ -79,7 +79,9 @@ def alerts(limits: Thresholds) -> list[Alert]:
             "/ on (namespace, pod, container) max by (namespace, pod, container) "
             '(kube_pod_container_resource_limits{resource="memory"}) '
             f"> {limits.memory_share:g} and {ON_POD} "
-            'kube_pod_labels{label_gpu_platform_dev_workload!=""}',
+            'kube_pod_labels{label_gpu_platform_dev_workload!=""} '
+            # Kubelet goes on telling what a pod had when it ended.
+            f'and {ON_POD} kube_pod_status_phase{{phase="Running"}} == 1',
             minutes=limits.memory_minutes,
             severity="warning",
             summary=f"{_POD} is about to be killed for its memory",

@@ -15,6 +15,7 @@ GPU = f'{POD}, gpu="0", Hostname="n"'
 LABELLED = f'kube_pod_labels{{{POD}, label_gpu_platform_dev_workload="training"}}'
 
 
+RUNNING = f'kube_pod_status_phase{{{POD}, phase="Running"}}'
 UP = 'namespace="ml", pod="p", run="digits-1", job="gpu-platform-training"'
 
 
@@ -167,11 +168,32 @@ CASES = [
             f'kube_pod_container_resource_limits{{{POD}, container="training", '
             'resource="memory"}': "100x10",
             LABELLED: "1x10",
+            RUNNING: "1x10",
         },
         {
             f'container_memory_working_set_bytes{{{POD}, container="other", id="1"}}': "99x10",
             f'kube_pod_container_resource_limits{{{POD}, container="other", '
             'resource="memory"}': "100x10",
+            RUNNING: "1x10",
+        },
+    ),
+    Case(
+        "MemoryNearLimit",
+        5,
+        {
+            f'container_memory_working_set_bytes{{{POD}, container="training", id="1"}}': "99x10",
+            f'kube_pod_container_resource_limits{{{POD}, container="training", '
+            'resource="memory"}': "100x10",
+            LABELLED: "1x10",
+            RUNNING: "1x10",
+        },
+        # It has ended.
+        {
+            f'container_memory_working_set_bytes{{{POD}, container="training", id="1"}}': "99x10",
+            f'kube_pod_container_resource_limits{{{POD}, container="training", '
+            'resource="memory"}': "100x10",
+            LABELLED: "1x10",
+            RUNNING: "0x10",
         },
     ),
     Case(

@@ -31,10 +31,12 @@ def test_every_series_that_is_told_of_is_computed() -> None:
     assert set(re.findall(r"gpu_platform:\w+", MONITORING)) <= made
 
 
-def test_the_settings_accept_the_example() -> None:
-    block, *_ = re.findall(r"```yaml\n(.*?)```", MONITORING, re.DOTALL)
-    written = yaml.safe_load(block)["config"]["gpu-platform:monitoring"]
-    assert MonitoringSettings.model_validate(written).grafana.dashboards
+def test_the_settings_accept_the_examples() -> None:
+    blocks = re.findall(r"```yaml\n(config:.*?)```", MONITORING, re.DOTALL)
+    assert len(blocks) == 2
+    for block in blocks:
+        written = yaml.safe_load(block)["config"]["gpu-platform:monitoring"]
+        assert MonitoringSettings.model_validate(written).grafana.dashboards
 
 
 def test_the_pack_accepts_everything_with_the_exemptions_of_the_page() -> None:

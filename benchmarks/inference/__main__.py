@@ -96,7 +96,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--servers", type=_names(CONTESTANTS), default=list(CONTESTANTS))
     parser.add_argument("--models", type=_names(WORKLOADS), default=list(WORKLOADS))
     parser.add_argument("--parts", type=_names(PARTS), default=list(PARTS))
-    parser.add_argument("--turns", type=int, default=3, help="of every measurement; default: 3")
+    parser.add_argument("--turns", type=int, default=2, help="of every measurement; default: 2")
     parser.add_argument(
         "--seconds", type=float, default=0.5, help="of one measurement, times a model's; 0.5"
     )

@@ -57,6 +57,6 @@ WORKLOADS: Final = {
     for workload in (
         Workload("no-op", "no-op", (16,), deadline=0.05, patience=1.5),
         Workload("SimpleCNN", "simple-cnn", (3, 32, 32), deadline=0.1, patience=2),
-        Workload("ResNet-18", "resnet18", (3, 32, 32), deadline=1.25, patience=8),
+        Workload("ResNet-18", "resnet18", (3, 32, 32), deadline=1.25, patience=6),
     )
 }

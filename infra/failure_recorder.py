@@ -7,11 +7,16 @@ from typing import Any, Final
 import pulumi
 
 from infra.component import Component
-from infra.manifests import NOT_AWAITED, WORKLOAD_LABEL, Manifest, standard_labels
+from infra.manifests import NOT_AWAITED, Manifest, standard_labels
 from infra.pods import GpuNodes, Mount, Pod, Volume, pod_template
 from infra.settings.logs import RecorderSettings
 
 RECORDER: Final = "failure-recorder"
+SELECTOR: Final = {
+    f"app.kubernetes.io/{label}": RECORDER
+    for label in ("name", "instance")  # a job may have the one, but no run the other
+}
+"""It is no workload: beside it a job may have its node to itself."""
 CLAIMS_PATH: Final = "/claims"
 _TOKEN_PATH: Final = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105  a path
 _RBAC: Final = "rbac.authorization.k8s.io"
@@ -102,7 +107,7 @@ def _admission(args: FailureRecorderArgs) -> Manifest:
         "kind": "NetworkPolicy",
         "metadata": _metadata(args),
         "spec": {
-            "podSelector": {"matchLabels": {WORKLOAD_LABEL: RECORDER}},
+            "podSelector": {"matchLabels": SELECTOR},
             "policyTypes": ["Egress"],
             "egress": [{"ports": ports}],
         },
@@ -117,7 +122,7 @@ def _deployment(args: FailureRecorderArgs) -> Manifest:
         "spec": {
             "replicas": 1,
             "revisionHistoryLimit": 1,
-            "selector": {"matchLabels": {WORKLOAD_LABEL: RECORDER}},
+            "selector": {"matchLabels": SELECTOR},
             # Two that overlap write the same files; a gap would miss what fails in it.
             "strategy": {
                 "type": "RollingUpdate",
@@ -146,14 +151,24 @@ def _pod(args: FailureRecorderArgs) -> Pod:
         gpu_nodes=args.gpu_nodes,
         service_account=RECORDER,
         grace_seconds=10,
-        labels={**standard_labels(RECORDER, RECORDER), WORKLOAD_LABEL: RECORDER},
+        labels=standard_labels(RECORDER, RECORDER),
         mounts=[
             Mount(name=f"claim-{number}", claim=name, path=f"{CLAIMS_PATH}/{name}")
             for number, name in enumerate(names)
         ],
         volumes=[Volume(name="token", source=_token(), path=_TOKEN_PATH, read_only=True)],
         node_selector=settings.node_selector,
+        affinity=_elsewhere(args.gpu_nodes),
     )
+
+
+def _elsewhere(gpu_nodes: GpuNodes) -> Manifest:
+    """Rather not on nodes with GPUs, where there are others."""
+    without = [{"key": key, "operator": "DoesNotExist"} for key in gpu_nodes.node_selector]
+    if not without:
+        return {}
+    preferred = {"weight": 1, "preference": {"matchExpressions": without}}
+    return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preferred]}}
 
 
 def _token() -> Manifest:

@@ -17,8 +17,8 @@ from gitops.runs.spent import moment, spent
 from gitops.runs.states import JOB_KINDS, State, state_of
 from gitops.runs.waiting import Waiting, waiting
 from infra.backends.gang import QUEUE_ANNOTATION, QUEUE_LABEL
-from infra.failure_recorder import RECORDER
-from infra.manifests import RUN_LABEL, WORKLOAD_LABEL
+from infra.failure_recorder import RECORDER, SELECTOR
+from infra.manifests import RUN_LABEL
 
 LINES: Final = 400
 """Of a log, that are looked at; enough for the beginning of most runs."""
@@ -117,7 +117,7 @@ class _Look:
             return ""
         for pod in self.picture.active():
             metadata = pod["metadata"]
-            recorder = metadata.get("labels", {}).get(WORKLOAD_LABEL) == RECORDER
+            recorder = SELECTOR.items() <= metadata.get("labels", {}).items()
             if recorder and metadata["namespace"] == namespace:
                 shown = f"python3 -m recorder show {name}"
                 return f"kubectl exec -n {namespace} deploy/{RECORDER} -- {shown}"

@@ -184,7 +184,7 @@ def test_every_image_of_prod_is_pinned_by_digest(prod: Environment) -> None:
         for deployment in prod.all("Deployment").values()
         for container in deployment["spec"]["template"]["spec"]["containers"]
     ]
-    assert len(images) == 5
+    assert len(images) == 6
     assert all(re.fullmatch(r".+@sha256:[0-9a-f]{64}", image) for image in images)
     assert "DaemonSet" not in {manifest["kind"] for manifest in prod.manifests}
 

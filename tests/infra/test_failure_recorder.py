@@ -58,6 +58,16 @@ def test_its_pod_has_no_gpu_no_root_and_no_writable_root() -> None:
     assert "runtimeClassName" not in spec
 
 
+def test_it_goes_where_no_gpus_are_and_keeps_nobody_from_a_whole_node() -> None:
+    template = built()["Deployment"]["spec"]["template"]
+    assert WORKLOAD_LABEL not in template["metadata"]["labels"]
+    affinity = template["spec"]["affinity"]["nodeAffinity"]
+    [preferred] = affinity["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert preferred["preference"]["matchExpressions"] == [
+        {"key": "nvidia.com/gpu.present", "operator": "DoesNotExist"}
+    ]
+
+
 def test_only_it_carries_a_token_and_one_that_expires() -> None:
     objects = built()
     spec = objects["Deployment"]["spec"]["template"]["spec"]
@@ -76,7 +86,8 @@ def test_a_claim_is_seen_below_its_name_in_the_cluster() -> None:
 
 def test_an_isolated_network_lets_it_reach_the_api_servers_ports_alone() -> None:
     policy = built(api_ports=[6443])["NetworkPolicy"]["spec"]
-    assert policy["podSelector"]["matchLabels"] == {WORKLOAD_LABEL: "failure-recorder"}
+    labels = built()["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    assert policy["podSelector"]["matchLabels"].items() <= labels.items()
     assert policy["egress"] == [{"ports": [{"port": 6443, "protocol": "TCP"}]}]
     assert "NetworkPolicy" not in built(isolated=False)
 

@@ -14,6 +14,7 @@ from gitops.runs.cluster import Cluster
 from gitops.runs.finding import runs
 from gitops.runs.run import RunStatus
 from gitops.runs.states import State
+from infra.failure_recorder import SELECTOR
 from tests.gitops.runs.objects import (
     GPU,
     batch_job,
@@ -126,7 +127,7 @@ def test_other_jobs_are_left_alone(tmp_path: Path) -> None:
 def test_a_failed_run_is_kept_where_a_recorder_is(tmp_path: Path) -> None:
     failed, well = volcano_job("a", "Failed"), volcano_job("b", "Completed")
     recorder = pod("recorder")
-    recorder["metadata"]["labels"] = {"gpu-platform.dev/workload": "failure-recorder"}
+    recorder["metadata"]["labels"] = dict(SELECTOR)
     found = runs(kubectl(tmp_path, failed, well, recorder), prices.load(), NOW)
     kept = {run.name: run.kept for run in found}
     shown = "python3 -m recorder show a"

@@ -76,7 +76,7 @@ def _account(args: FailureRecorderArgs) -> Manifest:
 def _role(args: FailureRecorderArgs) -> Manifest:
     """To read pods, their logs and events of its own namespace, and nothing else."""
     rules = [
-        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
         {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]},
         {"apiGroups": [""], "resources": ["events"], "verbs": ["list"]},
     ]

@@ -20,17 +20,36 @@ from tests.faults.units import Units
 NAMESPACE = "ml-dev"
 NODES = ("gpu-node-0", "gpu-node-1")
 JOBS = "jobs.batch.volcano.sh"
-# Both pods of a new gang ask the cluster's DNS for the first one, and end.
-LOOK_UP = "import os, socket; socket.getaddrinfo(os.environ['MASTER_ADDR'], 23456)"
+# Both pods of a new gang ask the cluster's DNS for the first one, as torchrun does, and end.
+LOOK_UP = """
+import os, socket, time
+for _ in range(300):
+    try:
+        socket.getaddrinfo(os.environ["MASTER_ADDR"], 23456)
+        break
+    except socket.gaierror as error:
+        told = error
+        time.sleep(0.2)
+else:
+    raise told
+"""
 
 
-def slowly(pod: dict[str, Any]) -> None:
-    """Changes a gang's pod: it trains long enough to be met by a fault that takes a minute."""
-    container = pod["containers"][0]
-    container["command"] = [
-        "--step-delay=0.3" if part.startswith("--step-delay=") else part
-        for part in container["command"]
-    ]
+Change = Callable[[dict[str, Any]], None]
+"""Changes the pod of a gang before it is submitted."""
+
+
+def slowly(delay: float) -> Change:
+    """A pod that trains long enough for what takes a while, with so many seconds a step."""
+
+    def change(pod: dict[str, Any]) -> None:
+        container = pod["containers"][0]
+        container["command"] = [
+            f"--step-delay={delay}" if part.startswith("--step-delay=") else part
+            for part in container["command"]
+        ]
+
+    return change
 
 
 @dataclass(frozen=True)
@@ -79,7 +98,7 @@ class Arena:
         said = self.kubectl("get", *arguments, "--output=json", check=False)
         return dict(json.loads(said or "{}"))
 
-    def submit(self, name: str, change: Callable[[dict[str, Any]], None] | None = None) -> None:
+    def submit(self, name: str, change: Change | None = None) -> None:
         """Makes the stack's job once more under another name, once the API server takes it."""
         original = self.job["metadata"]["name"]
         job = json.loads(json.dumps(self.job).replace(original, name))
@@ -95,9 +114,7 @@ class Arena:
         await_(taken, 120, f"the API server has {name}")
 
     @contextlib.contextmanager
-    def gang(
-        self, slug: str, change: Callable[[dict[str, Any]], None] | None = None
-    ) -> Iterator[Gang]:
+    def gang(self, slug: str, change: Change | None = None) -> Iterator[Gang]:
         """A gang in the midst of its fourth epoch; it is removed at the end."""
         name = f"fault-{slug}-{int(time.time()) % 100_000}"
         pods = (f"{name}-master-0", f"{name}-worker-0")
@@ -130,8 +147,10 @@ class Arena:
             pod["containers"][0].pop("args", None)
 
         self.submit(name, change)
+        ended = {"Completed", "Failed", "Terminated", "Aborted"}
         try:
-            await_(lambda: self.phase(name) == "Completed", 180, f"{name} has run")
+            await_(lambda: self.phase(name) in ended, 180, f"{name} has run")
+            assert self.phase(name) == "Completed"
             return time.time() - since
         finally:
             self.kubectl("delete", JOBS, name, "-n", NAMESPACE, check=False)
@@ -149,7 +168,7 @@ class Arena:
         intervals: int = 0,
         lost: Callable[[dict[str, int]], bool] = nothing,
         new_gang: bool = False,
-        change: Callable[[dict[str, Any]], None] | None = None,
+        change: Change | None = None,
     ) -> None:
         """Lets a run and the service live through a fault, and writes what it took.
 
@@ -194,6 +213,27 @@ class Arena:
                     time.time() - began,
                 )
             )
+
+    def bystanders(self, fault: str, gang: Gang, inject: Callable[[], object]) -> None:
+        """Injects what must disturb nobody, submits a gang at once, and writes what it took."""
+        slug = re.sub(r"[^a-z0-9]+", "-", fault.lower())[:24].strip("-")
+        before, since, new, verdict = self.load.seen(), time.time(), None, "no"
+        try:
+            inject()
+            new = self.new_gang(slug, since)
+            self.settle()
+            failed = self.load.since(before).failed
+            assert not failed, failed
+            events = gang.timeline.events
+            assert events("finished") or any(event.at > since for event in events("step"))
+            verdict = "yes"
+        except BaseException as error:
+            verdict = f"no: {error or type(error).__name__}"
+            raise
+        finally:
+            seen, took = self.load.since(before), time.time() - since
+            still = standstill(gang.timeline.events(), since)
+            self.table.add(Row(fault, 0, still, seen.failed, seen.answered, new, verdict, took))
 
     def settle(self) -> None:
         """Waits until nothing is stuck: nodes, their GPUs, the system's pods and the service."""

@@ -1,11 +1,12 @@
 """Every process of the cluster itself is killed while a gang trains and another is submitted."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
 
-from tests.faults.arena import Arena, Gang
+from tests.cluster.platform import await_
+from tests.faults.arena import Arena, Gang, slowly
 
 Find = Callable[[Arena], list[psutil.Process]]
 
@@ -45,15 +46,33 @@ FAULTS = {
 SHORT = {"etcd"}
 
 
+@pytest.fixture(scope="module")
+def gang(arena: Arena, request: pytest.FixtureRequest) -> Iterator[Gang]:
+    """One gang that trains while all of them are killed in turn."""
+    faults = sum(item.path == request.path for item in request.session.items)
+    with arena.gang("control-plane", slowly(0.1 * faults)) as made:
+        yield made
+
+
 @pytest.mark.parametrize(
     "fault",
     [pytest.param(name, marks=[pytest.mark.short] if name in SHORT else []) for name in FAULTS],
 )
-def test_a_killed_part_of_the_cluster_disturbs_nobody(arena: Arena, fault: str) -> None:
-    def kill(gang: Gang) -> None:
+def test_a_killed_part_of_the_cluster_disturbs_nobody(arena: Arena, gang: Gang, fault: str) -> None:
+    def kill() -> None:
         found = FAULTS[fault](arena)
         assert found
         for process in found:
             process.kill()
 
-    arena.survive(fault, kill, new_gang=True)
+    arena.bystanders(fault, gang, kill)
+
+
+@pytest.mark.short
+def test_the_gang_beside_all_that_has_the_losses_of_an_undisturbed_run(
+    arena: Arena, gang: Gang
+) -> None:
+    gang.await_end(300)
+    assert not gang.timeline.events("resume")
+    arena.losses.check(gang.timeline.events())
+    await_(lambda: arena.phase(gang.name) == "Completed", 60, "the job is Completed")

@@ -38,7 +38,7 @@ def test_updates_that_are_killed_are_gone_on_with(changed: Arena, what: str) -> 
         output = changed.platform.make("up")
         assert "(right)" in output
 
-    changed.survive(f"`{what}` killed twice with all its processes", kill_two, change=slowly)
+    changed.survive(f"`{what}` killed twice with all its processes", kill_two, change=slowly(0.3))
 
 
 def test_two_updates_at_once(changed: Arena) -> None:
@@ -54,7 +54,7 @@ def test_two_updates_at_once(changed: Arena) -> None:
         assert first.returncode == 0, output
         assert re.search(r"accuracy (\d+\.\d+)%", output)
 
-    changed.survive("two `make up` at once", both, change=slowly)
+    changed.survive("two `make up` at once", both, change=slowly(0.3))
 
 
 def kill_after(arena: Arena, command: list[str], seconds: float) -> None:

@@ -33,7 +33,9 @@ def test_a_node_that_stops_reporting(arena: Arena) -> None:
         finally:
             kubelet.resume()
 
-    arena.survive("node NotReady until its pods are evicted", silence, intervals=1, change=slowly)
+    arena.survive(
+        "node NotReady until its pods are evicted", silence, intervals=1, change=slowly(0.3)
+    )
 
 
 def test_a_node_that_loses_its_power(arena: Arena) -> None:

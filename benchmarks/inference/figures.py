@@ -61,10 +61,16 @@ class Window:
         inside = rows[(rows[:, 0] >= self.begin) & (rows[:, 0] <= self.end)]
         return inside if len(inside) else rows
 
-    def ended(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Requests whose answers ended in it, whenever they were due."""
+    def ended(self, rows: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
+        """Requests whose answers ended in it, whenever they were due, and in how many seconds.
+
+        From answer to answer, where one ended shortly before either edge: of a slow server only a
+        few batches end in a window, and one more or less would be much.
+        """
         ends = rows[:, 0] + rows[:, 1]
-        return rows[(ends >= self.begin) & (ends <= self.end)]
+        slack = (self.end - self.begin) / 10
+        begin, end = _last(ends, self.begin, slack), _last(ends, self.end, slack)
+        return rows[(ends > begin) & (ends <= end)], end - begin
 
 
 def figures(records: Records, deadline: float, window: Window) -> Figures:
@@ -76,15 +82,14 @@ def figures(records: Records, deadline: float, window: Window) -> Figures:
     if not len(records.rows):
         raise ValueError("no request was sent")
     due = Records(window.due(records.rows))
-    good = window.ended(records.answered)
-    seconds = window.end - window.begin
+    good, seconds = window.ended(records.answered)
     p50, p95, p99 = _percentiles(due.answered[:, 1])
     codes = Counter(str(code) for code in records.codes)
     refused = codes[str(TOO_MANY)]
     return Figures(
         throughput=len(good) / seconds,
         goodput=float((good[:, 1] <= deadline).sum()) / seconds,
-        offered=len(due.rows) / seconds,
+        offered=len(due.rows) / (window.end - window.begin),
         p50=p50,
         p95=p95,
         p99=p99,
@@ -102,6 +107,12 @@ def pooled(turns: list[tuple[Records, Window]], deadline: float) -> dict[str, An
     p50, p95, p99 = _percentiles(rows[:, 1])
     within = float((rows[:, 1] <= deadline).mean()) if len(rows) else 0.0
     return {"p50": p50, "p95": p95, "p99": p99, "withinDeadline": within}
+
+
+def _last(ends: NDArray[np.float64], edge: float, slack: float) -> float:
+    """When the last answer ended before the edge; the edge itself where that was long before."""
+    near = ends[(ends <= edge) & (ends >= edge - slack)]
+    return float(near.max()) if len(near) else edge
 
 
 def _percentiles(latencies: NDArray[np.float64]) -> tuple[float | None, float | None, float | None]:

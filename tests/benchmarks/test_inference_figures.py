@@ -27,6 +27,18 @@ def test_a_slow_server_is_not_charged_for_the_time_after_the_last_request():
     assert figures(records(*steady), 5, Window(3, 19)).throughput == pytest.approx(1, rel=0.1)
 
 
+def test_the_rate_of_large_batches_does_not_depend_on_where_the_window_begins():
+    batches = [(0.7 * number, 0.7, 200) for number in range(40) for _ in range(16)]
+    for begin in (2.0, 2.2, 2.4, 2.6):
+        found = figures(records(*batches), 5, Window(begin, begin + 8))
+        assert found.throughput == pytest.approx(16 / 0.7)
+
+
+def test_a_server_that_stops_to_answer_is_slow_and_not_out_of_the_window():
+    steady = [(0.1 * number, 0.1, 200) for number in range(20)]
+    assert figures(records(*steady), 5, Window(0, 10)).throughput == pytest.approx(2)
+
+
 def test_refusals_and_errors_are_told_apart_and_have_no_latency():
     rows = records((0, 0.1, 200), (0.5, 9, 429), (1, 9, 503), (1, 9, 0))
     found = figures(rows, deadline=1, window=ALL)

@@ -114,15 +114,15 @@ class Arena:
         await_(taken, 120, f"the API server has {name}")
 
     @contextlib.contextmanager
-    def gang(self, slug: str, change: Change | None = None) -> Iterator[Gang]:
-        """A gang in the midst of its fourth epoch; it is removed at the end."""
+    def gang(self, slug: str, change: Change | None = None, epochs: float = 3.5) -> Iterator[Gang]:
+        """A gang that has done so many epochs; it is removed at the end."""
         name = f"fault-{slug}-{int(time.time()) % 100_000}"
         pods = (f"{name}-master-0", f"{name}-worker-0")
         with Timeline(self.units.state, pods[0]) as timeline:
             self.submit(name, change)
             made = Gang(name, timeline, pods)
             try:
-                made.await_step(3 * self.losses.interval + self.losses.interval // 2)
+                made.await_step(round(epochs * self.losses.interval))
                 yield made
             finally:
                 self.kubectl("delete", JOBS, name, "-n", NAMESPACE, check=False)

@@ -50,7 +50,7 @@ SHORT = {"etcd"}
 def gang(arena: Arena, request: pytest.FixtureRequest) -> Iterator[Gang]:
     """One gang that trains while all of them are killed in turn."""
     faults = sum(item.path == request.path for item in request.session.items)
-    with arena.gang("control-plane", slowly(0.1 * faults)) as made:
+    with arena.gang("control-plane", slowly(0.1 * faults), epochs=0.5) as made:
         yield made
 
 

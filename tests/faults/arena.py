@@ -196,6 +196,9 @@ class Arena:
             failed = self.load.since(before).failed
             assert lost(failed), failed
             verdict = "yes"
+        except KeyboardInterrupt:
+            verdict = ""
+            raise
         except BaseException as error:
             verdict = f"no: {error or type(error).__name__}"
             raise
@@ -227,6 +230,9 @@ class Arena:
             events = gang.timeline.events
             assert events("finished") or any(event.at > since for event in events("step"))
             verdict = "yes"
+        except KeyboardInterrupt:
+            verdict = ""
+            raise
         except BaseException as error:
             verdict = f"no: {error or type(error).__name__}"
             raise

@@ -55,6 +55,9 @@ class Table:
                 self._rows = {row["fault"]: Row(**row) for row in kept["rows"]}
 
     def add(self, row: Row) -> None:
+        """Takes a row that has a verdict: of what was interrupted nothing is known."""
+        if not row.verdict:
+            return
         now = datetime.now(UTC).isoformat(timespec="seconds")
         self._rows[row.fault] = Row(**{**asdict(row), "at": now})
         self._json.parent.mkdir(exist_ok=True)

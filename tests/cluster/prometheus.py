@@ -1,0 +1,214 @@
+"""A real Prometheus and kube-state-metrics in pods, set up as docs/monitoring.md says."""
+
+import json
+import math
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+from devcluster.images.catalog import ToolImage
+from devcluster.paths import Layout
+from devcluster.spec import Kind, cluster_spec
+from devcluster.toolchain import ensure
+from tests.cluster.definitions import GoModule
+from tests.cluster.platform import ROOT, Platform, await_
+
+NAMESPACE = "monitoring"
+REGISTRY = "127.0.0.1:5000"
+NOBODY = 65532
+IMAGES = (
+    ToolImage("prometheus:3.10.0", "prometheus", "/prometheus", f"{NOBODY}:{NOBODY}"),
+    ToolImage(
+        "kube-state-metrics:2.18.0",
+        "kube-state-metrics",
+        "/kube-state-metrics",
+        f"{NOBODY}:{NOBODY}",
+    ),
+)
+OPERATOR = GoModule(
+    "github.com/prometheus-operator/prometheus-operator@v0.93.1",
+    "h1:4Juk8v93RdG1DSGD/mGp+SeQKPmnlLIj2iq3blLZgFY=",
+)
+"""The one of the chart that infra/settings/monitoring.py names."""
+
+LOOKED_AT = "pods,nodes,resourcequotas,horizontalpodautoscalers"
+PAGE = (ROOT / "docs" / "monitoring.md").read_text()
+
+
+def push_images(state: Path) -> None:
+    """Builds the programs where they are missing, and puts them into the cluster's registry."""
+    paths = Layout(Layout.of(Kind.REAL).cache, state / "real")
+    tools = ensure("real", paths.cache, sys.stderr.write, monitoring=True)
+    spec = cluster_spec(Kind.REAL)
+    registry = f"{spec.control_plane.address}:{spec.network.registry_port}"
+    for image in IMAGES:
+        layout = image.layout(paths.images, tools.bin)
+        layout.push(registry, image.reference, paths.logs / "push.log")
+
+
+def of_page(start: str) -> str:
+    """The block of the page that begins with these words."""
+    blocks = re.findall(r"```\w*\n(.*?)```", PAGE, re.DOTALL)
+    return next(str(block) for block in blocks if block.startswith(start))
+
+
+def configuration(interval_seconds: int) -> str:
+    """The page's prometheus.yml, in a hurry."""
+    document = yaml.safe_load(of_page("global:"))
+    every = f"{interval_seconds}s"
+    document["global"] = {f"{what}_interval": every for what in ("scrape", "evaluation")}
+    document["global"]["scrape_timeout"] = every
+    return yaml.safe_dump(document)
+
+
+def objects(interval_seconds: int) -> list[dict[str, Any]]:
+    """Everything but the namespace and the stack's own ConfigMap."""
+    account = {"name": "prometheus", "namespace": NAMESPACE}
+    flags = of_page("--metric").split()
+    return [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account},
+        {**yaml.safe_load(of_page("apiVersion: rbac")), "metadata": {"name": "prometheus"}},
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": "prometheus"},
+            "roleRef": {
+                "apiGroup": "rbac.authorization.k8s.io",
+                "kind": "ClusterRole",
+                "name": "prometheus",
+            },
+            "subjects": [{"kind": "ServiceAccount", **account}],
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "prometheus", "namespace": NAMESPACE},
+            "data": {"prometheus.yml": configuration(interval_seconds)},
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": "kube-state-metrics", "namespace": NAMESPACE},
+            "spec": {"selector": {"app": "kube-state-metrics"}, "ports": [{"port": 8080}]},
+        },
+        _deployment(
+            "kube-state-metrics", IMAGES[1], [*flags, f"--resources={LOOKED_AT}"], 8080, "/"
+        ),
+        _deployment(
+            "prometheus",
+            IMAGES[0],
+            ["--config.file=/etc/prometheus/prometheus.yml", "--storage.tsdb.path=/data"],
+            9090,
+            "/-/ready",
+            {"prometheus": "/etc/prometheus", "gpu-platform-prometheus": "/etc/gpu-platform"},
+        ),
+    ]
+
+
+def _deployment(
+    name: str,
+    image: ToolImage,
+    arguments: list[str],
+    port: int,
+    ready: str,
+    mounted: dict[str, str] | None = None,
+) -> dict[str, Any]:
+    mounted = mounted or {}
+    volumes = [{"name": each, "configMap": {"name": each}} for each in mounted]
+    mounts = [{"name": each, "mountPath": path} for each, path in mounted.items()]
+    container = {
+        "name": name,
+        "image": f"{REGISTRY}/{image.reference}",
+        "args": arguments,
+        "readinessProbe": {"httpGet": {"port": port, "path": ready}, "periodSeconds": 1},
+        "volumeMounts": [*mounts, {"name": "data", "mountPath": "/data"}],
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {
+            "selector": {"matchLabels": {"app": name}},
+            "template": {
+                "metadata": {"labels": {"app": name}},
+                "spec": {
+                    "serviceAccountName": "prometheus",
+                    "terminationGracePeriodSeconds": 1,
+                    "securityContext": {"fsGroup": NOBODY},
+                    "containers": [container],
+                    "volumes": [*volumes, {"name": "data", "emptyDir": {}}],
+                },
+            },
+        },
+    }
+
+
+def apply(platform: Platform, manifests: list[dict[str, Any]]) -> None:
+    """Applies objects as a user would."""
+    file = platform.checkout / "monitoring.json"
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests}))
+    platform.shell(f"kubectl apply --server-side --filename {file}")
+
+
+def namespace(platform: Platform) -> None:
+    """Makes the namespace, into which the stack puts its ConfigMap."""
+    apply(platform, [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}])
+
+
+@dataclass(frozen=True)
+class Prometheus:
+    """Its HTTP API."""
+
+    url: str
+
+    def get(self, path: str, **parameters: str) -> Any:
+        url = f"{self.url}/api/v1/{path}"
+        answer = httpx.get(url, params=parameters, timeout=30, trust_env=False)
+        assert answer.is_success, answer.text
+        return answer.json()["data"]
+
+    def ask(self, query: str) -> list[dict[str, Any]]:
+        """The series that a query gives now."""
+        return list(self.get("query", query=query)["result"])
+
+    def numbers(self, query: str) -> list[float]:
+        """What a query gives now, without what is not a number."""
+        found = (float(each["value"][1]) for each in self.ask(query))
+        return [number for number in found if not math.isnan(number)]
+
+    def firing(self) -> Iterator[dict[str, str]]:
+        """Labels of the alerts that fire."""
+        for alert in self.get("alerts")["alerts"]:
+            if alert["state"] == "firing":
+                yield alert["labels"]
+
+    def fired(self) -> Iterator[dict[str, str]]:
+        """Labels of the alerts that fire or have fired."""
+        for series in self.ask('last_over_time(ALERTS{alertstate="firing"}[1h])'):
+            yield series["metric"]
+
+
+def start(platform: Platform, interval_seconds: int) -> Prometheus:
+    """Starts both and waits until Prometheus answers."""
+    apply(platform, objects(interval_seconds))
+    platform.shell(
+        f"kubectl wait --for=condition=Available deployment --all -n {NAMESPACE} --timeout=120s"
+    )
+    (pod,) = platform.kubectl("get", "pods", "-n", NAMESPACE, "-l", "app=prometheus")["items"]
+    found = Prometheus(f"http://{pod['status']['podIP']}:9090")
+    await_(lambda: bool(found.ask("up")), 60, "a first look of Prometheus")
+    return found
+
+
+def stop(platform: Platform) -> None:
+    """Removes everything again."""
+    platform.shell(
+        f"kubectl delete namespace {NAMESPACE} --ignore-not-found --wait=false && "
+        "kubectl delete clusterrole,clusterrolebinding prometheus --ignore-not-found"
+    )

@@ -1,0 +1,259 @@
+"""A real Prometheus watches real nodes: alerts fire by real faults, dashboards have data.
+
+All faults are there at once, and thresholds are a fraction of a minute.
+"""
+
+import re
+import shlex
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from infra.monitoring import manifests
+from infra.observability.alerts import alerts
+from infra.observability.dashboards import PAGES
+from infra.settings.monitoring import MonitoringSettings
+from tests.cluster import prometheus
+from tests.cluster.definitions import module_folder
+from tests.cluster.load import Load, question
+from tests.cluster.platform import ROOT, Platform, await_
+from tests.cluster.prometheus import Prometheus
+from tests.cluster.trouble import INTERVAL, MONITORING, configure
+from tests.infra.test_monitoring import args
+
+SHARED_MEMORY = "/dev/shm/full"
+# 240 of 256 MiB.
+FILL = (
+    "import os; "
+    f"os.posix_fallocate(os.open('{SHARED_MEMORY}', os.O_CREAT | os.O_RDWR), 0, 240 * 2**20)"
+)
+UPDATE = "pulumi up --yes --skip-preview --non-interactive --color never --stack dev"
+SIGNAL = """
+import os
+for pid in os.listdir("/proc"):
+    if pid.isdigit() and int(pid) not in (1, os.getpid()):
+        os.kill(int(pid), {})
+"""
+STOP, CONTINUE = int(signal.SIGSTOP), int(signal.SIGCONT)
+MICROSECONDS = 2_000_000
+
+
+@dataclass(frozen=True)
+class Watched:
+    """The platform, its Prometheus, and names of the runs."""
+
+    platform: Platform
+    prometheus: Prometheus
+    runs: dict[str, str]
+
+    def firing(self, **wanted: dict[str, str]) -> set[str]:
+        """Which of the alerts fire, each with labels that begin as told."""
+        return _named(self.prometheus.firing(), wanted)
+
+    def await_firing(self, **wanted: dict[str, str]) -> None:
+        """Waits until each of the alerts has fired, though not all at a time."""
+        missing = set(wanted)
+
+        def all_have() -> bool:
+            missing.difference_update(_named(self.prometheus.fired(), wanted))
+            return not missing
+
+        try:
+            await_(all_have, 150, "all alerts")
+        except AssertionError:
+            raise AssertionError(f"{sorted(missing)} did not fire") from None
+
+    def await_silence(self, **wanted: dict[str, str]) -> None:
+        """Waits until none of the alerts fires."""
+        await_(lambda: not self.firing(**wanted), 120, f"an end of {wanted}")
+
+    def server(self) -> dict[str, Any]:
+        """The pod that answers requests."""
+        selector = "gpu-platform.dev/service=digits"
+        found = self.platform.kubectl("get", "pods", "-n", "ml-dev", "-l", selector)["items"]
+        return dict(found[0])
+
+    def python(self, pod: str, program: str) -> None:
+        """Runs a program in a pod."""
+        self.platform.shell(
+            shlex.join(["kubectl", "exec", "-n", "ml-dev", pod, "--", "python3", "-c", program])
+        )
+
+
+def _named(found: Iterator[dict[str, str]], wanted: dict[str, dict[str, str]]) -> set[str]:
+    """The alerts of those that are wanted, with labels that begin as told."""
+    return {
+        labels["alertname"]
+        for labels in found
+        if labels["alertname"] in wanted
+        and all(
+            labels.get(name, "").startswith(value)
+            for name, value in wanted[labels["alertname"]].items()
+        )
+    }
+
+
+@pytest.fixture(scope="module")
+def watched(real: Platform) -> Iterator[Watched]:
+    shutil.copyfile(ROOT / "Pulumi.dev.yaml", real.stack_file)
+    real.hyperparameters(epochs=10)
+    assert "(right)" in real.make("up", timeout=1800)
+    served, before = real.run_name(), real.stack_file.read_text()
+    prometheus.push_images(real.state)
+    prometheus.namespace(real)
+    try:
+        real.edit(lambda config: configure(config, served))
+        real.shell(UPDATE)
+        started = prometheus.start(real, INTERVAL)
+        runs = {key: str(run["name"]) for key, run in real.outputs()["runs"].items()}
+        yield Watched(real, started, runs)
+    finally:
+        real.stack_file.write_text(before)
+        real.shell(UPDATE)
+        prometheus.stop(real)
+
+
+@pytest.fixture(scope="module")
+def load(watched: Watched) -> Iterator[Load]:
+    """Callers of the served model, until the last test."""
+    await_(lambda: answers(watched), 60, "the server")
+    patience = {"parameters": {"timeout": MICROSECONDS}}
+    with Load(infer(watched), question() | patience, 2, 0.2) as made:
+        yield made
+
+
+def infer(watched: Watched) -> str:
+    return f"http://{watched.server()['status']['podIP']}:8080/v2/models/digits/infer"
+
+
+def answers(watched: Watched) -> bool:
+    try:
+        return httpx.post(infer(watched), json=question(), trust_env=False).is_success
+    except (httpx.TransportError, KeyError, IndexError):
+        return False
+
+
+def test_everything_is_found_and_answers(watched: Watched, load: Load) -> None:
+    wanted = {f"gpu-platform-{name}" for name in ("training", "inference", "volcano")}
+    wanted |= {"kube-state-metrics", "kubelet", "cadvisor"}
+
+    def jobs() -> set[str]:
+        return {each["metric"]["job"] for each in watched.prometheus.ask("up == 1")}
+
+    await_(lambda: jobs() >= wanted, 120, f"an answer of each of {sorted(wanted)}")
+
+
+def test_what_is_wrong_from_the_beginning_is_told(watched: Watched, load: Load) -> None:
+    runs = watched.runs
+    watched.await_firing(
+        QuotaExhausted={"namespace": "ml-dev"},
+        LossNotFinite={"run": runs["diverging"]},
+        JobRestartsInARow={"run": runs["crashing"]},
+        GangPendingTooLong={"job_id": runs["waiting"]},
+        InferenceNotReady={"service": "hollow"},
+        AutoscalerAtMaximum={"namespace": "ml-dev"},
+        CheckpointTooOld={"run": runs["learning"]},
+    )
+
+
+def test_what_goes_wrong_is_told_until_it_is_over(watched: Watched, load: Load) -> None:
+    learning = watched.runs["learning"]
+    first, second = f"{learning}-master-0", f"{learning}-worker-0"
+    server = watched.server()["metadata"]["name"]
+    training = {
+        "TrainingWithoutStep": {"run": learning},
+        "SharedMemoryNearlyFull": {"pod": first},
+        "MemoryNearLimit": {"pod": first},
+    }
+    watched.await_silence(**training)
+    watched.python(second, SIGNAL.format(STOP))
+    watched.python(server, SIGNAL.format(STOP))
+    watched.python(first, FILL)
+    serving = {"InferenceErrors": {"service": "digits"}, "InferenceSlow": {"service": "digits"}}
+    watched.await_firing(**training, **serving)
+    watched.python(server, SIGNAL.format(CONTINUE))
+    watched.python(second, SIGNAL.format(CONTINUE))
+    watched.python(first, f"import os; os.unlink('{SHARED_MEMORY}')")
+    ended = {"LossNotFinite": {"run": watched.runs["diverging"]}, "QuotaExhausted": {}}
+    watched.await_silence(**training, **ended)
+    await_(lambda: answers(watched), 30, "an answer of the server that was stopped")
+
+
+def queries() -> Iterator[tuple[str, str, str]]:
+    """Page, panel and query of each that needs no GPU."""
+    settings = MonitoringSettings.model_validate(MONITORING)
+    for name, page in PAGES.items():
+        for panels in page(settings).rows.values():
+            for panel in panels:
+                for query in panel.queries.values():
+                    if "DCGM" not in query:
+                        yield name, panel.title, query
+
+
+def test_every_query_of_the_dashboards_has_data(watched: Watched, load: Load) -> None:
+    chosen = {
+        "$__range": "5m",
+        "$namespace": "ml-dev",
+        "$run": watched.runs["learning"],
+        "$service": "digits",
+    }
+
+    def empty() -> list[tuple[str, str, str]]:
+        return [
+            (page, title, query)
+            for page, title, query in queries()
+            if not watched.prometheus.numbers(
+                re.sub(r"\$\w+", lambda match: chosen[match[0]], query)
+            )
+        ]
+
+    assert len(list(queries())) > 30
+    deadline = time.monotonic() + 30
+    while left := empty():
+        assert time.monotonic() < deadline, left
+        time.sleep(1)
+
+
+def test_runs_of_every_kind_count_under_their_queue(watched: Watched) -> None:
+    found = watched.prometheus.ask("max_over_time(gpu_platform:run_gpus[10m])")
+    queues = {each["metric"]["run"]: each["metric"].get("queue") for each in found}
+    kinds = ("learning", "diverging", "crashing")
+    assert {kind: queues[watched.runs[kind]] for kind in kinds} == dict.fromkeys(kinds, "research")
+
+
+def test_prometheus_computes_all_rules(watched: Watched) -> None:
+    groups = watched.prometheus.get("rules")["groups"]
+    rules = [rule for group in groups for rule in group["rules"]]
+    assert {rule["name"]: rule["lastError"] for rule in rules if rule["health"] != "ok"} == {}
+    thresholds = MonitoringSettings().thresholds
+    known = {each.name for found in alerts(thresholds).values() for each in found}
+    assert known <= {rule["name"] for rule in rules}
+
+
+def test_the_api_server_takes_what_the_operator_is_given(watched: Watched, tmp_path: Path) -> None:
+    platform = watched.platform
+    folder = module_folder(prometheus.OPERATOR, tmp_path) / "example" / "prometheus-operator-crd"
+    kinds = ("podmonitors", "servicemonitors", "prometheusrules")
+    files = " ".join(f"--filename={folder}/monitoring.coreos.com_{kind}.yaml" for kind in kinds)
+    made = manifests(args(prometheus="operator", dcgm_exporter={"install": True}))
+    ours = [each for each in made if each["apiVersion"].startswith("monitoring.coreos.com")]
+    for manifest in ours:
+        manifest["metadata"]["namespace"] = "default"
+    file = tmp_path / "objects.yaml"
+    file.write_text(yaml.safe_dump_all(ours))
+    platform.shell(
+        f"kubectl apply --server-side {files} && "
+        "kubectl wait --for=condition=Established --timeout=30s crd "
+        + " ".join(f"{kind}.monitoring.coreos.com" for kind in kinds)
+    )
+    options = "--server-side --dry-run=server --validate=strict"
+    said = platform.shell(f"kubectl apply {options} --filename {file}")
+    assert len(said.splitlines()) == len(ours) == 5

@@ -1,0 +1,71 @@
+"""A stack of which each job and service has some trouble, and alerts that come within seconds."""
+
+import os
+from typing import Any
+
+INTERVAL = 2
+MONITORING: dict[str, Any] = {
+    "prometheus": "plain",
+    "interval_seconds": INTERVAL,
+    "dcgm_exporter": {"install": False},
+    "gpu_prices": {"Simulated-A100-SXM4-80GB": 1.5},
+    "thresholds": {
+        "stalled_minutes": 0.2,
+        "checkpoint_minutes": 0.3,
+        "pending_minutes": 0.1,
+        "memory_minutes": 0.05,
+        "memory_share": 0.62,
+        "exhausted_minutes": 0.05,
+        "serving_minutes": 0.05,
+        "latency_seconds": 1,
+        "error_share": 0.0001,
+        "scaled_out_minutes": 0.05,
+        "restarts_per_hour": 1,
+    },
+}
+LEARNS = {
+    "epochs": 500,
+    "checkpoint_every": 500,
+    "step_delay": 0.1,
+    "clip_norm": 5.0,
+    "metrics_port": 9400,
+}
+# Nine times as large after each step, other way round; it is looked at after an epoch.
+DIVERGES = {
+    "optimizer": "sgd",
+    "learning_rate": 10,
+    "weight_decay": 1,
+    "batch_size": 8,
+    "step_delay": 0.3,
+    "metrics_port": 9400,
+}
+# More than both nodes have, even overcommitted: Volcano does not let its pods be made.
+CORES = 4 * (os.cpu_count() or 1)
+
+
+def configure(config: dict[str, Any], served: str) -> None:
+    """Jobs and services of which each has some trouble."""
+    config["gpu-platform:monitoring"] = MONITORING
+    # What runs and serves uses up all GPUs.
+    config["gpu-platform:tenancy"]["quota"] |= {"gpus": 6, "cpu": 2 * CORES}
+    jobs = config["gpu-platform:training"]["jobs"]
+    # Ended with the stack's next update: nothing else is to run beside them.
+    common = {**jobs.pop("digits"), "on_change": "replace"}
+    program = common["hyperparameters"]
+    jobs["learning"] = {**common, "hyperparameters": {**program, **LEARNS}}
+    alone = {**common, "nodes": 1}
+    jobs["waiting"] = {**alone, "cpu": CORES}
+    # Kubernetes' own kind, whose pods have their queue as an annotation.
+    jobs["diverging"] = {**alone, "kind": "indexed", "hyperparameters": {**program, **DIVERGES}}
+    jobs["crashing"] = {
+        **alone,
+        "kind": "plain",
+        "command": ["sh", "-c", "sleep 5; exit 1"],
+        "retries": 8,
+    }
+    del jobs["crashing"]["hyperparameters"]
+    services = config["gpu-platform:inference"]["services"]
+    digits = services.pop("digits")
+    services["hollow"] = {**digits, "job": "waiting"}
+    services["digits"] = {**digits, "run": served, "autoscaling": {"min": 1, "max": 1}}
+    del services["digits"]["job"]

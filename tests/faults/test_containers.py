@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from tests.faults.arena import NAMESPACE, Arena, Gang
 from tests.faults.lost import of_one_server, told
 from tests.faults.units import worker_of
@@ -48,7 +46,6 @@ def test_deleted_pods_of_the_gang_and_of_the_service(arena: Arena) -> None:
     arena.survive("pods deleted, of the gang and of the service", delete, intervals=1)
 
 
-@pytest.mark.short
 def test_the_kernel_ends_a_training_process_for_its_memory(arena: Arena) -> None:
     def eat(gang: Gang) -> None:
         _, trainer, *_ = arena.units.container(arena.container(gang.pods[1]))

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
-import pytest
 
 from devcluster.spec import Kind, Network, cluster_spec
 from tests.cluster.platform import await_
@@ -34,7 +33,6 @@ def dropped(arena: Arena) -> Iterator[None]:
             arena.units.inside(NODES[0], "iptables", "--wait", "--delete", "FORWARD", *rule)
 
 
-@pytest.mark.short
 def test_packets_between_the_pods_are_dropped_for_some_seconds(arena: Arena) -> None:
     def drop(gang: Gang) -> None:
         with dropped(arena):

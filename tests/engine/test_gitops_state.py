@@ -122,7 +122,8 @@ def test_two_teams_at_once_do_not_disturb_each_other(
     def pinned(config: dict[str, Any]) -> None:
         clean(config)
         reference = f"registry.example.com/training@sha256:{'0' * 64}"
-        config["gpu-platform:images"]["workloads"] = {"training": {"reference": reference}}
+        workloads = config["gpu-platform:images"]["workloads"]
+        workloads.update({key: {"reference": reference} for key in workloads})
 
     stacks = [engine(name, pinned) for name in teams]
     # One backend for both, as teams have it.

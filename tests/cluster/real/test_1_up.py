@@ -110,14 +110,13 @@ def test_a_broken_setting_is_one_plain_error(real: Platform) -> None:
 def test_an_edited_hyperparameter_is_one_new_run_that_survives_a_killed_pod(
     real: Platform, checkpoints: Path
 ) -> None:
-    first = real.run_name()
+    first, namespace = real.run_name(), real.outputs()["namespace"]
     before = _jobs(real)
-    real.hyperparameters(seed=7, step_delay=0.05)
+    real.hyperparameters(seed=7, step_delay=0.12)
     process = real.start("up")
     await_(lambda: len(_jobs(real) - before) == 1, 90, "a new run")
     (second,) = _jobs(real) - before
     real.await_epoch(second, 3)
-    namespace = real.outputs()["namespace"]
     told = json.loads(real.shell("python -m gitops status --json"))
     (live,) = (run for run in told["runs"] if run["name"] == second)
     assert (live["state"], live["pods"]) == ("running", {"placed": 2, "wanted": 2})

@@ -45,7 +45,7 @@ def test_a_full_claim(arena: Arena) -> None:
             while stream.write(bytes(2**16)):
                 pass
         said = gang.timeline.events
-        await_(lambda: any("waiting" in str(e.body) for e in said("warning")), 120, "it waits")
+        await_(lambda: any("waiting" in str(e.body) for e in said("warning")), 240, "it waits")
         time.sleep(5)
         filler.unlink()
 

@@ -4,14 +4,13 @@ from dataclasses import dataclass
 
 import pulumi
 import yaml
-from pulumi_kubernetes.helm.v3 import Release, ReleaseArgs, RepositoryOptsArgs
 
+from infra.chart_release import chart_release
 from infra.component import Component
 from infra.manifests import (
     NOT_AWAITED,
     WORKLOAD_LABEL,
     Manifest,
-    privileged_namespace,
     standard_labels,
 )
 from infra.observability import dcgm_exporter, prometheus_stack, scraping
@@ -44,45 +43,16 @@ class Monitoring(Component):
         self, name: str, args: MonitoringArgs, opts: pulumi.ResourceOptions | None = None
     ) -> None:
         super().__init__("Monitoring", name, opts)
-        earlier = self._release(name, args)
+        chart, grafana = args.monitoring.kube_prometheus_stack, args.monitoring.grafana
+        values = prometheus_stack.chart_values(chart, grafana)
+        # Its node exporters look at their nodes, and so its namespace is privileged.
+        earlier = chart_release(self, name, RELEASE, chart, values, rendering=args.rendering)
         for manifest in manifests(args):
             resource_name = f"{name}-{manifest['kind'].lower()}-{manifest['metadata']['name']}"
             made = self.create(resource_name, manifest, self.options(after=earlier))
             if manifest["kind"] == "Namespace":
                 earlier = [*earlier, made]
         self.register_outputs({})
-
-    def _release(self, name: str, args: MonitoringArgs) -> list[pulumi.Resource]:
-        """What brings Prometheus, and the kinds of its operator: all else comes after it."""
-        settings = args.monitoring.kube_prometheus_stack
-        if not settings.install:
-            return []
-        # Its node exporters look at their nodes.
-        manifest = privileged_namespace(settings.namespace, RELEASE)
-        namespace = self.create(f"{name}-namespace", manifest)
-        if args.rendering:
-            pulumi.log.warn(
-                f"The release of chart {settings.chart} {settings.version} is not among the "
-                "manifests, because a chart release needs a cluster: install it from "
-                f"{settings.repository} with the values of this stack.",
-                self,
-            )
-            return [namespace]
-        return [
-            Release(
-                f"{name}-release",
-                ReleaseArgs(
-                    name=RELEASE,
-                    chart=settings.chart,
-                    version=settings.version,
-                    namespace=settings.namespace,
-                    repository_opts=RepositoryOptsArgs(repo=settings.repository),
-                    values=prometheus_stack.chart_values(settings, args.monitoring.grafana),
-                    timeout=settings.timeout_seconds,
-                ),
-                self.options(after=[namespace]),
-            )
-        ]
 
 
 def manifests(args: MonitoringArgs) -> list[Manifest]:

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pulumi
-from pulumi_kubernetes.helm.v3 import Release, ReleaseArgs, RepositoryOptsArgs
 
+from infra.chart_release import chart_release
 from infra.component import Component
-from infra.manifests import Manifest, compact, privileged_namespace
+from infra.manifests import Manifest, compact
 from infra.scheduler_configuration import scheduler_configuration
 from infra.settings.volcano import (
     OVERRIDE,
@@ -35,7 +35,8 @@ class Volcano(Component):
     ) -> None:
         super().__init__("Volcano", name, opts)
         settings = args.volcano
-        release = self._release(name, settings, rendering=args.rendering)
+        values = chart_values(settings)
+        release = chart_release(self, name, "volcano", settings, values, rendering=args.rendering)
         for key, priority in settings.priority_classes.items():
             options = self.options(after=release)
             self.create(f"{name}-priority-{key}", priority_class(key, priority), options)
@@ -47,38 +48,6 @@ class Volcano(Component):
             made[key] = self.create(f"{name}-queue-{key}", manifest, options)
         self.queues = sorted(settings.queues)
         self.register_outputs({"queues": self.queues})
-
-    def _release(
-        self, name: str, settings: VolcanoSettings, *, rendering: bool
-    ) -> list[pulumi.Resource]:
-        if not settings.install:
-            return []
-        namespace = self.create(
-            f"{name}-namespace", privileged_namespace(settings.namespace, "volcano")
-        )
-        if rendering:
-            pulumi.log.warn(
-                f"The release of chart {settings.chart} {settings.version} is not among the "
-                "manifests, because a chart release needs a cluster: install it from "
-                f"{settings.repository} with the values of this stack.",
-                self,
-            )
-            return [namespace]
-        return [
-            Release(
-                f"{name}-release",
-                ReleaseArgs(
-                    name="volcano",
-                    chart=settings.chart,
-                    version=settings.version,
-                    namespace=settings.namespace,
-                    repository_opts=RepositoryOptsArgs(repo=settings.repository),
-                    values=chart_values(settings),
-                    timeout=settings.timeout_seconds,
-                ),
-                self.options(after=[namespace]),
-            )
-        ]
 
 
 def chart_values(settings: VolcanoSettings) -> dict[str, Any]:

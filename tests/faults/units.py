@@ -68,9 +68,10 @@ class Units:
         return sorted(found, key=_inner)
 
     def inside(self, node: str, *command: str) -> None:
-        """Runs a command with a node's file system and network, and nobody else's."""
+        """Runs a command with a node's file system, network and process ids, and nobody else's."""
         target = f"--target={self.node(node).pid}"
-        subprocess.run(["nsenter", target, "--mount", "--net", *command], check=True)
+        # /proc is the node's, and umount looks itself up there: it must have a process id of it.
+        subprocess.run(["nsenter", target, "--mount", "--net", "--pid", *command], check=True)
 
     def keep_down(self, node: str, name: str, seconds: float) -> None:
         """Kills a service whenever it is started again, for so many seconds."""

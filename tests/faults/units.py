@@ -47,7 +47,10 @@ class Units:
         return self._noted("gpu-node-0", folder / f"{name}.pid")
 
     def _noted(self, node: str, file: Path) -> psutil.Process:
-        number, init = int(file.read_text()), self.node(node)
+        text, init = file.read_text(), self.node(node)
+        if not text:  # its supervisor is about to write it
+            raise LookupError(f"{file.stem} of {node} is being started")
+        number = int(text)
         namespace = Path(f"/proc/{init.pid}/ns/pid").readlink()
         for process in init.children(recursive=True):
             with contextlib.suppress(psutil.Error, OSError):

@@ -93,24 +93,29 @@ class Stack:
             if resource["type"].startswith("kubernetes:") and (outputs := resource.get("outputs"))
         )
         assert max(declared.values()) == 1, declared
-        last: list[Objects] = []
+        last: list[dict[str, Any]] = []
 
         def same() -> bool:
-            last[:] = [self.live()]
-            return last[0] == declared
+            last[:] = self._items()
+            return Counter(map(_identity, last)) == declared
 
         try:
-            await_(same, 30, "the cluster has what the stack has")
+            # The cluster's garbage collector ends a run's Job after its pods, when it gets to it.
+            await_(same, 120, "the cluster has what the stack has")
         except AssertionError as error:
-            more, less = last[0] - declared, declared - last[0]
-            raise AssertionError(f"left over: {dict(more)}; missing: {dict(less)}") from error
+            more = [_fate(item) for item in last if _identity(item) not in declared]
+            less = declared - Counter(map(_identity, last))
+            raise AssertionError(f"left over: {more}; missing: {dict(less)}") from error
 
     def live(self) -> Objects:
         """The cluster's objects that some update of this stack has made, and nobody else."""
+        return Counter(map(_identity, self._items()))
+
+    def _items(self) -> list[dict[str, Any]]:
         command = ["kubectl", "get", ",".join(self.kinds), "--all-namespaces"]
         said = self.type(shlex.join([*command, "--show-managed-fields", "--output=json"]))
         assert said.returncode == 0, said.stderr
-        return Counter(_identity(item) for item in json.loads(said.stdout)["items"] if _ours(item))
+        return [item for item in json.loads(said.stdout)["items"] if _ours(item)]
 
     def is_locked(self) -> bool:
         """Whether an update is at work, or was when it was killed."""
@@ -186,6 +191,12 @@ def _identity(item: dict[str, Any]) -> tuple[str, str, str]:
     metadata = item["metadata"]
     group = item["apiVersion"].rpartition("/")[0]
     return f"{item['kind']}.{group}", metadata.get("namespace", ""), metadata["name"]
+
+
+def _fate(item: dict[str, Any]) -> str:
+    metadata = item["metadata"]
+    since, finalizers = metadata.get("deletionTimestamp"), metadata.get("finalizers", [])
+    return f"{_identity(item)}, deleted {since or 'never'}, held by {finalizers}"
 
 
 def _ours(item: dict[str, Any]) -> bool:

@@ -176,4 +176,4 @@ def test_what_the_page_about_destroying_says_leaves_nothing_behind(
     for command in destroy:
         done = small.type(command)
         assert done.returncode == 0, done.stdout + done.stderr
-    await_(lambda: not small.live(), 30, f"nothing is left of {small.live()}")
+    await_(lambda: not small.live(), 120, f"nothing is left of {small.live()}")

@@ -169,7 +169,7 @@ def test_two_at_once_the_second_says_so_and_stops(real: Platform) -> None:
     real.hyperparameters(seed=9)
     first = real.start("up")
     holder = real.state / "real" / "lock.holder"
-    await_(holder.exists, 30, "the first command at work")
+    await_(holder.exists, 120, "the first command at work")
     output = real.make("up", status=2)
     assert "is at work since" in output
     os.killpg(first.pid, signal.SIGINT)

@@ -66,6 +66,7 @@ def _ours(task: Task, **more: str) -> Start:
         "MAX_BATCH": str(MAX_BATCH),
         "MAX_DELAY_MS": str(MAX_DELAY_MS),
         "MAX_QUEUE": str(MAX_QUEUE),
+        "REQUEST_SECONDS": str(task.workload.deadline),
         "NOTICE_SECONDS": "0",
     }
     if not task.workload.computes:
@@ -83,7 +84,7 @@ def _mosec(task: Task) -> Start:
         "MOSEC_ADDRESS": "127.0.0.1",
         "MOSEC_PORT": str(task.port),
         "MOSEC_CAPACITY": str(MAX_QUEUE),
-        "MOSEC_TIMEOUT": "30000",
+        "MOSEC_TIMEOUT": str(int(task.workload.deadline * 1000)),
         "MOSEC_LOG_LEVEL": "warning",
         "MOSEC_PATH": str(task.scratch / "sockets"),
     }

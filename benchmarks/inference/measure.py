@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.inference.contestants import Contestant, Task
+from benchmarks.inference.contestants import OURS, Contestant, Task
 from benchmarks.inference.environments import python_of
 from benchmarks.inference.figures import Records, Window, figures, pooled
 from benchmarks.inference.forms import Form
@@ -20,6 +20,9 @@ from benchmarks.outcome import say
 CLIENTS: Final = (1, 4, 16, 64)
 SHARES: Final = (0.5, 0.8, 1.2)
 """Of a server's own capacity: what it answers to 64 clients in the same turn."""
+
+SAME_LOAD: Final = 0.8
+"""Of each peer's capacity: ours is sent as many requests as well."""
 
 LONGER: Final = {0.8: 2, 1.2: 2}
 """Tails need many requests."""
@@ -54,6 +57,11 @@ def opened(share: float) -> str:
     return f"{share:.0%} load"
 
 
+def at_load_of(peer: str) -> str:
+    """Name of the level at which a peer has its share of the capacity, and ours the same rate."""
+    return f"{peer}'s {SAME_LOAD:.0%} load"
+
+
 @dataclass
 class Series:
     """What was measured of one server, a sample a turn."""
@@ -62,6 +70,8 @@ class Series:
     pools: dict[str, dict[str, Any]] = field(default_factory=dict)
     memory: list[int] = field(default_factory=list)
     difference: float = 0.0
+    beside: dict[str, list[tuple[Records, Window]]] = field(default_factory=dict)
+    """By peer, at the load that is a share of that peer's capacity."""
     records: dict[str, list[tuple[Records, Window]]] = field(default_factory=dict)
 
     def add(self, level: str, records: Records, window: Window, deadline: float) -> float:
@@ -75,6 +85,8 @@ class Series:
         """Percentiles over all turns."""
         for level, turns in self.records.items():
             self.pools[level] = pooled(turns, deadline)
+        for peer, turns in self.beside.items():
+            self.pools[at_load_of(peer)] = pooled(turns, deadline)
 
     def median(self, level: str, figure: str) -> float:
         """Of the turns."""
@@ -140,7 +152,10 @@ def in_turns(
     shares: Sequence[float] = SHARES,
     each_turn: Callable[[], None] = lambda: None,
 ) -> dict[str, Series]:
-    """Each server at every level, turn by turn, and what else is to be measured in each."""
+    """Each server at every level, turn by turn, and what else is to be measured in each.
+
+    At the end of a turn ours gets the load that was a share of each peer's capacity.
+    """
     series = {name: Series(difference=off) for name, (_, off) in servers.items()}
     for turn in range(bench.turns):
         each_turn()
@@ -149,6 +164,10 @@ def in_turns(
             with server.awake():
                 measure(bench, server, workload, series[name], clients, shares)
                 series[name].memory.append(server.memory())
+        if OURS in servers and SAME_LOAD in shares:
+            ours, _ = servers[OURS]
+            with ours.awake():
+                at_loads_of_peers(bench, ours, workload, series)
     for one in series.values():
         one.finish(workload.deadline)
     return series
@@ -180,6 +199,29 @@ def measure(
             seconds += begin
         records = bench.generator.run(target, Load(seconds, rate=rate))
         series.add(opened(share), records, Window(begin, seconds), workload.deadline)
+
+
+def at_loads_of_peers(
+    bench: Bench, server: Running, workload: Workload, series: dict[str, Series]
+) -> None:
+    """Ours in the same turn, where it can answer as much at all."""
+    base = bench.seconds * workload.patience
+    seconds = base * LONGER.get(SAME_LOAD, 1)
+    warm_up(bench, server.target, base / 2)
+    own = series[OURS]
+    for peer, one in series.items():
+        rate = SAME_LOAD * capacity_of(one)
+        if peer == OURS or rate >= capacity_of(own):
+            continue
+        seconds = max(seconds, min(FEWEST / rate, 10))
+        records = bench.generator.run(server.target, Load(seconds, rate=rate))
+        window = Window(WARM_UP * seconds, seconds)
+        own.beside.setdefault(peer, []).append((records, window))
+
+
+def capacity_of(series: Series) -> float:
+    """What the last turn gave."""
+    return float(series.levels[closed(CLIENTS[-1])][-1]["throughput"])
 
 
 def warm_up(bench: Bench, target: Target, seconds: float) -> None:

@@ -1,10 +1,18 @@
 """The tables of docs/inference-benchmark.md, from .bench/inference.json."""
 
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from benchmarks.inference.contestants import CONTESTANTS
-from benchmarks.inference.measure import CLIENTS, SHARES, closed, opened
+from benchmarks.inference.contestants import CONTESTANTS, OURS
+from benchmarks.inference.measure import (
+    CLIENTS,
+    SAME_LOAD,
+    SHARES,
+    at_load_of,
+    closed,
+    opened,
+)
 from benchmarks.inference.workloads import MAX_BATCH, MAX_DELAY_MS, MAX_QUEUE, WORKLOADS
 from benchmarks.outcome import spread
 
@@ -74,7 +82,26 @@ def _workload(name: str, result: Mapping[str, Any]) -> str:
         for server, one in servers.items()
     ]
     lines.append(_table(head, rows))
+    if same := _same_load(servers):
+        lines += ["Ours at the loads that are 80% of the peers' capacities:", same]
     return "\n\n".join(lines)
+
+
+def _same_load(servers: Mapping[str, Any]) -> str:
+    ours = servers.get(OURS, {}).get("pooled", {})
+    level = opened(SAME_LOAD)
+    rows = [
+        [
+            peer,
+            f"{statistics.median(_column(one, level, 'offered')):,.0f}",
+            _tails(one["pooled"][level]),
+            _tails(ours[at_load_of(peer)]),
+        ]
+        for peer, one in servers.items()
+        if at_load_of(peer) in ours
+    ]
+    head = ["peer", "requests a second", "its p50/p95/p99, ms", "ours, ms"]
+    return _table(head, rows) if rows else ""
 
 
 def _goodput(one: Mapping[str, Any]) -> str:

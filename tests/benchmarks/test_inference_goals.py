@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.inference.contestants import OURS
 from benchmarks.inference.goals import goals_of
-from benchmarks.inference.measure import Series
+from benchmarks.inference.measure import Series, at_load_of
 from benchmarks.inference.report import BEGIN, END, inserted
 from benchmarks.inference.workloads import WORKLOADS
 from benchmarks.outcome import Goal
@@ -49,6 +49,16 @@ def test_tails_are_compared_with_the_shortest():
     assert "short" in goal.name
     assert goal.value == pytest.approx(2)
     assert not goal.met
+
+
+def test_tails_at_the_peers_own_load_are_compared_with_each_of_them():
+    ours = series(2, 0.3)
+    ours.pools |= {at_load_of("slow"): {"p99": 0.1}, at_load_of("near"): {"p99": 0.27}}
+    servers = {OURS: ours, "slow": series(0.5, 0.2), "near": series(1.8, 0.3), "more": series(3)}
+    goal = named(found("no-op", servers, {}), "capacity")
+    assert "near" in goal.name
+    assert goal.value == pytest.approx(0.9)
+    assert goal.met
 
 
 def test_a_peer_without_answers_has_no_tail_to_compare_with():

@@ -154,6 +154,12 @@ class Metrics(contextlib.ExitStack):
             self._step_seconds.observe(seconds)
             self._rate.set((self._total - seen) / seconds)
 
+    def resumed(self, epochs: int, step: int) -> None:
+        """The run goes on from its checkpoint after so many epochs and steps."""
+        self._epoch.set(epochs)
+        self._step.set(step)
+        self._saved_step.set(step)
+
     def stepped(self, step: int, samples: int, learning_rate: float) -> None:
         """A step is done; `samples` are those of all processes."""
         self._step.set(step)

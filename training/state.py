@@ -133,7 +133,8 @@ def _restore(run: Run, path: Path, seal: Seal) -> None:
             f"{path} is of another {run.config.model}: {error}; choose another run_dir"
         ) from None
     run.position = Position(**vars(seal.position))
-    run.saver.resumed(seal.position.step)
+    run.saver.resumed(run.position.step)
+    run.metrics.resumed(run.position.epoch, run.position.step)
     run.started = time.monotonic() - seal.seconds
     samples = run.data.train
     inputs, _ = samples.batch(np.resize(np.arange(len(samples)), 2))

@@ -14,9 +14,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.training.programs import Program, free_port, start, until
 from training import exit_codes
-from training.config import ConfigurationError
+from training.config import ConfigurationError, TrainingConfig
+from training.distributed import joined
 from training.manifest import read_manifest
 from training.metrics import Metrics
+from training.preparation import prepare
+from training.state import resume
+from training.watchdog import Watchdog
+from training.world import World
 
 Train = Callable[..., int]
 
@@ -135,6 +140,21 @@ def test_a_checkpoint_counts_when_it_is_written_by_whatever_thread() -> None:
     writer.join()
     assert value(metrics, "training_checkpoint_step") == 120
     assert value(metrics, "training_checkpoint_write_seconds_sum") == 2.5
+
+
+def test_a_resumed_run_tells_of_its_checkpoint_before_it_saves_the_next_one(
+    train: Train, tmp_path: Path
+) -> None:
+    # 1,437 samples: 23 steps of 64 an epoch.
+    train(epochs=2, batch_size=64)
+    settings = {"model": "digits-net", "dataset": "digits", "batch_size": 64}
+    config = TrainingConfig.model_validate(settings | {"run_dir": str(tmp_path / "run")})
+    device, alone = torch.device("cpu"), World(rank=0, size=1, local_rank=0, master="")
+    with joined(alone, device, 60), Watchdog(0) as watchdog, Metrics(device) as metrics:
+        assert resume(prepare(config, alone, device, watchdog, metrics))
+    assert value(metrics, "training_checkpoint_step") == 46
+    assert value(metrics, "training_step") == 46
+    assert value(metrics, "training_epoch") == 2
 
 
 def test_a_step_left_out_by_the_scaler_is_counted() -> None:

@@ -1,17 +1,16 @@
 """Constant load upon a model server: real requests, every answer counted."""
 
 import asyncio
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import httpx
 import numpy as np
 
+from tests.cluster.background import Background
 from training.data import held_out_digits
 
 TIMEOUT = 20.0
@@ -42,17 +41,16 @@ def question() -> dict[str, Any]:
     return {"inputs": [tensor], "outputs": [{"name": "class"}]}
 
 
-class Load:
+class Load(Background):
     """Some clients, each of which sends its next request when it has the answer and a pause.
 
     They keep their connections, as callers of a service do.
     """
 
     def __init__(self, url: str, document: dict[str, Any], clients: int, pause: float) -> None:
+        super().__init__()
         self._url, self._document, self._clients, self._pause = url, document, clients, pause
         self._seen = Seen()
-        self._ending = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
 
     def seen(self) -> Seen:
         """Everything up to now."""
@@ -73,7 +71,10 @@ class Load:
         now = self.seen()
         return Seen(now.outcomes - before.outcomes, now.versions - before.versions)
 
-    async def _run(self) -> None:
+    def _work(self) -> None:
+        asyncio.run(self._call_all())
+
+    async def _call_all(self) -> None:
         limits = httpx.Limits(max_connections=self._clients)
         async with (
             httpx.AsyncClient(timeout=TIMEOUT, limits=limits, trust_env=False) as client,
@@ -93,16 +94,3 @@ class Load:
                 if answer.is_success:
                     self._seen.versions[answer.json()["model_version"]] += 1
             await asyncio.sleep(self._pause)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._ending.set()
-        self._thread.join()

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from io import BufferedReader
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
+
+from tests.cluster.background import Background
 
 
 @dataclass(frozen=True)
@@ -19,19 +20,18 @@ class Event:
     body: dict[str, Any]
 
 
-class Timeline:
+class Timeline(Background):
     """Follows the logs of a pod by its name, one file a container, whatever becomes of the pod.
 
     Format of the lines: `TIME STREAM TAG TEXT` (Kubernetes' CRI logging format).
     """
 
     def __init__(self, state: Path, pod: str) -> None:
+        super().__init__()
         self._nodes, self._pod = state / "nodes", pod
         self._files: dict[Path, BufferedReader] = {}
         self._events: list[Event] = []
-        self._ending = threading.Event()
         self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._follow, daemon=True)
 
     def events(self, kind: str = "") -> list[Event]:
         """Everything up to now in order, or what is of one kind."""
@@ -43,17 +43,18 @@ class Timeline:
         """How far the run was at a time."""
         return max((e.body["step"] for e in self.events("step") if e.at < before), default=0)
 
-    def _follow(self) -> None:
-        while not self._ending.wait(0.2):
-            self._read()
+    def _work(self) -> None:
+        with contextlib.ExitStack() as opened:
+            while not self._ending.wait(0.2):
+                self._read(opened)
 
-    def _read(self) -> None:
+    def _read(self, opened: contextlib.ExitStack) -> None:
         pattern = f"*/var/upper/log/pods/*_{self._pod}_*/*/*.log"
         for path in self._nodes.glob(pattern):
             if path not in self._files:
                 with contextlib.suppress(FileNotFoundError):
                     # It stays open, and can be read after the pod is gone with its folder.
-                    self._files[path] = path.open("rb")
+                    self._files[path] = opened.enter_context(path.open("rb"))
         for file in self._files.values():
             while (line := file.readline()).endswith(b"\n"):
                 self._take(line.decode())
@@ -64,21 +65,6 @@ class Timeline:
         if text.startswith('{"event"'):
             with self._lock:
                 self._events.append(Event(_seconds(time), json.loads(text)))
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._ending.set()
-        self._thread.join()
-        for file in self._files.values():
-            file.close()
 
 
 def _seconds(time: str) -> float:

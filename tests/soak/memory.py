@@ -2,14 +2,14 @@
 
 import json
 import re
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import psutil
+
+from tests.cluster.background import Background
 
 _POD: Final = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})")
 _MODULE: Final = re.compile(r"-m (devcluster\.\w+)")
@@ -82,7 +82,7 @@ def look(pids: Iterable[int], pods: Mapping[str, str], proc: Path = PROC) -> dic
     return {name: round(mib, 2) for name, mib in sorted(total.items())}
 
 
-class Sampler:
+class Sampler(Background):
     """Looks again and again, while it is entered; `pods` gives names by uid at each time."""
 
     def __init__(
@@ -91,12 +91,11 @@ class Sampler:
         pods: Callable[[], Mapping[str, str]],
         every: float,
     ) -> None:
+        super().__init__()
         self.samples: list[dict[str, Any]] = []
         self._processes, self._pods, self._every = processes, pods, every
-        self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._run)
 
-    def _run(self) -> None:
+    def _work(self) -> None:
         began = time.monotonic()
         while not self._ending.is_set():
             pids = self._processes()
@@ -108,16 +107,3 @@ class Sampler:
                 }
             )
             self._ending.wait(self._every)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._ending.set()
-        self._thread.join()

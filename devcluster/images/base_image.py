@@ -5,6 +5,7 @@ Dockerfiles, which find here every package that they ask for, so that building n
 """
 
 import hashlib
+import os
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -17,7 +18,8 @@ from devcluster.images.oci import ImageConfig, Layer, Layout
 from devcluster.paths import CHECKOUT
 
 DEBIAN_PACKAGES = ("python3-minimal", "libpython3-stdlib", "ca-certificates")
-SITE = "usr/local/lib/python3.11/dist-packages"
+PYTHON = "3.11"
+SITE = f"usr/local/lib/python{PYTHON}/dist-packages"
 CONFIG = ImageConfig(
     environment={
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -150,13 +152,16 @@ class _Workshop:
 
 
 def _install(base: Base, packages: Path, uv: Path, log: Path) -> None:
-    # Copies, not hard links: the cut changes the files, and uv's cache must keep its own.
-    options = ["--no-deps", "--require-hashes", "--link-mode=copy", "--no-compile-bytecode"]
-    target = ["--python-version=3.11", "--python-platform=x86_64-manylinux_2_28"]
+    # Copies, not hard links: the cut changes the files, and uv's cache must keep its own. Compiled
+    # here, since a container whose root is read-only would compile all that it imports each time.
+    options = ["--no-deps", "--require-hashes", "--link-mode=copy", "--compile-bytecode"]
+    target = [f"--python={PYTHON}", "--python-platform=x86_64-manylinux_2_28"]
     files = [part for file in base.requirements for part in ("-r", str(file))]
     with log.open("ab") as out:
         subprocess.run(
             [str(uv), "pip", "install", *options, *target, f"--target={packages}", *files],
+            # By hash and unchecked (PEP 552): the layer does not keep the sources' times.
+            env={**os.environ, "PYC_INVALIDATION_MODE": "UNCHECKED_HASH"},
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import signal
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,22 @@ def test_the_shell_of_make_env_reaches_docker_and_the_serving_pods_shared_memory
     size = str(volumes[mount["name"]]["emptyDir"]["sizeLimit"])
     shown = real.shell(f"kubectl exec -n {service['namespace']} {pods} -- df -B1 /dev/shm")
     assert int(shown.split()[8]) == int(size.removesuffix("Mi")) * 2**20
+
+
+UNCOMPILED = """
+import pathlib, sys
+import inference.engine.worker, inference.server
+for name, module in sys.modules.items():
+    cached = getattr(module, "__cached__", None)
+    if cached and not pathlib.Path(cached).exists():
+        print(name)
+"""
+
+
+def test_no_process_has_to_compile_what_it_imports(real: Platform) -> None:
+    service = real.outputs()["inference"]["digits"]
+    pod = f"-n {service['namespace']} deploy/{service['service']}"
+    assert real.shell(f"kubectl exec {pod} -- python3 -c {shlex.quote(UNCOMPILED)}").split() == []
 
 
 def test_a_second_up_changes_nothing(real: Platform) -> None:

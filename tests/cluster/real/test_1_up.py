@@ -59,7 +59,7 @@ import pathlib, sys
 import inference.engine.worker, inference.server
 for name, module in sys.modules.items():
     cached = getattr(module, "__cached__", None)
-    if cached and not pathlib.Path(cached).exists():
+    if isinstance(cached, str) and not pathlib.Path(cached).exists():
         print(name)
 """
 

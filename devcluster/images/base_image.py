@@ -20,6 +20,8 @@ from devcluster.paths import CHECKOUT
 DEBIAN_PACKAGES = ("python3-minimal", "libpython3-stdlib", "ca-certificates")
 PYTHON = "3.11"
 SITE = f"usr/local/lib/python{PYTHON}/dist-packages"
+KEY = 12
+"""Hexadecimal digits that tell what an image was made of."""
 CONFIG = ImageConfig(
     environment={
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -51,7 +53,7 @@ class Base:
         """Tells the image and what it is made of: `pytorch-cpu-<12 hexadecimal digits>`."""
         parts = [file.read_bytes() for file in (*self.requirements, Path(__file__))]
         parts += [Path(file).read_bytes() for file in (torch_cpu.__file__, difference.__file__)]
-        key = hashlib.sha256(b"\0".join(parts)).hexdigest()[:12]
+        key = hashlib.sha256(b"\0".join(parts)).hexdigest()[:KEY]
         return f"{self.reference.partition(':')[0]}-{key}"
 
 
@@ -71,7 +73,8 @@ BASES = (PYTORCH, MPI, TENSORFLOW)
 def build(base: Base, images: Path, uv: Path, log: Path) -> Layout:
     """Makes an image in the folder `images`, unless it is there. Raises DevclusterError.
 
-    It takes about a minute. Layers that PyTorch's image has as well are taken from that one.
+    It takes about a minute. Layers that PyTorch's image has as well are taken from that one. Those
+    of the same image that were made of other things are removed.
     """
     layout = Layout(images / base.name)
     if layout.digest is not None:
@@ -95,6 +98,10 @@ def build(base: Base, images: Path, uv: Path, log: Path) -> Layout:
         raise DevclusterError(f"{what}: {error}; see {log}") from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
+    kind = base.name.rpartition("-")[0]
+    for older in images.glob(f"{kind}-{'[0-9a-f]' * KEY}"):
+        if older.name != base.name:
+            shutil.rmtree(older, ignore_errors=True)
     return layout
 
 

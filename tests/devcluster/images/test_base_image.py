@@ -69,12 +69,16 @@ def test_other_images_have_the_layers_of_pytorchs_and_make_only_one_of_their_own
     uv = install("uv", UV.format(calls=calls))
     install("pigz", 'for file; do :; done; exec gzip -n -c "$file"')
     made: dict[Base, list[Layer]] = {}
+    outdated = [tmp_path / f"pytorch-cpu-{'0' * 12}", tmp_path / f"tensorflow-cpu-{'f' * 12}"]
+    for folder in outdated:
+        folder.mkdir()
     for each in BASES:
         calls.write_text("")
         made[each] = base_image.build(each, tmp_path, uv, log).layers()
         what = {PYTORCH: ["debian", "uv"], MPI: ["debian"], TENSORFLOW: ["uv"]}[each]
         assert sorted(calls.read_text().split()) == what
     digests = {each: [layer.diff_id for layer in layers] for each, layers in made.items()}
+    assert not any(folder.exists() for folder in outdated)
     root, site = digests[PYTORCH]
     assert digests[MPI][:-1] == [root, site]
     assert digests[TENSORFLOW][0] == root

@@ -40,7 +40,7 @@ logs: $(VENV)/devcluster.stamp
 test: $(VENV)/dev.stamp
 	@tests/run.sh "$(TIER)" $(PYTEST_ARGS)
 
-## test-faults [PYTEST_ARGS=...]: every fault, on real nodes; writes .bench/faults.json and .md
+## test-faults [PYTEST_ARGS=...]: every fault, on real nodes; writes .bench/faults.json, .md and .svg
 .PHONY: test-faults
 test-faults: $(VENV)/dev.stamp
 	@python -m pytest -m faults tests/faults $(PYTEST_ARGS)

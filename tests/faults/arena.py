@@ -2,71 +2,25 @@
 
 import contextlib
 import json
-import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from tests.cluster.load import Load, Seen
+from tests.cluster.load import Load
 from tests.cluster.platform import Platform, await_
-from tests.faults.losses import Losses, repeated, standstill
+from tests.faults.gangs import Change, Gang, looking_up
+from tests.faults.losses import Losses, repeated
 from tests.faults.lost import nothing
-from tests.faults.table import Row, Table
+from tests.faults.table import Table
 from tests.faults.timeline import Timeline
+from tests.faults.trial import judged
 from tests.faults.units import Units
 
-NAMESPACE = "ml-dev"
-NODES = ("gpu-node-0", "gpu-node-1")
-JOBS = "jobs.batch.volcano.sh"
-# Both pods of a new gang ask the cluster's DNS for the first one, as torchrun does, and end.
-LOOK_UP = """
-import os, socket, time
-for _ in range(300):
-    try:
-        socket.getaddrinfo(os.environ["MASTER_ADDR"], 23456)
-        break
-    except socket.gaierror as error:
-        told = error
-        time.sleep(0.2)
-else:
-    raise told
-"""
-
-
-Change = Callable[[dict[str, Any]], None]
-"""Changes the pod of a gang before it is submitted."""
-
-
-def slowly(delay: float) -> Change:
-    """A pod that trains long enough for what takes a while, with so many seconds a step."""
-
-    def change(pod: dict[str, Any]) -> None:
-        container = pod["containers"][0]
-        container["command"] = [
-            f"--step-delay={delay}" if part.startswith("--step-delay=") else part
-            for part in container["command"]
-        ]
-
-    return change
-
-
-@dataclass(frozen=True)
-class Gang:
-    """A run that is there to be disturbed."""
-
-    name: str
-    timeline: Timeline
-    pods: tuple[str, str]
-    """The pod of rank 0 and the other one, by which log files and objects are found."""
-
-    def await_step(self, step: int, timeout: float = 120) -> None:
-        await_(lambda: self.timeline.highest_step() >= step, timeout, f"{self.name}: step {step}")
-
-    def await_end(self, timeout: float = 240) -> None:
-        finished = self.timeline.events
-        await_(lambda: bool(finished("finished")), timeout, f"{self.name} has finished")
+NAMESPACE: Final = "ml-dev"
+NODES: Final = ("gpu-node-0", "gpu-node-1")
+JOBS: Final = "jobs.batch.volcano.sh"
 
 
 @dataclass
@@ -141,12 +95,7 @@ class Arena:
     def new_gang(self, slug: str, since: float) -> float:
         """Seconds from `since` until a gang that is submitted now has been placed and has run."""
         name = f"new-{slug}-{int(time.time()) % 100_000}"
-
-        def change(pod: dict[str, Any]) -> None:
-            pod["containers"][0]["command"] = ["python3", "-c", LOOK_UP]
-            pod["containers"][0].pop("args", None)
-
-        self.submit(name, change)
+        self.submit(name, looking_up)
         ended = {"Completed", "Failed", "Terminated", "Aborted"}
         try:
             await_(lambda: self.phase(name) in ended, 180, f"{name} has run")
@@ -176,70 +125,30 @@ class Arena:
         even start again. `lost` judges the requests without an answer. `new_gang`: whether a gang
         is submitted in the fault as well.
         """
-        slug = re.sub(r"[^a-z0-9]+", "-", fault.lower())[:24].strip("-")
-        began, before, new, verdict = time.time(), Seen(), None, "it did not get that far"
-        events, since = [], began
-        try:
-            with self.gang(slug, change) as gang:
-                try:
-                    before, since = self.load.seen(), time.time()
-                    inject(gang)
-                    new = self.new_gang(slug, since) if new_gang else None
-                    gang.await_end()
-                finally:
-                    events = gang.timeline.events()
-                self.losses.check(events)
-                assert repeated(events) <= intervals * self.losses.interval
-                assert bool(intervals) or not gang.timeline.events("resume")
-                await_(lambda: self.phase(gang.name) == "Completed", 60, "the job is Completed")
-                self.settle()
-            failed = self.load.since(before).failed
-            assert lost(failed), failed
-            verdict = "yes"
-        except KeyboardInterrupt:
-            verdict = ""
-            raise
-        except BaseException as error:
-            verdict = f"no: {error or type(error).__name__}"
-            raise
-        finally:
-            seen = self.load.since(before)
-            self.table.add(
-                Row(
-                    fault,
-                    repeated(events),
-                    standstill(events, since),
-                    seen.failed,
-                    seen.answered,
-                    new,
-                    verdict,
-                    time.time() - began,
-                )
-            )
+        with judged(fault, self.load, self.table) as trial, self.gang(trial.slug, change) as gang:
+            trial.begin(gang)
+            inject(gang)
+            if new_gang:
+                trial.new_gang = self.new_gang(trial.slug, trial.since)
+            gang.await_end()
+            events = gang.timeline.events()
+            self.losses.check(events)
+            assert repeated(events) <= intervals * self.losses.interval
+            assert bool(intervals) or not gang.timeline.events("resume")
+            await_(lambda: self.phase(gang.name) == "Completed", 60, "the job is Completed")
+            self.settle()
+            trial.check_requests(lost)
 
     def bystanders(self, fault: str, gang: Gang, inject: Callable[[], object]) -> None:
         """Injects what must disturb nobody, submits a gang at once, and writes what it took."""
-        slug = re.sub(r"[^a-z0-9]+", "-", fault.lower())[:24].strip("-")
-        before, since, new, verdict = self.load.seen(), time.time(), None, "no"
-        try:
+        with judged(fault, self.load, self.table) as trial:
+            trial.begin(gang)
             inject()
-            new = self.new_gang(slug, since)
+            trial.new_gang = self.new_gang(trial.slug, trial.since)
             self.settle()
-            failed = self.load.since(before).failed
-            assert not failed, failed
+            trial.check_requests(nothing)
             events = gang.timeline.events
-            assert events("finished") or any(event.at > since for event in events("step"))
-            verdict = "yes"
-        except KeyboardInterrupt:
-            verdict = ""
-            raise
-        except BaseException as error:
-            verdict = f"no: {error or type(error).__name__}"
-            raise
-        finally:
-            seen, took = self.load.since(before), time.time() - since
-            still = standstill(gang.timeline.events(), since)
-            self.table.add(Row(fault, 0, still, seen.failed, seen.answered, new, verdict, took))
+            assert events("finished") or any(event.at > trial.since for event in events("step"))
 
     def settle(self) -> None:
         """Waits until nothing is stuck: nodes, their GPUs, the system's pods and the service."""

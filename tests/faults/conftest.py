@@ -43,3 +43,4 @@ def arena(real: Platform) -> Iterator[Arena]:
         made = Arena(real, {**os.environ, **environment}, units, job, losses, load, table)
         made.settle()
         yield made
+    table.draw()

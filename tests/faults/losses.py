@@ -47,10 +47,15 @@ class Losses:
         assert seen == set(self.steps), sorted(set(self.steps) - seen)
 
 
-def repeated(events: list[Event]) -> int:
-    """Steps that were done a second time."""
-    steps = [event.body["step"] for event in events if event.body["event"] == "step"]
-    return len(steps) - len(set(steps))
+def repeated(events: list[Event], since: float = 0.0) -> int:
+    """Steps that were done once more after `since`."""
+    done: set[int] = set()
+    again = 0
+    for event in events:
+        if event.body["event"] == "step":
+            again += event.at > since and event.body["step"] in done
+            done.add(event.body["step"])
+    return again
 
 
 def standstill(events: list[Event], since: float) -> float:

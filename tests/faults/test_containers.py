@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from tests.faults.arena import NAMESPACE, Arena, Gang
+from tests.faults.arena import NAMESPACE, Arena
+from tests.faults.gangs import Gang
 from tests.faults.lost import of_one_server, told
 from tests.faults.units import worker_of
 

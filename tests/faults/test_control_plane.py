@@ -6,7 +6,8 @@ import psutil
 import pytest
 
 from tests.cluster.platform import await_
-from tests.faults.arena import Arena, Gang, slowly
+from tests.faults.arena import Arena
+from tests.faults.gangs import Gang, slowly
 
 Find = Callable[[Arena], list[psutil.Process]]
 

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from tests.faults.arena import Arena, Gang, slowly
+from tests.faults.arena import Arena
+from tests.faults.gangs import Gang, slowly
 
 SEED = 20261121
 UPDATE = "pulumi up --yes --skip-preview --non-interactive --stack dev"

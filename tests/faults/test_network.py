@@ -9,8 +9,9 @@ import httpx
 
 from devcluster.spec import Kind, Network, cluster_spec
 from tests.cluster.platform import await_
-from tests.faults.arena import NAMESPACE, NODES, Arena, Gang
+from tests.faults.arena import NAMESPACE, NODES, Arena
 from tests.faults.conftest import TRAINED
+from tests.faults.gangs import Gang
 
 SHORT = 8
 LONG = TRAINED["peer_timeout"] + 10

@@ -3,7 +3,8 @@
 import time
 
 from tests.cluster.platform import await_
-from tests.faults.arena import Arena, Gang, slowly
+from tests.faults.arena import Arena
+from tests.faults.gangs import Gang, slowly
 from tests.faults.lost import of_one_server
 from tests.faults.units import pause
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.cluster.platform import await_
-from tests.faults.arena import Arena, Gang
+from tests.faults.arena import Arena
+from tests.faults.gangs import Gang
 
 CLAIM = "/var/lib/shared-volumes/checkpoints"
 

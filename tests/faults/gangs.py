@@ -1,0 +1,63 @@
+"""Gangs that are there to be disturbed, and how their pods are changed beforehand."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tests.cluster.platform import await_
+from tests.faults.timeline import Timeline
+
+Change = Callable[[dict[str, Any]], None]
+"""Changes the pod of a gang before it is submitted."""
+
+
+def slowly(delay: float) -> Change:
+    """A pod that trains long enough for what takes a while, with so many seconds a step."""
+
+    def change(pod: dict[str, Any]) -> None:
+        container = pod["containers"][0]
+        container["command"] = [
+            f"--step-delay={delay}" if part.startswith("--step-delay=") else part
+            for part in container["command"]
+        ]
+
+    return change
+
+
+# Both pods of a new gang ask the cluster's DNS for the first one, as torchrun does, and end.
+_LOOK_UP: Final = """
+import os, socket, time
+for _ in range(300):
+    try:
+        socket.getaddrinfo(os.environ["MASTER_ADDR"], 23456)
+        break
+    except socket.gaierror as error:
+        told = error
+        time.sleep(0.2)
+else:
+    raise told
+"""
+
+
+def looking_up(pod: dict[str, Any]) -> None:
+    """A pod that looks up its gang, and ends."""
+    container = pod["containers"][0]
+    container["command"] = ["python3", "-c", _LOOK_UP]
+    container.pop("args", None)
+
+
+@dataclass(frozen=True)
+class Gang:
+    """A run that is there to be disturbed."""
+
+    name: str
+    timeline: Timeline
+    pods: tuple[str, str]
+    """The pod of rank 0 and the other one, by which log files and objects are found."""
+
+    def await_step(self, step: int, timeout: float = 120) -> None:
+        await_(lambda: self.timeline.highest_step() >= step, timeout, f"{self.name}: step {step}")
+
+    def await_end(self, timeout: float = 240) -> None:
+        finished = self.timeline.events
+        await_(lambda: bool(finished("finished")), timeout, f"{self.name} has finished")

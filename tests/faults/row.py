@@ -1,0 +1,43 @@
+"""What one fault took."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Row:
+    """One fault. Times in seconds; None where the fault has no such side."""
+
+    fault: str
+    repeated: int | None
+    standstill: float | None
+    lost: dict[str, int]
+    """Requests without an answer 200, by what came instead."""
+    answered: int
+    new_gang: float | None
+    """Until a gang that was submitted in the fault had run."""
+    verdict: str
+    """`yes`, or what did not hold."""
+    seconds: float
+    """Of the whole test, the run itself included."""
+    at: str = ""
+
+    @property
+    def requests(self) -> int:
+        """All that were sent."""
+        return self.answered + sum(self.lost.values())
+
+    def cells(self) -> list[str]:
+        """As the Markdown table has it."""
+        lost = ", ".join(f"{count} x {name}" for name, count in sorted(self.lost.items()))
+        return [
+            self.fault,
+            "-" if self.repeated is None else str(self.repeated),
+            _seconds(self.standstill),
+            f"{lost or '0'} of {self.requests}" if self.answered else "-",
+            _seconds(self.new_gang),
+            self.verdict.splitlines()[0][:120].replace("|", "/"),
+        ]
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f} s"

@@ -1,0 +1,71 @@
+"""One fault from its injection to its row in the table, whatever becomes of it."""
+
+import contextlib
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from tests.cluster.load import Load, Seen
+from tests.faults.gangs import Gang
+from tests.faults.losses import repeated, standstill
+from tests.faults.row import Row
+from tests.faults.table import Table
+
+
+@dataclass
+class Trial:
+    """What is seen of a fault; `began` and `since` are in seconds of time.time()."""
+
+    fault: str
+    load: Load
+    before: Seen
+    began: float = field(default_factory=time.time)
+    since: float = field(default_factory=time.time)
+    gang: Gang | None = None
+    new_gang: float | None = None
+
+    @property
+    def slug(self) -> str:
+        """A part of names of Kubernetes objects."""
+        return re.sub(r"[^a-z0-9]+", "-", self.fault.lower())[:24].strip("-")
+
+    def begin(self, gang: Gang) -> None:
+        """From now on the fault is there, and this gang is looked at."""
+        self.gang, self.before, self.since = gang, self.load.seen(), time.time()
+
+    def check_requests(self, lost: Callable[[dict[str, int]], bool]) -> None:
+        """See that no request was without an answer that must have one; `lost` judges."""
+        failed = self.load.since(self.before).failed
+        assert lost(failed), failed
+
+    def row(self, verdict: str) -> Row:
+        """As it is at this moment."""
+        events = self.gang.timeline.events() if self.gang else []
+        seen = self.load.since(self.before)
+        return Row(
+            self.fault,
+            repeated(events, self.since),
+            standstill(events, self.since),
+            seen.failed,
+            seen.answered,
+            self.new_gang,
+            verdict,
+            time.time() - self.began,
+        )
+
+
+@contextlib.contextmanager
+def judged(fault: str, load: Load, table: Table) -> Iterator[Trial]:
+    """Writes the fault's row when it is left: it has held where nothing was raised."""
+    trial, verdict = Trial(fault, load, load.seen()), "yes"
+    try:
+        yield trial
+    except KeyboardInterrupt:
+        verdict = ""
+        raise
+    except BaseException as error:
+        verdict = f"no: {error or type(error).__name__}"
+        raise
+    finally:
+        table.add(trial.row(verdict))

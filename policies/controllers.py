@@ -52,9 +52,12 @@ class Workload:
     @property
     def is_volcano_job(self) -> bool:
         """Whether it is Volcano's own Job, or the template from which a JobFlow makes one."""
-        return self.resource.is_kind("batch.volcano.sh", "Job") or self.resource.is_kind(
-            "flow.volcano.sh", "JobTemplate"
-        )
+        return self.resource.is_kind("batch.volcano.sh", "Job") or self.is_step
+
+    @property
+    def is_step(self) -> bool:
+        """Whether it is the template of a step of a JobFlow."""
+        return self.resource.is_kind("flow.volcano.sh", "JobTemplate")
 
     @property
     def is_batch_job(self) -> bool:
@@ -151,8 +154,11 @@ class Workload:
         return None if limit is None or limit.absent else limit
 
     @cached_property
-    def lifetime(self) -> tuple[Node, Node] | None:
-        """Where the deadline and the time kept after the end are written; None if nowhere."""
+    def lifetime(self) -> tuple[Node, Node | None] | None:
+        """Where the deadline and the time kept after the end are written; None if nowhere.
+
+        The steps of a JobFlow are kept: it makes those that are missing again.
+        """
         spec = self._spec
         if self.is_kubeflow_job:
             spec = spec["runPolicy"]
@@ -160,7 +166,8 @@ class Workload:
             spec = spec["jobTemplate"]["spec"]
         elif not (self.is_volcano_job or self.is_batch_job):
             return None
-        return spec["activeDeadlineSeconds"], spec["ttlSecondsAfterFinished"]
+        kept = None if self.is_step else spec["ttlSecondsAfterFinished"]
+        return spec["activeDeadlineSeconds"], kept
 
     def restart_policy(self, pod: Pod) -> Node:
         """The restart policy; Kubeflow's replicas have one that overrides the pod's."""

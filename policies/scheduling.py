@@ -241,7 +241,7 @@ def training_ends(workload: Workload, config: RoleConfig) -> Iterator[Violation]
     if all(limit.absent for limit in limits):
         place = limits[1] if workload.is_volcano_job else deadline
         yield Violation(place, "the longest time that it may take, in seconds")
-    if kept.absent:
+    if kept is not None and kept.absent:
         yield Violation(kept, "how long it stays after its end, in seconds")
 
 

@@ -89,8 +89,10 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
             chosen |= draw(st.sampled_from([{}, {"min_nodes": draw(st.integers(1, nodes))}]))
     if kind not in ("plain", "ray") and draw(st.booleans()):
         chosen |= {"command": ["python3", "own.py"], "hyperparameters": None}
-    if "steps" in chosen and draw(st.booleans()):
-        chosen["after"] = ["prepare"]
+    if "steps" in chosen:
+        chosen.pop("ttl_seconds", None)
+        if draw(st.booleans()):
+            chosen["after"] = ["prepare"]
     return job(kind, nodes=nodes, **chosen)
 
 

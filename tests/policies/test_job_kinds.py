@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.policies import manifests
-from tests.policies.harness import changed, judge
+from tests.policies.harness import REMOVED, changed, judge
 
 
 def job_template() -> dict[str, Any]:
@@ -38,6 +38,14 @@ def test_the_template_of_a_job_flow_is_judged_like_the_job_it_becomes(rule: str)
     assert judge(rule, job_template()) == []
     bad = changed(job_template(), ("spec/minAvailable", 1), ("spec/maxRetry", 99))
     assert judge(rule, bad)
+
+
+def test_the_steps_of_a_job_flow_have_a_deadline_and_are_kept() -> None:
+    kept = changed(job_template(), ("spec/ttlSecondsAfterFinished", REMOVED))
+    assert judge("training-ends", kept) == []
+    limit = "spec/tasks/0/template/spec/activeDeadlineSeconds"
+    (sentence,) = judge("training-ends", changed(kept, (limit, REMOVED)))
+    assert "activeDeadlineSeconds" in sentence
 
 
 def test_an_elastic_workload_may_be_named_by_how_its_runs_begin() -> None:

@@ -94,5 +94,11 @@ def _surroundings(job: TrainingJobSettings) -> Iterator[str]:
     problem = order_problem(job.steps, job.after)
     if problem is not None:
         yield problem
+    if job.steps and job.ttl_seconds is not None:
+        # A JobFlow makes a job of its steps that is missing again, at every change of another.
+        yield (
+            f"has steps and ttl_seconds {job.ttl_seconds}: Volcano would run a step again as soon "
+            "as its job was removed, so leave ttl_seconds out and remove the finished run yourself"
+        )
     if any(step.writes_datasets for step in job.steps.values()) and job.datasets is None:
         yield "has a step with writes_datasets, but no datasets: write the claim"

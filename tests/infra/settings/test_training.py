@@ -135,6 +135,11 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
         " has steps that wait for each other",
         "train",
     ),
+    "steps that run again": (
+        job("volcano", steps={"a": STEP}, ttl_seconds=60),
+        " has steps and ttl_seconds 60",
+        "leave ttl_seconds out",
+    ),
     "step that writes no data": (
         job("volcano", datasets=None, steps={"a": {**STEP, "writes_datasets": True}}),
         " has a step with writes_datasets",

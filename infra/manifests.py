@@ -13,6 +13,8 @@ PART_OF: Final = "gpu-platform"
 WORKLOAD_LABEL: Final = "gpu-platform.dev/workload"
 RUN_LABEL: Final = "gpu-platform.dev/run"
 SERVICE_LABEL: Final = "gpu-platform.dev/service"
+SCHEME_ANNOTATION: Final = "prometheus.io/scheme"
+"""Of pods that answer Prometheus by TLS: a convention of its example."""
 
 NOT_AWAITED: Final = {"pulumi.com/skipAwait": "true"}
 """Annotation of objects that become ready in their own time, which may be days."""

@@ -4,7 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from infra.backends.gang import QUEUE_ANNOTATION, QUEUE_LABEL
-from infra.manifests import RUN_LABEL, SERVICE_LABEL, WORKLOAD_LABEL, Manifest
+from infra.manifests import (
+    RUN_LABEL,
+    SCHEME_ANNOTATION,
+    SERVICE_LABEL,
+    WORKLOAD_LABEL,
+    Manifest,
+)
 
 
 @dataclass(frozen=True)
@@ -22,6 +28,8 @@ class Target:
     """Whether the answers name namespace and pod themselves: of those that they are about."""
     of_services: bool = False
     """Whether the selector and the port are of a Service, and not of pods."""
+    may_have_tls: bool = False
+    """Whether pods say by an annotation that they answer by TLS."""
 
 
 def workloads(namespace: str) -> list[Target]:
@@ -44,6 +52,7 @@ def workloads(namespace: str) -> list[Target]:
             {WORKLOAD_LABEL: "inference"},
             "http",
             {"service": [_label(SERVICE_LABEL)]},
+            may_have_tls=True,
         ),
     ]
 
@@ -65,6 +74,9 @@ def monitor(target: Target, metadata: Manifest, interval_seconds: int) -> Manife
         for name, sources in target.labels.items()
         for source in sources
     ]
+    if target.may_have_tls:
+        scheme = {"sourceLabels": [_annotation(SCHEME_ANNOTATION)], "targetLabel": "__scheme__"}
+        relabelings.append({**scheme, "regex": "(https)"})
     if target.of_services:
         # The operator's `targetPort` wants the port among the container's, and Volcano's chart
         # leaves it out there.
@@ -76,6 +88,8 @@ def monitor(target: Target, metadata: Manifest, interval_seconds: int) -> Manife
         "path": "/metrics",
         "interval": f"{interval_seconds}s",
         **({"honorLabels": True} if target.keeps_labels else {}),
+        # A certificate is for the service's name, and Prometheus comes by a pod's address.
+        **({"tlsConfig": {"insecureSkipVerify": True}} if target.may_have_tls else {}),
         **({"relabelings": relabelings} if relabelings else {}),
     }
     kind, endpoints = (
@@ -123,6 +137,8 @@ def scrape_config(target: Target, interval_seconds: int) -> Manifest:
         for name, found in sources.items()
         for source in found
     ]
+    scheme = {"source_labels": [_annotation(SCHEME_ANNOTATION)], "target_label": "__scheme__"}
+    schemes = [{**scheme, "regex": "(https)"}] if target.may_have_tls else []
     return {
         "job_name": f"gpu-platform-{target.name}",
         "scrape_interval": f"{interval_seconds}s",
@@ -130,7 +146,8 @@ def scrape_config(target: Target, interval_seconds: int) -> Manifest:
         "scrape_timeout": f"{min(interval_seconds, 10)}s",
         "honor_labels": target.keeps_labels,
         "kubernetes_sd_configs": [{"role": role, "namespaces": {"names": [target.namespace]}}],
-        "relabel_configs": [*kept, port, ended, *named],
+        **({"tls_config": {"insecure_skip_verify": True}} if target.may_have_tls else {}),
+        "relabel_configs": [*kept, port, ended, *named, *schemes],
     }
 
 

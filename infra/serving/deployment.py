@@ -4,7 +4,7 @@ import math
 from typing import Any, Final
 
 from inference.config import InferenceConfig
-from infra.manifests import Manifest, compact
+from infra.manifests import SCHEME_ANNOTATION, Manifest, compact
 from infra.placement import even_spread
 from infra.pods import GpuNodes, Mount, Pod, Volume, pod_template
 from infra.references import further_volumes, secret_source, variables_from
@@ -87,6 +87,7 @@ def _pod(serving: Serving, version: Version) -> Pod:
         grace_seconds=settings.grace_seconds,
         pre_stop_seconds=settings.pre_stop_seconds,
         labels=labels(version),
+        annotations={SCHEME_ANNOTATION: "https"} if settings.tls else {},
         env={**named, **told, **variables_from(settings.env_from), **settings.env},
         init=fetching(version, settings.fetch),
         mounts=[*model_mounts(serving, version), *_claims(serving)],

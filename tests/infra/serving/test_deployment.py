@@ -1,5 +1,6 @@
 from typing import Any
 
+from infra.serving import Serving
 from tests.infra.serving.examples import (
     DIGEST,
     container,
@@ -116,6 +117,15 @@ def test_tls_is_mounted_from_its_secret_and_the_probes_use_it() -> None:
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         assert spec["containers"][0][probe]["httpGet"]["scheme"] == "HTTPS"
     assert described.url.startswith("https://")
+
+
+def test_pods_with_tls_say_so_to_prometheus() -> None:
+    def said(described: Serving) -> Any:
+        about = objects(described)["Deployment"]["spec"]["template"]["metadata"]
+        return about.get("annotations", {}).get("prometheus.io/scheme")
+
+    assert said(serving(tls={"secret": "digits-tls"})) == "https"
+    assert said(serving()) is None
 
 
 def test_api_keys_are_a_file_of_their_secret() -> None:

@@ -50,7 +50,10 @@ class Watching(contextlib.ExitStack):
         self._tracer.stepped()
         # To look at it more often would stall a GPU.
         if self._every and step % self._every == 0:
-            emit("step", step=step, loss=finite(float(loss), run))
+            # Who reads only the end of a long log still sees how far the run is.
+            done = round(done_samples(run) / len(run.data.train), 4)
+            told = {"done_epochs": done, "epochs": run.config.epochs}
+            emit("step", step=step, loss=finite(float(loss), run), **told)
 
     def judged(self, samples: int, **values: float) -> None:
         """An epoch of so many samples is done, interruptions included; its numbers are these."""

@@ -17,7 +17,7 @@ class _Line(BaseModel):
 class _Began(_Line):
     event: Literal["start", "resume"]
     epochs: int
-    done_epochs: int = 0
+    done_epochs: float = 0
     step: int = 0
 
 
@@ -25,6 +25,8 @@ class _Step(_Line):
     event: Literal["step"]
     step: int
     loss: float
+    done_epochs: float | None = None
+    epochs: int | None = None
 
 
 class _Epoch(_Line):
@@ -50,31 +52,34 @@ class Progress:
     """How far a run is; what its program does not tell is None."""
 
     epoch: int | None = None
+    """Done."""
     epochs: int | None = None
+    done_epochs: float | None = None
+    """With the part of the one that is under way."""
     step: int | None = None
     loss: float | None = None
     accuracy: float | None = None
     left_seconds: float | None = None
-    """Estimated from the epochs that these lines tell of."""
+    """Estimated from the steps and epochs that these lines tell of."""
 
     @property
     def share(self) -> float | None:
         """Of the whole run, 0 to 1."""
-        if self.epoch is None or not self.epochs:
+        if self.done_epochs is None or not self.epochs:
             return None
-        return min(self.epoch / self.epochs, 1.0)
+        return min(self.done_epochs / self.epochs, 1.0)
 
 
 def progress(lines: Iterable[str], now: datetime) -> Progress | None:
     """The newest state that these lines tell of; None where a program says nothing of the kind."""
     found: Progress | None = None
-    marks: list[tuple[datetime, int]] = []
+    marks: list[tuple[datetime, float]] = []
     for at, line in _told(lines):
         found = _after(line, found or Progress())
         if isinstance(line, _Began):
             marks = [(at, line.done_epochs)]
-        elif isinstance(line, _Epoch):
-            marks.append((at, line.epoch))
+        elif isinstance(line, _Step | _Epoch) and found.done_epochs is not None:
+            marks.append((at, found.done_epochs))
     if found is None or found.epochs is None:
         return found
     return replace(found, left_seconds=_left(marks, found.epochs, now))
@@ -83,23 +88,28 @@ def progress(lines: Iterable[str], now: datetime) -> Progress | None:
 def _after(line: BaseModel, before: Progress) -> Progress:
     match line:
         case _Began():
-            return replace(before, epoch=line.done_epochs, epochs=line.epochs, step=line.step)
+            return replace(_at(line.done_epochs, line.epochs, before), step=line.step)
         case _Step():
-            return replace(before, step=line.step, loss=line.loss)
+            after = replace(before, step=line.step, loss=line.loss)
+            if line.done_epochs is None or line.epochs is None:
+                return after
+            return _at(line.done_epochs, line.epochs, after)
         case _Epoch():
-            return replace(
-                before,
-                epoch=line.epoch,
-                epochs=line.epochs,
-                loss=line.loss,
-                accuracy=line.accuracy,
-            )
+            after = _at(line.epoch, line.epochs, before)
+            return replace(after, loss=line.loss, accuracy=line.accuracy)
         case _Finished():
-            return replace(before, epoch=before.epochs, accuracy=line.accuracy)
+            all_of_them = before.epochs
+            return replace(
+                before, epoch=all_of_them, done_epochs=all_of_them, accuracy=line.accuracy
+            )
     return before
 
 
-def _left(marks: list[tuple[datetime, int]], epochs: int, now: datetime) -> float | None:
+def _at(done: float, epochs: int, before: Progress) -> Progress:
+    return replace(before, epoch=int(done), epochs=epochs, done_epochs=done)
+
+
+def _left(marks: list[tuple[datetime, float]], epochs: int, now: datetime) -> float | None:
     if len(marks) < 2:
         return None
     (first, before), (last, after) = marks[0], marks[-1]

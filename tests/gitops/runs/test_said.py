@@ -1,6 +1,7 @@
 """What is read out of a training program's log."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -33,8 +34,21 @@ def test_the_newest_epoch_and_step_are_told() -> None:
 
 def test_the_time_left_is_that_of_the_epochs_that_were_seen() -> None:
     lines = [line(0, "start", epochs=10), epoch(60, 1), epoch(120, 2)]
-    assert progress(lines, at(120)) == Progress(2, 10, 0, 0.5, 0.9, pytest.approx(8 * 60))
-    assert progress(lines, at(150)) == Progress(2, 10, 0, 0.5, 0.9, pytest.approx(8 * 60 - 30))
+    told = Progress(2, 10, 2, 0, 0.5, 0.9, pytest.approx(8 * 60))
+    assert progress(lines, at(120)) == told
+    assert progress(lines, at(150)) == replace(told, left_seconds=pytest.approx(8 * 60 - 30))
+
+
+def test_steps_alone_tell_how_far_a_run_is_and_what_is_left() -> None:
+    # As of a run of one long epoch, of which only the newest lines are read.
+    lines = [
+        line(at, "step", step=at * 3, loss=0.5, done_epochs=0.25 + at / 1000, epochs=1)
+        for at in range(0, 251, 10)
+    ]
+    found = progress(lines, at(250))
+    assert found is not None
+    assert (found.epoch, found.epochs, found.share) == (0, 1, 0.5)
+    assert found.left_seconds == pytest.approx(500)
 
 
 def test_a_run_that_went_on_counts_from_where_it_did() -> None:

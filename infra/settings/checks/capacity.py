@@ -1,14 +1,16 @@
 """Workloads find room: a gang is placed as a whole or never."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from decimal import Decimal
 
 from infra.settings.checks.registry import check, job_key, service_key
 from infra.settings.gpu import GpuSettings
 from infra.settings.inference import InferenceSettings
+from infra.settings.jobs.kinds import LED
 from infra.settings.problems import full_key
 from infra.settings.tenancy import TenancySettings
-from infra.settings.training import TrainingJobSettings, TrainingSettings
+from infra.settings.training import LauncherSettings, TrainingJobSettings, TrainingSettings
 from infra.settings.types import parse_quantity
 from infra.settings.volcano import VolcanoSettings
 
@@ -20,37 +22,78 @@ def gangs_find_room(
     volcano: VolcanoSettings,
     gpu: GpuSettings,
 ) -> Iterator[str]:
-    """A gang is placed as a whole or never: quota and queue must have room for all of it."""
+    """A gang is placed as a whole or never: quota and queue must have room for all of it.
+
+    The same holds for the single pod of a step.
+    """
     for key, job in training.jobs.items():
         resource = job.gpu_resource or gpu.resource
-        gang = job.fewest_nodes * job.gpus_per_node
-        asks = f"{job.fewest_nodes} nodes x {job.gpus_per_node} GPUs = {gang} {resource}"
-        quota = tenancy.quota.gpus
-        if quota is not None and resource == gpu.resource and gang > quota:
-            yield (
-                f"{job_key(key, 'nodes')} is {job.fewest_nodes}: {asks}, more than "
-                f"{full_key('tenancy', 'quota', 'gpus')} of {quota}. The gang would never start."
-            )
         queue = volcano.queues.get(job.queue)
-        if queue is None:
-            continue
-        for name, amount in queue.capability.items():
-            need = _gang_need(job, resource, name)
-            if need > parse_quantity(amount):
+        for need in _needs(key, job, resource):
+            quota = tenancy.quota.gpus
+            if quota is not None and resource == gpu.resource and need.gpus > quota:
                 yield (
-                    f"{job_key(key, 'queue')} is {job.queue!r}, whose capability of {name} is "
-                    f"{amount}, but the gang needs {_plain(need)} ({asks}). It would never start."
+                    f"{need.here} is {need.value}: {need.asks}, more than "
+                    f"{full_key('tenancy', 'quota', 'gpus')} of {quota}. "
+                    f"The {need.who} would never start."
                 )
+            for name, amount in queue.capability.items() if queue else ():
+                wanted = need.amounts.get(name, Decimal(0))
+                if wanted > parse_quantity(amount):
+                    yield (
+                        f"{job_key(key, 'queue')} is {job.queue!r}, whose capability of {name} is "
+                        f"{amount}, but the {need.who} needs {_plain(wanted)} ({need.asks}). "
+                        "It would never start."
+                    )
 
 
-def _gang_need(job: TrainingJobSettings, gpu_resource: str, name: str) -> Decimal:
-    """What the whole gang needs of a resource to start."""
-    each = {
-        gpu_resource: Decimal(job.gpus_per_node),
-        "cpu": parse_quantity(job.cpu),
-        "memory": parse_quantity(job.memory),
-    }
-    return each.get(name, Decimal(0)) * job.fewest_nodes
+@dataclass(frozen=True)
+class _Need:
+    """What has to find room at once: `here` is the key whose `value` makes it so large."""
+
+    here: str
+    value: int
+    who: str
+    gpus: int
+    asks: str
+    amounts: Mapping[str, Decimal]
+
+
+def _needs(key: str, job: TrainingJobSettings, gpu_resource: str) -> Iterator[_Need]:
+    gang = job.fewest_nodes * job.gpus_per_node
+    leader = None
+    if job.kind in LED:
+        leader = job.launcher or LauncherSettings()
+    yield _Need(
+        job_key(key, "nodes"),
+        job.fewest_nodes,
+        "gang",
+        gang,
+        f"{job.fewest_nodes} nodes x {job.gpus_per_node} GPUs = {gang} {gpu_resource}"
+        + (f", and a pod with {leader.cpu} CPUs and {leader.memory}" if leader else ""),
+        {
+            gpu_resource: Decimal(gang),
+            "cpu": _together(job.cpu, job.fewest_nodes, leader.cpu if leader else "0"),
+            "memory": _together(job.memory, job.fewest_nodes, leader.memory if leader else "0"),
+        },
+    )
+    for name, step in job.steps.items():
+        yield _Need(
+            job_key(key, "steps", name, "gpus"),
+            step.gpus,
+            f"step {name}",
+            step.gpus,
+            f"one pod with {step.gpus} {gpu_resource}, {step.cpu} CPUs and {step.memory}",
+            {
+                gpu_resource: Decimal(step.gpus),
+                "cpu": parse_quantity(step.cpu),
+                "memory": parse_quantity(step.memory),
+            },
+        )
+
+
+def _together(each: str, pods: int, leader: str) -> Decimal:
+    return parse_quantity(each) * pods + parse_quantity(leader)
 
 
 def _plain(amount: Decimal) -> str:

@@ -274,3 +274,26 @@ def test_shared_memory_is_4gi_a_gpu_but_at_most_half_of_the_memory(
 ) -> None:
     settings = validate(configuration(job("volcano", gpus_per_node=gpus, memory=memory)))
     assert settings.training.jobs["job"].shared_memory == size
+
+
+def test_a_steps_pod_needs_room_in_the_quota_and_in_the_queue() -> None:
+    values = configuration(job("volcano", steps={"score": {**STEP, "gpus": 16, "memory": "1Ti"}}))
+    values["tenancy"]["quota"] = {"gpus": 8}
+    with pytest.raises(SettingsError, match=r"steps\.score\.gpus is 16: one pod with 16 nvidia"):
+        validate(values)
+    values["tenancy"]["quota"] = {"gpus": 16}
+    validate(values)
+    values["volcano"]["queues"]["research"] = {"capability": {"memory": "512Gi"}}
+    with pytest.raises(SettingsError, match=r"memory is 512Gi, but the step score needs"):
+        validate(values)
+
+
+@pytest.mark.parametrize(("cpu", "fine"), [("20", True), ("19", False)])
+def test_a_gang_needs_room_for_the_pod_that_starts_the_others(cpu: str, fine: bool) -> None:
+    values = configuration(job("mpi", nodes=2, cpu="8", launcher={"cpu": "4"}))
+    values["volcano"]["queues"]["research"] = {"capability": {"cpu": cpu}}
+    if fine:
+        validate(values)
+        return
+    with pytest.raises(SettingsError, match=r"the gang needs 20 \(.*a pod with 4 CPUs and 2Gi\)"):
+        validate(values)

@@ -6,6 +6,7 @@ From kube-state-metrics (requests, phases, labels of pods and nodes) and from th
 from collections.abc import Mapping
 from typing import Final
 
+from infra.observability import queue_wait
 from infra.observability.rule import ON_POD, Recording
 
 RUN_GPUS: Final = "gpu_platform:run_gpus"
@@ -16,6 +17,10 @@ _GPU_RESOURCES: Final = "nvidia_com_.*"
 OF_RUNS: Final = 'kube_pod_labels{label_gpu_platform_dev_run!=""}'
 _IN_RUN: Final = f"{ON_POD} group_left (run) {POD_RUN}"
 _IN_RUN_AND_QUEUE: Final = f"{ON_POD} group_left (run, queue) {POD_RUN}"
+_NOT_ENDED: Final = (
+    f"{ON_POD} group_left () "
+    'max by (namespace, pod) (kube_pod_status_phase{phase=~"Pending|Running"} == 1)'
+)
 
 
 def recordings(prices: Mapping[str, float]) -> list[Recording]:
@@ -26,8 +31,7 @@ def recordings(prices: Mapping[str, float]) -> list[Recording]:
         Recording(
             "gpu_platform:pod_gpus",
             f'sum by (namespace, pod, node) (kube_pod_container_resource_requests{{resource=~"'
-            f'{_GPU_RESOURCES}"}}) * {ON_POD} group_left () '
-            'max by (namespace, pod) (kube_pod_status_phase{phase=~"Pending|Running"} == 1)',
+            f'{_GPU_RESOURCES}"}}) * {_NOT_ENDED}',
         ),
         Recording(
             RUN_GPUS,
@@ -48,9 +52,11 @@ def recordings(prices: Mapping[str, float]) -> list[Recording]:
         ),
         Recording(
             "gpu_platform:run_seconds_to_gang",
-            f"max by (namespace, run) (kube_pod_status_scheduled_time * {_IN_RUN}) "
-            f"- min by (namespace, run) (kube_pod_created * {_IN_RUN})",
+            # Some kinds keep the failed pods of earlier attempts.
+            f"max by (namespace, run) (kube_pod_status_scheduled_time * {_IN_RUN} * {_NOT_ENDED}) "
+            f"- min by (namespace, run) (kube_pod_created * {_IN_RUN} * {_NOT_ENDED})",
         ),
+        *queue_wait.recordings(),
         Recording(
             "gpu_platform:queue_pending_gangs",
             "sum by (queue) (label_replace(volcano_queue_pod_group_pending_count, "

@@ -1,6 +1,7 @@
 """Queues: what they have, what they may have, and who waits."""
 
 from infra.observability.dashboards.page import Page, Panel
+from infra.observability.queue_wait import QUEUE_WAIT
 from infra.settings.monitoring import MonitoringSettings
 
 _BY = "sum by (queue_name) (volcano_queue_{})"
@@ -29,6 +30,15 @@ def page(settings: MonitoringSettings) -> Page:
                 ),
             ],
             "Waiting": [
+                Panel(
+                    "Until a gang has its nodes",
+                    {
+                        "{{queue}} longest": f"max by (queue) ({QUEUE_WAIT})",
+                        "{{queue}} median": f"quantile by (queue) (0.5, {QUEUE_WAIT})",
+                    },
+                    "s",
+                    about="from its PodGroup on, for the first time; of those that wait, until now",
+                ),
                 Panel(
                     "From the first pod to a whole gang",
                     {"{{namespace}}/{{run}}": "gpu_platform:run_seconds_to_gang"},

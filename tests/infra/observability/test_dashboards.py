@@ -33,6 +33,9 @@ SERIES = {
     },
     f"DCGM_FI_DEV_XID_ERRORS{{{GPU}}}": "0x125 79x5",  # so that there is an alert
     'volcano_unschedule_task_count{job_id="b"}': "2x130",
+    'volcano_e2e_job_scheduling_start_time{job_name="b", job_namespace="ml", queue="vision"}': (
+        "60x130"
+    ),
     **{
         f'volcano_queue_{name}{{queue_name="vision"}}': "1x130"
         for name in (

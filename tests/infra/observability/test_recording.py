@@ -127,6 +127,60 @@ def test_the_time_to_a_gang_is_until_its_last_pod_has_a_node(program: Path, tmp_
     assert check(program, tmp_path, told(series, 10, name, expected)) == ""
 
 
+def test_pods_of_earlier_attempts_say_nothing_of_the_time_to_a_gang(
+    program: Path, tmp_path: Path
+) -> None:
+    series = {
+        **pod("a-0", "a", "vision", 8, phase="Failed"),
+        **pod("a-1", "a", "vision", 8),
+        'kube_pod_created{namespace="ml", pod="a-0"}': "100x20",
+        'kube_pod_created{namespace="ml", pod="a-1"}': "500x20",
+        'kube_pod_status_scheduled_time{namespace="ml", pod="a-0"}': "130x20",
+        'kube_pod_status_scheduled_time{namespace="ml", pod="a-1"}': "520x20",
+    }
+    name = "gpu_platform:run_seconds_to_gang"
+    expected = of(f'{name}{{namespace="ml", run="a"}}', 20)
+    assert check(program, tmp_path, told(series, 10, name, expected)) == ""
+
+
+def gang(start: str, milliseconds: str, missing: str) -> dict[str, str]:
+    """What Volcano tells of the gang g, scraped in a namespace of its own."""
+    about = 'namespace="volcano-system", job_name="g", job_namespace="ml", queue="vision"'
+    return {
+        f"volcano_e2e_job_scheduling_start_time{{{about}}}": start,
+        f"volcano_e2e_job_scheduling_duration{{{about}}}": milliseconds,
+        'volcano_unschedule_task_count{namespace="volcano-system", job_id="g"}': missing,
+    }
+
+
+@pytest.mark.parametrize(
+    ("series", "minutes", "seconds"),
+    [
+        # Nothing of it has ever had a node.
+        (gang("60x20", "_x20", "4x20"), 10, 540),
+        # One of its pods would have one, and gives it up again each time.
+        (gang("60x20", "0+60000x20", "3x20"), 10, 540),
+        # It was whole after 90 seconds; later on a pod is replaced.
+        (gang("0x40", "30000 90000x19 1500000x20", "1 0x19 2x5 0x15"), 39, 90),
+        (gang("0x40", "30000 90000x19 1500000x20", "1 0x19 2x5 0x15"), 22, 90),
+        # The scheduler is started anew.
+        (gang("0x40", "30000 90000x9", "1 0x39"), 39, 90),
+    ],
+)
+def test_a_gang_has_waited_until_it_was_whole(
+    program: Path, tmp_path: Path, series: dict[str, str], minutes: int, seconds: float
+) -> None:
+    name = "gpu_platform:queue_wait_seconds"
+    expected = of(f'{name}{{namespace="ml", queue="vision", gang="g"}}', seconds)
+    assert check(program, tmp_path, told(series, minutes, name, expected)) == ""
+
+
+def test_a_gang_that_is_gone_does_not_wait(program: Path, tmp_path: Path) -> None:
+    name = "gpu_platform:queue_wait_seconds"
+    test = told(gang("0x10 stale", "90000x10 stale", "0x10 stale"), 20, name)
+    assert check(program, tmp_path, test) == ""
+
+
 def test_gangs_that_wait_are_counted_by_queue(program: Path, tmp_path: Path) -> None:
     name = "gpu_platform:queue_pending_gangs"
     series = {'volcano_queue_pod_group_pending_count{queue_name="vision"}': "3x10"}

@@ -56,7 +56,11 @@ def _container(settings: DcgmExporterSettings) -> Manifest:
         "name": EXPORTER,
         "image": settings.image,
         "imagePullPolicy": "IfNotPresent",
-        "env": [{"name": name, "value": value} for name, value in env.items()],
+        "env": [
+            *({"name": name, "value": value} for name, value in env.items()),
+            # Without it the label Hostname is the exporter's pod.
+            {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+        ],
         "ports": [{"name": "metrics", "containerPort": settings.port}],
         "resources": {
             "requests": {"cpu": "50m", "memory": "256Mi"},

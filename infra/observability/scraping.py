@@ -25,7 +25,10 @@ class Target:
     labels: Mapping[str, Sequence[str]]
     """Labels of the series, and what of the pods they are from: the last one that is there."""
     keeps_labels: bool = False
-    """Whether the answers name namespace and pod themselves: of those that they are about."""
+    """Whether the answers name namespace and pod themselves: of those that they are about.
+
+    What is about no pod must not get those of the pod that answers either.
+    """
     of_services: bool = False
     """Whether the selector and the port are of a Service, and not of pods."""
     may_have_tls: bool = False
@@ -77,6 +80,9 @@ def monitor(target: Target, metadata: Manifest, interval_seconds: int) -> Manife
     if target.may_have_tls:
         scheme = {"sourceLabels": [_annotation(SCHEME_ANNOTATION)], "targetLabel": "__scheme__"}
         relabelings.append({**scheme, "regex": "(https)"})
+    if target.keeps_labels:
+        # The operator gives every target of pods these.
+        relabelings.append({"regex": "namespace|pod|container", "action": "labeldrop"})
     if target.of_services:
         # The operator's `targetPort` wants the port among the container's, and Volcano's chart
         # leaves it out there.
@@ -127,11 +133,11 @@ def scrape_config(target: Target, interval_seconds: int) -> Manifest:
         "regex": "Failed|Succeeded",
         "action": "drop",
     }
-    sources = {
+    of_pod = {
         "namespace": ["__meta_kubernetes_namespace"],
         "pod": ["__meta_kubernetes_pod_name"],
-        **target.labels,
     }
+    sources = {**({} if target.keeps_labels else of_pod), **target.labels}
     named = [
         {"source_labels": [source], "regex": "(.+)", "target_label": name}
         for name, found in sources.items()

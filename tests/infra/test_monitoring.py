@@ -84,9 +84,20 @@ def test_model_servers_with_tls_are_asked_by_tls(files: Path) -> None:
     assert asked in job["relabel_configs"]
 
 
-def test_series_of_gpus_are_about_the_pods_that_have_them() -> None:
+def test_series_of_gpus_are_about_the_pods_that_have_them_or_about_none() -> None:
     (endpoint,) = built(prometheus="operator")["PodMonitor/gpus"]["spec"]["podMetricsEndpoints"]
     assert endpoint["honorLabels"] is True
+    dropped = {"regex": "namespace|pod|container", "action": "labeldrop"}
+    assert endpoint["relabelings"] == [dropped]
+    files = built(prometheus="plain")["ConfigMap/gpu-platform-prometheus"]["data"]
+    jobs = {job["job_name"]: job for job in yaml.safe_load(files["scrape.yaml"])["scrape_configs"]}
+    assert _named(jobs["gpu-platform-gpus"]) == set()
+    assert _named(jobs["gpu-platform-training"]) >= {"namespace", "pod", "run"}
+
+
+def _named(job: dict[str, Any]) -> set[str]:
+    """The labels that a job's targets are given."""
+    return {each["target_label"] for each in job["relabel_configs"] if "target_label" in each}
 
 
 def test_the_exporter_runs_where_the_gpus_are() -> None:
@@ -94,6 +105,9 @@ def test_the_exporter_runs_where_the_gpus_are() -> None:
     assert pod["nodeSelector"] == NODES.node_selector
     assert pod["tolerations"] == list(NODES.tolerations)
     assert pod["runtimeClassName"] == "nvidia"
+    (container,) = pod["containers"]
+    (node,) = [each for each in container["env"] if each["name"] == "NODE_NAME"]
+    assert node["valueFrom"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
 
 
 def test_an_exporter_that_is_there_is_left_alone() -> None:

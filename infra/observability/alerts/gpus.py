@@ -4,6 +4,7 @@ from infra.observability.rule import Alert
 from infra.settings.monitoring import Thresholds
 
 _POD = "{{ $labels.namespace }}/{{ $labels.pod }}"
+_XID = "max by (Hostname, gpu) (DCGM_FI_DEV_XID_ERRORS{})"
 _GPU = "GPU {{ $labels.gpu }} of {{ $labels.Hostname }}"
 
 
@@ -21,9 +22,10 @@ def alerts(limits: Thresholds) -> list[Alert]:
         ),
         Alert(
             name="GpuXidError",
-            # The exporter keeps the last error until it is restarted.
-            expr="DCGM_FI_DEV_XID_ERRORS > 0 unless "
-            "DCGM_FI_DEV_XID_ERRORS == DCGM_FI_DEV_XID_ERRORS offset 15m",
+            # The exporter keeps the last error until it is restarted, also while one pod after
+            # another gets the GPU.
+            expr="DCGM_FI_DEV_XID_ERRORS > 0 unless on (Hostname, gpu) "
+            f"{_XID.format('')} == {_XID.format(' offset 15m')}",
             minutes=0,
             severity="critical",
             summary=f"{_GPU} reports Xid {{{{ $value }}}}",
@@ -34,7 +36,7 @@ def alerts(limits: Thresholds) -> list[Alert]:
             name="GpuMemoryNearlyFull",
             expr="DCGM_FI_DEV_FB_USED / (DCGM_FI_DEV_FB_USED + DCGM_FI_DEV_FB_FREE) "
             f"> {limits.gpu_memory_share:g}",
-            minutes=10,
+            minutes=limits.memory_minutes,
             severity="info",
             summary=f"The memory of {_GPU} is nearly full ({_POD})",
             does="Lower batch_size, or set accumulate, checkpoint_activations or a lower "

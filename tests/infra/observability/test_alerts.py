@@ -55,6 +55,20 @@ CASES = [
         {f"DCGM_FI_DEV_XID_ERRORS{{{GPU}}}": "79x60"},  # of long ago
     ),
     Case(
+        "GpuXidError",
+        30,
+        # The exporter labels a series with its own value.
+        {
+            f'DCGM_FI_DEV_XID_ERRORS{{{GPU}, err_code="31"}}': "31x25 stale",
+            f'DCGM_FI_DEV_XID_ERRORS{{{GPU}, err_code="79"}}': "_x26 79x30",
+        },
+        # Of long ago, and another pod has the GPU now.
+        {
+            f"DCGM_FI_DEV_XID_ERRORS{{{GPU}}}": "79x25 stale",
+            f"DCGM_FI_DEV_XID_ERRORS{{{GPU.replace('p', 'q', 2)}}}": "_x26 79x30",
+        },
+    ),
+    Case(
         "GpuMemoryNearlyFull",
         15,
         {f"DCGM_FI_DEV_FB_USED{{{GPU}}}": "79x20", f"DCGM_FI_DEV_FB_FREE{{{GPU}}}": "1x20"},

@@ -82,6 +82,7 @@ class Node:
         raise TimeoutError(f"the API server did not answer within {READY_TIMEOUT:.0f} s")
 
     def _start_node(self) -> None:
+        self.supervisor.start(self.services.gpus())
         self.supervisor.start(self.services.kubelet())
         self.supervisor.start(self.services.kube_proxy())
         ready = f"--timeout={READY_TIMEOUT:.0f}s"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from devcluster.paths import Layout
+from devcluster.simulated_gpus import Hardware
 from devcluster.spec import ClusterSpec, RealNode
 from devcluster.supervisor import Service
 
@@ -18,6 +19,8 @@ PAUSE_IMAGE = "127.0.0.1:5000/pause:3.10"
 REGISTRY_HOSTS = Path("/etc/containerd/certs.d")
 CNI_CHAIN = Path("/etc/cni/net.d/10-pods.conflist")
 HARDWARE_FILE = Path("/var/lib/kubelet/device-plugins/simulated-gpus.json")
+# Beside the socket by which the kubelet tells exporters which pod has which GPU.
+GPUS_SOCKET = Path("/var/lib/kubelet/pod-resources/simulated-gpus.sock")
 
 
 @dataclass(frozen=True)
@@ -96,9 +99,6 @@ class NodeServices:
 
     def kubelet(self) -> Service:
         """kubelet with the labels that GPU feature discovery would give the node."""
-        HARDWARE_FILE.parent.mkdir(parents=True, exist_ok=True)
-        hardware = {"count": self.node.gpus, "product": self.spec.gpu_product}
-        HARDWARE_FILE.write_text(json.dumps(hardware))
         config = self._write("kubelet.json", self._kubelet_configuration())
         labels = {
             "nvidia.com/gpu.present": "true",
@@ -116,6 +116,19 @@ class NodeServices:
         if not self.node.control_plane:
             command.append("--register-with-taints=nvidia.com/gpu=present:NoSchedule")
         return Service("kubelet", command)
+
+    def gpus(self) -> Service:
+        """What a driver would tell of the GPUs, and the file in which the device plugin reads."""
+        hardware = Hardware(
+            product=self.spec.gpu_product,
+            memory_mib=self.spec.gpu_memory_mib,
+            uuids=self.node.gpu_uuids,
+        )
+        HARDWARE_FILE.parent.mkdir(parents=True, exist_ok=True)
+        HARDWARE_FILE.write_text(hardware.model_dump_json())
+        faults = self.layout.gpu_faults(self.node.name)
+        files = [str(file) for file in (HARDWARE_FILE, GPUS_SOCKET, faults)]
+        return Service("gpus", [sys.executable, "-m", "devcluster.simulated_gpus", *files])
 
     def _kubelet_configuration(self) -> dict[str, object]:
         return {

@@ -108,6 +108,10 @@ class Layout:
         """What a real node writes outside its images and pods."""
         return self.state / "nodes" / name
 
+    def gpu_faults(self, node: str) -> Path:
+        """What is to be wrong with a real node's GPUs, where it is there (simulated_gpus.py)."""
+        return self.node(node) / "gpu-faults.json"
+
     @property
     def node_stores(self) -> Path:
         """The real nodes' image stores, kept as a cache."""

@@ -21,6 +21,11 @@ class RealNode:
     control_plane: bool
     gpus: int = 4
 
+    @property
+    def gpu_uuids(self) -> list[str]:
+        """Names of its GPUs, which no other node's have."""
+        return [f"GPU-simulated-{self.name}-{index}" for index in range(self.gpus)]
+
 
 @dataclass(frozen=True)
 class Network:
@@ -51,6 +56,7 @@ class ClusterSpec:
     real_nodes: tuple[RealNode, ...] = ()
     kubernetes: str = "v1.34.3"
     gpu_product: str = "Simulated-A100-SXM4-80GB"
+    gpu_memory_mib: int = 81920
 
     @property
     def context(self) -> str:

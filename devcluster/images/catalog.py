@@ -41,10 +41,11 @@ class ToolImage:
 TOOL_IMAGES = (
     ToolImage("pause:3.10", "pause", "/pause"),
     ToolImage(
-        "nvidia-device-plugin-simulated:0.20.0",
+        "nvidia-device-plugin-simulated:0.20.1",
         "simulated-device-plugin",
         "/usr/bin/nvidia-device-plugin",
     ),
+    ToolImage("dcgm-exporter-simulated:4.4.2", "simulated-dcgm-exporter", "/usr/bin/dcgm-exporter"),
     ToolImage("volcanosh/vc-scheduler:v1.10.0", "vc-scheduler", "/vc-scheduler"),
     ToolImage(
         "volcanosh/vc-controller-manager:v1.10.0", "vc-controller-manager", "/vc-controller-manager"

@@ -89,10 +89,25 @@ def test_only_the_node_beside_the_control_plane_takes_what_needs_no_gpu(
     assert taint in second.kubelet().command
 
 
-def test_the_device_plugin_finds_the_nodes_hardware(first: NodeServices):
-    first.kubelet()
+def test_the_device_plugin_and_who_measures_find_the_nodes_hardware(
+    first: NodeServices, machine: Layout
+):
+    service = first.gpus()
     hardware = json.loads(node_services.HARDWARE_FILE.read_text())
-    assert hardware == {"count": 4, "product": SPEC.gpu_product}
+    assert hardware == {
+        "product": SPEC.gpu_product,
+        "memory_mib": 81920,
+        "uuids": [f"GPU-simulated-gpu-node-0-{index}" for index in range(4)],
+    }
+    assert service.command[-3:] == [
+        str(node_services.HARDWARE_FILE),
+        "/var/lib/kubelet/pod-resources/simulated-gpus.sock",
+        str(machine.gpu_faults(FIRST.name)),
+    ]
+
+
+def test_no_two_nodes_have_the_same_gpu():
+    assert set(FIRST.gpu_uuids).isdisjoint(SECOND.gpu_uuids)
 
 
 def test_kubelet_answers_nobody_without_a_certificate(first: NodeServices, machine: Layout):

@@ -33,8 +33,7 @@ const (
 
 // hardware is what the node has: written by the maker of the node.
 type hardware struct {
-	Count   int    `json:"count"`
-	Product string `json:"product"`
+	UUIDs []string `json:"uuids"`
 }
 
 // configuration is the part of NVIDIA's plugin configuration (version v1) that is simulated.
@@ -96,9 +95,9 @@ func newPlugin(node hardware, config configuration) *plugin {
 			}
 		}
 	}
-	for gpu := range node.Count {
+	for _, uuid := range node.UUIDs {
 		for replica := range replicas {
-			id := fmt.Sprintf("GPU-simulated-%d", gpu)
+			id := uuid
 			if replicas > 1 {
 				id += fmt.Sprintf("::%d", replica)
 			}

@@ -7,9 +7,11 @@ INTERVAL = 2
 MONITORING: dict[str, Any] = {
     "prometheus": "plain",
     "interval_seconds": INTERVAL,
-    "dcgm_exporter": {"install": False},
     "gpu_prices": {"Simulated-A100-SXM4-80GB": 1.5},
     "thresholds": {
+        "gpu_idle_share": 0.02,
+        "gpu_idle_minutes": 0.1,
+        "gpu_memory_share": 0.0005,  # 41 MiB of the simulated 80 GiB
         "stalled_minutes": 0.2,
         "checkpoint_minutes": 0.3,
         "pending_minutes": 0.1,
@@ -45,7 +47,7 @@ CORES = 4 * (os.cpu_count() or 1)
 
 def configure(config: dict[str, Any], served: str) -> None:
     """Jobs and services of which each has some trouble."""
-    config["gpu-platform:monitoring"] = MONITORING
+    config["gpu-platform:monitoring"] |= MONITORING
     # What runs and serves uses up all GPUs.
     config["gpu-platform:tenancy"]["quota"] |= {"gpus": 6, "cpu": 2 * CORES}
     jobs = config["gpu-platform:training"]["jobs"]

@@ -3,13 +3,13 @@
 All faults are there at once, and thresholds are a fraction of a minute.
 """
 
+import json
 import re
-import shlex
 import shutil
 import signal
 import time
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import httpx
 import pytest
 import yaml
 
+from devcluster.paths import Layout
 from infra.monitoring import manifests
 from infra.observability.alerts import alerts
 from infra.observability.dashboards import PAGES
@@ -25,8 +26,8 @@ from tests.cluster import prometheus
 from tests.cluster.definitions import module_folder
 from tests.cluster.load import Load, question
 from tests.cluster.platform import ROOT, Platform, await_
-from tests.cluster.prometheus import Prometheus
 from tests.cluster.trouble import INTERVAL, MONITORING, configure
+from tests.cluster.watched import Watched
 from tests.infra.test_monitoring import args
 
 SHARED_MEMORY = "/dev/shm/full"
@@ -44,61 +45,6 @@ for pid in os.listdir("/proc"):
 """
 STOP, CONTINUE = int(signal.SIGSTOP), int(signal.SIGCONT)
 MICROSECONDS = 2_000_000
-
-
-@dataclass(frozen=True)
-class Watched:
-    """The platform, its Prometheus, and names of the runs."""
-
-    platform: Platform
-    prometheus: Prometheus
-    runs: dict[str, str]
-
-    def firing(self, **wanted: dict[str, str]) -> set[str]:
-        """Which of the alerts fire, each with labels that begin as told."""
-        return _named(self.prometheus.firing(), wanted)
-
-    def await_firing(self, **wanted: dict[str, str]) -> None:
-        """Waits until each of the alerts has fired, though not all at a time."""
-        missing = set(wanted)
-
-        def all_have() -> bool:
-            missing.difference_update(_named(self.prometheus.fired(), wanted))
-            return not missing
-
-        try:
-            await_(all_have, 150, "all alerts")
-        except AssertionError:
-            raise AssertionError(f"{sorted(missing)} did not fire") from None
-
-    def await_silence(self, **wanted: dict[str, str]) -> None:
-        """Waits until none of the alerts fires."""
-        await_(lambda: not self.firing(**wanted), 120, f"an end of {wanted}")
-
-    def server(self) -> dict[str, Any]:
-        """The pod that answers requests."""
-        selector = "gpu-platform.dev/service=digits"
-        found = self.platform.kubectl("get", "pods", "-n", "ml-dev", "-l", selector)["items"]
-        return dict(found[0])
-
-    def python(self, pod: str, program: str) -> None:
-        """Runs a program in a pod."""
-        self.platform.shell(
-            shlex.join(["kubectl", "exec", "-n", "ml-dev", pod, "--", "python3", "-c", program])
-        )
-
-
-def _named(found: Iterator[dict[str, str]], wanted: dict[str, dict[str, str]]) -> set[str]:
-    """The alerts of those that are wanted, with labels that begin as told."""
-    return {
-        labels["alertname"]
-        for labels in found
-        if labels["alertname"] in wanted
-        and all(
-            labels.get(name, "").startswith(value)
-            for name, value in wanted[labels["alertname"]].items()
-        )
-    }
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +88,7 @@ def answers(watched: Watched) -> bool:
 
 
 def test_everything_is_found_and_answers(watched: Watched, load: Load) -> None:
-    wanted = {f"gpu-platform-{name}" for name in ("training", "inference", "volcano")}
+    wanted = {f"gpu-platform-{name}" for name in ("training", "inference", "volcano", "gpus")}
     wanted |= {"kube-state-metrics", "kubelet", "cadvisor"}
 
     def jobs() -> set[str]:
@@ -161,7 +107,31 @@ def test_what_is_wrong_from_the_beginning_is_told(watched: Watched, load: Load) 
         InferenceNotReady={"service": "hollow"},
         AutoscalerAtMaximum={"namespace": "ml-dev"},
         CheckpointTooOld={"run": runs["learning"]},
+        AllocatedGpuIdle={"pod": "hollow-"},
+        GpuMemoryNearlyFull={"pod": runs["learning"]},
     )
+
+
+def test_gpus_are_told_apart_by_node_and_by_who_has_them(watched: Watched) -> None:
+    found = [each["metric"] for each in watched.prometheus.ask("DCGM_FI_DEV_GPU_UTIL")]
+    assert Counter(gpu["Hostname"] for gpu in found) == {"gpu-node-0": 4, "gpu-node-1": 4}
+    assert len({gpu["UUID"] for gpu in found}) == 8
+    asked = 'kube_pod_container_resource_requests{resource="nvidia_com_gpu"}'
+    running = f'{asked} and on (namespace, pod) kube_pod_status_phase{{phase="Running"}} == 1'
+
+    def owners() -> bool:
+        """Whether kubelet and API server say the same."""
+        by = "namespace, pod, container"
+        has = watched.prometheus.ask(f'count by ({by}) (DCGM_FI_DEV_GPU_UTIL{{pod!=""}})')
+        wants = watched.prometheus.ask(f"sum by ({by}) ({running})")
+        return {_labels(each) for each in has} == {_labels(each) for each in wants} != set()
+
+    await_(owners, 30, "the same owners of GPUs by kubelet and by the API server")
+
+
+def _labels(series: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Labels and value."""
+    return (*sorted(series["metric"].items()), ("value", series["value"][1]))
 
 
 def test_what_goes_wrong_is_told_until_it_is_over(watched: Watched, load: Load) -> None:
@@ -172,6 +142,7 @@ def test_what_goes_wrong_is_told_until_it_is_over(watched: Watched, load: Load) 
         "TrainingWithoutStep": {"run": learning},
         "SharedMemoryNearlyFull": {"pod": first},
         "MemoryNearLimit": {"pod": first},
+        "AllocatedGpuIdle": {"pod": second},
     }
     watched.await_silence(**training)
     watched.python(second, SIGNAL.format(STOP))
@@ -179,6 +150,8 @@ def test_what_goes_wrong_is_told_until_it_is_over(watched: Watched, load: Load) 
     watched.python(first, FILL)
     serving = {"InferenceErrors": {"service": "digits"}, "InferenceSlow": {"service": "digits"}}
     watched.await_firing(**training, **serving)
+    idle = {"AllocatedGpuIdle": {"pod": second}}
+    await_(lambda: bool(watched.firing(**idle)), 30, "an idle GPU of the process that is stopped")
     watched.python(server, SIGNAL.format(CONTINUE))
     watched.python(second, SIGNAL.format(CONTINUE))
     watched.python(first, f"import os; os.unlink('{SHARED_MEMORY}')")
@@ -187,15 +160,29 @@ def test_what_goes_wrong_is_told_until_it_is_over(watched: Watched, load: Load) 
     await_(lambda: answers(watched), 30, "an answer of the server that was stopped")
 
 
+def test_an_error_of_a_gpu_is_told_to_whom_it_belongs(watched: Watched, load: Load) -> None:
+    pod = f"{watched.runs['learning']}-master-0"
+    (series,) = watched.prometheus.ask(f'DCGM_FI_DEV_XID_ERRORS{{pod="{pod}"}}')
+    gpu = series["metric"]
+    faults = Layout(Path(), watched.platform.state / "real").gpu_faults(gpu["Hostname"])
+    faults.write_text(json.dumps({gpu["gpu"]: {"DCGM_FI_DEV_XID_ERRORS": 79}}))
+    try:
+        watched.await_firing(
+            GpuXidError={"pod": pod, "Hostname": gpu["Hostname"], "err_code": "79"}
+        )
+    finally:
+        faults.unlink()
+    watched.await_silence(GpuXidError={})
+
+
 def queries() -> Iterator[tuple[str, str, str]]:
-    """Page, panel and query of each that needs no GPU."""
+    """Page, panel and query of each."""
     settings = MonitoringSettings.model_validate(MONITORING)
     for name, page in PAGES.items():
         for panels in page(settings).rows.values():
             for panel in panels:
                 for query in panel.queries.values():
-                    if "DCGM" not in query:
-                        yield name, panel.title, query
+                    yield name, panel.title, query
 
 
 def test_every_query_of_the_dashboards_has_data(watched: Watched, load: Load) -> None:
@@ -215,7 +202,7 @@ def test_every_query_of_the_dashboards_has_data(watched: Watched, load: Load) ->
             )
         ]
 
-    assert len(list(queries())) > 30
+    assert len(list(queries())) > 40
     deadline = time.monotonic() + 30
     while left := empty():
         assert time.monotonic() < deadline, left

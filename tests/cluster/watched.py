@@ -1,0 +1,64 @@
+"""A platform that a Prometheus watches, and what is to be seen there."""
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tests.cluster.platform import Platform, await_
+from tests.cluster.prometheus import Prometheus
+
+
+@dataclass(frozen=True)
+class Watched:
+    """The platform, its Prometheus, and names of the runs."""
+
+    platform: Platform
+    prometheus: Prometheus
+    runs: dict[str, str]
+
+    def firing(self, **wanted: dict[str, str]) -> set[str]:
+        """Which of the alerts fire, each with labels that begin as told."""
+        return _named(self.prometheus.firing(), wanted)
+
+    def await_firing(self, **wanted: dict[str, str]) -> None:
+        """Waits until each of the alerts has fired, though not all at a time."""
+        missing = set(wanted)
+
+        def all_have() -> bool:
+            missing.difference_update(_named(self.prometheus.fired(), wanted))
+            return not missing
+
+        try:
+            await_(all_have, 150, "all alerts")
+        except AssertionError:
+            raise AssertionError(f"{sorted(missing)} did not fire") from None
+
+    def await_silence(self, **wanted: dict[str, str]) -> None:
+        """Waits until none of the alerts fires."""
+        await_(lambda: not self.firing(**wanted), 120, f"an end of {wanted}")
+
+    def server(self) -> dict[str, Any]:
+        """The pod that answers requests."""
+        selector = "gpu-platform.dev/service=digits"
+        found = self.platform.kubectl("get", "pods", "-n", "ml-dev", "-l", selector)["items"]
+        return dict(found[0])
+
+    def python(self, pod: str, program: str) -> None:
+        """Runs a program in a pod."""
+        self.platform.shell(
+            shlex.join(["kubectl", "exec", "-n", "ml-dev", pod, "--", "python3", "-c", program])
+        )
+
+
+def _named(found: Iterator[dict[str, str]], wanted: dict[str, dict[str, str]]) -> set[str]:
+    """The alerts of those that are wanted, with labels that begin as told."""
+    return {
+        labels["alertname"]
+        for labels in found
+        if labels["alertname"] in wanted
+        and all(
+            labels.get(name, "").startswith(value)
+            for name, value in wanted[labels["alertname"]].items()
+        )
+    }

@@ -181,6 +181,14 @@ def _container(pod: Pod) -> Manifest:
     )
 
 
+def rdma_variables(rdma: Rdma | None) -> dict[str, str]:
+    """NCCL's way to the device, as a container that has it gets it."""
+    if rdma is None:
+        return {}
+    adapters = {} if rdma.hca is None else {"NCCL_IB_HCA": rdma.hca}
+    return {"NCCL_SOCKET_IFNAME": rdma.interface, **adapters}
+
+
 def _init_container(pod: Pod, init: InitContainer) -> Manifest:
     sizes = {"requests": {"cpu": pod.cpu, "memory": pod.memory}, "limits": {"memory": pod.memory}}
     return {
@@ -218,11 +226,7 @@ def _volume_mount(mount: Mount | Volume) -> Manifest:
 
 def _environment(env: Mapping[str, Any], rdma: Rdma | None = None) -> list[Manifest]:
     variables: dict[str, Any] = {"HOME": "/tmp", "PYTHONUNBUFFERED": "1"}  # noqa: S108
-    if rdma is not None:
-        variables["NCCL_SOCKET_IFNAME"] = rdma.interface
-        if rdma.hca is not None:
-            variables["NCCL_IB_HCA"] = rdma.hca
-    variables.update(env)
+    variables |= {**rdma_variables(rdma), **env}
     return [
         {"name": name, **(value if isinstance(value, dict) else {"value": value})}
         for name, value in variables.items()

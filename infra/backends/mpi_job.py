@@ -13,6 +13,7 @@ from infra.backends.gang import RENDEZVOUS_PORT, Gang
 from infra.backends.volcano import COMPLETES_THE_JOB, SERVICE_PLUGINS, placed
 from infra.backends.volcano import build as volcano
 from infra.manifests import Manifest
+from infra.pods import rdma_variables
 
 SSH_PORT: Final = 2222
 _KEYS: Final = "/ssh"
@@ -58,6 +59,8 @@ def build(gang: Gang) -> list[Manifest]:
         **command_variables(gang),
         "SLOTS": str(gang.processes),
         "MASTER_PORT": str(RENDEZVOUS_PORT),
+        # The launcher has no such device, but it is the one that tells the processes of it.
+        **rdma_variables(gang.pod.rdma),
         **gang.pod.env,
     }
     launching = replace(launcher, command=_launch(gang, env), env={**_MPI_SETTINGS, **env})
@@ -86,9 +89,8 @@ _MPI_SETTINGS: Final = {
 def _launch(gang: Gang, env: dict[str, object]) -> list[str]:
     # A session of sshd has none of its container's variables, so the launcher sends its own.
     sent = ["PATH", "HOME", "PYTHONUNBUFFERED", "MASTER_ADDR", *env]
-    rdma = ["NCCL_SOCKET_IFNAME", "NCCL_IB_HCA"] if gang.pod.rdma else []
     flags = [f"-np {gang.nodes * gang.processes}", "--bind-to none"]
-    flags += [f"-x {name}" for name in dict.fromkeys([*sent, *rdma])]
+    flags += [f"-x {name}" for name in dict.fromkeys(sent)]
     script = f'{_LAUNCH}{" ".join(flags)} sh -c {shlex.quote(_RANK)} sh "$@"'
     return ["sh", "-c", script, "sh", *_program(gang)]
 

@@ -1,5 +1,8 @@
 import shlex
 import subprocess
+from typing import Any
+
+import pytest
 
 from infra.manifests import Manifest
 from tests.infra.kinds import job, kind_of
@@ -81,6 +84,32 @@ def test_the_launcher_sends_the_variables_that_a_session_of_sshd_has_not() -> No
     sent = {started[i + 1] for i, part in enumerate(started) if part == "-x"}
     assert {"PATH", "HOME", "MASTER_ADDR", "MASTER_PORT", "RUN_NAME"} <= sent
     assert {"LOUD", "TOKEN", "OMP_NUM_THREADS", "SLOTS"} <= sent
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        {},
+        {"rdma": {"resource": "rdma/hca", "interface": "ib0"}},
+        {"rdma": {"resource": "rdma/hca", "interface": "ib0", "hca": "mlx5"}},
+        {
+            "rdma": {"resource": "rdma/hca", "interface": "ib0", "hca": "mlx5"},
+            "nccl": {"network": "infiniband"},
+        },
+    ],
+)
+def test_the_launcher_has_a_value_for_every_variable_that_it_sends(
+    network: dict[str, Any],
+) -> None:
+    launcher = containers(**network)["launcher"]
+    started = run_launcher(launcher["command"], "a.run")
+    sent = {started[i + 1] for i, part in enumerate(started) if part == "-x"}
+    env = {variable["name"]: variable.get("value") for variable in launcher["env"]}
+    # One of them comes from the image, the other from the launcher's script.
+    assert sent - env.keys() == {"PATH", "MASTER_ADDR"}
+    if rdma := network.get("rdma"):
+        assert env["NCCL_SOCKET_IFNAME"] == rdma["interface"]
+        assert env.get("NCCL_IB_HCA") == rdma.get("hca")
 
 
 def test_a_process_knows_its_rank_by_the_names_that_torchrun_uses() -> None:

@@ -17,6 +17,7 @@ _KINDS: Final = (
     "pytorchjobs.kubeflow.org",
     "trainjobs.trainer.kubeflow.org",
     "rayjobs.ray.io",
+    "jobflows.flow.volcano.sh",
 )
 """Objects that a run may be; those of them that the cluster knows are asked for."""
 

@@ -9,12 +9,13 @@ from typing import Any, Final
 
 from gitops.prices import Prices
 from gitops.runs.cluster import Cluster
+from gitops.runs.jobs import is_controlled
 from gitops.runs.picture import Object, Picture, group_of, key, owner, placed, queue_of, request
 from gitops.runs.queueing import positions
 from gitops.runs.run import RunStatus
 from gitops.runs.said import Progress, last_words, progress
 from gitops.runs.spent import moment, spent
-from gitops.runs.states import JOB_KINDS, State, state_of
+from gitops.runs.states import JOB_KINDS, State, stage, state_of, steps
 from gitops.runs.waiting import Waiting, waiting
 from infra.backends.gang import QUEUE_ANNOTATION, QUEUE_LABEL
 from infra.failure_recorder import RECORDER, SELECTOR
@@ -31,7 +32,8 @@ class _Found:
     kind: str
     job: Object
     pods: Sequence[Object]
-    group: Object | None
+    groups: Sequence[Object]
+    """Of a JobFlow one for each step that has not ended, the newest first; else one."""
 
     @property
     def running(self) -> list[Object]:
@@ -84,23 +86,26 @@ class _Look:
         namespace, name = key(one.job)
         state = state_of(one.kind, one.job, len(one.running))
         counted = [pod for pod in one.pods if state.over or pod not in one.ended]
-        least = int(one.group["spec"].get("minMember", 1)) if one.group else 1
+        group = next((g for g in one.groups if key(g) in self.places), None)
+        group = group or next(iter(one.groups), None)
+        least = int(group["spec"].get("minMember", 1)) if group else 1
         used = spent(one.pods, self.picture, self.prices, self.now, self.product)
-        held = self.why.get((namespace, owner(one.group) if one.group else name))
+        held = self.why.get((namespace, owner(group) if group else name))
         waits = state is State.WAITING
         return RunStatus(
             namespace=namespace,
             name=name,
             kind=JOB_KINDS[one.kind],
-            queue=_queue(one),
+            queue=_queue(one, group),
             state=state,
+            stage=stage(one.job),
             pods=sum(map(placed, counted)),
             wanted=max(len(counted), least),
             gpus=sum((request(pod) for pod in one.running), Counter[str]()),
             restarts=_restarts(one),
             created=moment(one.job["metadata"].get("creationTimestamp")),
             progress=None if waits else _progress(one, self.cluster, self.now),
-            position=self.places.get(key(one.group)) if one.group and waits else None,
+            position=self.places.get(key(group)) if group and waits else None,
             held="" if held is None or state.over else f"{held.name}: {held.state}",
             reasons=() if held is None or state.over else held.reasons,
             last_words=tuple(_last_words(one, self.cluster)) if state is State.FAILED else (),
@@ -134,30 +139,30 @@ def _jobs(picture: Picture) -> Iterator[_Found]:
             metadata = job["metadata"]
             name = metadata.get("labels", {}).get(RUN_LABEL)
             # A run's own Job may be made of further ones, which are owned by it.
-            if name is None or any(
-                o.get("controller") for o in metadata.get("ownerReferences", ())
-            ):
+            if name is None or is_controlled(job):
                 continue
             own = sorted(pods[metadata["namespace"], name], key=key)
-            yield _Found(kind, job, own, _group(picture, metadata["namespace"], name, own))
+            yield _Found(kind, job, own, _groups(picture, metadata["namespace"], job, own))
 
 
-def _group(picture: Picture, namespace: str, run: str, pods: Sequence[Object]) -> Object | None:
-    names = {group_of(pod) for pod in pods} | {(namespace, run)}
-    for group in picture.all("PodGroup"):
-        if key(group) in names or (group["metadata"]["namespace"], owner(group)) == (
-            namespace,
-            run,
-        ):
-            return group
-    return None
+def _groups(picture: Picture, namespace: str, job: Object, pods: Sequence[Object]) -> list[Object]:
+    names = {group_of(pod) for pod in pods} | {key(job)}
+    owners = {(namespace, name) for name in (job["metadata"]["name"], *steps(job))}
+    found = [
+        group
+        for group in picture.all("PodGroup")
+        if key(group) in names or (group["metadata"]["namespace"], owner(group)) in owners
+    ]
+    return sorted(found, key=lambda g: str(g["metadata"].get("creationTimestamp")), reverse=True)
 
 
-def _queue(one: _Found) -> str:
-    if one.group is not None:
-        return queue_of(one.group)
+def _queue(one: _Found, group: Object | None) -> str:
+    if group is not None:
+        return queue_of(group)
     spec, metadata = one.job.get("spec", {}), one.job["metadata"]
     labels = {**metadata.get("annotations", {}), **metadata.get("labels", {})}
+    for pod in one.pods[:1]:
+        labels |= pod["metadata"].get("annotations", {})
     found = (labels.get(name) for name in (QUEUE_LABEL, QUEUE_ANNOTATION))
     return str(spec.get("queue") or next((text for text in found if text), ""))
 
@@ -166,7 +171,9 @@ def _restarts(one: _Found) -> int:
     of_containers = max(
         (sum(s.get("restartCount", 0) for s in _containers(p)) for p in one.pods), default=0
     )
-    return max(int(one.job.get("status", {}).get("retryCount", 0)), of_containers)
+    status = one.job.get("status", {})
+    of_steps = sum(int(step.get("restartCount", 0)) for step in status.get("jobStatusList", ()))
+    return max(int(status.get("retryCount", 0)), of_steps, of_containers)
 
 
 def _progress(one: _Found, cluster: Cluster, now: datetime) -> Progress | None:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+from gitops.runs.jobs import wants_pods
 from gitops.runs.picture import Object, Picture, group_of, key, queue_of
 
 
@@ -21,11 +22,13 @@ def positions(picture: Picture) -> dict[tuple[str, str], int]:
 
     taken: Counter[str] = Counter()
     found: dict[tuple[str, str], int] = {}
-    for group in sorted(filter(_waits, picture.all("PodGroup")), key=order):
+    waiting = [group for group in picture.all("PodGroup") if _waits(picture, group)]
+    for group in sorted(waiting, key=order):
         taken[queue_of(group)] += 1
         found[key(group)] = taken[queue_of(group)]
     return found
 
 
-def _waits(group: Object) -> bool:
-    return group.get("status", {}).get("phase", "Pending") in ("Pending", "Inqueue")
+def _waits(picture: Picture, group: Object) -> bool:
+    phase = group.get("status", {}).get("phase", "Pending")
+    return phase in ("Pending", "Inqueue") and wants_pods(picture, group)

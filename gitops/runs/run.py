@@ -26,6 +26,8 @@ class RunStatus:
     gpus: Counter[str]
     restarts: int
     created: datetime | None
+    stage: str = ""
+    """The step at which a run with steps is or has failed."""
     progress: Progress | None = None
     position: int | None = None
     """Among the runs that wait in its queue, from 1; None where it does not wait."""
@@ -49,6 +51,7 @@ class RunStatus:
             "kind": self.kind,
             "queue": self.queue,
             "state": str(self.state),
+            "stage": self.stage or None,
             "pods": {"placed": self.pods, "wanted": self.wanted},
             "gpus": dict(sorted(self.gpus.items())),
             "restarts": self.restarts,

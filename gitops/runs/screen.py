@@ -67,9 +67,10 @@ def _table(runs: Sequence[RunStatus], currency: str, now: datetime) -> Table:
 
 
 def _state(run: RunStatus) -> str:
+    stage = f", {run.stage}" if run.stage else ""
     place = f", {run.position}. in line" if run.position else ""
     again = f", {run.restarts} restarts" if run.restarts else ""
-    return f"{run.state}{place}{again}"
+    return f"{run.state}{stage}{place}{again}"
 
 
 def _done(run: RunStatus) -> RenderableType:

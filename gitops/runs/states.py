@@ -29,6 +29,7 @@ JOB_KINDS: Final[Mapping[str, str]] = {
     "PyTorchJob": "PyTorchJob",
     "TrainJob": "TrainJob",
     "RayJob": "RayJob",
+    "JobFlow": "Volcano JobFlow",
 }
 """Kinds of objects that a run may be, and what people call them."""
 
@@ -70,6 +71,35 @@ def state_of(kind: str, job: Object, running: int) -> State:
             return _VOLCANO.get(str(status.get("state", {}).get("phase", "")), pods)
         case "RayJob":
             return _RAY.get(str(status.get("jobDeploymentStatus", "")), pods)
+        case "JobFlow":
+            return _flow(job, pods)
         case _:
             true = {c["type"] for c in status.get("conditions", []) if c["status"] == "True"}
             return next((state for name, state in _CONDITIONS.items() if name in true), pods)
+
+
+def _flow(flow: Object, pods: State) -> State:
+    # Volcano calls it running even where a step has failed, after which nothing begins.
+    phase = flow.get("status", {}).get("state", {}).get("phase")
+    if phase == "Succeed":
+        return State.SUCCEEDED
+    found = set(steps(flow).values())
+    telling = (State.FAILED, State.RESTARTING, State.SUSPENDED)
+    return next((state for state in telling if state in found), pods)
+
+
+def steps(flow: Object) -> dict[str, State]:
+    """The jobs that a JobFlow has made so far, by name; none of another kind."""
+    made = flow.get("status", {}).get("jobStatusList", ())
+    return {job["name"]: _VOLCANO.get(job.get("state", ""), State.WAITING) for job in made}
+
+
+def stage(flow: Object) -> str:
+    """The step at which a JobFlow is or has failed; empty where none is under way."""
+    found = steps(flow)
+    failed = [name for name, state in found.items() if state is State.FAILED]
+    going = [name for name, state in found.items() if not state.over]
+    name = flow["metadata"]["name"]
+    # `<run>-<hash>-<step>`, where the run is named `<key>-<hash>`.
+    prefix = f"{name}-{name.rpartition('-')[2]}-"
+    return ", ".join(step.removeprefix(prefix) for step in failed or going)

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from gitops.runs.jobs import is_made_by_another, wants_pods
 from gitops.runs.picture import (
     Object,
     Picture,
@@ -15,8 +16,7 @@ from gitops.runs.picture import (
     queue_of,
     request,
 )
-
-_OVER = ("Completed", "Failed", "Terminated", "Aborting", "Aborted")
+from gitops.runs.states import JOB_KINDS, State, state_of
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,7 @@ def _groups(picture: Picture) -> Iterator[Waiting]:
         phase = group.get("status", {}).get("phase", "Pending")
         if phase == "Completed" or (having >= least and having == len(pods)):
             continue
-        job = picture.find("Job", group["metadata"]["namespace"], owner(group))
-        if job is not None and _phase(job) in _OVER:
+        if not wants_pods(picture, group):
             continue
         yield Waiting(
             group["metadata"]["namespace"],
@@ -67,11 +66,15 @@ def _groups(picture: Picture) -> Iterator[Waiting]:
 
 
 def _suspended(picture: Picture) -> Iterator[Waiting]:
-    for job in picture.all("Job"):
-        if _phase(job) in ("Aborting", "Aborted"):
-            namespace, name = key(job)
-            resume = f"`vcctl job resume --namespace {namespace} --name {name}` goes on with it"
-            yield Waiting(namespace, name, "", "suspended", (resume,))
+    # A JobFlow is suspended where one of its steps is, which is told already.
+    for kind in JOB_KINDS.keys() - {"JobFlow"}:
+        for job in picture.all(kind):
+            if state_of(kind, job, 0) is State.SUSPENDED and not is_made_by_another(kind, job):
+                namespace, name = key(job)
+                resume = "`suspend: false`"
+                if kind == "Job":
+                    resume = f"`vcctl job resume --namespace {namespace} --name {name}`"
+                yield Waiting(namespace, name, "", "suspended", (f"{resume} goes on with it",))
 
 
 def _reasons(picture: Picture, group: Object, pods: list[Object], starting: bool) -> Iterator[str]:
@@ -148,7 +151,3 @@ def _unschedulable(pod: Object) -> str:
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             return str(condition.get("message", ""))
     return ""
-
-
-def _phase(job: Object) -> str:
-    return str(job.get("status", {}).get("state", {}).get("phase", ""))

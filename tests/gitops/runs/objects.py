@@ -16,6 +16,30 @@ def volcano_job(run: str, phase: str, **status: Any) -> dict[str, Any]:
     }
 
 
+def job_flow(run: str, phase: str = "", **steps: str) -> dict[str, Any]:
+    """With the phases of the jobs that it has made, by step."""
+    made = [
+        {"name": f"{run}-{run.rpartition('-')[2]}-{step}", "state": state, "restartCount": 1}
+        for step, state in steps.items()
+    ]
+    return {
+        "apiVersion": "flow.volcano.sh/v1alpha1",
+        "kind": "JobFlow",
+        "metadata": _metadata(run),
+        "spec": {},
+        "status": {"state": {"phase": phase}, "jobStatusList": made},
+    }
+
+
+def step_job(run: str, step: str, phase: str) -> dict[str, Any]:
+    """A step's job, which a JobFlow makes without the run's label."""
+    owners = [{"kind": "JobFlow", "name": run, "controller": True}]
+    name = f"{run}-{run.rpartition('-')[2]}-{step}"
+    made = volcano_job(run, phase)
+    made["metadata"] |= {"name": name, "labels": {}, "ownerReferences": owners}
+    return made
+
+
 def batch_job(run: str, *conditions: str, owner: str = "") -> dict[str, Any]:
     metadata = _metadata(run)
     if owner:

@@ -20,9 +20,11 @@ from tests.gitops.runs.objects import (
     batch_job,
     ended,
     group,
+    job_flow,
     node,
     pod,
     queue,
+    step_job,
     volcano_job,
 )
 
@@ -32,6 +34,7 @@ KINDS = {
     "nodes": "Node",
     "jobs.batch": "batch/v1 Job",
     "jobs.batch.volcano.sh": "batch.volcano.sh/v1alpha1 Job",
+    "jobflows.flow.volcano.sh": "JobFlow",
     "podgroups.scheduling.volcano.sh": "PodGroup",
     "queues.scheduling.volcano.sh": "Queue",
 }
@@ -116,6 +119,61 @@ def test_a_run_that_failed_has_last_words(tmp_path: Path) -> None:
 def test_a_job_of_a_job_is_no_run_of_its_own(tmp_path: Path) -> None:
     inner = batch_job("digits", owner="digits-jobset")
     assert only(kubectl(tmp_path, batch_job("digits", "Complete"), inner)).kind == "Job"
+
+
+def step_group(run: str, step: str, phase: str) -> dict[str, Any]:
+    found = group(f"{run}-{step}-uid", phase)
+    found["metadata"]["ownerReferences"] = [{"name": f"{run}-{run.rpartition('-')[2]}-{step}"}]
+    return found
+
+
+def test_a_run_with_steps_is_one_run_that_is_told_by_the_step_at_which_it_is(
+    tmp_path: Path,
+) -> None:
+    done, waits = pod("run-1", phase="Succeeded"), pod("run-1", 1, phase="Pending")
+    done["metadata"]["annotations"] = {"scheduling.k8s.io/group-name": "gone"}
+    waits["metadata"]["annotations"] = {"scheduling.k8s.io/group-name": "run-1-train-uid"}
+    found = only(
+        kubectl(
+            tmp_path,
+            job_flow("run-1", "Running", prepare="Completed", train="Pending"),
+            step_job("run-1", "prepare", "Completed"),
+            step_job("run-1", "train", "Pending"),
+            step_group("run-1", "train", "Inqueue"),
+            *(done, waits, node(gpus=1), queue()),
+        )
+    )
+    assert (found.kind, found.queue, found.state) == ("Volcano JobFlow", "vision", State.WAITING)
+    assert (found.stage, found.position, found.pods, found.wanted) == ("train", 1, 0, 1)
+    assert found.held.startswith("ml/run-1-1-train in queue vision: 0 of 1 pods have a node")
+    assert found.restarts == 2
+    assert found.as_json()["stage"] == "train"
+
+
+def test_a_run_whose_step_has_failed_has_failed_with_its_last_words(tmp_path: Path) -> None:
+    failed = pod("run-1", phase="Failed", **ended(json.dumps({"event": "error", "message": "no"})))
+    failed["metadata"]["annotations"] = {"volcano.sh/queue-name": "vision"}
+    flow = job_flow("run-1", "Running", prepare="Failed")
+    found = only(kubectl(tmp_path, flow, step_job("run-1", "prepare", "Failed"), failed, node()))
+    assert (found.state, found.stage, found.queue) == (State.FAILED, "prepare", "vision")
+    assert found.last_words == ("run-1-worker-0:", "no")
+
+
+def test_what_a_finished_or_suspended_job_leaves_has_no_place_in_line(tmp_path: Path) -> None:
+    found = runs(
+        kubectl(
+            tmp_path,
+            *(node(), queue(), volcano_job("waits", "Pending")),
+            group("waits", "Pending", created="2026-01-01T08:00:00Z"),
+            *(group(name, "Pending") for name in ("over", "gone", "held")),
+            *(batch_job("over", "Complete"), batch_job("held", "Suspended")),
+        ),
+        prices.load(),
+        NOW,
+    )
+    places = {run.name: (run.position, run.held) for run in found}
+    assert places.pop("waits")[0] == 1
+    assert places == {"over": (None, ""), "held": (None, "ml/held: suspended")}
 
 
 def test_other_jobs_are_left_alone(tmp_path: Path) -> None:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from gitops.runs.picture import BATCH_JOB
-from gitops.runs.states import State, state_of
-from tests.gitops.runs.objects import batch_job, volcano_job
+from gitops.runs.picture import BATCH_JOB, Object
+from gitops.runs.states import State, stage, state_of
+from tests.gitops.runs.objects import batch_job, job_flow, volcano_job
 
 
 @pytest.mark.parametrize(
@@ -48,6 +48,33 @@ def test_a_pytorch_job_that_was_created_and_has_succeeded() -> None:
 )
 def test_a_ray_job(status: str, state: State) -> None:
     assert state_of("RayJob", {"status": {"jobDeploymentStatus": status}}, 0) is state
+
+
+@pytest.mark.parametrize(
+    ("flow", "state", "step"),
+    [
+        (job_flow("run-1"), State.RUNNING, ""),
+        (
+            job_flow("run-1", "Running", prepare="Completed", train="Running"),
+            State.RUNNING,
+            "train",
+        ),
+        (job_flow("run-1", "Running", prepare="Completed"), State.RUNNING, ""),
+        (job_flow("run-1", "Running", train="Restarting"), State.RESTARTING, "train"),
+        (job_flow("run-1", "Pending", train="Aborted"), State.SUSPENDED, "train"),
+        (job_flow("run-1", "Running", a="Terminated", b="Running"), State.FAILED, "a"),
+        (job_flow("run-1", "Succeed", prepare="Completed", train="Completed"), State.SUCCEEDED, ""),
+    ],
+)
+def test_a_job_flow_is_what_its_steps_are(flow: Object, state: State, step: str) -> None:
+    assert state_of("JobFlow", flow, 1) is state
+    assert stage(flow) == step
+
+
+def test_a_job_flow_between_two_steps_waits() -> None:
+    assert state_of("JobFlow", job_flow("run-1", "Running", prepare="Completed"), 0) is (
+        State.WAITING
+    )
 
 
 def test_what_is_over() -> None:

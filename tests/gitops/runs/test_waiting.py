@@ -64,9 +64,20 @@ def queue(name: str = "vision", state: str = "Open", **spec: Any) -> dict[str, A
     return {"kind": "Queue", "metadata": {"name": name}, "spec": spec, "status": {"state": state}}
 
 
-def job(name: str, phase: str) -> dict[str, Any]:
+def job(name: str, phase: str = "Pending") -> dict[str, Any]:
     metadata = {"namespace": "ml", "name": name}
     return {"kind": "Job", "metadata": metadata, "status": {"state": {"phase": phase}}}
+
+
+def other(kind: str, status: dict[str, Any]) -> dict[str, Any]:
+    """A job `done` of a kind that is not Volcano's own."""
+    version = {"apiVersion": "batch/v1"} if kind == "Job" else {}
+    return {
+        "kind": kind,
+        "metadata": {"namespace": "ml", "name": "done"},
+        "status": status,
+        **version,
+    }
 
 
 def only(*objects: dict[str, Any]) -> Waiting:
@@ -83,7 +94,7 @@ def test_a_job_waits_for_gpus_that_are_in_use() -> None:
 
 
 def test_a_job_that_the_cluster_is_too_small_for() -> None:
-    found = only(node(), queue(), group("big"))
+    found = only(node(), queue(), job("big"), group("big"))
     assert f"asks for 16 {GPU}, but the cluster has 8 in all" in found.reasons
 
 
@@ -95,7 +106,7 @@ def test_a_queue_that_is_full() -> None:
 
 
 def test_a_job_that_its_queue_is_too_small_for() -> None:
-    found = only(node(64), queue(capability={GPU: "8"}), group("big"))
+    found = only(node(64), queue(capability={GPU: "8"}), job("big"), group("big"))
     assert f"asks for 16 {GPU}, but queue vision may use 8 in all" in found.reasons
 
 
@@ -120,14 +131,14 @@ def test_what_volcano_says_of_a_job_that_it_holds_back() -> None:
         "reason": "Unschedulable",
         "message": "resource in cluster is overused",
     }
-    found = only(node(), queue(), event, group("late", phase="Pending"))
+    found = only(node(), queue(), event, job("late"), group("late", phase="Pending"))
     assert found.reasons[-1] == "Volcano: resource in cluster is overused"
 
 
 def test_queues_that_are_closed_or_do_not_exist() -> None:
-    closed = only(node(64), queue(state="Closed"), group("late"))
+    closed = only(node(64), queue(state="Closed"), job("late"), group("late"))
     assert closed.reasons[0].startswith("queue vision is Closed: `vcctl queue operate")
-    assert only(node(64), group("late")).reasons[0] == "queue vision does not exist"
+    assert only(node(64), job("late"), group("late")).reasons[0] == "queue vision does not exist"
 
 
 def test_an_elastic_job_that_runs_with_less_than_it_could_have() -> None:
@@ -146,6 +157,38 @@ def test_a_suspended_job_is_named_with_the_way_to_go_on() -> None:
 @pytest.mark.parametrize("phase", ["Completed", "Failed", "Terminated"])
 def test_a_job_that_has_ended_waits_for_nothing(phase: str) -> None:
     assert waiting(Picture.of([group("done"), job("done", phase)])) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [
+        ("Job", {"conditions": [{"type": "Complete", "status": "True"}]}),
+        ("PyTorchJob", {"conditions": [{"type": "Failed", "status": "True"}]}),
+        ("TrainJob", {"conditions": [{"type": "Complete", "status": "True"}]}),
+        ("RayJob", {"jobDeploymentStatus": "Complete"}),
+    ],
+)
+def test_the_group_that_another_kind_of_job_leaves_waits_for_nothing(
+    kind: str, status: dict[str, Any]
+) -> None:
+    assert waiting(Picture.of([group("done"), other(kind, status)])) == []
+
+
+def test_a_group_whose_job_was_removed_waits_for_nothing() -> None:
+    assert waiting(Picture.of([queue(), group("gone", phase="Pending")])) == []
+
+
+def test_a_job_that_its_settings_suspend_is_told_once() -> None:
+    suspended = other("PyTorchJob", {"conditions": [{"type": "Suspended", "status": "True"}]})
+    found = only(suspended, group("done", phase="Pending"), queue())
+    assert str(found) == "ml/done: suspended\n  `suspend: false` goes on with it"
+
+
+def test_a_job_that_a_suspended_one_is_made_of_is_not_told_beside_it() -> None:
+    inner = other("Job", {"conditions": [{"type": "Suspended", "status": "True"}]})
+    inner["metadata"]["ownerReferences"] = [{"name": "done", "controller": True}]
+    whole = other("RayJob", {"jobDeploymentStatus": "Suspended"})
+    assert only(inner, whole, group("done")).job == "done"
 
 
 def test_a_placed_job_and_a_pod_without_a_group() -> None:

@@ -4,18 +4,20 @@ from infra.cluster import connect, options
 from infra.failure_recorder import FailureRecorder, FailureRecorderArgs
 from infra.gpu_stack import GpuStack, GpuStackArgs
 from infra.inference_service import InferenceService
-from infra.many_jobs import warn_of_many
 from infra.monitoring import Monitoring, MonitoringArgs
+from infra.notices import give_notices
 from infra.outputs import export_outputs
 from infra.serving import Serving
 from infra.settings import load_settings, registry_login
 from infra.storage import Storage, StorageArgs
 from infra.tenancy import PULL_SECRET, Tenancy, TenancyArgs
 from infra.training_job import TrainingJobArgs, TrainingJobs
+from infra.unmeasured_jobs import warn_of_unmeasured
 from infra.volcano import Volcano, VolcanoArgs
 from infra.workload_image import WorkloadImage, WorkloadImageArgs
 
 settings = load_settings()
+give_notices(settings)
 login = registry_login(settings.images)
 cluster = connect(settings.cluster)
 
@@ -59,7 +61,6 @@ if (recorder := settings.logs.recorder) is not None:
         ),
         options(cluster, tenancy, storage),
     )
-warn_of_many(len(settings.training.jobs))
 training = TrainingJobs(
     "training",
     [
@@ -95,6 +96,7 @@ services = {
     for key, service in settings.inference.services.items()
 }
 if settings.monitoring.prometheus != "none":
+    warn_of_unmeasured(settings.training.jobs)
     Monitoring(
         "monitoring",
         MonitoringArgs(

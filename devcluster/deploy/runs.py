@@ -20,6 +20,8 @@ ENDED = SUCCEEDED | {"Failed", "Aborted", "Terminated"}
 # Every pod of a run has it. Not imported from infra, which takes a second.
 _RUN_LABEL = "gpu-platform.dev/run"
 _VOLCANO_JOB = "jobs.batch.volcano.sh"
+_JOB_FLOW = "jobflows.flow.volcano.sh"
+_TASK_LABEL = "volcano.sh/task-spec"
 _RESOURCES = {
     "indexed": "jobs.batch",
     "pytorch": "pytorchjobs.kubeflow.org",
@@ -38,6 +40,11 @@ class Run:
     queue: str
     nodes: int
     gpus_per_node: int
+
+    @property
+    def steps(self) -> str:
+        """How the names of the jobs of its steps begin, where it has some."""
+        return f"{self.name}-{self.name.rpartition('-')[2]}-"
 
     @classmethod
     def of(cls, key: str, output: dict[str, Any]) -> "Run":
@@ -109,6 +116,8 @@ class Runs:
         Raises DevclusterError where the cluster does not answer.
         """
         job = self._get(run.namespace, _resource(run), run.name)
+        if job is None and _resource(run) == _VOLCANO_JOB:
+            job = self._flow(run)
         if job is None:
             return Progress("Gone", {})
         pods = self._pods(run)
@@ -151,13 +160,19 @@ class Runs:
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             pods = self._pods(run)
-            bound = [pod for pod in pods if pod["spec"].get("nodeName")]
+            bound = [pod for pod in pods if pod["spec"].get("nodeName") and not _is_step(pod)]
             report(f"{len(bound)} of {run.nodes} pods have a node")
             if len(bound) >= run.nodes:
                 return len(bound)
             time.sleep(POLL_SECONDS)
         why = self._why_pending(run)
         raise DevclusterError(f"the gang {run.name} got no nodes in {timeout:.0f} s: {why}")
+
+    def _flow(self, run: Run) -> dict[str, Any] | None:
+        """The JobFlow that a run with steps is, on a cluster that knows of them."""
+        what = ("get", _JOB_FLOW, run.name, "-n", run.namespace, "--output=json")
+        found = self._ask(*what, "--ignore-not-found")
+        return dict(json.loads(found)) if found else None
 
     def _pods(self, run: Run) -> list[dict[str, Any]]:
         found = self._get(run.namespace, "pods", "--selector", f"{_RUN_LABEL}={run.name}")
@@ -185,7 +200,8 @@ class Runs:
         for group in groups.get("items", []):
             owners = group["metadata"].get("ownerReferences", [])
             # Of kinds that are not Volcano's own it is nobody's, and has the run's name itself.
-            if run.name in (group["metadata"].get("name"), *(owner["name"] for owner in owners)):
+            names = {group["metadata"].get("name"), *(owner["name"] for owner in owners)}
+            if run.name in names or any(str(name).startswith(run.steps) for name in names):
                 for condition in reversed(group.get("status", {}).get("conditions", [])):
                     if condition.get("status") == "True" and condition.get("message"):
                         return str(condition["message"])
@@ -209,12 +225,28 @@ class Runs:
 
 def _phase(run: Run, job: dict[str, Any], pods: list[dict[str, Any]]) -> str:
     status = job.get("status", {})
+    if job.get("kind") == "JobFlow":
+        return _flow_phase(status, pods)
     if _resource(run) == _VOLCANO_JOB:
         return str(status.get("state", {}).get("phase", "Pending"))
     for condition in status.get("conditions", []):
         if condition["type"] in ENDED and condition["status"] == "True":
             return str(condition["type"])
     return "Running" if len(_running(pods)) == run.nodes else "Pending"
+
+
+def _flow_phase(status: dict[str, Any], pods: list[dict[str, Any]]) -> str:
+    if status.get("state", {}).get("phase") == "Succeed":
+        return "Completed"
+    # Volcano calls a JobFlow running whose step has failed, after which nothing begins.
+    phases = [str(step.get("state", "")) for step in status.get("jobStatusList", [])]
+    failed = [phase for phase in phases if phase in ENDED - SUCCEEDED]
+    return failed[0] if failed else "Running" if _running(pods) else "Pending"
+
+
+def _is_step(pod: dict[str, Any]) -> bool:
+    """Whether it is the pod of a step, which is none of the gang."""
+    return bool(pod["metadata"].get("labels", {}).get(_TASK_LABEL) == "step")
 
 
 def _resource(run: Run) -> str:

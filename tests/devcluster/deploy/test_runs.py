@@ -152,6 +152,41 @@ def test_kubeflows_kinds_end_by_their_conditions(world: World, kind: str, ended:
     assert world.runs.wait(run, lambda _: None).phase == ended
 
 
+def flow(phase: str, **steps: str) -> dict[str, Any]:
+    made = [{"name": f"digits-1-1-{step}", "state": state} for step, state in steps.items()]
+    return {"kind": "JobFlow", "status": {"state": {"phase": phase}, "jobStatusList": made}}
+
+
+@pytest.mark.parametrize(
+    ("described", "running", "phase"),
+    [
+        (flow(""), 0, "Pending"),
+        (flow("Running", prepare="Completed"), 0, "Pending"),
+        (flow("Running", prepare="Completed", train="Running"), 2, "Running"),
+        (flow("Running", train="Failed"), 0, "Failed"),
+        (flow("Running", prepare="Completed", train="Terminated"), 0, "Terminated"),
+        (flow("Succeed", prepare="Completed", train="Completed"), 0, "Completed"),
+    ],
+)
+def test_a_run_with_steps_is_a_job_flow(
+    world: World, described: dict[str, Any], running: int, phase: str
+):
+    world.put("jobflows.flow.volcano.sh", described)
+    world.put("pods", {"items": [pod(f"digits-1-1-train-worker-{n}") for n in range(running)]})
+    assert world.runs.progress(VOLCANO).phase == phase
+
+
+def test_a_run_with_steps_is_waited_for_until_its_last_step_has_ended(world: World):
+    world.put("jobflows.flow.volcano.sh", flow("Running", train="Completed", evaluate="Pending"))
+    world.put("jobflows.flow.volcano.sh.2", flow("Succeed"))
+    world.put("pods", {"items": [pod("digits-1-1-train-master-0", "Succeeded", FINISHED)]})
+    reason = {"status": "True", "message": "1 Insufficient GPU"}
+    world.put("podgroups.scheduling.volcano.sh", waiting(("digits-1-1-evaluate", [reason])))
+    said: list[str] = []
+    assert world.runs.wait(VOLCANO, said.append).event == FINISHED
+    assert said == ["Pending: 1 Insufficient GPU", "Completed"]
+
+
 def test_what_a_launcher_passed_on_is_the_result_where_the_program_is_gone(world: World):
     world.volcano("Completed", pod("digits-1-launcher-0", "Succeeded"))
     world.put("logs-digits-1-launcher-0", json.dumps(FINISHED))
@@ -296,6 +331,17 @@ def test_a_gang_is_bound_when_every_pod_has_a_node(world: World):
     half = [pod("a", node="simulated-0"), pod("b", "Pending")]
     world.put("pods", {"items": half})
     world.put("pods.2", {"items": [pod("a", node="simulated-0"), pod("b", node="simulated-1")]})
+    said: list[str] = []
+    assert world.runs.wait_bound(VOLCANO, said.append) == 2
+    assert said == ["1 of 2 pods have a node", "2 of 2 pods have a node"]
+
+
+def test_the_pods_of_steps_are_none_of_the_gang(world: World):
+    step = pod("digits-1-1-prepare-step-0", "Succeeded", node="simulated-0")
+    step["metadata"]["labels"] = {"volcano.sh/task-spec": "step"}
+    gang = [pod("a", node="simulated-0"), pod("b", node="simulated-1")]
+    world.put("pods", {"items": [step, gang[0]]})
+    world.put("pods.2", {"items": [step, *gang]})
     said: list[str] = []
     assert world.runs.wait_bound(VOLCANO, said.append) == 2
     assert said == ["1 of 2 pods have a node", "2 of 2 pods have a node"]

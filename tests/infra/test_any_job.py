@@ -1,12 +1,13 @@
 """Any valid job becomes objects that the pack passes; any invalid one is refused with its key."""
 
+from functools import cache
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from infra.settings.jobs.capabilities import can
-from infra.settings.jobs.kinds import KINDS
+from infra.settings.jobs.kinds import KINDS, JobKind
 from policies.resources import Resource
 from policies.workloads import find_pods
 from tests.infra.kinds import job, objects, problems_of, refused
@@ -76,6 +77,12 @@ NCCL = st.sampled_from(
 )
 
 
+@cache
+def successes(kind: JobKind) -> list[str]:
+    """When a job of the kind may have succeeded; of the other settings, a kind takes any value."""
+    return [end for end in ("all", "first") if not problems_of(job(kind, success=end))]
+
+
 @st.composite
 def jobs(draw: st.DrawFn) -> dict[str, Any]:
     """A valid job of any kind."""
@@ -89,6 +96,8 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
             chosen |= draw(st.sampled_from([{}, {"min_nodes": draw(st.integers(1, nodes))}]))
     if kind not in ("plain", "ray") and draw(st.booleans()):
         chosen |= {"command": ["python3", "own.py"], "hyperparameters": None}
+    if ends := successes(kind):
+        chosen |= draw(st.sampled_from([{}, *({"success": value} for value in ends)]))
     if "steps" in chosen:
         chosen.pop("ttl_seconds", None)
         if draw(st.booleans()):

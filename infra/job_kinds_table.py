@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from infra.settings.jobs.capabilities import CAPABILITIES
-from infra.settings.jobs.kinds import FACTS, KINDS
+from infra.settings.jobs.kinds import FACTS, KINDS, KindFacts
 from infra.settings.jobs.network import NETWORK_DEFAULTS
 
 PAGE: Final = Path(__file__).parent.parent / "docs" / "jobs.md"
@@ -16,10 +16,14 @@ _PLACE: Final = "<!-- {name}: written by `python -m infra.job_kinds_table` -->\n
 def kinds_table() -> str:
     """Kinds, what they are made of and need, and what happens after a fault."""
     rows = [
-        (f"`{kind}`", facts.objects, facts.needs, facts.after_fault)
+        (f"`{kind}`", facts.objects, _needs(facts), facts.after_fault)
         for kind, facts in FACTS.items()
     ]
     return _table(("kind", "made of", "needs", "after a fault"), rows)
+
+
+def _needs(facts: KindFacts) -> str:
+    return f"{facts.needs}; {facts.program} in the image" if facts.program else facts.needs
 
 
 def capabilities_table() -> str:

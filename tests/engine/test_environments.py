@@ -128,6 +128,7 @@ def test_prods_gang_speaks_rdma_from_the_pods_own_network(prod: Environment) -> 
         env = {variable["name"]: variable.get("value") for variable in container["env"]}
         assert env["NCCL_SOCKET_IFNAME"] == "eth0"
         assert env["NCCL_IB_HCA"] == "mlx5"
+        assert env["NCCL_NET"] == "IB"
         assert "hostNetwork" not in pod
         assert "dnsPolicy" not in pod
     levels = prod.all("Namespace")["ml-prod"]["metadata"]["labels"]
@@ -137,7 +138,7 @@ def test_prods_gang_speaks_rdma_from_the_pods_own_network(prod: Environment) -> 
 def test_prods_gang_ends_in_time_and_is_cleared_away(prod: Environment) -> None:
     job = prod.all("Job")["cifar"]["spec"]
     assert job["ttlSecondsAfterFinished"] == 14 * 24 * 3600
-    assert job["maxRetry"] == 5
+    assert job["maxRetry"] == 10
     assert {pod["activeDeadlineSeconds"] for pod in prod.gang()} == {3 * 24 * 3600}
 
 

@@ -7,6 +7,7 @@ from infra import storage, tenancy, volcano
 from infra.manifests import Manifest
 from infra.pods import GpuNodes
 from infra.settings import StackSettings, validate
+from infra.settings.jobs.kinds import FACTS
 from infra.training_job import TrainingJobArgs, manifests
 from policies.catalogue import RULES
 from policies.configuration import configure
@@ -57,6 +58,8 @@ def configuration(described: dict[str, Any]) -> dict[str, Any]:
     values["gpu"] = {"install": False}
     values["tenancy"]["quota"] = {"gpus": 10**6}
     values["inference"] = {}
+    of_kinds = [kind for kind, facts in FACTS.items() if facts.program]
+    values["images"]["workloads"] |= {kind: {"reference": TRAINING_IMAGE} for kind in of_kinds}
     values["training"]["jobs"] = {"job": described}
     return values
 

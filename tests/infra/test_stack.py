@@ -62,6 +62,16 @@ def test_a_run_is_replaced_when_that_is_asked_for(provision: Provision) -> None:
     assert not plan[name].retainOnDelete
 
 
+def test_all_jobs_of_a_stack_are_children_of_one_component(provision: Provision) -> None:
+    values = good()
+    values["training"]["jobs"]["again"] = values["training"]["jobs"]["digits"]
+    plan = provision(values)
+    jobs = plan.names(VOLCANO_JOB)
+    assert len(jobs) == 2
+    (parent,) = {plan[name].parent for name in jobs}
+    assert parent.endswith("gpu-platform:index:TrainingJobs::training")
+
+
 def test_an_edited_job_is_another_resource(provision: Provision) -> None:
     before = provision(good()).names(VOLCANO_JOB)
     after = provision(changed("training.jobs.digits.hyperparameters.epochs", 4)).names(VOLCANO_JOB)

@@ -16,15 +16,22 @@ from tests.infra.kinds import configuration, job, objects, surroundings
 from tests.infra.test_any_job import jobs
 from tests.tiers import unavailable
 
-# Their definitions come from the Go modules of their operators, where these have a module.
+# Their definitions come from the Go modules of their operators.
 DEFINITIONS = {
     "github.com/kubeflow/training-operator@v1.8.1": (
         "h1:mVvoBSCInbMBX0gGSn4+Ihj3ycwoLO1iEAw+0qPhQfc=",
-        ("kubeflow.org_pytorchjobs.yaml",),
+        ("manifests/base/crds/kubeflow.org_pytorchjobs.yaml",),
     ),
     "github.com/kubeflow/trainer/v2@v2.0.0": (
         "h1:mnQSR9iPKItxyUR8mq66XsmxqKNVHwr9YYOB7BTU9dU=",
-        ("trainer.kubeflow.org_trainjobs.yaml", "trainer.kubeflow.org_trainingruntimes.yaml"),
+        (
+            "manifests/base/crds/trainer.kubeflow.org_trainjobs.yaml",
+            "manifests/base/crds/trainer.kubeflow.org_trainingruntimes.yaml",
+        ),
+    ),
+    "github.com/ray-project/kuberay/ray-operator@v1.4.2": (
+        "h1:A4tGzbIky8sInAUxZBdBb+rrpZ7fbqoxdsOtm559Zqg=",
+        ("config/crd/bases/ray.io_rayjobs.yaml",),
     ),
 }
 STEPS = {
@@ -35,7 +42,7 @@ STEPS = {
 
 
 class Cluster:
-    """An API server with the definitions of all kinds but Ray's, and four nodes of eight GPUs."""
+    """An API server with the definitions of all kinds, and four nodes of eight GPUs."""
 
     def __init__(self, platform: Platform) -> None:
         self.platform = platform
@@ -58,7 +65,7 @@ class Cluster:
 def definitions(folder: Path) -> list[Path]:
     """Files of definitions, from modules whose hash is the pinned one."""
     if shutil.which("go") is None:
-        unavailable("definitions of Kubeflow's kinds come from Go modules, and there is no Go")
+        unavailable("definitions of other kinds come from Go modules, and there is no Go")
     files: list[Path] = []
     for module, (pinned, names) in DEFINITIONS.items():
         done = subprocess.run(
@@ -70,7 +77,7 @@ def definitions(folder: Path) -> list[Path]:
         )
         described = json.loads(done.stdout)
         assert described.get("Sum") == pinned, described
-        files += [Path(described["Dir"]) / "manifests/base/crds" / name for name in names]
+        files += [Path(described["Dir"]) / name for name in names]
     return files
 
 
@@ -147,9 +154,9 @@ def pods_of(value: Any) -> Iterator[dict[str, Any]]:
 def test_the_api_server_accepts_the_objects_of_any_valid_job_and_their_pods(
     cluster: Cluster, described: dict[str, Any]
 ) -> None:
-    # Fields of a later Volcano, and a kind without a module, are left to the tests of the builders.
+    # A field of a later Volcano is left to the tests of the builders.
     described.pop("network_topology", None)
-    built = [m for m in objects(described) if m["kind"] != "RayJob"]
+    built = objects(described)
     pods = [
         {
             "apiVersion": "v1",
@@ -157,7 +164,7 @@ def test_the_api_server_accepts_the_objects_of_any_valid_job_and_their_pods(
             **pod,
             "metadata": {**pod["metadata"], "name": f"pod-{number}", "namespace": "ml"},
         }
-        for number, pod in enumerate(pods_of([m["spec"] for m in objects(described)]))
+        for number, pod in enumerate(pods_of([m["spec"] for m in built]))
     ]
     assert pods
     cluster.apply([*built, *pods], "--dry-run=server")

@@ -1,0 +1,123 @@
+from typing import Any
+
+import pulumi
+import pytest
+import yaml
+
+from devcluster.paths import CHECKOUT
+from devcluster.spec import ClusterSpec, Kind
+from infra.notices import MOST_JOBS, notices
+from infra.settings import validate
+from tests.infra.conftest import Provision
+from tests.infra.examples import changed, good
+from tests.infra.kinds import configuration, job
+
+RDMA = {"resource": "rdma/hca", "interface": "eth0"}
+TWO_CLASSES = {"batch": {"value": 10}, "training": {"value": 100}}
+
+
+def told(values: dict[str, Any]) -> list[str]:
+    return list(notices(validate(values)))
+
+
+def of_job(kind: str = "volcano", **changes: Any) -> list[str]:
+    return told(configuration(job(kind, **changes)))
+
+
+def of_volcano(**changes: Any) -> list[str]:
+    values = good()
+    values["volcano"] |= changes
+    return told(values)
+
+
+@pytest.mark.parametrize("name", ["dev", "simulated", "staging", "prod"])
+def test_the_environments_give_no_cause(name: str) -> None:
+    config = yaml.safe_load((CHECKOUT / f"Pulumi.{name}.yaml").read_text())["config"]
+    assert told({key.removeprefix("gpu-platform:"): value for key, value in config.items()}) == []
+
+
+@pytest.mark.parametrize(("jobs", "expected"), [(0, 0), (MOST_JOBS, 0), (MOST_JOBS + 1, 1)])
+def test_a_stack_of_too_many_jobs_is_told_so(jobs: int, expected: int) -> None:
+    values = good()
+    values["inference"] = {}
+    described = values["training"]["jobs"]["digits"]
+    values["training"]["jobs"] = {f"digits{number}": described for number in range(jobs)}
+    found = told(values)
+    assert len(found) == expected
+    assert all(f"{jobs} jobs" in text and "docs/scale.md" in text for text in found)
+
+
+def test_rdma_without_a_network_for_nccl_is_told() -> None:
+    (found,) = of_job(rdma=RDMA)
+    assert found.startswith("gpu-platform:training.jobs.job.rdma")
+    assert "docs/rdma.md" in found
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rdma": RDMA, "nccl": {"network": "infiniband"}},
+        {"rdma": RDMA, "env": {"NCCL_NET": "IB"}},
+        {"rdma": {**RDMA, "resource": "vpc.amazonaws.com/efa"}},
+        {},
+    ],
+)
+def test_a_network_that_is_named_or_is_a_plugins_gives_no_cause(changes: dict[str, Any]) -> None:
+    assert of_job(**changes) == []
+
+
+@pytest.mark.parametrize("kind", ["mpi", "tensorflow", "ray"])
+def test_a_kind_whose_program_the_default_image_lacks_is_told_unless_an_image_is_named(
+    kind: str,
+) -> None:
+    (found,) = of_job(kind)
+    assert "gpu-platform:training.jobs.job.image" in found
+    assert of_job(kind, image=kind) == []
+
+
+def test_priorities_that_push_out_nobody_are_told() -> None:
+    (found,) = of_volcano(priority_classes=TWO_CLASSES)
+    assert found.startswith("gpu-platform:volcano.scheduler.preempt")
+    assert "'training' go before those of 'batch'" in found
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"scheduler": {"preempt": "none"}},
+        {"scheduler": {"preempt": "gangs"}},
+        {"install": False},
+        {"priority_classes": {**TWO_CLASSES, "training": {"value": 100, "preemption": "Never"}}},
+        {"priority_classes": {**TWO_CLASSES, "training": {"value": 10}}},
+    ],
+)
+def test_priorities_that_are_to_push_out_nobody_or_do_give_no_cause(
+    changes: dict[str, Any],
+) -> None:
+    assert of_volcano(**{"priority_classes": TWO_CLASSES, **changes}) == []
+
+
+def test_a_class_of_services_is_none_of_jobs() -> None:
+    values = changed("inference.services.digits.priority_class", "batch")
+    values["volcano"]["priority_classes"] = TWO_CLASSES
+    assert told(values) == []
+
+
+def test_webhooks_that_are_off_are_told_but_on_the_embedded_cluster_which_has_none() -> None:
+    off = {"custom": {"admission_enable": False}}
+    (found,) = of_volcano(values=off)
+    assert found.startswith("gpu-platform:volcano.values.custom.admission_enable")
+    assert of_volcano(values=off, install=False) == []
+    for kind in Kind:
+        values = changed("volcano.values", off)
+        values["cluster"] = {"context": ClusterSpec(kind, simulated_nodes=0).context}
+        assert told(values) == []
+
+
+def test_the_program_gives_notices_as_warnings(
+    provision: Provision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(pulumi.log, "warn", said.append)
+    provision(changed("volcano.priority_classes", TWO_CLASSES))
+    assert len(said) == 1

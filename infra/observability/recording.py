@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from infra.observability import queue_wait
-from infra.observability.rule import ON_POD, Recording
+from infra.observability.rule import NOT_ENDED, ON_POD, Recording
 
 RUN_GPUS: Final = "gpu_platform:run_gpus"
 RUN_COST: Final = "gpu_platform:run_cost_per_hour"
@@ -17,10 +17,6 @@ _GPU_RESOURCES: Final = "nvidia_com_.*"
 OF_RUNS: Final = 'kube_pod_labels{label_gpu_platform_dev_run!=""}'
 _IN_RUN: Final = f"{ON_POD} group_left (run) {POD_RUN}"
 _IN_RUN_AND_QUEUE: Final = f"{ON_POD} group_left (run, queue) {POD_RUN}"
-_NOT_ENDED: Final = (
-    f"{ON_POD} group_left () "
-    'max by (namespace, pod) (kube_pod_status_phase{phase=~"Pending|Running"} == 1)'
-)
 
 
 def recordings(prices: Mapping[str, float]) -> list[Recording]:
@@ -31,7 +27,7 @@ def recordings(prices: Mapping[str, float]) -> list[Recording]:
         Recording(
             "gpu_platform:pod_gpus",
             f'sum by (namespace, pod, node) (kube_pod_container_resource_requests{{resource=~"'
-            f'{_GPU_RESOURCES}"}}) * {_NOT_ENDED}',
+            f'{_GPU_RESOURCES}"}}) * {NOT_ENDED}',
         ),
         Recording(
             RUN_GPUS,
@@ -53,8 +49,8 @@ def recordings(prices: Mapping[str, float]) -> list[Recording]:
         Recording(
             "gpu_platform:run_seconds_to_gang",
             # Some kinds keep the failed pods of earlier attempts.
-            f"max by (namespace, run) (kube_pod_status_scheduled_time * {_IN_RUN} * {_NOT_ENDED}) "
-            f"- min by (namespace, run) (kube_pod_created * {_IN_RUN} * {_NOT_ENDED})",
+            f"max by (namespace, run) (kube_pod_status_scheduled_time * {_IN_RUN} * {NOT_ENDED}) "
+            f"- min by (namespace, run) (kube_pod_created * {_IN_RUN} * {NOT_ENDED})",
         ),
         *queue_wait.recordings(),
         Recording(

@@ -9,6 +9,12 @@ Severity = Literal["critical", "warning", "info"]
 ON_POD: Final = "on (namespace, pod)"
 """How series of kube-state-metrics are joined."""
 
+NOT_ENDED: Final = (
+    f"{ON_POD} group_left () "
+    'max by (namespace, pod) (kube_pod_status_phase{phase=~"Pending|Running"} == 1)'
+)
+"""By which a series of pods is multiplied to leave out those that have ended."""
+
 
 @dataclass(frozen=True)
 class Recording:

@@ -1,10 +1,14 @@
 """Model servers that are slow, fail, refuse, or disagree."""
 
-from infra.observability.rule import Alert
+from infra.observability.rule import NOT_ENDED, Alert
 from infra.settings.monitoring import Thresholds
 
 _SERVICE = "{{ $labels.namespace }}/{{ $labels.service }}"
 _BY = "by (namespace, service)"
+_PODS = (
+    'label_replace(kube_pod_labels{label_gpu_platform_dev_service!=""}, '
+    '"service", "$1", "label_gpu_platform_dev_service", "(.*)")'
+)
 
 
 def alerts(limits: Thresholds) -> list[Alert]:
@@ -41,11 +45,13 @@ def alerts(limits: Thresholds) -> list[Alert]:
         ),
         Alert(
             name="InferenceNotReady",
-            expr=f"max {_BY} (inference_ready) == 0",
+            # Pods that cannot start tell nothing; a service of no pods is scaled to zero.
+            expr=f"(count {_BY} ({_PODS} * {NOT_ENDED}) or count {_BY} (inference_ready)) "
+            f"unless on (namespace, service) max {_BY} (inference_ready == 1)",
             minutes=limits.serving_minutes,
             severity="critical",
             summary=f"No server of {_SERVICE} is ready",
-            does="Its /v2/health/ready says why.",
+            does="Its /v2/health/ready says why; where nothing answers, kubectl describe pod does.",
         ),
         Alert(
             name="AutoscalerAtMaximum",
@@ -60,8 +66,8 @@ def alerts(limits: Thresholds) -> list[Alert]:
         ),
         Alert(
             name="ModelVersionMismatch",
-            expr=f"count {_BY} (count by (namespace, service, version) "
-            '(inference_model_info{track!="canary"})) > 1',
+            # A canary is a service of its own here.
+            expr=f"count {_BY} (count by (namespace, service, version) (inference_model_info)) > 1",
             minutes=limits.rollout_minutes,
             severity="warning",
             summary=f"Servers of {_SERVICE} answer with different versions of the model",

@@ -15,6 +15,8 @@ GPU = f'{POD}, gpu="0", Hostname="n"'
 LABELLED = f'kube_pod_labels{{{POD}, label_gpu_platform_dev_workload="training"}}'
 
 
+SERVING = f'kube_pod_labels{{{POD}, label_gpu_platform_dev_service="digits"}}'
+PENDING = f'kube_pod_status_phase{{{POD}, phase="Pending"}}'
 RUNNING = f'kube_pod_status_phase{{{POD}, phase="Running"}}'
 UP = 'namespace="ml", pod="p", run="digits-1", job="gpu-platform-training"'
 
@@ -293,6 +295,21 @@ CASES = [
         10,
         {f"inference_ready{{{SERVICE}}}": "0x20"},
         {f'inference_ready{{{SERVICE}, pod="a"}}': "0x20", f"inference_ready{{{SERVICE}}}": "1x20"},
+    ),
+    Case(
+        "InferenceNotReady",
+        10,
+        # Its pod has no node, no image or no Secret: nobody answers.
+        {SERVING: "1x20", PENDING: "1x20"},
+        # It is scaled to zero, and a pod of old is still there; the other one answers.
+        {
+            SERVING: "1x20",
+            PENDING: "0x20",
+            f'kube_pod_status_phase{{{POD}, phase="Failed"}}': "1x20",
+            SERVING.replace('"digits"', '"other"').replace('"p"', '"o"'): "1x20",
+            PENDING.replace('"p"', '"o"').replace("Pending", "Running"): "1x20",
+            'inference_ready{namespace="ml", pod="o", service="other"}': "1x20",
+        },
     ),
     Case(
         "AutoscalerAtMaximum",

@@ -12,6 +12,7 @@ from infra.observability.rule import NOT_ENDED, ON_POD, Recording
 RUN_GPUS: Final = "gpu_platform:run_gpus"
 RUN_COST: Final = "gpu_platform:run_cost_per_hour"
 POD_RUN: Final = "gpu_platform:pod_run"
+_PLACED: Final = "gpu_platform:run_placed_pods"
 
 _GPU_RESOURCES: Final = "nvidia_com_.*"
 OF_RUNS: Final = 'kube_pod_labels{label_gpu_platform_dev_run!=""}'
@@ -19,7 +20,7 @@ _IN_RUN: Final = f"{ON_POD} group_left (run) {POD_RUN}"
 _IN_RUN_AND_QUEUE: Final = f"{ON_POD} group_left (run, queue) {POD_RUN}"
 
 
-def recordings(prices: Mapping[str, float]) -> list[Recording]:
+def recordings(prices: Mapping[str, float], interval_seconds: int) -> list[Recording]:
     """The series, each after those that it is computed from."""
     return [
         Recording(POD_RUN, _pod_run()),
@@ -37,10 +38,16 @@ def recordings(prices: Mapping[str, float]) -> list[Recording]:
         Recording("gpu_platform:team_gpus", "sum by (namespace) (gpu_platform:pod_gpus)"),
         *_costs(prices),
         Recording(
+            _PLACED,
+            f'count by (namespace, run) (gpu_platform:pod_gpus{{node!=""}} * {_IN_RUN})',
+        ),
+        Recording(
             "gpu_platform:run_goodput",
-            "sum by (namespace, run) "
-            '(rate(training_seconds_total{activity="step"}[5m])) '
-            "/ sum by (namespace, run) (rate(training_seconds_total[5m]))",
+            # Over what its pods have had, and not over what its processes know of: they do not
+            # see images pulled, imports and restarts. One process of a pod answers. A window of
+            # 5m has both of its ends in Prometheus 2, which would be one value more.
+            'clamp_max(sum by (namespace, run) (increase(training_seconds_total{activity="step"}'
+            f"[5m])) / (sum_over_time({_PLACED}[299s]) * {interval_seconds}), 1)",
         ),
         Recording(
             "gpu_platform:run_steps_per_second",

@@ -10,9 +10,10 @@ from infra.settings.monitoring import MonitoringSettings
 
 def rule_groups(settings: MonitoringSettings) -> list[dict[str, Any]]:
     """The groups of a rule file, which are those of a PrometheusRule as well."""
-    series = [rule.manifest() for rule in recordings(settings.gpu_prices)]
-    groups = [group("gpu-platform-series", series, settings.interval_seconds)]
+    every = settings.interval_seconds
+    series = [rule.manifest() for rule in recordings(settings.gpu_prices, every)]
+    groups = [group("gpu-platform-series", series, every)]
     for topic, found in alerts(settings.thresholds).items():
         told = [alert.manifest(settings.runbooks) for alert in found]
-        groups.append(group(f"gpu-platform-{topic}", told, settings.interval_seconds))
+        groups.append(group(f"gpu-platform-{topic}", told, every))
     return groups

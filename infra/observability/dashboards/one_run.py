@@ -54,7 +54,7 @@ def page(settings: MonitoringSettings) -> Page:
                     "Goodput",
                     {"{{run}}": f"gpu_platform:run_goodput{_RUN}"},
                     "percentunit",
-                    about="share of the time that goes into steps",
+                    about="share of the time of the pods with GPUs that goes into steps",
                 ),
             ],
             "Where the time goes": [

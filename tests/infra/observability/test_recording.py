@@ -102,15 +102,60 @@ def test_gpu_hours_are_the_sum_over_time(program: Path, tmp_path: Path) -> None:
     assert check(program, tmp_path, told(SERIES, 120, expr, *expected)) == ""
 
 
-def test_goodput_is_the_share_of_time_that_goes_into_steps(program: Path, tmp_path: Path) -> None:
+def steps(values: str) -> dict[str, str]:
+    """Seconds that one process of the run a spends, 45 of 60 in steps."""
     about = 'namespace="ml", pod="a-0", run="a"'
-    series = {
-        f'training_seconds_total{{{about}, activity="step"}}': "0+45x20",
+    return {
+        f'training_seconds_total{{{about}, activity="step"}}': values,
         f'training_seconds_total{{{about}, activity="data"}}': "0+10x20",
         f'training_seconds_total{{{about}, activity="checkpoint"}}': "0+5x20",
     }
+
+
+LAUNCHER = 'namespace="ml", pod="a-launcher"'
+UNPLACED = {
+    name.replace('node="n"', 'node=""'): value
+    for name, value in pod("a-1", "a", "vision", 8, phase="Pending").items()
+}
+
+
+@pytest.mark.parametrize(
+    ("series", "share"),
+    [
+        (pod("a-0", "a", "vision", 8) | steps("0+45x20"), 0.75),
+        # The other pod pulls its image, or its process has ended: it tells nothing.
+        (
+            pod("a-0", "a", "vision", 8) | pod("a-1", "a", "vision", 8) | steps("0+45x20"),
+            0.375,
+        ),
+        # The other pod has no node yet.
+        (pod("a-0", "a", "vision", 8) | UNPLACED | steps("0+45x20"), 0.75),
+        # The other pod has ended.
+        (
+            pod("a-0", "a", "vision", 8)
+            | pod("a-1", "a", "vision", 8, phase="Succeeded")
+            | steps("0+45x20"),
+            0.75,
+        ),
+        # A launcher has no GPU.
+        (
+            pod("a-0", "a", "vision", 8)
+            | {
+                f'kube_pod_labels{{{LAUNCHER}, label_gpu_platform_dev_run="a"}}': "1x20",
+                f'kube_pod_status_phase{{{LAUNCHER}, phase="Running"}}': "1x20",
+            }
+            | steps("0+45x20"),
+            0.75,
+        ),
+        # It stands still.
+        (pod("a-0", "a", "vision", 8) | steps("45x20"), 0),
+    ],
+)
+def test_goodput_is_the_share_of_the_pods_time_that_goes_into_steps(
+    program: Path, tmp_path: Path, series: dict[str, str], share: float
+) -> None:
     name = "gpu_platform:run_goodput"
-    expected = of(f'{name}{{namespace="ml", run="a"}}', 0.75)
+    expected = of(f'{name}{{namespace="ml", run="a"}}', share)
     assert check(program, tmp_path, told(series, 15, name, expected)) == ""
 
 

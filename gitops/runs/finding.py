@@ -96,7 +96,7 @@ class _Look:
             namespace=namespace,
             name=name,
             kind=JOB_KINDS[one.kind],
-            queue=_queue(one, group),
+            queue=_queue(one, group, self.picture),
             state=state,
             stage=stage(one.job),
             pods=sum(map(placed, counted)),
@@ -156,13 +156,14 @@ def _groups(picture: Picture, namespace: str, job: Object, pods: Sequence[Object
     return sorted(found, key=lambda g: str(g["metadata"].get("creationTimestamp")), reverse=True)
 
 
-def _queue(one: _Found, group: Object | None) -> str:
+def _queue(one: _Found, group: Object | None, picture: Picture) -> str:
     if group is not None:
         return queue_of(group)
     spec, metadata = one.job.get("spec", {}), one.job["metadata"]
+    for step in steps(one.job):
+        # All steps of a run are in the same queue.
+        spec = (picture.find("Job", metadata["namespace"], step) or {}).get("spec", {})
     labels = {**metadata.get("annotations", {}), **metadata.get("labels", {})}
-    for pod in one.pods[:1]:
-        labels |= pod["metadata"].get("annotations", {})
     found = (labels.get(name) for name in (QUEUE_LABEL, QUEUE_ANNOTATION))
     return str(spec.get("queue") or next((text for text in found if text), ""))
 

@@ -152,7 +152,7 @@ def test_a_run_with_steps_is_one_run_that_is_told_by_the_step_at_which_it_is(
 
 def test_a_run_whose_step_has_failed_has_failed_with_its_last_words(tmp_path: Path) -> None:
     failed = pod("run-1", phase="Failed", **ended(json.dumps({"event": "error", "message": "no"})))
-    failed["metadata"]["annotations"] = {"volcano.sh/queue-name": "vision"}
+    failed["metadata"]["annotations"] = {}
     flow = job_flow("run-1", "Running", prepare="Failed")
     found = only(kubectl(tmp_path, flow, step_job("run-1", "prepare", "Failed"), failed, node()))
     assert (found.state, found.stage, found.queue) == (State.FAILED, "prepare", "vision")

@@ -31,8 +31,11 @@ class Thresholds(Settings):
     gpu_memory_share: Share = Field(0.97, description="GPU memory above this is nearly full")
     shm_share: Share = Field(0.9, description="shared memory above this is nearly full")
     claim_share: Share = Field(0.9, description="a claim above this is nearly full")
+    claim_minutes: Minutes = Field(5, description="for so long")
     memory_share: Share = Field(0.95, description="of its limit; above it a container is killed")
-    memory_minutes: Minutes = Field(2, description="memory or shared memory for so long")
+    memory_minutes: Minutes = Field(
+        2, description="memory, shared memory or a GPU's memory for so long"
+    )
     stalled_minutes: Minutes = Field(
         20, description="training without a step; longer than any evaluation, export or save"
     )

@@ -66,7 +66,7 @@ def alerts(limits: Thresholds) -> list[Alert]:
             expr="max by (namespace, persistentvolumeclaim) "
             "(kubelet_volume_stats_used_bytes / kubelet_volume_stats_capacity_bytes) "
             f"> {limits.claim_share:g}",
-            minutes=5,
+            minutes=limits.claim_minutes,
             severity="warning",
             summary="Claim {{ $labels.namespace }}/{{ $labels.persistentvolumeclaim }} is "
             "nearly full",

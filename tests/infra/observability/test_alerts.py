@@ -391,3 +391,10 @@ def test_thresholds_are_those_of_the_settings() -> None:
     (slow,) = (each for each in alerts(limits)["serving"] if each.name == "InferenceSlow")
     assert "> 0.25" in slow.expr
     assert "0.25 s" in slow.summary
+
+
+def test_how_long_something_lasts_is_a_setting_too() -> None:
+    limits = SETTINGS.thresholds.model_copy(update={"memory_minutes": 7, "claim_minutes": 9})
+    found = {each.name: each.minutes for topic in alerts(limits).values() for each in topic}
+    assert found["GpuMemoryNearlyFull"] == found["MemoryNearLimit"] == 7
+    assert found["ClaimNearlyFull"] == 9

@@ -78,6 +78,8 @@ class Server:
                 waits.append(grpc.stop(config.drain_seconds))
             if not all(await asyncio.gather(*waits)):
                 emit("cut", model=config.model_name, in_flight=service.metrics.in_flight)
+            if grpc is not None:
+                await grpc.close()
         finally:
             await engine.close()
         if service.tracing is not None:

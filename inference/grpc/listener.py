@@ -1,32 +1,34 @@
 """The gRPC server's port, from its start to its end."""
 
+import asyncio
 from pathlib import Path
 from typing import Final
 
 import grpc
 
+from inference.grpc.intake import largest_message
 from inference.grpc.servicer import Servicer
 from inference.service import Service
 from training.config import ConfigurationError
 
-_ENVELOPE: Final = 64 * 2**10
-"""Bytes of a message beyond its tensors."""
+_LATER: Final = 60
+"""Seconds after those of `stop` in which `close` is called."""
 
 
 class GrpcListener:
-    """Takes calls between `start` and `stop`."""
+    """Takes calls between `start` and `stop`; what is not answered then ends with `close`."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._server: grpc.aio.Server | None = None
+        self._stopping: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Listen. Raises ConfigurationError when the port cannot be had."""
         config = self._service.config
-        limit = config.max_body_bytes + _ENVELOPE
         self._server = grpc.aio.server(
             options=(
-                ("grpc.max_receive_message_length", limit),
+                ("grpc.max_receive_message_length", largest_message(config)),
                 ("grpc.max_send_message_length", -1),
                 # Otherwise two servers could share a port without anybody noticing.
                 ("grpc.so_reuseport", 0),
@@ -46,10 +48,21 @@ class GrpcListener:
         await self._server.start()
 
     async def stop(self, seconds: float) -> bool:
-        """Take no more calls, and wait for those in flight; what takes longer is cancelled."""
-        if self._server is not None:
-            await self._server.stop(seconds)
-        return True
+        """Take no more calls, and wait for those in flight.
+
+        False when that took longer than `seconds`; `close` has to follow.
+        """
+        if self._server is None:
+            return True
+        self._stopping = asyncio.create_task(self._server.stop(seconds + _LATER))
+        done, _ = await asyncio.wait([self._stopping], timeout=seconds)
+        return bool(done)
+
+    async def close(self) -> None:
+        """Cancel the calls that are still in flight."""
+        if self._server is not None and self._stopping is not None:
+            await self._server.stop(None)
+            await self._stopping
 
     def _credentials(self) -> grpc.ServerCredentials:
         config = self._service.config

@@ -46,13 +46,13 @@ def _marked(series: str, mark: str) -> str:
 
 
 def _of_gangs(series: str) -> str:
-    return f"max by ({_GANG}) ({gangs(series)})"
+    return f"max by ({_GANG}) ({of_group(series, 'gang')})"
 
 
-def gangs(series: str) -> str:
-    """A series of Volcano's with `namespace` and `gang`, the names of the PodGroup."""
+def of_group(series: str, label: str) -> str:
+    """A series of Volcano's with its PodGroup's `namespace`, and its name under this label."""
     named = f'label_replace({series}, "namespace", "$1", "job_namespace", "(.*)")'
-    return f'label_replace({named}, "gang", "$1", "job_name", "(.*)")'
+    return f'label_replace({named}, "{label}", "$1", "job_name", "(.*)")'
 
 
 def _missing() -> str:

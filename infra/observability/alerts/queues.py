@@ -1,18 +1,23 @@
 """Jobs that wait too long, and what is used up."""
 
+from infra.observability.queue_wait import of_group
 from infra.observability.rule import Alert
 from infra.settings.monitoring import Thresholds
 
 
 def alerts(limits: Thresholds) -> list[Alert]:
     """The alerts."""
+    known = of_group("volcano_e2e_job_scheduling_start_time", "job_id")
     return [
         Alert(
             name="GangPendingTooLong",
-            expr="max by (job_id) (volcano_unschedule_task_count) > 0",
+            # The number of pods has the job's name alone.
+            expr=f"group by (namespace, queue, job_id) ({known}) * on (job_id) group_left () "
+            "max by (job_id) (volcano_unschedule_task_count) > 0",
             minutes=limits.pending_minutes,
             severity="warning",
-            summary="Job {{ $labels.job_id }} waits: {{ $value }} of its pods have no node",
+            summary="Job {{ $labels.namespace }}/{{ $labels.job_id }} waits in queue "
+            "{{ $labels.queue }}: {{ $value }} of its pods have no node",
             does="python -m gitops status tells why, in Volcano's words.",
         ),
         Alert(

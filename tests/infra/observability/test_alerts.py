@@ -15,6 +15,10 @@ GPU = f'{POD}, gpu="0", Hostname="n"'
 LABELLED = f'kube_pod_labels{{{POD}, label_gpu_platform_dev_workload="training"}}'
 
 
+GANG = {
+    'volcano_e2e_job_scheduling_start_time{namespace="volcano-system", job_name="digits-1", '
+    'job_namespace="ml", queue="vision"}': "0x80"
+}
 SERVING = f'kube_pod_labels{{{POD}, label_gpu_platform_dev_service="digits"}}'
 PENDING = f'kube_pod_status_phase{{{POD}, phase="Pending"}}'
 RUNNING = f'kube_pod_status_phase{{{POD}, phase="Running"}}'
@@ -236,8 +240,8 @@ CASES = [
     Case(
         "GangPendingTooLong",
         70,
-        {'volcano_unschedule_task_count{job_id="digits-1"}': "4x80"},
-        {'volcano_unschedule_task_count{job_id="digits-1"}': "4x20 0x60"},
+        {**GANG, 'volcano_unschedule_task_count{job_id="digits-1"}': "4x80"},
+        {**GANG, 'volcano_unschedule_task_count{job_id="digits-1"}': "4x20 0x60"},
     ),
     Case(
         "QuotaExhausted",
@@ -383,6 +387,15 @@ def test_what_is_told_names_what_it_is_about(program: Path, tmp_path: Path) -> N
     test["alert_rule_test"] = [
         {"eval_time": "70m", "alertname": case.alert, "exp_alerts": [expected]}
     ]
+    assert check(program, tmp_path, test) == ""
+
+
+def test_a_gang_that_waits_is_told_of_with_its_queue(program: Path, tmp_path: Path) -> None:
+    case = next(case for case in CASES if case.alert == "GangPendingTooLong")
+    expr = f'ALERTS{{alertname="{case.alert}"}}'
+    told_of = 'namespace="ml", queue="vision", job_id="digits-1", severity="warning"'
+    labels = f'{expr[:-1]}, alertstate="firing", part_of="gpu-platform", {told_of}}}'
+    test = told(case.fires, case.minutes, expr, {"labels": labels, "value": 1})
     assert check(program, tmp_path, test) == ""
 
 

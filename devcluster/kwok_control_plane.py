@@ -50,7 +50,7 @@ class ControlPlane:
             for file in self._pid_files():
                 file.unlink()
             self._link_binaries()
-            self._kwokctl("start", "cluster", "--wait", "90s")
+            self._kwokctl("start", "cluster", "--wait", "180s")
             return
         # A start that was cut off may have left half of the certificates: begin again.
         shutil.rmtree(home, ignore_errors=True)
@@ -58,7 +58,7 @@ class ControlPlane:
         file = home / "kwokctl.json"
         settings = kwokctl_configuration(self.spec, self.layout, self.binaries, self.api_port)
         file.write_text(json.dumps(settings, indent=2))
-        arguments = ("--config", str(file), "create", "cluster", "--wait", "90s")
+        arguments = ("--config", str(file), "create", "cluster", "--wait", "180s")
         self._kwokctl(*arguments, "--kubeconfig", str(self.inner_kubeconfig))
         complete.touch()
 

@@ -19,7 +19,7 @@ from devcluster.paths import Layout
 from devcluster.spec import ClusterSpec, Kind, RealNode, cluster_spec
 from devcluster.supervisor import Supervisor
 
-READY_TIMEOUT = 90.0
+READY_TIMEOUT = 180.0
 
 
 class Node:

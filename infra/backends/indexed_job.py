@@ -4,7 +4,6 @@ An own PodGroup makes the gang: Volcano makes one for a plain Job, too, but befo
 a minimum of one pod.
 """
 
-from collections.abc import Collection
 from dataclasses import replace
 
 from infra.backends.command import command, command_variables, rank_variables
@@ -17,7 +16,6 @@ from infra.backends.gang import (
 )
 from infra.manifests import Manifest, compact
 from infra.pods import Pod, pod_template
-from training.exit_codes import INTERRUPTED
 
 INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
 
@@ -30,35 +28,24 @@ def build(gang: Gang) -> list[Manifest]:
     return [*before, _job(gang)]
 
 
-def failure_policy(gang: Gang, container: str, uncounted: Collection[int] = ()) -> Manifest:
-    """Exit codes that end a Job at once, and those and faults of nodes that are not counted."""
-    fatal = set(gang.fatal_exit_codes)
-    ends = {"FailJob": fatal, "Ignore": set(uncounted) - fatal}
-    by_code = [
-        {
-            "action": action,
-            "onExitCodes": {
-                "containerName": container,
-                "operator": "In",
-                "values": sorted(codes),
-            },
-        }
-        for action, codes in ends.items()
-        if codes
-    ]
+def failure_policy(gang: Gang, container: str) -> Manifest:
+    """Exit codes that end a Job at once, and evictions, which are not counted.
+
+    The peers of a pod that was evicted are: their failures do not tell what began them.
+    """
+    fatal = {
+        "action": "FailJob",
+        "onExitCodes": {
+            "containerName": container,
+            "operator": "In",
+            "values": sorted(gang.fatal_exit_codes),
+        },
+    }
     disrupted = {
         "action": "Ignore",
         "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
     }
-    return {"rules": [*by_code, disrupted]}
-
-
-def _saved(gang: Gang) -> tuple[int, ...]:
-    """The exit code of a pod that was asked to leave and lost nothing.
-
-    A command may mean anything by it, and a pod whose own deadline is over ends with it, too.
-    """
-    return () if gang.own_command or gang.pod.deadline_seconds else (INTERRUPTED,)
+    return {"rules": [fatal, disrupted] if gang.fatal_exit_codes else [disrupted]}
 
 
 def _job(gang: Gang) -> Manifest:
@@ -76,7 +63,7 @@ def _job(gang: Gang) -> Manifest:
                 "backoffLimit": gang.retries * gang.nodes,
                 "activeDeadlineSeconds": gang.deadline_seconds,
                 "ttlSecondsAfterFinished": gang.ttl_seconds,
-                "podFailurePolicy": failure_policy(gang, gang.pod.container, _saved(gang)),
+                "podFailurePolicy": failure_policy(gang, gang.pod.container),
                 "successPolicy": (
                     {"rules": [{"succeededIndexes": "0"}]} if gang.success == "first" else None
                 ),

@@ -1,5 +1,6 @@
 import yaml
 
+from devcluster.paths import CHECKOUT
 from infra.settings.volcano import PriorityClassSettings, QueueSettings, VolcanoSettings
 from infra.volcano import chart_values, parents_first, priority_class, queue
 
@@ -103,3 +104,9 @@ def test_the_logs_are_as_detailed_as_is_configured() -> None:
     assert custom["scheduler_log_level"] == custom["controller_log_level"] == 4
     of_ones_own = VolcanoSettings(values={"custom": {"scheduler_log_level": 5}})
     assert chart_values(of_ones_own)["custom"]["scheduler_log_level"] == 5
+
+
+def test_the_webhooks_are_on_in_production() -> None:
+    config = yaml.safe_load((CHECKOUT / "Pulumi.prod.yaml").read_text())["config"]
+    settings = VolcanoSettings.model_validate(config["gpu-platform:volcano"])
+    assert chart_values(settings)["custom"]["admission_enable"] is True

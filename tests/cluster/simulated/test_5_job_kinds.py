@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 
 from tests.cluster.platform import Platform, await_, copy_checkout
 from tests.infra.kinds import configuration, job, objects, surroundings
@@ -151,6 +151,7 @@ def pods_of(value: Any) -> Iterator[dict[str, Any]]:
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(described=jobs())
+@example(described=job("ray", retries=7, deadline_seconds=60, suspend=True))
 def test_the_api_server_accepts_the_objects_of_any_valid_job_and_their_pods(
     cluster: Cluster, described: dict[str, Any]
 ) -> None:

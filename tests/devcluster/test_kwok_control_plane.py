@@ -56,7 +56,7 @@ def cluster(layout: Layout, *names: str) -> list[Path]:
 def test_the_first_start_creates_the_cluster(plane: ControlPlane, layout: Layout):
     plane.start()
     (call,) = calls(layout)
-    assert "create cluster --wait 90s" in call
+    assert "create cluster --wait 180s" in call
     assert f"--kubeconfig {plane.inner_kubeconfig}" in call
     settings = json.loads((layout.control_plane / "kwokctl.json").read_text())
     assert settings == kwokctl_configuration(REAL, layout, plane.binaries, 6443)
@@ -74,7 +74,7 @@ def test_a_later_start_goes_on_with_what_is_there(plane: ControlPlane, layout: L
     (kept,) = cluster(layout, "etcd-data")
     kept.touch()
     plane.start()
-    assert calls(layout)[1].endswith("start cluster --wait 90s")
+    assert calls(layout)[1].endswith("start cluster --wait 180s")
     assert kept.exists()
 
 

@@ -1,16 +1,20 @@
 """How a server begins, changes its model, and ends."""
 
 import json
+import os
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from tests.inference.serving import INFER, Server, digits, request_of, serving
-from tests.training.programs import start, until
+from tests.training.programs import free_port, start, until
 
 
 def test_a_server_waits_for_its_export_and_changes_it_while_it_serves(
@@ -87,6 +91,29 @@ def test_a_second_signal_ends_it_at_once(trained: Path, tmp_path: Path) -> None:
         until(lambda: server.ready.json()["reason"] == "the server is shutting down")
         server.program.signal(signal.SIGTERM)
         assert server.program.exit_code() == 128 + signal.SIGTERM
+
+
+def test_as_process_1_it_ends_at_sigterm_as_well(tmp_path: Path) -> None:
+    port = free_port()
+    settings = {"MODEL_NAME": "digits", "MODEL_PATH": "/none", "HOST": "127.0.0.1", "PORT": port}
+    environment = {f"INFERENCE_{name}": str(setting) for name, setting in settings.items()}
+    # What process 1 has no handler for is not even delivered to it.
+    namespace = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
+    with (tmp_path / "output").open("wb") as output:
+        outside = subprocess.Popen(
+            [*namespace, sys.executable, "-m", "inference"],
+            env=os.environ | environment | {"INFERENCE_NOTICE_SECONDS": "0"},
+            stdout=output,
+        )
+    try:
+        until(lambda: '"event": "listening"' in (tmp_path / "output").read_text())
+        [first] = psutil.Process(outside.pid).children()
+        first.send_signal(signal.SIGTERM)
+        assert outside.wait(60) == 0
+    finally:
+        outside.kill()
+        outside.wait()
+    assert '"event": "stopped"' in (tmp_path / "output").read_text()
 
 
 def listens(server: Server) -> bool:

@@ -15,6 +15,11 @@ POD_RUN: Final = "gpu_platform:pod_run"
 _PLACED: Final = "gpu_platform:run_placed_pods"
 
 _GPU_RESOURCES: Final = "nvidia_com_.*"
+GPUS_UNHEALTHY: Final = (
+    f'sum by (node) (kube_node_status_capacity{{resource=~"{_GPU_RESOURCES}"}}) '
+    f'- sum by (node) (kube_node_status_allocatable{{resource=~"{_GPU_RESOURCES}"}})'
+)
+"""GPUs that the device plugin calls unhealthy: kubelet counts them, and gives them to nobody."""
 OF_RUNS: Final = 'kube_pod_labels{label_gpu_platform_dev_run!=""}'
 _IN_RUN: Final = f"{ON_POD} group_left (run) {POD_RUN}"
 _IN_RUN_AND_QUEUE: Final = f"{ON_POD} group_left (run, queue) {POD_RUN}"

@@ -29,6 +29,9 @@ class Thresholds(Settings):
     gpu_idle_share: Share = Field(0.05, description="an allocated GPU below this is idle")
     gpu_idle_minutes: Minutes = Field(30, description="for so long")
     gpu_memory_share: Share = Field(0.97, description="GPU memory above this is nearly full")
+    gpu_unhealthy_minutes: Minutes = Field(
+        5, description="GPUs are unhealthy for so long; longer than a device plugin's restart"
+    )
     shm_share: Share = Field(0.9, description="shared memory above this is nearly full")
     claim_share: Share = Field(0.9, description="a claim above this is nearly full")
     claim_minutes: Minutes = Field(5, description="for so long")

@@ -1,5 +1,6 @@
 """GPUs that idle, fail or are full, as NVIDIA's DCGM exporter tells."""
 
+from infra.observability.recording import GPUS_UNHEALTHY
 from infra.observability.rule import Alert
 from infra.settings.monitoring import Thresholds
 
@@ -31,6 +32,14 @@ def alerts(limits: Thresholds) -> list[Alert]:
             summary=f"{_GPU} reports Xid {{{{ $value }}}}",
             does="Look the number up in NVIDIA's list of Xid errors; cordon the node when it is "
             "one of hardware.",
+        ),
+        Alert(
+            name="GpuUnhealthy",
+            expr=f"{GPUS_UNHEALTHY} > 0",
+            minutes=limits.gpu_unhealthy_minutes,
+            severity="warning",
+            summary="{{ $value }} GPUs of {{ $labels.node }} are given to nobody",
+            does="Its device plugin calls them unhealthy: read the plugin's log.",
         ),
         Alert(
             name="GpuMemoryNearlyFull",

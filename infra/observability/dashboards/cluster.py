@@ -1,6 +1,7 @@
 """The cluster's GPUs: who has them, and what they do."""
 
 from infra.observability.dashboards.page import Page, Panel
+from infra.observability.recording import GPUS_UNHEALTHY
 from infra.settings.monitoring import MonitoringSettings
 
 _BY_NODE = "avg by (Hostname) (DCGM_FI_DEV_{})"
@@ -37,6 +38,11 @@ def page(settings: MonitoringSettings) -> Page:
             ],
             "Trouble": [
                 Panel("Xid errors", {"{{Hostname}} {{gpu}}": "DCGM_FI_DEV_XID_ERRORS"}),
+                Panel(
+                    "Unhealthy GPUs",
+                    {"{{node}}": GPUS_UNHEALTHY},
+                    about="what a node has and gives to nobody",
+                ),
                 Panel(
                     "Alerts", {"{{alertname}}": 'sum by (alertname) (ALERTS{alertstate="firing"})'}
                 ),

@@ -75,6 +75,21 @@ CASES = [
         },
     ),
     Case(
+        "GpuUnhealthy",
+        20,
+        {
+            'kube_node_status_capacity{node="n", resource="nvidia_com_gpu"}': "8x30",
+            'kube_node_status_allocatable{node="n", resource="nvidia_com_gpu"}': "8x10 7x20",
+        },
+        # The plugin is started anew; a core is kept for the system.
+        {
+            'kube_node_status_capacity{node="n", resource="nvidia_com_gpu"}': "8x30",
+            'kube_node_status_allocatable{node="n", resource="nvidia_com_gpu"}': "8x16 0x2 8x20",
+            'kube_node_status_capacity{node="n", resource="cpu"}': "64x30",
+            'kube_node_status_allocatable{node="n", resource="cpu"}': "63x30",
+        },
+    ),
+    Case(
         "GpuMemoryNearlyFull",
         15,
         {f"DCGM_FI_DEV_FB_USED{{{GPU}}}": "79x20", f"DCGM_FI_DEV_FB_FREE{{{GPU}}}": "1x20"},

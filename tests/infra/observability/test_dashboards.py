@@ -20,6 +20,7 @@ GPU = f'{POD}, gpu="0", Hostname="n"'
 # One series of every name that exists outside, as its exporter labels it.
 SERIES = {
     'kube_node_status_allocatable{node="n", resource="nvidia_com_gpu"}': "8x130",
+    'kube_node_status_capacity{node="n", resource="nvidia_com_gpu"}': "8x130",
     'kube_node_labels{node="n", label_nvidia_com_gpu_product="NVIDIA-L4"}': "1x130",
     f'kube_pod_container_resource_requests{{{POD}, node="n", resource="nvidia_com_gpu"}}': "8x130",
     f'kube_pod_status_phase{{{POD}, phase="Running"}}': "1x130",

@@ -3,6 +3,8 @@
 import json
 import subprocess
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -107,6 +109,17 @@ class Scheduling:
         file = self.platform.state / "simulated" / "volcano" / "scheduler.conf"
         file.write_text(scheduler_configuration(scheduler, hierarchical=False))
 
+    @contextmanager
+    def queues(self, settings: StackSettings) -> Iterator[None]:
+        """The scheduler and the queues of another stack, until its jobs are deleted with them."""
+        self.configure(settings.volcano.scheduler)
+        self.apply(*(volcano.queue(key, queue) for key, queue in settings.volcano.queues.items()))
+        try:
+            yield
+        finally:
+            self.clear()
+            self.kubectl("delete", "queues.scheduling.volcano.sh", *settings.volcano.queues)
+
     def apply(self, *objects: Manifest) -> None:
         """Creates or changes objects, in one request after the other."""
         document = {"apiVersion": "v1", "kind": "List", "items": list(objects)}
@@ -122,30 +135,34 @@ class Scheduling:
 
     def clear(self) -> None:
         """Deletes all jobs."""
-        for kind in ("jobflows.flow.volcano.sh", "jobs.batch.volcano.sh", "pods"):
-            self.kubectl("delete", kind, "-n", NAMESPACE, "--all", "--timeout=120s")
+        kinds = ["jobflows.flow.volcano.sh", "jobs.batch.volcano.sh", "jobs.batch", "pods"]
+        kinds.append("podgroups.scheduling.volcano.sh")
+        self.kubectl("delete", ",".join(kinds), "-n", NAMESPACE, "--all", "--timeout=120s")
 
     def all(self, kind: str) -> list[dict[str, Any]]:
         """All objects of a kind in the namespace."""
         return list(json.loads(self.kubectl("get", kind, "-n", NAMESPACE, "-o=json"))["items"])
 
     def pods(self, job: str) -> list[dict[str, Any]]:
-        """The pods of a Volcano Job."""
-        return [
-            pod
-            for pod in self.all("pods")
-            if pod["metadata"]["labels"].get("volcano.sh/job-name") == job
-        ]
+        """The pods of a Volcano Job or an Indexed Job."""
+        return [pod for pod in self.all("pods") if _job_of(pod) == job]
 
     def placed(self) -> Counter[str]:
         """How many pods of each job have a node."""
-        return Counter(
-            pod["metadata"]["labels"]["volcano.sh/job-name"]
+        return Counter(_job_of(pod) for pod in self._with_a_node())
+
+    def nodes(self, job: str) -> list[str]:
+        """The nodes of a job's pods, a node for each."""
+        return sorted(pod["spec"]["nodeName"] for pod in self._with_a_node() if _job_of(pod) == job)
+
+    def _with_a_node(self) -> list[dict[str, Any]]:
+        return [
+            pod
             for pod in self.all("pods")
             if pod["spec"].get("nodeName")
             and pod["status"]["phase"] in ("Pending", "Running")
             and "deletionTimestamp" not in pod["metadata"]
-        )
+        ]
 
     def evicted(self, why: str) -> set[str]:
         """Jobs of which Volcano has evicted pods for a reason (`preempt`, `reclaim`)."""
@@ -213,3 +230,8 @@ class Scheduling:
         condition = {"key": f'.metadata.annotations["{LASTS}"]', "operator": "DoesNotExist"}
         completing["spec"]["selector"]["matchExpressions"].append(condition)
         file.write_text(yaml.safe_dump_all(stages))
+
+
+def _job_of(pod: dict[str, Any]) -> str:
+    labels = pod["metadata"]["labels"]
+    return str(labels.get("volcano.sh/job-name") or labels.get("batch.kubernetes.io/job-name"))

@@ -1,0 +1,50 @@
+"""What tests of scheduling look at: which pods have nodes, and whether gangs stay whole."""
+
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tests.cluster.platform import await_
+from tests.cluster.scheduling import Scheduling
+
+GANGS = {"preempt": "gangs", "reclaim": "gangs"}
+VOLCANO: dict[str, Any] = {
+    "scheduler": GANGS,
+    "queues": {
+        "vision": {"weight": 2, "capability": {"nvidia.com/gpu": 24}},
+        "language": {"weight": 1, "capability": {"nvidia.com/gpu": 24}},
+        "small": {"capability": {"nvidia.com/gpu": 8}},
+    },
+    "priority_classes": {"batch": {"value": 1000}, "urgent": {"value": 2000}},
+}
+"""The queues of the cluster that all tests of scheduling use: it has three nodes of eight GPUs."""
+RACK = "topology.example.com/rack"
+PATIENCE = 60.0
+
+
+def placed(volcano: Scheduling, **pods: int) -> None:
+    """Waits until exactly these pods have nodes, by job, and sees that it stays so."""
+    wanted = {name.replace("_", "-"): count for name, count in pods.items()}
+    await_(lambda: volcano.placed() == wanted, PATIENCE, f"{wanted} placed")
+    for _ in range(3):
+        time.sleep(0.5)
+        assert volcano.placed() == wanted
+
+
+def watched(volcano: Scheduling, until: Callable[[], bool], what: str) -> list[dict[str, int]]:
+    """The pods with nodes at every look until something holds."""
+    seen = []
+
+    def look() -> bool:
+        seen.append(dict(volcano.placed()))
+        return until()
+
+    await_(look, PATIENCE, what)
+    return seen
+
+
+def whole(seen: list[dict[str, int]], job: str, size: int) -> bool:
+    """Whether no part of a gang had nodes for longer than it takes to bind its pods."""
+    partial = [look.get(job, 0) not in (0, size) for look in seen]
+    return not any(first and then for first, then in itertools.pairwise(partial))

@@ -1,0 +1,34 @@
+"""One cluster for all tests of scheduling: three simulated nodes of eight GPUs in two racks."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from infra.settings.scheduler import SchedulerSettings
+from tests.cluster.gangs import GANGS, RACK, VOLCANO
+from tests.cluster.platform import Platform, copy_checkout
+from tests.cluster.scheduling import Scheduling, stack, surroundings
+
+
+# Of the session, but these tests are the last of their folder.
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scheduling]:
+    """Three nodes, one in rack a and two in rack b, and the stack's queues."""
+    folder = tmp_path_factory.mktemp("scheduling")
+    platform = Platform(copy_checkout(folder / "checkout"), folder / "state", "simulated")
+    made = Scheduling(platform, nodes=3)
+    try:
+        for number, rack in enumerate("abb"):
+            made.kubectl("label", "node", f"simulated-{number}", f"{RACK}={rack}")
+        made.apply(*surroundings(stack({}, **VOLCANO)))
+        yield made
+    finally:
+        made.devcluster("down", "--purge")
+
+
+@pytest.fixture
+def volcano(cluster: Scheduling) -> Iterator[Scheduling]:
+    """The cluster without jobs, whose scheduler takes whole gangs away."""
+    cluster.configure(SchedulerSettings.model_validate(GANGS))
+    yield cluster
+    cluster.clear()

@@ -1,0 +1,106 @@
+"""Who goes first, who has to go, and what comes after what."""
+
+from infra.settings.scheduler import SchedulerSettings, SlaSettings
+from tests.cluster.gangs import PATIENCE, VOLCANO, placed, watched, whole
+from tests.cluster.platform import await_
+from tests.cluster.scheduling import Scheduling, stack
+
+
+def test_an_urgent_job_ends_a_whole_gang_which_returns_as_a_whole(volcano: Scheduling) -> None:
+    jobs = stack(
+        {
+            "long": {"queue": "vision", "nodes": 3, "priority_class": "batch"},
+            "equal": {"queue": "vision", "priority_class": "batch"},
+            "urgent": {"queue": "vision", "priority_class": "urgent"},
+        },
+        **VOLCANO,
+    )
+    volcano.submit(jobs, "long")
+    placed(volcano, long=3)
+    volcano.submit(jobs, "equal")
+    placed(volcano, long=3)
+    volcano.delete("equal")
+    volcano.submit(jobs, "urgent")
+    placed(volcano, urgent=1)
+    assert "long" in volcano.evicted("preempt")
+    assert "ml/long in queue vision: 0 of 3 pods have a node, needs 3 at once" in (
+        volcano.devcluster("status")
+    )
+    volcano.delete("urgent")
+    seen = watched(volcano, lambda: volcano.placed()["long"] == 3, "the gang with nodes again")
+    assert whole(seen, "long", 3)
+    assert volcano.job("long")["status"]["retryCount"] == 1
+
+
+def test_an_elastic_job_gives_its_surplus_and_gets_it_back(volcano: Scheduling) -> None:
+    volcano.configure(SchedulerSettings(preempt="surplus"))
+    jobs = stack(
+        {
+            "elastic": {"queue": "vision", "nodes": 3, "min_nodes": 1, "priority_class": "batch"},
+            "urgent": {"queue": "vision", "nodes": 2, "priority_class": "urgent"},
+            "greedy": {"queue": "vision", "nodes": 3, "priority_class": "urgent"},
+        },
+        **VOLCANO,
+    )
+    volcano.submit(jobs, "elastic")
+    placed(volcano, elastic=3)
+    volcano.submit(jobs, "greedy")
+    placed(volcano, elastic=3)
+    volcano.delete("greedy")
+    volcano.submit(jobs, "urgent")
+    placed(volcano, elastic=1, urgent=2)
+    assert volcano.phase("elastic") == "Running"
+    status = volcano.devcluster("status")
+    assert "ml/elastic in queue vision: 1 of 3 pods have a node, runs, and has room" in status
+    volcano.delete("urgent")
+    placed(volcano, elastic=3)
+    assert "retryCount" not in volcano.job("elastic")["status"]
+
+
+def test_what_becomes_free_is_kept_for_a_gang_that_has_waited_too_long(volcano: Scheduling) -> None:
+    jobs = stack(
+        {
+            "first": {"queue": "vision"},
+            "second": {"queue": "vision"},
+            "large": {"queue": "vision", "nodes": 3},
+            "early": {"queue": "vision"},
+            "late": {"queue": "vision"},
+        },
+        **VOLCANO,
+    )
+    volcano.configure(SchedulerSettings())
+    volcano.submit(jobs, "first", "second")
+    placed(volcano, first=1, second=1)
+    volcano.submit(jobs, "large")
+    volcano.submit(jobs, "early")
+    placed(volcano, first=1, second=1, early=1)
+    volcano.configure(SchedulerSettings(sla=SlaSettings(longest_wait_seconds=1)))
+    await_(lambda: len(volcano.pods("large")) == 3, PATIENCE, "the gang to be let in")
+    volcano.delete("early")
+    volcano.submit(jobs, "late")
+    await_(lambda: volcano.pods("late") != [], PATIENCE, "the late job to be let in")
+    placed(volcano, first=1, second=1)
+    volcano.delete("first", "second")
+    placed(volcano, large=3)
+
+
+def await_told(volcano: Scheduling, words: str) -> None:
+    """Waits until the table of runs has these words."""
+    await_(lambda: words in volcano.devcluster("status"), PATIENCE, f"status to say {words!r}")
+
+
+def test_steps_follow_each_other_and_none_begins_early(volcano: Scheduling) -> None:
+    steps = {
+        "prepare": {"command": ["./prepare"]},
+        "evaluate": {"command": ["./evaluate"], "after": ["train"], "gpus": 1},
+    }
+    jobs = stack({"flow": {"queue": "vision", "steps": steps, "after": ["prepare"]}}, **VOLCANO)
+    volcano.submit(jobs, "flow")
+    for step in ("prepare", "train", "evaluate"):
+        name = f"flow-flow-{step}"
+        placed(volcano, **{name: 1})
+        await_told(volcano, f"running, {step}")
+        volcano.finish(volcano.pods(name)[0])
+    last = "flow-flow-evaluate"
+    await_(lambda: volcano.phase(last) == "Completed", PATIENCE, "the end of the flow")
+    await_told(volcano, "succeeded")

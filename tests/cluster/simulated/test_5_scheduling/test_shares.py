@@ -1,0 +1,101 @@
+"""What queues may claim: by weight, by what they deserve, and what is kept for them."""
+
+import time
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from tests.cluster.gangs import PATIENCE, VOLCANO, placed, watched, whole
+from tests.cluster.platform import await_
+from tests.cluster.scheduling import NAMESPACE, Scheduling, stack
+
+
+def test_two_queues_share_by_weight_and_the_rest_waits_with_the_reason_shown(
+    volcano: Scheduling,
+) -> None:
+    jobs = {f"{queue}-{n}": {"queue": queue} for queue in ("vision", "language") for n in range(3)}
+    volcano.submit(stack(jobs, **VOLCANO), *jobs)
+    await_(lambda: volcano.placed().total() == 3, PATIENCE, "three pods with nodes")
+    time.sleep(2)
+    queues = [name.partition("-")[0] for name in volcano.placed()]
+    assert sorted(queues) == ["language", "vision", "vision"]
+    status = volcano.platform.make("status")
+    assert status.count("0 of 1 pods have a node, needs 1 at once") == 3
+    assert status.count("asks for 8 nvidia.com/gpu, and 0 of 24 are free") == 3
+
+
+def test_a_queue_takes_its_share_back_when_its_owner_returns(volcano: Scheduling) -> None:
+    guests = {f"guest-{n}": {"queue": "language"} for n in range(3)}
+    jobs = stack(guests | {"owner": {"queue": "vision", "nodes": 2}}, **VOLCANO)
+    volcano.submit(jobs, *guests)
+    placed(volcano, guest_0=1, guest_1=1, guest_2=1)
+    volcano.submit(jobs, "owner")
+    seen = watched(volcano, lambda: volcano.placed()["owner"] == 2, "the owner's gang with nodes")
+    assert whole(seen, "owner", 2)
+    await_(lambda: volcano.placed().total() == 3, PATIENCE, "one guest left")
+    evicted = volcano.evicted("reclaim")
+    assert len(evicted) >= 2
+    assert evicted <= guests.keys()
+    assert sorted(volcano.phase(job) for job in guests) == ["Pending", "Pending", "Running"]
+
+
+def amounts(gpus: int) -> dict[str, Any]:
+    """CPU and memory as well: without them a queue takes nothing back before Volcano 1.15."""
+    return {"cpu": 64, "memory": "512Gi", "nvidia.com/gpu": gpus}
+
+
+def test_a_queue_takes_back_what_it_deserves_and_not_more(volcano: Scheduling) -> None:
+    """Shares by `capacity`: what is written, however many queues have jobs."""
+    queues = {"large": {"deserved": amounts(16)}, "little": {"deserved": amounts(8)}}
+    scheduler = {"share": "capacity", "reclaim": "gangs"}
+    tenants = {f"tenant-{n}": {"queue": "little"} for n in range(3)}
+    owners = {f"owner-{n}": {"queue": "large"} for n in range(3)}
+    jobs = stack(tenants | owners, scheduler=scheduler, queues=queues)
+    with volcano.queues(jobs):
+        volcano.submit(jobs, *tenants)
+        placed(volcano, tenant_0=1, tenant_1=1, tenant_2=1)
+        volcano.submit(jobs, *owners)
+
+        def shared() -> Counter[str]:
+            return Counter(job.partition("-")[0] for job in volcano.placed().elements())
+
+        await_(lambda: shared() == {"owner": 2, "tenant": 1}, PATIENCE, "shares of 16 and 8")
+        time.sleep(2)
+        assert shared() == {"owner": 2, "tenant": 1}
+        evicted = volcano.evicted("reclaim")
+        assert len(evicted & tenants.keys()) == 2
+        assert not evicted & owners.keys()
+
+
+@pytest.mark.parametrize("share", ["proportion", "capacity"])
+def test_a_guarantee_is_kept_free_for_a_queue_without_jobs(volcano: Scheduling, share: str) -> None:
+    queues = {"others": {}, "kept": {"guarantee": {"nvidia.com/gpu": 8}}}
+    guests = {f"guest-{n}": {"queue": "others"} for n in range(3)}
+    jobs = stack(guests | {"late": {"queue": "kept"}}, scheduler={"share": share}, queues=queues)
+    with volcano.queues(jobs):
+        volcano.submit(jobs, *guests)
+        await_(lambda: volcano.placed().total() == 2, PATIENCE, "two guests with nodes")
+        time.sleep(3)
+        assert volcano.placed().total() == 2
+        volcano.submit(jobs, "late")
+        await_(lambda: volcano.placed()["late"] == 1, PATIENCE, "the queue's own job with a node")
+        assert volcano.placed().total() == 3
+
+
+def test_a_full_queue_and_a_place_that_does_not_exist_are_told(volcano: Scheduling) -> None:
+    jobs = {
+        "full": {"queue": "small"},
+        "waits": {"queue": "small"},
+        "lost": {"queue": "vision", "gpus_per_node": 1, "node_selector": {"rack": "none"}},
+    }
+    settings = stack(jobs, **VOLCANO)
+    volcano.submit(settings, "full")
+    placed(volcano, full=1)
+    volcano.submit(settings, "waits", "lost")
+    told = "didn't match Pod's node affinity/selector"
+    await_(lambda: told in volcano.devcluster("status"), PATIENCE, told)
+    status = volcano.devcluster("status")
+    assert "ml/waits in queue small: 0 of 1 pods have a node, needs 1 at once" in status
+    assert "queue small is full: it uses 8 of 8 nvidia.com/gpu" in status
+    assert f"{NAMESPACE}/full" not in status

@@ -1,0 +1,42 @@
+"""Jobs that are suspended, by a command and by their setting."""
+
+from infra.settings import StackSettings
+from tests.cluster.gangs import PATIENCE, VOLCANO, placed
+from tests.cluster.platform import await_
+from tests.cluster.scheduling import Scheduling, stack
+
+
+def test_a_suspended_job_leaves_its_place_to_others_and_goes_on_later(volcano: Scheduling) -> None:
+    two = {name: {"queue": "vision", "nodes": 3} for name in ("first", "second")}
+    jobs = stack(two, **VOLCANO)
+    volcano.submit(jobs, "first")
+    placed(volcano, first=3)
+    volcano.submit(jobs, "second")
+    placed(volcano, first=3)
+    volcano.command("first", "AbortJob")
+    placed(volcano, second=3)
+    assert volcano.phase("first") == "Aborted"
+    assert "ml/first: suspended" in volcano.devcluster("status")
+    volcano.command("first", "ResumeJob")
+    placed(volcano, second=3)
+    volcano.delete("second")
+    placed(volcano, first=3)
+
+
+def test_an_indexed_job_is_suspended_and_goes_on_by_its_setting(volcano: Scheduling) -> None:
+    indexed = {"queue": "vision", "kind": "indexed", "nodes": 3}
+
+    def written(suspend: bool) -> StackSettings:
+        other = {"queue": "vision", "nodes": 3}
+        return stack({"run": {**indexed, "suspend": suspend}, "other": other}, **VOLCANO)
+
+    volcano.submit(written(False), "run")
+    placed(volcano, run=3)
+    volcano.submit(written(True), "run", "other")
+    placed(volcano, other=3)
+    assert volcano.pods("run") == []
+    volcano.submit(written(False), "run")
+    await_(lambda: len(volcano.pods("run")) == 3, PATIENCE, "the pods of the resumed job")
+    placed(volcano, other=3)
+    volcano.delete("other")
+    placed(volcano, run=3)

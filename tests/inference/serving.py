@@ -1,7 +1,7 @@
 """A real server process, and what tests ask it."""
 
 import contextlib
-import os
+import re
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 
 from tests.training.programs import Program, free_port, start, until
@@ -107,7 +108,12 @@ def digits(count: int) -> NDArray[np.float32]:
     return images[:count]
 
 
-def resident_bytes(pid: int) -> int:
-    """Memory of one process."""
-    fields = Path(f"/proc/{pid}/statm").read_text().split()
-    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
+def own_bytes(server: Server) -> int:
+    """Memory of a server with all its processes, but for mapped files, which others share too."""
+    first = psutil.Process(server.program.process.pid)
+    rollups = [
+        Path(f"/proc/{process.pid}/smaps_rollup").read_text()
+        for process in (first, *first.children(recursive=True))
+    ]
+    kib = re.findall(r"^Pss_(?:Anon|Shmem): +(\d+) kB$", "\n".join(rollups), re.MULTILINE)
+    return sum(map(int, kib)) * 1024

@@ -203,7 +203,7 @@ class Packing(TypedDict):
     label: Input[str]
     """label of the nodes whose value is the part, such as topology.kubernetes.io/zone or a label that names the rack or switch (qualified name)"""
     required: NotRequired[Input[bool]]
-    """wait until one part has room for all, instead of preferring it (true or false; default `false`)"""
+    """wait until the part that the first pod chose has room for all, instead of preferring it (true or false; default `false`)"""
 
 
 class NetworkTopology(TypedDict):

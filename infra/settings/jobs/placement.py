@@ -15,7 +15,9 @@ class PackingSettings(Settings):
         "topology.kubernetes.io/zone or a label that names the rack or switch"
     )
     required: bool = Field(
-        False, description="wait until one part has room for all, instead of preferring it"
+        False,
+        description="wait until the part that the first pod chose has room for all, instead of "
+        "preferring it",
     )
 
 

@@ -119,44 +119,46 @@ UNPLACED = {
 }
 
 
-@pytest.mark.parametrize(
-    ("series", "share"),
-    [
-        (pod("a-0", "a", "vision", 8) | steps("0+45x20"), 0.75),
-        # The other pod pulls its image, or its process has ended: it tells nothing.
-        (
-            pod("a-0", "a", "vision", 8) | pod("a-1", "a", "vision", 8) | steps("0+45x20"),
-            0.375,
-        ),
-        # The other pod has no node yet.
-        (pod("a-0", "a", "vision", 8) | UNPLACED | steps("0+45x20"), 0.75),
-        # The other pod has ended.
-        (
-            pod("a-0", "a", "vision", 8)
-            | pod("a-1", "a", "vision", 8, phase="Succeeded")
-            | steps("0+45x20"),
-            0.75,
-        ),
-        # A launcher has no GPU.
-        (
-            pod("a-0", "a", "vision", 8)
-            | {
-                f'kube_pod_labels{{{LAUNCHER}, label_gpu_platform_dev_run="a"}}': "1x20",
-                f'kube_pod_status_phase{{{LAUNCHER}, phase="Running"}}': "1x20",
-            }
-            | steps("0+45x20"),
-            0.75,
-        ),
-        # It stands still.
-        (pod("a-0", "a", "vision", 8) | steps("45x20"), 0),
-    ],
-)
+GOODPUT: list[tuple[dict[str, str], float]] = [
+    (pod("a-0", "a", "vision", 8) | steps("0+45x20"), 0.75),
+    # The other pod pulls its image, or its process has ended: it tells nothing.
+    (
+        pod("a-0", "a", "vision", 8) | pod("a-1", "a", "vision", 8) | steps("0+45x20"),
+        0.375,
+    ),
+    # The other pod has no node yet.
+    (pod("a-0", "a", "vision", 8) | UNPLACED | steps("0+45x20"), 0.75),
+    # The other pod has ended.
+    (
+        pod("a-0", "a", "vision", 8)
+        | pod("a-1", "a", "vision", 8, phase="Succeeded")
+        | steps("0+45x20"),
+        0.75,
+    ),
+    # A launcher has no GPU.
+    (
+        pod("a-0", "a", "vision", 8)
+        | {
+            f'kube_pod_labels{{{LAUNCHER}, label_gpu_platform_dev_run="a"}}': "1x20",
+            f'kube_pod_status_phase{{{LAUNCHER}, phase="Running"}}': "1x20",
+        }
+        | steps("0+45x20"),
+        0.75,
+    ),
+    # It stands still.
+    (pod("a-0", "a", "vision", 8) | steps("45x20"), 0),
+]
+
+
 def test_goodput_is_the_share_of_the_pods_time_that_goes_into_steps(
-    program: Path, tmp_path: Path, series: dict[str, str], share: float
+    program: Path, tmp_path: Path
 ) -> None:
     name = "gpu_platform:run_goodput"
-    expected = of(f'{name}{{namespace="ml", run="a"}}', share)
-    assert check(program, tmp_path, told(series, 15, name, expected)) == ""
+    tests = (
+        told(series, 15, name, of(f'{name}{{namespace="ml", run="a"}}', share))
+        for series, share in GOODPUT
+    )
+    assert check(program, tmp_path, *tests) == ""
 
 
 def test_the_time_to_a_gang_is_until_its_last_pod_has_a_node(program: Path, tmp_path: Path) -> None:
@@ -198,26 +200,24 @@ def gang(start: str, milliseconds: str, missing: str) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize(
-    ("series", "minutes", "seconds"),
-    [
-        # Nothing of it has ever had a node.
-        (gang("60x20", "_x20", "4x20"), 10, 540),
-        # One of its pods would have one, and gives it up again each time.
-        (gang("60x20", "0+60000x20", "3x20"), 10, 540),
-        # It was whole after 90 seconds; later on a pod is replaced.
-        (gang("0x40", "30000 90000x19 1500000x20", "1 0x19 2x5 0x15"), 39, 90),
-        (gang("0x40", "30000 90000x19 1500000x20", "1 0x19 2x5 0x15"), 22, 90),
-        # The scheduler is started anew.
-        (gang("0x40", "30000 90000x9", "1 0x39"), 39, 90),
-    ],
-)
-def test_a_gang_has_waited_until_it_was_whole(
-    program: Path, tmp_path: Path, series: dict[str, str], minutes: int, seconds: float
-) -> None:
+WAITS: list[tuple[dict[str, str], int, float]] = [
+    # Nothing of it has ever had a node.
+    (gang("60x20", "_x20", "4x20"), 10, 540),
+    # One of its pods would have one, and gives it up again each time.
+    (gang("60x20", "0+60000x20", "3x20"), 10, 540),
+    # It was whole after 90 seconds; later on a pod is replaced.
+    (gang("0x40", "30000 90000x19 1500000x20", "1 0x19 2x5 0x15"), 39, 90),
+    (gang("0x40", "30000 90000x19 1500000x20", "1 0x19 2x5 0x15"), 22, 90),
+    # The scheduler is started anew.
+    (gang("0x40", "30000 90000x9", "1 0x39"), 39, 90),
+]
+
+
+def test_a_gang_has_waited_until_it_was_whole(program: Path, tmp_path: Path) -> None:
     name = "gpu_platform:queue_wait_seconds"
-    expected = of(f'{name}{{namespace="ml", queue="vision", gang="g"}}', seconds)
-    assert check(program, tmp_path, told(series, minutes, name, expected)) == ""
+    gangs = f'{name}{{namespace="ml", queue="vision", gang="g"}}'
+    tests = (told(series, minutes, name, of(gangs, seconds)) for series, minutes, seconds in WAITS)
+    assert check(program, tmp_path, *tests) == ""
 
 
 def test_a_gang_that_is_gone_does_not_wait(program: Path, tmp_path: Path) -> None:

@@ -210,6 +210,22 @@ class Scheduling:
         name = pod["metadata"]["name"]
         self.kubectl("annotate", "pod", "-n", NAMESPACE, name, f"{LASTS}-")
 
+    def fail(self, pod: dict[str, Any], code: int) -> None:
+        """Lets a simulated pod end with an exit code."""
+        ended = {
+            "name": pod["spec"]["containers"][0]["name"],
+            "image": pod["spec"]["containers"][0]["image"],
+            "imageID": "",
+            "ready": False,
+            "restartCount": 0,
+            "state": {"terminated": {"exitCode": code, "reason": "Error"}},
+        }
+        status = json.dumps({"status": {"phase": "Failed", "containerStatuses": [ended]}})
+        name = pod["metadata"]["name"]
+        self.kubectl(
+            "patch", "pod", "-n", NAMESPACE, name, "--subresource=status", f"--patch={status}"
+        )
+
     def kubectl(self, *arguments: str, text: str | None = None) -> str:
         """What kubectl prints; fails when it fails."""
         done = subprocess.run(

@@ -1,0 +1,25 @@
+"""What becomes of a gang one of whose pods has failed."""
+
+from tests.cluster.gangs import PATIENCE, VOLCANO, placed
+from tests.cluster.platform import await_
+from tests.cluster.scheduling import Scheduling, stack
+
+
+def test_a_gang_starts_again_until_its_retries_are_used_up_or_a_code_is_fatal(
+    volcano: Scheduling,
+) -> None:
+    job = {"queue": "vision", "gpus_per_node": 2, "nodes": 2, "retries": 2}
+    jobs = stack({"wrong": job, "unlucky": job}, **VOLCANO)
+    volcano.submit(jobs, "wrong", "unlucky")
+    placed(volcano, wrong=2, unlucky=2)
+    volcano.fail(volcano.pods("wrong")[0], 64)
+    first = {pod["metadata"]["uid"] for pod in volcano.pods("unlucky")}
+    volcano.fail(volcano.pods("unlucky")[0], 1)
+    await_(lambda: volcano.phase("wrong") == "Terminated", PATIENCE, "the end of the wrong job")
+    assert "retryCount" not in volcano.job("wrong")["status"]
+    placed(volcano, unlucky=2)
+    assert not first & {pod["metadata"]["uid"] for pod in volcano.pods("unlucky")}
+    assert volcano.job("unlucky")["status"]["retryCount"] == 1
+    volcano.fail(volcano.pods("unlucky")[0], 1)
+    await_(lambda: volcano.phase("unlucky") == "Failed", PATIENCE, "the end of its retries")
+    assert volcano.placed() == {}

@@ -16,7 +16,7 @@ from devcluster.spec import Kind, cluster_spec
 from tests.cluster.platform import Platform, await_, copy_checkout
 from tests.tiers import unavailable
 
-KINDS = ("mpi", "tensorflow", "plain", "pytorch", "trainjob")
+KINDS = ("mpi", "tensorflow", "plain", "pytorch", "trainjob", "indexed")
 BASE = "127.0.0.1:5000/"
 PROGRAM = {"model": "digits-net", "dataset": "digits", "batch_size": 32, "learning_rate": 0.005}
 # Long enough for a pod to be killed in its midst.
@@ -29,6 +29,7 @@ OF_KIND: dict[str, dict[str, Any]] = {
     },
     "pytorch": {"hyperparameters": TRAINED},
     "trainjob": {"hyperparameters": TRAINED},
+    "indexed": {"hyperparameters": TRAINED},
 }
 FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in TRAINED.items()]
 PLAIN = (
@@ -54,7 +55,7 @@ def configure(config: dict[str, Any]) -> None:
             "sources": ["training", "requirements/tensorflow.txt"],
         }
     }
-    # Together they want two GPUs more than there are: the last of them waits for the first.
+    # Together they want four GPUs more than there are: the last of them wait for the first.
     config["gpu-platform:tenancy"]["quota"]["gpus"] = 16
     jobs = config["gpu-platform:training"]["jobs"]
     common = {**jobs.pop("digits"), "hyperparameters": None, "cpu": "100m"}
@@ -74,10 +75,11 @@ class Story:
     before: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     after: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
-    def kubectl(self, *arguments: str) -> str:
+    def kubectl(self, *arguments: str, text: str | None = None) -> str:
         done = subprocess.run(
             ["kubectl", *arguments],
             env=self.environment,
+            input=text,
             capture_output=True,
             text=True,
             check=False,
@@ -87,7 +89,12 @@ class Story:
     def pods(self) -> dict[str, list[dict[str, Any]]]:
         """The pods of each kind's run by name, so that the one that tells comes first."""
         found = json.loads(self.kubectl("get", "pods", "-n=ml-dev", "-o=json") or "{}")
-        by_name = {str(pod["metadata"]["name"]): pod for pod in found.get("items", [])}
+        # A Job keeps the pods that have failed beside those that take their places.
+        by_name = {
+            str(pod["metadata"]["name"]): pod
+            for pod in found.get("items", [])
+            if pod["status"]["phase"] != "Failed"
+        }
         return {
             kind: [by_name[name] for name in sorted(by_name) if name.startswith(f"{kind}-")]
             for kind in KINDS
@@ -114,9 +121,13 @@ class Story:
                 self.kubectl("delete", "pod", "-n=ml-dev", victim, "--grace-period=0", "--force")
 
     def status(self, resource: str, kind: str) -> dict[str, Any]:
-        """Status of the kind's own object."""
+        """Status of the kind's own object, which is named like the kind or begins so."""
         found = json.loads(self.kubectl("get", resource, "-n=ml-dev", "-o=json"))["items"]
-        (status,) = [i["status"] for i in found if i["metadata"]["name"].startswith(f"{kind}-")]
+        (status,) = [
+            item.get("status", {})
+            for item in found
+            if item["metadata"]["name"].partition("-")[0] == kind
+        ]
         return dict(status)
 
 
@@ -198,6 +209,39 @@ def test_job_set_restarted_all_of_the_trainjob(story: Story) -> None:
     conditions = story.status("trainjobs.trainer.kubeflow.org", "trainjob")["conditions"]
     assert {c["type"] for c in conditions if c["status"] == "True"} >= {"Complete"}
     assert story.status("jobsets.jobset.x-k8s.io", "trainjob").get("restarts", 0) >= 1
+
+
+def test_the_job_controller_replaced_the_pod_and_its_peer(story: Story) -> None:
+    status = story.status("jobs.batch", "indexed")
+    assert {c["type"] for c in status["conditions"] if c["status"] == "True"} >= {"Complete"}
+    assert status["succeeded"] == 2
+    before = {pod["metadata"]["uid"] for pod in story.placed["indexed"]}
+    assert not before & {pod["metadata"]["uid"] for pod in story.pods()["indexed"]}
+
+
+def test_a_program_that_says_it_can_never_succeed_is_not_started_again(story: Story) -> None:
+    """The job of kind plain once more, with another command: 64 is wrong configuration."""
+    jobs = json.loads(story.kubectl("get", "jobs.batch.volcano.sh", "-n=ml-dev", "-o=json"))
+    (job,) = [j for j in jobs["items"] if j["metadata"]["name"].startswith("plain-")]
+    for task in job["spec"]["tasks"]:
+        task["template"]["spec"]["containers"][0]["command"] = ["sh", "-c", "exit 64"]
+    made = {
+        "apiVersion": job["apiVersion"],
+        "kind": job["kind"],
+        "metadata": {"name": "wrong", "namespace": "ml-dev"},
+        "spec": job["spec"],
+    }
+    story.kubectl("create", "--filename=-", text=json.dumps(made))
+    resource = "jobs.batch.volcano.sh"
+
+    def state() -> str:
+        return str(story.status(resource, "wrong").get("state", {}).get("phase"))
+
+    await_(lambda: state() in ("Terminated", "Failed", "Completed"), 90, "the end of the job")
+    assert state() == "Terminated"
+    status = story.status(resource, "wrong")
+    assert status["failed"] >= 1
+    assert "retryCount" not in status
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -97,7 +97,9 @@ class Running:
 
         def ask(number: int) -> float:
             request = target.requests[number % len(expected)]
-            answer = client.post(target.url, content=request.body, headers=request.headers)
+            # All are to be answered, though the server has just been started.
+            headers = {**request.headers, "X-Request-Timeout": "30"}
+            answer = client.post(target.url, content=request.body, headers=headers)
             if answer.status_code != 200:
                 raise ServerError(f"{self._name}: {answer.status_code} {answer.text[:500]}")
             found = decode(answer.content, dict(answer.headers))

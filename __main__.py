@@ -12,7 +12,6 @@ from infra.settings import load_settings, registry_login
 from infra.storage import Storage, StorageArgs
 from infra.tenancy import PULL_SECRET, Tenancy, TenancyArgs
 from infra.training_job import TrainingJobArgs, TrainingJobs
-from infra.unmeasured_jobs import warn_of_unmeasured
 from infra.volcano import Volcano, VolcanoArgs
 from infra.workload_image import WorkloadImage, WorkloadImageArgs
 
@@ -96,7 +95,6 @@ services = {
     for key, service in settings.inference.services.items()
 }
 if settings.monitoring.prometheus != "none":
-    warn_of_unmeasured(settings.training.jobs)
     Monitoring(
         "monitoring",
         MonitoringArgs(

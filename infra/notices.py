@@ -10,6 +10,7 @@ from infra.settings import StackSettings
 from infra.settings.checks.registry import job_key
 from infra.settings.jobs.kinds import FACTS
 from infra.settings.problems import full_key
+from infra.settings.training import TrainingJobSettings
 
 MOST_JOBS: Final = 100
 """Jobs of one stack. With a state in files or a bucket each step of an update writes the whole
@@ -17,9 +18,6 @@ state anew, so that the time for a job grows with the number of jobs (docs/scale
 
 _EFA: Final = "vpc.amazonaws.com/"
 """Devices that NCCL reaches through a plugin, which `nccl.network` would keep it from."""
-
-_EMBEDDED: Final = ("gpu-platform-dev", "gpu-platform-simulated")
-"""Contexts of the embedded cluster, whose Volcano has no webhooks."""
 
 
 def give_notices(settings: StackSettings) -> None:
@@ -34,7 +32,7 @@ def notices(settings: StackSettings) -> Iterator[str]:
     yield from _network_left_open(settings)
     yield from _image_without_the_program(settings)
     yield from _priorities_without_preemption(settings)
-    yield from _no_admission(settings)
+    yield from _unmeasured(settings)
 
 
 def _many_jobs(settings: StackSettings) -> Iterator[str]:
@@ -90,12 +88,20 @@ def _priorities_without_preemption(settings: StackSettings) -> Iterator[str]:
             return
 
 
-def _no_admission(settings: StackSettings) -> Iterator[str]:
-    volcano = settings.volcano
-    admission = volcano.values.get("custom", {}).get("admission_enable", True)
-    if volcano.install and not admission and settings.cluster.context not in _EMBEDDED:
+def _unmeasured(settings: StackSettings) -> Iterator[str]:
+    if settings.monitoring.prometheus == "none":
+        return
+    if found := [key for key, job in settings.training.jobs.items() if _could_answer(job)]:
         yield (
-            f"{full_key('volcano', 'values', 'custom', 'admission_enable')} is {admission!r}: "
-            "nothing refuses a malformed job or queue when it is created. Write true, or leave it "
-            "out (docs/queues.md)."
+            f"Prometheus hears nothing of training.jobs: {', '.join(found)}. Nobody is told when "
+            "they stand still, lose their loss, save nothing or fill /dev/shm, and they have no "
+            "goodput: write metrics_port, 9400 for example, into their hyperparameters "
+            "(docs/monitoring.md)."
         )
+
+
+def _could_answer(job: TrainingJobSettings) -> bool:
+    # A command of one's own and the TensorFlow program know no such setting.
+    if job.hyperparameters is None or job.kind == "tensorflow":
+        return False
+    return not job.hyperparameters.metrics_port

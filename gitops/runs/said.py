@@ -51,16 +51,19 @@ _LINES: TypeAdapter[_Began | _Step | _Epoch | _Finished] = TypeAdapter(
 class Progress:
     """How far a run is; what its program does not tell is None."""
 
-    epoch: int | None = None
-    """Done."""
-    epochs: int | None = None
     done_epochs: float | None = None
     """With the part of the one that is under way."""
+    epochs: int | None = None
     step: int | None = None
     loss: float | None = None
     accuracy: float | None = None
     left_seconds: float | None = None
     """Estimated from the steps and epochs that these lines tell of."""
+
+    @property
+    def epoch(self) -> int | None:
+        """How many are done as a whole."""
+        return None if self.done_epochs is None else int(self.done_epochs)
 
     @property
     def share(self) -> float | None:
@@ -88,25 +91,23 @@ def progress(lines: Iterable[str], now: datetime) -> Progress | None:
 def _after(line: BaseModel, before: Progress) -> Progress:
     match line:
         case _Began():
-            return replace(_at(line.done_epochs, line.epochs, before), step=line.step)
+            return replace(before, done_epochs=line.done_epochs, epochs=line.epochs, step=line.step)
         case _Step():
             after = replace(before, step=line.step, loss=line.loss)
             if line.done_epochs is None or line.epochs is None:
                 return after
-            return _at(line.done_epochs, line.epochs, after)
+            return replace(after, done_epochs=line.done_epochs, epochs=line.epochs)
         case _Epoch():
-            after = _at(line.epoch, line.epochs, before)
-            return replace(after, loss=line.loss, accuracy=line.accuracy)
-        case _Finished():
-            all_of_them = before.epochs
             return replace(
-                before, epoch=all_of_them, done_epochs=all_of_them, accuracy=line.accuracy
+                before,
+                done_epochs=line.epoch,
+                epochs=line.epochs,
+                loss=line.loss,
+                accuracy=line.accuracy,
             )
+        case _Finished():
+            return replace(before, done_epochs=before.epochs, accuracy=line.accuracy)
     return before
-
-
-def _at(done: float, epochs: int, before: Progress) -> Progress:
-    return replace(before, epoch=int(done), epochs=epochs, done_epochs=done)
 
 
 def _left(marks: list[tuple[datetime, float]], epochs: int, now: datetime) -> float | None:

@@ -5,7 +5,6 @@ import pytest
 import yaml
 
 from devcluster.paths import CHECKOUT
-from devcluster.spec import ClusterSpec, Kind
 from infra.notices import MOST_JOBS, notices
 from infra.settings import validate
 from tests.infra.conftest import Provision
@@ -103,15 +102,35 @@ def test_a_class_of_services_is_none_of_jobs() -> None:
     assert told(values) == []
 
 
-def test_webhooks_that_are_off_are_told_but_on_the_embedded_cluster_which_has_none() -> None:
-    off = {"custom": {"admission_enable": False}}
-    (found,) = of_volcano(values=off)
-    assert found.startswith("gpu-platform:volcano.values.custom.admission_enable")
-    assert of_volcano(values=off, install=False) == []
-    for kind in Kind:
-        values = changed("volcano.values", off)
-        values["cluster"] = {"context": ClusterSpec(kind, simulated_nodes=0).context}
-        assert told(values) == []
+def test_jobs_that_would_not_answer_prometheus_are_named() -> None:
+    values = monitored(
+        first=of_program(), measured=of_program(metrics_port=9400), second=of_program()
+    )
+    (text,) = told(values)
+    assert "training.jobs: first, second." in text
+    assert "write metrics_port" in text
+    assert told({**values, "monitoring": {"prometheus": "none"}}) == []
+
+
+def test_jobs_that_know_no_port_are_passed_over() -> None:
+    own = {**of_program(), "hyperparameters": None, "command": ["true"]}
+    tensorflow = {**of_program(), "kind": "tensorflow", "image": "training"}
+    assert told(monitored(own=own, tensorflow=tensorflow)) == []
+
+
+def of_program(**more: Any) -> dict[str, Any]:
+    program = {"model": "digits-net", "dataset": "digits", **more}
+    return {**good()["training"]["jobs"]["digits"], "hyperparameters": program}
+
+
+def monitored(**jobs: dict[str, Any]) -> dict[str, Any]:
+    found = {k: {f: v for f, v in job.items() if v is not None} for k, job in jobs.items()}
+    return {
+        **good(),
+        "inference": {},
+        "training": {"jobs": found},
+        "monitoring": {"prometheus": "plain"},
+    }
 
 
 def test_the_program_gives_notices_as_warnings(

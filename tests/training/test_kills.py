@@ -43,7 +43,7 @@ def test_fifty_kills_lose_no_checkpoint(tmp_path: Path) -> None:
         before, reached = reached, newest(run_dir)
         assert reached >= before
     # Else this has shown nothing.
-    assert reached > KILLS / 2
+    assert reached > KILLS
     assert in_a_save > KILLS / 10
 
 

@@ -34,7 +34,7 @@ def test_the_newest_epoch_and_step_are_told() -> None:
 
 def test_the_time_left_is_that_of_the_epochs_that_were_seen() -> None:
     lines = [line(0, "start", epochs=10), epoch(60, 1), epoch(120, 2)]
-    told = Progress(2, 10, 2, 0, 0.5, 0.9, pytest.approx(8 * 60))
+    told = Progress(2, 10, 0, 0.5, 0.9, pytest.approx(8 * 60))
     assert progress(lines, at(120)) == told
     assert progress(lines, at(150)) == replace(told, left_seconds=pytest.approx(8 * 60 - 30))
 

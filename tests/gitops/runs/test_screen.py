@@ -27,7 +27,7 @@ RUN = RunStatus(
     gpus=Counter({"nvidia.com/gpu": 16}),
     restarts=1,
     created=datetime(2026, 1, 1, 8, 30, tzinfo=UTC),
-    progress=Progress(3, 10, 3, 400, 0.125, 0.9, 200),
+    progress=Progress(3, 10, 400, 0.125, 0.9, 200),
     gpu_hours=Decimal("24"),
     cost=Decimal("57.6"),
 )
@@ -86,7 +86,7 @@ def test_no_runs_are_two_words() -> None:
 
 @pytest.mark.parametrize("seconds", [0, 59, 3599, 86_399, 10**7])
 def test_any_time_is_written_short(seconds: int) -> None:
-    run = dataclasses.replace(RUN, progress=Progress(3, 10, 3, 400, 0.1, 0.9, seconds))
+    run = dataclasses.replace(RUN, progress=Progress(3, 10, 400, 0.1, 0.9, seconds))
     assert len(shown(run).splitlines()) == 2
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -76,13 +77,17 @@ class Docker:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             limit=1024 * 1024,
+            process_group=0,
         )
         try:
             lines = await self._talk(process, stdin)
-        finally:  # also when the operation is cancelled
+        except BaseException:  # also when the operation is cancelled
+            # With its plugins, which would hold the pipe and go on building.
             with suppress(ProcessLookupError):
-                process.kill()
-        if await process.wait():
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+            raise
+        if process.returncode:
             raise ImageError("\n".join([f"{failure}:", *lines[-TAIL_LINES:]]))
         return lines
 

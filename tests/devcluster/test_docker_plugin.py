@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc.aio
+import psutil
 import pytest
 from google.protobuf import empty_pb2, struct_pb2
 from pulumi.provider.experimental.property_value import PropertyValue
@@ -39,7 +40,7 @@ build)
   echo "#1 [1/2] FROM base"
   echo "#1 {DIGEST}"
   echo "#2 token is $TOKEN"
-  [ -e "$FAKE/slow" ] && exec sleep 60
+  [ -e "$FAKE/slow" ] && {{ sleep 60 & echo $! >"$FAKE/plugin"; wait; }}
   [ -e "$FAKE/broken" ] && {{ echo "ERROR: no such file requirements.txt" >&2; exit 1; }}
   true ;;
 push) echo "1: digest: {DIGEST} size: 528" ;;
@@ -334,10 +335,13 @@ async def test_a_failed_build_shows_the_end_of_its_output(plugin: Plugin):
 async def test_a_cancelled_build_is_ended_at_once(plugin: Plugin):
     (plugin.fake / "slow").touch()
     creating = asyncio.ensure_future(plugin.create())
-    while not plugin.calls("build"):
+    beneath = plugin.fake / "plugin"
+    while not (beneath.exists() and beneath.read_text().endswith("\n")):
         await asyncio.sleep(0.01)
     await plugin.stub.Cancel(empty_pb2.Empty())
     assert await refusal(creating) == f"{NAME}: the operation was cancelled"
+    (builder,) = (int(line) for line in beneath.read_text().split())
+    assert not psutil.pid_exists(builder) or psutil.Process(builder).status() == "zombie"
 
 
 async def test_a_refused_sign_in_names_registry_and_user(plugin: Plugin):

@@ -105,7 +105,9 @@ class Stack:
         except AssertionError as error:
             more = [_fate(item) for item in last if _identity(item) not in declared]
             less = declared - Counter(map(_identity, last))
-            raise AssertionError(f"left over: {more}; missing: {dict(less)}") from error
+            pods = [_fate(item) for item in self._pods()]
+            what = f"left over: {more}; missing: {dict(less)}; pods: {pods}"
+            raise AssertionError(what) from error
 
     def live(self) -> Objects:
         """The cluster's objects that some update of this stack has made, and nobody else."""
@@ -116,6 +118,10 @@ class Stack:
         said = self.type(shlex.join([*command, "--show-managed-fields", "--output=json"]))
         assert said.returncode == 0, said.stderr
         return [item for item in json.loads(said.stdout)["items"] if _ours(item)]
+
+    def _pods(self) -> list[dict[str, Any]]:
+        said = self.type(f"kubectl get pods --namespace ml-{NAME} --output=json")
+        return list(json.loads(said.stdout)["items"])
 
     def is_locked(self) -> bool:
         """Whether an update is at work, or was when it was killed."""
@@ -196,7 +202,8 @@ def _identity(item: dict[str, Any]) -> tuple[str, str, str]:
 def _fate(item: dict[str, Any]) -> str:
     metadata = item["metadata"]
     since, finalizers = metadata.get("deletionTimestamp"), metadata.get("finalizers", [])
-    return f"{_identity(item)}, deleted {since or 'never'}, held by {finalizers}"
+    phase = item.get("status", {}).get("phase", "")
+    return f"{_identity(item)}, {phase} deleted {since or 'never'}, held by {finalizers}"
 
 
 def _ours(item: dict[str, Any]) -> bool:

@@ -225,16 +225,6 @@ def test_up_after_that_resumes_the_run_from_its_checkpoint(real: Platform) -> No
     assert "resume" in [line["event"] for line in real.logs(real.run_name())]
 
 
-def test_an_indexed_job_trains_on_two_nodes_as_well(real: Platform, checkpoints: Path) -> None:
-    real.edit(
-        lambda config: config["gpu-platform:training"]["jobs"]["digits"].update(kind="indexed")
-    )
-    output = real.make("up")
-    assert "indexed" in output
-    assert "(right)" in output
-    assert (checkpoints / real.run_name() / "export" / "manifest.json").exists()
-
-
 def test_a_fine_tune_of_ones_own_is_started_by_accelerate(
     real: Platform, checkpoints: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from devcluster import kwok_start
 from devcluster.paths import Layout
 from devcluster.spec import ClusterSpec, Kind
 
@@ -40,7 +41,7 @@ def kwokctl_configuration(
             "kubeApiserverBinary": str(binaries / "kube-apiserver"),
             "kubeControllerManagerBinary": str(binaries / "kube-controller-manager"),
             "kubeSchedulerBinary": str(binaries / "kube-scheduler"),
-            "kwokControllerBinary": str(binaries / "kwok"),
+            "kwokControllerBinary": str(kwok_binary(spec, layout, binaries)),
         },
         "componentsPatches": [
             _etcd(real=real),
@@ -50,6 +51,11 @@ def kwokctl_configuration(
             _kwok(),
         ],
     }
+
+
+def kwok_binary(spec: ClusterSpec, layout: Layout, binaries: Path) -> Path:
+    """What kwokctl starts as kwok: with simulated nodes a program that gives it their leases."""
+    return binaries / "kwok" if spec.kind is Kind.REAL else kwok_start.program(layout)
 
 
 def _etcd(*, real: bool) -> dict[str, object]:

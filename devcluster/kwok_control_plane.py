@@ -12,9 +12,10 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from devcluster.kwok_configuration import kwokctl_configuration
+from devcluster import kwok_start
+from devcluster.kwok_configuration import kwok_binary, kwokctl_configuration
 from devcluster.paths import Layout
-from devcluster.spec import ClusterSpec
+from devcluster.spec import ClusterSpec, Kind
 from devcluster.supervisor import RESTART_DELAY
 
 NAME = "cluster"
@@ -55,6 +56,7 @@ class ControlPlane:
         # A start that was cut off may have left half of the certificates: begin again.
         shutil.rmtree(home, ignore_errors=True)
         home.mkdir(parents=True)
+        self._write_kwok_start()
         file = home / "kwokctl.json"
         settings = kwokctl_configuration(self.spec, self.layout, self.binaries, self.api_port)
         file.write_text(json.dumps(settings, indent=2))
@@ -63,12 +65,18 @@ class ControlPlane:
         complete.touch()
 
     def _link_binaries(self) -> None:
+        self._write_kwok_start()
         # kwokctl starts what its links name, which is the toolchain of the cluster's first start.
+        kwok = kwok_binary(self.spec, self.layout, self.binaries)
         for link in (self.layout.pki.parent / "bin").iterdir():
-            target = self.binaries / link.name.replace("kwok-controller", "kwok")
+            target = kwok if link.name == "kwok-controller" else self.binaries / link.name
             if link.readlink() != target:
                 link.unlink()
                 link.symlink_to(target)
+
+    def _write_kwok_start(self) -> None:
+        if self.spec.kind is Kind.SIMULATED:
+            kwok_start.write(self.layout, self.binaries)
 
     def _kwokctl(self, *arguments: str) -> None:
         with (self.layout.logs / "kwokctl.log").open("ab") as log:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from devcluster import kwok_control_plane
+from devcluster import kwok_control_plane, kwok_start
 from devcluster.kwok_configuration import kwokctl_configuration
 from devcluster.kwok_control_plane import ControlPlane
 from devcluster.paths import Layout
@@ -99,6 +99,17 @@ def test_a_later_start_uses_the_toolchain_of_now(
     plane.start()
     assert etcd.readlink() == binaries / "etcd"
     assert controller.readlink() == binaries / "kwok"
+
+
+def test_simulated_nodes_are_given_to_the_kwok_that_is_started(layout: Layout, binaries: Path):
+    plane = ControlPlane(SIMULATED, layout, binaries, 6443)
+    plane.start()
+    (controller,) = cluster(layout, "bin/kwok-controller")
+    controller.symlink_to(binaries / "kwok")  # as an earlier version has left it
+    plane.start()
+    assert controller.readlink() == kwok_start.program(layout)
+    settings = json.loads((layout.control_plane / "kwokctl.json").read_text())
+    assert settings["options"]["kwokControllerBinary"] == str(controller.readlink())
 
 
 def test_a_start_that_was_cut_off_begins_anew(plane: ControlPlane, layout: Layout):

@@ -1,6 +1,10 @@
 """`make up NODES=simulated`, real Volcano, and nodes that run nothing."""
 
+import shlex
 import shutil
+
+import psutil
+import pytest
 
 from devcluster import orphans
 from devcluster.spec import Kind
@@ -27,13 +31,32 @@ def test_volcano_has_placed_the_gang_of_sixteen_gpus(simulated: Platform) -> Non
 def test_down_ends_the_cluster_and_keeps_its_state(simulated: Platform) -> None:
     assert "is down" in simulated.make("down")
     assert "unchanged" in simulated.make("up")
-    simulated.make("down")
+
+
+@pytest.mark.parametrize("after", ["restart", "crash"])
+def test_pods_of_simulated_nodes_come_and_go_at_once_after_a(
+    simulated: Platform, after: str
+) -> None:
+    if after == "crash":
+        _kwok(simulated).kill()
+    place = shlex.quote('{"spec": {"nodeName": "simulated-0"}}')
+    simulated.shell(f"kubectl run after-{after} --image=none --overrides={place}")
+    phase = "--for=jsonpath={.status.phase}=Running"
+    simulated.shell(f"kubectl wait {shlex.quote(phase)} pod/after-{after} --timeout=60s")
+    simulated.shell(f"kubectl delete pod after-{after} --timeout=60s")
 
 
 def test_a_cluster_whose_state_folder_was_removed_is_ended_by_the_next_down(
     simulated: Platform,
 ) -> None:
-    simulated.make("up")
     shutil.rmtree(simulated.state)
     assert "whose state folder is gone" in simulated.make("down")
     assert simulated.state not in orphans.running_elsewhere(Kind.SIMULATED)
+
+
+def _kwok(simulated: Platform) -> psutil.Process:
+    for process in psutil.process_iter(["cmdline"]):
+        command = process.info["cmdline"] or []
+        if any(str(simulated.state) in word for word in command) and command[0].endswith("/kwok"):
+            return process
+    raise AssertionError("kwok does not run")

@@ -1,0 +1,50 @@
+"""What is started in kwok's place, with a kubectl and a kwok that note how they are called."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from devcluster import kwok_start
+from devcluster.paths import Layout
+
+KUBECTL = """#!/bin/sh
+echo "kubectl $*" >> {notes}
+[ "$(grep -c kubectl {notes})" -ge 3 ]
+"""
+KWOK = '#!/bin/sh\necho "kwok $*" >> {notes}\n'
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    return tmp_path / "notes"
+
+
+@pytest.fixture
+def binaries(tmp_path: Path, notes: Path) -> Path:
+    folder = tmp_path / "tools of now"
+    folder.mkdir()
+    for name, script in (("kubectl", KUBECTL), ("kwok", KWOK)):
+        (folder / name).write_text(script.format(notes=notes))
+        (folder / name).chmod(0o755)
+    return folder
+
+
+def test_the_version_is_told_without_a_cluster(layout: Layout, binaries: Path, notes: Path):
+    layout.control_plane.mkdir(parents=True)
+    kwok_start.write(layout, binaries)
+    subprocess.run([kwok_start.program(layout), "--version"], check=True, timeout=30)
+    assert notes.read_text() == "kwok --version\n"
+
+
+def test_kwok_starts_once_the_leases_of_the_one_before_are_gone(
+    layout: Layout, binaries: Path, notes: Path
+):
+    layout.control_plane.mkdir(parents=True)
+    kwok_start.write(layout, binaries)
+    subprocess.run([kwok_start.program(layout), "--node-port=1", "a b"], check=True, timeout=30)
+    *asked, started = notes.read_text().splitlines()
+    assert len(asked) == 3  # the API server does not answer at once
+    kubeconfig = layout.pki.parent / "kubeconfig.yaml"
+    assert set(asked) == {f"kubectl --kubeconfig={kubeconfig} delete --raw={kwok_start.LEASES}"}
+    assert started == "kwok --node-port=1 a b"

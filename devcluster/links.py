@@ -13,6 +13,9 @@ from pathlib import Path
 from devcluster.spec import ClusterSpec, Network, RealNode
 
 SWITCH = "switch"
+# Below NodePorts and above the ports of kubelet and kube-proxy: a connection that got one of those
+# by chance kept the kubelet from starting.
+EPHEMERAL_PORTS = range(11000, 30000)
 
 
 def _ip(*arguments: str, namespace: int | None = None) -> None:
@@ -78,7 +81,8 @@ def link_node(spec: ClusterSpec, node: RealNode, switch_namespace: int) -> None:
             _ip("route", "add", other.pod_range, "via", other.address)
     # Processes of the node itself reach Services too: kube-proxy rewrites what this route sends.
     _ip("route", "add", network.services, "dev", "lo", "src", node.address)
-    for key, value in {"ip_forward": "1", "ip_local_port_range": "10000 29999"}.items():
+    ports = f"{EPHEMERAL_PORTS.start} {EPHEMERAL_PORTS.stop - 1}"
+    for key, value in {"ip_forward": "1", "ip_local_port_range": ports}.items():
         Path("/proc/sys/net/ipv4", key).write_text(value)
 
 

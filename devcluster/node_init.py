@@ -85,11 +85,19 @@ class Node:
         self.supervisor.start(self.services.gpus())
         self.supervisor.start(self.services.kubelet())
         self.supervisor.start(self.services.kube_proxy())
-        ready = f"--timeout={READY_TIMEOUT:.0f}s"
-        name = f"node/{self.node.name}"
-        self._kubectl("wait", "--for=create", name, ready)
-        self._kubectl("wait", "--for=condition=Ready", name, ready)
+        self._await_node("create")
+        self._await_node("condition=Ready")
         self.events.add(self.node.name, "node is Ready", ready=True)
+
+    def _await_node(self, what: str) -> None:
+        deadline = time.monotonic() + READY_TIMEOUT
+        wait = ("wait", f"--for={what}", f"node/{self.node.name}", "--timeout=5s")
+        while not self._kubectl(*wait, check=False):
+            # Nobody else starts a kubelet again that ended before there was a node.
+            self.supervisor.mend()
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the node had no {what} within {READY_TIMEOUT:.0f} s")
+            time.sleep(0.1)
 
     def _kubectl(self, *arguments: str, text: str = "", check: bool = True) -> bool:
         done = subprocess.run(

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -56,17 +57,29 @@ class Supervisor:
         """Waits for processes to end: restarts services, tells of others by `on_orphan`."""
         signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
         while True:
-            pid, status = self._wait()
-            service = self.running.pop(pid, None)
-            if service is not None:
-                code = os.waitstatus_to_exitcode(status)
-                self._note(service, f"ended with {code} and is started again")
-                self._down.append(service)
-            elif pid and self.on_orphan is not None:
-                self.on_orphan(pid)
+            self._take(*self._wait())
             if self._down:
                 time.sleep(RESTART_DELAY)
                 self._restart()
+
+    def mend(self) -> None:
+        """Starts again what has ended by now, for who has other things to do before `run_forever`.
+
+        No other child may be at work meanwhile: its exit status would be taken.
+        """
+        with suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                self._take(*ended)
+        self._restart()
+
+    def _take(self, pid: int, status: int) -> None:
+        service = self.running.pop(pid, None)
+        if service is not None:
+            code = os.waitstatus_to_exitcode(status)
+            self._note(service, f"ended with {code} and is started again")
+            self._down.append(service)
+        elif pid and self.on_orphan is not None:
+            self.on_orphan(pid)
 
     def _wait(self) -> tuple[int, int]:
         """A process that has ended, or 0 where services are to be started meanwhile."""

@@ -1,8 +1,8 @@
-"""The host's routes, as a stand-in for `ip` prints them."""
+"""The host's routes, as a stand-in for `ip` prints them, and the ports of nodes."""
 
 import json
 
-from devcluster.links import clashing_routes
+from devcluster.links import EPHEMERAL_PORTS, clashing_routes
 from devcluster.spec import Network
 from tests.devcluster.programs import Install
 
@@ -41,3 +41,9 @@ def test_a_route_around_the_block_clashes(install: Install):
 def test_a_machine_without_routes_has_no_clash(install: Install):
     install("ip", "true")
     assert clashing_routes(Network()) == []
+
+
+def test_no_connection_takes_a_port_on_which_kubernetes_listens():
+    kubelet, kube_proxy, controllers, scheduler = (10248, 10250), (10249, 10256), 10257, 10259
+    listening = {*kubelet, *kube_proxy, controllers, scheduler, *range(30000, 32768)}
+    assert not listening & set(EPHEMERAL_PORTS)

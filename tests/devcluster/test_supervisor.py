@@ -111,3 +111,30 @@ def test_a_service_that_can_not_be_started_again_does_not_end_the_others(tmp_pat
         await_(lambda: text(tmp_path / "second.log").count("turn") > turns + 1)
         assert process.poll() is None
         process.kill()
+
+
+BUSY = """
+import subprocess, sys, time
+from pathlib import Path
+from devcluster.supervisor import Service, Supervisor
+
+logs = Path(sys.argv[1])
+running = Supervisor(logs)
+running.on_orphan = lambda pid: (logs / "orphan").write_text(str(pid))
+running.start(Service("short", ["sh", str(logs / "short.sh")]))
+running.start(Service("long", ["sleep", "60"]))
+while "turn\\n" * 3 not in (logs / "turns").read_text():
+    subprocess.run(["sleep", "0.02"], check=True)
+    running.mend()
+for pid in running.running:
+    subprocess.run(["kill", "-KILL", str(pid)], check=True)
+"""
+
+
+def test_what_ended_meanwhile_is_started_again_by_who_has_other_things_to_do(tmp_path: Path):
+    (tmp_path / "turns").touch()
+    (tmp_path / "short.sh").write_text(f"echo turn >> {tmp_path / 'turns'}\n")
+    subprocess.run([sys.executable, "-c", BUSY, str(tmp_path)], check=True, timeout=30)
+    assert "short ended with 0 and is started again" in text(tmp_path / "short.log")
+    assert text(tmp_path / "long.log") == ""
+    assert not (tmp_path / "orphan").exists()

@@ -311,15 +311,18 @@ def _node_process(real: Platform, node: str) -> psutil.Process:
 def test_a_kill_of_everything_while_the_chart_is_installed_is_gone_on_with(real: Platform) -> None:
     process = real.start("up")
     events = real.state / "real" / "logs" / "pulumi-up.events"
-    await_(lambda: events.exists() and b"volcano-release" in events.read_bytes(), 90, "the chart")
-    everything = [
-        process.pid,
-        *(c.pid for c in psutil.Process(process.pid).children(recursive=True)),
-    ]
-    for pid in everything:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    process.communicate()
+    try:
+        begun = b"volcano-release"
+        await_(lambda: events.exists() and begun in events.read_bytes(), 240, "the chart")
+    finally:
+        everything = [
+            process.pid,
+            *(c.pid for c in psutil.Process(process.pid).children(recursive=True)),
+        ]
+        for pid in everything:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.communicate()
     output = real.make("up")
     assert "(right)" in output
     real.make("down", "PURGE=1")

@@ -11,13 +11,14 @@ from typing import Any, Literal
 from pydantic import BaseModel, ValidationError
 
 from devcluster.errors import DevclusterError
+from infra.step_names import job_prefix
 
 POLL_SECONDS = 1.0
 # An API server that is being restarted does not answer for a while.
 SILENCE_SECONDS = 60.0
 SUCCEEDED = frozenset({"Completed", "Complete", "Succeeded"})
 ENDED = SUCCEEDED | {"Failed", "Aborted", "Terminated"}
-# Every pod of a run has it. Not imported from infra, which takes a second.
+# Every pod of a run has it. Not imported from infra.manifests, which takes a second.
 _RUN_LABEL = "gpu-platform.dev/run"
 _VOLCANO_JOB = "jobs.batch.volcano.sh"
 _JOB_FLOW = "jobflows.flow.volcano.sh"
@@ -40,11 +41,6 @@ class Run:
     queue: str
     nodes: int
     gpus_per_node: int
-
-    @property
-    def steps(self) -> str:
-        """How the names of the jobs of its steps begin, where it has some."""
-        return f"{self.name}-{self.name.rpartition('-')[2]}-"
 
     @classmethod
     def of(cls, key: str, output: dict[str, Any]) -> "Run":
@@ -201,7 +197,9 @@ class Runs:
             owners = group["metadata"].get("ownerReferences", [])
             # Of kinds that are not Volcano's own it is nobody's, and has the run's name itself.
             names = {group["metadata"].get("name"), *(owner["name"] for owner in owners)}
-            if run.name in names or any(str(name).startswith(run.steps) for name in names):
+            if run.name in names or any(
+                str(name).startswith(job_prefix(run.name)) for name in names
+            ):
                 for condition in reversed(group.get("status", {}).get("conditions", [])):
                     if condition.get("status") == "True" and condition.get("message"):
                         return str(condition["message"])

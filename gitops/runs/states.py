@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from gitops.runs.picture import BATCH_JOB, Object
+from infra.step_names import job_prefix
 
 
 class State(StrEnum):
@@ -99,7 +100,5 @@ def stage(flow: Object) -> str:
     found = steps(flow)
     failed = [name for name, state in found.items() if state is State.FAILED]
     going = [name for name, state in found.items() if not state.over]
-    name = flow["metadata"]["name"]
-    # `<run>-<hash>-<step>`, where the run is named `<key>-<hash>`.
-    prefix = f"{name}-{name.rpartition('-')[2]}-"
+    prefix = job_prefix(flow["metadata"]["name"])
     return ", ".join(step.removeprefix(prefix) for step in failed or going)

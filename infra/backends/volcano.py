@@ -8,6 +8,7 @@ from infra.backends.gang import Gang, Step, metadata
 from infra.manifests import Manifest, compact
 from infra.pods import Pod, pod_template
 from infra.settings.jobs.steps import TRAINING_STEP
+from infra.step_names import template_name
 
 SERVICE_PLUGINS: Final[Mapping[str, list[str]]] = {
     "svc": ["--publish-not-ready-addresses=true", "--disable-network-policy=true"],
@@ -53,7 +54,7 @@ def build(
             "JobTemplate",
             {
                 **described,
-                "name": template_name(gang, name),
+                "name": template_name(gang.name, name),
                 "labels": labels.get(name, described["labels"]),
             },
             body,
@@ -63,9 +64,9 @@ def build(
     flows = [
         compact(
             {
-                "name": template_name(gang, name),
+                "name": template_name(gang.name, name),
                 "dependsOn": compact(
-                    {"targets": [template_name(gang, other) for other in order[name]] or None}
+                    {"targets": [template_name(gang.name, other) for other in order[name]] or None}
                 ),
             }
         )
@@ -73,11 +74,6 @@ def build(
     ]
     flow = {"jobRetainPolicy": "retain", "flows": flows}
     return [*templates, _object("flow.volcano.sh/v1alpha1", "JobFlow", described, flow)]
-
-
-def template_name(gang: Gang, step: str) -> str:
-    """Name of a step's template; a JobFlow names its job `<flow>-<template>`, so it is short."""
-    return f"{gang.name.rpartition('-')[2]}-{step}"
 
 
 def _spec(

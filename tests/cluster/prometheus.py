@@ -202,7 +202,7 @@ def start(platform: Platform, interval_seconds: int) -> Prometheus:
     )
     (pod,) = platform.kubectl("get", "pods", "-n", NAMESPACE, "-l", "app=prometheus")["items"]
     found = Prometheus(f"http://{pod['status']['podIP']}:9090")
-    await_(lambda: bool(found.ask("up")), 60, "a first look of Prometheus")
+    await_(lambda: bool(found.ask("up")), 180, "a first look of Prometheus")
     return found
 
 

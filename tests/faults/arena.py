@@ -135,7 +135,7 @@ class Arena:
             self.losses.check(events)
             assert repeated(events) <= intervals * self.losses.interval
             assert bool(intervals) or not gang.timeline.events("resume")
-            await_(lambda: self.phase(gang.name) == "Completed", 60, "the job is Completed")
+            await_(lambda: self.phase(gang.name) == "Completed", 180, "the job is Completed")
             self.settle()
             trial.check_requests(lost)
 

@@ -76,4 +76,4 @@ def test_the_gang_beside_all_that_has_the_losses_of_an_undisturbed_run(
     gang.await_end(300)
     assert not gang.timeline.events("resume")
     arena.losses.check(gang.timeline.events())
-    await_(lambda: arena.phase(gang.name) == "Completed", 60, "the job is Completed")
+    await_(lambda: arena.phase(gang.name) == "Completed", 180, "the job is Completed")

@@ -133,7 +133,7 @@ def test_an_edited_hyperparameter_is_one_new_run_that_survives_a_killed_pod(
     before = _jobs(real)
     real.hyperparameters(seed=7, step_delay=0.12)
     process = real.start("up")
-    await_(lambda: len(_jobs(real) - before) == 1, 90, "a new run")
+    await_(lambda: len(_jobs(real) - before) == 1, 240, "a new run")
     (second,) = _jobs(real) - before
     real.await_epoch(second, 3)
     told = json.loads(real.shell("python -m gitops status --json"))
@@ -142,7 +142,7 @@ def test_an_edited_hyperparameter_is_one_new_run_that_survives_a_killed_pod(
     assert live["progress"]["epoch"] >= 3
     assert live["gpuHours"] > 0
     real.shell(f"kubectl delete pod -n {namespace} {second}-worker-0 --grace-period=0 --force")
-    output, _ = process.communicate(timeout=300)
+    output, _ = process.communicate(timeout=900)
     assert process.returncode == 0, output
     events = [line["event"] for line in real.logs(second)]
     assert "resume" in events
@@ -175,11 +175,11 @@ def test_a_killed_node_comes_back_and_the_run_resumes(real: Platform) -> None:
     before = _jobs(real)
     real.hyperparameters(seed=8)
     process = real.start("up")
-    await_(lambda: len(_jobs(real) - before) == 1, 90, "a new run")
+    await_(lambda: len(_jobs(real) - before) == 1, 240, "a new run")
     (run,) = _jobs(real) - before
     real.await_epoch(run, 3)
     _node_process(real, "gpu-node-1").kill()
-    output, _ = process.communicate(timeout=300)
+    output, _ = process.communicate(timeout=900)
     assert process.returncode == 0, output
     assert "resume" in [line["event"] for line in real.logs(run)]
 
@@ -208,7 +208,7 @@ def test_down_leaves_nothing_even_after_the_cluster_was_killed_in_training(
     before = _jobs(real)
     real.hyperparameters(seed=10)
     process = real.start("up")
-    await_(lambda: len(_jobs(real) - before) == 1, 90, "a new run")
+    await_(lambda: len(_jobs(real) - before) == 1, 240, "a new run")
     (run,) = _jobs(real) - before
     real.await_epoch(run, 2)
     record = json.loads((real.state / "real" / "cluster.json").read_text())

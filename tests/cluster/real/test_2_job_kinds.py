@@ -239,7 +239,7 @@ def test_a_program_that_says_it_can_never_succeed_is_not_started_again(story: St
     def state() -> str:
         return str(story.status(resource, "wrong").get("state", {}).get("phase"))
 
-    await_(lambda: state() in ("Terminated", "Failed", "Completed"), 90, "the end of the job")
+    await_(lambda: state() in ("Terminated", "Failed", "Completed"), 240, "the end of the job")
     assert state() == "Terminated"
     status = story.status(resource, "wrong")
     assert status["failed"] >= 1

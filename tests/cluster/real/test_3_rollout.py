@@ -62,7 +62,7 @@ class Rollout:
     def settled(self) -> None:
         """Waits until the stable pods are those of the last update, and no others."""
         self.platform.shell("kubectl rollout status -n ml-dev deployment/digits --timeout=120s")
-        await_(lambda: len(self.pods()) == 2, 60, "two pods")
+        await_(lambda: len(self.pods()) == 2, 180, "two pods")
 
     def pods(self) -> list[str]:
         """Names of the stable pods, also of those that are leaving."""
@@ -100,7 +100,7 @@ def rollout(real: Platform, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         made.second = real.run_name()
         made.settled()
         infer = f"{url}/v2/models/digits/infer"
-        await_(lambda: answers(infer), 60, "the route")
+        await_(lambda: answers(infer), 180, "the route")
         yield made
 
 

@@ -70,7 +70,7 @@ def watched(real: Platform) -> Iterator[Watched]:
 @pytest.fixture(scope="module")
 def load(watched: Watched) -> Iterator[Load]:
     """Callers of the served model, until the last test."""
-    await_(lambda: answers(watched), 60, "the server")
+    await_(lambda: answers(watched), 180, "the server")
     patience = {"parameters": {"timeout": MICROSECONDS}}
     with Load(infer(watched), question() | patience, 2, 0.2) as made:
         yield made

@@ -183,7 +183,7 @@ def test_every_kind_of_volcanos_own_is_placed_as_a_whole_and_completes(cluster: 
     for kind in kinds:
         cluster.apply(objects(job(kind), f"{kind}-0123abcd"))
     done = dict.fromkeys((f"{kind}-0123abcd" for kind in kinds), "Completed")
-    await_(lambda: cluster.phases().items() >= done.items(), 90, "all four kinds are complete")
+    await_(lambda: cluster.phases().items() >= done.items(), 240, "all four kinds are complete")
 
 
 def test_steps_run_one_after_the_other(cluster: Cluster) -> None:

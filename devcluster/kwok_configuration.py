@@ -47,7 +47,7 @@ def kwokctl_configuration(
             _etcd(real=real),
             _api_server(spec, layout),
             _controllers(network.services, real=real),
-            {"name": "kube-scheduler", "extraArgs": _pace()},
+            {"name": "kube-scheduler", "extraArgs": _single()},
             _kwok(),
         ],
     }
@@ -85,7 +85,7 @@ def _api_server(spec: ClusterSpec, layout: Layout) -> dict[str, object]:
 
 def _controllers(services: str, *, real: bool) -> dict[str, object]:
     flags = [
-        *_pace(),
+        *_single(),
         _flag("service-cluster-ip-range", services),
         # A claim made right after its volume may miss it, and waits for the next look.
         _flag("pvclaimbinder-sync-period", "1s"),
@@ -100,8 +100,13 @@ def _controllers(services: str, *, real: bool) -> dict[str, object]:
     return {"name": "kube-controller-manager", "extraArgs": flags}
 
 
-def _pace() -> list[dict[str, object]]:
+def _single() -> list[dict[str, object]]:
+    """Of controllers and scheduler there is one: it need not wait for the lease of the one before.
+
+    Nor does it end when the API server did not take its own in time, as on a laptop that slept.
+    """
     return [
+        _flag("leader-elect", "false"),
         _flag("kube-api-qps", str(REQUESTS_PER_SECOND)),
         _flag("kube-api-burst", str(2 * REQUESTS_PER_SECOND)),
     ]

@@ -40,6 +40,14 @@ def test_the_control_plane_of_simulated_nodes_listens_on_loopback_alone(simulate
     assert "advertise-address" not in flags(document, "kube-apiserver")
 
 
+@pytest.mark.parametrize("name", ["kube-controller-manager", "kube-scheduler"])
+@pytest.mark.parametrize("spec", [REAL, SIMULATED], ids=["real", "simulated"])
+def test_no_part_that_is_started_again_waits_for_a_lease(
+    spec: ClusterSpec, name: str, layout: Layout
+):
+    assert flags(configuration(spec, layout), name)["leader-elect"] == "false"
+
+
 def test_kwok_leaves_real_nodes_alone(layout: Layout):
     kwok = flags(configuration(REAL, layout), "kwok-controller")
     assert kwok["manage-all-nodes"] == "false"

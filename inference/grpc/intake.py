@@ -69,21 +69,36 @@ class Intake:
     async def read(self, context: Context, bounded: bool = False) -> bytes:
         """The first message of a call. `bounded` looks again for room when its turn has come.
 
-        Raises InputError where there is none, DeadlineError after `body_seconds`.
+        Raises InputError where there is none, OverloadedError where its turn does not come within
+        `body_seconds`, DeadlineError where it does not arrive within as many from then on.
         """
-        try:
-            async with asyncio.timeout(self._service.config.body_seconds), self._turns:
-                if bounded:
-                    self.check_room()
-                # The core writes to the place of a message even when nobody waits any more.
-                reading = asyncio.ensure_future(context.read())
-                reading.add_done_callback(_forget)
-                content = await asyncio.shield(reading)
-        except TimeoutError:
-            raise DeadlineError("the message did not arrive in time") from None
+        async with self._turn():
+            if bounded:
+                self.check_room()
+            # The core writes to the place of a message even when nobody waits any more.
+            reading = asyncio.ensure_future(context.read())
+            reading.add_done_callback(_forget)
+            try:
+                async with asyncio.timeout(self._service.config.body_seconds):
+                    content = await asyncio.shield(reading)
+            except TimeoutError:
+                raise DeadlineError("the message did not arrive in time") from None
         if not isinstance(content, bytes):
             raise InputError("the call has no message")
         return content
+
+    @contextlib.asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """One of the places for messages that arrive; others' slowness is not this call's."""
+        try:
+            async with asyncio.timeout(self._service.config.body_seconds):
+                await self._turns.acquire()
+        except TimeoutError:
+            raise OverloadedError("the messages of others are slow to arrive: try again") from None
+        try:
+            yield
+        finally:
+            self._turns.release()
 
 
 def _forget(reading: "asyncio.Future[Any]") -> None:

@@ -2,6 +2,7 @@
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from tests.training.programs import until
 MOST = 3
 """Calls: two that are with the worker, and one that waits."""
 BODY = 1_000_000
+ARRIVAL = 3
+"""Seconds for a message."""
 PROBE = {"name": "probe", "handler": "tests.inference.engine.probes:Probe", "max_batch": 1}
 
 
@@ -26,7 +29,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server for few at a time; two of its largest messages may arrive at once."""
     folder = tmp_path_factory.mktemp("overload")
     write_probe(folder / "export")
-    bounds = {"max_body_bytes": BODY, "max_buffered_bytes": 2_200_000, "body_seconds": 1}
+    bounds = {"max_body_bytes": BODY, "max_buffered_bytes": 2_200_000, "body_seconds": ARRIVAL}
     with serving(folder, folder / "export", max_queue=1, **bounds, **PROBE) as server:
         server.wait_until_ready()
         yield server
@@ -95,9 +98,27 @@ def test_a_message_that_does_not_arrive_ends_its_call_and_others_have_their_turn
     ended = threading.Event()
     slow = [unsent(channel, ended) for _ in range(2)]
     until(lambda: small.in_flight == 2)
+    time.sleep(ARRIVAL / 2)  # so that its own turn comes before its time for waiting ends
     assert raw(channel, "ModelInfer")(probe(FINE), timeout=30)
-    assert {code_of(one) for one in slow} <= {"DEADLINE_EXCEEDED"}
+    assert {code_of(one) for one in slow} == {"DEADLINE_EXCEEDED"}
     assert "did not arrive in time" in slow[0].details()
+    ended.set()
+
+
+def test_a_call_whose_turn_does_not_come_is_told_to_try_again(
+    small: Server, channel: grpc.Channel
+) -> None:
+    ended = threading.Event()
+    slow = [unsent(channel, ended) for _ in range(2)]
+    until(lambda: small.in_flight == 2)
+    time.sleep(ARRIVAL / 2)
+    slow += [unsent(channel, ended) for _ in range(2)]
+    until(lambda: small.in_flight == 4)
+    with pytest.raises(grpc.RpcError) as refused:
+        raw(channel, "ModelInfer")(probe(FINE), timeout=30)
+    assert code_of(refused.value) == "RESOURCE_EXHAUSTED"
+    assert "slow to arrive" in refused.value.details()
+    assert {code_of(one) for one in slow} == {"DEADLINE_EXCEEDED"}
     ended.set()
 
 

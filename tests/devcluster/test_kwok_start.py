@@ -33,7 +33,7 @@ def binaries(tmp_path: Path, notes: Path) -> Path:
 def test_the_version_is_told_without_a_cluster(layout: Layout, binaries: Path, notes: Path):
     layout.control_plane.mkdir(parents=True)
     kwok_start.write(layout, binaries)
-    subprocess.run([kwok_start.program(layout), "--version"], check=True, timeout=30)
+    subprocess.run([kwok_start.program(layout), "--version"], check=True, timeout=120)
     assert notes.read_text() == "kwok --version\n"
 
 
@@ -42,7 +42,7 @@ def test_kwok_starts_once_the_leases_of_the_one_before_are_gone(
 ):
     layout.control_plane.mkdir(parents=True)
     kwok_start.write(layout, binaries)
-    subprocess.run([kwok_start.program(layout), "--node-port=1", "a b"], check=True, timeout=30)
+    subprocess.run([kwok_start.program(layout), "--node-port=1", "a b"], check=True, timeout=120)
     *asked, started = notes.read_text().splitlines()
     assert len(asked) == 3  # the API server does not answer at once
     kubeconfig = layout.pki.parent / "kubeconfig.yaml"

@@ -42,7 +42,7 @@ def supervisor(tmp_path: Path) -> Iterator[Supervised]:
 
 
 def await_(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -82,7 +82,7 @@ def test_a_service_that_was_killed_is_started_again(supervisor: Supervised, tmp_
 def test_the_supervisor_ends_when_it_is_asked_to(supervisor: Supervised, tmp_path: Path):
     await_(lambda: text(tmp_path / "short.log").count("hello") >= 2)
     supervisor.send_signal(signal.SIGTERM)
-    assert supervisor.wait(5) == 0
+    assert supervisor.wait(120) == 0
 
 
 UNSTARTABLE = """
@@ -134,7 +134,7 @@ for pid in running.running:
 def test_what_ended_meanwhile_is_started_again_by_who_has_other_things_to_do(tmp_path: Path):
     (tmp_path / "turns").touch()
     (tmp_path / "short.sh").write_text(f"echo turn >> {tmp_path / 'turns'}\n")
-    subprocess.run([sys.executable, "-c", BUSY, str(tmp_path)], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", BUSY, str(tmp_path)], check=True, timeout=120)
     assert "short ended with 0 and is started again" in text(tmp_path / "short.log")
     assert text(tmp_path / "long.log") == ""
     assert not (tmp_path / "orphan").exists()

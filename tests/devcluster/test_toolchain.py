@@ -250,11 +250,11 @@ def test_a_second_process_waits_and_says_so(world: World):
 
     second = threading.Thread(target=ensure, args=("engine", world.cache, report))
     second.start()
-    assert waiting.wait(10)
+    assert waiting.wait(120)
     assert world.said == ["another process is building the tools: waiting for it"]
     assert world.calls("build") == []
     lock.release()
-    second.join(30)
+    second.join(120)
     assert missing("engine", world.cache) == []
 
 

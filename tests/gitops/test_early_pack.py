@@ -114,7 +114,7 @@ def test_a_pack_ends_with_a_command_that_is_killed(stack: Stack, tmp_path: Path)
     )
     assert command.stdout is not None
     assert command.stdout.readline() == "started\n"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while not (tmp_path / "told").exists() or not told(stack):
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -98,7 +98,7 @@ def secured(
         "tls_minimum": "1.3",
         "api_keys_file": keys,
         "request_log": "all",
-        "body_seconds": "0.5",
+        "body_seconds": "3",
         "tracing_endpoint": f"http://127.0.0.1:{collector[1]}/v1/traces",
     }
     with serving(folder, trained, verify=trusted, **settings) as running:

@@ -105,7 +105,7 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
     return job(kind, nodes=nodes, **chosen)
 
 
-PATIENT = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+PATIENT = settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 
 
 @PATIENT

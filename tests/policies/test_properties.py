@@ -72,7 +72,7 @@ def manifests(draw: st.DrawFn) -> dict[str, Any]:
     return {"apiVersion": version, "kind": kind, "metadata": draw(VALUES), "spec": spec}
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(manifests(), max_size=3))
 def test_no_rule_crashes(stack: list[dict[str, Any]]):
     views = [View(Resource(f"kubernetes:{m['apiVersion']}:{m['kind']}", m)) for m in stack]
@@ -93,7 +93,7 @@ def known(value: Any) -> bool:
     return value is not UNKNOWN
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(PODS.filter(known))
 def test_a_remediation_that_changes_something_leaves_less_to_report(pod: dict[str, Any]):
     manifest = {

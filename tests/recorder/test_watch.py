@@ -44,7 +44,7 @@ def kept(claims: Path) -> list[dict[str, Any]]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         while not condition():
             await asyncio.sleep(0.01)
 

@@ -64,7 +64,7 @@ def test_a_killed_rank_ends_the_others_soon_and_the_gang_goes_on_exactly(
     gang[0].says('"epoch": 1')
     until(lambda: any((run_dir / "checkpoints").glob("step-*")))
     gang[1].signal(signal.SIGKILL)
-    assert gang[0].exit_code(seconds=20) == exit_codes.FAILED
+    assert gang[0].exit_code(seconds=180) == exit_codes.FAILED
     gang[0].says("another process of the gang is lost")
     assert finish(start_gang(arguments(run_dir), 2, tmp_path / "second")) == [0, 0]
     assert digest(run_dir) == never_interrupted
@@ -77,7 +77,7 @@ def test_a_silent_rank_ends_the_others_after_the_peer_timeout(tmp_path: Path) ->
     gang[1].signal(signal.SIGSTOP)
     stopped = time.monotonic()
     try:
-        assert gang[0].exit_code(seconds=30) == exit_codes.FAILED
+        assert gang[0].exit_code(seconds=180) == exit_codes.FAILED
         assert time.monotonic() - stopped > 3
     finally:
         gang[1].signal(signal.SIGKILL)
@@ -92,7 +92,7 @@ def test_a_stopped_step_ends_as_hung_with_all_stacks_and_the_gang_goes_on_exactl
     until(lambda: any((run_dir / "checkpoints").glob("step-*")))
     gang[1].signal(signal.SIGSTOP)
     try:
-        assert gang[0].exit_code(seconds=30) == exit_codes.HUNG
+        assert gang[0].exit_code(seconds=180) == exit_codes.HUNG
     finally:
         gang[1].signal(signal.SIGKILL)
     gang[0].says("no step for 8 seconds")

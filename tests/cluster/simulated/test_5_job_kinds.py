@@ -147,7 +147,6 @@ def pods_of(value: Any) -> Iterator[dict[str, Any]]:
 
 @settings(
     max_examples=25,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(described=jobs())

@@ -91,11 +91,11 @@ def test_packages_that_can_not_be_installed_end_the_work_on_debian_too(
     tmp_path: Path, install: Install
 ):
     images, log = tmp_path / "images", tmp_path / "log"
-    install("mmdebstrap", "exec sleep 30")
+    install("mmdebstrap", "exec sleep 600")
     uv = install("uv", "echo no such version; exit 1")
     began = time.monotonic()
     with pytest.raises(DevclusterError, match=f"{PYTORCH.reference} could not be made.*see {log}"):
         base_image.build(PYTORCH, images, uv, log)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 300
     assert "no such version" in log.read_text()
     assert list(images.iterdir()) == []

@@ -65,7 +65,7 @@ def test_what_goes_wrong_in_the_background_is_raised_where_it_is_waited_for(
     images = BaseImages(layout, install("uv", "exit 2"))
     images.start()
     with pytest.raises(DevclusterError, match=r"base image pytorch-cpu:\S+ could not be made"):
-        images.wait(30)
+        images.wait(120)
 
 
 def test_base_images_that_are_there_are_not_made_again(layout: Layout, binaries: Path):

@@ -60,8 +60,8 @@ async def test_several_deaths_in_a_row_keep_requests_away_for_a_while(
 
 
 async def test_a_worker_that_hangs_is_replaced(probe: Path, serve: Serve) -> None:
-    async with serve(probe, hang_seconds=0.3) as engine:
-        with pytest.raises(UnavailableError, match=r"it computed for more than 0\.3 s"):
+    async with serve(probe, hang_seconds=3) as engine:
+        with pytest.raises(UnavailableError, match=r"it computed for more than 3 s"):
             await engine.infer(sample(SLEEP, LONG))
         assert (await engine.infer(sample(FINE))).batch == 1
 

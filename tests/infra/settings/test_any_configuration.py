@@ -32,7 +32,7 @@ def places(value: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     return found
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 @given(place=st.sampled_from(places(good())), value=JSON)
 def test_any_value_at_any_place_is_accepted_or_refused_in_plain_words(
     place: tuple[str, ...], value: Any

@@ -13,7 +13,7 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(288, 10))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(share=st.floats(0.01, 0.99))
 def test_the_smallest_weights_of_the_whole_model_become_zero(share: float) -> None:
     model = network()

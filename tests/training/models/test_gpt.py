@@ -12,7 +12,7 @@ def small(dropout: float = 0.0) -> Gpt:
     return Gpt(tokens=20, context=16, layers=2, heads=2, width=16, dropout=dropout).eval()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(changed=st.integers(0, 15), seed=st.integers(0, 1000))
 def test_no_position_sees_what_comes_after_it(changed: int, seed: int) -> None:
     model = small()
@@ -37,7 +37,7 @@ def test_more_tokens_than_the_context_are_refused() -> None:
         small()(torch.zeros(1, 17, dtype=torch.int64))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(distance=st.integers(0, 20), start=st.integers(0, 40))
 def test_products_of_rotated_vectors_know_distances_only(distance: int, start: int) -> None:
     x, y = torch.randn(2, 8, generator=torch.Generator().manual_seed(distance))

@@ -12,6 +12,8 @@ from tests.faults.arena import Arena
 from tests.faults.gangs import Gang
 
 CLAIM = "/var/lib/shared-volumes/checkpoints"
+SMALL = 64
+"""MiB of the claim that is filled."""
 
 
 @pytest.mark.short
@@ -41,16 +43,17 @@ def test_a_full_claim(arena: Arena) -> None:
 
     def fill(gang: Gang) -> None:
         inside = Path(f"/proc/{arena.units.node(node).pid}/root") / CLAIM.lstrip("/")
+        assert inside.stat().st_dev != inside.parent.stat().st_dev, "it is the machine's own disk"
         filler = inside / "filler"
         with filler.open("wb", buffering=0) as stream, contextlib.suppress(OSError):
-            while stream.write(bytes(2**16)):
-                pass
+            for _ in range(SMALL * 16):
+                stream.write(bytes(2**16))
         said = gang.timeline.events
         await_(lambda: any("waiting" in str(e.body) for e in said("warning")), 240, "it waits")
         time.sleep(5)
         filler.unlink()
 
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64m,mode=777", "small", CLAIM]
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={SMALL}m,mode=777", "small", CLAIM]
     arena.units.inside(node, *mount)
     try:
         arena.survive("claim full, until there is room again", fill, intervals=2, change=alone)

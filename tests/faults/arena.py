@@ -131,7 +131,7 @@ class Arena:
         """Lets a run and the service live through a fault, and writes what it took.
 
         `intervals`: how many checkpoint intervals may be repeated at most, with the steps beside
-        the writing of another one; 0 where the run must not even start again. `lost` judges the
+        the writing of another one; 0 where the run must not start again. `lost` judges the
         requests without an answer. `new_gang`: whether a gang is submitted in the fault as well.
         """
         with judged(fault, self.load, self.table) as trial, self.gang(trial.slug, change) as gang:
@@ -143,7 +143,7 @@ class Arena:
             events = gang.timeline.events()
             self.losses.check(events)
             assert repeated(events) <= (intervals and intervals * self.losses.interval + WRITING)
-            assert bool(intervals) or not gang.timeline.events("resume")
+            assert bool(intervals) == bool(gang.timeline.events("resume"))
             await_(lambda: self.phase(gang.name) == "Completed", 180, "the job is Completed")
             self.settle()
             trial.check_requests(lost)

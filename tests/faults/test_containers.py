@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from tests.faults.arena import NAMESPACE, Arena
-from tests.faults.gangs import Gang
+from tests.faults.gangs import Gang, slowly
 from tests.faults.lost import of_one_server, told
 from tests.faults.units import worker_of
 
-# Takes memory until the kernel ends the process of the container that is most readily ended.
-EAT = "x = b'x' * (3 * 2**30)"
+# Eight processes take memory, each so little that the kernel ends the training process instead.
+EAT = "import os, time; [os.fork() for _ in range(3)]; x = b'x' * (70 * 2**20); time.sleep(60)"
 
 
 def test_a_killed_process_of_the_training_and_of_the_server(arena: Arena) -> None:
@@ -56,4 +56,4 @@ def test_the_kernel_ends_a_training_process_for_its_memory(arena: Arena) -> None
         arena.kubectl(*command, check=False)
         trainer.wait(30)
 
-    arena.survive("out of memory", eat, intervals=1)
+    arena.survive("out of memory", eat, intervals=1, change=slowly(0.2))

@@ -55,7 +55,7 @@ class Gang:
     pods: tuple[str, str]
     """The pod of rank 0 and the other one, by which log files and objects are found."""
 
-    def await_step(self, step: int, timeout: float = 120) -> None:
+    def await_step(self, step: int, timeout: float = 240) -> None:
         await_(lambda: self.timeline.highest_step() >= step, timeout, f"{self.name}: step {step}")
 
     def await_end(self, timeout: float = 240) -> None:

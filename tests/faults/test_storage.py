@@ -9,7 +9,7 @@ import pytest
 
 from tests.cluster.platform import await_
 from tests.faults.arena import Arena
-from tests.faults.gangs import Gang
+from tests.faults.gangs import Gang, slowly
 
 CLAIM = "/var/lib/shared-volumes/checkpoints"
 SMALL = 64
@@ -30,7 +30,8 @@ def test_a_damaged_newest_checkpoint(arena: Arena) -> None:
         content[-1] ^= 1
         file.write_bytes(content)
 
-    arena.survive("all containers, and a bit of the newest checkpoint", damage, intervals=2)
+    fault = "all containers, and a bit of the newest checkpoint"
+    arena.survive(fault, damage, intervals=2, change=slowly(0.1))
 
 
 def test_a_full_claim(arena: Arena) -> None:

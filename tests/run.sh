@@ -2,7 +2,8 @@
 # Runs the tests: `tests/run.sh TIER [ARGUMENT...]`, those of every tier where TIER is empty; the
 # arguments go to pytest. Much of what the tests do is waiting for processes, so some run at a time:
 # the unit tier shares its files out, and then the engine tier runs beside the two clusters. Each
-# part runs, and each may fail the whole.
+# part runs, and each may fail the whole. The engine tier's tools are built first, where they are
+# not there, with their progress shown; without them its tests say so.
 set -uo pipefail
 
 NOTHING=5 # pytest's status where there was no test to run
@@ -17,6 +18,10 @@ part() {
   if ((outcome == 0 || outcome == NOTHING)) && ((status != NOTHING)); then outcome=$status; fi
 }
 
+tools() {
+  python -m devcluster.toolchain engine || true
+}
+
 shared=--no-loadscope-reorder
 tier=$1
 shift
@@ -25,10 +30,14 @@ case "$tier $* " in
   "unit "*) part -m unit -n 2 "$shared" "$@" ;;
   " "*)
     part -m unit -n 2 "$shared" "$@"
+    tools
     part -m "engine or cluster" -n 3 "$shared" "$@"
     ;;
   "cluster "*) part -m cluster -n 2 "$shared" "$@" ;;
-  *) part -m "$tier" "$@" ;;
+  *)
+    tools
+    part -m "$tier" "$@"
+    ;;
 esac
 for part in ${failed[@]+"${failed[@]}"}; do echo "failed: $part" >&2; done
 exit "$outcome"

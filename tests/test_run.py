@@ -11,6 +11,7 @@ import pytest
 
 RUN = Path(__file__).parent / "run.sh"
 UNIT = "-m pytest -m unit -n 2 --no-loadscope-reorder"
+TOOLS = "-m devcluster.toolchain engine"
 OTHERS = "-m pytest -m engine or cluster -n 3 --no-loadscope-reorder"
 
 Run = Callable[..., tuple[int, list[str]]]
@@ -20,12 +21,15 @@ Run = Callable[..., tuple[int, list[str]]]
 def run(tmp_path: Path) -> Run:
     """Gives the status and the calls; `unit` and `others` are what pytest's two parts end with."""
 
-    def start(*arguments: str, unit: int = 0, others: int = 0) -> tuple[int, list[str]]:
+    def start(
+        *arguments: str, unit: int = 0, tools: int = 0, others: int = 0
+    ) -> tuple[int, list[str]]:
         calls = tmp_path / "calls"
         program = tmp_path / "python"
         program.write_text(
             f'#!/bin/sh\necho "$*" >>{shlex.quote(str(calls))}\n'
-            f'case "$*" in "{UNIT}"*) exit {unit};; esac\nexit {others}\n'
+            f'case "$*" in "{UNIT}"*) exit {unit};; "{TOOLS}") exit {tools};; esac\n'
+            f"exit {others}\n"
         )
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
         environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
@@ -39,7 +43,7 @@ def run(tmp_path: Path) -> Run:
 
 
 def test_all_tests_are_the_unit_tier_and_then_the_engine_beside_both_clusters(run: Run):
-    assert run("") == (0, [UNIT, OTHERS])
+    assert run("") == (0, [UNIT, TOOLS, OTHERS])
 
 
 def test_a_tier_is_run_alone(run: Run):
@@ -47,7 +51,11 @@ def test_a_tier_is_run_alone(run: Run):
 
 
 def test_the_engine_tier_is_run_in_one_process(run: Run):
-    assert run("engine") == (0, ["-m pytest -m engine"])
+    assert run("engine") == (0, [TOOLS, "-m pytest -m engine"])
+
+
+def test_tools_that_cannot_be_built_are_told_by_the_tests_that_need_them(run: Run):
+    assert run("", tools=1) == (0, [UNIT, TOOLS, OTHERS])
 
 
 def test_the_cluster_tier_is_run_in_one_process_for_each_cluster(run: Run):
@@ -57,7 +65,7 @@ def test_the_cluster_tier_is_run_in_one_process_for_each_cluster(run: Run):
 def test_arguments_go_to_every_part(run: Run):
     assert run("", "-k", "gang or queue") == (
         0,
-        [f"{UNIT} -k gang or queue", f"{OTHERS} -k gang or queue"],
+        [f"{UNIT} -k gang or queue", TOOLS, f"{OTHERS} -k gang or queue"],
     )
 
 
@@ -67,7 +75,7 @@ def test_a_choice_across_tiers_is_run_in_one_process(run: Run):
 
 @pytest.mark.parametrize("status", [1, 2, 4])
 def test_the_others_run_after_a_failure_too_and_the_whole_fails(run: Run, status: int):
-    assert run("", unit=status) == (status, [UNIT, OTHERS])
+    assert run("", unit=status) == (status, [UNIT, TOOLS, OTHERS])
 
 
 def test_a_failure_of_the_others_fails_the_whole(run: Run):

@@ -126,7 +126,8 @@ def install_packages(packages: list[str], log: Path) -> None:
 
 def check(spec: ClusterSpec, layout: Layout) -> None:
     """Raises DevclusterError for what would make the start fail later."""
-    needed = (12 if spec.kind is Kind.REAL else 4) * GIB
+    # Most of it is for Go, which keeps what it has compiled.
+    needed = (20 if spec.kind is Kind.REAL else 10) * GIB
     layout.cache.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(layout.cache).free
     warm = (layout.cache / "tools").exists()

@@ -149,7 +149,7 @@ def test_a_full_disk_is_refused_with_what_is_needed(
     layout: Layout, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(host, "GIB", 1 << 60)
-    with pytest.raises(DevclusterError, match=r"about 4 GiB are needed.*GPU_PLATFORM_CACHE"):
+    with pytest.raises(DevclusterError, match=r"about 10 GiB are needed.*GPU_PLATFORM_CACHE"):
         host.check(SIMULATED, layout)
 
 

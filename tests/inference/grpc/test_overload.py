@@ -19,7 +19,7 @@ from tests.training.programs import until
 MOST = 3
 """Calls: two that are with the worker, and one that waits."""
 BODY = 1_000_000
-ARRIVAL = 3
+ARRIVAL = 6
 """Seconds for a message."""
 PROBE = {"name": "probe", "handler": "tests.inference.engine.probes:Probe", "max_batch": 1}
 
@@ -92,33 +92,36 @@ def test_messages_together_are_not_larger_than_told(small: Server, channel: grpc
     until(lambda: value(small.metrics, "inference_buffered_bytes") == 0)
 
 
-def test_a_message_that_does_not_arrive_ends_its_call_and_others_have_their_turn(
-    small: Server, channel: grpc.Channel
-) -> None:
+@pytest.fixture
+def slow(small: Server, channel: grpc.Channel) -> Iterator[list[Any]]:
+    """Two calls whose messages do not come, and half of the time for them has passed."""
     ended = threading.Event()
-    slow = [unsent(channel, ended) for _ in range(2)]
+    calls = [unsent(channel, ended) for _ in range(2)]
     until(lambda: small.in_flight == 2)
-    time.sleep(ARRIVAL / 2)  # so that its own turn comes before its time for waiting ends
-    assert raw(channel, "ModelInfer")(probe(FINE), timeout=30)
-    assert {code_of(one) for one in slow} == {"DEADLINE_EXCEEDED"}
-    assert "did not arrive in time" in slow[0].details()
+    time.sleep(ARRIVAL / 2)
+    yield calls
     ended.set()
 
 
+def test_a_message_that_does_not_arrive_ends_its_call_and_others_have_their_turn(
+    channel: grpc.Channel, slow: list[Any]
+) -> None:
+    assert raw(channel, "ModelInfer")(probe(FINE), timeout=30)
+    assert {code_of(one) for one in slow} == {"DEADLINE_EXCEEDED"}
+    assert "did not arrive in time" in slow[0].details()
+
+
 def test_a_call_whose_turn_does_not_come_is_told_to_try_again(
-    small: Server, channel: grpc.Channel
+    small: Server, channel: grpc.Channel, slow: list[Any]
 ) -> None:
     ended = threading.Event()
-    slow = [unsent(channel, ended) for _ in range(2)]
-    until(lambda: small.in_flight == 2)
-    time.sleep(ARRIVAL / 2)
-    slow += [unsent(channel, ended) for _ in range(2)]
+    others = [unsent(channel, ended) for _ in range(2)]
     until(lambda: small.in_flight == 4)
     with pytest.raises(grpc.RpcError) as refused:
         raw(channel, "ModelInfer")(probe(FINE), timeout=30)
     assert code_of(refused.value) == "RESOURCE_EXHAUSTED"
     assert "slow to arrive" in refused.value.details()
-    assert {code_of(one) for one in slow} == {"DEADLINE_EXCEEDED"}
+    assert {code_of(one) for one in slow + others} == {"DEADLINE_EXCEEDED"}
     ended.set()
 
 

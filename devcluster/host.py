@@ -126,12 +126,12 @@ def install_packages(packages: list[str], log: Path) -> None:
 
 def check(spec: ClusterSpec, layout: Layout) -> None:
     """Raises DevclusterError for what would make the start fail later."""
-    # Most of it is for Go, which keeps what it has compiled.
-    needed = (20 if spec.kind is Kind.REAL else 10) * GIB
+    # Most of what a first start needs is for Go, which keeps what it has compiled.
+    first, later = (20, 3) if spec.kind is Kind.REAL else (10, 1)
     layout.cache.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(layout.cache).free
-    warm = (layout.cache / "tools").exists()
-    if free < (needed // 4 if warm else needed):
+    needed = (later if (layout.cache / "tools").exists() else first) * GIB
+    if free < needed:
         raise DevclusterError(
             f"{free / GIB:.1f} GiB are free where {layout.cache} is, and about "
             f"{needed / GIB:.0f} GiB are needed: make room, or set GPU_PLATFORM_CACHE to a folder "

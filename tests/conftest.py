@@ -23,6 +23,7 @@ ONE_AFTER_ANOTHER = {
     "faults": "real nodes",
 }
 
+# No test asserts a time: a busy machine would fail it.
 settings.register_profile("untimed", settings(), deadline=None)
 settings.load_profile("untimed")
 

@@ -140,6 +140,13 @@ def test_packages_that_fail_to_install_give_the_command_to_try(
     assert not policy.exists()
 
 
+def test_less_is_needed_where_tools_were_built(layout: Layout, monkeypatch: pytest.MonkeyPatch):
+    (layout.cache / "tools").mkdir(parents=True)
+    monkeypatch.setattr(host, "GIB", 1 << 60)
+    with pytest.raises(DevclusterError, match="about 1 GiB are needed"):
+        host.check(SIMULATED, layout)
+
+
 @pytest.mark.usefixtures("roomy")
 def test_a_machine_with_room_is_accepted(layout: Layout):
     host.check(REAL, layout)

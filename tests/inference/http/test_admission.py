@@ -100,6 +100,16 @@ def test_too_many_are_refused_before_their_bodies_are_read_and_all_are_answered(
         assert short.answer()[0] == 200
 
 
+def test_probes_and_metrics_are_answered_while_the_model_computes(small: Server) -> None:
+    with ThreadPoolExecutor(1) as senders:
+        computed = senders.submit(small.client.post, INFER, content=body(SLEEP, 5))
+        until(lambda: small.in_flight == 1)
+        for path in ("/v2/health/live", "/v2/health/ready", "/metrics"):
+            assert small.client.get(path).status_code == 200
+        assert not computed.done()
+        assert computed.result().status_code == 200
+
+
 def test_slow_uploads_keep_nobody_out(small: Server, raw: Connect) -> None:
     slow = [raw(small) for _ in range(MOST)]
     for one in slow:

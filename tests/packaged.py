@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import venv
 from pathlib import Path
 
 from tests.cluster.platform import ROOT
@@ -26,16 +27,17 @@ def copy_sources(target: Path) -> Path:
 
 
 def environment(folder: Path) -> Path:
-    """A virtual environment with the package and the pinned versions of what it needs.
+    """Create a virtual environment with the package and the pinned versions of its dependencies.
 
-    It has pip, by which Pulumi asks what is in it.
+    Pulumi lists installed packages with pip, so the environment gets the interpreter's bundled
+    pip: `uv venv --seed` would install the newest release.
     """
     source, wheels, made = copy_sources(folder / "source"), folder / "wheels", folder / "venv"
     # setuptools is here already, and nothing has to be fetched.
     build = ["build", "--wheel", "--no-build-isolation", "--out-dir", str(wheels), str(source)]
     _uv(*build, "--python", sys.executable)
     (wheel,) = wheels.glob("*.whl")
-    _uv("venv", "--seed", "--python", sys.executable, str(made))
+    venv.create(made, with_pip=True)
     wanted = f"gpu-platform[components] @ {wheel.as_uri()}"
     _uv(
         *("pip", "install", "--python", str(made / "bin" / "python")),

@@ -61,7 +61,7 @@ def up(spec: ClusterSpec, reporter: Reporter, demands: Demands = NOTHING_MORE) -
     wanted = demands.operators if real else ()
     with reporter.step("tools") as step:
         group: Group = "real" if real else "simulated"
-        toolchain = ensure(group, layout.cache, step.update, wanted)
+        toolchain = ensure(group, layout.cache, step.update, wanted, announce=reporter.say)
         step.detail = f"in {toolchain.bin}"
     cluster = Cluster(spec, layout, toolchain)
     if alive is None:

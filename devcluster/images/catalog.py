@@ -46,11 +46,11 @@ TOOL_IMAGES = (
         "/usr/bin/nvidia-device-plugin",
     ),
     ToolImage("dcgm-exporter-simulated:4.4.2", "simulated-dcgm-exporter", "/usr/bin/dcgm-exporter"),
-    ToolImage("volcanosh/vc-scheduler:v1.10.0", "vc-scheduler", "/vc-scheduler"),
+    ToolImage("volcanosh/vc-scheduler:v1.14.1", "vc-scheduler", "/vc-scheduler"),
     ToolImage(
-        "volcanosh/vc-controller-manager:v1.10.0", "vc-controller-manager", "/vc-controller-manager"
+        "volcanosh/vc-controller-manager:v1.14.1", "vc-controller-manager", "/vc-controller-manager"
     ),
-    ToolImage("volcanosh/vc-webhook-manager:v1.10.0", "vc-webhook-manager", "/vc-webhook-manager"),
+    ToolImage("volcanosh/vc-webhook-manager:v1.14.1", "vc-webhook-manager", "/vc-webhook-manager"),
 )
 
 

@@ -1,26 +1,48 @@
-"""`python -m devcluster.toolchain GROUP`: makes the tools of a group available."""
+"""`python -m devcluster.toolchain GROUP`: make the tools of a group available."""
 
 import argparse
 import sys
 
+from devcluster import host
 from devcluster.errors import DevclusterError
 from devcluster.paths import cache_root
-from devcluster.toolchain import GROUPS, ensure
+from devcluster.progress import Reporter
+from devcluster.spec import Kind
+from devcluster.toolchain import GROUPS, Group, ensure
 
 
 def main() -> int:
-    """Prints what is built, and the folder of the tools at the end; 1 when a tool is missing."""
+    """Print progress and the directory of the tools; return 1 if a tool is missing."""
     parser = argparse.ArgumentParser(prog="python -m devcluster.toolchain", description=__doc__)
-    parser.add_argument("group", choices=GROUPS, nargs="?", default="real")
-    group = parser.parse_args().group
+    parser.add_argument(
+        "group",
+        choices=("auto", *GROUPS),
+        nargs="?",
+        default="auto",
+        help="which tools: engine (Pulumi), simulated (and a control plane), real (and nodes), or "
+        "auto (default): real if this host supports real nodes, else simulated",
+    )
+    parser.add_argument(
+        "--languages", action="store_true", help="also Pulumi's hosts for YAML and TypeScript"
+    )
+    options = parser.parse_args()
+    reporter = Reporter()
     try:
-        toolchain = ensure(group, cache_root(), lambda line: print(line, flush=True))
+        group: Group = options.group
+        if options.group == "auto":
+            group = "real" if host.choose_kind("auto").kind is Kind.REAL else "simulated"
+        with reporter.step("tools") as step:
+            toolchain = ensure(
+                group,
+                cache_root(),
+                step.update,
+                languages=options.languages,
+                announce=reporter.say,
+            )
+            step.detail = f"in {toolchain.bin}"
     except DevclusterError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    if toolchain.installed:
-        print(f"already installed as pinned: {', '.join(toolchain.installed)}")
-    print(f"tools are in {toolchain.bin}")
     return 0
 
 

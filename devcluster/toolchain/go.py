@@ -1,137 +1,262 @@
-"""The Go command, told everything that must not depend on the user's settings.
-
-The user's module cache, build cache and proxy are used as they are configured.
-"""
+"""The Go command with caches and settings of its own: the same build whatever the user has set."""
 
 import json
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import psutil
 
 from devcluster.errors import DevclusterError
 
 Tick = Callable[[], None]
 
 POLL_SECONDS = 0.5
-TAIL_LINES = 12
+GIB = 2**30
 
 _OVERRIDDEN = {
     "CGO_ENABLED": "0",
     "GO111MODULE": "on",
-    "GOFLAGS": "-mod=readonly -trimpath -buildvcs=false",
+    "GOFLAGS": "-mod=readonly -modcacherw -trimpath -buildvcs=false",
     "GOWORK": "off",
 }
 _REMOVED = ("GOOS", "GOARCH", "GOEXPERIMENT", "GOBIN")
 
 
+@dataclass(frozen=True)
+class Package:
+    """A package that a build compiles, and the size of its sources in bytes."""
+
+    path: str
+    size: int
+
+
 def environment() -> dict[str, str]:
-    """The environment of every Go command: the same build whatever the user has set."""
+    """Return the environment of every Go command, with the user's module and build caches."""
     kept = {key: value for key, value in os.environ.items() if key not in _REMOVED}
-    return kept | _OVERRIDDEN
+    return kept | _OVERRIDDEN | compiler_memory(psutil.virtual_memory().total, os.cpu_count() or 1)
 
 
-def check(folder: Path) -> None:
-    """Raises DevclusterError unless there is a Go that can build the module in `folder`."""
-    needed = re.search(r"^go (\d+)\.(\d+)", (folder / "go.mod").read_text(), re.MULTILINE)
-    if needed is None:
-        raise DevclusterError(f"{folder / 'go.mod'} has no go line")
-    wanted = f"Go {needed[1]}.{needed[2]} or newer builds the tools"
-    if shutil.which("go") is None:
-        raise DevclusterError(f"{wanted}, and no go is on PATH: install it from https://go.dev/dl/")
-    answer = subprocess.run(
-        ["go", "env", "GOVERSION"], cwd=folder, env=environment(), capture_output=True, text=True
-    )
-    found = re.search(r"go(\d+)\.(\d+)", answer.stdout)
-    if found is None:
-        raise DevclusterError(f"`go env GOVERSION` failed: {answer.stderr.strip()}")
-    if (int(found[1]), int(found[2])) < (int(needed[1]), int(needed[2])):
-        raise DevclusterError(
-            f"{wanted}, and the go on PATH is {found[0]}: install a newer one from "
-            "https://go.dev/dl/, or let Go 1.21 or newer fetch it by GOTOOLCHAIN=auto"
+def compiler_memory(total: int, processors: int) -> dict[str, str]:
+    """Return the garbage collector's settings for compilers on a machine with `total` bytes.
+
+    Go runs a compiler per processor, and a third of the compilers' time is garbage collection.
+    Together they may use a quarter of the memory without collecting any.
+    """
+    each = total // (4 * processors)
+    if each < GIB:
+        return {}
+    return {"GOGC": "off", "GOMEMLIMIT": f"{min(each, 4 * GIB) // 2**20}MiB"}
+
+
+class Go:
+    """Go commands with a module cache and a build cache below one directory."""
+
+    def __init__(self, caches: Path) -> None:
+        self.caches = caches
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Environment of the commands."""
+        caches = {"GOMODCACHE": str(self.caches / "mod"), "GOCACHE": str(self.caches / "build")}
+        return environment() | caches
+
+    def remove_caches(self) -> None:
+        """Delete both caches, unless the environment has `KEEP_GO_CACHE=1`."""
+        if os.environ.get("KEEP_GO_CACHE") != "1":
+            shutil.rmtree(self.caches, ignore_errors=True)
+
+    def check(self, folder: Path) -> None:
+        """Raise DevclusterError unless the installed Go can build the module in `folder`."""
+        needed = re.search(r"^go (\d+)\.(\d+)", (folder / "go.mod").read_text(), re.MULTILINE)
+        if needed is None:
+            raise DevclusterError(f"{folder / 'go.mod'} has no go line")
+        wanted = f"Go {needed[1]}.{needed[2]} or newer builds the tools"
+        if shutil.which("go") is None:
+            raise DevclusterError(
+                f"{wanted}, and no go is on PATH: install it from https://go.dev/dl/"
+            )
+        answer = subprocess.run(
+            ["go", "env", "GOVERSION"],
+            cwd=folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+        )
+        found = re.search(r"go(\d+)\.(\d+)", answer.stdout)
+        if found is None:
+            raise DevclusterError(f"`go env GOVERSION` failed: {answer.stderr.strip()}")
+        if (int(found[1]), int(found[2])) < (int(needed[1]), int(needed[2])):
+            raise DevclusterError(
+                f"{wanted}, and the go on PATH is {found[0]}: install a newer one from "
+                "https://go.dev/dl/, or let Go 1.21 or newer fetch it by GOTOOLCHAIN=auto"
+            )
+
+    def module_folder(self, path: str, work: Path, log: Path) -> Path:
+        """Download a module in the version that `work`/go.mod selects; return its directory.
+
+        go.sum verifies it. Raises DevclusterError if it is not available.
+        """
+        output = self._run(["mod", "download", "-json", path], work, log)
+        return Path(json.loads(output)["Dir"])
+
+    def stale(
+        self, packages: Sequence[str], flags: Sequence[str], work: Path, log: Path, tick: Tick
+    ) -> list[Package]:
+        """Download what `packages` are built from; return what is not compiled yet.
+
+        Raises DevclusterError if a module is missing or its checksum is wrong.
+        """
+        fields = "-json=ImportPath,Dir,GoFiles,Stale"
+        try:
+            output = self._run(["list", *flags, "-deps", fields, *packages], work, log, tick)
+        except _FailedError as error:
+            raise DevclusterError(f"{self._damage(work)}{error}") from error
+        return [
+            Package(found["ImportPath"], _size(Path(found["Dir"]), found.get("GoFiles", [])))
+            for found in _objects(output)
+            if found.get("Stale") and "Dir" in found
+        ]
+
+    def build(
+        self,
+        packages: Sequence[str],
+        flags: Sequence[str],
+        work: Path,
+        out: Path,
+        log: Path,
+        tick: Callable[[Path], None],
+    ) -> None:
+        """Build packages into the directory `out`.
+
+        `tick` gets the file to which Go appends an event per line, as `go help buildjson`
+        describes them. An interrupted build resumes from the build cache. Raises DevclusterError
+        with the compiler's message if a package does not compile.
+        """
+        events = log.with_suffix(".events")
+        options = ["-v", "-json", *flags, "-o", f"{out}/"]
+        try:
+            self._run(["build", *options, *packages], work, log, lambda: tick(events), events)
+        except _FailedError as error:
+            messages = compiler_messages(events)
+            raise DevclusterError(
+                f"{self._damage(work)}{messages or error.messages}\n"
+                f"`go build` of {work.name} failed; its log is {log}"
+            ) from error
+
+    def _damage(self, work: Path) -> str:
+        """Return a sentence about a damaged module cache, empty if its files are as downloaded."""
+        done = subprocess.run(
+            ["go", "mod", "verify"], cwd=work, env=self.environment, capture_output=True, text=True
+        )
+        if done.returncode == 0:
+            return ""
+        found = (done.stdout + done.stderr).strip()
+        folder = self.caches / "mod"
+        return (
+            f"the module cache is damaged; remove it with `rm -rf {folder}` and repeat the "
+            f"command:\n{found}\n"
         )
 
+    def _run(
+        self,
+        arguments: list[str],
+        work: Path,
+        log: Path,
+        tick: Tick = lambda: None,
+        answers: Path | None = None,
+    ) -> str:
+        """Run a Go command; return its output and append its messages to `log`."""
+        log.parent.mkdir(parents=True, exist_ok=True)
+        answers = answers or log.with_suffix(f".{arguments[0]}.out")
+        with log.open("a") as messages, answers.open("w") as answer:
+            print("$ go", *arguments, file=messages, flush=True)
+            begin = messages.tell()
+            process = subprocess.Popen(
+                [*_tied_to_us(), "go", *arguments],
+                cwd=work,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=answer,
+                stderr=messages,
+            )
+            try:
+                while _running(process):
+                    tick()
+            finally:
+                process.terminate()
+                process.wait()
+        if process.returncode:
+            with log.open() as lines:
+                lines.seek(begin)
+                raise _FailedError(arguments, log, lines.read())
+        return answers.read_text()
 
-def module_folder(path: str, work: Path, log: Path) -> Path:
-    """Downloads a module in the version that `work`/go.mod selects; returns its read-only folder.
 
-    go.sum verifies it. DevclusterError when it cannot be had.
-    """
-    output = run(["mod", "download", "-json", path], work, log)
-    return Path(json.loads(output)["Dir"])
+class _FailedError(DevclusterError):
+    """A Go command that failed, with what it printed."""
 
-
-def fetch(packages: Iterable[str], tags: Iterable[str], work: Path, log: Path) -> None:
-    """Downloads every module that the packages are built from, and no other."""
-    form = "{{with .Error}}{{.}}{{end}}"
-    run(["list", *_constraints(tags), "-deps", "-f", form, *packages], work, log)
+    def __init__(self, arguments: Sequence[str], log: Path, output: str) -> None:
+        lines = [line for line in output.splitlines() if not line.startswith("go: downloading ")]
+        self.messages = "\n".join(lines)
+        super().__init__(f"{self.messages}\n`go {' '.join(arguments)}` failed; its log is {log}")
 
 
-def build(
-    packages: Iterable[str],
-    tags: Iterable[str],
-    ldflags: str,
-    work: Path,
-    out: Path,
-    log: Path,
-    tick: Tick,
-) -> None:
-    """Builds packages into the folder `out`; `tick` is called all the while.
-
-    What an interrupted build has compiled stays in Go's build cache, so the next one goes on.
-    """
-    options = ["-v", *_constraints(tags), "-ldflags", ldflags, "-o", f"{out}/"]
-    run(["build", *options, *packages], work, log, tick)
+def compiler_messages(events: Path) -> str:
+    """Return what the compiler printed about the packages that failed."""
+    found = list(_events(events))
+    failed = {event["ImportPath"] for event in found if event["Action"] == "build-fail"}
+    lines = [
+        event["Output"]
+        for event in found
+        if event["Action"] == "build-output"
+        and event["ImportPath"] in failed
+        and event["Output"] != f"{event['ImportPath']}\n"
+    ]
+    return "".join(lines).rstrip()
 
 
-def _constraints(tags: Iterable[str]) -> list[str]:
-    joined = ",".join(tags)
-    return [f"-tags={joined}"] if joined else []
+def begun(events: Path) -> Iterable[str]:
+    """Yield the packages whose compilation has begun, in that order."""
+    for event in _events(events):
+        if event.get("Output") == f"{event.get('ImportPath')}\n":
+            yield event["ImportPath"]
 
 
 def executable_name(package: str, module: str) -> str:
-    """The file name that `go build -o FOLDER/` gives to a package of the module named `module`."""
+    """Return the file name that `go build -o DIRECTORY/` gives to a package of a module."""
     if package == ".":
         return module
     parts = package.split("/")
     return parts[-2] if re.fullmatch(r"v\d+", parts[-1]) else parts[-1]
 
 
-def run(arguments: list[str], work: Path, log: Path, tick: Tick = lambda: None) -> str:
-    """Runs a Go command; returns its output and adds its messages to `log`.
-
-    DevclusterError with the last lines of the log when it fails.
-    """
-    log.parent.mkdir(parents=True, exist_ok=True)
-    answers = log.with_suffix(f".{arguments[0]}.out")
-    with log.open("a") as messages, answers.open("w") as answer:
-        print("$ go", *arguments, file=messages, flush=True)
-        process = subprocess.Popen(
-            [*_tied_to_us(), "go", *arguments],
-            cwd=work,
-            env=environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=answer,
-            stderr=messages,
-        )
+def _events(file: Path) -> Iterable[dict[str, Any]]:
+    for line in file.read_text().splitlines():
         try:
-            while _running(process):
-                tick()
-        finally:
-            process.terminate()
-            process.wait()
-    output = answers.read_text()
-    answers.unlink()
-    if process.returncode:
-        tail = "\n".join((log.read_text() + output).splitlines()[-TAIL_LINES:])
-        raise DevclusterError(f"`go {' '.join(arguments)}` failed; its log is {log}:\n{tail}")
-    return output
+            yield json.loads(line)
+        except ValueError:  # the last line, half written
+            return
+
+
+def _objects(text: str) -> Iterable[dict[str, Any]]:
+    decoder, at = json.JSONDecoder(), 0
+    while (at := text.find("{", at)) >= 0:
+        found, at = decoder.raw_decode(text, at)
+        yield found
+
+
+def _size(folder: Path, files: Sequence[str]) -> int:
+    return sum((folder / name).stat().st_size for name in files)
 
 
 def _tied_to_us() -> list[str]:
-    """Lets a killed parent take the build along; without setpriv it would compile on for nobody."""
+    """Let a killed parent take the build along, where setpriv is installed."""
     return ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
 
 

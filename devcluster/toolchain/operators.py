@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from devcluster.toolchain import go
+from devcluster.toolchain.go import Go
 from devcluster.toolchain.pins import Module
 
 
@@ -28,8 +28,8 @@ class OperatorFiles:
         """A folder for each program that runs, for `kubectl apply --kustomize`."""
         return [self.root / manifests.name for manifests in self.module.manifests]
 
-    def make(self, scratch: Path, log: Path) -> None:
-        """Takes them from the Go modules. DevclusterError when one cannot be downloaded."""
+    def make(self, go: Go, scratch: Path, log: Path) -> None:
+        """Copy them from the Go modules. Raises DevclusterError if one cannot be downloaded."""
         work = scratch / f"{self.module.name}.module"
         shutil.copytree(self.module.folder, work)
         fresh = scratch / f"{self.module.name}.files"

@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Collection
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -29,8 +29,19 @@ Gateway = Literal["traefik"]
 Monitoring = Literal["prometheus"]
 """What the cluster is watched with; asked for by name like the operators."""
 
-Extra = Operator | Gateway | Monitoring
-"""What is in no group."""
+Languages = Literal["languages"]
+"""Language hosts of Pulumi programs that are not in Python; only tests have such programs."""
+
+Extra = Operator | Gateway | Monitoring | Languages
+"""Tools that are in no group and requested by name."""
+
+
+_NOT_BUILT_FROM: Any = {
+    "group": True,
+    "shared": True,
+    "cpu_minutes": True,
+    "programs": {"__all__": {"group"}},
+}
 
 
 class _Pin(BaseModel):
@@ -56,7 +67,7 @@ class Program(_Pin):
     """One executable: built from `package`, or copied from `file` of the module `from`."""
 
     name: str
-    group: Group | None = None
+    group: Group | Extra | None = None
     package: str | None = None
     module: str | None = Field(default=None, alias="from")
     file: str | None = None
@@ -70,11 +81,18 @@ class Module(_Pin):
     """A Go module of ours: it pins everything that its programs are built from."""
 
     name: str
-    version: str
+    version: str = ""
+    """Version of the upstream release, for modules that hold one."""
     group: Group | Extra
+    shared: bool = False
+    """Requires the same versions as the other shared modules and is compiled with them."""
+    cpu_minutes: float = Field(gt=0)
+    """Processor time of a build with empty caches, measured, for the estimate that is printed."""
     variables: dict[str, str] = {}
     tags: tuple[str, ...] = ()
-    """Build constraints of Go that hold."""
+    """Build constraints that hold."""
+    unoptimized: tuple[str, ...] = ()
+    """Patterns of packages that are compiled without optimization and inlining."""
     embed: tuple[File, ...] = ()
     manifests: tuple[Manifests, ...] = ()
     programs: Annotated[
@@ -83,28 +101,41 @@ class Module(_Pin):
 
     @property
     def folder(self) -> Path:
-        """Holds go.mod, go.sum and, for a main of ours, main.go."""
+        """Directory with go.mod, go.sum and, for a main package of ours, its source."""
         return HERE / "modules" / self.name
 
     @property
-    def ldflags(self) -> str:
-        """For the linker: no symbols, and the variables that hold the version."""
-        return " ".join(
-            ["-s", "-w", *(f"-X {key}={value}" for key, value in self.variables.items())]
-        )
+    def flags(self) -> list[str]:
+        """Options of `go build`: constraints, no symbols or DWARF, and the version variables.
+
+        DWARF takes a tenth of the compile time and a third of the build cache, and the linker
+        would drop it anyway.
+        """
+        variables = (f"-X {key}={value}" for key, value in self.variables.items())
+        return [
+            *([f"-tags={','.join(self.tags)}"] if self.tags else []),
+            "-gcflags=all=-dwarf=false",
+            *(f"-gcflags={pattern}=-dwarf=false -N -l" for pattern in self.unoptimized),
+            f"-ldflags={' '.join(['-s', '-w', *variables])}",
+            "-pgo=off",
+        ]
+
+    @property
+    def title(self) -> str:
+        """Name and, if the module holds one release, its version."""
+        return f"{self.name} {self.version}".strip()
 
     def digest(self) -> str:
-        """Changes with anything that the built programs depend on (12 hexadecimal digits)."""
+        """Return 12 hexadecimal digits that change with anything the programs are built from."""
         sha = hashlib.sha256(f"{sys.platform} {platform.machine()} ".encode())
-        # What came to the table later must not make those anew that do not have it.
-        later = {name for name in ("manifests", "tags") if not getattr(self, name)}
-        sha.update(self.model_dump_json(exclude={"group", *later}).encode())
-        for file in sorted(self.folder.iterdir()):
-            sha.update(file.name.encode() + b"\0" + file.read_bytes())
+        sha.update(self.model_dump_json(exclude=_NOT_BUILT_FROM).encode())
+        for file in sorted(path for path in self.folder.rglob("*") if path.is_file()):
+            name = file.relative_to(self.folder).as_posix()
+            sha.update(name.encode() + b"\0" + file.read_bytes())
         return sha.hexdigest()[:12]
 
     def needed_by(self, group: Group, extras: Collection[Extra] = ()) -> list[Program]:
-        """The programs of this module that a group consists of, or one of the extras."""
+        """Return the programs of this module that belong to a group or to one of the extras."""
         wanted = {*GROUPS[: GROUPS.index(group) + 1], *extras}
         return [p for p in self.programs if (p.group or self.group) in wanted]
 

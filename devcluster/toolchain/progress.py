@@ -1,43 +1,76 @@
-"""Lines that say how long a step has been running."""
+"""One line of progress for the whole build: what is done, how long it took, how long is left."""
 
+import os
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Collection, Mapping
 
 Report = Callable[[str], None]
 """Is given one line of progress at a time."""
 
-INTERVAL_SECONDS = 10.0
+COMPILED_PER_SECOND = 150_000
+"""Bytes of Go source that one processor compiles in a second, measured over all tools."""
+DOWNLOAD_MINUTES = 1.0
+"""Time to download and unpack the modules, if the registry is not far away."""
+LINK = 10 * COMPILED_PER_SECOND
+"""Bytes of source whose compilation takes as long as linking a program."""
+TRUSTED = 60.0
+"""Seconds after which the measured pace counts as much as the expected one."""
 
 
-class Steps:
-    """Reports the beginning, every ten seconds and the end of a step of a build."""
+def announcement(programs: Collection[str], installed: Collection[str], cpu_minutes: float) -> str:
+    """Return the first line: what will be built, what was found, and how long it will take."""
+    found = f"; found on PATH: {', '.join(sorted(installed))}" if installed else ""
+    left = duration(60 * (cpu_minutes / (os.cpu_count() or 1) + DOWNLOAD_MINUTES))
+    return f"building {', '.join(programs)} from Go modules, about {left}{found}"
 
-    def __init__(self, report: Report, what: str) -> None:
+
+class Meter:
+    """Progress of a build of known packages and programs."""
+
+    def __init__(
+        self, report: Report, packages: Mapping[str, int], programs: Collection[str]
+    ) -> None:
         self._report = report
-        self._what = what
-        self._began = self._said = time.monotonic()
-        report(what)
+        self._sizes = {**packages, **dict.fromkeys((f"link {name}" for name in programs), LINK)}
+        self._done: set[str] = set()
+        self._packages = len(packages)
+        self._began = time.monotonic()
 
-    def tick(self, detail: Callable[[], str] = lambda: "") -> None:
-        """Reports the time that has passed when ten seconds have gone by since the last line."""
-        now = time.monotonic()
-        if now - self._said >= INTERVAL_SECONDS:
-            self._said = now
-            self._report(f"{self._what}: {clock(now - self._began)}{detail()}")
+    def compiled(self, packages: Collection[str], now: str = "linking") -> None:
+        """Note the packages that are compiled, and report with the one at work."""
+        self._done |= self._sizes.keys() & set(packages)
+        done = sum(name.partition(" ")[0] != "link" for name in self._done)
+        passed = clock(time.monotonic() - self._began)
+        self._report(
+            f"{done:,} of {self._packages:,} packages, {now}, {passed}, "
+            f"about {duration(self.left())} left"
+        )
 
-    def done(self, outcome: str) -> None:
-        """Reports the end with the time that it took."""
-        self._report(f"{outcome} in {clock(time.monotonic() - self._began)}")
+    def linked(self, programs: Collection[str]) -> None:
+        """Note the programs that are linked."""
+        self._done |= self._sizes.keys() & {f"link {name}" for name in programs}
+
+    def left(self) -> float:
+        """Return the estimated time left, in seconds."""
+        done = sum(self._sizes[name] for name in self._done)
+        left = sum(self._sizes.values()) - done
+        expected = COMPILED_PER_SECOND * (os.cpu_count() or 1)
+        passed = time.monotonic() - self._began
+        return left * (passed + TRUSTED) / (done + TRUSTED * expected)
+
+    def end(self) -> None:
+        """Report how long the build took."""
+        programs = len(self._sizes) - self._packages
+        self._report(f"built {programs} tools in {clock(time.monotonic() - self._began)}")
 
 
 def clock(seconds: float) -> str:
-    """Minutes and seconds: `3:07`."""
+    """Return minutes and seconds: `3:07`."""
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
-def compiled(log: Path) -> str:
-    """How many packages a `go build -v` has compiled so far, from its log."""
-    with log.open() as lines:
-        count = sum(not line.startswith(("$", "go: ")) for line in lines)
-    return f", {count} packages compiled" if count else ""
+def duration(seconds: float) -> str:
+    """Return a rounded duration: `12 min` or, below a minute and a half, `40 s`."""
+    if seconds < 90:
+        return f"{max(10, round(seconds, -1)):.0f} s"
+    return f"{seconds / 60:.0f} min"

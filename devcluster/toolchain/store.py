@@ -18,9 +18,8 @@ class Store:
     root: Path
 
     def place(self, module: Module, program: Program) -> Path:
-        """Where a program lies once it is built."""
-        folder = f"{program.name}-{module.version}-{module.digest()}"
-        return self.root / folder / program.name
+        """Return the path of a program once it is built."""
+        return self.root / f"{program.name}-{module.digest()}" / program.name
 
     def add(self, module: Module, program: Program, built: Path) -> None:
         """Takes over a finished executable in one step."""

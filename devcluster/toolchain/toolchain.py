@@ -1,12 +1,15 @@
-"""Makes a group of tools available: those that are installed as pinned, the others built."""
+"""Makes a group of tools available: installed tools in the pinned version, others are built."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from devcluster.toolchain import builder, files, go, installed, pins, progress
+from devcluster.toolchain import files, installed, pins
+from devcluster.toolchain.builder import Builder, Order
+from devcluster.toolchain.go import Go
 from devcluster.toolchain.operators import OperatorFiles
 from devcluster.toolchain.pins import Extra, Group, Module, Operator, Program
+from devcluster.toolchain.progress import Report, announcement
 from devcluster.toolchain.store import Store
 from devcluster.toolchain.volcano import VolcanoFiles
 
@@ -34,51 +37,69 @@ class Toolchain:
 def ensure(
     group: Group,
     cache: Path,
-    report: progress.Report,
+    report: Report,
     operators: Collection[Operator] = (),
     *,
     gateway: bool = False,
     monitoring: bool = False,
+    languages: bool = False,
+    announce: Report | None = None,
 ) -> Toolchain:
-    """Builds what is missing of a group and of what is asked for beside; returns where all is.
+    """Build what is missing of a group and of the requested extras; return where everything is.
 
-    An interrupted build goes on where it was; a second process waits for the first. Under a
-    second when nothing is missing. DevclusterError with a remedy or a log when a tool cannot be
-    built.
+    An interrupted build resumes where it stopped, and a second process waits for the first. Takes
+    less than a second if nothing is missing. Go's caches are deleted after a complete build.
+    `report` is given the state of the build twice a second, `announce` (default: `report`) one
+    line before it. Raises DevclusterError with a remedy or the compiler's message if a tool cannot
+    be built.
     """
     cache = cache.resolve()
-    wanted: dict[Extra, bool] = {"traefik": gateway, "prometheus": monitoring}
+    wanted: dict[Extra, bool] = {
+        "traefik": gateway,
+        "prometheus": monitoring,
+        "languages": languages,
+    }
     extras: tuple[Extra, ...] = (*operators, *(name for name, asked in wanted.items() if asked))
     found = _find(group, cache, extras)
-    charts = VolcanoFiles.of(pins.load().module("volcano"), cache)
+    charts = VolcanoFiles.of(_volcano(), cache)
     manifests = {
-        name: OperatorFiles.of(module, cache)
-        for name, module in ((name, pins.load().module(name)) for name in extras)
-        if module.manifests
+        module.name: OperatorFiles.of(module, cache)
+        for module in pins.load().modules
+        if module.group in extras and module.manifests
     }
     files_missing = (group != "engine" and not charts.root.exists()) or any(
         not made.root.exists() for made in manifests.values()
     )
     if found.missing or files_missing:
-        store = Store(cache / "tools")
+        store, go = Store(cache / "tools"), Go(cache / "go")
         with store.workshop(report) as scratch:
-            orders = _orders(_find(group, cache, extras).missing)
+            found = _find(group, cache, extras)
+            orders = _orders(found.missing)
             for order in orders:
                 go.check(order.module.folder)
-            builder.build(orders, store, scratch, cache / "logs", report)
+            if orders:
+                names = [program.name for order in orders for program in order.programs]
+                minutes = sum(order.module.cpu_minutes for order in orders)
+                (announce or report)(announcement(names, found.installed, minutes))
+                Builder(go, store, scratch, cache / "logs", report).build(orders)
             if group != "engine" and not charts.root.exists():
-                charts.make(pins.load().module("volcano"), scratch, cache / "logs" / "volcano.log")
+                charts.make(_volcano(), go, scratch, cache / "logs" / "volcano.log")
             for name, made in manifests.items():
                 if not made.root.exists():
-                    made.make(scratch, cache / "logs" / f"{name}.log")
+                    made.make(go, scratch, cache / "logs" / f"{name}.log")
+            go.remove_caches()
         found = _find(group, cache, extras)
     arranged = _arrange(found, charts, {name: manifests[name].folders for name in operators}, cache)
     folders = manifests["traefik"].folders if gateway else (None,)
     return replace(arranged, gateway_api=folders[0])
 
 
+def _volcano() -> Module:
+    return pins.load().module("tools")
+
+
 def missing(group: Group, cache: Path) -> list[str]:
-    """Names of the tools of a group that `ensure` would have to build."""
+    """Return the names of the tools of a group that `ensure` would have to build."""
     return [program.name for _, program in _find(group, cache.resolve()).missing]
 
 
@@ -102,11 +123,10 @@ def _find(group: Group, cache: Path, extras: Collection[Extra] = ()) -> _Found:
     return _Found(pinned, own, {name: place for name, place in places.items() if place.exists()})
 
 
-def _orders(missing: list[tuple[Module, Program]]) -> list[builder.Order]:
+def _orders(missing: list[tuple[Module, Program]]) -> list[Order]:
     modules = {module.name: module for module, _ in missing}
     return [
-        builder.Order(module, tuple(p for m, p in missing if m is module))
-        for module in modules.values()
+        Order(module, tuple(p for m, p in missing if m is module)) for module in modules.values()
     ]
 
 

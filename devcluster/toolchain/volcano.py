@@ -1,4 +1,4 @@
-"""Volcano's chart, as a Helm repository of one chart, and its resource definitions."""
+"""Volcano's chart as a Helm repository, and its custom resource definitions."""
 
 import gzip
 import hashlib
@@ -10,8 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from devcluster.errors import DevclusterError
-from devcluster.toolchain import go
+from devcluster.toolchain.go import Go
 from devcluster.toolchain.pins import Module
 
 CHART = Path("installer/helm/chart/volcano")
@@ -20,33 +19,33 @@ DEFINITIONS = (Path("config/crd/volcano/bases"), Path("config/crd/jobflow/bases"
 
 @dataclass(frozen=True)
 class VolcanoFiles:
-    """`root` is named by version and pins, and whole or absent."""
+    """`root` is named by the pins, and complete or absent."""
 
     root: Path
 
     @classmethod
     def of(cls, module: Module, cache: Path) -> "VolcanoFiles":
-        """The files that belong to a version of the module."""
-        return cls(cache / "volcano" / f"{module.version}-{module.digest()}")
+        """Return the files that belong to a version of the module."""
+        return cls(cache / "volcano" / module.digest())
 
     @property
     def charts(self) -> Path:
-        """To be served over HTTP: index.yaml and volcano-VERSION.tgz."""
+        """Directory to be served over HTTP: index.yaml and volcano-VERSION.tgz."""
         return self.root / "charts"
 
     @property
     def definitions(self) -> Path:
-        """One CustomResourceDefinition a file, as YAML."""
+        """Directory with one CustomResourceDefinition per YAML file."""
         return self.root / "crds"
 
-    def make(self, module: Module, scratch: Path, log: Path) -> None:
-        """Takes both from the Go module. DevclusterError when it cannot be downloaded."""
+    def make(self, module: Module, go: Go, scratch: Path, log: Path) -> None:
+        """Copy both from the Go module. Raises DevclusterError if it cannot be downloaded."""
         work = scratch / "volcano.module"
         shutil.copytree(module.folder, work)
         source = go.module_folder("volcano.sh/volcano", work, log)
         fresh = VolcanoFiles(scratch / "volcano.files")
         fresh.charts.mkdir(parents=True)
-        write_repository(source / CHART, module.version, fresh.charts)
+        write_repository(source / CHART, fresh.charts)
         fresh.definitions.mkdir()
         for folder in DEFINITIONS:
             for file in sorted((source / folder).glob("*.yaml")):
@@ -55,16 +54,13 @@ class VolcanoFiles:
         fresh.root.rename(self.root)
 
 
-def write_repository(chart: Path, version: str, to: Path) -> None:
-    """Packs a chart's folder into `to` with an index beside it.
+def write_repository(chart: Path, to: Path) -> None:
+    """Pack a chart's directory into `to` and write an index for it.
 
-    The same folder always makes the same bytes. DevclusterError when the chart's own version is
-    another one.
+    The same directory always results in the same bytes.
     """
     description = yaml.safe_load((chart / "Chart.yaml").read_text())
-    if description["version"] != version:
-        raise DevclusterError(f"{chart} is of version {description['version']}, not {version}")
-    name = description["name"]
+    name, version = description["name"], description["version"]
     package = to / f"{name}-{version}.tgz"
     package.write_bytes(_packed(chart, name))
     entry = description | {

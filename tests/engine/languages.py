@@ -1,4 +1,4 @@
-"""What Pulumi needs for programs in YAML and TypeScript, built or fetched once."""
+"""What Pulumi programs in YAML and TypeScript need, built or downloaded once."""
 
 import hashlib
 import os
@@ -7,29 +7,18 @@ import subprocess
 from pathlib import Path
 
 from devcluster.paths import cache_root
-from devcluster.toolchain import builder, files, pins
-from devcluster.toolchain.store import Store
+from devcluster.toolchain import ensure
 from tests.tiers import unavailable
 
 HERE = Path(__file__).parent
-PINS = pins.load(pins.HERE / "languages.toml")
 TYPESCRIPT = HERE / "data" / "typescript"
 
 
 def language_hosts() -> Path:
-    """A folder for PATH with the language hosts; a test without Go is skipped, and fails in CI."""
-    store, logs = Store(cache_root() / "tools"), cache_root() / "logs"
-    hosts = store.root / f"languages-{PINS.digest()}"
-    pinned = [(module, program) for module in PINS.modules for program in module.programs]
-    if missing := [p for p in pinned if not store.place(*p).exists()]:
-        if shutil.which("go") is None:
-            unavailable("Pulumi's language hosts are built from Go modules, and there is no Go")
-        orders = [builder.Order(module, (program,)) for module, program in missing]
-        with store.workshop(print) as scratch:
-            builder.build(orders, store, scratch, logs, print)
-    for module, program in pinned:
-        files.put(store.place(module, program), hosts / program.name, own=True)
-    return hosts
+    """Return a directory for PATH with the language hosts; skip the test without Go, fail in CI."""
+    if shutil.which("go") is None:
+        unavailable("Pulumi's language hosts are built from Go modules, and there is no Go")
+    return ensure("engine", cache_root(), print, languages=True).bin
 
 
 def node_modules() -> Path:

@@ -1,3 +1,0 @@
-module gpu-platform.dev/toolchain/pause
-
-go 1.26

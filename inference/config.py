@@ -74,9 +74,6 @@ class InferenceConfig(BaseModel):
     max_image_pixels: int = Field(
         25_000_000, ge=1, le=2**31, description="larger images are refused before they are decoded"
     )
-    grpc_port: int = Field(
-        0, ge=0, le=65535, description="port of the protocol over gRPC; 0: not offered"
-    )
     api_keys_file: str = Field(
         "",
         description="file of keys, one a line, plain or sha256:<hex>; empty: none is asked for",
@@ -195,8 +192,6 @@ class InferenceConfig(BaseModel):
                 f"max_buffered_bytes is {self.max_buffered_bytes}, less than max_body_bytes "
                 f"{self.max_body_bytes}: write more"
             )
-        if self.grpc_port == self.port:
-            raise ValueError(f"port and grpc_port are both {self.port}: write another one")
         return self
 
     def to_environment(self) -> dict[str, str]:

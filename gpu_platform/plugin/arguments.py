@@ -489,8 +489,6 @@ class InferenceServiceInputs(TypedDict):
     """size of /dev/shm, part of the memory limit (size; default `64Mi`)"""
     port: NotRequired[Input[int]]
     """port of the server and of its Service (whole number, ≥ 1024, ≤ 65535; default `8080`)"""
-    grpc_port: NotRequired[Input[int]]
-    """port of the protocol over gRPC; not offered by default (whole number)"""
     tls: NotRequired[Input[Tls]]
     """TLS that ends at the server itself (section)"""
     api_keys: NotRequired[Input[ApiKeys]]

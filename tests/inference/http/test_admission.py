@@ -25,9 +25,9 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server for few at a time, of few connections."""
     folder = tmp_path_factory.mktemp("admission")
     write_probe(folder / "export")
-    settings = {"handler": "tests.inference.engine.probes:Probe", "grpc_port": 0}
+    handler = "tests.inference.engine.probes:Probe"
     bounds = {"max_batch": 1, "max_queue": 1, "max_connections": CONNECTIONS}
-    with serving(folder, folder / "export", name="probe", **settings, **bounds) as server:
+    with serving(folder, folder / "export", name="probe", handler=handler, **bounds) as server:
         server.wait_until_ready()
         yield server
 

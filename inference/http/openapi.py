@@ -33,7 +33,7 @@ def description(config: InferenceConfig, served: Served | None) -> Document:
         "info": {
             "title": SERVER,
             "version": VERSION,
-            "description": "Open Inference Protocol V2, /predict, and generation of tokens.",
+            "description": "Open Inference Protocol V2, and /predict.",
         },
         "paths": {
             "/v2": _get("The server", "Server", 401),
@@ -44,8 +44,6 @@ def description(config: InferenceConfig, served: Served | None) -> Document:
             f"{model}/infer": _post(
                 "Inference", _json(infer_request(served)), "InferResponse", binary=True
             ),
-            f"{model}/generate": _post("Continue tokens", _json(_ref("Generate")), "Generated"),
-            f"{model}/generate_stream": _stream(),
             "/predict": _post("Inference without a protocol", _predict(served), "Predictions"),
             "/v2/repository/index": {
                 "post": _operation("The models", {200: _answer("Index")}, 401)
@@ -94,12 +92,6 @@ def _post(summary: str, content: Document, schema: str, binary: bool = False) ->
     operation["parameters"] = [_TIMEOUT, *([_HEADER_LENGTH] if binary else [])]
     operation["requestBody"] = {"required": True, "content": content}
     return {"post": operation}
-
-
-def _stream() -> Document:
-    path = _post("Continue tokens, each told at once", _json(_ref("Generate")), "Generated")
-    path["post"]["responses"]["200"] = _text("text/event-stream")
-    return path
 
 
 def _predict(served: Served | None) -> Document:

@@ -3,7 +3,6 @@
 from typing import Any, Final
 
 from inference.engine.interface import Served, TensorSpec
-from inference.protocol.generate import MOST_TOKENS
 
 Schema = dict[str, Any]
 
@@ -82,14 +81,6 @@ _ELEMENT: Final[dict[str, Schema]] = {
 
 _METADATA: Final = _object({"name": _TEXT, "datatype": _TEXT, "shape": _SHAPE})
 
-_SAMPLING: Final[dict[str, Schema]] = {
-    "max_tokens": {"type": "integer", "minimum": 1, "maximum": MOST_TOKENS},
-    "temperature": {"type": "number", "minimum": 0, "maximum": 100},
-    "top_k": {"type": "integer", "minimum": 0},
-    "seed": {"type": "integer", "minimum": 0},
-    "stop": {"type": "array", "items": {"type": "integer", "minimum": 0}},
-}
-
 SCHEMAS: Final[dict[str, Schema]] = {
     "Error": _object({"error": _TEXT}),
     "Live": _object({"live": {"type": "boolean"}}),
@@ -125,20 +116,6 @@ SCHEMAS: Final[dict[str, Schema]] = {
             "model_version": _TEXT,
             "predictions": {"type": "array", "items": {"type": "object"}},
         }
-    ),
-    "Generate": _object(
-        {"tokens": {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}},
-        id=_TEXT,
-        parameters={"type": "object", "properties": _SAMPLING},
-        **_SAMPLING,
-    ),
-    "Generated": _object(
-        {
-            "model_name": _TEXT,
-            "model_version": _TEXT,
-            "tokens": {"type": "array", "items": {"type": "integer"}},
-        },
-        id=_TEXT,
     ),
     "Index": {"type": "array", "items": _object({"name": _TEXT, "state": _TEXT})},
     "Loaded": _object({"name": _TEXT, "version": _TEXT}),

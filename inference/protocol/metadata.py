@@ -6,7 +6,7 @@ from inference.engine.interface import Served, TensorSpec
 
 SERVER: Final = "gpu-platform-inference"
 VERSION: Final = "0.1.0"
-EXTENSIONS: Final = ("binary_tensor_data", "generate", "model_repository")
+EXTENSIONS: Final = ("binary_tensor_data", "model_repository")
 
 
 def server_metadata() -> dict[str, Any]:

@@ -143,8 +143,6 @@ OTHERS = (
     ("/predict", "image/jpeg", PNG),
     ("/predict", "multipart/form-data; boundary=b", FORM),
     ("/predict", "text/plain", b"x"),
-    ("/v2/models/digits/generate", "", b'{"tokens": [1]}'),
-    ("/v2/models/digits/generate_stream", "", b'{"tokens": [1]}'),
     ("/v2/models/digits/versions/1/infer", "", VALID),
     (INFER, "application/x-protobuf", VALID),
 )

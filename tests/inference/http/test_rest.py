@@ -56,8 +56,6 @@ def test_predictions_over_http_are_those_of_the_trained_model(
         ("OPTIONS", "/predict", 405),
         ("GET", "/", 404),
         ("POST", INFER, 400),
-        ("POST", "/v2/models/digits/generate", 400),
-        ("POST", "/v2/models/digits/generate_stream", 400),
     ],
 )
 def test_every_path_answers_as_the_protocol_says(

@@ -71,9 +71,6 @@ class InferenceConfig(BaseModel):
         allow_inf_nan=False,
         description="deadline of a request that names none of its own",
     )
-    max_image_pixels: int = Field(
-        25_000_000, ge=1, le=2**31, description="larger images are refused before they are decoded"
-    )
     api_keys_file: str = Field(
         "",
         description="file of keys, one a line, plain or sha256:<hex>; empty: none is asked for",

@@ -21,7 +21,6 @@ PLAIN: dict[str, Methods] = {
     "/v2/health/live": {"GET": _LIVE},
     "/v2/health/ready": {"GET": _READY},
     "/v2/repository/index": {"POST": Route(pages.index)},
-    "/predict": {"POST": Route(infer.predict_any, "predict", bounded=True)},
     "/metrics": {"GET": Route(pages.metrics, open=True)},
     "/openapi.json": {"GET": Route(pages.openapi, open=True)},
 }

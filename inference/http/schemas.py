@@ -32,15 +32,6 @@ def infer_request(served: Served | None) -> Schema:
     )
 
 
-def predict_request(served: Served | None) -> Schema:
-    """The body of /predict in JSON."""
-    if served is None or len(served.inputs) > 1:
-        return _object({"inputs": {}})
-    (spec,) = served.inputs
-    batch = _nested(spec, spec.shape)
-    return {"anyOf": [_object({"inputs": batch}), batch]}
-
-
 def _tensor(spec: TensorSpec) -> Schema:
     sizes = [{"type": "integer", "minimum": 1} if n == -1 else {"const": n} for n in spec.shape]
     return _object(
@@ -54,15 +45,6 @@ def _tensor(spec: TensorSpec) -> Schema:
     )
 
 
-def _nested(spec: TensorSpec, shape: tuple[int, ...]) -> Schema:
-    if not shape:
-        return _ELEMENT.get(spec.datatype, {"type": "integer"})
-    schema: Schema = {"type": "array", "items": _nested(spec, shape[1:]), "minItems": 1}
-    if shape[0] != -1:
-        schema |= {"minItems": shape[0], "maxItems": shape[0]}
-    return schema
-
-
 def _object(required: dict[str, Schema], **optional: Schema) -> Schema:
     return {
         "type": "object",
@@ -70,14 +52,6 @@ def _object(required: dict[str, Schema], **optional: Schema) -> Schema:
         "required": list(required),
     }
 
-
-_ELEMENT: Final[dict[str, Schema]] = {
-    "BOOL": {"type": "boolean"},
-    "BYTES": _TEXT,
-    "FP16": {"type": "number"},
-    "FP32": {"type": "number"},
-    "FP64": {"type": "number"},
-}
 
 _METADATA: Final = _object({"name": _TEXT, "datatype": _TEXT, "shape": _SHAPE})
 
@@ -109,13 +83,6 @@ SCHEMAS: Final[dict[str, Schema]] = {
             },
         },
         id=_TEXT,
-    ),
-    "Predictions": _object(
-        {
-            "model_name": _TEXT,
-            "model_version": _TEXT,
-            "predictions": {"type": "array", "items": {"type": "object"}},
-        }
     ),
     "Index": {"type": "array", "items": _object({"name": _TEXT, "state": _TEXT})},
     "Loaded": _object({"name": _TEXT, "version": _TEXT}),

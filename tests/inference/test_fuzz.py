@@ -132,18 +132,9 @@ BINARY = json.dumps(
         "outputs": [{"name": "label", "parameters": {"binary_data": True}}],
     }
 )
-PNG = bytes.fromhex(
-    "89504e470d0a1a0a0000000d4948445200000002000000020800000000"
-    "57dd52f80000000e49444154789c636060606060000000050001a5f645400000000049454e44ae426082"
-)
-FORM = b'--b\r\nContent-Disposition: form-data; name="a"; filename="a"\r\n\r\n' + PNG + b"\r\n--b--"
 OTHERS = (
-    ("/predict", "application/json", json.dumps({"inputs": digits(1).tolist()}).encode()),
-    ("/predict", "image/png", PNG),
-    ("/predict", "image/jpeg", PNG),
-    ("/predict", "multipart/form-data; boundary=b", FORM),
-    ("/predict", "text/plain", b"x"),
     ("/v2/models/digits/versions/1/infer", "", VALID),
+    ("/v2/models/other/infer", "", VALID),
     (INFER, "application/x-protobuf", VALID),
 )
 KINDS: tuple[Callable[[random.Random], Asked], ...] = (

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from training.config import ConfigurationError, DeviceName, plain_errors
 
-Backend = Literal["eager", "compile", "aotinductor", "pt2", "torchscript", "int8", "pruned"]
+Backend = Literal["eager", "compile", "aotinductor", "pt2", "int8", "pruned"]
 
 ENVIRONMENT_PREFIX: Final = "INFERENCE_"
 
@@ -97,8 +97,8 @@ class InferenceConfig(BaseModel):
     device: DeviceName = Field("auto", description="auto takes a GPU where there is one")
     backend: Backend = Field(
         "eager",
-        description="eager, compile and aotinductor compute the weights; pt2, torchscript, int8 "
-        "and pruned are other forms in the export",
+        description="eager, compile and aotinductor compute the weights; pt2, int8 and "
+        "pruned are other forms in the export",
     )
     handler: str = Field(
         "auto",

@@ -40,7 +40,7 @@ class Artifact(Weights):
     """The same model in another form, and what that form costs and gains."""
 
     file: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)
-    kind: str = Field(pattern=r"^[a-z0-9-]+$", description="pt2, torchscript, pruned or int8")
+    kind: str = Field(pattern=r"^[a-z0-9-]+$", description="pt2, pruned or int8")
     method: str = Field("", description="how it was made, such as static for int8")
     metrics: dict[str, float] = Field(default_factory=dict, description="of this form")
     metrics_before: dict[str, float] = Field(

@@ -168,11 +168,6 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     write_atomically(folder / MANIFEST_FILE, lambda stream: stream.write(text.encode()))
 
 
-def checked_weights(folder: Path, manifest: Manifest) -> Path:
-    """Path of the weights, after their size and digest were compared. Raises ExportError."""
-    return checked_file(folder, manifest.weights)
-
-
 def checked_file(folder: Path, file: Weights) -> Path:
     """Path of a file of the export, after its size and digest were compared.
 

@@ -225,13 +225,6 @@ class ModelEngine:
             pool.kill()
 
 
-async def start_engine(config: InferenceConfig, observer: Observer | None = None) -> ModelEngine:
-    """An engine that looks for its model from now on; `served` tells when it has it."""
-    engine = ModelEngine(config, observer)
-    await engine.start()
-    return engine
-
-
 def usual_threads(workers: int) -> int:
     """OMP_NUM_THREADS, or this worker's share of the cores that are ours."""
     told = os.environ.get("OMP_NUM_THREADS", "")

@@ -31,96 +31,106 @@ class InferenceConfig(BaseModel):
         description="folder with manifest.json and model.safetensors; may appear later"
     )
     model_sha256: str = Field(
-        "",
+        default="",
         pattern=r"^([0-9a-f]{64})?$",
         description="sha256 of the weights, as the manifest has it: an export with others is not "
         "served; empty serves what is there",
     )
-    host: str = Field("0.0.0.0", min_length=1, description="address to listen on")  # noqa: S104
-    port: int = Field(8080, ge=1, le=65535, description="port to listen on")
+    host: str = Field(default="0.0.0.0", min_length=1, description="address to listen on")  # noqa: S104
+    port: int = Field(default=8080, ge=1, le=65535, description="port to listen on")
     max_body_bytes: int = Field(
-        16 * 2**20, ge=1024, le=2**31, description="larger requests are answered with 413"
+        default=16 * 2**20, ge=1024, le=2**31, description="larger requests are answered with 413"
     )
     body_seconds: float = Field(
-        30.0,
+        default=30.0,
         gt=0,
         le=3600,
         allow_inf_nan=False,
         description="longest time for a request's body to arrive",
     )
     max_buffered_bytes: int = Field(
-        256 * 2**20,
+        default=256 * 2**20,
         ge=1024,
         le=2**40,
         description="bodies of all requests that are being answered; beyond it they get 429",
     )
     max_connections: int = Field(
-        4096, ge=1, le=1_000_000, description="HTTP connections; further ones wait to be accepted"
+        default=4096,
+        ge=1,
+        le=1_000_000,
+        description="HTTP connections; further ones wait to be accepted",
     )
     idle_seconds: int = Field(
-        75,
+        default=75,
         ge=1,
         le=86_400,
         description="connections on which no request begins for so long are closed; more than "
         "load balancers keep theirs",
     )
     request_seconds: float = Field(
-        30.0,
+        default=30.0,
         gt=0,
         le=3600,
         allow_inf_nan=False,
         description="deadline of a request that names none of its own",
     )
     api_keys_file: str = Field(
-        "",
+        default="",
         description="file of keys, one a line, plain or sha256:<hex>; empty: none is asked for",
     )
-    tls_certificate: str = Field("", description="PEM file of the certificate chain; empty: no TLS")
-    tls_key: str = Field("", description="PEM file of its private key")
-    tls_minimum: Literal["1.2", "1.3"] = Field("1.2", description="oldest version of TLS")
+    tls_certificate: str = Field(
+        default="", description="PEM file of the certificate chain; empty: no TLS"
+    )
+    tls_key: str = Field(default="", description="PEM file of its private key")
+    tls_minimum: Literal["1.2", "1.3"] = Field(default="1.2", description="oldest version of TLS")
     request_log: Literal["none", "failures", "all"] = Field(
-        "failures", description="requests of which a line is logged; failures: 500 and above"
+        default="failures",
+        description="requests of which a line is logged; failures: 500 and above",
     )
     tracing_endpoint: str = Field(
-        "",
+        default="",
         pattern=r"^(https?://.+)?$",
         description="where spans are sent by OTLP over HTTP, such as "
         "http://collector:4318/v1/traces; empty: no tracing",
     )
     tracing_ratio: float = Field(
-        1.0,
+        default=1.0,
         ge=0,
         le=1,
         allow_inf_nan=False,
         description="share of requests that are traced where the caller has not decided",
     )
-    device: DeviceName = Field("auto", description="auto takes a GPU where there is one")
+    device: DeviceName = Field(default="auto", description="auto takes a GPU where there is one")
     backend: Backend = Field(
-        "eager",
+        default="eager",
         description="eager, compile and aotinductor compute the weights; pt2, int8 and "
         "pruned are other forms in the export",
     )
     handler: str = Field(
-        "auto",
+        default="auto",
         pattern=rf"^(auto|{OWN})$",
         description="who decodes requests and encodes answers: auto takes what fits the export, "
         "or write package.module:Class",
     )
     own_model: str = Field(
-        "",
+        default="",
         pattern=rf"^({OWN})?$",
         description="the one package.module:factory that a manifest may name as its model",
     )
-    workers: int = Field(1, ge=1, le=64, description="processes that compute, for each device")
+    workers: int = Field(
+        default=1, ge=1, le=64, description="processes that compute, for each device"
+    )
     threads: int = Field(
-        0,
+        default=0,
         ge=0,
         le=1024,
         description="that compute in each worker; 0 takes OMP_NUM_THREADS, or shares out the cores",
     )
-    max_batch: int = Field(32, ge=1, le=4096, description="most samples that are computed at once")
+    max_batch: int = Field(
+        default=32, ge=1, le=4096, description="most samples that are computed at once"
+    )
     max_delay_ms: float = Field(
-        0,
+        default=0,
         ge=0,
         le=1000,
         allow_inf_nan=False,
@@ -128,23 +138,26 @@ class InferenceConfig(BaseModel):
         "as there were before",
     )
     max_queue: int = Field(
-        512, ge=1, le=2**20, description="samples that wait; more are answered with 429"
+        default=512, ge=1, le=2**20, description="samples that wait; more are answered with 429"
     )
     max_queue_bytes: int = Field(
-        256 * 2**20, ge=2**16, le=2**40, description="of samples that wait; more get 429 as well"
+        default=256 * 2**20,
+        ge=2**16,
+        le=2**40,
+        description="of samples that wait; more get 429 as well",
     )
     hang_seconds: float = Field(
-        60,
+        default=60,
         gt=0,
         le=86400,
         allow_inf_nan=False,
         description="a worker that computes one batch for longer is replaced",
     )
     poll_seconds: float = Field(
-        2, gt=0, le=300, allow_inf_nan=False, description="between two looks for the export"
+        default=2, gt=0, le=300, allow_inf_nan=False, description="between two looks for the export"
     )
     notice_seconds: float = Field(
-        3,
+        default=3,
         ge=0,
         le=300,
         allow_inf_nan=False,
@@ -152,7 +165,7 @@ class InferenceConfig(BaseModel):
         "load balancers need it to notice",
     )
     drain_seconds: int = Field(
-        20,
+        default=20,
         ge=1,
         le=3600,
         description="longest wait after that for requests in flight; keep the sum of both below "

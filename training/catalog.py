@@ -36,7 +36,9 @@ class Options(BaseModel):
 class ResNetOptions(Options):
     """Of resnet18 and resnet50."""
 
-    image_size: int = Field(224, ge=32, le=1024, description="height and width of the images")
+    image_size: int = Field(
+        default=224, ge=32, le=1024, description="height and width of the images"
+    )
 
     def input_shape(self) -> tuple[int, ...]:
         """Channels, height, width."""
@@ -46,11 +48,13 @@ class ResNetOptions(Options):
 class GptOptions(Options):
     """Of gpt."""
 
-    context: int = Field(256, ge=8, le=131_072, description="tokens that it sees at once")
-    layers: int = Field(4, ge=1, le=128)
-    heads: int = Field(4, ge=1, le=128)
-    width: int = Field(128, ge=8, le=16_384, description="of a token's vector, all heads together")
-    dropout: float = Field(0.0, ge=0, lt=1)
+    context: int = Field(default=256, ge=8, le=131_072, description="tokens that it sees at once")
+    layers: int = Field(default=4, ge=1, le=128)
+    heads: int = Field(default=4, ge=1, le=128)
+    width: int = Field(
+        default=128, ge=8, le=16_384, description="of a token's vector, all heads together"
+    )
+    dropout: float = Field(default=0.0, ge=0, lt=1)
 
     @model_validator(mode="after")
     def _heads_share_the_width(self) -> "GptOptions":

@@ -46,7 +46,7 @@ class TrainingConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
     model: ModelName = Field(
-        "simple-cnn",
+        default="simple-cnn",
         description="network to train, with what it takes (images are enlarged to it): "
         + "; ".join(f"{name} {known.takes}" for name, known in MODELS.items())
         + "; or your own as package.module:factory",
@@ -57,98 +57,112 @@ class TrainingConfig(BaseModel):
         "gpt (also heads, width, dropout), image_size of the resnets, anything of your own",
     )
     dataset: DatasetName = Field(
-        "digits",
+        default="digits",
         description="digits, glyphs and photos come with packages, synthetic is made from the "
         "seed, all others are read from data_dir",
     )
     data_dir: PurePosixPath = Field(
-        PurePosixPath("/data"), description="folder of data sets, never written but by download"
+        default=PurePosixPath("/data"),
+        description="folder of data sets, never written but by download",
     )
     download: bool = Field(
-        False, description="fetch mnist, fashion-mnist, cifar10 or cifar100 into data_dir first"
+        default=False,
+        description="fetch mnist, fashion-mnist, cifar10 or cifar100 into data_dir first",
     )
     loader_workers: int = Field(
-        0, ge=0, le=256, description="processes that read data ahead for each training process"
+        default=0,
+        ge=0,
+        le=256,
+        description="processes that read data ahead for each training process",
     )
     run_dir: PurePosixPath = Field(
-        PurePosixPath("/checkpoints/run"),
+        default=PurePosixPath("/checkpoints/run"),
         description="folder of this run on storage that all processes share: "
         "checkpoints/ and export/ are written here and resumed from",
     )
-    epochs: PositiveInt = Field(10, description="passes over the training data")
-    batch_size: PositiveInt = Field(64, description="samples per process that are computed at once")
-    accumulate: PositiveInt = Field(
-        1, description="batches per process whose gradients make one step"
+    epochs: PositiveInt = Field(default=10, description="passes over the training data")
+    batch_size: PositiveInt = Field(
+        default=64, description="samples per process that are computed at once"
     )
-    optimizer: Literal["adamw", "sgd"] = Field("adamw", description="sgd has Nesterov momentum 0.9")
+    accumulate: PositiveInt = Field(
+        default=1, description="batches per process whose gradients make one step"
+    )
+    optimizer: Literal["adamw", "sgd"] = Field(
+        default="adamw", description="sgd has Nesterov momentum 0.9"
+    )
     learning_rate: float = Field(
-        1e-3, gt=0, le=10, allow_inf_nan=False, description="peak of the schedule"
+        default=1e-3, gt=0, le=10, allow_inf_nan=False, description="peak of the schedule"
     )
     schedule: Literal["one-cycle", "linear", "constant"] = Field(
-        "one-cycle",
+        default="one-cycle",
         description="of the learning rate after the warm-up: down on a cosine, down in a "
         "straight line, or not at all",
     )
     warm_up: float = Field(
-        0.2,
+        default=0.2,
         ge=0,
         lt=1,
         allow_inf_nan=False,
         description="share of the run in which the learning rate rises to its peak",
     )
     weight_decay: float = Field(
-        1e-4, ge=0, le=1, allow_inf_nan=False, description="decoupled with adamw"
+        default=1e-4, ge=0, le=1, allow_inf_nan=False, description="decoupled with adamw"
     )
     clip_norm: float = Field(
-        0,
+        default=0,
         ge=0,
         allow_inf_nan=False,
         description="gradients whose norm, all together, is larger are scaled down to it; 0 is off",
     )
     seed: int = Field(
-        0, ge=0, lt=2**31, description="of weights, dropout, order and synthetic data"
+        default=0, ge=0, lt=2**31, description="of weights, dropout, order and synthetic data"
     )
     parallel: Literal["ddp", "fsdp"] = Field(
-        "ddp",
+        default="ddp",
         description="ddp keeps the whole model in every process, fsdp (FSDP2) a part in each",
     )
     precision: Literal["fp32", "bf16", "fp16"] = Field(
-        "fp32",
+        default="fp32",
         description="of the computation by autocast; weights stay fp32, fp16 scales the loss",
     )
-    compile: bool = Field(False, description="torch.compile the model: slower start, faster steps")
+    compile: bool = Field(
+        default=False, description="torch.compile the model: slower start, faster steps"
+    )
     activation_checkpointing: bool = Field(
-        False, description="compute blocks again instead of keeping their activations: less memory"
+        default=False,
+        description="compute blocks again instead of keeping their activations: less memory",
     )
     gradient_compression: Literal["none", "bf16", "fp16"] = Field(
-        "none", description="of what the processes send one another (ddp only)"
+        default="none", description="of what the processes send one another (ddp only)"
     )
-    checkpoint_every: PositiveInt = Field(1, description="epochs between two checkpoints")
+    checkpoint_every: PositiveInt = Field(default=1, description="epochs between two checkpoints")
     checkpoint_steps: int = Field(
-        0, ge=0, description="steps between two checkpoints inside an epoch; 0 is none"
+        default=0, ge=0, description="steps between two checkpoints inside an epoch; 0 is none"
     )
     checkpoint_async: bool = Field(
-        True, description="write checkpoints while training goes on; only a copy makes it wait"
+        default=True,
+        description="write checkpoints while training goes on; only a copy makes it wait",
     )
     keep_checkpoints: PositiveInt = Field(
-        3, description="newest checkpoints that are kept; older ones are removed"
+        default=3, description="newest checkpoints that are kept; older ones are removed"
     )
     keep_best: bool = Field(
-        True, description="keep the checkpoint of the epoch with the least held-out loss as well"
+        default=True,
+        description="keep the checkpoint of the epoch with the least held-out loss as well",
     )
     log_every: int = Field(
-        0, ge=0, description="steps between two progress lines; 0 writes one line an epoch"
+        default=0, ge=0, description="steps between two progress lines; 0 writes one line an epoch"
     )
     metrics_port: int = Field(
-        0,
+        default=0,
         ge=0,
         le=65_535,
         description="port at which the first process of every node answers Prometheus; "
         "0 is no port",
     )
-    device: DeviceName = Field("auto", description="auto takes a GPU where there is one")
+    device: DeviceName = Field(default="auto", description="auto takes a GPU where there is one")
     peer_timeout: float = Field(
-        60,
+        default=60,
         gt=0,
         le=86_400,
         allow_inf_nan=False,
@@ -156,7 +170,7 @@ class TrainingConfig(BaseModel):
         "must exceed the time that saving a checkpoint takes",
     )
     hang_timeout: float = Field(
-        1800,
+        default=1800,
         ge=0,
         le=86_400,
         allow_inf_nan=False,
@@ -165,32 +179,35 @@ class TrainingConfig(BaseModel):
         "unless it is written, a longer peer_timeout takes its place",
     )
     tensorboard: bool = Field(
-        False, description="write event files for TensorBoard to run_dir/tensorboard"
+        default=False, description="write event files for TensorBoard to run_dir/tensorboard"
     )
     profile_steps: int = Field(
-        0, ge=0, le=1000, description="steps whose profile goes to run_dir/profile; 0 is none"
+        default=0,
+        ge=0,
+        le=1000,
+        description="steps whose profile goes to run_dir/profile; 0 is none",
     )
     profile_after: int = Field(
-        10, ge=0, description="steps of this process before the profile begins"
+        default=10, ge=0, description="steps of this process before the profile begins"
     )
     export_formats: tuple[ExportFormat, ...] = Field(
-        (),
+        default=(),
         description="Programs that are exported with the weights: pt2 (torch.export).",
     )
     prune: float = Field(
-        0,
+        default=0,
         ge=0,
         lt=1,
         allow_inf_nan=False,
         description="share of the smallest weights that a second export does without",
     )
     quantize: Literal["none", "static", "dynamic", "weight-only"] = Field(
-        "none",
+        default="none",
         description="second export with whole numbers of 8 bits: static for networks of "
         "convolutions, dynamic or weight-only for those of linear layers",
     )
     step_delay: float = Field(
-        0,
+        default=0,
         ge=0,
         le=60,
         allow_inf_nan=False,

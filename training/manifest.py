@@ -26,7 +26,7 @@ class Weights(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    file: str = Field(WEIGHTS_FILE, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)
+    file: str = Field(default=WEIGHTS_FILE, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)
     size: int = Field(gt=0, description="bytes")
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
 
@@ -41,7 +41,7 @@ class Artifact(Weights):
 
     file: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)
     kind: str = Field(pattern=r"^[a-z0-9-]+$", description="pt2, pruned or int8")
-    method: str = Field("", description="how it was made, such as static for int8")
+    method: str = Field(default="", description="how it was made, such as static for int8")
     metrics: dict[str, float] = Field(default_factory=dict, description="of this form")
     metrics_before: dict[str, float] = Field(
         default_factory=dict, description="of the weights, judged in the same way"
@@ -52,13 +52,15 @@ class Artifact(Weights):
     )
     seconds: float = Field(gt=0, description="median of one batch, on the CPU")
     batch: int = Field(ge=1, description="samples in the batch that was timed")
-    threads: int = Field(1, ge=1, description="of the CPU that computed it")
+    threads: int = Field(default=1, ge=1, description="of the CPU that computed it")
     largest_difference: float | None = Field(
-        None, ge=0, description="of an output from that of the weights, on the batch"
+        default=None, ge=0, description="of an output from that of the weights, on the batch"
     )
-    zeros: float | None = Field(None, ge=0, le=1, description="share of the weights that are 0")
+    zeros: float | None = Field(
+        default=None, ge=0, le=1, description="share of the weights that are 0"
+    )
     compressed_size: float | None = Field(
-        None, gt=0, description="this file over the weights' file, both compressed by zlib"
+        default=None, gt=0, description="this file over the weights' file, both compressed by zlib"
     )
 
     @property
@@ -80,7 +82,7 @@ class Manifest(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True, protected_namespaces=())
 
-    format: int = Field(1, ge=1, le=1)
+    format: int = Field(default=1, ge=1, le=1)
     model: str = Field(description="name in training.catalog.MODELS, or package.module:factory")
     options: dict[str, Option] = Field(default_factory=dict, description="of the model")
     input_shape: tuple[int, ...] = Field(
@@ -89,20 +91,20 @@ class Manifest(BaseModel):
     )
     input_dtype: InputType = "float32"
     classes: tuple[str, ...] = Field(
-        (), description="in the order of the outputs; none where outputs are tokens"
+        default=(), description="in the order of the outputs; none where outputs are tokens"
     )
     outputs: int = Field(
         default_factory=lambda data: len(data.get("classes", ())), ge=1, validate_default=True
     )
     metrics: dict[str, float] = Field(description="at the end of training, on held-out data")
     weights: Weights
-    artifacts: tuple[Artifact, ...] = Field((), description="other forms of the same model")
-    run: str = Field("", description="name of the training run")
+    artifacts: tuple[Artifact, ...] = Field(default=(), description="other forms of the same model")
+    run: str = Field(default="", description="name of the training run")
     settings: dict[str, str | int | float] = Field(
         default_factory=dict, description="of TrainingConfig, those that decide the result"
     )
     torch_version: str
-    code_version: str = Field("", description="of the program that trained it")
+    code_version: str = Field(default="", description="of the program that trained it")
 
     @model_validator(mode="after")
     def _classes_name_the_outputs(self) -> Self:

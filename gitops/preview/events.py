@@ -92,7 +92,7 @@ class _State(_Model):
     inputs: dict[str, Any] | None = None
     outputs: dict[str, Any] | None = None
     protect: bool = False
-    retain: bool = Field(False, alias="retainOnDelete")
+    retain: bool = Field(default=False, alias="retainOnDelete")
 
 
 class _Metadata(_Model):
@@ -112,7 +112,7 @@ class _Policy(_Model):
     message: str
     rule: str = Field(alias="policyName")
     level: str = Field(alias="enforcementLevel")
-    urn: str = Field("", alias="resourceUrn")
+    urn: str = Field(default="", alias="resourceUrn")
     severity: str = ""
 
 
@@ -127,11 +127,13 @@ class _Summary(_Model):
 
 
 class _Event(_Model):
-    resource: _Resource | None = Field(None, alias="resourcePreEvent")
-    policy: _Policy | None = Field(None, alias="policyEvent")
-    diagnostic: _Diagnostic | None = Field(None, alias="diagnosticEvent")
-    summary: _Summary | None = Field(None, alias="summaryEvent")
-    stack_judged: dict[str, Any] | None = Field(None, alias="policyAnalyzeStackSummaryEvent")
+    resource: _Resource | None = Field(default=None, alias="resourcePreEvent")
+    policy: _Policy | None = Field(default=None, alias="policyEvent")
+    diagnostic: _Diagnostic | None = Field(default=None, alias="diagnosticEvent")
+    summary: _Summary | None = Field(default=None, alias="summaryEvent")
+    stack_judged: dict[str, Any] | None = Field(
+        default=None, alias="policyAnalyzeStackSummaryEvent"
+    )
 
 
 def read(path: Path) -> list[dict[str, Any]]:

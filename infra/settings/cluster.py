@@ -11,23 +11,25 @@ class ClusterSettings(Settings):
     """The one cluster that this stack may touch, or a folder to render manifests into."""
 
     context: str | None = Field(
-        None,
+        default=None,
         min_length=1,
         description="context of the kubeconfig; named here so that this stack can never reach "
         "another cluster, whatever the current context is",
     )
     kubeconfig: str | None = Field(
-        None,
+        default=None,
         min_length=1,
         description="path of the kubeconfig file; without it $KUBECONFIG or ~/.kube/config is read",
     )
     render_to: str | None = Field(
-        None,
+        default=None,
         min_length=1,
         description="folder that receives plain manifests instead of a cluster; "
         "nothing is sent to a cluster, and chart releases are left out",
     )
-    domain: DnsName = Field("cluster.local", description="DNS domain of the cluster's services")
+    domain: DnsName = Field(
+        default="cluster.local", description="DNS domain of the cluster's services"
+    )
 
     @model_validator(mode="after")
     def _one_target(self) -> Self:

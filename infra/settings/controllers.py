@@ -15,11 +15,11 @@ class ControllersSettings(Settings):
     """
 
     requests_per_second: PositiveInt = Field(
-        1000, description="most requests to the API server, which sheds load by itself"
+        default=1000, description="most requests to the API server, which sheds load by itself"
     )
-    burst: PositiveInt = Field(2000, description="most requests at once")
+    burst: PositiveInt = Field(default=2000, description="most requests at once")
     workers: PositiveInt = Field(
-        10, description="jobs, and as many groups, that are handled at once"
+        default=10, description="jobs, and as many groups, that are handled at once"
     )
 
     def chart_values(self) -> dict[str, Any]:

@@ -20,10 +20,12 @@ class TolerationSettings(Settings):
     """A node taint that pods of this stack may ignore."""
 
     key: QualifiedName = Field(description="the taint's key")
-    operator: Literal["Exists", "Equal"] = Field("Exists", description="how the value is compared")
-    value: LabelValue | None = Field(None, description="the taint's value; only with Equal")
+    operator: Literal["Exists", "Equal"] = Field(
+        default="Exists", description="how the value is compared"
+    )
+    value: LabelValue | None = Field(default=None, description="the taint's value; only with Equal")
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
-        "NoSchedule", description="the taint's effect; null tolerates every effect"
+        default="NoSchedule", description="the taint's effect; null tolerates every effect"
     )
 
     @model_validator(mode="after")
@@ -38,22 +40,24 @@ class TimeSlicingSettings(Settings):
 
     replicas: int = Field(ge=2, le=64, description="how many pods share one GPU")
     rename: bool = Field(
-        True,
+        default=True,
         description="offer shared GPUs under their own name (nvidia.com/gpu.shared), so that "
         "nobody takes one for a whole GPU",
     )
     refuse_more_than_one: bool = Field(
-        True, description="refuse pods that ask for several shares, which may be one device"
+        default=True, description="refuse pods that ask for several shares, which may be one device"
     )
 
 
 class RuntimeClassSettings(Settings):
     """The container runtime that gives pods their GPU devices."""
 
-    name: DnsLabel = Field("nvidia", description="name of the RuntimeClass")
-    handler: DnsLabel = Field("nvidia", description="handler in the node's container runtime")
+    name: DnsLabel = Field(default="nvidia", description="name of the RuntimeClass")
+    handler: DnsLabel = Field(
+        default="nvidia", description="handler in the node's container runtime"
+    )
     create: bool = Field(
-        True, description="make the RuntimeClass; false where the cluster already has it"
+        default=True, description="make the RuntimeClass; false where the cluster already has it"
     )
 
 
@@ -61,33 +65,33 @@ class GpuSettings(Settings):
     """NVIDIA's device plugin, the runtime class, and the nodes that have GPUs."""
 
     install: bool = Field(
-        True,
+        default=True,
         description="run the device plugin; false where the cluster has it, for example from the "
         "GPU operator",
     )
-    namespace: DnsLabel = Field("gpu-system", description="namespace of the device plugin")
+    namespace: DnsLabel = Field(default="gpu-system", description="namespace of the device plugin")
     image: VersionedImage = Field(
-        "nvcr.io/nvidia/k8s-device-plugin:v0.20.0", description="image of the device plugin"
+        default="nvcr.io/nvidia/k8s-device-plugin:v0.20.0", description="image of the device plugin"
     )
     resource: QualifiedName = Field(
-        "nvidia.com/gpu",
+        default="nvidia.com/gpu",
         description="name under which pods ask for a GPU, unless a job says otherwise",
     )
     runtime_class: RuntimeClassSettings | None = Field(
-        None, description="null where containers get GPUs from the node's default runtime"
+        default=None, description="null where containers get GPUs from the node's default runtime"
     )
     node_selector: Labels = Field(
-        {"nvidia.com/gpu.present": "true"}, description="labels of the nodes that have GPUs"
+        default={"nvidia.com/gpu.present": "true"}, description="labels of the nodes that have GPUs"
     )
     tolerations: list[TolerationSettings] = Field(
-        [TolerationSettings(key="nvidia.com/gpu")],
+        default=[TolerationSettings(key="nvidia.com/gpu")],
         description="taints of those nodes; the device plugin and all workloads tolerate them",
     )
     mig_strategy: MigStrategy = Field(
-        "none",
+        default="none",
         description="how slices of MIG are named: single as whole GPUs, mixed as "
         "nvidia.com/mig-<profile>",
     )
     time_slicing: TimeSlicingSettings | None = Field(
-        None, description="share whole GPUs by turns; null gives each pod its own"
+        default=None, description="share whole GPUs by turns; null gives each pod its own"
     )

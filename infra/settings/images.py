@@ -31,19 +31,23 @@ class BuildSettings(Settings):
         "new image, and new runs of the jobs that use it",
     )
     platform: str = Field(
-        "linux/amd64", pattern=r"^linux/[a-z0-9/]+$", description="platform of the nodes"
+        default="linux/amd64", pattern=r"^linux/[a-z0-9/]+$", description="platform of the nodes"
     )
-    args: dict[str, str] = Field({}, description="further build arguments; no secrets")
+    args: dict[str, str] = Field(default={}, description="further build arguments; no secrets")
     target: str | None = Field(
-        None, min_length=1, description="stage of the Dockerfile, such as `mpi`; else the last one"
+        default=None,
+        min_length=1,
+        description="stage of the Dockerfile, such as `mpi`; else the last one",
     )
 
 
 class ImageSettings(Settings):
     """One image: built here, or made elsewhere and pinned."""
 
-    build: BuildSettings | None = Field(None, description="build and push it")
-    reference: PinnedImage | None = Field(None, description="use this one and build nothing")
+    build: BuildSettings | None = Field(default=None, description="build and push it")
+    reference: PinnedImage | None = Field(
+        default=None, description="use this one and build nothing"
+    )
 
     @model_validator(mode="after")
     def _one_origin(self) -> Self:
@@ -59,23 +63,24 @@ class ImagesSettings(Settings):
     """The registry and the images by name."""
 
     registry: str | None = Field(
-        None,
+        default=None,
         pattern=r"^[A-Za-z0-9.-]+(:\d+)?$",
         description="host of the registry that built images are pushed to",
     )
     repository: str = Field(
-        "gpu-platform",
+        default="gpu-platform",
         pattern=r"^[a-z0-9]+([._/-][a-z0-9]+)*$",
         description="path in the registry; the image's name is added",
     )
     username: str | None = Field(
-        None,
+        default=None,
         min_length=1,
         description="user of the registry, for pushing and for the nodes' pulls; its password is "
         f"the secret {PASSWORD_KEY}",
     )
     workloads: dict[DnsLabel, ImageSettings] = Field(
-        {}, description="images by name; jobs use `training` and services `inference` by default"
+        default={},
+        description="images by name; jobs use `training` and services `inference` by default",
     )
 
     @model_validator(mode="after")

@@ -45,81 +45,91 @@ _TAKEN_PATHS: Final = ("/models", "/secrets", "/app")
 class InferenceServiceSettings(Settings):
     """One model that is served."""
 
-    job: RunKey | None = Field(None, description="job of this stack whose present run is served")
-    run: RunName | None = Field(None, description="a certain run, kept whatever the jobs become")
+    job: RunKey | None = Field(
+        default=None, description="job of this stack whose present run is served"
+    )
+    run: RunName | None = Field(
+        default=None, description="a certain run, kept whatever the jobs become"
+    )
     url: ExportUrl | None = Field(
-        None, description="an export in an object store: s3://bucket/digits-1a2b3c4d/export"
+        default=None, description="an export in an object store: s3://bucket/digits-1a2b3c4d/export"
     )
-    fetch: FetchSettings = Field(FetchSettings(), description="how pods get what `url` names")
+    fetch: FetchSettings = Field(
+        default=FetchSettings(), description="how pods get what `url` names"
+    )
     digest: Digest | None = Field(
-        None, description="sha256 of the weights: any others are not served"
+        default=None, description="sha256 of the weights: any others are not served"
     )
-    image: DnsLabel = Field("inference", description="name of the image")
-    model: str | None = Field(None, description="name in the protocol; the key by default")
-    checkpoints: DnsLabel = Field("checkpoints", description="claim with the run's export")
+    image: DnsLabel = Field(default="inference", description="name of the image")
+    model: str | None = Field(default=None, description="name in the protocol; the key by default")
+    checkpoints: DnsLabel = Field(default="checkpoints", description="claim with the run's export")
     replicas: PositiveInt | None = Field(
-        None, le=1000, description="pods; 1 by default, and left out with autoscaling"
+        default=None, le=1000, description="pods; 1 by default, and left out with autoscaling"
     )
-    autoscaling: AutoscalingSettings | None = Field(None, description="replicas by load")
+    autoscaling: AutoscalingSettings | None = Field(default=None, description="replicas by load")
     canary: CanarySettings | None = Field(
-        None, description="a new version that gets a share of the requests; needs a route"
+        default=None, description="a new version that gets a share of the requests; needs a route"
     )
     route: RouteSettings | None = Field(
-        None, description="Gateway or Ingress; without one only pods reach the service"
+        default=None, description="Gateway or Ingress; without one only pods reach the service"
     )
     max_unavailable: PositiveInt = Field(
-        1, description="pods that may be missing while nodes are drained"
+        default=1, description="pods that may be missing while nodes are drained"
     )
-    gpus: int = Field(0, ge=0, le=64, description="GPUs of each pod")
+    gpus: int = Field(default=0, ge=0, le=64, description="GPUs of each pod")
     gpu_resource: QualifiedName | None = Field(
-        None, description="name of the GPU resource where it is not that of the stack"
+        default=None, description="name of the GPU resource where it is not that of the stack"
     )
     cpu: CpuQuantity = Field(description="CPU request of each pod; there is no CPU limit")
     memory: MemoryQuantity = Field(description="memory request and limit of each pod")
-    shm: MemoryQuantity = Field("64Mi", description="size of /dev/shm, part of the memory limit")
-    port: Port = Field(8080, description="port of the server and of its Service")
-    tls: TlsSettings | None = Field(None, description="TLS that ends at the server itself")
+    shm: MemoryQuantity = Field(
+        default="64Mi", description="size of /dev/shm, part of the memory limit"
+    )
+    port: Port = Field(default=8080, description="port of the server and of its Service")
+    tls: TlsSettings | None = Field(default=None, description="TLS that ends at the server itself")
     api_keys: ApiKeysSettings | None = Field(
-        None, description="keys without which no prediction is given"
+        default=None, description="keys without which no prediction is given"
     )
     service_type: Literal["ClusterIP", "NodePort"] = Field(
-        "ClusterIP", description="how the Service is reached"
+        default="ClusterIP", description="how the Service is reached"
     )
-    spread: bool = Field(True, description="prefer different nodes for the pods")
-    node_selector: Labels = Field({}, description="further labels of nodes that it may run on")
-    priority_class: DnsName | None = Field(None, description="priority class of its pods")
+    spread: bool = Field(default=True, description="prefer different nodes for the pods")
+    node_selector: Labels = Field(
+        default={}, description="further labels of nodes that it may run on"
+    )
+    priority_class: DnsName | None = Field(default=None, description="priority class of its pods")
     server: dict[str, Any] = Field(
-        {}, description="further configuration of the model server (inference/config.py)"
+        default={}, description="further configuration of the model server (inference/config.py)"
     )
-    env: dict[EnvironmentName, str] = Field({}, description="further environment variables")
+    env: dict[EnvironmentName, str] = Field(default={}, description="further environment variables")
     env_from: dict[EnvironmentName, ReferenceSettings] = Field(
-        {}, description="environment variables whose values stand in Secrets or ConfigMaps"
+        default={}, description="environment variables whose values stand in Secrets or ConfigMaps"
     )
     volumes: dict[DnsLabel, VolumeSettings] = Field(
-        {}, description="further volumes of every pod, such as a handler of one's own"
+        default={}, description="further volumes of every pod, such as a handler of one's own"
     )
     startup_seconds: PositiveInt = Field(
-        120, description="longest time from the container's start until the server answers"
+        default=120, description="longest time from the container's start until the server answers"
     )
     progress_deadline_seconds: PositiveInt = Field(
-        600, description="when the Deployment reports that a rollout does not advance"
+        default=600, description="when the Deployment reports that a rollout does not advance"
     )
     min_ready_seconds: int = Field(
-        5,
+        default=5,
         ge=0,
         le=3600,
         description="a new pod has to be ready for so long before an old one leaves: time for "
         "load balancers to find it, and for a bad version to fail",
     )
     pre_stop_seconds: int = Field(
-        2,
+        default=2,
         ge=0,
         le=300,
         description="pause between a pod's removal from the Service and SIGTERM; needs Kubernetes "
         "1.30 or later, unless it is 0",
     )
     grace_seconds: int = Field(
-        30,
+        default=30,
         ge=1,
         le=3600,
         description="time to finish what is in flight when a pod has to leave; more than "
@@ -211,7 +221,7 @@ class InferenceServiceSettings(Settings):
 class InferenceSettings(Settings):
     """Inference services by key."""
 
-    services: dict[RunKey, InferenceServiceSettings] = Field({}, description="services")
+    services: dict[RunKey, InferenceServiceSettings] = Field(default={}, description="services")
 
     @property
     def ports(self) -> tuple[int, ...]:

@@ -23,21 +23,25 @@ class RecorderSettings(Settings):
     `pulumi up` needs the right to grant `get pods/log`.
     """
 
-    image: DnsLabel = Field("recorder", description="name of its image, built from recorder/")
+    image: DnsLabel = Field(
+        default="recorder", description="name of its image, built from recorder/"
+    )
     claims: list[DnsLabel] = Field(
-        ["checkpoints"],
+        default=["checkpoints"],
         min_length=1,
         description="claims of runs, which must be ReadWriteMany: it writes beside the trainings",
     )
-    lines: PositiveInt = Field(500, le=100_000, description="last lines of a container")
-    kib: PositiveInt = Field(64, le=10_240, description="most KiB of these lines")
-    failures: PositiveInt = Field(10, le=1000, description="of a run, the latest ones")
-    pods: PositiveInt = Field(16, le=1000, description="of a failure, those that ended first")
-    cpu: CpuQuantity = Field("50m", description="CPU request")
-    memory: MemoryQuantity = Field("256Mi", description="memory request and limit")
-    node_selector: Labels = Field({}, description="labels of nodes that it may run on")
+    lines: PositiveInt = Field(default=500, le=100_000, description="last lines of a container")
+    kib: PositiveInt = Field(default=64, le=10_240, description="most KiB of these lines")
+    failures: PositiveInt = Field(default=10, le=1000, description="of a run, the latest ones")
+    pods: PositiveInt = Field(
+        default=16, le=1000, description="of a failure, those that ended first"
+    )
+    cpu: CpuQuantity = Field(default="50m", description="CPU request")
+    memory: MemoryQuantity = Field(default="256Mi", description="memory request and limit")
+    node_selector: Labels = Field(default={}, description="labels of nodes that it may run on")
     api_ports: list[PortNumber] = Field(
-        [443, 6443],
+        default=[443, 6443],
         min_length=1,
         description="ports of the API server, the only ones that it may reach where the network "
         "is isolated",
@@ -48,5 +52,6 @@ class LogsSettings(Settings):
     """Where logs go beyond the nodes; docs/logs.md."""
 
     recorder: RecorderSettings | None = Field(
-        None, description="keeps last lines and events of failed pods beside the checkpoints"
+        default=None,
+        description="keeps last lines and events of failed pods beside the checkpoints",
     )

@@ -26,37 +26,49 @@ Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 class Thresholds(Settings):
     """From when on somebody is told. Minutes are how long it lasts before."""
 
-    gpu_idle_share: Share = Field(0.05, description="an allocated GPU below this is idle")
-    gpu_idle_minutes: Minutes = Field(30, description="for so long")
-    gpu_memory_share: Share = Field(0.97, description="GPU memory above this is nearly full")
-    gpu_unhealthy_minutes: Minutes = Field(
-        5, description="GPUs are unhealthy for so long; longer than a device plugin's restart"
+    gpu_idle_share: Share = Field(default=0.05, description="an allocated GPU below this is idle")
+    gpu_idle_minutes: Minutes = Field(default=30, description="for so long")
+    gpu_memory_share: Share = Field(
+        default=0.97, description="GPU memory above this is nearly full"
     )
-    shm_share: Share = Field(0.9, description="shared memory above this is nearly full")
-    claim_share: Share = Field(0.9, description="a claim above this is nearly full")
-    claim_minutes: Minutes = Field(5, description="for so long")
-    memory_share: Share = Field(0.95, description="of its limit; above it a container is killed")
+    gpu_unhealthy_minutes: Minutes = Field(
+        default=5,
+        description="GPUs are unhealthy for so long; longer than a device plugin's restart",
+    )
+    shm_share: Share = Field(default=0.9, description="shared memory above this is nearly full")
+    claim_share: Share = Field(default=0.9, description="a claim above this is nearly full")
+    claim_minutes: Minutes = Field(default=5, description="for so long")
+    memory_share: Share = Field(
+        default=0.95, description="of its limit; above it a container is killed"
+    )
     memory_minutes: Minutes = Field(
-        2, description="memory, shared memory or a GPU's memory for so long"
+        default=2, description="memory, shared memory or a GPU's memory for so long"
     )
     stalled_minutes: Minutes = Field(
-        20, description="training without a step; longer than any evaluation, export or save"
+        default=20,
+        description="training without a step; longer than any evaluation, export or save",
     )
     checkpoint_minutes: Minutes = Field(
-        90, description="oldest that the newest checkpoint may be while training goes on"
+        default=90, description="oldest that the newest checkpoint may be while training goes on"
     )
-    restarts_per_hour: PositiveInt = Field(3, description="more of one job or server are a fault")
-    pending_minutes: Minutes = Field(60, description="a gang waits for so long")
-    exhausted_minutes: Minutes = Field(15, description="a quota is used up for so long")
+    restarts_per_hour: PositiveInt = Field(
+        default=3, description="more of one job or server are a fault"
+    )
+    pending_minutes: Minutes = Field(default=60, description="a gang waits for so long")
+    exhausted_minutes: Minutes = Field(default=15, description="a quota is used up for so long")
     serving_minutes: Minutes = Field(
-        5, description="a service is slow, fails, refuses or is not ready for so long"
+        default=5, description="a service is slow, fails, refuses or is not ready for so long"
     )
-    latency_seconds: Seconds = Field(1.0, description="99 of 100 requests are answered by then")
-    error_share: Share = Field(0.01, description="of requests that end with 5xx")
-    refused_share: Share = Field(0.05, description="of requests that a full queue refuses (429)")
-    scaled_out_minutes: Minutes = Field(15, description="an autoscaler at its maximum")
+    latency_seconds: Seconds = Field(
+        default=1.0, description="99 of 100 requests are answered by then"
+    )
+    error_share: Share = Field(default=0.01, description="of requests that end with 5xx")
+    refused_share: Share = Field(
+        default=0.05, description="of requests that a full queue refuses (429)"
+    )
+    scaled_out_minutes: Minutes = Field(default=15, description="an autoscaler at its maximum")
     rollout_minutes: Minutes = Field(
-        15, description="in which servers may have different versions of a model"
+        default=15, description="in which servers may have different versions of a model"
     )
 
 
@@ -64,45 +76,52 @@ class DcgmExporterSettings(Settings):
     """NVIDIA's exporter of what GPUs do."""
 
     install: bool = Field(
-        True, description="false where the GPU operator or somebody else has installed one"
+        default=True, description="false where the GPU operator or somebody else has installed one"
     )
     image: VersionedImage = Field(
-        "nvcr.io/nvidia/k8s/dcgm-exporter:4.4.2-4.7.0-ubuntu22.04", description="the exporter"
+        default="nvcr.io/nvidia/k8s/dcgm-exporter:4.4.2-4.7.0-ubuntu22.04",
+        description="the exporter",
     )
-    namespace: DnsLabel = Field("gpu-metrics", description="of its own, made by the stack")
-    port: PositiveInt = Field(9400, le=65535, description="where it answers")
+    namespace: DnsLabel = Field(default="gpu-metrics", description="of its own, made by the stack")
+    port: PositiveInt = Field(default=9400, le=65535, description="where it answers")
 
 
 class GrafanaSettings(Settings):
     """Dashboards for a Grafana whose sidecar looks for ConfigMaps."""
 
-    dashboards: bool = Field(False, description="make a ConfigMap for each")
+    dashboards: bool = Field(default=False, description="make a ConfigMap for each")
     labels: dict[QualifiedName, LabelValue] = Field(
-        {"grafana_dashboard": "1"}, description="by which the sidecar finds them"
+        default={"grafana_dashboard": "1"}, description="by which the sidecar finds them"
     )
-    currency: str = Field("USD", pattern=r"^[A-Z]{3}$", description="of `gpu_prices`")
+    currency: str = Field(default="USD", pattern=r"^[A-Z]{3}$", description="of `gpu_prices`")
 
 
 class KubePrometheusStackSettings(Settings):
     """The chart with Prometheus, its operator, Grafana, kube-state-metrics and node exporters."""
 
-    install: bool = Field(False, description="install the chart; needs prometheus: operator")
-    namespace: DnsLabel = Field(
-        "monitoring", description="of its own, made by the stack; one of `scraped_from`"
+    install: bool = Field(
+        default=False, description="install the chart; needs prometheus: operator"
     )
-    chart: str = Field("kube-prometheus-stack", min_length=1, description="name of the chart")
+    namespace: DnsLabel = Field(
+        default="monitoring", description="of its own, made by the stack; one of `scraped_from`"
+    )
+    chart: str = Field(
+        default="kube-prometheus-stack", min_length=1, description="name of the chart"
+    )
     repository: str = Field(
-        "https://prometheus-community.github.io/helm-charts",
+        default="https://prometheus-community.github.io/helm-charts",
         pattern=r"^(https?|oci)://\S+$",
         description="address of the chart's repository",
     )
     version: str = Field(
-        "88.5.3", pattern=r"^v?\d+\.\d+\.\d+\S*$", description="exact version of the chart"
+        default="88.5.3", pattern=r"^v?\d+\.\d+\.\d+\S*$", description="exact version of the chart"
     )
     values: dict[str, Any] = Field(
-        {}, description="values of the chart, as the chart names them; over the stack's own"
+        default={}, description="values of the chart, as the chart names them; over the stack's own"
     )
-    timeout_seconds: PositiveInt = Field(600, description="longest wait until all of it is ready")
+    timeout_seconds: PositiveInt = Field(
+        default=600, description="longest wait until all of it is ready"
+    )
 
 
 class MonitoringSettings(Settings):
@@ -112,38 +131,40 @@ class MonitoringSettings(Settings):
     """
 
     prometheus: Literal["none", "operator", "plain"] = Field(
-        "none",
+        default="none",
         description="operator: PodMonitor and PrometheusRule for the Prometheus operator; plain: "
         "a ConfigMap with scrape configuration and rules for a Prometheus without it",
     )
     labels: dict[QualifiedName, LabelValue] = Field(
-        {"release": RELEASE},
+        default={"release": RELEASE},
         description="by which the Prometheus operator finds these objects",
     )
     scraped_from: tuple[DnsLabel, ...] = Field(
-        ("monitoring",),
+        default=("monitoring",),
         strict=False,
         description="namespaces of Prometheus, which are let in where the network is isolated",
     )
     interval_seconds: PositiveInt = Field(
-        30, description="between two looks; GPU hours are counted in steps of it"
+        default=30, description="between two looks; GPU hours are counted in steps of it"
     )
     dcgm_exporter: DcgmExporterSettings = Field(
-        DcgmExporterSettings(), description="NVIDIA's exporter of what GPUs do"
+        default=DcgmExporterSettings(), description="NVIDIA's exporter of what GPUs do"
     )
     gpu_prices: dict[str, Price] = Field(
-        {},
+        default={},
         description="price of a GPU for an hour, by the nodes' label nvidia.com/gpu.product",
     )
     thresholds: Thresholds = Field(
-        Thresholds(), description="from when on somebody is told; minutes are how long it lasts"
+        default=Thresholds(),
+        description="from when on somebody is told; minutes are how long it lasts",
     )
-    grafana: GrafanaSettings = Field(GrafanaSettings(), description="dashboards")
+    grafana: GrafanaSettings = Field(default=GrafanaSettings(), description="dashboards")
     kube_prometheus_stack: KubePrometheusStackSettings = Field(
-        KubePrometheusStackSettings(), description="the chart that brings Prometheus and Grafana"
+        default=KubePrometheusStackSettings(),
+        description="the chart that brings Prometheus and Grafana",
     )
     runbooks: str = Field(
-        "docs/runbooks.md",
+        default="docs/runbooks.md",
         description="where the pages about alerts are; the alert's name is added as anchor",
     )
 

@@ -25,7 +25,8 @@ class SlaSettings(Settings):
         "annotation `sla-waiting-time` of a Volcano Job is its own"
     )
     reserve: bool = Field(
-        True, description="from then on, keep what becomes free for it until all of its gang fits"
+        default=True,
+        description="from then on, keep what becomes free for it until all of its gang fits",
     )
 
 
@@ -33,48 +34,52 @@ class SchedulerSettings(Settings):
     """The scheduler's configuration; Volcano's own text is made from it."""
 
     share: Literal["proportion", "capacity"] = Field(
-        "proportion",
+        default="proportion",
         description="what a queue may claim: proportion divides the cluster by the queues' "
         "`weight`, capacity gives each its `deserved` and knows parents",
     )
     placement: Literal["binpack", "spread"] = Field(
-        "binpack",
+        default="binpack",
         description="binpack fills nodes one after the other, which keeps whole nodes free for "
         "gangs; spread prefers the emptiest (by CPU and memory)",
     )
     pack_by: dict[QualifiedName, PositiveInt] = Field(
-        {"nvidia.com/gpu": 10, "cpu": 1, "memory": 1},
+        default={"nvidia.com/gpu": 10, "cpu": 1, "memory": 1},
         description="what binpack looks at, with its weight",
     )
     preempt: Eviction = Field(
-        "none",
+        default="none",
         description="whether jobs push out those of lower priority in the same queue: surplus "
         "takes only what elastic jobs have above their minimum, gangs takes any pod, whose job "
         "then starts again",
     )
     reclaim: Eviction = Field(
-        "none",
+        default="none",
         description="whether a queue takes back its share from queues that use more than theirs; "
         "values as of `preempt`",
     )
     enqueue: bool | None = Field(
-        None,
+        default=None,
         description="hold jobs back, without pods, while the cluster has no room for them; null "
         "does so where nothing is preempted or reclaimed, since a job that is held back can do "
         "neither",
     )
     overcommit: float | None = Field(
-        None,
+        default=None,
         ge=1,
         description="how much is let in, as a multiple of the cluster's size; null is "
         f"{OVERCOMMIT} where jobs are held back",
     )
-    priority: bool = Field(True, description="jobs of higher priority go first within a queue")
-    drf: bool = Field(
-        True, description="among jobs of equal priority the one that has least goes first"
+    priority: bool = Field(
+        default=True, description="jobs of higher priority go first within a queue"
     )
-    sla: SlaSettings | None = Field(None, description="a limit of waiting; null has none")
-    backfill: bool = Field(True, description="place pods that ask for nothing wherever they fit")
+    drf: bool = Field(
+        default=True, description="among jobs of equal priority the one that has least goes first"
+    )
+    sla: SlaSettings | None = Field(default=None, description="a limit of waiting; null has none")
+    backfill: bool = Field(
+        default=True, description="place pods that ask for nothing wherever they fit"
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -35,19 +35,21 @@ class StorageClassSettings(Settings):
         description="CephFS CSI, NFS CSI, local volumes, or any other provisioner"
     )
     provisioner: str | None = Field(
-        None,
+        default=None,
         min_length=1,
         description="name of the driver where it is not the usual one; needed with other",
     )
-    parameters: dict[str, str] = Field({}, description="parameters of the driver, all of them text")
-    mount_options: list[str] = Field([], description="options of the mount")
+    parameters: dict[str, str] = Field(
+        default={}, description="parameters of the driver, all of them text"
+    )
+    mount_options: list[str] = Field(default=[], description="options of the mount")
     reclaim_policy: ReclaimPolicy = Field(
-        "Retain", description="what happens to the data when the claim is deleted"
+        default="Retain", description="what happens to the data when the claim is deleted"
     )
     binding: Literal["Immediate", "WaitForFirstConsumer"] = Field(
-        "Immediate", description="when claims are bound"
+        default="Immediate", description="when claims are bound"
     )
-    expandable: bool = Field(False, description="claims may grow later")
+    expandable: bool = Field(default=False, description="claims may grow later")
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -81,7 +83,7 @@ class CsiSource(Settings):
 
     driver: DnsName = Field(description="name of the driver")
     handle: str = Field(min_length=1, description="the driver's identifier of the volume")
-    attributes: dict[str, str] = Field({}, description="attributes that the driver needs")
+    attributes: dict[str, str] = Field(default={}, description="attributes that the driver needs")
 
 
 class VolumeSettings(Settings):
@@ -89,11 +91,15 @@ class VolumeSettings(Settings):
 
     capacity: MemoryQuantity = Field(description="size that claims may count on")
     access_modes: list[AccessMode] = Field(min_length=1, description="how it may be mounted")
-    storage_class: DnsName | None = Field(None, description="class it belongs to; null for none")
-    reclaim_policy: ReclaimPolicy = Field("Retain", description="what happens after its claim")
-    local: LocalSource | None = Field(None, description="a folder on nodes")
-    nfs: NfsSource | None = Field(None, description="a folder of an NFS server")
-    csi: CsiSource | None = Field(None, description="a volume of a CSI driver")
+    storage_class: DnsName | None = Field(
+        default=None, description="class it belongs to; null for none"
+    )
+    reclaim_policy: ReclaimPolicy = Field(
+        default="Retain", description="what happens after its claim"
+    )
+    local: LocalSource | None = Field(default=None, description="a folder on nodes")
+    nfs: NfsSource | None = Field(default=None, description="a folder of an NFS server")
+    csi: CsiSource | None = Field(default=None, description="a volume of a CSI driver")
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -107,20 +113,24 @@ class VolumeSettings(Settings):
 class ClaimSettings(Settings):
     """Storage that pods of the stack mount."""
 
-    name: DnsLabel | None = Field(None, description="name in the cluster; the key by default")
+    name: DnsLabel | None = Field(
+        default=None, description="name in the cluster; the key by default"
+    )
     size: MemoryQuantity = Field(description="size asked for")
     access_modes: list[AccessMode] = Field(
-        ["ReadWriteMany"], min_length=1, description="how pods mount it"
+        default=["ReadWriteMany"], min_length=1, description="how pods mount it"
     )
     storage_class: DnsName | None = Field(
-        None, description="class that provides it; null for a volume without one"
+        default=None, description="class that provides it; null for a volume without one"
     )
-    volume: DnsName | None = Field(None, description="volume of this stack that it is bound to")
+    volume: DnsName | None = Field(
+        default=None, description="volume of this stack that it is bound to"
+    )
     protect: bool = Field(
-        False, description="Pulumi refuses to delete the claim until this is false again"
+        default=False, description="Pulumi refuses to delete the claim until this is false again"
     )
     retain: bool = Field(
-        True, description="a claim that is removed here stays in the cluster with its data"
+        default=True, description="a claim that is removed here stays in the cluster with its data"
     )
 
     @model_validator(mode="after")
@@ -133,6 +143,10 @@ class ClaimSettings(Settings):
 class StorageSettings(Settings):
     """Storage classes, volumes that exist, and claims."""
 
-    classes: dict[DnsName, StorageClassSettings] = Field({}, description="storage classes by name")
-    volumes: dict[DnsName, VolumeSettings] = Field({}, description="existing volumes by name")
-    claims: dict[DnsLabel, ClaimSettings] = Field({}, description="claims by logical name")
+    classes: dict[DnsName, StorageClassSettings] = Field(
+        default={}, description="storage classes by name"
+    )
+    volumes: dict[DnsName, VolumeSettings] = Field(
+        default={}, description="existing volumes by name"
+    )
+    claims: dict[DnsLabel, ClaimSettings] = Field(default={}, description="claims by logical name")

@@ -30,35 +30,41 @@ Cidr = Annotated[str, AfterValidator(_cidr)]
 class QuotaSettings(Settings):
     """The most that all pods of the namespace may ask for together."""
 
-    gpus: int | None = Field(None, ge=0, description="GPUs of the stack's GPU resource")
-    cpu: CpuQuantity | None = Field(None, description="CPU requests")
-    memory: MemoryQuantity | None = Field(None, description="memory requests")
-    memory_limits: MemoryQuantity | None = Field(None, description="memory limits")
-    pods: PositiveInt | None = Field(None, description="pods")
-    claims: PositiveInt | None = Field(None, description="storage claims")
+    gpus: int | None = Field(default=None, ge=0, description="GPUs of the stack's GPU resource")
+    cpu: CpuQuantity | None = Field(default=None, description="CPU requests")
+    memory: MemoryQuantity | None = Field(default=None, description="memory requests")
+    memory_limits: MemoryQuantity | None = Field(default=None, description="memory limits")
+    pods: PositiveInt | None = Field(default=None, description="pods")
+    claims: PositiveInt | None = Field(default=None, description="storage claims")
 
 
 class LimitSettings(Settings):
     """What a container gets that asks for nothing, and the most that one may ask for."""
 
-    default_cpu: CpuQuantity = Field("100m", description="CPU request where none is written")
-    default_memory: MemoryQuantity = Field(
-        "256Mi", description="memory request and limit where none is written"
+    default_cpu: CpuQuantity = Field(
+        default="100m", description="CPU request where none is written"
     )
-    max_memory: MemoryQuantity | None = Field(None, description="largest memory limit allowed")
+    default_memory: MemoryQuantity = Field(
+        default="256Mi", description="memory request and limit where none is written"
+    )
+    max_memory: MemoryQuantity | None = Field(
+        default=None, description="largest memory limit allowed"
+    )
 
 
 class NetworkSettings(Settings):
     """What may talk to what, where the cluster's network enforces policies."""
 
     isolate: bool = Field(
-        True, description="deny all traffic of the namespace but the connections that it needs"
+        default=True,
+        description="deny all traffic of the namespace but the connections that it needs",
     )
     inference_from: list[DnsLabel] = Field(
-        [], description="namespaces that may call inference; empty allows the whole cluster"
+        default=[], description="namespaces that may call inference; empty allows the whole cluster"
     )
     egress_cidrs: list[Cidr] = Field(
-        [], description="addresses that all pods may reach, such as an object store: 10.1.0.0/16"
+        default=[],
+        description="addresses that all pods may reach, such as an object store: 10.1.0.0/16",
     )
 
 
@@ -69,8 +75,12 @@ class TenancySettings(Settings):
         description="namespace of all workloads of this stack"
     )
     pod_security: Literal["restricted", "baseline", "privileged"] = Field(
-        "restricted", description="Pod Security Standard that the cluster enforces there"
+        default="restricted", description="Pod Security Standard that the cluster enforces there"
     )
-    quota: QuotaSettings = Field(QuotaSettings(), description="limits of the namespace as a whole")
-    limits: LimitSettings = Field(LimitSettings(), description="limits of a single container")
-    network: NetworkSettings = Field(NetworkSettings(), description="network policies")
+    quota: QuotaSettings = Field(
+        default=QuotaSettings(), description="limits of the namespace as a whole"
+    )
+    limits: LimitSettings = Field(
+        default=LimitSettings(), description="limits of a single container"
+    )
+    network: NetworkSettings = Field(default=NetworkSettings(), description="network policies")

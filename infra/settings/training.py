@@ -41,114 +41,136 @@ _LONGEST_RAY_JOB: Final = 47
 class LauncherSettings(Settings):
     """The pod that starts the others and computes nothing: MPI's launcher, Ray's head."""
 
-    cpu: CpuQuantity = Field("1", description="CPU request")
-    memory: MemoryQuantity = Field("2Gi", description="memory request and limit")
+    cpu: CpuQuantity = Field(default="1", description="CPU request")
+    memory: MemoryQuantity = Field(default="2Gi", description="memory request and limit")
 
 
 class TrainingJobSettings(Settings):
     """One training job; a change of it is a new run."""
 
     kind: JobKind = Field(
-        "volcano",
+        default="volcano",
         description="what the job is made of; docs/jobs.md tells what each kind can do",
     )
-    image: DnsLabel = Field("training", description="name of the image")
+    image: DnsLabel = Field(default="training", description="name of the image")
     command: list[str] | None = Field(
-        None,
+        default=None,
         min_length=1,
         description="own command with its arguments in place of this repository's program; "
         "$(NAME) is replaced by the variable of that name",
     )
     queue: DnsName = Field(description="Volcano queue that it waits in")
-    priority_class: DnsName | None = Field(None, description="priority class of its pods")
-    nodes: PositiveInt = Field(1, le=4096, description="pods, which are scheduled all or none")
+    priority_class: DnsName | None = Field(default=None, description="priority class of its pods")
+    nodes: PositiveInt = Field(
+        default=1, le=4096, description="pods, which are scheduled all or none"
+    )
     min_nodes: PositiveInt | None = Field(
-        None, description="fewest pods to start and to go on with, of an elastic job"
+        default=None, description="fewest pods to start and to go on with, of an elastic job"
     )
     gpus_per_node: PositiveInt = Field(
-        1, le=64, description="GPUs of each pod, and processes in it"
+        default=1, le=64, description="GPUs of each pod, and processes in it"
     )
     gpu_resource: QualifiedName | None = Field(
-        None, description="name of the GPU resource where it is not that of the stack"
+        default=None, description="name of the GPU resource where it is not that of the stack"
     )
     gpu_product: LabelValue | None = Field(
-        None, description="only nodes with this GPU (label nvidia.com/gpu.product)"
+        default=None, description="only nodes with this GPU (label nvidia.com/gpu.product)"
     )
     node_gpus: PositiveInt | None = Field(
-        None, description="only nodes with this many GPUs (label nvidia.com/gpu.count)"
+        default=None, description="only nodes with this many GPUs (label nvidia.com/gpu.count)"
     )
     whole_node: bool = Field(
-        False, description="each pod has its node to itself: no other workload of this project"
+        default=False,
+        description="each pod has its node to itself: no other workload of this project",
     )
     cpu: CpuQuantity = Field(description="CPU request of each pod; there is no CPU limit")
     memory: MemoryQuantity = Field(description="memory request and limit of each pod")
     shm: MemoryQuantity | None = Field(
-        None,
+        default=None,
         description="size of /dev/shm, part of the memory limit; null gives 4Gi for each GPU, but "
         "at most half of the memory",
     )
     launcher: LauncherSettings | None = Field(
-        None, description="resources of the pod that starts the others, with kind mpi or ray"
+        default=None,
+        description="resources of the pod that starts the others, with kind mpi or ray",
     )
-    checkpoints: DnsLabel = Field("checkpoints", description="claim for checkpoints and exports")
-    datasets: DnsLabel | None = Field(None, description="claim with data sets, mounted read-only")
-    volumes: dict[DnsLabel, VolumeSettings] = Field({}, description="further volumes by name")
+    checkpoints: DnsLabel = Field(
+        default="checkpoints", description="claim for checkpoints and exports"
+    )
+    datasets: DnsLabel | None = Field(
+        default=None, description="claim with data sets, mounted read-only"
+    )
+    volumes: dict[DnsLabel, VolumeSettings] = Field(
+        default={}, description="further volumes by name"
+    )
     hyperparameters: TrainingConfig | None = Field(
-        None, description="configuration of the training program; needed without a command"
+        default=None, description="configuration of the training program; needed without a command"
     )
-    env: dict[EnvironmentName, str] = Field({}, description="further environment variables")
+    env: dict[EnvironmentName, str] = Field(default={}, description="further environment variables")
     env_from: dict[EnvironmentName, ReferenceSettings] = Field(
-        {}, description="environment variables whose values stand in Secrets or ConfigMaps"
+        default={}, description="environment variables whose values stand in Secrets or ConfigMaps"
     )
-    omp_threads: PositiveInt | None = Field(None, description="CPU threads of each process")
-    rdma: RdmaSettings | None = Field(None, description="direct network between nodes")
-    nccl: NcclSettings | None = Field(None, description="how NCCL uses the network between nodes")
+    omp_threads: PositiveInt | None = Field(default=None, description="CPU threads of each process")
+    rdma: RdmaSettings | None = Field(default=None, description="direct network between nodes")
+    nccl: NcclSettings | None = Field(
+        default=None, description="how NCCL uses the network between nodes"
+    )
     host_network: bool = Field(
-        False, description="pods use the node's network, where RDMA has no device in pods"
+        default=False, description="pods use the node's network, where RDMA has no device in pods"
     )
-    spread: bool = Field(True, description="distribute the pods evenly over the nodes")
-    pack: PackingSettings | None = Field(None, description="keep the pods within a part")
+    spread: bool = Field(default=True, description="distribute the pods evenly over the nodes")
+    pack: PackingSettings | None = Field(default=None, description="keep the pods within a part")
     network_topology: NetworkTopologySettings | None = Field(
-        None, description="keep the pods close in the network; needs Volcano 1.11 or later"
+        default=None, description="keep the pods close in the network; needs Volcano 1.11 or later"
     )
-    node_selector: Labels = Field({}, description="further labels of nodes that it may run on")
+    node_selector: Labels = Field(
+        default={}, description="further labels of nodes that it may run on"
+    )
     annotations: dict[QualifiedName, str] = Field(
-        {}, description="annotations of the pods, as other tools want them (hang tracers, sidecars)"
+        default={},
+        description="annotations of the pods, as other tools want them (hang tracers, sidecars)",
     )
-    retries: PositiveInt = Field(3, le=100, description="restarts before the run has failed")
+    retries: PositiveInt = Field(
+        default=3, le=100, description="restarts before the run has failed"
+    )
     fatal_exit_codes: list[Annotated[int, Field(ge=1, le=255)]] = Field(
-        [BAD_INPUT],
+        default=[BAD_INPUT],
         max_length=20,
         description="exit codes after which the run ends at once, instead of being restarted",
     )
     success: Literal["all", "first"] | None = Field(
-        None,
+        default=None,
         description="whether all pods or the first one must end well; null is the kind's own rule",
     )
     suspend: bool = Field(
-        False, description="hold the run without pods until it is false again; not a new run"
+        default=False,
+        description="hold the run without pods until it is false again; not a new run",
     )
     steps: dict[StepName, StepSettings] = Field(
-        {}, description="what runs before and after the training, such as prepare and evaluate"
+        default={},
+        description="what runs before and after the training, such as prepare and evaluate",
     )
-    after: list[StepName] = Field([], description="steps that the training waits for")
+    after: list[StepName] = Field(default=[], description="steps that the training waits for")
     deadline_seconds: PositiveInt | None = Field(
-        None, description="longest life of the run, restarts included"
+        default=None, description="longest life of the run, restarts included"
     )
     attempt_deadline_seconds: PositiveInt | None = Field(
-        None, description="longest life of a pod, after which it counts as failed"
+        default=None, description="longest life of a pod, after which it counts as failed"
     )
     ttl_seconds: int | None = Field(
-        None, ge=0, description="how long a finished run stays visible; null keeps it"
+        default=None, ge=0, description="how long a finished run stays visible; null keeps it"
     )
     attempt: PositiveInt = Field(
-        1, description="a higher number runs the same specification again, as a new run"
+        default=1, description="a higher number runs the same specification again, as a new run"
     )
     grace_seconds: int = Field(
-        60, ge=0, le=3600, description="time to save a checkpoint when pods are asked to leave"
+        default=60,
+        ge=0,
+        le=3600,
+        description="time to save a checkpoint when pods are asked to leave",
     )
     on_change: Literal["keep", "replace"] = Field(
-        "keep",
+        default="keep",
         description="what happens to the run of an earlier specification: keep leaves it in the "
         "cluster, running or finished, replace deletes it",
     )
@@ -202,7 +224,7 @@ class TrainingSettings(Settings):
     """Training jobs by key."""
 
     jobs: dict[RunKey, TrainingJobSettings] = Field(
-        {}, description="jobs; a run is named <key>-<hash of its specification>"
+        default={}, description="jobs; a run is named <key>-<hash of its specification>"
     )
 
     @model_validator(mode="after")

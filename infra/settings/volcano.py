@@ -28,21 +28,24 @@ class QueueSettings(Settings):
     """A share of the cluster that jobs wait in line for."""
 
     weight: PositiveInt = Field(
-        1, description="share of the cluster among the queues, where `share` is proportion"
+        default=1, description="share of the cluster among the queues, where `share` is proportion"
     )
     priority: int | None = Field(
-        None, ge=0, le=2**31 - 1, description="queues of higher priority are served first"
+        default=None, ge=0, le=2**31 - 1, description="queues of higher priority are served first"
     )
     reclaimable: bool = Field(
-        True, description="others may take back what this queue uses above its share"
+        default=True, description="others may take back what this queue uses above its share"
     )
-    capability: ResourceAmounts = Field({}, description="most that the queue may use in all")
+    capability: ResourceAmounts = Field(
+        default={}, description="most that the queue may use in all"
+    )
     deserved: ResourceAmounts = Field(
-        {}, description="what the queue may always get back from others, where `share` is capacity"
+        default={},
+        description="what the queue may always get back from others, where `share` is capacity",
     )
-    guarantee: ResourceAmounts = Field({}, description="what is kept free for the queue")
+    guarantee: ResourceAmounts = Field(default={}, description="what is kept free for the queue")
     parent: DnsName | None = Field(
-        None,
+        default=None,
         description="queue above this one, where `share` is capacity; jobs wait in queues that "
         "have none below",
     )
@@ -66,51 +69,54 @@ class PriorityClassSettings(Settings):
 
     value: int = Field(ge=-(10**9), le=10**9, description="higher goes first")
     preemption: Literal["PreemptLowerPriority", "Never"] = Field(
-        "PreemptLowerPriority", description="whether pods may push out less important ones"
+        default="PreemptLowerPriority", description="whether pods may push out less important ones"
     )
-    description: str = Field("", description="who should use it")
+    description: str = Field(default="", description="who should use it")
 
 
 class VolcanoSettings(Settings):
     """Volcano's chart and what is configured in it."""
 
     install: bool = Field(
-        True,
+        default=True,
         description="install the chart; false where the cluster has Volcano (queues and priority "
         "classes are made all the same)",
     )
-    namespace: DnsLabel = Field("volcano-system", description="namespace of the release")
-    chart: str = Field("volcano", min_length=1, description="name of the chart")
+    namespace: DnsLabel = Field(default="volcano-system", description="namespace of the release")
+    chart: str = Field(default="volcano", min_length=1, description="name of the chart")
     repository: str = Field(
-        "https://volcano-sh.github.io/helm-charts",
+        default="https://volcano-sh.github.io/helm-charts",
         pattern=r"^(https?|oci)://\S+$",
         description="address of the chart's repository",
     )
     version: str = Field(
-        "1.15.1", pattern=r"^v?\d+\.\d+\.\d+\S*$", description="exact version of the chart"
+        default="1.15.1", pattern=r"^v?\d+\.\d+\.\d+\S*$", description="exact version of the chart"
     )
-    values: dict[str, Any] = Field({}, description="values of the chart, as the chart names them")
+    values: dict[str, Any] = Field(
+        default={}, description="values of the chart, as the chart names them"
+    )
     scheduler: SchedulerSettings = Field(
-        SchedulerSettings(), description="how it decides; not where the stack does not install it"
+        default=SchedulerSettings(),
+        description="how it decides; not where the stack does not install it",
     )
     controllers: ControllersSettings = Field(
-        ControllersSettings(),
+        default=ControllersSettings(),
         description="their pace; the same keys in `values` go before it, and charts before 1.11 "
         "know none of it",
     )
     log_level: int = Field(
-        2,
+        default=2,
         ge=0,
         le=10,
         description="detail of the scheduler's and the controllers' logs; from 3 on the scheduler "
         "writes a line for each pod and node that do not fit",
     )
     timeout_seconds: PositiveInt = Field(
-        300, description="longest wait for the scheduler to be ready"
+        default=300, description="longest wait for the scheduler to be ready"
     )
-    queues: dict[DnsName, QueueSettings] = Field({}, description="queues by name")
+    queues: dict[DnsName, QueueSettings] = Field(default={}, description="queues by name")
     priority_classes: dict[DnsName, PriorityClassSettings] = Field(
-        {}, description="priority classes by name"
+        default={}, description="priority classes by name"
     )
 
     @field_validator("values")

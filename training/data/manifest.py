@@ -87,7 +87,9 @@ class TokensManifest(_Model):
     format: Literal[1] = 1
     dtype: Literal["uint16", "uint32"] = Field(description="of a token, low byte first")
     vocabulary: int = Field(ge=1, le=2**31, description="different tokens")
-    tokenizer: Part | None = Field(None, description="tokenizer.json; none where tokens are bytes")
+    tokenizer: Part | None = Field(
+        default=None, description="tokenizer.json; none where tokens are bytes"
+    )
     train: TokenSplit
     held_out: TokenSplit
     dropped: dict[str, int] = Field(default_factory=dict, description="reasons and their counts")

@@ -15,8 +15,8 @@ TAKEN_PATHS: Final = ("/dev/shm", "/tmp", "/checkpoints", "/data", "/ssh")  # no
 class ReferenceSettings(Settings):
     """A value that stands in a Secret or a ConfigMap of the namespace, and not here."""
 
-    secret: DnsName | None = Field(None, description="name of the Secret")
-    config_map: DnsName | None = Field(None, description="name of the ConfigMap")
+    secret: DnsName | None = Field(default=None, description="name of the Secret")
+    config_map: DnsName | None = Field(default=None, description="name of the ConfigMap")
     key: str = Field(
         pattern=r"^[-._A-Za-z0-9]{1,253}$", description="key in it whose value is taken"
     )
@@ -32,14 +32,15 @@ class VolumeSettings(Settings):
     """A further volume of every pod: a claim, a Secret, a ConfigMap, or room on the node."""
 
     path: AbsolutePath = Field(description="where the container sees it")
-    claim: DnsLabel | None = Field(None, description="claim of this stack")
-    secret: DnsName | None = Field(None, description="Secret of the namespace")
-    config_map: DnsName | None = Field(None, description="ConfigMap of the namespace")
+    claim: DnsLabel | None = Field(default=None, description="claim of this stack")
+    secret: DnsName | None = Field(default=None, description="Secret of the namespace")
+    config_map: DnsName | None = Field(default=None, description="ConfigMap of the namespace")
     scratch: MemoryQuantity | None = Field(
-        None, description="size of an empty folder on the node's disk that goes with the pod"
+        default=None,
+        description="size of an empty folder on the node's disk that goes with the pod",
     )
     read_only: bool = Field(
-        False, description="whether a claim is only read; Secrets and ConfigMaps always are"
+        default=False, description="whether a claim is only read; Secrets and ConfigMaps always are"
     )
 
     @model_validator(mode="after")

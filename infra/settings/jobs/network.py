@@ -16,11 +16,11 @@ class RdmaSettings(Settings):
     """A direct network between GPUs of several nodes (InfiniBand or RoCE)."""
 
     resource: QualifiedName = Field(description="name of the RDMA device, such as rdma/hca")
-    count: PositiveInt = Field(1, description="devices for each pod")
+    count: PositiveInt = Field(default=1, description="devices for each pod")
     interface: str = Field(
         min_length=1, description="network interface of NCCL's first contact (NCCL_SOCKET_IFNAME)"
     )
-    hca: str | None = Field(None, description="RDMA adapters that NCCL uses (NCCL_IB_HCA)")
+    hca: str | None = Field(default=None, description="RDMA adapters that NCCL uses (NCCL_IB_HCA)")
 
 
 NETWORK_DEFAULTS: Final[Mapping[NetworkName, Mapping[str, str]]] = {
@@ -41,52 +41,52 @@ class NcclSettings(Settings):
         "TCP in silence. tcp uses no RDMA device even where there is one"
     )
     interface: str | None = Field(
-        None,
+        default=None,
         min_length=1,
         description="network interface of tcp (NCCL_SOCKET_IFNAME); with rdma it is rdma.interface",
     )
     gid_index: Byte | None = Field(
-        None,
+        default=None,
         description="roce: index of the adapter's address (NCCL_IB_GID_INDEX); NCCL from 2.21 on "
         "finds it by itself, older ones usually need 3",
     )
     traffic_class: Byte | None = Field(
-        None,
+        default=None,
         description="roce: class of the packets (NCCL_IB_TC), as the switches are configured for "
         "lossless traffic; 106 where that is DSCP 26",
     )
     service_level: int | None = Field(
-        None, ge=0, le=15, description="infiniband: service level (NCCL_IB_SL)"
+        default=None, ge=0, le=15, description="infiniband: service level (NCCL_IB_SL)"
     )
     timeout: int | None = Field(
-        None,
+        default=None,
         ge=1,
         le=31,
         description="exponent of the adapter's timeout, 4.096 µs x 2^timeout (NCCL_IB_TIMEOUT)",
     )
     retry_count: int | None = Field(
-        None, ge=0, le=7, description="retries of the adapter (NCCL_IB_RETRY_CNT)"
+        default=None, ge=0, le=7, description="retries of the adapter (NCCL_IB_RETRY_CNT)"
     )
     queue_pairs: int | None = Field(
-        None,
+        default=None,
         ge=1,
         le=128,
         description="queue pairs of a connection (NCCL_IB_QPS_PER_CONNECTION); more than one "
         "spreads a connection over several paths of the fabric",
     )
     gpu_direct: Literal["LOC", "PIX", "PXB", "PHB", "SYS"] | None = Field(
-        None,
+        default=None,
         description="how far apart GPU and adapter may be for GPUDirect (NCCL_NET_GDR_LEVEL); "
         "LOC never uses it, SYS always does",
     )
     socket_threads: int | None = Field(
-        None, ge=1, le=16, description="tcp: threads of a connection (NCCL_SOCKET_NTHREADS)"
+        default=None, ge=1, le=16, description="tcp: threads of a connection (NCCL_SOCKET_NTHREADS)"
     )
     sockets_per_thread: int | None = Field(
-        None, ge=1, le=16, description="tcp: sockets of a thread (NCCL_NSOCKS_PERTHREAD)"
+        default=None, ge=1, le=16, description="tcp: sockets of a thread (NCCL_NSOCKS_PERTHREAD)"
     )
     debug: Literal["VERSION", "WARN", "INFO", "TRACE"] = Field(
-        "WARN", description="what NCCL writes into the log (NCCL_DEBUG)"
+        default="WARN", description="what NCCL writes into the log (NCCL_DEBUG)"
     )
 
     @model_validator(mode="after")

@@ -15,7 +15,7 @@ class PackingSettings(Settings):
         "topology.kubernetes.io/zone or a label that names the rack or switch"
     )
     required: bool = Field(
-        False,
+        default=False,
         description="wait until the part that the first pod chose has room for all, instead of "
         "preferring it",
     )
@@ -25,10 +25,10 @@ class NetworkTopologySettings(Settings):
     """Keep the pods close in Volcano's own tree of the network (HyperNodes)."""
 
     mode: Literal["hard", "soft"] = Field(
-        "soft", description="hard waits for a part with room, soft prefers it"
+        default="soft", description="hard waits for a part with room, soft prefers it"
     )
     highest_tier: PositiveInt | None = Field(
-        None, description="highest tier that the pods may span; only with hard"
+        default=None, description="highest tier that the pods may span; only with hard"
     )
 
     @model_validator(mode="after")

@@ -25,14 +25,15 @@ class StepSettings(Settings):
 
     command: list[str] = Field(min_length=1, description="command with its arguments")
     after: list[StepName] = Field(
-        [], description=f"steps that must have ended well before; `{TRAINING_STEP}` is the training"
+        default=[],
+        description=f"steps that must have ended well before; `{TRAINING_STEP}` is the training",
     )
-    gpus: int = Field(0, ge=0, le=64, description="GPUs of the pod")
-    cpu: CpuQuantity = Field("1", description="CPU request of the pod")
-    memory: MemoryQuantity = Field("2Gi", description="memory request and limit of the pod")
-    env: dict[EnvironmentName, str] = Field({}, description="further environment variables")
+    gpus: int = Field(default=0, ge=0, le=64, description="GPUs of the pod")
+    cpu: CpuQuantity = Field(default="1", description="CPU request of the pod")
+    memory: MemoryQuantity = Field(default="2Gi", description="memory request and limit of the pod")
+    env: dict[EnvironmentName, str] = Field(default={}, description="further environment variables")
     writes_datasets: bool = Field(
-        False, description="mount the claim of the data sets so that it can be written"
+        default=False, description="mount the claim of the data sets so that it can be written"
     )
 
 

@@ -16,7 +16,7 @@ class ApiKeysSettings(Settings):
 
     secret: DnsName = Field(description="Secret of the namespace")
     key: str = Field(
-        "keys",
+        default="keys",
         pattern=r"^[-._A-Za-z0-9]{1,253}$",
         description="key in it: one API key a line, plain or sha256:<hex>",
     )

@@ -17,10 +17,10 @@ class KedaSettings(Settings):
         description="address of Prometheus, such as http://prometheus.monitoring:9090",
     )
     cooldown_seconds: PositiveInt = Field(
-        300, description="time without requests after which the last pod ends"
+        default=300, description="time without requests after which the last pod ends"
     )
     activation_query: str | None = Field(
-        None,
+        default=None,
         min_length=1,
         description="PromQL that is above 0 while requests come, such as the gateway's rate of "
         "requests: pods that are not there report nothing",
@@ -30,22 +30,22 @@ class KedaSettings(Settings):
 class AutoscalingSettings(Settings):
     """Let the load decide how many replicas run."""
 
-    min: int = Field(1, ge=0, description="fewest replicas; 0 needs keda")
+    min: int = Field(default=1, ge=0, description="fewest replicas; 0 needs keda")
     max: PositiveInt = Field(description="most replicas")
     cpu_percent: int | None = Field(
-        None,
+        default=None,
         ge=1,
         le=1000,
         description="use of the CPU request, in percent, that is aimed at; "
         f"{DEFAULT_CPU_PERCENT} without queue_depth",
     )
     queue_depth: PositiveInt | None = Field(
-        None,
+        default=None,
         description="samples waiting in each pod's queue that are aimed at; without keda it needs "
         "an adapter that gives the metric inference_queue_depth to the cluster",
     )
     keda: KedaSettings | None = Field(
-        None, description="KEDA in place of a HorizontalPodAutoscaler"
+        default=None, description="KEDA in place of a HorizontalPodAutoscaler"
     )
 
     @model_validator(mode="after")

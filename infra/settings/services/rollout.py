@@ -14,16 +14,20 @@ class CanarySettings(Settings):
     weight: int = Field(
         ge=0, le=100, description="percent of the requests; 0 takes them all back at once"
     )
-    run: RunName | None = Field(None, description="run that it serves; that of the service")
-    url: ExportUrl | None = Field(None, description="export that it serves, in an object store")
+    run: RunName | None = Field(default=None, description="run that it serves; that of the service")
+    url: ExportUrl | None = Field(
+        default=None, description="export that it serves, in an object store"
+    )
     digest: Digest | None = Field(
-        None, description="sha256 of the weights, which it then insists on"
+        default=None, description="sha256 of the weights, which it then insists on"
     )
-    image: DnsLabel | None = Field(None, description="name of its image; that of the service")
+    image: DnsLabel | None = Field(
+        default=None, description="name of its image; that of the service"
+    )
     server: dict[str, Any] = Field(
-        {}, description="what is different in its configuration of the model server"
+        default={}, description="what is different in its configuration of the model server"
     )
-    replicas: PositiveInt = Field(1, le=1000, description="its pods")
+    replicas: PositiveInt = Field(default=1, le=1000, description="its pods")
 
     @model_validator(mode="after")
     def _one_difference(self) -> Self:
@@ -38,8 +42,12 @@ class GatewaySettings(Settings):
     """A Gateway of the cluster (Gateway API v1), to which an HTTPRoute is attached."""
 
     name: DnsName = Field(description="name of the Gateway")
-    namespace: DnsLabel | None = Field(None, description="its namespace; that of the service")
-    section: DnsName | None = Field(None, description="one of its listeners; all by default")
+    namespace: DnsLabel | None = Field(
+        default=None, description="its namespace; that of the service"
+    )
+    section: DnsName | None = Field(
+        default=None, description="one of its listeners; all by default"
+    )
 
 
 class IngressSettings(Settings):
@@ -51,13 +59,13 @@ class IngressSettings(Settings):
 class RouteSettings(Settings):
     """How requests from outside of the cluster arrive, and are shared out with a canary."""
 
-    gateway: GatewaySettings | None = Field(None, description="Gateway to attach to")
+    gateway: GatewaySettings | None = Field(default=None, description="Gateway to attach to")
     ingress: IngressSettings | None = Field(
-        None, description="Ingress; a canary needs the annotations of ingress-nginx"
+        default=None, description="Ingress; a canary needs the annotations of ingress-nginx"
     )
-    hostnames: list[DnsName] = Field([], description="host names; all by default")
+    hostnames: list[DnsName] = Field(default=[], description="host names; all by default")
     path: str = Field(
-        "/",
+        default="/",
         pattern=r"^/[^\s?#]*$",
         description="prefix of the paths that belong to the service; taken off before the server",
     )

@@ -43,11 +43,13 @@ class FetchSettings(Settings):
     """How pods fetch an export by its `url`."""
 
     size: MemoryQuantity = Field(
-        "2Gi", description="room for the export on the node's disk; a pod that needs more ends"
+        default="2Gi",
+        description="room for the export on the node's disk; a pod that needs more ends",
     )
     env: dict[EnvironmentName, str] = Field(
-        {}, description="variables for the object store, such as AWS_REGION and AWS_ENDPOINT_URL"
+        default={},
+        description="variables for the object store, such as AWS_REGION and AWS_ENDPOINT_URL",
     )
     env_from: dict[EnvironmentName, ReferenceSettings] = Field(
-        {}, description="those that stand in Secrets, such as AWS_SECRET_ACCESS_KEY"
+        default={}, description="those that stand in Secrets, such as AWS_SECRET_ACCESS_KEY"
     )

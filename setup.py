@@ -18,7 +18,6 @@ IMPORT = re.compile(rf"^(\s*from )(?={'|'.join(FOLDERS)}\b)", re.MULTILINE)
 # What infra/ imports of the programs: all of it imports no torch.
 PARTS = {
     f"{PACKAGE}.training": {"__init__", "catalog", "config", "exit_codes"},
-    f"{PACKAGE}.training.tensorflow": {"__init__", "settings"},
     f"{PACKAGE}.inference": {"__init__", "config"},
 }
 # What writes files of the checkout.

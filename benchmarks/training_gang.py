@@ -93,9 +93,9 @@ def pause(folder: Path, world: World, turns: int) -> dict[str, Any]:
 def traffic(folder: Path, world: World, turns: int) -> dict[str, Any]:
     """Bytes a step on the wire, which is the loopback of a network namespace of our own."""
     samples = {}
-    for compression in ("none", "bf16", "fp16", "powersgd"):
+    for compression in ("none", "bf16", "fp16"):
         settings: dict[str, Any] = {"gradient_compression": compression, "batch_size": BATCH}
-        run = prepared(config(folder / compression, powersgd_start=2, **settings), world)
+        run = prepared(config(folder / compression, **settings), world)
         loop = ours(run)
         for _ in range(5):
             next(loop)

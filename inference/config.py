@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from training.config import ConfigurationError, DeviceName, plain_errors
 
-Backend = Literal["eager", "compile", "aotinductor", "pt2", "torchscript", "int8", "pruned"]
+Backend = Literal["eager", "compile", "aotinductor", "pt2", "int8", "pruned"]
 
 ENVIRONMENT_PREFIX: Final = "INFERENCE_"
 
@@ -74,15 +74,6 @@ class InferenceConfig(BaseModel):
         allow_inf_nan=False,
         description="deadline of a request that names none of its own",
     )
-    max_image_pixels: int = Field(
-        default=25_000_000,
-        ge=1,
-        le=2**31,
-        description="larger images are refused before they are decoded",
-    )
-    grpc_port: int = Field(
-        default=0, ge=0, le=65535, description="port of the protocol over gRPC; 0: not offered"
-    )
     api_keys_file: str = Field(
         default="",
         description="file of keys, one a line, plain or sha256:<hex>; empty: none is asked for",
@@ -112,8 +103,8 @@ class InferenceConfig(BaseModel):
     device: DeviceName = Field(default="auto", description="auto takes a GPU where there is one")
     backend: Backend = Field(
         default="eager",
-        description="eager, compile and aotinductor compute the weights; pt2, torchscript, int8 "
-        "and pruned are other forms in the export",
+        description="eager, compile and aotinductor compute the weights; pt2, int8 and "
+        "pruned are other forms in the export",
     )
     handler: str = Field(
         default="auto",
@@ -211,8 +202,6 @@ class InferenceConfig(BaseModel):
                 f"max_buffered_bytes is {self.max_buffered_bytes}, less than max_body_bytes "
                 f"{self.max_body_bytes}: write more"
             )
-        if self.grpc_port == self.port:
-            raise ValueError(f"port and grpc_port are both {self.port}: write another one")
         return self
 
     def to_environment(self) -> dict[str, str]:

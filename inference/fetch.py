@@ -155,7 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         action="append",
         default=[],
         metavar="KIND",
-        help="fetch this form of the model, too: pt2, torchscript, pruned or int8",
+        help="fetch this form of the model, too: pt2, pruned or int8",
     )
     given = parser.parse_args(arguments)
     try:

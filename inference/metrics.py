@@ -57,7 +57,6 @@ class Metrics(Collector, Observer):
         self.in_flight = 0
         self.buffered = 0
         self.samples = 0
-        self.tokens_made = 0
         self.worker_deaths = 0
         self.reload_failures = 0
         self._latency = Tally(SECONDS)
@@ -81,11 +80,6 @@ class Metrics(Collector, Observer):
     def batch(self, samples: int, seconds: float) -> None:
         """A worker has computed a batch."""
         self._batch.observe(samples)
-        self._model.observe(seconds)
-
-    def tokens(self, count: int, seconds: float) -> None:
-        """A worker has computed one token of so many texts."""
-        self.tokens_made += count
         self._model.observe(seconds)
 
     def worker_ended(self, reason: str) -> None:
@@ -118,7 +112,6 @@ class Metrics(Collector, Observer):
         yield GaugeMetricFamily(
             "inference_buffered_bytes", "Bodies of requests being answered", self.buffered
         )
-        yield CounterMetricFamily("inference_tokens", "Tokens generated", self.tokens_made)
         yield CounterMetricFamily(
             "inference_worker_deaths", "Workers that ended and were replaced", self.worker_deaths
         )
@@ -131,7 +124,7 @@ class Metrics(Collector, Observer):
 
 def _of_engine(engine: Engine) -> Iterator[Metric]:
     yield GaugeMetricFamily(
-        "inference_queue_depth", "Samples and texts that wait for a worker", engine.waiting
+        "inference_queue_depth", "Samples that wait for a worker", engine.waiting
     )
     yield GaugeMetricFamily(
         "inference_ready", "1 when requests should be sent here", int(not engine.reason)

@@ -5,7 +5,6 @@ import contextlib
 import gc
 import os
 import signal
-from typing import TYPE_CHECKING
 
 import uvloop
 
@@ -17,9 +16,6 @@ from inference.http.listener import Listener
 from inference.metrics import Metrics
 from inference.service import Service
 from training.report import emit
-
-if TYPE_CHECKING:
-    from inference.grpc.listener import GrpcListener
 
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 
@@ -34,7 +30,7 @@ def run(config: InferenceConfig) -> None:
 
 
 class Server:
-    """The engine and its protocols."""
+    """The engine and its HTTP listener."""
 
     def __init__(self, config: InferenceConfig) -> None:
         self._config = config
@@ -55,31 +51,22 @@ class Server:
         service = Service(config, engine, metrics)
         loop.add_signal_handler(signal.SIGHUP, self._reload, service)
         http = Listener(config, Application(service))
-        grpc = _grpc(service)
         await engine.start()
         try:
             await http.start()
-            if grpc is not None:
-                await grpc.start()
             _spare_garbage_collector()
             emit(
                 "listening",
                 model=config.model_name,
                 host=config.host,
                 port=config.port,
-                grpc_port=config.grpc_port,
                 tls=bool(config.tls_certificate),
             )
             await self._ending.wait()
             engine.drain()
             await asyncio.sleep(config.notice_seconds)
-            waits = [http.stop(config.drain_seconds)]
-            if grpc is not None:
-                waits.append(grpc.stop(config.drain_seconds))
-            if not all(await asyncio.gather(*waits)):
+            if not await http.stop(config.drain_seconds):
                 emit("cut", model=config.model_name, in_flight=service.metrics.in_flight)
-            if grpc is not None:
-                await grpc.close()
         finally:
             await engine.close()
         if service.tracing is not None:
@@ -106,12 +93,3 @@ async def _try_reload(service: Service) -> None:
     # The engine tells why it has kept the old one.
     with contextlib.suppress(ReloadError):
         await service.reload()
-
-
-def _grpc(service: Service) -> "GrpcListener | None":
-    """Imported only where it is offered: it takes memory and time."""
-    if not service.config.grpc_port:
-        return None
-    from inference.grpc.listener import GrpcListener
-
-    return GrpcListener(service)

@@ -1,4 +1,4 @@
-"""What every protocol of one server shares."""
+"""State that all requests of one server share."""
 
 import os
 import time
@@ -76,21 +76,21 @@ class Service:
         code: int,
         started: float,
         request: str,
-        method: str = "",
-        path: str = "",
+        method: str,
+        path: str,
     ) -> None:
         """Count and log a request that is over. `started` is a time of the monotonic clock."""
         seconds = time.monotonic() - started
         self.metrics.finished(protocol, code, seconds)
         if code >= self._logged_from:
-            told = {"method": method, "path": path} if path else {}
             emit(
                 "request",
                 id=request,
                 protocol=protocol,
                 code=code,
                 seconds=round(seconds, 6),
-                **told,
+                method=method,
+                path=path,
             )
 
 

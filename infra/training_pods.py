@@ -140,7 +140,7 @@ def _command(job: TrainingJobSettings, run: str) -> list[str]:
     if job.hyperparameters is None:
         return list(job.command or [])
     config = job.hyperparameters.model_copy(update={"run_dir": f"{CHECKPOINTS_PATH}/{run}"})
-    module = "training.tensorflow" if job.kind == "tensorflow" else "training"
+    module = "examples.tensorflow" if job.kind == "tensorflow" else "training"
     return ["-m", module, *config.to_args()]
 
 

@@ -22,7 +22,7 @@ from pydantic_core import ErrorDetails
 from training.catalog import IMAGES, MODELS, TEXTS, DatasetName, ModelName, Option, checked_options
 
 DeviceName = Literal["auto", "cpu", "cuda"]
-ExportFormat = Literal["pt2", "torchscript"]
+ExportFormat = Literal["pt2"]
 
 PositiveInt = Annotated[int, Field(ge=1)]
 
@@ -31,7 +31,7 @@ ALWAYS_DECISIVE: Final = (
 )  # fmt: skip
 DECISIVE_WHERE_SET: Final = (
     "model_options", "optimizer", "schedule", "warm_up", "accumulate", "clip_norm", "precision",
-    "gradient_compression", "powersgd_rank", "powersgd_start",
+    "gradient_compression",
 )  # fmt: skip
 """Came later: named only where they differ from their defaults, so older runs stay the same."""
 
@@ -132,14 +132,8 @@ class TrainingConfig(BaseModel):
         default=False,
         description="compute blocks again instead of keeping their activations: less memory",
     )
-    gradient_compression: Literal["none", "bf16", "fp16", "powersgd"] = Field(
+    gradient_compression: Literal["none", "bf16", "fp16"] = Field(
         default="none", description="of what the processes send one another (ddp only)"
-    )
-    powersgd_rank: PositiveInt = Field(
-        default=4, description="of the matrices that powersgd sends: more is more exact"
-    )
-    powersgd_start: int = Field(
-        default=10, ge=2, description="steps that are sent whole before powersgd begins"
     )
     checkpoint_every: PositiveInt = Field(default=1, description="epochs between two checkpoints")
     checkpoint_steps: int = Field(
@@ -198,8 +192,7 @@ class TrainingConfig(BaseModel):
     )
     export_formats: tuple[ExportFormat, ...] = Field(
         default=(),
-        description="what is exported beside the weights, separated by commas: pt2 (torch.export), "
-        "torchscript (for older servers)",
+        description="Programs that are exported with the weights: pt2 (torch.export).",
     )
     prune: float = Field(
         default=0,

@@ -1,8 +1,8 @@
 """Who started this process, and under which names it says where the process stands.
 
-Three kinds: torchrun and accelerate start the processes of a node and give each its rank; MPI and
-Slurm start each process of all nodes; Kubeflow, Volcano and Indexed Jobs start pods, which are
-ranks only where one process runs in each. Imports no torch.
+Three kinds: torchrun and accelerate start the processes of a node and give each its rank; Open MPI
+starts each process of all nodes; Kubeflow, Volcano and Indexed Jobs start pods, which are ranks
+only where one process runs in each. Imports no torch.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ class Names:
 
 
 TORCHRUN: Final = Names()
-"""Also accelerate's. It may be started by mpirun or srun, whose ranks then count nodes."""
+"""Also accelerate's. It may be started by mpirun, whose ranks then count nodes."""
 
 PLAIN: Final = Names(checked=True)
 """The same names, set by Volcano's pytorch plugin or a PyTorchJob, which count pods, or by hand."""
@@ -41,18 +41,13 @@ KUBEFLOW: Final = Names(
 
 ONE_POD_ONE_RANK: Final = (INDEXED, KUBEFLOW)
 
-STARTED_EACH: Final = (
-    Names(
-        "OMPI_COMM_WORLD_RANK",
-        "OMPI_COMM_WORLD_SIZE",
-        "OMPI_COMM_WORLD_LOCAL_RANK",
-        "OMPI_COMM_WORLD_LOCAL_SIZE",
-    ),
-    Names("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-    # Of a step of srun: SLURM_NTASKS is there in a batch script as well, which is one process.
-    Names("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", local_size=""),
+OPEN_MPI: Final = Names(
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
 )
-"""Open MPI; MPICH and Intel MPI; Slurm. They tell no address: MASTER_ADDR and MASTER_PORT do."""
+"""Open MPI sets no address: MASTER_ADDR and MASTER_PORT do."""
 
 ACCELERATE_OPTIONS: Final = {
     "ACCELERATE_MIXED_PRECISION": ("no", "--mixed_precision", "--precision"),
@@ -74,9 +69,8 @@ def names_for(environment: Mapping[str, str]) -> Names | None:
     _check_processes_of_pod(environment)
     if environment.keys() & {"RANK", "LOCAL_RANK"}:
         return PLAIN
-    for names in STARTED_EACH:
-        if environment.get(names.size, "1") != "1":
-            return names
+    if environment.get(OPEN_MPI.size, "1") != "1":
+        return OPEN_MPI
     if "WORLD_SIZE" in environment:
         return INDEXED if INDEXED.rank in environment else PLAIN
     if environment.get(KUBEFLOW.size, "1") != "1":

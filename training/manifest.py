@@ -40,7 +40,7 @@ class Artifact(Weights):
     """The same model in another form, and what that form costs and gains."""
 
     file: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)
-    kind: str = Field(pattern=r"^[a-z0-9-]+$", description="pt2, torchscript, pruned or int8")
+    kind: str = Field(pattern=r"^[a-z0-9-]+$", description="pt2, pruned or int8")
     method: str = Field(default="", description="how it was made, such as static for int8")
     metrics: dict[str, float] = Field(default_factory=dict, description="of this form")
     metrics_before: dict[str, float] = Field(
@@ -168,11 +168,6 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write an export's manifest; everything that it names must be on the disk. Raises OSError."""
     text = manifest.model_dump_json(indent=2, exclude_none=True) + "\n"
     write_atomically(folder / MANIFEST_FILE, lambda stream: stream.write(text.encode()))
-
-
-def checked_weights(folder: Path, manifest: Manifest) -> Path:
-    """Path of the weights, after their size and digest were compared. Raises ExportError."""
-    return checked_file(folder, manifest.weights)
 
 
 def checked_file(folder: Path, file: Weights) -> Path:

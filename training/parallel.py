@@ -8,16 +8,22 @@ from typing import cast
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from training.compression import Compression
 from training.config import TrainingConfig
 from training.models import blocks
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+COMPRESSIONS = {
+    "bf16": default_hooks.bf16_compress_hook,
+    "fp16": default_hooks.fp16_compress_hook,
+}
+"""Communication hooks of DDP that send two bytes for each gradient value."""
 
 
 class Parallel:
@@ -38,14 +44,12 @@ class Parallel:
         if config.compile:
             for unit in units:
                 unit.compile()
-        self.compression: Compression | None = None
         if config.parallel == "fsdp":
             self._whole: nn.Module = self._shard(units)
         else:
-            ddp = DistributedDataParallel(
-                model, gradient_as_bucket_view=True, bucket_cap_mb=_bucket(model, config, device)
-            )
-            self.compression = Compression(config, ddp)
+            ddp = DistributedDataParallel(model, gradient_as_bucket_view=True)
+            if config.gradient_compression != "none":
+                ddp.register_comm_hook(None, COMPRESSIONS[config.gradient_compression])
             self._whole = ddp
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
 
@@ -99,7 +103,7 @@ class Parallel:
 
         It sorts the gradients into other buckets then. A resumed run must have done so before its
         first step, as the run that was never interrupted has: else sums are added up in another
-        order, and PowerSGD's memory is of other matrices.
+        order.
         """
         if not isinstance(self._whole, DistributedDataParallel) or dist.get_world_size() == 1:
             return
@@ -112,15 +116,6 @@ class Parallel:
         for name, buffer in self.model.named_buffers():
             buffer.copy_(buffers[name])
 
-    def remembered(self) -> dict[str, Tensor]:
-        """What this process's compression has to remember."""
-        return self.compression.tensors() if self.compression else {}
-
-    def remember(self, tensors: dict[str, Tensor]) -> None:
-        """Go on from what `remembered` gave."""
-        if self.compression:
-            self.compression.restore(tensors, self._device)
-
     def _shard(self, units: list[nn.Module]) -> nn.Module:
         policy = MixedPrecisionPolicy()
         if self._dtype != torch.float32:
@@ -129,17 +124,6 @@ class Parallel:
             if unit is not self.model:
                 fully_shard(unit, mp_policy=policy)
         return cast(nn.Module, fully_shard(self.model, mp_policy=policy))
-
-
-def _bucket(model: nn.Module, config: TrainingConfig, device: torch.device) -> float | None:
-    """MiB of gradients that DDP sends at once; None is its own default.
-
-    PowerSGD sends several things for each bucket, one after another, and gloo may mix up those of
-    two buckets: there, all is one bucket.
-    """
-    if config.gradient_compression != "powersgd" or device.type == "cuda":
-        return None
-    return 1 + sum(p.numel() * p.element_size() for p in model.parameters()) / 2**20
 
 
 def whole(tensor: Tensor) -> Tensor:

@@ -102,9 +102,3 @@ def optimizer(config: TrainingConfig, model: Parallel) -> torch.optim.Optimizer:
             parameters, config.learning_rate, momentum=0.9, nesterov=True, weight_decay=decay
         )
     return torch.optim.AdamW(parameters, config.learning_rate, weight_decay=decay)
-
-
-def saver(config: TrainingConfig, world: World) -> Saver:
-    """What writes the run's checkpoints."""
-    folder = Path(config.run_dir) / "checkpoints"
-    return Saver(folder, world, config.keep_checkpoints, config.keep_best)

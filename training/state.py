@@ -183,7 +183,6 @@ def _own(run: Run) -> Tensors:
     if scaler:
         own["scaler"] = torch.tensor([scaler["scale"], scaler["_growth_tracker"]]).double()
     own |= {f"buffers/{name}": buffer for name, buffer in _buffers(run).items()}
-    own |= {f"compression/{name}": value for name, value in run.model.remembered().items()}
     return {_prefix(run.world.rank) + name: tensor for name, tensor in own.items()}
 
 
@@ -205,14 +204,6 @@ def _restore_own(run: Run, stored: Tensors, same: bool) -> None:
         torch.set_rng_state(own["random/cpu"])
         if run.device.type == "cuda" and "random/cuda" in own:
             torch.cuda.set_rng_state(own["random/cuda"], run.device)
-        compression = "compression/"
-        run.model.remember(
-            {
-                name.removeprefix(compression): tensor
-                for name, tensor in own.items()
-                if name.startswith(compression)
-            }
-        )
     elif not run.world.leads:
         return
     # With another number of processes the epoch's loss so far is carried on by one of them.

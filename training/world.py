@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from training.config import ConfigurationError, DeviceName
-from training.launchers import ONE_POD_ONE_RANK, STARTED_EACH, Names, check_accelerate, names_for
+from training.launchers import ONE_POD_ONE_RANK, OPEN_MPI, Names, check_accelerate, names_for
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class World:
 
 
 def read_world(environment: Mapping[str, str]) -> World:
-    """Read what torchrun, accelerate, MPI, Slurm or a scheduler of pods has put there.
+    """Read what torchrun, accelerate, Open MPI or a scheduler of pods has put there.
 
     Raises ConfigurationError when the variables are incomplete or contradict one another.
     """
@@ -68,21 +68,20 @@ def _rank_of(environment: Mapping[str, str], names: Names) -> tuple[int, int]:
             f"ranks go from 0 to {names.size} - 1"
         )
     if names.checked:
-        _check_no_other_launcher(environment, rank, size)
+        _check_open_mpi(environment, rank, size)
     return rank, size
 
 
-def _check_no_other_launcher(environment: Mapping[str, str], rank: int, size: int) -> None:
-    for other in STARTED_EACH:
-        # One process of mpirun or srun may be a script that starts several by itself.
-        if environment.get(other.size, "1") == "1":
-            continue
-        for ours, value, theirs in (("RANK", rank, other.rank), ("WORLD_SIZE", size, other.size)):
-            if _number(environment, theirs) != value:
-                raise ConfigurationError(
-                    f"{ours} is {value} but {theirs} is {environment[theirs]}: they come from two "
-                    "launchers, so take away the variables of one of them"
-                )
+def _check_open_mpi(environment: Mapping[str, str], rank: int, size: int) -> None:
+    # One process of mpirun may be a script that starts several by itself.
+    if environment.get(OPEN_MPI.size, "1") == "1":
+        return
+    for ours, value, theirs in (("RANK", rank, OPEN_MPI.rank), ("WORLD_SIZE", size, OPEN_MPI.size)):
+        if _number(environment, theirs) != value:
+            raise ConfigurationError(
+                f"{ours} is {value} but {theirs} is {environment[theirs]}: they come from two "
+                "launchers, so take away the variables of one of them"
+            )
 
 
 def _local_rank_of(environment: Mapping[str, str], names: Names, size: int) -> tuple[int, int]:

@@ -192,7 +192,6 @@ BACKENDS: Final = {
     "eager": TOLERANCE,
     "compile": TOLERANCE,
     "aotinductor": TOLERANCE,
-    "torchscript": TOLERANCE,
     "int8": 1.0,
 }
 """Of our server, with the tolerance of an answer: how far int8 is off is told, not judged."""

@@ -17,7 +17,7 @@ from training.models import build
 
 
 def export(workload: Workload, folder: Path) -> None:
-    """The weights, TorchScript and static int8.
+    """The weights and static int8.
 
     Not trained: seeded weights are as fast. The statistics of the normalisations are those of the
     requests, and the last layer is scaled by what they give, so that answers are neither all alike
@@ -34,7 +34,6 @@ def export(workload: Workload, folder: Path) -> None:
             "dataset": "digits",
             "run_dir": str(folder.parent),
             "device": "cpu",
-            "export_formats": "torchscript",
             "quantize": "static",
         }
     )

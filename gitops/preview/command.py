@@ -66,8 +66,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Runs the command; returns its exit status."""
-    from gitops.early_pack.starting import started  # not above: other commands have no YAML
-
     if options.base is not None and not options.rendered:
         raise GitopsError("--base is for --rendered: a live preview is compared with the state")
     if options.refresh and options.rendered:
@@ -82,11 +80,8 @@ def run(options: argparse.Namespace) -> int:
     pack = Pack(stack.project / "policies", _pack_configuration(options, stack))
     with _workspace(options, stack) as used:
         sys.stderr.write(f"previewing {options.stack} under the policies…\n")
-        with (
-            started(pack, used) as early,
-            Preview(used, early, refresh=options.refresh) as engine,
-        ):
-            return _report(options, used, engine, early)
+        with Preview(used, pack, refresh=options.refresh) as engine:
+            return _report(options, used, engine, pack)
 
 
 def _pack_configuration(options: argparse.Namespace, stack: Stack) -> Path | None:

@@ -103,11 +103,7 @@ class Hyperparameters(TypedDict):
     activation_checkpointing: NotRequired[Input[bool]]
     """compute blocks again instead of keeping their activations: less memory (true or false; default `false`)"""
     gradient_compression: NotRequired[Input[str]]
-    """of what the processes send one another (ddp only) (`none`, `bf16`, `fp16`, `powersgd`; default `none`)"""
-    powersgd_rank: NotRequired[Input[int]]
-    """of the matrices that powersgd sends: more is more exact (whole number, ≥ 1; default `4`)"""
-    powersgd_start: NotRequired[Input[int]]
-    """steps that are sent whole before powersgd begins (whole number, ≥ 2; default `10`)"""
+    """of what the processes send one another (ddp only) (`none`, `bf16`, `fp16`; default `none`)"""
     checkpoint_every: NotRequired[Input[int]]
     """epochs between two checkpoints (whole number, ≥ 1; default `1`)"""
     checkpoint_steps: NotRequired[Input[int]]
@@ -135,7 +131,7 @@ class Hyperparameters(TypedDict):
     profile_after: NotRequired[Input[int]]
     """steps of this process before the profile begins (whole number, ≥ 0; default `10`)"""
     export_formats: NotRequired[Input[list[Input[str]]]]
-    """what is exported beside the weights, separated by commas: pt2 (torch.export), torchscript (for older servers) (anything; default empty)"""
+    """Programs that are exported with the weights: pt2 (torch.export). (anything; default empty)"""
     prune: NotRequired[Input[float]]
     """share of the smallest weights that a second export does without (number, ≥ 0, < 1; default `0`)"""
     quantize: NotRequired[Input[str]]
@@ -489,8 +485,6 @@ class InferenceServiceInputs(TypedDict):
     """size of /dev/shm, part of the memory limit (size; default `64Mi`)"""
     port: NotRequired[Input[int]]
     """port of the server and of its Service (whole number, ≥ 1024, ≤ 65535; default `8080`)"""
-    grpc_port: NotRequired[Input[int]]
-    """port of the protocol over gRPC; not offered by default (whole number)"""
     tls: NotRequired[Input[Tls]]
     """TLS that ends at the server itself (section)"""
     api_keys: NotRequired[Input[ApiKeys]]

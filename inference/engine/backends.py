@@ -16,7 +16,7 @@ from inference.config import Backend
 from training.export import load_artifact, load_network
 from training.manifest import ExportError, Manifest
 
-CPU_ONLY: Final = ("pt2", "torchscript", "int8")
+CPU_ONLY: Final = ("pt2", "int8")
 """Programs, which compute where they were exported."""
 
 TRIED: Final = 4

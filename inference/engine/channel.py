@@ -29,12 +29,10 @@ class WorkerEnd:
         """Raises OSError when the server is gone."""
         self._end.send(json.dumps(message, separators=(",", ":")).encode())
 
-    def receive(self, wait: bool = True) -> Message | None:
-        """The next message; None without one when not told to wait. Raises EOFError at the end."""
+    def receive(self) -> Message:
+        """Wait for the next message and return it. Raises EOFError at the end."""
         try:
-            packet = self._end.recv(LARGEST, 0 if wait else socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return None
+            packet = self._end.recv(LARGEST)
         except ConnectionError:
             raise EOFError from None
         if not packet:

@@ -3,7 +3,7 @@
 import asyncio
 import atexit
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from inference.config import InferenceConfig
@@ -11,7 +11,6 @@ from inference.engine.channel import Message
 from inference.engine.interface import (
     Answer,
     ReloadError,
-    Sampling,
     Served,
     Tensors,
     TensorSpec,
@@ -69,7 +68,7 @@ class ModelEngine:
 
     @property
     def waiting(self) -> int:
-        """Samples and texts that no worker has yet: the depth of the queue."""
+        """Samples that no worker has yet: the depth of the queue."""
         return self._pool.waiting if self._pool else 0
 
     @property
@@ -99,12 +98,6 @@ class ModelEngine:
     async def infer(self, inputs: Tensors, deadline: float | None = None) -> Answer:
         """As the interface says."""
         return await self._current().infer(inputs, deadline)
-
-    def generate(
-        self, tokens: Sequence[int], sampling: Sampling, deadline: float | None = None
-    ) -> AsyncIterator[int]:
-        """As the interface says."""
-        return self._current().generate(tokens, sampling, deadline)
 
     async def reload(self) -> Served:
         """As the interface says."""
@@ -206,7 +199,6 @@ class ModelEngine:
                 backend=config.backend,
                 inputs=_specs(ready["inputs"]),
                 outputs=_specs(ready["outputs"]),
-                generates=ready["generates"],
             )
 
         job = Job(
@@ -231,13 +223,6 @@ class ModelEngine:
     def _kill(self) -> None:
         for pool in self._pools:
             pool.kill()
-
-
-async def start_engine(config: InferenceConfig, observer: Observer | None = None) -> ModelEngine:
-    """An engine that looks for its model from now on; `served` tells when it has it."""
-    engine = ModelEngine(config, observer)
-    await engine.start()
-    return engine
 
 
 def usual_threads(workers: int) -> int:

@@ -4,12 +4,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from inference.engine.datatypes import NUMPY
 from inference.engine.interface import Tensors, TensorSpec
@@ -45,9 +45,6 @@ class Handler(ABC):
     outputs: tuple[TensorSpec, ...]
     """Set by `load`."""
 
-    generates: ClassVar[bool] = False
-    """Whether `next_logits` is there."""
-
     @abstractmethod
     def load(self, source: Source) -> None:
         """Get the model, and tell its inputs and outputs. Raises ExportError."""
@@ -72,18 +69,6 @@ class Handler(ABC):
         """
         for samples in sorted({1, largest}):
             yield {spec.name: _zeros(spec, samples) for spec in self.inputs}
-
-    @property
-    def context(self) -> int:
-        """Most tokens that `next_logits` looks at."""
-        raise NotImplementedError(f"{type(self).__name__} generates nothing")
-
-    def next_logits(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        """Logits N x tokens of what follows each row, of which `lengths` are not padding.
-
-        Rows are int64 on the CPU; so are the logits, as float32.
-        """
-        raise NotImplementedError(f"{type(self).__name__} generates nothing")
 
     def compute(self, inputs: Tensors) -> dict[str, NDArray[Any]]:
         """Decode, predict, encode."""

@@ -1,6 +1,6 @@
 """What protocols ask of an engine, and how it refuses. Knows neither HTTP nor PyTorch."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -47,8 +47,6 @@ class Served:
     backend: str
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    generates: bool = False
-    """Whether it continues tokens, that is whether `Engine.generate` is for it."""
 
     @property
     def version(self) -> str:
@@ -67,17 +65,6 @@ class Answer(NamedTuple):
     """Of that whole batch."""
     batch: int
     """Samples in it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """How tokens are chosen. Temperature 0 takes the likeliest."""
-
-    max_tokens: int
-    temperature: float = 0.0
-    top_k: int = 0
-    seed: int | None = None
-    stop: Sequence[int] = ()
 
 
 class InputError(Exception):
@@ -132,11 +119,6 @@ class Engine(Protocol):
         DeadlineError, UnavailableError.
         """
 
-    def generate(
-        self, tokens: Sequence[int], sampling: Sampling, deadline: float | None = None
-    ) -> AsyncIterator[int]:
-        """Tokens as they are computed; raises like `infer`. Closing the iterator ends the work."""
-
     async def reload(self) -> Served:
         """Load what the model's folder holds now beside what is served, then switch.
 
@@ -145,7 +127,7 @@ class Engine(Protocol):
 
     @property
     def waiting(self) -> int:
-        """Samples and texts that no worker has yet: the depth of the queue."""
+        """Samples that no worker has yet: the depth of the queue."""
 
     @property
     def most(self) -> int:

@@ -12,8 +12,5 @@ class Observer:
     def batch(self, samples: int, seconds: float) -> None:
         """A worker computed so many samples at once."""
 
-    def tokens(self, count: int, seconds: float) -> None:
-        """A worker computed one step of so many texts."""
-
     def worker_ended(self, reason: str) -> None:
         """A worker ended though nobody told it to, and is replaced."""

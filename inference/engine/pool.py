@@ -1,29 +1,19 @@
 """One version of a model: the requests that wait, and the workers that compute them in batches."""
 
 import asyncio
-import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 from inference.config import InferenceConfig
 from inference.engine.channel import Message
-from inference.engine.continuations import Continuations
 from inference.engine.crew import Crew
 from inference.engine.dispatch import Dispatch, refuse
-from inference.engine.interface import (
-    Answer,
-    InputError,
-    Sampling,
-    Served,
-    Tensors,
-    UnavailableError,
-)
+from inference.engine.interface import Answer, Served, Tensors, UnavailableError
 from inference.engine.job import SLOTS, Job
 from inference.engine.observer import Observer
 from inference.engine.patience import USUAL, Limits
 from inference.engine.process import Worker
-from inference.engine.texts import Text
 
 TICK: Final = 0.1
 """Seconds between two looks at deadlines and at workers that hang."""
@@ -45,7 +35,7 @@ class Pool:
         describe: Callable[[Message], Served],
         limits: Limits = USUAL,
     ) -> None:
-        self._config, self._observer, self._describe = config, observer, describe
+        self._config, self._describe = config, describe
         self._loop = asyncio.get_running_loop()
         self._crew = Crew(
             job,
@@ -58,13 +48,12 @@ class Pool:
         )
         self._dispatch = Dispatch(config, self._crew.ready, observer, self._tick_soon)
         self._queue = self._dispatch.queue
-        self._texts = Continuations(lambda: self._crew.ready, config.max_batch, config.max_queue)
         self._ticking = self._closed = False
 
     @property
     def waiting(self) -> int:
-        """Samples and texts that no worker has yet."""
-        return self._queue.samples + self._texts.waiting
+        """Samples that no worker has yet."""
+        return self._queue.samples
 
     @property
     def most(self) -> int:
@@ -80,7 +69,7 @@ class Pool:
     @property
     def idle(self) -> bool:
         """Whether there is nothing left to answer."""
-        return not (self._queue or self._texts or any(worker.busy for worker in self._crew.workers))
+        return not (self._queue or any(worker.busy for worker in self._crew.workers))
 
     @property
     def broken(self) -> bool:
@@ -116,20 +105,6 @@ class Pool:
             self._queue.drop(request)
             raise
 
-    async def generate(
-        self, tokens: Sequence[int], sampling: Sampling, deadline: float | None
-    ) -> AsyncIterator[int]:
-        """As `Engine.generate`."""
-        self._check_open()
-        if not self.served.generates:
-            raise InputError(f"model {self.served.name} generates nothing")
-        context = self.served.manifest.input_shape[0]
-        text = Text(tokens, sampling, context, NEVER if deadline is None else deadline)
-        self._tick_soon()
-        async with contextlib.aclosing(self._texts.tokens(text)) as computed:
-            async for token in computed:
-                yield token
-
     async def close(self, within: float) -> None:
         """Finish what is there, for so many seconds at most, then end the workers."""
         until = time.monotonic() + within
@@ -137,7 +112,7 @@ class Pool:
             await asyncio.sleep(0.01)
         self._closed = True
         ended = UnavailableError("the server is shutting down")
-        self._refuse_waiting(ended, computed=True)
+        self._queue.refuse_all(ended)
         for worker in self._crew.workers:
             for batch in worker.batches:
                 refuse(batch, ended)
@@ -155,28 +130,18 @@ class Pool:
 
     def _received(self, worker: Worker, message: Message) -> None:
         began, worker.since = worker.since, time.monotonic()
-        if message["is"] == "done":
-            self._dispatch.answer(worker, message, worker.since - began)
-        else:
-            self._observer.tokens(len(message["tokens"]), message["seconds"])
-            self._texts.add(worker, message)
+        self._dispatch.answer(worker, message, worker.since - began)
 
     def _came(self) -> None:
         self._dispatch.dispatch()
-        self._texts.dispatch()
 
     def _worker_lost(self, worker: Worker, why: str) -> None:
         """Only what it was computing is lost; what it had not begun with goes to others."""
         lost = UnavailableError(f"the worker that computed this died: {why}")
         self._dispatch.lose(worker, lost)
-        self._texts.lose(worker, lost)
         if self._crew.hopeless:
-            self._refuse_waiting(UnavailableError(self.reason, 5.0), computed=False)
+            self._queue.refuse_all(UnavailableError(self.reason, 5.0))
         self._dispatch.dispatch()
-
-    def _refuse_waiting(self, error: Exception, computed: bool) -> None:
-        self._queue.refuse_all(error)
-        self._texts.refuse_all(error, computed)
 
     def _tick_soon(self) -> None:
         if not self._ticking:
@@ -187,7 +152,6 @@ class Pool:
         """Look after deadlines and workers that hang, as long as there is anything to answer."""
         now = time.monotonic()
         self._queue.expire(now)
-        self._texts.expire(now)
         longest = self._config.hang_seconds
         for worker in self._crew.ready:
             if worker.busy and now - worker.since > longest:

@@ -45,8 +45,6 @@ class Worker:
         load as many will be there soon."""
         self.batches: deque[Batch] = deque()
         """What it has been sent and has not answered: the first is being computed."""
-        self.texts: set[int] = set()
-        """What it is continuing."""
         self.since = 0.0
         """When it began with what it does now, or told of it the last time."""
         self._received, self._ended = received, ended
@@ -60,7 +58,7 @@ class Worker:
     @property
     def busy(self) -> bool:
         """Whether it has anything to do."""
-        return bool(self.batches or self.texts)
+        return bool(self.batches)
 
     @property
     def pid(self) -> int | None:
@@ -92,9 +90,11 @@ class Worker:
         slot = self._free.popleft()
         batch.slot = slot
         tensors = self._slots[slot].inputs.put(batch.arrays())
-        self._note_beginning()
+        if not self.busy:
+            self.since = time.monotonic()
         self.batches.append(batch)
-        self.send({"do": "infer", "slot": slot, "sizes": batch.sizes, "tensors": tensors})
+        if self._channel is not None:
+            self._channel.send({"slot": slot, "sizes": batch.sizes, "tensors": tensors})
 
     def answer(self, message: Message) -> tuple[Batch, dict[str, NDArray[Any]]]:
         """The batch that a message is about, and copies of its outputs."""
@@ -103,17 +103,6 @@ class Worker:
         copies = {name: array.copy() for name, array in outputs.items()}
         self._free.append(batch.slot)
         return batch, copies
-
-    def send(self, message: Message) -> None:
-        """Anything else."""
-        if self._channel is not None:
-            self._channel.send(message)
-
-    def continue_text(self, identity: int, message: Message) -> None:
-        """Send a text that is to be continued."""
-        self._note_beginning()
-        self.texts.add(identity)
-        self.send({"do": "generate", "id": identity, **message})
 
     def kill(self, why: str = "") -> None:
         """End it now; `why` becomes the reason of its end."""
@@ -126,10 +115,6 @@ class Worker:
         self._why = self._why or "it was told to"
         if self._channel is not None:
             self._channel.close()
-
-    def _note_beginning(self) -> None:
-        if not self.busy:
-            self.since = time.monotonic()
 
     def _reap(self) -> None:
         process, channel = self._process, self._channel

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from inference.engine.backends import Choice, load_backend
 from inference.engine.channel import Message, WorkerEnd
 from inference.engine.datatypes import NAMES
-from inference.engine.generation import Generation
 from inference.engine.handler import Handler, Source
 from inference.engine.handlers import choose_handler
 from inference.engine.interface import InputError, Tensors, TensorSpec
@@ -59,7 +58,6 @@ def main(end: socket.socket, slots: Sequence[Slot], job: Job) -> None:
             "is": "ready",
             "inputs": [(spec.name, spec.datatype, spec.shape) for spec in handler.inputs],
             "outputs": [(spec.name, spec.datatype, spec.shape) for spec in handler.outputs],
-            "generates": handler.generates,
             "devices": torch.cuda.device_count() if _on_gpu(job) else 1,
         }
     )
@@ -125,15 +123,9 @@ def check_outputs(
 
 
 def _answer(channel: WorkerEnd, slots: Sequence[Slot], handler: Handler) -> None:
-    generation = Generation(handler)
     while True:
-        message = channel.receive(wait=not generation.active)
-        if message is None:
-            channel.send(generation.step())
-        elif message["do"] == "infer":
-            channel.send(_infer(slots[message["slot"]], handler, message))
-        else:
-            generation.take(message)
+        message = channel.receive()
+        channel.send(_infer(slots[message["slot"]], handler, message))
 
 
 def _infer(slot: Slot, handler: Handler, message: Message) -> Message:
@@ -153,7 +145,7 @@ def _infer(slot: Slot, handler: Handler, message: Message) -> Message:
     if parts:
         placed = list(slot.outputs.put({name: [p[name] for p in parts] for name in parts[0]}))
     seconds = time.perf_counter() - began
-    return {"is": "done", "tensors": placed, "errors": errors, "seconds": seconds}
+    return {"tensors": placed, "errors": errors, "seconds": seconds}
 
 
 def _one_by_one(

@@ -3,7 +3,7 @@
 import asyncio
 import traceback
 
-from inference.http import generate, infer, pages
+from inference.http import infer, pages
 from inference.http.admission import Admission
 from inference.http.body import release_body
 from inference.http.exchange import CLIENT_GONE, Exchange, HttpError, Response, error_response
@@ -21,7 +21,6 @@ PLAIN: dict[str, Methods] = {
     "/v2/health/live": {"GET": _LIVE},
     "/v2/health/ready": {"GET": _READY},
     "/v2/repository/index": {"POST": Route(pages.index)},
-    "/predict": {"POST": Route(infer.predict_any, "predict", bounded=True)},
     "/metrics": {"GET": Route(pages.metrics, open=True)},
     "/openapi.json": {"GET": Route(pages.openapi, open=True)},
 }
@@ -29,8 +28,6 @@ MODEL: dict[str, Methods] = {
     "": {"GET": Route(pages.model)},
     "/ready": {"GET": Route(pages.model_ready, open=True)},
     "/infer": {"POST": Route(infer.infer, "rest", bounded=True)},
-    "/generate": {"POST": Route(generate.generate, "generate")},
-    "/generate_stream": {"POST": Route(generate.generate_stream, "generate")},
 }
 REPOSITORY: dict[str, Methods] = {"/load": {"POST": Route(pages.load)}}
 
@@ -109,7 +106,7 @@ class Application:
     async def _answer(
         self, exchange: Exchange, route: Route, handler: Handler, target: Target
     ) -> Response | None:
-        """The answer; None where it was sent already, or nobody is there to read it."""
+        """Return the answer; None if the client has gone."""
         try:
             if not route.open and self._service.access.needed:
                 self._check_access(exchange)

@@ -1,14 +1,13 @@
-"""POST …/infer and /predict."""
+"""POST …/infer."""
 
-import asyncio
 import math
 import time
 
-from inference.engine.interface import Answer, DeadlineError, InputError, Served, UnavailableError
+from inference.engine.interface import Answer, DeadlineError, InputError, UnavailableError
 from inference.http.body import read_body
-from inference.http.exchange import JSON, Exchange, HttpError, Response
+from inference.http.exchange import Exchange, Response
 from inference.http.routes import Target
-from inference.protocol import images, multipart, predict, v2_json
+from inference.protocol import v2_json
 from inference.protocol.request import InferRequest
 from inference.service import Service
 
@@ -24,7 +23,7 @@ async def infer(service: Service, exchange: Exchange, target: Target) -> Respons
         # Another version has come while the body did.
         served = service.served(target.model, target.version)
     request = v2_json.read_request(body, served, exchange.header(HEADER_LENGTH))
-    answer = await compute(service, exchange, request)
+    answer = await _compute(service, exchange, request)
     try:
         content, json_length = v2_json.write_answer(request, answer)
     except KeyError:
@@ -38,45 +37,11 @@ async def infer(service: Service, exchange: Exchange, target: Target) -> Respons
     )
 
 
-async def predict_any(service: Service, exchange: Exchange, _: Target) -> Response:
-    """POST /predict: JSON, an image, or a form of images."""
-    service.served()
-    content_type = exchange.header("content-type") or JSON
-    kind = content_type.partition(";")[0].strip().lower()
-    # What curl --data says of a JSON body is taken for JSON.
-    if kind not in (JSON, "application/x-www-form-urlencoded", *_IMAGES, "multipart/form-data"):
-        raise HttpError(
-            415,
-            f"Content-Type is {kind[:80]!r}: send application/json, image/png, image/jpeg or "
-            "multipart/form-data",
-        )
-    body = await read_body(service, exchange)
-    served = service.served()
-    if kind in _IMAGES or kind == "multipart/form-data":
-        # Decoding takes milliseconds, and lets other threads run meanwhile.
-        request = await asyncio.to_thread(_read_images, service, served, kind, content_type, body)
-    else:
-        request = predict.read_json(body, served)
-    answer = await compute(service, exchange, request)
-    return Response(predict.write_answer(answer))
-
-
-_IMAGES = ("image/png", "image/jpeg")
-
-
-def _read_images(
-    service: Service, served: Served, kind: str, content_type: str, body: bytes
-) -> InferRequest:
-    images.image_input(served)
-    files = [("the image", body)] if kind in _IMAGES else multipart.files_of(body, content_type)
-    return images.read_images(files, served, service.config.max_image_pixels)
-
-
-async def compute(service: Service, exchange: Exchange, request: InferRequest) -> Answer:
+async def _compute(service: Service, exchange: Exchange, request: InferRequest) -> Answer:
     """Ask the engine within the request's deadline, and tell what that took."""
     seconds = request.timeout
     if seconds is None:
-        seconds = requested_seconds(service, exchange)
+        seconds = _requested_seconds(service, exchange)
     deadline = exchange.started + seconds
     if time.monotonic() >= deadline:
         raise DeadlineError("the deadline passed while the request arrived")
@@ -88,7 +53,7 @@ async def compute(service: Service, exchange: Exchange, request: InferRequest) -
     return answer
 
 
-def requested_seconds(service: Service, exchange: Exchange) -> float:
+def _requested_seconds(service: Service, exchange: Exchange) -> float:
     """How long the client waits: the header X-Request-Timeout in seconds, or the default.
 
     Raises InputError.

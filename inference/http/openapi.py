@@ -4,8 +4,7 @@ from typing import Any, Final
 
 from inference.config import InferenceConfig
 from inference.engine.interface import Served
-from inference.http.schemas import SCHEMAS, infer_request, predict_request
-from inference.protocol.images import image_input
+from inference.http.schemas import SCHEMAS, infer_request
 from inference.protocol.metadata import SERVER, VERSION
 
 Document = dict[str, Any]
@@ -17,7 +16,7 @@ _REASONS: Final = {
     408: "The body did not arrive in time",
     409: "The new version is not served; the old one still is",
     413: "The body is too large",
-    415: "The Content-Type or Content-Encoding is not taken",
+    415: "The Content-Encoding is not taken",
     429: "Too much waits already",
     503: "There is no model, or the worker that computed the request died",
     504: "The deadline passed before the request was computed",
@@ -33,7 +32,7 @@ def description(config: InferenceConfig, served: Served | None) -> Document:
         "info": {
             "title": SERVER,
             "version": VERSION,
-            "description": "Open Inference Protocol V2, /predict, and generation of tokens.",
+            "description": "Open Inference Protocol V2.",
         },
         "paths": {
             "/v2": _get("The server", "Server", 401),
@@ -41,12 +40,7 @@ def description(config: InferenceConfig, served: Served | None) -> Document:
             "/v2/health/ready": _get("Whether requests should come", "Ready", not_ready=True),
             model: _get("The model", "Model", 401, 404, 503),
             f"{model}/ready": _get("Whether the model is ready", "ModelReady", 404, not_ready=True),
-            f"{model}/infer": _post(
-                "Inference", _json(infer_request(served)), "InferResponse", binary=True
-            ),
-            f"{model}/generate": _post("Continue tokens", _json(_ref("Generate")), "Generated"),
-            f"{model}/generate_stream": _stream(),
-            "/predict": _post("Inference without a protocol", _predict(served), "Predictions"),
+            f"{model}/infer": _infer(served),
             "/v2/repository/index": {
                 "post": _operation("The models", {200: _answer("Index")}, 401)
             },
@@ -80,47 +74,19 @@ def _get(summary: str, schema: str, *codes: int, not_ready: bool = False) -> Doc
     return {"get": _operation(summary, answers, *codes)}
 
 
-def _post(summary: str, content: Document, schema: str, binary: bool = False) -> Document:
-    answer = _answer(schema)
-    if binary:
-        answer["headers"] = {
-            "Inference-Header-Content-Length": {
-                "description": "bytes of JSON before the binary values",
-                "schema": {"type": "integer"},
-            }
+def _infer(served: Served | None) -> Document:
+    answer = _answer("InferResponse")
+    answer["headers"] = {
+        "Inference-Header-Content-Length": {
+            "description": "bytes of JSON before the binary values",
+            "schema": {"type": "integer"},
         }
-        answer["content"]["application/octet-stream"] = {}
-    operation = _operation(summary, {200: answer}, *_COMPUTED)
-    operation["parameters"] = [_TIMEOUT, *([_HEADER_LENGTH] if binary else [])]
-    operation["requestBody"] = {"required": True, "content": content}
+    }
+    answer["content"]["application/octet-stream"] = {}
+    operation = _operation("Inference", {200: answer}, *_COMPUTED)
+    operation["parameters"] = [_TIMEOUT, _HEADER_LENGTH]
+    operation["requestBody"] = {"required": True, "content": _json(infer_request(served))}
     return {"post": operation}
-
-
-def _stream() -> Document:
-    path = _post("Continue tokens, each told at once", _json(_ref("Generate")), "Generated")
-    path["post"]["responses"]["200"] = _text("text/event-stream")
-    return path
-
-
-def _predict(served: Served | None) -> Document:
-    content = _json(predict_request(served))
-    try:
-        if served is not None:
-            image_input(served)
-    except Exception:
-        return content
-    image = {"schema": {"type": "string", "contentMediaType": "application/octet-stream"}}
-    form = {
-        "type": "object",
-        "additionalProperties": {"type": "string", "format": "binary"},
-        "minProperties": 1,
-    }
-    return {
-        **content,
-        "image/png": image,
-        "image/jpeg": image,
-        "multipart/form-data": {"schema": form},
-    }
 
 
 def _operation(summary: str, answers: dict[int, Document], *codes: int) -> Document:

@@ -15,7 +15,7 @@ class Target(NamedTuple):
     version: str | None = None
 
 
-Handler = Callable[[Service, Exchange, Target], Awaitable[Response | None]]
+Handler = Callable[[Service, Exchange, Target], Awaitable[Response]]
 
 
 @dataclass(frozen=True, slots=True)

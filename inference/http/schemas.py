@@ -3,7 +3,6 @@
 from typing import Any, Final
 
 from inference.engine.interface import Served, TensorSpec
-from inference.protocol.generate import MOST_TOKENS
 
 Schema = dict[str, Any]
 
@@ -33,15 +32,6 @@ def infer_request(served: Served | None) -> Schema:
     )
 
 
-def predict_request(served: Served | None) -> Schema:
-    """The body of /predict in JSON."""
-    if served is None or len(served.inputs) > 1:
-        return _object({"inputs": {}})
-    (spec,) = served.inputs
-    batch = _nested(spec, spec.shape)
-    return {"anyOf": [_object({"inputs": batch}), batch]}
-
-
 def _tensor(spec: TensorSpec) -> Schema:
     sizes = [{"type": "integer", "minimum": 1} if n == -1 else {"const": n} for n in spec.shape]
     return _object(
@@ -55,15 +45,6 @@ def _tensor(spec: TensorSpec) -> Schema:
     )
 
 
-def _nested(spec: TensorSpec, shape: tuple[int, ...]) -> Schema:
-    if not shape:
-        return _ELEMENT.get(spec.datatype, {"type": "integer"})
-    schema: Schema = {"type": "array", "items": _nested(spec, shape[1:]), "minItems": 1}
-    if shape[0] != -1:
-        schema |= {"minItems": shape[0], "maxItems": shape[0]}
-    return schema
-
-
 def _object(required: dict[str, Schema], **optional: Schema) -> Schema:
     return {
         "type": "object",
@@ -72,23 +53,7 @@ def _object(required: dict[str, Schema], **optional: Schema) -> Schema:
     }
 
 
-_ELEMENT: Final[dict[str, Schema]] = {
-    "BOOL": {"type": "boolean"},
-    "BYTES": _TEXT,
-    "FP16": {"type": "number"},
-    "FP32": {"type": "number"},
-    "FP64": {"type": "number"},
-}
-
 _METADATA: Final = _object({"name": _TEXT, "datatype": _TEXT, "shape": _SHAPE})
-
-_SAMPLING: Final[dict[str, Schema]] = {
-    "max_tokens": {"type": "integer", "minimum": 1, "maximum": MOST_TOKENS},
-    "temperature": {"type": "number", "minimum": 0, "maximum": 100},
-    "top_k": {"type": "integer", "minimum": 0},
-    "seed": {"type": "integer", "minimum": 0},
-    "stop": {"type": "array", "items": {"type": "integer", "minimum": 0}},
-}
 
 SCHEMAS: Final[dict[str, Schema]] = {
     "Error": _object({"error": _TEXT}),
@@ -116,27 +81,6 @@ SCHEMAS: Final[dict[str, Schema]] = {
                 "type": "array",
                 "items": {**_METADATA, "properties": {**_METADATA["properties"], "data": {}}},
             },
-        },
-        id=_TEXT,
-    ),
-    "Predictions": _object(
-        {
-            "model_name": _TEXT,
-            "model_version": _TEXT,
-            "predictions": {"type": "array", "items": {"type": "object"}},
-        }
-    ),
-    "Generate": _object(
-        {"tokens": {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}},
-        id=_TEXT,
-        parameters={"type": "object", "properties": _SAMPLING},
-        **_SAMPLING,
-    ),
-    "Generated": _object(
-        {
-            "model_name": _TEXT,
-            "model_version": _TEXT,
-            "tokens": {"type": "array", "items": {"type": "integer"}},
         },
         id=_TEXT,
     ),

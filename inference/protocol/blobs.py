@@ -1,6 +1,6 @@
 """Values of tensors as bytes: little-endian and row by row; BYTES have their lengths before them.
 
-Source: Triton's extension_binary_data.md, and raw_input_contents of the protocol over gRPC.
+Source: Triton's extension_binary_data.md.
 """
 
 import math

@@ -6,7 +6,7 @@ from inference.engine.interface import Served, TensorSpec
 
 SERVER: Final = "gpu-platform-inference"
 VERSION: Final = "0.1.0"
-EXTENSIONS: Final = ("binary_tensor_data", "generate", "model_repository")
+EXTENSIONS: Final = ("binary_tensor_data", "model_repository")
 
 
 def server_metadata() -> dict[str, Any]:
@@ -20,7 +20,7 @@ def model_metadata(served: Served) -> dict[str, Any]:
     return {
         "name": served.name,
         "versions": [served.version],
-        "platform": platform(served),
+        "platform": f"pytorch_{served.backend}",
         "inputs": [_tensor(spec) for spec in served.inputs],
         "outputs": [_tensor(spec) for spec in served.outputs],
         "parameters": {
@@ -33,11 +33,6 @@ def model_metadata(served: Served) -> dict[str, Any]:
             "settings": manifest.settings,
         },
     }
-
-
-def platform(served: Served) -> str:
-    """The protocol's word for how a model is computed."""
-    return f"pytorch_{served.backend}"
 
 
 def _tensor(spec: TensorSpec) -> dict[str, Any]:

@@ -23,20 +23,16 @@ _VALUES: Final = b"0123456789.eE+-truefals"
 """What is left out for that: numbers, true and false. Strings might have brackets in them."""
 
 
-def parse(body: bytes | memoryview, what: str = "the body") -> object:
-    """The JSON document: simdjson's view of an object or array, or a value. Raises InputError."""
+def parse_object(body: bytes) -> Object:
+    """Parse the body as a JSON object. Raises InputError."""
     try:
         # A parser of its own: the memory of a large body goes with it.
-        return Parser().parse(body)
+        document: object = Parser().parse(body)
     except ValueError as error:
-        raise InputError(f"{what} is no JSON: {error}") from None
+        raise InputError(f"the body is no JSON: {error}") from None
     except RuntimeError as error:
-        raise InputError(f"{what} is no JSON that can be read: {error}") from None
-
-
-def parse_object(body: bytes | memoryview, what: str = "the body") -> Object:
-    """Raises InputError unless the document is an object."""
-    return object_of(parse(body, what), what)
+        raise InputError(f"the body is no JSON that can be read: {error}") from None
+    return object_of(document, "the body")
 
 
 def object_of(value: object, field: str) -> Object:
@@ -59,7 +55,7 @@ def array_of(data: object, spec: TensorSpec, shape: tuple[int, ...], field: str)
     return values.reshape(shape)
 
 
-def nested_shape(data: Array) -> tuple[int, ...]:
+def _nested_shape(data: Array) -> tuple[int, ...]:
     """The shape of a nested list, told by the first entry of each level."""
     sizes: list[int] = []
     level: object = data
@@ -112,7 +108,7 @@ def _check_nesting(
     data: Array, shape: tuple[int, ...], count: int, field: str, numbers: bool
 ) -> None:
     """Raises InputError unless lists of `count` values are nested as the shape says."""
-    found = nested_shape(data)
+    found = _nested_shape(data)
     # Before the rows are looked at, which takes time.
     if math.prod(found) != count:
         raise InputError(f"{field} has rows of different lengths")

@@ -113,20 +113,10 @@ def _head(
     return orjson.dumps(document, option=_NUMPY)
 
 
-def json_values(values: NDArray[Any]) -> Any:
-    """What orjson writes as a list of values, nested as the array is."""
-    if values.dtype.hasobject:
-        return [json_values(v) if hasattr(v, "dtype") else _text(v) for v in values]
-    return values if values.flags.c_contiguous else values.copy()
-
-
 def _data(values: NDArray[Any]) -> Any:
-    """Flat: the protocol takes both, and this is the form of most servers."""
-    return json_values(values.ravel())
-
-
-def _text(value: bytes) -> str:
-    return value.decode("utf-8", "replace")
+    """Return the values as a flat list: the protocol takes both, and most servers send this."""
+    flat = values.ravel()
+    return [value.decode("utf-8", "replace") for value in flat] if flat.dtype.hasobject else flat
 
 
 def _length(text: str, body: int) -> int:

@@ -16,8 +16,6 @@ _API = "trainer.kubeflow.org/v1alpha1"
 _NODE = "node"
 """Name that Trainer expects of the job whose pods train, and of their container."""
 
-_IS_TRAINER = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
-
 
 def build(gang: Gang) -> list[Manifest]:
     """PodGroup, TrainingRuntime and TrainJob; one JobSet comes out of them."""

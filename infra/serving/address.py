@@ -1,15 +1,13 @@
 """The stable address of a version's ready pods, and how many of them may be missing."""
 
-from infra.manifests import Manifest, compact
+from infra.manifests import Manifest
 from infra.serving.description import Serving, Version, metadata
 
 
 def service(serving: Serving, version: Version, annotations: dict[str, str]) -> Manifest:
     """The Service of the ready pods."""
     settings = serving.service
-    ports = [_port("http", settings.port)]
-    if settings.grpc_port is not None:
-        ports.append(_port("grpc", settings.grpc_port, "kubernetes.io/h2c"))
+    port = {"name": "http", "port": settings.port, "targetPort": "http", "protocol": "TCP"}
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -17,7 +15,7 @@ def service(serving: Serving, version: Version, annotations: dict[str, str]) -> 
         "spec": {
             "type": settings.service_type if version.name == serving.key else "ClusterIP",
             "selector": version.selector,
-            "ports": ports,
+            "ports": [port],
         },
     }
 
@@ -33,8 +31,3 @@ def disruption_budget(serving: Serving, version: Version) -> Manifest:
             "selector": {"matchLabels": version.selector},
         },
     }
-
-
-def _port(name: str, number: int, protocol: str | None = None) -> Manifest:
-    described = {"name": name, "port": number, "targetPort": name, "protocol": "TCP"}
-    return compact({**described, "appProtocol": protocol})

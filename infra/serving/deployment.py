@@ -55,7 +55,6 @@ def server_config(serving: Serving, version: Version) -> InferenceConfig:
         "model_path": export_path(version),
         "model_sha256": version.digest,
         "port": settings.port,
-        "grpc_port": settings.grpc_port,
     }
     if settings.tls is not None:
         told |= {"tls_certificate": f"{TLS_PATH}/tls.crt", "tls_key": f"{TLS_PATH}/tls.key"}
@@ -92,8 +91,7 @@ def _pod(serving: Serving, version: Version) -> Pod:
         init=fetching(version, settings.fetch),
         mounts=[*model_mounts(serving, version), *_claims(serving)],
         volumes=[*model_volumes(version, settings.fetch), *_secrets(settings)],
-        ports={"http": settings.port}
-        | ({"grpc": settings.grpc_port} if settings.grpc_port is not None else {}),
+        ports={"http": settings.port},
         probes=_probes(settings),
         node_selector=settings.node_selector,
         spread=even_spread(version.selector, strict=False) if settings.spread else (),

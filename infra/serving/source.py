@@ -11,7 +11,7 @@ MODELS_PATH: Final = "/models"
 # Two names: an update from one to the other must not merge a claim with an empty folder.
 _CLAIMED: Final = "models"
 _FETCHED: Final = "export"
-_OTHER_FORMS: Final = ("pt2", "torchscript", "int8", "pruned")
+_OTHER_FORMS: Final = ("pt2", "int8", "pruned")
 """Backends that compute another file of the export than the weights."""
 
 

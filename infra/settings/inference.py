@@ -32,7 +32,6 @@ _DECIDED: Final = {
     "model_sha256": "digest",
     "host": "",
     "port": "port",
-    "grpc_port": "grpc_port",
     "tls_certificate": "tls",
     "tls_key": "tls",
     "api_keys_file": "api_keys",
@@ -87,9 +86,6 @@ class InferenceServiceSettings(Settings):
         default="64Mi", description="size of /dev/shm, part of the memory limit"
     )
     port: Port = Field(default=8080, description="port of the server and of its Service")
-    grpc_port: Port | None = Field(
-        default=None, description="port of the protocol over gRPC; not offered by default"
-    )
     tls: TlsSettings | None = Field(default=None, description="TLS that ends at the server itself")
     api_keys: ApiKeysSettings | None = Field(
         default=None, description="keys without which no prediction is given"
@@ -172,8 +168,6 @@ class InferenceServiceSettings(Settings):
                 "has tls beside a route: TLS ends at the gateway, which speaks plainly to the "
                 "pods, so leave tls out"
             )
-        if self.grpc_port == self.port:
-            raise ValueError(f"has port and grpc_port {self.port}: write another one")
 
     def _check_volumes(self) -> None:
         for name, volume in self.volumes.items():
@@ -219,11 +213,6 @@ class InferenceServiceSettings(Settings):
         return (self.canary.image if self.canary else None) or self.image
 
     @property
-    def ports(self) -> tuple[int, ...]:
-        """Where its pods are called."""
-        return (self.port,) if self.grpc_port is None else (self.port, self.grpc_port)
-
-    @property
     def most_pods(self) -> int:
         """Like `most_replicas`, with the canary's."""
         return self.most_replicas + (self.canary.replicas if self.canary else 0)
@@ -237,4 +226,4 @@ class InferenceSettings(Settings):
     @property
     def ports(self) -> tuple[int, ...]:
         """Where pods of any service are called."""
-        return tuple(port for service in self.services.values() for port in service.ports)
+        return tuple(service.port for service in self.services.values())

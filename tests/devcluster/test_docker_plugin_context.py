@@ -81,20 +81,29 @@ def test_a_missing_context_is_told_in_a_sentence(tmp_path: Path):
         context.digest(tmp_path / "nowhere", tmp_path / "nowhere" / "Dockerfile")
 
 
+FOLDERS = ("training", "inference", "recorder", "examples/diffusion", "examples/tensorflow")
+
+
 @pytest.mark.parametrize(
-    "dockerfile", ["training/Dockerfile", "inference/Dockerfile", "recorder/Dockerfile"]
+    "dockerfile",
+    [
+        "training/Dockerfile",
+        "inference/Dockerfile",
+        "recorder/Dockerfile",
+        "examples/diffusion/Dockerfile",
+        "examples/tensorflow/Dockerfile",
+    ],
 )
 def test_every_source_of_the_projects_images_goes_into_their_builds(dockerfile: str) -> None:
     root = Path(__file__).parents[2]
     sources = {
         path.relative_to(root).as_posix()
-        for folder in ("training", "inference", "recorder")
+        for folder in FOLDERS
         for path in (root / folder).rglob("*.py")
     }
     sent = {name for name in context.files(root, root / dockerfile) if (root / name).is_file()}
     others = {"requirements/workload.txt", "requirements/diffusion.txt", dockerfile}
     others |= {".dockerignore", "requirements/tensorflow.txt", "requirements/recorder.txt"}
-    others |= {"training/tensorflow/requirements.txt"}
-    others |= {f"inference/grpc/open_inference{end}" for end in (".proto", "_pb2.pyi")}
+    others |= {"examples/tensorflow/requirements.txt"}
     assert sources <= sent
     assert sent - sources <= others

@@ -17,7 +17,10 @@ from tests.engine.languages import language_hosts, node_modules
 from tests.engine.programs import Program
 
 DATA = Path(__file__).parent / "data"
-EXAMPLES = sorted((packaged.ROOT / "examples").glob("*/__main__.py"))
+EXAMPLES = sorted(
+    project.with_name("__main__.py")
+    for project in (packaged.ROOT / "examples").glob("*/Pulumi.yaml")
+)
 JOB = "kubernetes:batch.volcano.sh/v1alpha1:Job"
 
 

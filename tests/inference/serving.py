@@ -25,7 +25,6 @@ class Server:
     program: Program
     client: httpx.Client
     port: int
-    grpc_port: int
 
     @property
     def ready(self) -> httpx.Response:
@@ -48,13 +47,12 @@ def serving(
     folder: Path, export: Path, verify: Any = True, name: str = "digits", **settings: object
 ) -> Iterator[Server]:
     """A server that listens, with its output in `folder`; it is killed at the end if need be."""
-    port, grpc_port = free_port(), free_port()
+    port = free_port()
     environment = {
         "INFERENCE_MODEL_NAME": name,
         "INFERENCE_MODEL_PATH": str(export),
         "INFERENCE_HOST": "127.0.0.1",
         "INFERENCE_PORT": str(port),
-        "INFERENCE_GRPC_PORT": str(grpc_port),
         "INFERENCE_THREADS": "1",
         "INFERENCE_POLL_SECONDS": "0.05",
         "INFERENCE_NOTICE_SECONDS": "0.5",
@@ -63,7 +61,7 @@ def serving(
     scheme = "https" if "tls_key" in settings else "http"
     url = f"{scheme}://127.0.0.1:{port}"
     with httpx.Client(base_url=url, timeout=30, verify=verify) as client:
-        server = Server(program, client, port, grpc_port)
+        server = Server(program, client, port)
         try:
             until(lambda: answers(server))
             yield server

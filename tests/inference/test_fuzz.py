@@ -1,4 +1,4 @@
-"""Requests and messages that are damaged in ways that clients do not think of."""
+"""Requests that are damaged in ways that clients do not think of."""
 
 import http.client
 import json
@@ -12,16 +12,12 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 
-from inference.grpc import open_inference_pb2 as pb
-from tests.inference.grpc.calls import channel_to, raw
 from tests.inference.serving import INFER, Server, digits, own_bytes, request_of, value
 
 COUNT = 12_500
 """Four of five are V2 inference, so ten thousand of it."""
-MESSAGES = 1_000
 ALLOWED = {200, 400, 404, 408, 413, 415, 429}
 LATE = 504
 """Allowed as well where the request names a deadline."""
@@ -136,31 +132,11 @@ BINARY = json.dumps(
         "outputs": [{"name": "label", "parameters": {"binary_data": True}}],
     }
 )
-PNG = bytes.fromhex(
-    "89504e470d0a1a0a0000000d4948445200000002000000020800000000"
-    "57dd52f80000000e49444154789c636060606060000000050001a5f645400000000049454e44ae426082"
-)
-FORM = b'--b\r\nContent-Disposition: form-data; name="a"; filename="a"\r\n\r\n' + PNG + b"\r\n--b--"
 OTHERS = (
-    ("/predict", "application/json", json.dumps({"inputs": digits(1).tolist()}).encode()),
-    ("/predict", "image/png", PNG),
-    ("/predict", "image/jpeg", PNG),
-    ("/predict", "multipart/form-data; boundary=b", FORM),
-    ("/predict", "text/plain", b"x"),
-    ("/v2/models/digits/generate", "", b'{"tokens": [1]}'),
-    ("/v2/models/digits/generate_stream", "", b'{"tokens": [1]}'),
     ("/v2/models/digits/versions/1/infer", "", VALID),
+    ("/v2/models/other/infer", "", VALID),
     (INFER, "application/x-protobuf", VALID),
 )
-SHAPE = {"name": "images", "datatype": "FP32", "shape": [1, 1, 8, 8]}
-TENSORS = tuple(
-    pb.ModelInferRequest(model_name="digits", id="é", outputs=[{"name": "label"}], **given)
-    .SerializeToString()
-    for given in (
-        {"inputs": [SHAPE], "raw_input_contents": [digits(1).tobytes()]},
-        {"inputs": [SHAPE | {"contents": {"fp32_contents": digits(1).ravel()}}]},
-    )
-)  # fmt: skip
 KINDS: tuple[Callable[[random.Random], Asked], ...] = (
     as_json,
     as_json,
@@ -197,32 +173,6 @@ def test_no_damaged_request_is_answered_500_or_harms_the_server(server: Server) 
     assert value(server.metrics, "inference_worker_deaths_total") == deaths
     # The first part fills caches.
     assert own_bytes(server) - memory[1] < 32 * 2**20, memory
-
-
-def test_no_damaged_message_is_a_mistake_of_the_server(server: Server) -> None:
-    chance = random.Random(20261122)  # noqa: S311
-    codes: Counter[str] = Counter()
-    counted = [f'inference_requests_total{{code="{code}",protocol="grpc"}}' for code in (200, 400)]
-    before = [value(server.metrics, series) for series in counted]
-    deaths = value(server.metrics, "inference_worker_deaths_total")
-    with channel_to(server) as channel:
-        infer = raw(channel, "ModelInfer")
-        for _ in range(MESSAGES):
-            content = damage(chance.choice(TENSORS), chance)
-            call = infer.future(content, timeout=30)
-            code = call.code().name
-            codes[code] += 1
-            said = f"{content[:2000]!r} was answered {code}: {call.details()}"
-            assert code in {"OK", "INVALID_ARGUMENT", "NOT_FOUND"}, said
-        for method in ("ModelReady", "ModelMetadata", "RepositoryModelLoad"):
-            with pytest.raises(grpc.RpcError, match="the message cannot be read as a"):
-                raw(channel, method)(b"\x0a\x05x", timeout=30)
-    assert codes["INVALID_ARGUMENT"] > MESSAGES / 2
-    after = [value(server.metrics, series) for series in counted]
-    found = [now - then for now, then in zip(after, before, strict=True)]
-    assert found == [codes["OK"], codes["INVALID_ARGUMENT"]]
-    assert server.ready.status_code == 200
-    assert value(server.metrics, "inference_worker_deaths_total") == deaths
 
 
 CHECKS = (

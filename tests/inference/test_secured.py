@@ -11,13 +11,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import grpc
 import httpx
 import pytest
 import trustme
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from inference.grpc import open_inference_pb2 as pb
 from tests.inference.serving import INFER, Server, digits, request_of, serving
 from tests.training.programs import until
 
@@ -140,21 +138,6 @@ def test_older_tls_than_allowed_is_refused(secured: Server, authority: trustme.C
     old.maximum_version = ssl.TLSVersion.TLSv1_2
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"https://127.0.0.1:{secured.port}/v2/health/live", verify=old)
-
-
-def test_grpc_has_the_same_certificate_and_keys(secured: Server, authority: trustme.CA) -> None:
-    trusted = grpc.ssl_channel_credentials(authority.cert_pem.bytes())
-    with grpc.secure_channel(f"127.0.0.1:{secured.grpc_port}", trusted) as channel:
-        call = channel.unary_unary(
-            "/inference.GRPCInferenceService/ServerMetadata",
-            request_serializer=pb.ServerMetadataRequest.SerializeToString,
-            response_deserializer=pb.ServerMetadataResponse.FromString,
-        )
-        with pytest.raises(grpc.RpcError) as refused:
-            call(pb.ServerMetadataRequest(), timeout=30)
-        assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED
-        shown = (("authorization", f"Bearer {KEY}"),)
-        assert call(pb.ServerMetadataRequest(), metadata=shown, timeout=30).version
 
 
 def test_a_request_is_one_line_of_the_log_and_one_span(

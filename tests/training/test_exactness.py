@@ -17,7 +17,6 @@ MNIST = ["--model=mnist-net", "--dataset=synthetic", "--epochs=1", "--batch-size
 KINDS = {
     "ddp": [],
     "fsdp": ["--parallel=fsdp"],
-    "powersgd": ["--gradient-compression=powersgd", "--powersgd-start=2", "--powersgd-rank=2"],
     "fp16 with accumulation, clipping and compression": [
         "--precision=fp16", "--accumulate=2", "--batch-size=32", "--clip-norm=1",
         "--gradient-compression=bf16",

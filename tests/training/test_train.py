@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from training import checkpoint, exit_codes
 from training.config import ConfigurationError
 from training.data import DataError
-from training.manifest import checked_weights, read_manifest
+from training.manifest import checked_file, read_manifest
 from training.watching import DivergedError
 
 Train = Callable[..., int]
@@ -37,7 +37,7 @@ def test_digits_are_learnt_and_the_export_says_how_well(
     assert manifest.metrics["accuracy"] >= 0.97
     assert manifest.input_shape == (1, 8, 8)
     assert manifest.settings["epochs"] == 15
-    assert checked_weights(tmp_path / "run/export", manifest).is_file()
+    assert checked_file(tmp_path / "run/export", manifest.weights).is_file()
     first, *epochs, last = events(capsys)
     assert first["event"] == "start"
     assert [event["epoch"] for event in epochs] == list(range(1, 16))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from training.config import ConfigurationError, TrainingConfig
-from training.export.programs import exported, write_program, write_torchscript
+from training.export.programs import exported, write_program
 from training.export.pruning import pruned, share_of_zeros
 from training.export.quantization import quantized
 from training.export.reading import read_form
@@ -28,7 +28,6 @@ Evaluate = Callable[[nn.Module], dict[str, float]]
 
 FILES: Final = {
     "pt2": "model.pt2",
-    "torchscript": "model.torchscript.pt",
     "pruned": "model-pruned.safetensors",
     "int8": "model-int8.pt2",
 }
@@ -98,7 +97,7 @@ def _forms(source: Source, config: TrainingConfig) -> Iterator[Form]:
         yield Form(
             kind,
             f"export_formats {kind}",
-            write=functools.partial(_WRITERS[kind], model, samples),
+            write=lambda path: write_program(path, exported(model, samples)),
             read=functools.partial(read_form, kind=kind),
             exact=True,
         )
@@ -118,12 +117,6 @@ def _forms(source: Source, config: TrainingConfig) -> Iterator[Form]:
             read=functools.partial(read_form, kind="int8", method=method),
             method=method,
         )
-
-
-_WRITERS: Final[dict[str, Callable[[nn.Module, Tensor, Path], None]]] = {
-    "pt2": lambda model, samples, path: write_program(path, exported(model, samples)),
-    "torchscript": lambda model, samples, path: write_torchscript(path, model, samples[:2]),
-}
 
 
 def _make(

@@ -1,8 +1,6 @@
-"""A model as a program that needs no Python code of ours: torch.export, and TorchScript."""
+"""Export of a model as a torch.export program, which runs without this project's code."""
 
 import io
-import sys
-import warnings
 from pathlib import Path
 
 import torch
@@ -49,43 +47,3 @@ def read_program(path: Path) -> ExportedProgram:
         raise ExportError(
             f"{path} cannot be loaded by torch {torch.__version__}: {type(error).__name__}: {error}"
         ) from error
-
-
-def write_torchscript(path: Path, model: nn.Module, inputs: Tensor) -> None:
-    """Write what one run through the model did, for servers that know no torch.export.
-
-    Raises ExportError on a Python for which there is no TorchScript any more, and OSError.
-    """
-    if sys.version_info >= (3, 14):
-        raise ExportError("TorchScript is not supported on Python 3.14: write pt2 instead")
-    buffer = io.BytesIO()
-    with torch.no_grad(), _deprecated():
-        torch.jit.save(torch.jit.trace(model, inputs), buffer)  # type: ignore[no-untyped-call]
-    write_atomically(path, lambda stream: stream.write(buffer.getbuffer()))
-
-
-def read_torchscript(path: Path) -> nn.Module:
-    """Read a TorchScript file. It is code: only after its digest was compared.
-
-    Raises ExportError.
-    """
-    try:
-        with _deprecated():
-            return Program(torch.jit.load(path, map_location="cpu"))  # type: ignore[no-untyped-call]
-    except Exception as error:
-        raise ExportError(
-            f"{path} cannot be loaded by torch {torch.__version__}: {type(error).__name__}: {error}"
-        ) from error
-
-
-class _deprecated(warnings.catch_warnings):  # noqa: N801
-    """Within it nobody is told that TorchScript is deprecated: it was asked for by name.
-
-    Nor that a trace keeps the sizes it saw: only the batch may differ, and that is compared later.
-    """
-
-    def __enter__(self) -> None:
-        super().__enter__()
-        for category in (DeprecationWarning, FutureWarning):
-            warnings.filterwarnings("ignore", r"`torch\.jit\.\w+` is deprecated", category)
-        warnings.filterwarnings("ignore", category=torch.jit.TracerWarning)  # type: ignore[attr-defined]

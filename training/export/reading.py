@@ -4,7 +4,7 @@ from pathlib import Path
 
 from torch import nn
 
-from training.export.programs import Program, read_program, read_torchscript
+from training.export.programs import Program, read_program
 from training.export.quantization import runnable
 from training.export.weights import load_weights
 from training.manifest import ExportError, Manifest, checked_file, read_manifest
@@ -22,7 +22,7 @@ def finished_export(folder: Path) -> Manifest | None:
 
 
 def load_artifact(folder: Path, manifest: Manifest, kind: str, own: str = "") -> nn.Module:
-    """One of an export's other forms (pt2, torchscript, pruned, int8), ready to compute on the CPU.
+    """One of an export's other forms (pt2, pruned, int8), ready to compute on the CPU.
 
     All but pruned are code: load them only from a folder that nobody but the training may write,
     since who can replace the file can replace its digest as well. `own` is as in load_network, for
@@ -39,8 +39,6 @@ def read_form(path: Path, kind: str, method: str = "") -> nn.Module:
     match kind:
         case "pt2":
             return Program(read_program(path).module())
-        case "torchscript":
-            return read_torchscript(path)
         case "int8":
             return runnable(path, method)
         case _:

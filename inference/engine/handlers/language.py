@@ -1,4 +1,4 @@
-"""Language models: logits for given tokens, and tokens that continue others."""
+"""Language models: logits for given tokens."""
 
 import numpy as np
 import torch
@@ -17,8 +17,6 @@ class LanguageModel(Plain):
     The network must be causal: what is behind a place does not change its logits. So shorter
     texts are filled up to the context where a backend knows no other length.
     """
-
-    generates = True
 
     def load(self, source: Source) -> None:
         """The network, and whether it takes texts of any length."""
@@ -46,7 +44,11 @@ class LanguageModel(Plain):
             raise InputError(
                 f"tokens has {tokens.shape[1]} of them: it must be from 1 to {self._context}"
             )
-        self._check(torch.from_numpy(tokens))
+        wrong = tokens[(tokens < 0) | (tokens >= self._vocabulary)]
+        if wrong.size:
+            raise InputError(
+                f"tokens has {int(wrong[0])}: tokens go from 0 to {self._vocabulary - 1}"
+            )
         return torch.from_numpy(tokens).to(self.device)
 
     def predict(self, decoded: Tensor) -> Tensor:
@@ -60,25 +62,6 @@ class LanguageModel(Plain):
     def encode(self, predicted: Tensor) -> Tensors:
         """To FP32."""
         return {"logits": predicted.float().cpu().numpy()}
-
-    def next_logits(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        """Of texts that are filled up behind; only the last `context` tokens of each count."""
-        self._check(tokens)
-        logits = self.predict(tokens.to(self.device))
-        last = logits[torch.arange(len(tokens)), (lengths - 1).to(self.device)]
-        return last.float().cpu()
-
-    @property
-    def context(self) -> int:
-        """Most tokens that are looked at."""
-        return self._context
-
-    def _check(self, tokens: Tensor) -> None:
-        wrong = tokens[(tokens < 0) | (tokens >= self._vocabulary)]
-        if wrong.numel():
-            raise InputError(
-                f"tokens has {int(wrong[0])}: tokens go from 0 to {self._vocabulary - 1}"
-            )
 
     def _takes_any_length(self) -> bool:
         """Programs that were exported may be fixed to the context."""

@@ -9,8 +9,8 @@ from infra.settings.jobs.capabilities import missing_capabilities
 from infra.settings.jobs.memory import MOST_OF_MEMORY
 from infra.settings.jobs.mounts import TAKEN_VOLUMES
 from infra.settings.jobs.steps import order_problem
+from infra.settings.jobs.tensorflow import unfollowed
 from infra.settings.types import parse_quantity
-from training.tensorflow.settings import problems as tensorflow_problems
 
 if TYPE_CHECKING:
     from infra.settings.training import TrainingJobSettings
@@ -34,7 +34,7 @@ def _program(job: TrainingJobSettings) -> Iterator[str]:
     if job.hyperparameters is not None and job.command is not None:
         yield "has hyperparameters and command: write one of them, a command takes its own flags"
     if job.kind == "tensorflow" and job.hyperparameters is not None:
-        for sentence in tensorflow_problems(job.hyperparameters):
+        for sentence in unfollowed(job.hyperparameters):
             yield f"has hyperparameters whose {sentence}"
 
 

@@ -233,15 +233,15 @@ def test_a_fine_tune_of_ones_own_is_started_by_accelerate(
     def add(config: dict[str, Any]) -> None:
         config["gpu-platform:images"]["workloads"]["diffusion"] = {
             "build": {
-                "dockerfile": "training/examples/Dockerfile",
+                "dockerfile": "examples/diffusion/Dockerfile",
                 "base_image": base,
-                "sources": ["requirements/diffusion.txt"],
+                "sources": ["examples/diffusion", "requirements/diffusion.txt"],
             }
         }
         processes = ["--num_machines=1", "--num_processes=2", "--main_process_port=0"]
         accelerate = ["training.launch_accelerate", "--multi_gpu", *processes]
         accelerate += ["--mixed_precision=no", "--dynamo_backend=no"]
-        program = ["-m", "training.examples.diffusion", "--run-dir=$(RUN_DIR)", "--steps=20"]
+        program = ["-m", "examples.diffusion", "--run-dir=$(RUN_DIR)", "--steps=20"]
         config["gpu-platform:training"]["jobs"]["fine-tune"] = {
             "queue": "research",
             "image": "diffusion",

@@ -50,9 +50,9 @@ def configure(config: dict[str, Any]) -> None:
     images["mpi"] = {"build": {**build, **mpi}}
     images["tensorflow"] = {
         "build": {
-            "dockerfile": "training/tensorflow/Dockerfile",
+            "dockerfile": "examples/tensorflow/Dockerfile",
             "base_image": f"{BASE}tensorflow-cpu:2.21.0",
-            "sources": ["training", "requirements/tensorflow.txt"],
+            "sources": ["training", "examples/tensorflow", "requirements/tensorflow.txt"],
         }
     }
     # Together they want four GPUs more than there are: the last of them wait for the first.

@@ -208,7 +208,7 @@ def keda(rollout: Rollout, tmp_path_factory: pytest.TempPathFactory) -> None:
                 "keda": {"prometheus": "http://prometheus:9090", "activation_query": "sum(up)"},
             }
         },
-        {"job": None, "url": "s3://models/export", "digest": DIGEST, "grpc_port": 8081},
+        {"job": None, "url": "s3://models/export", "digest": DIGEST},
         {"tls": {"secret": "tls"}, "api_keys": {"secret": "callers"}, "replicas": 3},
     ],
     ids=["path", "ingress", "queue", "keda", "fetched", "secrets"],

@@ -1,6 +1,6 @@
 """Asks a model server with KServe's client, and prints what it understood as JSON.
 
-Runs in an environment of its own, without this project: kserve_client.py HTTP_PORT GRPC_PORT NPY
+Runs in an environment of its own, without this project: kserve_client.py PORT IMAGES.npy
 """
 
 import asyncio
@@ -45,27 +45,12 @@ async def kserve_rest(url: str, images: Any, binary: bool) -> Heard:
         return {**understood(response), "ready": ready, "error": error}
 
 
-async def kserve_grpc(url: str, images: Any) -> Heard:
-    async with kserve.InferenceGRPCClient(url) as client:
-        response = await client.infer(kserve_request(images, binary=True))
-        listed = kserve.InferInput("images", list(images.shape), "FP32", images.ravel().tolist())
-        typed = await client.infer(kserve.InferRequest(MODEL, [listed]))
-        live = await client.is_server_live() and await client.is_server_ready()
-        ready = live and await client.is_model_ready(MODEL)
-        return {
-            **understood(response),
-            "ready": ready,
-            "typed": understood(typed)["classes"],
-        }
-
-
 def main() -> None:
-    http, grpc = (f"127.0.0.1:{port}" for port in sys.argv[1:3])
-    images = np.load(sys.argv[3])
+    url = f"http://127.0.0.1:{sys.argv[1]}"
+    images = np.load(sys.argv[2])
     heard = {
-        "kserve rest": asyncio.run(kserve_rest(f"http://{http}", images, binary=True)),
-        "kserve rest json": asyncio.run(kserve_rest(f"http://{http}", images, binary=False)),
-        "kserve grpc": asyncio.run(kserve_grpc(grpc, images)),
+        "kserve rest": asyncio.run(kserve_rest(url, images, binary=True)),
+        "kserve rest json": asyncio.run(kserve_rest(url, images, binary=False)),
     }
     print(json.dumps(heard))  # noqa: T201
 

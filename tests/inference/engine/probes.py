@@ -9,7 +9,7 @@ import numpy as np
 from inference.engine.handler import Handler, Source
 from inference.engine.handlers.plain import input_spec
 from inference.engine.interface import InputError, Tensors, TensorSpec
-from training.manifest import checked_weights
+from training.manifest import checked_file
 
 FINE, SLEEP, REFUSE, FAIL, DIE = range(5)
 """What the first number of a sample asks for; the second is how long to sleep."""
@@ -19,7 +19,7 @@ class Probe(Handler):
     """Says for each sample: its third number, in how large a batch, and how many were before."""
 
     def load(self, source: Source) -> None:
-        checked_weights(source.folder, source.manifest)
+        checked_file(source.folder, source.manifest.weights)
         self.inputs = (input_spec(source.manifest),)
         self.outputs = (
             TensorSpec("value", "FP32", (-1,)),

@@ -134,13 +134,14 @@ async def test_a_handler_that_cannot_serve_is_told(
 SERVER = """
 import asyncio, sys
 from inference.config import InferenceConfig
-from inference.engine.engine import start_engine
+from inference.engine.engine import ModelEngine
 from tests.inference.engine.exports import sample
 
 async def serve(folder, handler):
-    engine = await start_engine(InferenceConfig(
+    engine = ModelEngine(InferenceConfig(
         model_name="probe", model_path=folder, handler=handler, device="cpu", threads=1
     ))
+    await engine.start()
     while engine.served is None:
         await asyncio.sleep(0.01)
     print(*engine.pids, flush=True)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.inference.engine.exports import write_probe
 from tests.inference.engine.probes import FINE, SLEEP
-from tests.inference.serving import Server, serving
+from tests.inference.serving import Server, serving, value
 from tests.training.programs import until
 
 INFER = "/v2/models/probe/infer"
@@ -25,9 +25,9 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server for few at a time, of few connections."""
     folder = tmp_path_factory.mktemp("admission")
     write_probe(folder / "export")
-    settings = {"handler": "tests.inference.engine.probes:Probe", "grpc_port": 0}
+    handler = "tests.inference.engine.probes:Probe"
     bounds = {"max_batch": 1, "max_queue": 1, "max_connections": CONNECTIONS}
-    with serving(folder, folder / "export", name="probe", **settings, **bounds) as server:
+    with serving(folder, folder / "export", name="probe", handler=handler, **bounds) as server:
         server.wait_until_ready()
         yield server
 
@@ -133,3 +133,20 @@ def test_connections_that_stay_open_make_room_for_others(small: Server, raw: Con
 
     until(answered)
     assert late.answer()[0] == 200
+
+
+def test_a_request_ends_when_its_client_leaves_while_the_model_computes(
+    small: Server, raw: Connect
+) -> None:
+    def abandoned() -> float:
+        return value(small.metrics, 'inference_requests_total{code="499",protocol="rest"}')
+
+    # The connections that the tests before left open are gone.
+    until(lambda: small.in_flight == 0)
+    before = abandoned()
+    leaving = raw(small)
+    leaving.send(body(SLEEP, 3))
+    until(lambda: small.in_flight == 1)
+    leaving.close()
+    until(lambda: small.in_flight == 0)
+    assert abandoned() == before + 1

@@ -91,21 +91,6 @@ def test_pods_prefer_different_nodes() -> None:
     assert spec["topologySpreadConstraints"][0]["whenUnsatisfiable"] == "ScheduleAnyway"
 
 
-def test_grpc_has_a_port_of_its_own() -> None:
-    found = objects(serving(grpc_port=8081))
-    ports = {port["name"]: port for port in found["Service"]["spec"]["ports"]}
-    assert ports["grpc"] == {
-        "name": "grpc",
-        "port": 8081,
-        "targetPort": "grpc",
-        "protocol": "TCP",
-        "appProtocol": "kubernetes.io/h2c",
-    }
-    server = container(serving(grpc_port=8081))
-    assert [port["containerPort"] for port in server["ports"]] == [8080, 8081]
-    assert environment(server)["INFERENCE_GRPC_PORT"] == "8081"
-
-
 def test_tls_is_mounted_from_its_secret_and_the_probes_use_it() -> None:
     described = serving(tls={"secret": "digits-tls"})
     spec = pod(objects(described)["Deployment"])

@@ -245,11 +245,10 @@ MISTAKES = {
     ),
     "a path of the server that the stack decides": (
         f"{SERVICE}.server",
-        {"grpc_port": 9000},
+        {"port": 9000},
         SERVICE,
-        "write `grpc_port`",
+        "write `port`",
     ),
-    "two ports in one": (f"{SERVICE}.grpc_port", 8080, SERVICE, "write another one"),
     "an address with a password": (
         f"{SERVICE}.url",
         "https://me:secret@example.com/export",

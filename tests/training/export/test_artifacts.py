@@ -3,7 +3,6 @@ import json
 import re
 import shutil
 import sys
-import warnings
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from tests.training.export.trained import Export, Trained
 from training.config import ConfigurationError, TrainingConfig
 from training.export import check_export, finished_export, load_artifact
 from training.export.artifacts import FILES
-from training.export.programs import read_torchscript, write_torchscript
 from training.files import sha256_of
 from training.manifest import ExportError, Manifest, read_manifest
 
@@ -50,11 +48,10 @@ def test_an_artifact_is_as_good_as_the_manifest_says(
     assert digits_net.evaluate(model) == pytest.approx(manifest.artifact(kind).metrics, abs=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["pt2", "torchscript"])
 def test_the_same_computation_gives_the_same_for_any_number_of_samples(
-    kind: str, complete: Complete, digits_net: Trained
+    complete: Complete, digits_net: Trained
 ) -> None:
-    model = load_artifact(*complete, kind)
+    model = load_artifact(*complete, "pt2")
     with torch.no_grad():
         for count in (1, 2, 3, 40, 300):
             inputs = digits_net.inputs[:count]
@@ -181,19 +178,6 @@ def test_without_torchao_the_run_does_not_begin(
     _, manifest = export(quantize="static")
     assert manifest.artifacts == ()
     assert "install it into the image, or write quantize none" in warned(capsys)[0]
-
-
-def test_other_warnings_than_that_of_torchscript_are_seen(tmp_path: Path) -> None:
-    class Warns(nn.Module):
-        def forward(self, inputs: Tensor) -> Tensor:
-            warnings.warn("look out", DeprecationWarning, stacklevel=2)
-            return inputs
-
-    path = tmp_path / "model.torchscript.pt"
-    with pytest.raises(DeprecationWarning, match="look out"):
-        write_torchscript(path, Warns(), torch.zeros(2))
-    write_torchscript(path, nn.ReLU(), torch.zeros(2))
-    assert read_torchscript(path)(torch.tensor([-1.0, 1.0])).tolist() == [0, 1]
 
 
 def test_the_model_is_left_as_it_was(export: Export, digits_net: Trained) -> None:

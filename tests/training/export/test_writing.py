@@ -36,7 +36,7 @@ def test_a_model_of_tokens_has_no_classes_but_outputs(tmp_path: Path) -> None:
     options = {"context": 16, "layers": 1, "heads": 2, "width": 16}
     config = TrainingConfig.model_validate(
         {"model": "gpt", "model_options": options, "dataset": "text"}
-        | {"export_formats": "pt2,torchscript", "quantize": "dynamic"}
+        | {"export_formats": "pt2", "quantize": "dynamic"}
     )
     data = load("text", tmp_path, (16,), seed=0)
     model = build("gpt", dict(options), data.outputs, data.shape)
@@ -54,7 +54,7 @@ def test_a_model_of_tokens_has_no_classes_but_outputs(tmp_path: Path) -> None:
         "datatype": "INT64",
         "shape": (-1, 16),
     }
-    assert [artifact.kind for artifact in manifest.artifacts] == ["pt2", "torchscript", "int8"]
+    assert [artifact.kind for artifact in manifest.artifacts] == ["pt2", "int8"]
     assert torch.equal(load_network(folder, manifest)(inputs), model.eval()(inputs))
 
 
@@ -78,7 +78,7 @@ def test_an_export_that_was_cut_off_is_not_finished(
 def test_forms_of_an_earlier_export_are_not_left_behind(export: Export) -> None:
     folder, _ = export(prune=0.5)
     assert (folder / "model-pruned.safetensors").exists()
-    export(export_formats="torchscript")
+    export(export_formats="pt2")
     assert not (folder / "model-pruned.safetensors").exists()
 
 

@@ -1,4 +1,4 @@
-"""`python -m training.tensorflow`: the flags of `python -m training`, as far as they are followed.
+"""`python -m examples.tensorflow`: the flags of `python -m training`, as far as they are followed.
 
 Exit codes are those of training.exit_codes.
 """
@@ -9,12 +9,12 @@ import sys
 import threading
 from collections.abc import Callable
 
+from examples.tensorflow.cluster import Worker, read_worker
+from examples.tensorflow.settings import check
 from training import exit_codes
 from training.command_line import read_config
 from training.config import ConfigurationError, TrainingConfig
 from training.report import conclude
-from training.tensorflow.cluster import Worker, read_worker
-from training.tensorflow.settings import check
 
 
 def main() -> int:
@@ -33,8 +33,8 @@ def run(config: TrainingConfig, worker: Worker) -> int:
     """Train until the end or until SIGTERM."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     # Here, since --help and mistakes are answered before it is imported, which takes seconds.
-    from training.tensorflow.train import InterruptedRunError
-    from training.tensorflow.train import run as train
+    from examples.tensorflow.train import InterruptedRunError
+    from examples.tensorflow.train import run as train
 
     try:
         train(config, worker, listen)

@@ -1,6 +1,6 @@
 """A fine-tune in the style of SDXL, as users write it: diffusers' UNet, started by accelerate.
 
-    accelerate launch --multi_gpu --num_processes=2 -m training.examples.diffusion --run-dir=DIR
+    accelerate launch --multi_gpu --num_processes=2 -m examples.diffusion --run-dir=DIR
 
 It uses nothing of this project but how a run reports and ends, so it runs wherever the training
 program runs, and the jobs' failure policies understand its exit codes.
@@ -29,7 +29,7 @@ class Parser(argparse.ArgumentParser):
 def parser() -> Parser:
     """The flags."""
     made = Parser(
-        prog="accelerate launch -m training.examples.diffusion",
+        prog="accelerate launch -m examples.diffusion",
         description="Fine-tune a UNet of SDXL's kind on made pictures. A run that was interrupted "
         "continues from its last checkpoint when it is started again with the same run-dir. "
         "Exit codes: 0 done, 64 wrong input (do not retry), 75 interrupted after saving (retry).",
@@ -66,7 +66,7 @@ def main() -> int:
         options = parser().parse_args()
         check_run_dir(options.run_dir)
         # Takes seconds; mistakes are answered before.
-        from training.examples.diffusion.finetune import finetune
+        from examples.diffusion.finetune import finetune
 
         return finetune(options)
     except ConfigurationError as error:

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
+from examples.tensorflow.cluster import Worker, read_worker
 from training.config import ConfigurationError
-from training.tensorflow.cluster import Worker, read_worker
 
 
 def environment(cluster: dict[str, list[str]], role: str, index: int) -> dict[str, str]:

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 from torch.utils.data import DataLoader
 
+from examples.diffusion.pictures import Pictures, Sizes
 from training import exit_codes
 from training.config import ConfigurationError
-from training.examples.diffusion.pictures import Pictures, Sizes
 from training.files import sync_folder
 from training.report import conclude, emit
 

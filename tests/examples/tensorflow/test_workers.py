@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent.parent.parent
 RELEASE = re.search(
-    r"^tensorflow==(.+)$", (ROOT / "training/tensorflow/requirements.txt").read_text(), re.MULTILINE
+    r"^tensorflow==(.+)$", (ROOT / "examples/tensorflow/requirements.txt").read_text(), re.MULTILINE
 )
 
 
@@ -59,7 +59,7 @@ def start(
     flags = ["--model=digits-net", "--dataset=digits", f"--epochs={epochs}", "--batch-size=32"]
     flags += ["--learning-rate=0.005", f"--run-dir={run_dir}"]
     return subprocess.Popen(
-        [python, "-m", "training.tensorflow", *flags],
+        [python, "-m", "examples.tensorflow", *flags],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -106,7 +106,7 @@ def test_what_it_would_ignore_is_refused_before_tensorflow_is_imported(
     python: Path, tmp_path: Path
 ) -> None:
     done = subprocess.run(
-        [python, "-m", "training.tensorflow", "--model=mnist-net", f"--run-dir={tmp_path}"],
+        [python, "-m", "examples.tensorflow", "--model=mnist-net", f"--run-dir={tmp_path}"],
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,

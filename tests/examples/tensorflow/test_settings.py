@@ -1,7 +1,9 @@
 import pytest
 
+from examples.tensorflow import settings
+from examples.tensorflow.settings import check, problems
+from infra.settings.jobs import tensorflow
 from training.config import ConfigurationError, TrainingConfig
-from training.tensorflow.settings import check, problems
 
 FITTING = {"model": "digits-net", "dataset": "digits"}
 
@@ -23,3 +25,10 @@ def test_another_model_is_refused() -> None:
         TrainingConfig.model_validate({"model": "mnist-net", "dataset": "digits"})
     )
     assert "write model digits-net" in problem
+
+
+def test_the_stack_knows_what_the_program_follows() -> None:
+    for name in ("FOLLOWED", "MODEL", "DATASET"):
+        assert getattr(tensorflow, name) == getattr(settings, name)
+    config = TrainingConfig.model_validate({"model": "mnist-net", "weight_decay": 0.1})
+    assert tensorflow.unfollowed(config) == problems(config)

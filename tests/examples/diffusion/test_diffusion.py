@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
+from examples.diffusion import __main__ as program
 from training import exit_codes
-from training.examples.diffusion import __main__ as program
 
 Said = list[dict[str, Any]]
 
 LAUNCH = [
     *(sys.executable, "-m", "training.launch_accelerate"),
     *("--multi_gpu", "--num_processes=2", "--num_machines=1", "--main_process_port=0"),
-    *("--mixed_precision=no", "--dynamo_backend=no", "-m", "training.examples.diffusion"),
+    *("--mixed_precision=no", "--dynamo_backend=no", "-m", "examples.diffusion"),
 ]
 
 RUNS = """
@@ -30,8 +30,8 @@ from pathlib import Path
 from accelerate.state import AcceleratorState, PartialState
 from safetensors.torch import load_file
 from training.config import ConfigurationError
-from training.examples.diffusion import finetune as example
-from training.examples.diffusion.__main__ import parser
+from examples.diffusion import finetune as example
+from examples.diffusion.__main__ import parser
 
 torch.set_num_threads(1)
 folder, results = Path(sys.argv[1]), {}

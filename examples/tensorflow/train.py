@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf  # type: ignore[import-untyped]
 
+import tensorflow as tf  # type: ignore[import-untyped]
+from examples.tensorflow.cluster import Worker
 from training.config import ConfigurationError, TrainingConfig
 from training.data.digits import digits
 from training.report import conclude, emit
-from training.tensorflow.cluster import Worker
 
 _HIDDEN = 64
 _CLASSES = 10

@@ -1,5 +1,6 @@
 """The whole toolchain with a `go` that writes scripts in place of programs."""
 
+import re
 import stat
 import threading
 from dataclasses import dataclass
@@ -12,12 +13,19 @@ from devcluster.errors import DevclusterError
 from devcluster.toolchain import ensure, missing, pins
 
 GO = r"""#!/bin/sh
-echo "$1 $2 [$GOFLAGS cgo=$CGO_ENABLED]" >> "$FAKE/calls"
+echo "$* [$GOFLAGS cgo=$CGO_ENABLED $GOMODCACHE $GOCACHE]" >> "$FAKE/calls"
+mkdir -p "$GOMODCACHE" "$GOCACHE"
 case "$1" in
 env) cat "$FAKE/version" ;;
-mod) printf '{"Dir": "%s"}' "$FAKE/module" ;;
+mod)
+  [ "$2" = verify ] && { cat "$FAKE/damage" 2>/dev/null || exit 0; exit 1; }
+  printf '{"Dir": "%s"}' "$FAKE/module" ;;
+list) cat "$FAKE/list" ;;
 build)
-  [ -e "$FAKE/broken" ] && { echo "server.go:3: no such thing" >&2; exit 1; }
+  if [ -e "$FAKE/broken" ]; then
+    cat "$FAKE/broken"
+    exit 1
+  fi
   while [ "$1" != "-o" ]; do shift; done
   out=$2
   shift 2
@@ -34,16 +42,27 @@ esac
 """
 
 FILES = {
+    "server.go": "package here\n",
     "python/cmd/pulumi-language-python-exec": "#!/bin/sh\n",
     "python/dist/pulumi-resource-pulumi-python": "#!/bin/sh\n",
     "cmd/pulumi-resource-kubernetes/schema.json": "{}",
     "cmd/pulumi-resource-kubernetes/terraform-mapping.json": "{}",
-    "installer/helm/chart/volcano/Chart.yaml": 'name: volcano\nversion: "1.10.0"\napiVersion: v1\n',
+    "installer/helm/chart/volcano/Chart.yaml": 'name: volcano\nversion: "1.14.0"\napiVersion: v1\n',
     "installer/helm/chart/volcano/templates/scheduler.yaml": "kind: Deployment\n",
     "config/crd/volcano/bases/batch.volcano.sh_jobs.yaml": "kind: CustomResourceDefinition\n",
     "config/crd/jobflow/bases/flow.volcano.sh_jobflows.yaml": "kind: CustomResourceDefinition\n",
     "manifests/base/deployment.yaml": "kind: Deployment\n",
 }
+
+LIST = """{"ImportPath": "compiled.example/already", "Dir": "%(folder)s", "Stale": false}
+{"ImportPath": "server.example/here", "Dir": "%(folder)s", "GoFiles": ["server.go"], "Stale": true}
+"""
+BROKEN = """{"ImportPath":"fine.example/a","Action":"build-output","Output":"fine.example/a\\n"}
+{"ImportPath":"bad.example/b","Action":"build-output","Output":"bad.example/b\\n"}
+{"ImportPath":"bad.example/b","Action":"build-output","Output":"# bad.example/b\\n"}
+{"ImportPath":"bad.example/b","Action":"build-output","Output":"server.go:3: no such thing\\n"}
+{"ImportPath":"bad.example/b","Action":"build-fail"}
+"""
 
 
 @dataclass
@@ -78,6 +97,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     for name, text in FILES.items():
         script(fake / "module" / name, text).chmod(0o444)  # as the module cache has it
     (fake / "version").write_text("go1.26.8")
+    (fake / "list").write_text(LIST % {"folder": fake / "module"})
     script(tmp_path / "go" / "go", GO)
     monkeypatch.setenv("FAKE", str(fake))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -92,7 +112,7 @@ def system_tools(folder: Path) -> Path:
     """What the scripts of this file need, and no tool that this machine may have besides."""
     tools = folder / "system"
     tools.mkdir()
-    for name in ("basename", "dirname", "chmod", "cat", "sleep"):
+    for name in ("basename", "dirname", "chmod", "cat", "mkdir", "sleep"):
         (tools / name).symlink_to(Path("/usr/bin") / name)
     return tools
 
@@ -128,12 +148,13 @@ def test_builds_do_not_depend_on_the_users_go_settings(world: World):
     ensure("engine", world.cache, world.said.append)
     assert world.calls("build")
     for call in world.calls("build"):
-        assert call.endswith("[-mod=readonly -trimpath -buildvcs=false cgo=0]")
+        caches = f"{world.cache}/go/mod {world.cache}/go/build"
+        assert f"[-mod=readonly -modcacherw -trimpath -buildvcs=false cgo=0 {caches}]" in call
 
 
 def test_a_build_that_was_cut_off_keeps_what_was_finished(world: World):
     ensure("engine", world.cache, world.said.append)
-    (world.fake / "broken").touch()
+    (world.fake / "broken").write_text(BROKEN)
     with pytest.raises(DevclusterError):
         ensure("simulated", world.cache, world.said.append)
     assert missing("engine", world.cache) == []
@@ -141,11 +162,11 @@ def test_a_build_that_was_cut_off_keeps_what_was_finished(world: World):
     (world.fake / "broken").unlink()
     (world.fake / "calls").unlink()
     ensure("simulated", world.cache, world.said.append)
-    assert len(world.calls("build")) == 4  # etcd, kubernetes, kwok, volcano
+    assert len(world.calls("build")) == 2  # tools and kwok
 
 
 def test_what_a_killed_build_left_behind_is_removed(world: World):
-    left = world.cache / "tools" / ".work" / "pulumi.out" / "pulumi"
+    left = world.cache / "tools" / ".work" / "tools.out" / "pulumi"
     left.parent.mkdir(parents=True)
     left.write_text("half a program")
     toolchain = ensure("engine", world.cache, world.said.append)
@@ -153,12 +174,48 @@ def test_what_a_killed_build_left_behind_is_removed(world: World):
     assert not left.exists()
 
 
-def test_a_failed_build_shows_the_end_of_its_log_and_where_it_is(world: World):
-    (world.fake / "broken").touch()
+def test_a_failed_build_ends_with_the_compilers_own_message(world: World):
+    (world.fake / "broken").write_text(BROKEN)
     with pytest.raises(DevclusterError) as caught:
         ensure("engine", world.cache, world.said.append)
-    assert "server.go:3: no such thing" in str(caught.value)
-    assert str(world.cache / "logs" / "pulumi.log") in str(caught.value)
+    message, _, where = str(caught.value).rpartition("\n")
+    assert message == "# bad.example/b\nserver.go:3: no such thing"
+    assert str(world.cache / "logs" / "tools.log") in where
+
+
+def test_a_damaged_module_cache_is_recognised_with_its_remedy(world: World):
+    (world.fake / "broken").write_text(BROKEN)
+    (world.fake / "damage").write_text("bad.example v1.0.0: dir has been modified")
+    with pytest.raises(DevclusterError) as caught:
+        ensure("engine", world.cache, world.said.append)
+    assert f"`rm -rf {world.cache}/go/mod`" in str(caught.value)
+    assert "bad.example v1.0.0: dir has been modified" in str(caught.value)
+
+
+def test_caches_are_kept_for_the_next_try_and_deleted_after_a_build(world: World):
+    caches = world.cache / "go"
+    (world.fake / "broken").write_text(BROKEN)
+    with pytest.raises(DevclusterError):
+        ensure("engine", world.cache, world.said.append)
+    assert (caches / "build").is_dir()
+    (world.fake / "broken").unlink()
+    ensure("engine", world.cache, world.said.append)
+    assert not caches.exists()
+
+
+def test_caches_are_kept_on_request(world: World, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("KEEP_GO_CACHE", "1")
+    ensure("engine", world.cache, world.said.append)
+    assert (world.cache / "go" / "build").is_dir()
+
+
+def test_the_first_line_names_what_is_built_what_was_found_and_the_time(world: World):
+    world.tool("etcd", "etcd Version: 3.6.5")
+    lines: list[str] = []
+    ensure("simulated", world.cache, world.said.append, announce=lines.append)
+    (line,) = lines
+    assert line.startswith("building pulumi, ")
+    assert re.search(r"from Go modules, about \d+ min; found on PATH: etcd$", line)
 
 
 def test_an_old_go_is_refused_in_a_sentence(world: World):
@@ -178,7 +235,7 @@ def test_an_installed_tool_of_the_pinned_version_is_used_as_it_is(world: World):
     toolchain = ensure("simulated", world.cache, world.said.append)
     assert (toolchain.bin / "etcd").resolve() == etcd
     assert toolchain.installed == ("etcd",)
-    assert not any("etcd" in line for line in world.said)
+    assert not list((world.cache / "tools").glob("etcd-*"))
 
 
 @pytest.mark.parametrize("version", ["3.6.4", "3.6.50", "13.6.5", "3.6.5-rc.1", ""])
@@ -262,7 +319,7 @@ def test_volcano_comes_with_its_chart_repository_and_definitions(world: World):
     toolchain = ensure("simulated", world.cache, world.said.append)
     assert sorted(f.name for f in toolchain.charts.iterdir()) == [
         "index.yaml",
-        "volcano-1.10.0.tgz",
+        "volcano-1.14.0.tgz",
     ]
     assert [f.name for f in sorted(toolchain.volcano_crds.iterdir())] == [
         "batch.volcano.sh_jobs.yaml",
@@ -301,3 +358,10 @@ def test_what_watches_a_cluster_comes_without_other_discoveries(world: World):
     assert {"prometheus", "kube-state-metrics"} <= {file.name for file in toolchain.bin.iterdir()}
     (found,) = [line for line in world.calls("list") if "-tags=" in line]
     assert found.startswith("list -tags=remove_all_sd,enable_kubernetes_sd ")
+
+
+def test_languages_are_built_for_those_alone_who_ask(world: World):
+    toolchain = ensure("real", world.cache, world.said.append)
+    assert not (toolchain.bin / "pulumi-language-yaml").exists()
+    toolchain = ensure("engine", world.cache, world.said.append, languages=True)
+    assert (toolchain.bin / "pulumi-language-yaml").exists()

@@ -1,0 +1,64 @@
+import pytest
+
+from devcluster.toolchain.go import compiler_memory
+from devcluster.toolchain.progress import COMPILED_PER_SECOND, LINK, Meter, announcement, duration
+
+GIB = 2**30
+
+
+@pytest.fixture
+def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The clock, in seconds, on a machine with two processors."""
+    now = [0.0]
+    monkeypatch.setattr("devcluster.toolchain.progress.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("devcluster.toolchain.progress.os.cpu_count", lambda: 2)
+    return now
+
+
+def test_the_time_left_is_estimated_before_anything_is_compiled(seconds: list[float]):
+    meter = Meter(lambda line: None, {"a": 60 * COMPILED_PER_SECOND}, ["tool"])
+    assert meter.left() == (60 * COMPILED_PER_SECOND + LINK) / (2 * COMPILED_PER_SECOND)
+
+
+def test_the_time_left_follows_the_measured_pace(seconds: list[float]):
+    sizes = {"a": 600 * COMPILED_PER_SECOND, "b": 600 * COMPILED_PER_SECOND}
+    meter = Meter(lambda line: None, sizes, [])
+    seconds[0] = 6000.0  # a twentieth of the expected pace
+    meter.compiled(["a"])
+    assert meter.left() > 4000
+
+
+def test_one_line_has_what_is_done_what_is_compiled_and_both_times(seconds: list[float]):
+    lines: list[str] = []
+    meter = Meter(lines.append, {"x.example/a": 1000, "x.example/b": 1000}, ["tool"])
+    seconds[0] = 187.0
+    meter.compiled(["x.example/a", "elsewhere.example/c"], "x.example/a")
+    assert lines == ["1 of 2 packages, x.example/a, 3:07, about 20 s left"]
+
+
+def test_nothing_is_left_when_all_is_compiled_and_linked(seconds: list[float]):
+    meter = Meter(lambda line: None, {"a": 1000}, ["tool"])
+    meter.compiled(["a"])
+    meter.linked(["tool"])
+    assert meter.left() == 0
+
+
+def test_the_announcement_names_tools_time_and_what_was_found(seconds: list[float]):
+    line = announcement(["pulumi", "etcd"], ["kubectl"], cpu_minutes=20)
+    assert line == ("building pulumi, etcd from Go modules, about 11 min; found on PATH: kubectl")
+
+
+@pytest.mark.parametrize(
+    ("passed", "text"), [(3, "10 s"), (44, "40 s"), (89, "90 s"), (91, "2 min"), (700, "12 min")]
+)
+def test_durations_are_rounded(passed: float, text: str):
+    assert duration(passed) == text
+
+
+def test_compilers_collect_no_garbage_where_there_is_memory_for_it():
+    assert compiler_memory(24 * GIB, 2) == {"GOGC": "off", "GOMEMLIMIT": "3072MiB"}
+    assert compiler_memory(256 * GIB, 2) == {"GOGC": "off", "GOMEMLIMIT": "4096MiB"}
+
+
+def test_compilers_keep_their_defaults_on_a_small_machine():
+    assert compiler_memory(4 * GIB, 2) == {}

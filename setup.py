@@ -1,8 +1,8 @@
 """How the components are put into one package, `gpu_platform`; pyproject.toml has the rest.
 
-In the checkout infra/, training/ and inference/ are packages of their own. Names as common as
-these must not lie in other people's environments, so in the wheel they are parts of gpu_platform,
-and their imports say so.
+In the checkout infra/, training/, inference/ and kube/ are packages. Names as common as these must
+not be installed into other people's environments, so in the wheel they are parts of gpu_platform,
+and their imports are rewritten.
 """
 
 import re
@@ -12,7 +12,7 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 PACKAGE = "gpu_platform"
-FOLDERS = ("infra", "training", "inference")
+FOLDERS = ("infra", "training", "inference", "kube")
 IMPORT = re.compile(rf"^(\s*from )(?={'|'.join(FOLDERS)}\b)", re.MULTILINE)
 
 # What infra/ imports of the programs: all of it imports no torch.
@@ -38,7 +38,7 @@ class BuildComponents(build_py):
     def build_module(self, module: str, module_file: str, package: str) -> tuple[str, bool]:
         """Copies a module; returns where it is now."""
         made, copied = super().build_module(module, module_file, package)
-        if package.partition(".")[0] == PACKAGE:
+        if package.partition(".")[0] in (PACKAGE, "policies"):
             path = Path(made)
             path.write_text(IMPORT.sub(rf"\1{PACKAGE}.", path.read_text()))
         return made, copied
@@ -49,7 +49,7 @@ def packages(folder: str) -> list[str]:
     return sorted(
         ".".join(file.parent.parts)
         for file in Path(folder).rglob("__init__.py")
-        if f"{PACKAGE}.{'.'.join(file.parent.parts)}" in PARTS or folder == "infra"
+        if f"{PACKAGE}.{'.'.join(file.parent.parts)}" in PARTS or folder in ("infra", "kube")
     )
 
 

@@ -15,9 +15,9 @@ from infra.pods import (
 )
 from infra.references import further_volumes, variables_from
 from infra.settings.jobs.kinds import LED
-from infra.settings.jobs.memory import default_shm
 from infra.settings.jobs.steps import StepSettings
 from infra.settings.training import LauncherSettings, TrainingJobSettings
+from kube.shared_memory import default_shm
 
 CHECKPOINTS_PATH: Final = "/checkpoints"
 DATASETS_PATH: Final = "/data"

@@ -9,8 +9,8 @@ from typing import Any
 
 from pydantic import Field
 
+from kube.quantities import quantity_or_none
 from policies.controllers import Workload
-from policies.quantities import quantity_or_none
 from policies.rule import Level, Rule, Severity, Violation, stack_rule
 from policies.settings import GpuConfig
 from policies.values import Node

@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import Field
 
+from kube.quantities import quantity_or_none
 from policies.controllers import Workload
-from policies.quantities import quantity_or_none
 from policies.rule import Edit, Level, Rule, Severity, Violation, pod_rule, show, workload_rule
 from policies.settings import GpuConfig, RoleConfig
 from policies.values import UNKNOWN, Node

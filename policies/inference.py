@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from kube.quantities import quantity_or_none
 from policies.controllers import Workload
-from policies.quantities import quantity_or_none
 from policies.resources import Resource
 from policies.rule import (
     Level,

@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import Field
 
+from kube.quantities import quantity_or_none
 from policies.controllers import Workload
-from policies.quantities import quantity_or_none
 from policies.resources import Resource
 from policies.rule import (
     Level,

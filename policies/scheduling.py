@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import Field
 
+from kube.quantities import quantity_or_none
 from policies.controllers import GROUP_ANNOTATION, Workload
-from policies.quantities import quantity_or_none
 from policies.rule import (
     Edit,
     Level,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from policies.quantities import parse_quantity
+from kube.quantities import parse_quantity
 from policies.rule import RuleConfig
 
 

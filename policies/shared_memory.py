@@ -9,7 +9,8 @@ from typing import Any
 
 from pydantic import Field
 
-from policies.quantities import parse_quantity, quantity_or_none, spell_bytes
+from kube.quantities import parse_quantity, quantity_or_none, spell_bytes
+from kube.shared_memory import SHARE, largest_shm
 from policies.rule import Edit, Level, Rule, Severity, Violation, pod_rule, show
 from policies.settings import NoConfig, Quantity, RoleConfig
 from policies.values import UNKNOWN, Node
@@ -31,7 +32,7 @@ class ShareConfig(RoleConfig):
     """Configuration of `shm-fits-memory`."""
 
     share: float = Field(
-        default=0.8,
+        default=SHARE,
         gt=0,
         le=1,
         description="The part of a container's memory limit that its memory volumes may take.",
@@ -194,7 +195,7 @@ def shm_fits_memory(pod: Pod, config: ShareConfig) -> Iterator[Violation]:
         volumes = list(_memory_volumes(pod, container))
         if allowed is None or not volumes:
             continue
-        allowed *= Decimal(str(config.share))
+        allowed = largest_shm(allowed, config.share)
         for volume in volumes:
             size = volume["emptyDir"]["sizeLimit"]
             if size.absent:

@@ -28,7 +28,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property, lru_cache
 from typing import Any, Literal, Protocol
 
-from policies.quantities import quantity_or_none
+from kube.quantities import quantity_or_none
 from policies.resources import Resource
 from policies.values import UNKNOWN, Node
 

@@ -7,7 +7,7 @@ from decimal import Decimal
 from gitops.preview.demand import Demand
 from gitops.preview.gpus import Count
 from gitops.prices import Environment
-from policies.quantities import quantity_or_none
+from kube.quantities import quantity_or_none
 from policies.views import Stack, View
 
 

@@ -22,8 +22,8 @@ from infra.settings.types import (
     QualifiedName,
     RunKey,
     Settings,
-    parse_quantity,
 )
+from kube.shared_memory import shm_problem
 from training.config import plain_errors
 
 _DECIDED: Final = {
@@ -146,11 +146,8 @@ class InferenceServiceSettings(Settings):
             raise ValueError(
                 "contradicts itself: replicas are fixed and autoscaling is on; leave one out"
             )
-        if parse_quantity(self.shm) >= parse_quantity(self.memory):
-            raise ValueError(
-                f"has shm {self.shm}, but memory {self.memory}: /dev/shm counts against the memory "
-                "limit, so write less shm or more memory"
-            )
+        if problem := shm_problem(self.shm, self.memory):
+            raise ValueError(problem)
         if self.fetch != FetchSettings() and not (self.url or (self.canary and self.canary.url)):
             raise ValueError("has fetch, but no url to fetch from: leave it out")
         self._check_access()

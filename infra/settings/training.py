@@ -6,7 +6,6 @@ from pydantic import Field, field_validator, model_validator
 
 from infra.settings.jobs.consistency import contradictions
 from infra.settings.jobs.kinds import LED, JobKind
-from infra.settings.jobs.memory import default_shm
 from infra.settings.jobs.mounts import ReferenceSettings, VolumeSettings
 from infra.settings.jobs.network import NcclSettings, RdmaSettings
 from infra.settings.jobs.placement import NetworkTopologySettings, PackingSettings
@@ -24,6 +23,7 @@ from infra.settings.types import (
     RunKey,
     Settings,
 )
+from kube.shared_memory import default_shm
 from training.config import TrainingConfig
 from training.exit_codes import BAD_INPUT
 

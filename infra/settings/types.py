@@ -5,22 +5,12 @@ object is created; here they are checked while previewing.
 """
 
 import re
-from decimal import Decimal, DecimalException
 from typing import Annotated, Final
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-_SUFFIXES: Final[dict[str, Decimal]] = {
-    "n": Decimal("1e-9"),
-    "u": Decimal("1e-6"),
-    "m": Decimal("1e-3"),
-    "": Decimal(1),
-    **{suffix: Decimal(1000) ** power for power, suffix in enumerate("kMGTPE", start=1)},
-    **{f"{suffix}i": Decimal(1024) ** power for power, suffix in enumerate("KMGTPE", start=1)},
-}
-_QUANTITY: Final = re.compile(
-    r"(?P<number>[+-]?(?:\d+\.?\d*|\.\d+))(?:[eE](?P<exponent>[+-]?\d{1,2})|(?P<suffix>[numkMGTPE]|[KMGTPE]i))?"
-)
+from kube.quantities import MEBIBYTE, parse_quantity
+
 _LABEL: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _DNS_LABEL: Final = re.compile(_LABEL)
 _DNS_SUBDOMAIN: Final = re.compile(rf"{_LABEL}(\.{_LABEL})*")
@@ -36,41 +26,12 @@ _IMAGE: Final = re.compile(
     r"(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
 )
 _ENVIRONMENT_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-MEBIBYTE: Final = 2**20
-LARGEST_QUANTITY: Final = 2**63 - 1
 
 
 class Settings(BaseModel):
     """Base of all settings: unknown keys are errors and types are taken at their word."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, protected_namespaces=())
-
-
-def parse_quantity(text: str) -> Decimal:
-    """Value of a Kubernetes quantity such as `500m`, `2`, `1.5Gi` or `1e3`.
-
-    Raises ValueError when the text is not a quantity, or one beyond what Kubernetes can count.
-    """
-    match = _QUANTITY.fullmatch(text)
-    if match is None:
-        raise ValueError(
-            "must be a Kubernetes quantity: a number with an optional suffix, such as 500m, 2, "
-            "512Mi or 1.5Gi"
-        )
-    try:
-        value = _value(match)
-    except DecimalException:
-        value = Decimal("Infinity")
-    if abs(value) > LARGEST_QUANTITY:
-        raise ValueError("is more than Kubernetes can count: quantities end at 2^63 - 1")
-    return value
-
-
-def _value(match: re.Match[str]) -> Decimal:
-    number = Decimal(match["number"])
-    if match["exponent"] is not None:
-        return number * Decimal(10) ** int(match["exponent"])
-    return number * _SUFFIXES[match["suffix"] or ""]
 
 
 def _as_text(value: object) -> object:

@@ -15,8 +15,8 @@ from infra.settings.types import (
     QualifiedName,
     Quantity,
     Settings,
-    parse_quantity,
 )
+from kube.quantities import parse_quantity
 
 OVERRIDE: Final = "scheduler_config_override"
 """The chart's value that replaces the scheduler's configuration, in `custom`."""

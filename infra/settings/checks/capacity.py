@@ -11,8 +11,8 @@ from infra.settings.jobs.kinds import LED
 from infra.settings.problems import full_key
 from infra.settings.tenancy import TenancySettings
 from infra.settings.training import LauncherSettings, TrainingJobSettings, TrainingSettings
-from infra.settings.types import parse_quantity
 from infra.settings.volcano import VolcanoSettings
+from kube.quantities import parse_quantity
 
 
 @check("training", "tenancy", "volcano", "gpu")

@@ -7,8 +7,8 @@ from typing import Final
 from infra.settings.checks.registry import check, choice, job_key
 from infra.settings.problems import full_key
 from infra.settings.training import TrainingSettings
-from infra.settings.types import parse_quantity
 from infra.settings.volcano import OVERRIDE, ResourceAmounts, VolcanoSettings
+from kube.quantities import parse_quantity
 
 _FIRST_WITH_PARENTS: Final = (1, 11)
 _FIRST_WITH_ANY_DIMENSION: Final = (1, 15)

@@ -7,7 +7,7 @@ from infra.settings.inference import InferenceSettings
 from infra.settings.problems import full_key
 from infra.settings.storage import ClaimSettings, StorageSettings
 from infra.settings.training import TrainingJobSettings, TrainingSettings
-from infra.settings.types import parse_quantity
+from kube.quantities import parse_quantity
 
 
 @check("storage")

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from infra.settings.jobs.capabilities import missing_capabilities
-from infra.settings.jobs.memory import MOST_OF_MEMORY
 from infra.settings.jobs.mounts import TAKEN_VOLUMES
 from infra.settings.jobs.steps import order_problem
 from infra.settings.jobs.tensorflow import unfollowed
-from infra.settings.types import parse_quantity
+from kube.shared_memory import shm_problem
 
 if TYPE_CHECKING:
     from infra.settings.training import TrainingJobSettings
@@ -49,12 +48,8 @@ def _size(job: TrainingJobSettings) -> Iterator[str]:
             f"has node_gpus {job.node_gpus}, but gpus_per_node {job.gpus_per_node}: no such node "
             "has room for a pod"
         )
-    shm, memory = parse_quantity(job.shared_memory), parse_quantity(job.memory)
-    if float(shm) > float(memory) * MOST_OF_MEMORY:
-        yield (
-            f"has shm {job.shared_memory}, but memory {job.memory}: /dev/shm counts against the "
-            "memory limit and may take four fifths of it, so write less shm or more memory"
-        )
+    if problem := shm_problem(job.shared_memory, job.memory):
+        yield problem
     if job.whole_node and not job.spread:
         yield "has whole_node, but spread false: pods with a node each are spread, leave spread out"
 

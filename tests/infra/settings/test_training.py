@@ -21,7 +21,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     "empty command": (job("plain", command=[]), ".command", "at least 1"),
     "fewest above most": (job("volcano", min_nodes=3), " has min_nodes 3", "nodes 2"),
     "pod above node": (job("volcano", node_gpus=2), " has node_gpus 2", "gpus_per_node 4"),
-    "too much shared memory": (job("volcano", shm="60Gi"), " has shm 60Gi", "four fifths"),
+    "too much shared memory": (job("volcano", shm="60Gi"), " has shm 60Gi", "may take 80%"),
     "whole nodes that are not spread": (
         job("volcano", whole_node=True, spread=False),
         " has whole_node",

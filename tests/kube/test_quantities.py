@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.quantities import QuantityError, parse_quantity, quantity_or_none, spell_bytes
+from kube.quantities import LARGEST, QuantityError, parse_quantity, quantity_or_none, spell_bytes
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,9 @@ from policies.quantities import QuantityError, parse_quantity, quantity_or_none,
         ("-1", "-1"),
         ("+2k", "2000"),
         ("100n", "0.0000001"),
-        ("123456789012345678901234567890.123456789", "123456789012345678901234567890.123456789"),
+        ("1234567890123456789.123456789", "1234567890123456789.123456789"),
+        ("1.5Gi", str(3 * 2**29)),
+        ("12E-1", "1.2"),
     ],
 )
 def test_quantities_are_parsed_exactly(written: object, amount: str):
@@ -35,7 +37,24 @@ def test_quantities_are_parsed_exactly(written: object, amount: str):
 @pytest.mark.parametrize(
     "written",
     [
-        *("", " 1", "1 ", "1e", "1ki", "1K", "0x1", "1e1000", "one", "1Gi2", "\u0661", "1" * 65),
+        *(
+            "",
+            " 1",
+            "1 ",
+            "1e",
+            "1ki",
+            "1K",
+            "0x1",
+            "1e1000",
+            "one",
+            "1Gi2",
+            "\u0661",
+            "\u0661Gi",
+            "1 Gi",
+            "1.2.3",
+            "∞",
+            "1" * 65,
+        ),
         *(None, True, [1], {"a": 1}, float("inf"), float("nan")),
     ],
 )
@@ -45,7 +64,7 @@ def test_what_kubernetes_does_not_accept_is_no_quantity(written: object):
     assert quantity_or_none(written) is None
 
 
-@given(st.integers(0, 10**15), st.sampled_from(["Ki", "Mi", "Gi"]))
+@given(st.integers(0, 2**32), st.sampled_from(["Ki", "Mi", "Gi"]))
 def test_binary_suffixes_multiply(number: int, suffix: str):
     power = {"Ki": 1, "Mi": 2, "Gi": 3}[suffix]
     assert parse_quantity(f"{number}{suffix}") == number * 1024**power
@@ -63,3 +82,14 @@ def test_any_text_is_parsed_or_refused(text: str):
 )
 def test_bytes_are_spelled_as_in_manifests(amount: int, text: str):
     assert spell_bytes(Decimal(amount)) == text
+
+
+@pytest.mark.parametrize("text", ["1e99", "9223372036854775808", "8Ei", "9" * 50 + "Ei"])
+def test_a_quantity_beyond_what_kubernetes_counts_is_refused(text: str):
+    with pytest.raises(QuantityError, match="more than Kubernetes can count"):
+        parse_quantity(text)
+
+
+@pytest.mark.parametrize(("text", "amount"), [("1e99", LARGEST), ("-8Ei", -LARGEST)])
+def test_a_manifests_quantity_is_capped_as_the_api_does(text: str, amount: int):
+    assert quantity_or_none(text) == amount

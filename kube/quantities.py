@@ -10,7 +10,11 @@ from __future__ import annotations
 import re
 from decimal import Context, Decimal
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
+
+MEBIBYTE: Final = 2**20
+LARGEST: Final = 2**63 - 1
+"""The API accepts larger quantities and caps them to this one."""
 
 _PATTERN = re.compile(
     r"(?P<number>[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))"
@@ -23,25 +27,35 @@ _BINARY_SUFFIXES = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
 
 
 class QuantityError(ValueError):
-    """The value is not a quantity that Kubernetes accepts."""
+    """A value that is not a quantity."""
+
+
+class TooLargeError(QuantityError):
+    """A quantity beyond what Kubernetes can count."""
 
 
 def parse_quantity(value: Any) -> Decimal:
-    """Returns a quantity in its base unit: bytes, cores or pieces.
+    """Return a quantity in its base unit: bytes, cores or pieces.
 
-    Accepts strings and numbers, as the API does. Raises `QuantityError` for everything else,
-    booleans and white space included.
+    Accepts strings and numbers, as the API does. Raises QuantityError for everything else,
+    booleans and white space included, and TooLargeError for values beyond 2^63 - 1.
     """
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise QuantityError(f"{value!r} is not a quantity")
-    return _parse(value if isinstance(value, str) else repr(value))
+        raise QuantityError(f"{value!r} is not a Kubernetes quantity")
+    amount = _parse(value if isinstance(value, str) else repr(value))
+    if abs(amount) > LARGEST:
+        raise TooLargeError("is more than Kubernetes can count: quantities end at 2^63 - 1")
+    return amount
 
 
 @lru_cache(maxsize=4096)
 def _parse(text: str) -> Decimal:
     match = _PATTERN.fullmatch(text) if len(text) <= _MAX_LENGTH else None
-    if match is None or not text.isascii():
-        raise QuantityError(f"{text[:_MAX_LENGTH]!r} is not a quantity")
+    if match is None:
+        raise QuantityError(
+            "must be a Kubernetes quantity: a number with an optional suffix, such as 500m, 2, "
+            "512Mi or 1.5Gi"
+        )
     number = Decimal(match["number"])
     if match["exponent"]:
         return number.scaleb(int(match["exponent"]), _EXACT)
@@ -52,15 +66,17 @@ def _parse(text: str) -> Decimal:
 
 
 def quantity_or_none(value: Any) -> Decimal | None:
-    """Like `parse_quantity`, but gives None for what is not a quantity."""
+    """Return what the API makes of a value: capped to `LARGEST`, None if it is not a quantity."""
     try:
         return parse_quantity(value)
+    except TooLargeError:
+        return Decimal(-LARGEST if str(value).startswith("-") else LARGEST)
     except QuantityError:
         return None
 
 
 def spell_bytes(amount: Decimal) -> str:
-    """Writes a number of bytes the way a manifest would, rounded down: `12Gi`, `512Mi`."""
+    """Write a number of bytes as a manifest would, rounded down: `12Gi`, `512Mi`."""
     for suffix, power in (("Gi", 3), ("Mi", 2), ("Ki", 1)):
         unit = Decimal(1024**power)
         if amount >= unit and (amount % unit == 0 or amount >= 16 * unit):

@@ -1,0 +1,34 @@
+"""Size of /dev/shm: a memory volume, which counts against the container's memory limit."""
+
+from decimal import Decimal
+from typing import Final
+
+from kube.quantities import MEBIBYTE, parse_quantity, spell_bytes
+
+SHARE: Final = 0.8
+"""The part of a container's memory limit that its memory volumes may take."""
+
+_MEBIBYTES_PER_GPU: Final = 4096
+
+
+def default_shm(gpus: int, memory: str) -> str:
+    """Return 4Gi per GPU, for its process's loaders and NCCL, but at most half of the memory."""
+    half = int(parse_quantity(memory) / 2 / MEBIBYTE)
+    size = min(gpus * _MEBIBYTES_PER_GPU, half)
+    return f"{size // 1024}Gi" if size and size % 1024 == 0 else f"{max(size, 1)}Mi"
+
+
+def largest_shm(memory: Decimal, share: float = SHARE) -> Decimal:
+    """Return how many bytes of memory volumes fit a container with a limit of `memory` bytes."""
+    return memory * Decimal(str(share))
+
+
+def shm_problem(shm: str, memory: str) -> str | None:
+    """Return what is wrong with a /dev/shm of size `shm`, None if it fits the memory limit."""
+    largest = largest_shm(parse_quantity(memory))
+    if parse_quantity(shm) <= largest:
+        return None
+    return (
+        f"has shm {shm}, but memory {memory}: /dev/shm counts against the memory limit and may "
+        f"take {SHARE:.0%} of it, so write at most {spell_bytes(largest)} or more memory"
+    )

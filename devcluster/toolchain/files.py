@@ -1,4 +1,4 @@
-"""Small things with files that are whole or not there, whoever is interrupted."""
+"""Atomic file operations: a file is complete or absent, also after an interruption."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def write(path: Path, text: str) -> None:
-    """Writes a file in one step: a reader sees the old text or the new, never half."""
+    """Write a file atomically: a reader sees the old text or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = _beside(path)
     fresh.write_text(text)
@@ -17,7 +17,7 @@ def write(path: Path, text: str) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a file; empty when the file is missing or spoiled."""
+    """Return the JSON object in a file; empty if the file is missing or damaged."""
     try:
         value = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -26,10 +26,10 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def put(executable: Path, at: Path, *, own: bool) -> None:
-    """Makes an executable appear at a path: a hard link of our own file, else a symbolic link.
+    """Link an executable at a path: a hard link if the file is our own, else a symbolic link.
 
-    A hard link, because some programs look for their companions beside the file that they
-    really are.
+    Some programs look for their companions in the directory of the resolved path, hence the hard
+    link.
     """
     if at.exists() and at.samefile(executable) and at.is_symlink() != own:
         return

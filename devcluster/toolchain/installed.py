@@ -1,4 +1,4 @@
-"""Tools that the user has already, in exactly the pinned version."""
+"""Tools that are installed in exactly the pinned version."""
 
 import json
 import os
@@ -15,10 +15,10 @@ ASK_SECONDS = 20
 
 
 def find(programs: Iterable[Program], cache: Path, memory: Path) -> dict[str, Path]:
-    """Executables of the programs that are installed as pinned, by name.
+    """Return the executables of programs that are installed as pinned, by name.
 
-    What lies in `cache` is not the user's and is passed over. A tool's answer is remembered in the
-    file `memory` until the tool changes, since some take half a second to say their version.
+    Executables in `cache` are our own and skipped. The file `memory` caches each tool's answer
+    until the tool changes, since some take half a second to print their version.
     """
     programs = list(programs)
     answers = files.read_json(memory)
@@ -39,7 +39,7 @@ def find(programs: Iterable[Program], cache: Path, memory: Path) -> dict[str, Pa
 
 
 def search_path(cache: Path) -> str:
-    """PATH less the folders in `cache`."""
+    """Return PATH without the directories in `cache`."""
     folders = [f for f in os.environ.get("PATH", "").split(os.pathsep) if f]
     return os.pathsep.join(f for f in folders if not Path(f).resolve().is_relative_to(cache))
 
@@ -81,7 +81,7 @@ def _plugin(plugin: str, name: str, cache: Path) -> Path | None:
 
 
 def _companions(programs: Iterable[Program], found: dict[str, Path]) -> dict[str, Path]:
-    """Programs without a version of their own: all of them from their leader's folder, or none."""
+    """Return programs without a version: all from the directory of the one they belong to, or none."""
     companions: dict[str, Path] = {}
     for name, leader in found.items():
         folder = leader.resolve().parent

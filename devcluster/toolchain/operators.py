@@ -1,4 +1,4 @@
-"""Manifests of the operators, as kustomize takes them: their own, and our few changes on top."""
+"""Manifests of the operators for kustomize: the upstream ones with our changes on top."""
 
 import shutil
 from collections.abc import Sequence
@@ -11,21 +11,21 @@ from devcluster.toolchain.pins import Module
 
 @dataclass(frozen=True)
 class OperatorFiles:
-    """`root` is named by version and pins, and whole or absent."""
+    """Manifests of one module; `root` is named by version and pins, and complete or absent."""
 
     module: Module
     root: Path
 
     @classmethod
     def of(cls, module: Module, cache: Path) -> "OperatorFiles":
-        """The files that belong to a version of the module."""
+        """Return the files that belong to a version of the module."""
         return cls(
             module, cache / "operators" / f"{module.name}-{module.version}-{module.digest()}"
         )
 
     @property
     def folders(self) -> Sequence[Path]:
-        """A folder for each program that runs, for `kubectl apply --kustomize`."""
+        """Directories for `kubectl apply --kustomize`, one per program."""
         return [self.root / manifests.name for manifests in self.module.manifests]
 
     def make(self, go: Go, scratch: Path, log: Path) -> None:
@@ -36,7 +36,7 @@ class OperatorFiles:
         for manifests in self.module.manifests:
             source = go.module_folder(manifests.module, work, log) / manifests.folder
             folder = fresh / manifests.name
-            # Files of the module cache may only be read, and so nobody could remove the copies.
+            # Files of the module cache are read-only, and copies of them could not be removed.
             shutil.copytree(source, folder / "module", copy_function=shutil.copyfile)
             for copied in folder.rglob("*"):
                 copied.chmod(0o755 if copied.is_dir() else 0o644)

@@ -14,20 +14,20 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 HERE = Path(__file__).resolve().parent
 
 Group = Literal["engine", "simulated", "real"]
-"""Who needs a tool: each group contains the one before it."""
+"""Use of a tool: each group contains the one before it."""
 
 GROUPS: tuple[Group, ...] = get_args(Group)
 
 Operator = Literal["training-operator", "trainer"]
-"""What serves a kind of job that not everybody has; in no group, and named by who needs it."""
+"""Operators of job kinds; requested by name."""
 
 OPERATORS: tuple[Operator, ...] = get_args(Operator)
 
 Gateway = Literal["traefik"]
-"""What brings requests in from outside; asked for by name like the operators."""
+"""Gateways for requests from outside; requested by name."""
 
 Monitoring = Literal["prometheus"]
-"""What the cluster is watched with; asked for by name like the operators."""
+"""Monitoring; requested by name."""
 
 Languages = Literal["languages"]
 """Language hosts of Pulumi programs that are not in Python; only tests have such programs."""
@@ -56,7 +56,7 @@ class File(_Pin):
 
 
 class Manifests(_Pin):
-    """A folder of a Go module for kustomize, and the name of our own kustomization upon it."""
+    """A directory of a Go module for kustomize, and the name of our kustomization on top of it."""
 
     name: str
     module: str = Field(alias="from")
@@ -146,19 +146,19 @@ class Pins(_Pin):
     modules: Annotated[tuple[Module, ...], Field(alias="module", min_length=1)]
 
     def module(self, name: str) -> Module:
-        """The module of a name; KeyError without one."""
+        """Return the module with a name. Raises KeyError if there is none."""
         return {module.name: module for module in self.modules}[name]
 
     def group(self, group: Group, extras: Collection[Extra] = ()) -> list[tuple[Module, Program]]:
-        """Every program of a group and of the extras, in the order in which they are built."""
+        """Return every program of a group and of the extras, in build order."""
         return [(module, p) for module in self.modules for p in module.needed_by(group, extras)]
 
     def digest(self) -> str:
-        """Of all modules together (12 hexadecimal digits)."""
+        """Return the digest of all modules (12 hexadecimal digits)."""
         return hashlib.sha256("".join(m.digest() for m in self.modules).encode()).hexdigest()[:12]
 
 
 @cache
 def load(path: Path = HERE / "pins.toml") -> Pins:
-    """Reads the table; a mistake in it is a pydantic.ValidationError."""
+    """Read the table. Raises pydantic.ValidationError if it is invalid."""
     return Pins.model_validate(tomllib.loads(path.read_text()))

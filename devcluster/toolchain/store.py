@@ -1,4 +1,4 @@
-"""The folder of built tools: one folder a program, named by version and pins, whole or absent."""
+"""The directory of built tools: one directory per program, named by its pins, complete or absent."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ from devcluster.toolchain.pins import Module, Program
 
 @dataclass(frozen=True)
 class Store:
-    """`root` holds the tools of any number of checkouts side by side."""
+    """Built tools of any number of checkouts below `root`."""
 
     root: Path
 
@@ -22,21 +22,21 @@ class Store:
         return self.root / f"{program.name}-{module.digest()}" / program.name
 
     def add(self, module: Module, program: Program, built: Path) -> None:
-        """Takes over a finished executable in one step."""
+        """Move a finished executable into the store atomically."""
         place = self.place(module, program)
         staged = built.with_name(f"{place.parent.name}.staged")
         staged.mkdir()
         shutil.move(built, staged / program.name)
         (staged / program.name).chmod(0o755)
-        if place.parent.exists():  # without its program: somebody has removed it by hand
+        if place.parent.exists():  # its program was removed by hand
             shutil.rmtree(place.parent)
         staged.rename(place.parent)
 
     @contextmanager
     def workshop(self, report: Callable[[str], None]) -> Iterator[Path]:
-        """A scratch folder on the same disk, held by one process at a time.
+        """Lock and yield a scratch directory on the same disk.
 
-        Another process waits and says so. What a killed one has left there is removed.
+        A second process reports that it waits. Files of a killed process are removed.
         """
         self.root.mkdir(parents=True, exist_ok=True)
         lock = FileLock(self.root / ".lock")

@@ -16,22 +16,22 @@ from devcluster.toolchain.volcano import VolcanoFiles
 
 @dataclass(frozen=True)
 class Toolchain:
-    """Where the tools of a group are. The last two are there from `simulated` upwards."""
+    """Paths of the tools of a group. Charts and definitions exist from `simulated` upwards."""
 
     bin: Path
-    """A folder for the front of PATH."""
+    """Directory for the front of PATH."""
     pulumi_home: Path
-    """For PULUMI_HOME, with the Kubernetes provider in its plugin folder."""
+    """Value of PULUMI_HOME, with the Kubernetes provider in its plugin directory."""
     charts: Path
-    """A Helm repository with Volcano's chart, to be served over HTTP."""
+    """Helm repository with Volcano's chart, to be served over HTTP."""
     volcano_crds: Path
-    """Volcano's resource definitions, a YAML file each."""
+    """Volcano's custom resource definitions, one per YAML file."""
     installed: tuple[str, ...]
-    """Names of the tools that are the user's own."""
+    """Names of the tools that were found installed."""
     operators: Mapping[Operator, Sequence[Path]] = field(default_factory=dict)
-    """Of each operator that was asked for: folders for kustomize, in the order of their needs."""
+    """Kustomize directories of each requested operator, in the order of installation."""
     gateway_api: Path | None = None
-    """The Gateway API's definitions, a folder for kustomize, where a gateway was asked for."""
+    """Kustomize directory of the Gateway API's definitions, if a gateway was requested."""
 
 
 def ensure(

@@ -81,7 +81,7 @@ def _plugin(plugin: str, name: str, cache: Path) -> Path | None:
 
 
 def _companions(programs: Iterable[Program], found: dict[str, Path]) -> dict[str, Path]:
-    """Return programs without a version: all from the directory of the one they belong to, or none."""
+    """Return programs without a version, if all of them are next to the one they belong to."""
     companions: dict[str, Path] = {}
     for name, leader in found.items():
         folder = leader.resolve().parent

@@ -1,4 +1,4 @@
-"""The directory of built tools: one directory per program, named by its pins, complete or absent."""
+"""Store of built tools: a directory per program, named by its pins, complete or absent."""
 
 import shutil
 from collections.abc import Callable, Iterator

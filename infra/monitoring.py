@@ -82,7 +82,7 @@ def targets(args: MonitoringArgs) -> list[scraping.Target]:
     gpus = scraping.dcgm(exporter.namespace, dcgm_exporter.EXPORTER)
     return [
         *scraping.workloads(args.namespace),
-        scraping.volcano(args.volcano_namespace),
+        *scraping.volcano(args.volcano_namespace),
         # Whoever has installed another scrapes it, too.
         *([gpus] if exporter.install else []),
     ]

@@ -60,9 +60,19 @@ def workloads(namespace: str) -> list[Target]:
     ]
 
 
-def volcano(namespace: str) -> Target:
-    """The scheduler, by the Service of its chart."""
-    return Target("volcano", namespace, {"app": "volcano-scheduler"}, "8080", {}, of_services=True)
+def volcano(namespace: str) -> list[Target]:
+    """Return the scheduler and the controllers, by the Services of their chart.
+
+    The series of queues moved from the scheduler to the controllers in Volcano 1.11.
+    """
+    services = {
+        "volcano": ("volcano-scheduler", 8080),
+        "volcano-controllers": ("volcano-controller", 8081),
+    }
+    return [
+        Target(name, namespace, {"app": app}, str(port), {}, of_services=True)
+        for name, (app, port) in services.items()
+    ]
 
 
 def dcgm(namespace: str, app: str) -> Target:

@@ -51,6 +51,7 @@ def test_the_operator_gets_monitors_and_rules_that_it_finds() -> None:
         "PodMonitor/training",
         "PodMonitor/inference",
         "ServiceMonitor/volcano",
+        "ServiceMonitor/volcano-controllers",
         "PodMonitor/gpus",
         "PrometheusRule/gpu-platform",
     ]

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +26,8 @@ import pytest
 
 from benchmarks.outcome import say
 
-_OPTIONS = [
-    "-x",
-    "-q",
-    "-m",
-    "unit",
-    "-p",
-    "no:xdist",
-    "-p",
-    "no:randomly",
-    "-p",
-    "no:cacheprovider",
-]
+_OPTIONS = ["-x", "-q", "-m", "unit", "--hypothesis-seed=20261122"]
+_OPTIONS += [f"-pno:{plugin}" for plugin in ("xdist", "randomly", "cacheprovider")]
 # pytest warns of plugins that it finds imported, and warnings are errors.
 _OPTIONS += ["-W", "ignore::pytest.PytestAssertRewriteWarning", "--hypothesis-seed=20261122"]
 _MAX_MEMORY = 8 << 30
@@ -49,25 +39,33 @@ _IMPORTED = ""
 
 @dataclass
 class Recording:
-    """Seconds of each test, and by file and line the tests that execute it."""
+    """Seconds of each test, the tests that execute each line, and those that start Python."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     tests: dict[str, dict[int, list[str]]] = field(default_factory=dict)
+    starting: list[str] = field(default_factory=list)
 
     def choose(self, file: str, lines: Iterable[int]) -> list[str]:
         """Return the tests that execute one of the lines of a file, fastest first.
 
-        A line that runs at import affects every test that uses the file.
+        A line that runs at import affects any test, so all others follow. A line that nothing
+        executes in this process may run in one that a test starts.
         """
         by_line = self.tests.get(file, {})
         found = {test for line in lines for test in by_line.get(line, ())}
-        if _IMPORTED in found:
-            found = {test for tests in by_line.values() for test in tests} - {_IMPORTED}
-        return self.fastest_first(found)
+        others = self.seconds.keys() - found if _IMPORTED in found else set()
+        return [
+            *self.fastest_first((found or set(self.starting)) - {_IMPORTED}),
+            *self.fastest_first(others),
+        ]
+
+    def executes(self, file: str, lines: Iterable[int]) -> bool:
+        """Return whether a test or an import executes one of the lines."""
+        return any(self.tests.get(file, {}).get(line) for line in lines)
 
     def fastest_first(self, tests: Iterable[str]) -> list[str]:
         """Return the tests in the order in which they find a mutant soonest."""
-        return sorted(tests, key=lambda test: (self.seconds.get(test, 0), test))
+        return sorted(tests, key=lambda test: (self.seconds[test], test))
 
 
 class Progress:
@@ -92,7 +90,14 @@ class _Recorder:
 
     def __init__(self, measured: coverage.Coverage) -> None:
         self._measured = measured
+        self._test = ""
         self.seconds: dict[str, float] = {}
+        self.starting: set[str] = set()
+        sys.addaudithook(self._audit)
+
+    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "subprocess.Popen" and "python" in str(arguments[1]):
+            self.starting.add(self._test)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self._progress = Progress("tests recorded", len(session.items))
@@ -103,6 +108,7 @@ class _Recorder:
         self._caches = [value for value in values if hasattr(value, "cache_clear")]
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._test = nodeid
         self._measured.switch_context(nodeid)
         # A cached result would hide from the recording that this test needs the function as well.
         for cache in self._caches:
@@ -151,21 +157,23 @@ def record(copy: Path, tests: Sequence[str], files: Sequence[str]) -> Recording:
             status = pytest.main([*_OPTIONS, *tests], plugins=[recorder])
         data = measured.get_data()
         lines = {file: data.contexts_by_lineno(str(copy / file)) for file in files}
-        result.write_text(json.dumps(asdict(Recording(recorder.seconds, lines))))
+        starting = sorted(recorder.starting & recorder.seconds.keys())
+        result.write_text(json.dumps([recorder.seconds, lines, starting]))
         return status
 
     if status := _forked(run, copy, None):
         sys.exit(f"the tests fail without a mutant (status {status}): pytest {' '.join(tests)}")
-    found: dict[str, Any] = json.loads(result.read_text())
-    by_file = found["tests"].items()
-    lines = {file: {int(line): names for line, names in each.items()} for file, each in by_file}
-    return Recording(found["seconds"], lines)
+    seconds, by_file, starting = json.loads(result.read_text())
+    lines = {
+        file: {int(line): by_line[line] for line in by_line} for file, by_line in by_file.items()
+    }
+    return Recording(seconds, lines, starting)
 
 
 def outcome(copy: Path, chosen: Sequence[str], recording: Recording, log: Path) -> str:
-    """Return what the chosen tests find: `killed`, `survived`, `timeout` or `no coverage`."""
+    """Return what the chosen tests find: `killed`, `survived` or `timeout`."""
     if not chosen:
-        return "no coverage"
+        return "survived"
 
     def run() -> int:
         sys.dont_write_bytecode = True  # the mutant must not stay behind as bytecode

@@ -64,18 +64,25 @@ def test_a_former_sample_is_found_by_its_code(tmp_path: Path) -> None:
 
 
 def test_the_tests_of_a_mutant_execute_its_lines_and_the_fastest_comes_first() -> None:
-    lines = {1: ["slow", "fast"], 2: ["other"], 3: ["", "other"]}
+    lines = {1: ["slow", "fast"], 2: ["other"]}
     recording = Recording({"slow": 3.0, "fast": 1.0, "other": 2.0}, {"module.py": lines})
     assert recording.choose("module.py", range(1, 2)) == ["fast", "slow"]
     assert recording.choose("module.py", range(1, 3)) == ["fast", "other", "slow"]
     assert recording.choose("module.py", range(7, 9)) == []
-    assert recording.choose("another.py", range(1, 3)) == []
+    assert recording.executes("module.py", range(1, 9))
+    assert not recording.executes("module.py", range(7, 9))
 
 
-def test_a_line_that_runs_at_import_needs_every_test_of_the_file() -> None:
-    lines = {1: ["first"], 2: [""], 3: ["second"]}
+def test_a_line_that_nothing_executes_is_tried_with_the_tests_that_start_python() -> None:
+    recording = Recording({"plain": 1.0, "command": 2.0}, {}, ["command"])
+    assert recording.choose("module.py", [1]) == ["command"]
+
+
+def test_a_line_that_runs_at_import_needs_every_test() -> None:
+    lines = {1: ["first"], 2: [""], 3: ["", "second"]}
     recording = Recording({"first": 1.0, "second": 2.0}, {"module.py": lines})
     assert recording.choose("module.py", [2]) == ["first", "second"]
+    assert recording.choose("module.py", [3]) == ["second", "first"]
 
 
 def test_a_mutated_file_is_restored_with_its_time(tmp_path: Path) -> None:

@@ -110,3 +110,8 @@ bench-training: $(VENV)/dev.stamp requirements/bench.txt
 .PHONY: bench-scale
 bench-scale: $(VENV)/dev.stamp
 	@python -m benchmarks.scale $(BENCH_ARGS)
+
+## bench-mutants [BENCH_ARGS=...]: share of mutants killed by unit tests; writes .bench/mutants.json
+.PHONY: bench-mutants
+bench-mutants: $(VENV)/dev.stamp
+	@python -m benchmarks.mutants $(BENCH_ARGS)

@@ -35,7 +35,7 @@ env: $(VENV)/devcluster.stamp
 logs: $(VENV)/devcluster.stamp
 	@python -m devcluster logs --nodes $(NODES)
 
-## test [TIER=unit|engine|cluster] [PYTEST_ARGS=...]: all tests, or those of one tier
+## test [TIER=unit|engine|cluster|operators] [PYTEST_ARGS=...]: all tiers but operators, or one
 .PHONY: test
 test: $(VENV)/dev.stamp
 	@tests/run.sh "$(TIER)" $(PYTEST_ARGS)

@@ -1,5 +1,6 @@
-"""Marks every test with its tier, told by the folder that it lives in, and shares tests out."""
+"""Marks every test with the tier of its directory, orders and distributes tests, reports times."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -7,12 +8,14 @@ from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
+from tests.durations import VARIABLE, Durations, tier_of
 from tests.platforms import checkpoints, real, simulated, untouched  # noqa: F401 - fixtures
 
 HERE = Path(__file__).parent
-TIERS = {"engine": "engine", "cluster": "cluster", "faults": "faults"}
-LONGEST = {"unit": 600, "engine": 900, "cluster": 3600, "faults": 3600}
-"""Seconds after which a test hangs: what is built from nothing may be in one of the cluster's."""
+LONGEST = {"unit": 600, "engine": 900, "cluster": 3600, "operators": 3600, "faults": 3600}
+"""Seconds after which a test hangs: a test on a cluster may include builds from nothing."""
+LAST = HERE / "cluster" / "real" / "test_9_down.py"
+"""Takes down the cluster of real nodes, which faults share."""
 
 # Their tests share a cluster, or look at what a machine has one of: processes, ports and mounts.
 ONE_AFTER_ANOTHER = {
@@ -21,6 +24,7 @@ ONE_AFTER_ANOTHER = {
     "cluster/simulated": "simulated nodes",
     "cluster": "real nodes",
     "faults": "real nodes",
+    "operators": "real nodes",
 }
 
 # No test asserts a time: a busy machine would fail it.
@@ -28,14 +32,19 @@ settings.register_profile("untimed", settings(), deadline=None)
 settings.load_profile("untimed")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if file := os.environ.get(VARIABLE):
+        config.pluginmanager.register(Durations(Path(file)))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        folder = item.path.relative_to(HERE).parts[0]
-        tier = TIERS.get(folder, "unit")
+        tier = tier_of(item.path.relative_to(HERE))
         item.add_marker(tier)
         if item.get_closest_marker("short"):
             item.add_marker("cluster")
         item.add_marker(pytest.mark.timeout(LONGEST[tier]))
+    items.sort(key=lambda item: item.path == LAST)
 
 
 class FolderOrFile(LoadFileScheduling):

@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
-# Runs the tests: `tests/run.sh TIER [ARGUMENT...]`, those of every tier where TIER is empty; the
-# arguments go to pytest. Much of what the tests do is waiting for processes, so some run at a time:
-# the unit tier shares its files out, and then the engine tier runs beside the two clusters. Each
-# part runs, and each may fail the whole. The engine tier's tools are built first, where they are
-# not there, with their progress shown; without them its tests say so.
+# Runs the tests: `tests/run.sh TIER [ARGUMENT...]`; the arguments go to pytest. Without a TIER:
+# unit, engine and cluster. Tests mostly wait for other processes, so some run at the same time:
+# unit tests are distributed by file, then the engine tier runs next to the two clusters. Every part
+# runs, and any of them fails the whole. Missing tools are built first, with progress; without them
+# their tests report it. At the end: the slowest tests, shared fixtures and tiers.
 set -uo pipefail
 
-NOTHING=5 # pytest's status where there was no test to run
+NOTHING=5 # pytest's status without tests
 outcome=$NOTHING
 failed=()
+TEST_DURATIONS=$(mktemp)
+export TEST_DURATIONS
+trap 'rm -f "$TEST_DURATIONS"' EXIT
 trap 'exit 130' INT
 
 part() {
@@ -19,7 +22,7 @@ part() {
 }
 
 tools() {
-  python -m devcluster.toolchain engine || true
+  python -m devcluster.toolchain auto --languages || true
 }
 
 shared=--no-loadscope-reorder
@@ -33,11 +36,15 @@ case "$tier $* " in
     tools
     part -m "engine or cluster" -n 3 "$shared" "$@"
     ;;
-  "cluster "*) part -m cluster -n 2 "$shared" "$@" ;;
+  "cluster "*)
+    tools
+    part -m cluster -n 2 "$shared" "$@"
+    ;;
   *)
     tools
     part -m "$tier" "$@"
     ;;
 esac
+python -m tests.durations "$TEST_DURATIONS"
 for part in ${failed[@]+"${failed[@]}"}; do echo "failed: $part" >&2; done
 exit "$outcome"

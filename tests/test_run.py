@@ -11,7 +11,7 @@ import pytest
 
 RUN = Path(__file__).parent / "run.sh"
 UNIT = "-m pytest -m unit -n 2 --no-loadscope-reorder"
-TOOLS = "-m devcluster.toolchain engine"
+TOOLS = "-m devcluster.toolchain auto --languages"
 OTHERS = "-m pytest -m engine or cluster -n 3 --no-loadscope-reorder"
 
 Run = Callable[..., tuple[int, list[str]]]
@@ -37,7 +37,9 @@ def run(tmp_path: Path) -> Run:
             [RUN, *arguments], env=environment, check=False, stderr=subprocess.PIPE, text=True
         )
         assert done.stderr.count("failed: ") == sum(s not in (0, 5) for s in (unit, others))
-        return done.returncode, calls.read_text().splitlines()
+        *made, last = calls.read_text().splitlines()
+        assert last.startswith("-m tests.durations /")
+        return done.returncode, made
 
     return start
 
@@ -59,7 +61,11 @@ def test_tools_that_cannot_be_built_are_told_by_the_tests_that_need_them(run: Ru
 
 
 def test_the_cluster_tier_is_run_in_one_process_for_each_cluster(run: Run):
-    assert run("cluster") == (0, ["-m pytest -m cluster -n 2 --no-loadscope-reorder"])
+    assert run("cluster") == (0, [TOOLS, "-m pytest -m cluster -n 2 --no-loadscope-reorder"])
+
+
+def test_the_operators_tier_is_run_alone_and_in_one_process(run: Run):
+    assert run("operators") == (0, [TOOLS, "-m pytest -m operators"])
 
 
 def test_arguments_go_to_every_part(run: Run):

@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -82,16 +83,23 @@ class Platform:
         )
         return output
 
-    def shell(self, command: str) -> str:
-        """Runs a command in the shell that `eval "$(make env)"` makes."""
-        return self.run(f'eval "$(make --no-print-directory env NODES={self.nodes})" && {command}')
+    @cached_property
+    def shell_environment(self) -> dict[str, str]:
+        """Environment after `eval "$(make env)"`, which is the same whenever the cluster is up."""
+        setup = f'eval "$(make --no-print-directory env NODES={self.nodes})"'
+        entries = self.run(f"{setup} && env --null").split("\0")
+        return dict(entry.split("=", 1) for entry in entries if "=" in entry)
 
-    def run(self, command: str) -> str:
-        """Runs a command in the checkout and returns what it printed; fails when it fails."""
+    def shell(self, command: str) -> str:
+        """Run a command in the shell of `make env` and return its output; it must succeed."""
+        return self.run(command, self.shell_environment)
+
+    def run(self, command: str, environment: dict[str, str] | None = None) -> str:
+        """Run a command in the checkout and return its output; it must succeed."""
         done = subprocess.run(
             ["bash", "-ec", command],
             cwd=self.checkout,
-            env=self.environment,
+            env=environment or self.environment,
             capture_output=True,
             text=True,
         )
@@ -99,11 +107,26 @@ class Platform:
         return done.stdout
 
     def kubectl(self, *arguments: str) -> Any:
-        """kubectl's answer as JSON."""
+        """Return kubectl's answer as JSON."""
         return json.loads(self.shell(shlex.join(["kubectl", *arguments, "--output=json"])))
 
     def outputs(self) -> dict[str, Any]:
-        return dict(json.loads(self.shell(f"pulumi stack output --json --stack {self.stack}")))
+        """Return the stack's outputs; the CLI is only asked again after an update."""
+        state = self.state / self.nodes / "pulumi" / ".pulumi" / "stacks" / "gpu-platform"
+        written = (state / f"{self.stack}.json").stat().st_mtime_ns
+        if self._outputs.get("written") != written:
+            found = self.shell(f"pulumi stack output --json --stack {self.stack}")
+            self._outputs.update(written=written, found=json.loads(found))
+        return dict(self._outputs["found"])
+
+    @cached_property
+    def _outputs(self) -> dict[str, Any]:
+        return {}
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the stack's workloads."""
+        return f"ml-{self.stack}"
 
     def run_name(self, key: str = "digits") -> str:
         return str(self.outputs()["runs"][key]["name"])
@@ -123,14 +146,13 @@ class Platform:
         )
 
     def pods(self, run: str) -> list[dict[str, Any]]:
-        namespace = self.outputs()["namespace"]
-        found = self.kubectl("get", "pods", "-n", namespace, "-l", f"volcano.sh/job-name={run}")
+        label = f"volcano.sh/job-name={run}"
+        found = self.kubectl("get", "pods", "-n", self.namespace, "-l", label)
         return list(found["items"])
 
     def logs(self, run: str) -> list[dict[str, Any]]:
         """What the first process of a run has printed since its last start."""
-        namespace = self.outputs()["namespace"]
-        text = self.shell(f"kubectl logs -n {namespace} {run}-master-0 || true")
+        text = self.shell(f"kubectl logs -n {self.namespace} {run}-master-0 || true")
         lines = (line for line in text.splitlines() if line.startswith("{"))
         return [json.loads(line) for line in lines]
 

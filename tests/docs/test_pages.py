@@ -31,7 +31,7 @@ RUN_BY = {
     "pulumi stack import": "tests/engine/test_gitops_state.py",
     "pulumi stack select": "tests/engine/test_gitops_state.py",
     "pulumi stack output": "tests/cluster/simulated/test_2_readme.py",
-    "kubectl apply --server-side --dry-run=server": "tests/cluster/simulated/test_5_job_kinds.py",
+    "kubectl apply --server-side --dry-run=server": "tests/operators/test_1_definitions.py",
 }
 """How commands begin, and the tests that run them."""
 

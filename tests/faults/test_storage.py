@@ -5,8 +5,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.cluster.platform import await_
 from tests.faults.arena import Arena
 from tests.faults.gangs import Gang, slowly
@@ -16,7 +14,6 @@ SMALL = 64
 """MiB of the claim that is filled."""
 
 
-@pytest.mark.short
 def test_a_damaged_newest_checkpoint(arena: Arena) -> None:
     def damage(gang: Gang) -> None:
         # Rank 0 alone writes here, and it is not to write another one after the damage.

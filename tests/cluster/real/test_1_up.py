@@ -1,4 +1,7 @@
-"""The whole story on real nodes, in the order in which a user would live it."""
+"""The life of a stack on real nodes, in the order in which a user would see it.
+
+The cluster is taken down in `test_9_down.py`, after the faults that share it.
+"""
 
 import contextlib
 import json
@@ -6,25 +9,50 @@ import os
 import re
 import shlex
 import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
 import psutil
+import pytest
 
 from tests.cluster.host_state import HostState
-from tests.cluster.platform import Platform, await_, created
+from tests.cluster.killed_pods import TRAINED, KilledPods
+from tests.cluster.load import Load, Seen, question
+from tests.cluster.platform import Platform, await_
 from training.data import held_out_digits
 
 
-def test_make_up_trains_serves_and_predicts(real: Platform) -> None:
+def test_a_kill_of_everything_while_the_chart_is_installed_is_recovered(real: Platform) -> None:
+    process = real.start("up")
+    events = real.state / "real" / "logs" / "pulumi-up.events"
+    try:
+        begun = b"volcano-release"
+
+        def installing() -> bool:
+            return events.exists() and begun in events.read_bytes()
+
+        await_(lambda: installing() or process.poll() is not None, 3000, "the chart")
+        assert process.poll() is None, process.communicate()[0]
+    finally:
+        everything = [
+            process.pid,
+            *(c.pid for c in psutil.Process(process.pid).children(recursive=True)),
+        ]
+        for pid in everything:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.communicate()
     output = real.make("up", timeout=3000)
-    assert created(output) > 20
     accuracy = re.search(r"accuracy (\d+\.\d+)%", output)
     assert accuracy is not None
     assert float(accuracy[1]) >= 97.0
     assert "(right)" in output
+    state = real.state / "real" / "pulumi" / ".pulumi" / "stacks" / "gpu-platform" / "dev.json"
+    assert len(json.loads(state.read_text())["checkpoint"]["latest"]["resources"]) > 20
 
 
 def test_gpus_were_advertised_by_the_stacks_device_plugin(real: Platform) -> None:
@@ -43,7 +71,8 @@ def test_the_gang_ran_on_two_nodes_with_a_gpu_each(real: Platform) -> None:
 def test_the_shell_of_make_env_reaches_docker_and_the_serving_pods_shared_memory(
     real: Platform,
 ) -> None:
-    assert "gpu-node-0" in real.shell("docker info")
+    environment = 'eval "$(make --no-print-directory env NODES=real)"'
+    assert "gpu-node-0" in real.run(f"{environment} && docker info")
     service = real.outputs()["inference"]["digits"]
     pods = f"deploy/{service['service']}"
     spec = real.kubectl("get", pods, "-n", service["namespace"])["spec"]["template"]["spec"]
@@ -100,62 +129,140 @@ def test_the_server_is_as_accurate_as_the_training_said(real: Platform, checkpoi
     assert abs(accuracy - manifest["metrics"]["accuracy"]) < 1e-6
 
 
-def test_a_configuration_that_breaks_a_rule_is_refused_and_nothing_changes(real: Platform) -> None:
-    original = real.stack_file.read_text()
-    before = _resources(real)
-    real.edit(
-        lambda config: config["gpu-platform:images"]["workloads"].update(
-            training={"reference": f"example.com/elsewhere/training@sha256:{'0' * 64}"}
+KINDS = {"digits": "volcano", "plain": "plain", "indexed": "indexed"}
+FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in TRAINED.items()]
+PLAIN = (
+    "exec python3 -m training.launch --nnodes=$NNODES --nproc-per-node=$NPROC_PER_NODE "
+    "--node-rank=$VC_TASK_INDEX --master-addr=${VC_WORKER_HOSTS%%,*} --master-port=23456 "
+    '-m training --run-dir="$RUN_DIR" "$@"'
+)
+
+
+def _new_run_and_other_kinds(config: dict[str, Any]) -> None:
+    """Change the hyperparameters of the job `digits` and add jobs of two other kinds."""
+    jobs = config["gpu-platform:training"]["jobs"]
+    common = {key: value for key, value in jobs["digits"].items() if key != "hyperparameters"}
+    jobs["digits"]["hyperparameters"] |= {**TRAINED, "seed": 7}
+    jobs["indexed"] = {**common, "kind": "indexed", "hyperparameters": TRAINED}
+    jobs["plain"] = {**common, "kind": "plain", "command": ["sh", "-c", PLAIN, "sh", *FLAGS]}
+
+
+@dataclass
+class Update:
+    """An update under load to a new version of the model, with killed pods in its training."""
+
+    first: str
+    second: str
+    killed: KilledPods
+    status: dict[str, Any]
+    seen: Seen
+
+
+@pytest.fixture(scope="module")
+def update(real: Platform) -> Iterator[Update]:
+    first = real.run_name()
+    older = frozenset(pod["metadata"]["name"] for pod in real.pods(first))
+    killed = KilledPods(real, tuple(KINDS), older=older)
+    real.edit(_new_run_and_other_kinds)
+    with Load(f"{_model_url(real)}/infer", question(), 2, 0.2) as load:
+        load.during(lambda: None, at_least=10)
+        process = real.start("up")
+        try:
+            status = _status_of_a_running_gang(real, lambda: process.poll() is not None)
+            killed.watch(process)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGINT)
+                process.communicate(timeout=60)
+        real.shell("kubectl rollout status -n ml-dev deployment/digits --timeout=120s")
+        second = real.run_name()
+        version = _version(real, second)
+        await_(
+            lambda: set(load.during(lambda: None, at_least=20).versions) == {version},
+            120,
+            "the new version alone",
         )
-    )
-    output = real.make("up", status=2)
-    assert "[mandatory]" in output
-    assert "image-registry-allowed" in output
-    assert "example.com/elsewhere/training" in output
-    assert "Traceback" not in output
-    assert _resources(real) == before
-    real.stack_file.write_text(original)
+        yield Update(first, second, killed, status, load.seen())
 
 
-def test_a_broken_setting_is_one_plain_error(real: Platform) -> None:
-    original = real.stack_file.read_text()
-    real.edit(lambda config: config["gpu-platform:training"]["jobs"]["digits"].update(nodes=0))
-    output = real.make("up", status=2)
-    assert "gpu-platform:training.jobs.digits.nodes" in output
-    assert "Traceback" not in output
-    real.stack_file.write_text(original)
+def _status_of_a_running_gang(real: Platform, ended: Callable[[], bool]) -> dict[str, Any]:
+    """Return what `python -m gitops status` reports of the new run of `digits` in epoch 1."""
+    found: dict[str, Any] = {}
+
+    def training() -> bool:
+        runs = json.loads(real.shell("python -m gitops status --json"))["runs"]
+        found.update({run["name"]: run for run in runs if run["name"].startswith("digits-")})
+        return ended() or any((run.get("progress") or {}).get("epoch") for run in _live(found))
+
+    await_(training, 300, "a training run")
+    (run,) = _live(found)
+    return run
 
 
-def test_an_edited_hyperparameter_is_one_new_run_that_survives_a_killed_pod(
-    real: Platform, checkpoints: Path
-) -> None:
-    first, namespace = real.run_name(), real.outputs()["namespace"]
-    before = _jobs(real)
-    real.hyperparameters(seed=7, step_delay=0.12)
-    process = real.start("up")
-    await_(lambda: len(_jobs(real) - before) == 1, 240, "a new run")
-    (second,) = _jobs(real) - before
-    real.await_epoch(second, 3)
-    told = json.loads(real.shell("python -m gitops status --json"))
-    (live,) = (run for run in told["runs"] if run["name"] == second)
-    assert (live["state"], live["pods"]) == ("running", {"placed": 2, "wanted": 2})
-    assert live["progress"]["epoch"] >= 3
+def _live(runs: dict[str, Any]) -> list[dict[str, Any]]:
+    return [run for run in runs.values() if run["state"] == "running"]
+
+
+def test_status_reports_pods_progress_and_gpu_hours_of_a_running_gang(update: Update) -> None:
+    live = update.status
+    assert (live["name"], live["state"]) == (update.second, "running")
+    assert live["pods"] == {"placed": 2, "wanted": 2}
+    assert live["progress"]["epoch"] >= 1
     assert live["gpuHours"] > 0
-    real.shell(f"kubectl delete pod -n {namespace} {second}-worker-0 --grace-period=0 --force")
-    output, _ = process.communicate(timeout=900)
-    assert process.returncode == 0, output
-    events = [line["event"] for line in real.logs(second)]
-    assert "resume" in events
-    assert "finished" in events
-    assert first in _jobs(real)
-    assert (checkpoints / first / "export" / "manifest.json").exists()
-    assert (checkpoints / second / "export" / "manifest.json").exists()
+
+
+def test_an_edited_hyperparameter_is_one_new_run_and_the_old_one_stays(
+    real: Platform, update: Update, checkpoints: Path
+) -> None:
+    of_digits = {name for name in _jobs(real) if name.startswith("digits-")}
+    assert of_digits == {update.first, update.second}
+    assert (checkpoints / update.first / "export" / "manifest.json").exists()
+    assert (checkpoints / update.second / "export" / "manifest.json").exists()
+
+
+def test_a_new_version_is_rolled_out_under_load_without_a_lost_request(
+    real: Platform, update: Update
+) -> None:
+    assert update.seen.failed == {}
+    assert set(update.seen.versions) == {
+        _version(real, run) for run in (update.first, update.second)
+    }
+
+
+@pytest.mark.parametrize("job", KINDS)
+def test_two_processes_in_pods_on_two_nodes_train_together(update: Update, job: str) -> None:
+    update.killed.check_two_nodes(job)
+
+
+@pytest.mark.parametrize("job", KINDS)
+def test_a_run_resumes_from_its_checkpoint_after_a_killed_pod(update: Update, job: str) -> None:
+    update.killed.check_resumed(job)
+
+
+@pytest.mark.parametrize("job", ["digits", "plain"])
+def test_volcano_restarted_the_gang(update: Update, job: str) -> None:
+    status = update.killed.status("jobs.batch.volcano.sh", job)
+    assert status["state"]["phase"] == "Completed"
+    assert status["retryCount"] >= 1
+
+
+def test_the_job_controller_replaced_the_pod_and_its_peer(update: Update) -> None:
+    status = update.killed.status("jobs.batch", "indexed")
+    assert {c["type"] for c in status["conditions"] if c["status"] == "True"} >= {"Complete"}
+    assert status["succeeded"] == 2
+    before = {pod["metadata"]["uid"] for pod in update.killed.placed["indexed"]}
+    assert not before & {pod["metadata"]["uid"] for pod in update.killed.pods()["indexed"]}
+
+
+@pytest.mark.parametrize("job", KINDS)
+def test_make_up_waits_for_every_kind_and_reports_its_result(update: Update, job: str) -> None:
+    update.killed.check_reported(job, KINDS[job])
 
 
 def test_last_lines_and_events_of_the_killed_gang_lie_beside_its_checkpoints(
-    real: Platform, checkpoints: Path
+    real: Platform, update: Update, checkpoints: Path
 ) -> None:
-    run, namespace = real.run_name(), real.outputs()["namespace"]
+    run = update.second
     failure = min((checkpoints / run / "failures").iterdir())
     told = {path: json.loads(path.read_text()) for path in failure.glob("*.json")}
     assert {record["pod"] for record in told.values()} == {f"{run}-master-0", f"{run}-worker-0"}
@@ -167,25 +274,12 @@ def test_last_lines_and_events_of_the_killed_gang_lie_beside_its_checkpoints(
             assert record["reason"] == "Deleted"  # by force: nobody saw how it ended
         else:
             assert '"epoch": 3' in path.with_suffix(".log").read_text()
-    show = f"kubectl exec -n {namespace} deploy/failure-recorder -- python3 -m recorder show {run}"
-    assert '"epoch": 3' in real.shell(show)
-
-
-def test_a_killed_node_comes_back_and_the_run_resumes(real: Platform) -> None:
-    before = _jobs(real)
-    real.hyperparameters(seed=8)
-    process = real.start("up")
-    await_(lambda: len(_jobs(real) - before) == 1, 240, "a new run")
-    (run,) = _jobs(real) - before
-    real.await_epoch(run, 3)
-    _node_process(real, "gpu-node-1").kill()
-    output, _ = process.communicate(timeout=900)
-    assert process.returncode == 0, output
-    assert "resume" in [line["event"] for line in real.logs(run)]
+    recorder = f"-n {real.namespace} deploy/failure-recorder"
+    assert '"epoch": 3' in real.shell(f"kubectl exec {recorder} -- python3 -m recorder show {run}")
 
 
 def test_two_at_once_the_second_says_so_and_stops(real: Platform) -> None:
-    real.hyperparameters(seed=9)
+    real.hyperparameters(seed=8)
     first = real.start("up")
     holder = real.state / "real" / "lock.holder"
     await_(holder.exists, 120, "the first command at work")
@@ -197,20 +291,17 @@ def test_two_at_once_the_second_says_so_and_stops(real: Platform) -> None:
     assert "interrupted" in said
 
 
-def test_an_interrupted_up_is_gone_on_with(real: Platform) -> None:
-    output = real.make("up")
-    assert "(right)" in output
-
-
-def test_down_leaves_nothing_even_after_the_cluster_was_killed_in_training(
+def test_down_leaves_nothing_after_a_node_and_the_cluster_were_killed_in_training(
     real: Platform, untouched: HostState
 ) -> None:
-    before = _jobs(real)
-    real.hyperparameters(seed=10)
+    """The interrupted update is resumed; its run survives the node, and then all of it ends."""
     process = real.start("up")
-    await_(lambda: len(_jobs(real) - before) == 1, 240, "a new run")
-    (run,) = _jobs(real) - before
-    real.await_epoch(run, 2)
+    await_(lambda: len(_unfinished(real)) == 1, 240, "a new run")
+    (run,) = _unfinished(real)
+    real.await_epoch(run, 3)
+    _node_process(real, "gpu-node-1").kill()
+    await_(lambda: "resume" in [line["event"] for line in real.logs(run)], 240, "a resumed run")
+    assert process.poll() is None
     record = json.loads((real.state / "real" / "cluster.json").read_text())
     os.kill(record["pid"], signal.SIGKILL)
     os.killpg(process.pid, signal.SIGKILL)
@@ -225,70 +316,27 @@ def test_up_after_that_resumes_the_run_from_its_checkpoint(real: Platform) -> No
     assert "resume" in [line["event"] for line in real.logs(real.run_name())]
 
 
-def test_a_fine_tune_of_ones_own_is_started_by_accelerate(
-    real: Platform, checkpoints: Path
-) -> None:
-    base = real.outputs()["images"]["training"]
-
-    def add(config: dict[str, Any]) -> None:
-        config["gpu-platform:images"]["workloads"]["diffusion"] = {
-            "build": {
-                "dockerfile": "examples/diffusion/Dockerfile",
-                "base_image": base,
-                "sources": ["examples/diffusion", "requirements/diffusion.txt"],
-            }
-        }
-        processes = ["--num_machines=1", "--num_processes=2", "--main_process_port=0"]
-        accelerate = ["training.launch_accelerate", "--multi_gpu", *processes]
-        accelerate += ["--mixed_precision=no", "--dynamo_backend=no"]
-        program = ["-m", "examples.diffusion", "--run-dir=$(RUN_DIR)", "--steps=20"]
-        config["gpu-platform:training"]["jobs"]["fine-tune"] = {
-            "queue": "research",
-            "image": "diffusion",
-            "command": ["python3", "-m", *accelerate, *program],
-            "gpus_per_node": 2,
-            "cpu": "200m",
-            "memory": "2Gi",
-            "omp_threads": 1,
-        }
-
-    real.edit(add)
-    real.make("up")
-    run = real.run_name("fine-tune")
-    [start, *_, finished] = real.logs(run)
-    assert (start["event"], start["processes"]) == ("start", 2)
-    assert finished["event"] == "finished"
-    assert finished["held_out_loss"] < start["held_out_loss"]
-    assert any((checkpoints / run / "export").iterdir())
-
-
-def test_down_leaves_nothing_and_checkpoints_stay(
-    real: Platform, untouched: HostState, checkpoints: Path
-) -> None:
-    run = real.run_name()
-    real.make("down")
-    assert HostState.now().added_since(untouched) == {}
-    assert (checkpoints / run / "export" / "manifest.json").exists()
-
-
-def test_purge_removes_the_checkpoints(real: Platform, checkpoints: Path) -> None:
-    real.make("down", "PURGE=1")
-    assert not checkpoints.exists()
-
-
 def _resources(real: Platform) -> set[tuple[str, str, str]]:
     """Identity and generation of what the stack owns in its namespace."""
     kinds = "jobs.batch.volcano.sh,jobs.batch,deployments,services,configmaps,pvc,quota"
-    found = real.kubectl("get", kinds, "-n", real.outputs()["namespace"])["items"]
+    found = real.kubectl("get", kinds, "-n", real.namespace)["items"]
     return {
         (item["kind"], item["metadata"]["name"], str(item["metadata"].get("generation")))
         for item in found
     }
 
 
-def _jobs(real: Platform) -> set[str]:
+def _jobs(real: Platform) -> dict[str, str]:
+    """Volcano Jobs and their phases."""
     found = real.kubectl("get", "jobs.batch.volcano.sh", "--all-namespaces")["items"]
-    return {item["metadata"]["name"] for item in found}
+    return {
+        item["metadata"]["name"]: item.get("status", {}).get("state", {}).get("phase", "")
+        for item in found
+    }
+
+
+def _unfinished(real: Platform) -> list[str]:
+    return [name for name, phase in _jobs(real).items() if phase != "Completed"]
 
 
 def _model_url(real: Platform) -> str:
@@ -299,6 +347,12 @@ def _model_url(real: Platform) -> str:
     return f"http://{spec['clusterIP']}:{port}/v2/models/{service['model']}"
 
 
+def _version(real: Platform, run: str) -> str:
+    """Return the short name of a run's weights."""
+    export = real.state / "real" / "volumes" / "checkpoints" / run / "export"
+    return str(json.loads((export / "manifest.json").read_text())["weights"]["sha256"])[:12]
+
+
 def _node_process(real: Platform, node: str) -> psutil.Process:
     """Process 1 of a node's namespaces, as the host sees it."""
     for process in psutil.process_iter(["cmdline"]):
@@ -306,23 +360,3 @@ def _node_process(real: Platform, node: str) -> psutil.Process:
         if "devcluster.node_init" in command and node in command and "unshare" not in command[0]:
             return process
     raise AssertionError(f"{node} has no process")
-
-
-def test_a_kill_of_everything_while_the_chart_is_installed_is_gone_on_with(real: Platform) -> None:
-    process = real.start("up")
-    events = real.state / "real" / "logs" / "pulumi-up.events"
-    try:
-        begun = b"volcano-release"
-        await_(lambda: events.exists() and begun in events.read_bytes(), 240, "the chart")
-    finally:
-        everything = [
-            process.pid,
-            *(c.pid for c in psutil.Process(process.pid).children(recursive=True)),
-        ]
-        for pid in everything:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        process.communicate()
-    output = real.make("up")
-    assert "(right)" in output
-    real.make("down", "PURGE=1")

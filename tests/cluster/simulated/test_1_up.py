@@ -1,13 +1,10 @@
 """`make up NODES=simulated`, real Volcano, and nodes that run nothing."""
 
 import shlex
-import shutil
 
 import psutil
 import pytest
 
-from devcluster import orphans
-from devcluster.spec import Kind
 from tests.cluster.platform import Platform, created
 
 
@@ -16,10 +13,6 @@ def test_the_stack_comes_up_and_gangs_are_placed(simulated: Platform) -> None:
     assert created(output) > 20
     assert "judged by the policy pack: accepted" in output
     assert output.count("pods placed together") == 2
-
-
-def test_a_second_up_changes_nothing(simulated: Platform) -> None:
-    assert "unchanged" in simulated.make("up")
 
 
 def test_volcano_has_placed_the_gang_of_sixteen_gpus(simulated: Platform) -> None:
@@ -44,14 +37,6 @@ def test_pods_of_simulated_nodes_come_and_go_at_once_after_a(
     phase = "--for=jsonpath={.status.phase}=Running"
     simulated.shell(f"kubectl wait {shlex.quote(phase)} pod/after-{after} --timeout=60s")
     simulated.shell(f"kubectl delete pod after-{after} --timeout=60s")
-
-
-def test_a_cluster_whose_state_folder_was_removed_is_ended_by_the_next_down(
-    simulated: Platform,
-) -> None:
-    shutil.rmtree(simulated.state)
-    assert "whose state folder is gone" in simulated.make("down")
-    assert simulated.state not in orphans.running_elsewhere(Kind.SIMULATED)
 
 
 def _kwok(simulated: Platform) -> psutil.Process:

@@ -2,7 +2,6 @@
 
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,13 +13,6 @@ from tests.readme import Block, blocks
 README = blocks(ROOT / "README.md")
 # These are the other tests of this tier, and CI itself (.ci/run).
 ELSEWHERE = {"make up", "make down", "make check", "make test"}
-
-
-@pytest.fixture(scope="module")
-def cluster(simulated: Platform) -> Iterator[Platform]:
-    simulated.make("up")
-    yield simulated
-    simulated.make("down")
 
 
 def _type(platform: Platform, script: str, folder: Path | None = None) -> str:

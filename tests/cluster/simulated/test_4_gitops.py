@@ -36,13 +36,12 @@ def preview(platform: Platform, *arguments: str) -> Previewed:
     return Previewed(status, (folder / "comment.md").read_text(), report)
 
 
-@pytest.fixture(scope="module")
-def cluster(simulated: Platform) -> Iterator[Platform]:
-    simulated.make("up")
-    configuration = simulated.stack_file.read_text()
-    yield simulated
-    simulated.stack_file.write_text(configuration)
-    simulated.make("down")
+@pytest.fixture(scope="module", autouse=True)
+def restored(cluster: Platform) -> Iterator[None]:
+    """Restore the stack's configuration, which these tests edit."""
+    configuration = cluster.stack_file.read_text()
+    yield
+    cluster.stack_file.write_text(configuration)
 
 
 def test_the_base_is_applied_and_nothing_changes(cluster: Platform) -> None:

@@ -1,7 +1,6 @@
 """The examples on simulated nodes under real Volcano, by the commands of their READMEs."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +19,6 @@ UPDATE = {"pulumi up": "pulumi up --yes --skip-preview"}
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment with the package, in place of the READMEs' first commands."""
     return packaged.environment(tmp_path_factory.mktemp("installed"))
-
-
-@pytest.fixture(scope="module")
-def cluster(simulated: Platform) -> Iterator[Platform]:
-    """The platform that the team's stack refers to."""
-    simulated.make("up")
-    yield simulated
-    simulated.make("down")
 
 
 def deploy(cluster: Platform, installed: Path, example: str) -> dict[str, Any]:

@@ -22,13 +22,13 @@ from infra.monitoring import manifests
 from infra.observability.alerts import alerts
 from infra.observability.dashboards import PAGES
 from infra.settings.monitoring import MonitoringSettings
-from tests.cluster import prometheus
-from tests.cluster.definitions import module_folder
 from tests.cluster.load import Load, question
 from tests.cluster.platform import ROOT, Platform, await_
-from tests.cluster.trouble import INTERVAL, MONITORING, configure
-from tests.cluster.watched import Watched
 from tests.infra.test_monitoring import args
+from tests.operators import prometheus
+from tests.operators.definitions import module_folder
+from tests.operators.trouble import INTERVAL, MONITORING, configure
+from tests.operators.watched import Watched
 
 SHARED_MEMORY = "/dev/shm/full"
 # 240 of 256 MiB.

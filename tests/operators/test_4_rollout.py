@@ -16,11 +16,11 @@ import pytest
 import yaml
 
 from infra.serving import build, build_canary, routes
-from tests.cluster import gateway
-from tests.cluster.definitions import KEDA, module_folder
 from tests.cluster.load import Load, question
 from tests.cluster.platform import ROOT, Platform, await_
 from tests.infra.serving.examples import CANARY, DIGEST, serving
+from tests.operators import gateway
+from tests.operators.definitions import KEDA, module_folder
 
 CLIENTS = 8
 PAUSE = 0.05

@@ -16,8 +16,8 @@ from devcluster.images.catalog import ToolImage
 from devcluster.paths import Layout
 from devcluster.spec import Kind, cluster_spec
 from devcluster.toolchain import ensure
-from tests.cluster.definitions import GoModule
 from tests.cluster.platform import ROOT, Platform, await_
+from tests.operators.definitions import GoModule
 
 NAMESPACE = "monitoring"
 REGISTRY = "127.0.0.1:5000"

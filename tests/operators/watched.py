@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.cluster.platform import Platform, await_
-from tests.cluster.prometheus import Prometheus
+from tests.operators.prometheus import Prometheus
 
 
 @dataclass(frozen=True)

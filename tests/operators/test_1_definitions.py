@@ -1,4 +1,4 @@
-"""Jobs of every kind in front of a real API server and real Volcano, on simulated nodes."""
+"""Objects of jobs of every kind, validated by an API server that has all their definitions."""
 
 import json
 import shlex
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 
-from tests.cluster.platform import Platform, await_, copy_checkout
+from tests.cluster.platform import Platform, copy_checkout
 from tests.infra.kinds import configuration, job, objects, surroundings
 from tests.infra.test_any_job import jobs
 from tests.tiers import unavailable
@@ -34,15 +34,10 @@ DEFINITIONS = {
         ("config/crd/bases/ray.io_rayjobs.yaml",),
     ),
 }
-STEPS = {
-    "prepare": {"command": ["./prepare"], "writes_datasets": True},
-    "evaluate": {"command": ["./evaluate"], "after": ["train"], "gpus": 1},
-    "export": {"command": ["./export"], "after": ["evaluate"]},
-}
 
 
 class Cluster:
-    """An API server with the definitions of all kinds, and four nodes of eight GPUs."""
+    """An API server with the definitions of all kinds."""
 
     def __init__(self, platform: Platform) -> None:
         self.platform = platform
@@ -52,14 +47,6 @@ class Cluster:
         file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests}))
         command = ["kubectl", "apply", "--server-side", "--validate=strict", "-f", str(file)]
         self.platform.shell(shlex.join([*command, *options]))
-
-    def phases(self) -> dict[str, str]:
-        """Phases of the Volcano Jobs by name."""
-        found = self.platform.kubectl("get", "jobs.batch.volcano.sh", "-n", "ml")["items"]
-        return {
-            item["metadata"]["name"]: item.get("status", {}).get("state", {}).get("phase", "")
-            for item in found
-        }
 
 
 def definitions(folder: Path) -> list[Path]:
@@ -87,12 +74,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     platform = Platform(copy_checkout(folder / "checkout"), folder / "state", "simulated")
     devcluster = ".venv/bin/python -m devcluster"
     try:
-        platform.run(f"{devcluster} up --nodes simulated --simulated-nodes=4")
+        platform.run(f"{devcluster} up --nodes simulated --simulated-nodes=0")
         files = " ".join(f"-f {shlex.quote(str(file))}" for file in definitions(folder))
         platform.shell(f"kubectl apply --server-side {files}")
         made = Cluster(platform)
         made.apply([m for m in surroundings(configuration(job("volcano"))) if wanted(m)])
-        made.apply(bound_claims())
         yield made
     finally:
         platform.run(f"{devcluster} down --purge --nodes simulated")
@@ -101,35 +87,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def wanted(manifest: dict[str, Any]) -> bool:
     """No storage driver runs here, and the network is nobody's."""
     return manifest["kind"] in ("Namespace", "Queue", "PriorityClass", "ServiceAccount")
-
-
-def bound_claims() -> list[dict[str, Any]]:
-    """Volumes and the claims that are bound to them, as Volcano wants them before it places."""
-    made: list[dict[str, Any]] = []
-    for name in ("checkpoints", "datasets"):
-        common = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
-        volume = {
-            **common,
-            "capacity": {"storage": "1Ti"},
-            "hostPath": {"path": f"/shared/{name}"},
-            "claimRef": {"namespace": "ml", "name": name},
-        }
-        claim = {**common, "volumeName": name, "resources": {"requests": {"storage": "1Ti"}}}
-        made += [
-            {
-                "apiVersion": "v1",
-                "kind": "PersistentVolume",
-                "metadata": {"name": name},
-                "spec": volume,
-            },
-            {
-                "apiVersion": "v1",
-                "kind": "PersistentVolumeClaim",
-                "metadata": {"name": name, "namespace": "ml"},
-                "spec": claim,
-            },
-        ]
-    return made
 
 
 def pods_of(value: Any) -> Iterator[dict[str, Any]]:
@@ -175,31 +132,3 @@ def test_a_field_that_a_kind_does_not_have_is_not_accepted(cluster: Cluster) -> 
     bad["spec"]["runPolicy"]["minAvailable"] = 2
     with pytest.raises(AssertionError, match="minAvailable"):
         cluster.apply([group, bad], "--dry-run=server")
-
-
-def test_every_kind_of_volcanos_own_is_placed_as_a_whole_and_completes(cluster: Cluster) -> None:
-    kinds = ("volcano", "mpi", "tensorflow", "plain")
-    for kind in kinds:
-        cluster.apply(objects(job(kind), f"{kind}-0123abcd"))
-    done = dict.fromkeys((f"{kind}-0123abcd" for kind in kinds), "Completed")
-    await_(lambda: cluster.phases().items() >= done.items(), 240, "all four kinds are complete")
-
-
-def test_steps_run_one_after_the_other(cluster: Cluster) -> None:
-    described = job("volcano", steps=STEPS, after=["prepare"])
-    cluster.apply(objects(described, "steps-4567cdef"))
-
-    def flow() -> str:
-        found = cluster.platform.kubectl("get", "jobflow", "-n", "ml", "steps-4567cdef")
-        return str(found.get("status", {}).get("state", {}).get("phase", ""))
-
-    await_(lambda: flow() == "Succeed", 120, "the flow has succeeded")
-    found = cluster.platform.kubectl("get", "pods", "-n", "ml")["items"]
-    started = {
-        pod["metadata"]["name"].split("-")[3]: pod["metadata"]["creationTimestamp"]
-        for pod in found
-        if pod["metadata"]["name"].startswith("steps-")
-    }
-    order = [started[step] for step in ("prepare", "train", "evaluate", "export")]
-    assert order == sorted(order)
-    assert len(set(order)) > 1

@@ -1,0 +1,23 @@
+"""The end of the cluster of real nodes, after every other test of it (tests/conftest.py)."""
+
+from pathlib import Path
+
+from tests.cluster.host_state import HostState
+from tests.cluster.platform import Platform
+
+
+def test_down_leaves_nothing_and_checkpoints_stay(
+    real: Platform, untouched: HostState, checkpoints: Path
+) -> None:
+    if not (real.state / "real" / "cluster.json").exists():
+        real.make("up", timeout=3000)
+    exported = sorted(checkpoints.glob("*/export/manifest.json"))
+    assert exported
+    real.make("down")
+    assert HostState.now().added_since(untouched) == {}
+    assert sorted(checkpoints.glob("*/export/manifest.json")) == exported
+
+
+def test_purge_removes_the_checkpoints(real: Platform, checkpoints: Path) -> None:
+    real.make("down", "PURGE=1")
+    assert not checkpoints.exists()

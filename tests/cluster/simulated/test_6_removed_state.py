@@ -1,0 +1,17 @@
+"""What becomes of the cluster that the other files share when its state directory is removed."""
+
+import shutil
+
+from devcluster import orphans
+from devcluster.spec import Kind
+from tests.cluster.platform import Platform
+
+
+def test_a_cluster_whose_state_folder_was_removed_is_ended_by_the_next_down(
+    simulated: Platform,
+) -> None:
+    if not simulated.state.exists():
+        simulated.make("up")
+    shutil.rmtree(simulated.state)
+    assert "whose state folder is gone" in simulated.make("down")
+    assert simulated.state not in orphans.running_elsewhere(Kind.SIMULATED)

@@ -1,0 +1,27 @@
+"""Job kinds that are Volcano Jobs."""
+
+from tests.cluster.gangs import PATIENCE
+from tests.cluster.platform import await_
+from tests.cluster.scheduling import Scheduling
+from tests.infra.kinds import configuration, job, objects, surroundings
+
+KINDS = ("volcano", "mpi", "tensorflow", "plain")
+
+
+def test_every_kind_that_is_a_volcano_job_is_placed_and_completes(volcano: Scheduling) -> None:
+    needed = ("Queue", "PriorityClass", "ServiceAccount")
+    around = surroundings(configuration(job("volcano")))
+    volcano.apply(*(made for made in around if made["kind"] in needed))
+    completed = {f"{kind}-0123abcd": "Completed" for kind in KINDS}
+    for kind in KINDS:
+        volcano.apply(*objects(job(kind, datasets=None), f"{kind}-0123abcd"))
+
+    def phases() -> dict[str, str]:
+        return {
+            made["metadata"]["name"]: made.get("status", {}).get("state", {}).get("phase", "")
+            for made in volcano.all("jobs.batch.volcano.sh")
+        }
+
+    await_(lambda: phases() == completed, 2 * PATIENCE, "all kinds are completed")
+    volcano.clear()
+    volcano.kubectl("delete", "queues.scheduling.volcano.sh", "research")

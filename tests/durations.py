@@ -1,0 +1,116 @@
+"""Durations of a test run: slowest tests, tiers, and setup of fixtures that several tests share.
+
+`tests/conftest.py` registers the plugin if `TEST_DURATIONS` names a file, to which every pytest
+process appends its phases. `python -m tests.durations FILE` prints the summary (`tests/run.sh`).
+"""
+
+import json
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+VARIABLE: Final = "TEST_DURATIONS"
+TIERS: Final = ("engine", "cluster", "operators", "faults")
+"""Tiers with a directory of their name; all other tests are unit tests."""
+SLOWEST: Final = 20
+SHORT: Final = 1.0
+"""Fixtures with a shorter setup (seconds) are not listed."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Setup, call or teardown of a test, and the shared fixtures of a test that has ended."""
+
+    test: str
+    tier: str
+    when: str
+    start: float
+    stop: float
+    fixtures: list[tuple[str, float]] = field(default_factory=list)
+
+
+def tier_of(path: Path) -> str:
+    """Return the tier of a test file, given its path below `tests`."""
+    return path.parts[0] if path.parts[0] in TIERS else "unit"
+
+
+class Durations:
+    """A pytest plugin that collects phases, also those of pytest-xdist's processes."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._phases: list[Phase] = []
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(
+        self, fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest
+    ) -> Generator[None, object, object]:
+        """Add the setup of a shared fixture to the properties of the test that requests it."""
+        begin = time.monotonic()
+        try:
+            return (yield)
+        finally:
+            seconds = time.monotonic() - begin
+            if fixturedef.scope != "function" and seconds >= SHORT:
+                entry = (f"fixture {fixturedef.argname}", seconds)
+                request._pyfuncitem.user_properties.append(entry)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Collect a phase; this hook also runs in the process that distributes the tests."""
+        path, *_ = report.nodeid.split("::")
+        tier = tier_of(Path(path).relative_to("tests"))
+        fixtures = [
+            (f"{name.removeprefix('fixture ')} ({path})", float(str(seconds)))
+            for name, seconds in report.user_properties
+            if report.when == "teardown" and name.startswith("fixture ")
+        ]
+        when = report.when or ""
+        self._phases.append(Phase(report.nodeid, tier, when, report.start, report.stop, fixtures))
+
+    def pytest_terminal_summary(self) -> None:
+        """Append the phases to the file; no process of pytest-xdist runs this hook."""
+        with self._file.open("a") as file:
+            file.writelines(json.dumps(asdict(phase)) + "\n" for phase in self._phases)
+
+
+def summary(phases: Iterable[Phase]) -> Iterator[str]:
+    """Yield the lines of the summary; empty without tests."""
+    known = list(phases)
+    if not known:
+        return
+    tests: dict[str, float] = defaultdict(float)
+    tiers: dict[str, list[Phase]] = defaultdict(list)
+    for phase in known:
+        tests[phase.test] += phase.stop - phase.start
+        tiers[phase.tier].append(phase)
+    yield f"slowest {SLOWEST} tests (seconds, with setup and teardown):"
+    yield from _table(sorted(tests.items(), key=lambda item: -item[1])[:SLOWEST])
+    if fixtures := [entry for phase in known for entry in phase.fixtures]:
+        yield "setup of shared fixtures, clusters and stacks among them (seconds):"
+        yield from _table(sorted(fixtures, key=lambda item: -item[1])[:SLOWEST])
+    yield "wall time of each tier (seconds; tiers of one process group overlap):"
+    for tier, found in tiers.items():
+        wall = max(phase.stop for phase in found) - min(phase.start for phase in found)
+        yield f"{wall:8.1f}  {tier}: {len({phase.test for phase in found})} tests"
+
+
+def _table(rows: Iterable[tuple[str, float]]) -> Iterator[str]:
+    for name, seconds in rows:
+        yield f"{seconds:8.1f}  {name}"
+
+
+def main() -> None:
+    """Print the summary of a file of phases."""
+    lines = Path(sys.argv[1]).read_text().splitlines()
+    for line in summary(Phase(**json.loads(each)) for each in lines):
+        sys.stdout.write(f"{line}\n")
+
+
+if __name__ == "__main__":
+    main()

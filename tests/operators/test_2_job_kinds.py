@@ -1,0 +1,118 @@
+"""Job kinds that need operators or additional images: each trains in two pods on two nodes.
+
+One pod of each is killed. Kinds that `make up` needs nothing else for are in the cluster tier.
+"""
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from devcluster import host, links
+from devcluster.spec import Kind, cluster_spec
+from tests.cluster.killed_pods import PROGRAM, TRAINED, KilledPods
+from tests.cluster.platform import Platform, await_, copy_checkout
+from tests.tiers import unavailable
+
+KINDS = ("mpi", "tensorflow", "pytorch", "trainjob")
+BASE = "127.0.0.1:5000/"
+OF_KIND: dict[str, dict[str, Any]] = {
+    "mpi": {"image": "mpi", "hyperparameters": TRAINED},
+    "tensorflow": {
+        "image": "tensorflow",
+        "hyperparameters": {**PROGRAM, "epochs": 120, "peer_timeout": 120},
+    },
+    "pytorch": {"hyperparameters": TRAINED},
+    "trainjob": {"hyperparameters": TRAINED},
+}
+
+
+def configure(config: dict[str, Any]) -> None:
+    """A job of every kind instead of the dev stack's, and the images for them."""
+    images = config["gpu-platform:images"]["workloads"]
+    images.pop("inference")
+    config["gpu-platform:inference"]["services"] = {}
+    build = images["training"]["build"]
+    mpi = {"base_image": f"{BASE}pytorch-mpi-cpu:2.15.0", "target": "mpi"}
+    images["mpi"] = {"build": {**build, **mpi}}
+    images["tensorflow"] = {
+        "build": {
+            "dockerfile": "examples/tensorflow/Dockerfile",
+            "base_image": f"{BASE}tensorflow-cpu:2.21.0",
+            "sources": ["training", "examples/tensorflow", "requirements/tensorflow.txt"],
+        }
+    }
+    jobs = config["gpu-platform:training"]["jobs"]
+    common = {**jobs.pop("digits"), "hyperparameters": None, "cpu": "100m"}
+    for kind in KINDS:
+        described = {**common, "kind": kind, **OF_KIND[kind]}
+        jobs[kind] = {key: value for key, value in described.items() if value is not None}
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KilledPods]:
+    """A stack with a job of each kind, of which a pod is killed during the training."""
+    verdict = host.choose_kind("auto")
+    if verdict.kind is not Kind.REAL:
+        unavailable(verdict.reason)
+    if clashes := links.clashing_routes(cluster_spec(Kind.REAL).network):
+        unavailable(f"the embedded cluster's network is in use: {clashes}; `make down` ends it")
+    folder = tmp_path_factory.mktemp("kinds")
+    platform = Platform(copy_checkout(folder / "checkout"), folder / "state", "real")
+    platform.edit(configure)
+    process = platform.start("up")
+    try:
+        exported = folder / "state" / "real" / "kubeconfig"
+        await_(lambda: exported.exists() or process.poll() is not None, 1800, "a cluster")
+        made = KilledPods(platform, KINDS)
+        made.watch(process)
+        yield made
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGINT)
+            process.communicate(timeout=60)
+        platform.make("down", "PURGE=1")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_processes_in_pods_on_two_nodes_train_together(killed: KilledPods, kind: str) -> None:
+    killed.check_two_nodes(kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_resumes_from_its_checkpoint_after_a_killed_pod(
+    killed: KilledPods, kind: str
+) -> None:
+    killed.check_resumed(kind)
+
+
+@pytest.mark.parametrize("kind", ["mpi", "tensorflow"])
+def test_volcano_restarted_the_gang(killed: KilledPods, kind: str) -> None:
+    status = killed.status("jobs.batch.volcano.sh", kind)
+    assert status["state"]["phase"] == "Completed"
+    assert status["retryCount"] >= 1
+
+
+def test_the_training_operator_replaced_the_pod_and_its_peer_started_again(
+    killed: KilledPods,
+) -> None:
+    conditions = killed.status("pytorchjobs.kubeflow.org", "pytorch")["conditions"]
+    assert {c["type"] for c in conditions if c["status"] == "True"} >= {"Succeeded"}
+    # A worker that was still ending when the master had succeeded is removed.
+    master, *workers = killed.pods()["pytorch"]
+    assert master["status"]["containerStatuses"][0]["restartCount"] >= 1
+    killed = killed.placed["pytorch"][-1]["metadata"]["uid"]
+    assert killed not in {pod["metadata"]["uid"] for pod in workers}
+
+
+def test_job_set_restarted_all_of_the_trainjob(killed: KilledPods) -> None:
+    conditions = killed.status("trainjobs.trainer.kubeflow.org", "trainjob")["conditions"]
+    assert {c["type"] for c in conditions if c["status"] == "True"} >= {"Complete"}
+    assert killed.status("jobsets.jobset.x-k8s.io", "trainjob").get("restarts", 0) >= 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_make_up_waits_for_every_kind_and_reports_its_result(killed: KilledPods, kind: str) -> None:
+    killed.check_reported(kind, kind)

@@ -1,0 +1,44 @@
+"""The summary at the end of `make test`."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.durations import Phase, summary, tier_of
+
+
+@pytest.mark.parametrize(
+    ("path", "tier"),
+    [
+        ("cluster/real/test_1_up.py", "cluster"),
+        ("operators/test_4_rollout.py", "operators"),
+        ("training/test_main.py", "unit"),
+        ("test_run.py", "unit"),
+    ],
+)
+def test_the_tier_is_that_of_the_directory(path: str, tier: str) -> None:
+    assert tier_of(Path(path)) == tier
+
+
+def test_tests_are_sorted_by_the_sum_of_their_phases_and_tiers_have_their_wall_time() -> None:
+    phases = [
+        Phase("tests/test_a.py::test_quick", "unit", "call", 0.0, 2.0),
+        Phase("tests/test_a.py::test_slow", "unit", "setup", 5.0, 6.0),
+        Phase("tests/test_a.py::test_slow", "unit", "call", 6.0, 9.0),
+        Phase("tests/engine/test_b.py::test_c", "engine", "teardown", 8.0, 8.5, [("stack", 40.0)]),
+    ]
+    assert list(summary(phases)) == [
+        "slowest 20 tests (seconds, with setup and teardown):",
+        "     4.0  tests/test_a.py::test_slow",
+        "     2.0  tests/test_a.py::test_quick",
+        "     0.5  tests/engine/test_b.py::test_c",
+        "setup of shared fixtures, clusters and stacks among them (seconds):",
+        "    40.0  stack",
+        "wall time of each tier (seconds; tiers of one process group overlap):",
+        "     9.0  unit: 2 tests",
+        "     0.5  engine: 1 tests",
+    ]
+
+
+def test_a_run_without_tests_has_no_summary() -> None:
+    assert list(summary([])) == []

@@ -81,7 +81,8 @@ $(VENV)/devcluster.stamp: $(VENV)/uv.stamp requirements/devcluster.txt
 	@touch $@
 
 $(VENV)/dev.stamp: $(VENV)/devcluster.stamp requirements/dev.txt
-	@uv pip install --quiet --python $(VENV) --require-hashes -r requirements/dev.txt
+	@uv pip install --quiet --python $(VENV) --require-hashes --compile-bytecode \
+	  -r requirements/dev.txt
 	@touch $@
 
 ## bench-policies: what the policy pack costs over 1,000 workloads; writes .bench/policies.json

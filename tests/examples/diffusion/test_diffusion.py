@@ -1,11 +1,11 @@
-"""The fine-tune: once as users start it, with two processes, then alone again and again.
+"""The fine-tune: two processes that are interrupted, then alone again and again.
 
-All of the latter is in one process, since diffusers takes seconds to import.
+All runs are forks of one process, since diffusers takes seconds to import. The cluster tier starts
+it through accelerate, as users do.
 """
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,20 +16,13 @@ import pytest
 from examples.diffusion import __main__ as program
 from training import exit_codes
 
-Said = list[dict[str, Any]]
-
-LAUNCH = [
-    *(sys.executable, "-m", "training.launch_accelerate"),
-    *("--multi_gpu", "--num_processes=2", "--num_machines=1", "--main_process_port=0"),
-    *("--mixed_precision=no", "--dynamo_backend=no", "-m", "examples.diffusion"),
-]
-
 RUNS = """
-import json, os, signal, sys, torch
+import json, os, signal, socket, sys, time, torch
 from pathlib import Path
 from accelerate.state import AcceleratorState, PartialState
 from safetensors.torch import load_file
 from training.config import ConfigurationError
+from examples.diffusion import __main__ as program
 from examples.diffusion import finetune as example
 from examples.diffusion.__main__ import parser
 
@@ -46,6 +39,38 @@ def run(name, *flags):
 def weights(name):
     return load_file(folder / name / "export/unet/diffusion_pytorch_model.safetensors")
 
+def rank(number, port):
+    gang = {"RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": "2"}
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ.update({**gang, "LOCAL_WORLD_SIZE": "2", **address})
+    with (folder / f"rank-{number}").open("wb") as output:
+        os.dup2(output.fileno(), 1)
+    sys.argv = ["diffusion", f"--run-dir={folder / 'two'}", "--steps=60", "--log-every=1"]
+    code = 1
+    try:
+        code = program.main()
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
+
+def interrupted_gang():
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    gang = []
+    for number in range(2):
+        gang.append(os.fork())
+        if gang[-1] == 0:
+            rank(number, port)
+    leader = folder / "rank-0"
+    while not leader.exists() or '"step": 30,' not in leader.read_text():
+        if os.waitpid(-1, os.WNOHANG)[0]:
+            sys.exit("a process of two has ended early")
+        time.sleep(0.005)
+    for pid in gang:
+        os.kill(pid, signal.SIGTERM)
+    return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in gang]
+
+results["codes of two"] = interrupted_gang()
 results["of two"] = run("two", "--steps=60")
 steps = ["--steps=6", "--checkpoint-every=2"]
 results["whole"] = run("whole", *steps)
@@ -81,41 +106,25 @@ results["diverged"] = run("diverged", "--learning-rate=1e30", "--log-every=1", "
 """
 
 
-def launch(*flags: str, interrupt_after: int) -> tuple[int, Said]:
-    """Start two processes by accelerate; ask their launcher to stop after so many steps."""
-    said: Said = []
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    command = [*LAUNCH, *flags]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as running:
-        assert running.stdout is not None
-        for line in running.stdout:
-            said.append(json.loads(line))
-            if said[-1].get("step") == interrupt_after:
-                running.send_signal(signal.SIGTERM)
-    return running.returncode, said
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("diffusion")
 
 
 @pytest.fixture(scope="module")
-def of_two(folder: Path) -> tuple[int, Said]:
-    """What two processes said, which were interrupted after 30 steps of 60."""
-    flags = (f"--run-dir={folder / 'two'}", "--steps=60", "--log-every=1")
-    return launch(*flags, interrupt_after=30)
-
-
-@pytest.fixture(scope="module")
-def results(folder: Path, of_two: tuple[int, Said]) -> dict[str, Any]:
-    subprocess.run([sys.executable, "-c", RUNS, str(folder)], check=True, stdout=subprocess.PIPE)
+def results(folder: Path) -> dict[str, Any]:
+    command = [sys.executable, "-c", RUNS, str(folder)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment)
     return dict(json.loads((folder / "results.json").read_text()))
 
 
-def test_two_processes_of_accelerate_learn_and_are_interrupted(of_two: tuple[int, Said]) -> None:
-    code, said = of_two
-    assert (code, said[0]["event"], said[-1]["event"]) == (75, "start", "interrupted")
+def test_two_processes_of_accelerate_learn_and_are_interrupted(
+    results: dict[str, Any], folder: Path
+) -> None:
+    said = [json.loads(line) for line in (folder / "rank-0").read_text().splitlines()]
+    assert results["codes of two"] == [exit_codes.INTERRUPTED] * 2
+    assert (said[0]["event"], said[-1]["event"]) == ("start", "interrupted")
     assert said[0]["processes"] == 2
     losses = [line["loss"] for line in said[1:-1]]
     assert sum(losses[-5:]) < 0.6 * sum(losses[:5])

@@ -22,7 +22,7 @@ import inference.engine.process  # noqa: F401 - says what it preloads when it is
 # The engine's tests share the process, and its server can be only one: whoever says last what it
 # imports decides for both.
 PRELOADED = ["training.train", "inference.server", "torch._dynamo", "sklearn.datasets"]
-PRELOADED += ["inference.engine.preloaded"]
+PRELOADED += ["accelerate.commands.launch", "inference.engine.preloaded"]
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(PRELOADED)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.training.programs import Program, free_port, start_gang, until
+from tests.training.programs import Program, free_port, start, start_gang, until
 from training import exit_codes
 from training.manifest import read_manifest
 
@@ -115,41 +115,34 @@ def test_a_gang_of_another_size_goes_on_where_one_stopped(tmp_path: Path) -> Non
     assert read_manifest(run_dir / "export").metrics["accuracy"] > 0.9
 
 
+def launch(output: Path, *arguments: str) -> Program:
+    """Start torchrun; the processes that it starts are new interpreters."""
+    return start("training.launch", list(arguments), {}, output)
+
+
 def test_the_launcher_ends_with_the_code_of_its_processes(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "training.launch", "--nproc-per-node=2"]
-    command += [f"--master-port={free_port()}", "-m", "training"]
-    command += arguments(tmp_path / "run", SLOWLY)
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    said = []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as launcher:
-        assert launcher.stdout is not None
-        for line in launcher.stdout:
-            said.append(json.loads(line)["event"])
-            if said == ["start"]:
-                psutil.Process(launcher.pid).children()[-1].terminate()
-    assert said[-1] == "interrupted"
-    assert launcher.returncode == exit_codes.INTERRUPTED
+    saves = "trap 'exit 75' TERM; echo ready; while :; do sleep 0.1; done"
+    options = ["--nproc-per-node=2", f"--master-port={free_port()}", "--no-python"]
+    launcher = launch(tmp_path / "output", *options, "sh", "-c", saves)
+    until(lambda: launcher.text.count("ready\n") == 2)
+    for process in psutil.Process(launcher.process.pid).children():
+        process.terminate()
+    assert launcher.exit_code() == exit_codes.INTERRUPTED, launcher.text
 
 
-def test_a_killed_process_is_started_again_by_the_launcher(
-    tmp_path: Path, never_interrupted: str
-) -> None:
-    command = [sys.executable, "-m", "training.launch", "--nproc-per-node=2", "--max-restarts=1"]
-    command += [f"--master-port={free_port()}"]
-    command += ["-m", "training", *arguments(tmp_path / "run", SLOWLY, "--checkpoint-steps=2")]
-    command += ["--log-every=1"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    said = []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as launcher:
-        assert launcher.stdout is not None
-        for line in launcher.stdout:
-            said.append(json.loads(line))
-            if [event["event"] for event in said] == ["start"] + ["step"] * 6:
-                psutil.Process(launcher.pid).children()[-1].kill()
-    assert launcher.returncode == exit_codes.DONE
+def test_a_killed_process_is_started_again_by_the_launcher(tmp_path: Path) -> None:
+    [whole] = start_gang(arguments(tmp_path / "whole"), 1, tmp_path / "alone")
+    options = ["--nproc-per-node=1", "--max-restarts=1", f"--master-port={free_port()}"]
+    flags = arguments(tmp_path / "run", SLOWLY, "--checkpoint-steps=2", "--log-every=1")
+    launcher = launch(tmp_path / "output", *options, "-m", "training", *flags)
+    until(lambda: launcher.text.count('"event": "step"') >= 6)
+    psutil.Process(launcher.process.pid).children()[-1].kill()
+    assert launcher.exit_code() == exit_codes.DONE, launcher.text
+    said = [json.loads(line) for line in launcher.text.splitlines() if line.startswith("{")]
     [resumed] = [event for event in said if event["event"] == "resume"]
     assert 2 <= resumed["step"] <= 8
-    assert digest(tmp_path / "run") == never_interrupted
+    assert whole.exit_code() == exit_codes.DONE
+    assert digest(tmp_path / "run") == digest(tmp_path / "whole")
 
 
 def test_an_elastic_gang_goes_on_with_the_nodes_that_are_left(tmp_path: Path) -> None:

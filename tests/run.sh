@@ -26,6 +26,8 @@ tools() {
 }
 
 shared=--no-loadscope-reorder
+# Every process collects all of these; unit tests would take it longer than some tests.
+others="testpaths=tests/cluster tests/engine tests/faults tests/operators"
 tier=$1
 shift
 case "$tier $* " in
@@ -34,15 +36,15 @@ case "$tier $* " in
   " "*)
     part -m unit -n 2 "$shared" "$@"
     tools
-    part -m "engine or cluster" -n 3 "$shared" "$@"
+    part -m "engine or cluster" -o "$others" -n 3 "$shared" "$@"
     ;;
   "cluster "*)
     tools
-    part -m cluster -n 2 "$shared" "$@"
+    part -m cluster -o "$others" -n 2 "$shared" "$@"
     ;;
   *)
     tools
-    part -m "$tier" "$@"
+    part -m "$tier" -o "$others" "$@"
     ;;
 esac
 python -m tests.durations "$TEST_DURATIONS"

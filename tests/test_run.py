@@ -12,7 +12,8 @@ import pytest
 RUN = Path(__file__).parent / "run.sh"
 UNIT = "-m pytest -m unit -n 2 --no-loadscope-reorder"
 TOOLS = "-m devcluster.toolchain auto --languages"
-OTHERS = "-m pytest -m engine or cluster -n 3 --no-loadscope-reorder"
+PATHS = "-o testpaths=tests/cluster tests/engine tests/faults tests/operators"
+OTHERS = f"-m pytest -m engine or cluster {PATHS} -n 3 --no-loadscope-reorder"
 
 Run = Callable[..., tuple[int, list[str]]]
 
@@ -53,7 +54,7 @@ def test_a_tier_is_run_alone(run: Run):
 
 
 def test_the_engine_tier_is_run_in_one_process(run: Run):
-    assert run("engine") == (0, [TOOLS, "-m pytest -m engine"])
+    assert run("engine") == (0, [TOOLS, f"-m pytest -m engine {PATHS}"])
 
 
 def test_tools_that_cannot_be_built_are_told_by_the_tests_that_need_them(run: Run):
@@ -61,11 +62,12 @@ def test_tools_that_cannot_be_built_are_told_by_the_tests_that_need_them(run: Ru
 
 
 def test_the_cluster_tier_is_run_in_one_process_for_each_cluster(run: Run):
-    assert run("cluster") == (0, [TOOLS, "-m pytest -m cluster -n 2 --no-loadscope-reorder"])
+    clusters = f"-m pytest -m cluster {PATHS} -n 2 --no-loadscope-reorder"
+    assert run("cluster") == (0, [TOOLS, clusters])
 
 
 def test_the_operators_tier_is_run_alone_and_in_one_process(run: Run):
-    assert run("operators") == (0, [TOOLS, "-m pytest -m operators"])
+    assert run("operators") == (0, [TOOLS, f"-m pytest -m operators {PATHS}"])
 
 
 def test_arguments_go_to_every_part(run: Run):

@@ -1,7 +1,5 @@
 """One cluster for all faults: its stack's run is the undisturbed one, its server is loaded."""
 
-import json
-import os
 import shutil
 from collections.abc import Iterator
 
@@ -28,9 +26,8 @@ def arena(real: Platform) -> Iterator[Arena]:
         lambda config: config["gpu-platform:inference"]["services"]["digits"].update(replicas=2)
     )
     assert "(right)" in real.make("up", timeout=3000)
-    environment = json.loads(
-        real.shell("python -c 'import json, os; print(json.dumps(dict(os.environ)))'")
-    )
+    # Pods that failed in earlier tests of this cluster stay until somebody deletes them.
+    real.shell(f"kubectl delete pods -n {NAMESPACE} --field-selector=status.phase=Failed")
     run, units = real.run_name(), Units(real.state / "real")
     job = real.kubectl("get", JOBS, run, "-n", NAMESPACE)
     job = {key: job[key] for key in ("apiVersion", "kind", "spec", "metadata")}
@@ -40,7 +37,7 @@ def arena(real: Platform) -> Iterator[Arena]:
     with Load(url, question(), CLIENTS, PAUSE) as load:
         table = Table(ROOT / ".bench")
         losses = Losses.of(real.logs(run))
-        made = Arena(real, {**os.environ, **environment}, units, job, losses, load, table)
+        made = Arena(real, real.shell_environment, units, job, losses, load, table)
         made.settle()
         yield made
     table.draw()

@@ -73,8 +73,10 @@ class Durations:
         when = report.when or ""
         self._phases.append(Phase(report.nodeid, tier, when, report.start, report.stop, fixtures))
 
-    def pytest_terminal_summary(self) -> None:
-        """Append the phases to the file; no process of pytest-xdist runs this hook."""
+    def pytest_terminal_summary(self, config: pytest.Config) -> None:
+        """Append the phases to the file, unless another process distributes the tests."""
+        if hasattr(config, "workerinput"):
+            return
         with self._file.open("a") as file:
             file.writelines(json.dumps(asdict(phase)) + "\n" for phase in self._phases)
 

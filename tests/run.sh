@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # Runs the tests: `tests/run.sh TIER [ARGUMENT...]`; the arguments go to pytest. Without a TIER:
 # unit, engine and cluster. Tests mostly wait for other processes, so some run at the same time:
-# unit tests are distributed by file, then the engine tier runs next to the two clusters. Every part
-# runs, and any of them fails the whole. Missing tools are built first, with progress; without them
-# their tests report it. At the end: the slowest tests, shared fixtures and tiers.
+# unit tests are distributed by file, then the engine tier runs next to the two clusters.
+# Every part runs, and any of them fails the whole. Missing tools are built first, with progress;
+# without them their tests report it. At the end: the slowest tests, shared fixtures and tiers.
 set -uo pipefail
 
 NOTHING=5 # pytest's status without tests
 outcome=$NOTHING
 failed=()
+# Without bytecode every process that a test starts compiles all modules again, PyTorch's as well.
+unset PYTHONDONTWRITEBYTECODE
 TEST_DURATIONS=$(mktemp)
 export TEST_DURATIONS
 trap 'rm -f "$TEST_DURATIONS"' EXIT

@@ -164,7 +164,7 @@ def update(real: Platform) -> Iterator[Update]:
     older = frozenset(pod["metadata"]["name"] for pod in real.pods(first))
     killed = KilledPods(real, tuple(KINDS), older=older)
     real.edit(_new_run_and_other_kinds)
-    with Load(f"{_model_url(real)}/infer", question(), 2, 0.2) as load:
+    with Load(f"{_model_url(real)}/infer", question(), 2, 0.5) as load:
         load.during(lambda: None, at_least=10)
         process = real.start("up")
         try:

@@ -126,7 +126,7 @@ def install_packages(packages: list[str], log: Path) -> None:
 
 def check(spec: ClusterSpec, layout: Layout) -> None:
     """Raises DevclusterError for what would make the start fail later."""
-    # Most of what a first start needs is for Go, which keeps what it has compiled.
+    # Most of what a first start needs is for the compiler, whose caches are deleted afterwards.
     first, later = (20, 3) if spec.kind is Kind.REAL else (10, 1)
     layout.cache.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(layout.cache).free

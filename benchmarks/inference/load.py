@@ -13,7 +13,7 @@ from benchmarks.inference.figures import Records
 from benchmarks.inference.forms import Request
 from benchmarks.outcome import say
 from devcluster.paths import CHECKOUT
-from devcluster.toolchain import go
+from devcluster.toolchain.go import Go
 
 SOURCES = CHECKOUT / "benchmarks" / "inference" / "load"
 
@@ -27,8 +27,11 @@ def generator() -> Path:
     program = folder / "load"
     if not program.exists():
         say("building the load generator …")
+        go = Go(cache() / "go")
         go.check(SOURCES)
-        go.build(["."], (), "-s -w", SOURCES, folder, cache() / "load.log", lambda: None)
+        flags = ["-ldflags=-s -w"]
+        go.build(["."], flags, SOURCES, folder, cache() / "load.log", lambda events: None)
+        go.remove_caches()
     return program
 
 

@@ -16,13 +16,13 @@ from packaging.version import Version
 from devcluster.toolchain import go, pins
 
 OWN_VERSIONS = re.compile(r"github\.com/pulumi/(esc|pulumi/(pkg|sdk)/v3)|k8s\.io/cri-(api|client)")
-"""Modules that differ on purpose: pins.toml names the reason at each program."""
+"""Dependencies that differ on purpose; pins.toml states the reason."""
 
 Versions = dict[str, str]
 
 
 def built_together() -> list[Path]:
-    """Return the folders of the modules whose programs form the groups."""
+    """Return the directories of the modules that share their packages."""
     return [module.folder for module in pins.load().modules if module.shared]
 
 

@@ -1,7 +1,7 @@
 """What a driver would tell of a node's GPUs, measured on the processes that have them.
 
 One runs on each real node. Whoever connects to its socket gets a JSON list of the GPUs, each with
-fields of DCGM, which the simulated exporter passes on (toolchain/modules/simulated-dcgm-exporter).
+fields of DCGM, which the simulated exporter passes on (toolchain/modules/tools).
 A process has the GPUs that its NVIDIA_VISIBLE_DEVICES names, as the device plugin sets it. Nothing
 of a real GPU is in the numbers:
 

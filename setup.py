@@ -36,7 +36,7 @@ class BuildComponents(build_py):
         ]
 
     def build_module(self, module: str, module_file: str, package: str) -> tuple[str, bool]:
-        """Copies a module; returns where it is now."""
+        """Copy a module and return its new path."""
         made, copied = super().build_module(module, module_file, package)
         if package.partition(".")[0] in (PACKAGE, "policies"):
             path = Path(made)

@@ -50,10 +50,10 @@ test-faults: $(VENV)/dev.stamp
 test-soak: $(VENV)/dev.stamp
 	@python -m tests.soak
 
-## check: lint, format and strict types
+## check: lint, format, strict types and import contracts
 .PHONY: check
 check: $(VENV)/dev.stamp
-	@ruff check . && ruff format --check . && mypy
+	@ruff check . && ruff format --check . && mypy && lint-imports --no-cache
 
 ## requirements: pin anew after requirements/*.in have been edited
 .PHONY: requirements

@@ -1,20 +1,15 @@
 """What a stack asks of the embedded cluster beyond what it always has."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import yaml
 
 from devcluster.images.base_image import BASES, Base
-from devcluster.toolchain import Operator
-
-OPERATOR_OF_KIND: Final[Mapping[str, Operator]] = {
-    "pytorch": "training-operator",
-    "trainjob": "trainer",
-}
-"""Kinds of job that an operator of their own serves."""
+from devcluster.toolchain import OPERATORS, Operator
+from kube.kinds import KINDS
 
 
 @dataclass(frozen=True)
@@ -29,9 +24,10 @@ def of_stack(file: Path, registry: str) -> Demands:
     """What the configuration in a stack's file needs; its mistakes are the stack's to tell."""
     document = yaml.safe_load(file.read_text())
     kinds = {value for value in _values(document, "kind") if isinstance(value, str)}
+    needed = {kind.operator for name, kind in KINDS.items() if name in kinds}
     images = set(map(str, _values(document, "base_image")))
     return Demands(
-        tuple(operator for kind, operator in OPERATOR_OF_KIND.items() if kind in kinds),
+        tuple(operator for operator in OPERATORS if operator in needed),
         tuple(base for base in BASES if f"{registry}/{base.reference}" in images),
     )
 

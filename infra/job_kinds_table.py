@@ -5,9 +5,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from infra.settings.jobs.capabilities import CAPABILITIES
-from infra.settings.jobs.kinds import FACTS, KINDS, KindFacts
+from infra.settings.jobs.capabilities import LIMITED_SETTINGS
 from infra.settings.jobs.network import NETWORK_DEFAULTS
+from kube.kinds import KINDS
+from kube.kinds.record import Kind
 
 PAGE: Final = Path(__file__).parent.parent / "docs" / "jobs.md"
 _PLACE: Final = "<!-- {name}: written by `python -m infra.job_kinds_table` -->\n{body}<!-- end -->"
@@ -16,24 +17,23 @@ _PLACE: Final = "<!-- {name}: written by `python -m infra.job_kinds_table` -->\n
 def kinds_table() -> str:
     """Kinds, what they are made of and need, and what happens after a fault."""
     rows = [
-        (f"`{kind}`", facts.objects, _needs(facts), facts.after_fault)
-        for kind, facts in FACTS.items()
+        (f"`{name}`", kind.objects, _needs(kind), kind.after_fault) for name, kind in KINDS.items()
     ]
     return _table(("kind", "made of", "needs", "after a fault"), rows)
 
 
-def _needs(facts: KindFacts) -> str:
-    return f"{facts.needs}; {facts.program} in the image" if facts.program else facts.needs
+def _needs(kind: Kind) -> str:
+    return f"{kind.needs}; {kind.image_needs} in the image" if kind.image_needs else kind.needs
 
 
 def capabilities_table() -> str:
     """What each kind can do, one setting a row; what is not here every kind can do."""
     rows = [
         (
-            f"{capability.title} (`{capability.key}`)",
-            *("yes" if kind in capability.kinds else "no" for kind in KINDS),
+            f"{setting.title} (`{setting.key}`)",
+            *("yes" if kind in setting.kinds else "no" for kind in KINDS),
         )
-        for capability in CAPABILITIES
+        for setting in LIMITED_SETTINGS
     ]
     return _table(("", *KINDS), rows)
 

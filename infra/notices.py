@@ -8,9 +8,10 @@ import pulumi
 
 from infra.settings import StackSettings
 from infra.settings.checks.registry import job_key
-from infra.settings.jobs.kinds import FACTS
 from infra.settings.problems import full_key
 from infra.settings.training import TrainingJobSettings
+from kube.kinds import KINDS
+from kube.kinds.record import TRAINING_PROGRAM
 
 MOST_JOBS: Final = 100
 """Jobs of one stack. With a state in files or a bucket each step of an update writes the whole
@@ -60,10 +61,10 @@ def _network_left_open(settings: StackSettings) -> Iterator[str]:
 
 def _image_without_the_program(settings: StackSettings) -> Iterator[str]:
     for key, job in settings.training.jobs.items():
-        program = FACTS[job.kind].program
-        if program is not None and "image" not in job.model_fields_set:
+        needed = KINDS[job.kind].image_needs
+        if needed is not None and "image" not in job.model_fields_set:
             yield (
-                f"{job_key(key, 'kind')} is {job.kind!r}, which needs {program} in the image, and "
+                f"{job_key(key, 'kind')} is {job.kind!r}, which needs {needed} in the image, and "
                 f"the default image {job.image!r} has it only if you have put it there: write "
                 f"{job_key(key, 'image')} (docs/jobs.md)."
             )
@@ -101,7 +102,7 @@ def _unmeasured(settings: StackSettings) -> Iterator[str]:
 
 
 def _could_answer(job: TrainingJobSettings) -> bool:
-    # A command of one's own and the TensorFlow program know no such setting.
-    if job.hyperparameters is None or job.kind == "tensorflow":
+    # A custom command and the TensorFlow program have no such setting.
+    if job.hyperparameters is None or KINDS[job.kind].program != TRAINING_PROGRAM:
         return False
     return not job.hyperparameters.metrics_port

@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal, NotRequired
 from pydantic import ConfigDict, Field, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
-from infra.settings.jobs.kinds import JobKind
+from kube.kinds import JobKind
 
 # An output that a later version adds must not break a stack that reads an earlier one's.
 _OPEN: Final = ConfigDict(extra="ignore")

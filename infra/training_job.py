@@ -13,10 +13,10 @@ from infra.component import Component
 from infra.manifests import Manifest, compact
 from infra.output_types import RunOutput
 from infra.pods import GpuNodes
-from infra.settings.jobs.capabilities import can
 from infra.settings.jobs.placement import NetworkTopologySettings
 from infra.settings.training import TrainingJobSettings
 from infra.training_pods import Surroundings, leader_pod, steps, training_pod
+from kube.kinds import KINDS
 
 _NAMELESS = "run"
 
@@ -86,7 +86,7 @@ def create_run(component: Component, args: TrainingJobArgs) -> Run:
     """Create the objects of the job's run as children of a component."""
     run = run_name(args)
     keep = args.job.on_change == "keep"
-    suspendable = can("suspend", args.job.kind)
+    suspendable = "suspend" in KINDS[args.job.kind].capabilities
     earlier: list[pulumi.Resource] = []
     for manifest in manifests(args, run, args.image):
         ignored = left_alone(manifest, suspendable=suspendable)

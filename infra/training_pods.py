@@ -14,9 +14,9 @@ from infra.pods import (
     Rdma,
 )
 from infra.references import further_volumes, variables_from
-from infra.settings.jobs.kinds import LED
 from infra.settings.jobs.steps import StepSettings
 from infra.settings.training import LauncherSettings, TrainingJobSettings
+from kube.kinds import KINDS
 from kube.shared_memory import default_shm
 
 CHECKPOINTS_PATH: Final = "/checkpoints"
@@ -39,7 +39,7 @@ def training_pod(job: TrainingJobSettings, around: Surroundings) -> Pod:
     """The pod that each node of the gang gets; its command is what the job kind completes."""
     labels = _labels(around, "training")
     selector = {RUN_LABEL: around.run}
-    if job.kind in LED:
+    if KINDS[job.kind].has_launcher:
         # Where the leader is says nothing about room for the others.
         labels |= WORKER
         selector |= WORKER
@@ -140,8 +140,7 @@ def _command(job: TrainingJobSettings, run: str) -> list[str]:
     if job.hyperparameters is None:
         return list(job.command or [])
     config = job.hyperparameters.model_copy(update={"run_dir": f"{CHECKPOINTS_PATH}/{run}"})
-    module = "examples.tensorflow" if job.kind == "tensorflow" else "training"
-    return ["-m", module, *config.to_args()]
+    return ["-m", KINDS[job.kind].program, *config.to_args()]
 
 
 def _environment(job: TrainingJobSettings, run: str) -> dict[str, Any]:

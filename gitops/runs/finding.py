@@ -17,9 +17,9 @@ from gitops.runs.said import Progress, last_words, progress
 from gitops.runs.spent import moment, spent
 from gitops.runs.states import JOB_KINDS, State, stage, state_of, steps
 from gitops.runs.waiting import Waiting, waiting
-from infra.backends.gang import QUEUE_ANNOTATION, QUEUE_LABEL
 from infra.failure_recorder import RECORDER, SELECTOR
 from infra.manifests import RUN_LABEL
+from kube.kinds.record import QUEUE_ANNOTATION, QUEUE_LABEL
 
 LINES: Final = 400
 """Of a log, that are looked at; enough for the beginning of most runs."""

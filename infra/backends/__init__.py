@@ -15,7 +15,7 @@ from infra.backends import (
 )
 from infra.backends.gang import Gang
 from infra.manifests import Manifest
-from infra.settings.jobs.kinds import JobKind
+from kube.kinds import JobKind
 
 BACKENDS: Final[Mapping[JobKind, Callable[[Gang], list[Manifest]]]] = {
     "volcano": volcano_job.build,

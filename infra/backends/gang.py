@@ -6,16 +6,13 @@ from typing import Final
 
 from infra.manifests import ADOPTED, NOT_AWAITED, RUN_LABEL, Manifest, compact
 from infra.pods import Pod
+from kube.kinds.record import GROUP_ANNOTATION, QUEUE_ANNOTATION
 from training.exit_codes import BAD_INPUT
 
 RENDEZVOUS_PORT: Final = 23456
 """Port of rank 0's rendezvous; also the default of Volcano's pytorch plugin."""
 
 RUN_ANNOTATIONS: Final = {**NOT_AWAITED, **ADOPTED}
-
-GROUP_ANNOTATION: Final = "scheduling.k8s.io/group-name"
-QUEUE_ANNOTATION: Final = "scheduling.volcano.sh/queue-name"
-QUEUE_LABEL: Final = "volcano.sh/queue-name"
 
 _ROLE_LABEL: Final = "gpu-platform.dev/role"
 LEADER: Final = {_ROLE_LABEL: "leader"}

@@ -11,7 +11,6 @@ from dataclasses import replace
 from infra.backends.command import command_variables
 from infra.backends.gang import (
     LEADER,
-    QUEUE_LABEL,
     Gang,
     group_annotations,
     metadata,
@@ -19,6 +18,7 @@ from infra.backends.gang import (
 )
 from infra.manifests import Manifest, compact
 from infra.pods import Pod, pod_template
+from kube.kinds.record import QUEUE_LABEL
 
 _DASHBOARD_PORT = 8265
 _REFERENCE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")

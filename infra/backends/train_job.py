@@ -7,10 +7,11 @@ changed their form between releases, and what a policy judges should stand in on
 from dataclasses import replace
 
 from infra.backends.command import command, command_variables, rank_variables
-from infra.backends.gang import QUEUE_LABEL, Gang, group_annotations, metadata, pod_group
+from infra.backends.gang import Gang, group_annotations, metadata, pod_group
 from infra.backends.indexed_job import INDEX_ANNOTATION, failure_policy
 from infra.manifests import Manifest, compact
 from infra.pods import Pod, pod_template
+from kube.kinds.record import QUEUE_LABEL
 
 _API = "trainer.kubeflow.org/v1alpha1"
 _NODE = "node"

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from infra.backends.gang import QUEUE_ANNOTATION, QUEUE_LABEL
 from infra.manifests import (
     RUN_LABEL,
     SCHEME_ANNOTATION,
@@ -11,6 +10,7 @@ from infra.manifests import (
     WORKLOAD_LABEL,
     Manifest,
 )
+from kube.kinds.record import QUEUE_ANNOTATION, QUEUE_LABEL
 
 
 @dataclass(frozen=True)

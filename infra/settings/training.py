@@ -5,7 +5,6 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from infra.settings.jobs.consistency import contradictions
-from infra.settings.jobs.kinds import LED, JobKind
 from infra.settings.jobs.mounts import ReferenceSettings, VolumeSettings
 from infra.settings.jobs.network import NcclSettings, RdmaSettings
 from infra.settings.jobs.placement import NetworkTopologySettings, PackingSettings
@@ -23,6 +22,7 @@ from infra.settings.types import (
     RunKey,
     Settings,
 )
+from kube.kinds import KINDS, JobKind
 from kube.shared_memory import default_shm
 from training.config import TrainingConfig
 from training.exit_codes import BAD_INPUT
@@ -33,9 +33,6 @@ DECIDED_BY_STACK: Final = frozenset({"run_dir", "data_dir"})
 
 _LONGEST_POD_NAME: Final = 63
 """A pod's name is its host name, which is a DNS label."""
-
-_LONGEST_RAY_JOB: Final = 47
-"""KubeRay refuses longer names, since it makes those of pods from them."""
 
 
 class LauncherSettings(Settings):
@@ -210,7 +207,7 @@ class TrainingJobSettings(Settings):
     @property
     def several_pods(self) -> bool:
         """Whether more than one pod mounts the claims."""
-        return self.nodes > 1 or self.kind in LED or bool(self.steps)
+        return self.nodes > 1 or KINDS[self.kind].has_launcher or bool(self.steps)
 
     @property
     def labels_of_nodes(self) -> dict[str, str]:
@@ -231,10 +228,12 @@ class TrainingSettings(Settings):
     def _names_are_short_enough(self) -> Self:
         for key, job in self.jobs.items():
             run = len(f"{key}-12345678")
-            if job.kind == "ray" and run > _LONGEST_RAY_JOB:
+            suffix = KINDS[job.kind].pod_suffix.format(last=job.nodes - 1)
+            limit = KINDS[job.kind].max_run_name or _LONGEST_POD_NAME - len(suffix)
+            if run > limit:
                 raise ValueError(
-                    f"has job {key!r} of kind 'ray': its runs' names would have {run} characters, "
-                    f"but KubeRay allows {_LONGEST_RAY_JOB}. Write a shorter key"
+                    f"has job {key!r} of kind {job.kind!r}: the names of its runs would have {run} "
+                    f"characters, but the kind allows {limit}. Write a shorter key"
                 )
             for step in job.steps:
                 # <run>-<hash>-<step>-<task>-<index>, as a JobFlow names the pods of a step.

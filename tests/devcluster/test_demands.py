@@ -1,16 +1,15 @@
 """What a stack's file asks of the embedded cluster."""
 
 from pathlib import Path
-from typing import get_args
 
 import pytest
 import yaml
 
-from devcluster.demands import OPERATOR_OF_KIND, Demands, of_stack
+from devcluster.demands import Demands, of_stack
 from devcluster.images.base_image import MPI, PYTORCH, TENSORFLOW, Base
 from devcluster.paths import CHECKOUT
 from devcluster.toolchain import OPERATORS
-from infra.settings.jobs.kinds import JobKind
+from kube.kinds import KINDS
 
 REGISTRY = "127.0.0.1:5000"
 
@@ -26,9 +25,8 @@ def asked(tmp_path: Path, *kinds: str, base: str = f"{REGISTRY}/{PYTORCH.referen
     return of_stack(file, REGISTRY)
 
 
-def test_every_operator_serves_a_kind_that_there_is():
-    assert set(OPERATOR_OF_KIND) < set(get_args(JobKind))
-    assert set(OPERATOR_OF_KIND.values()) == set(OPERATORS)
+def test_every_operator_serves_a_kind():
+    assert {kind.operator for kind in KINDS.values()} == {None, *OPERATORS}
 
 
 @pytest.mark.parametrize("stack", ["dev", "simulated"])
@@ -38,7 +36,9 @@ def test_the_stacks_of_make_up_need_no_operator_and_no_other_image(stack: str):
     assert set(demands.bases) <= {PYTORCH}
 
 
-@pytest.mark.parametrize(("kind", "operator"), OPERATOR_OF_KIND.items())
+@pytest.mark.parametrize(
+    ("kind", "operator"), [(name, kind.operator) for name, kind in KINDS.items() if kind.operator]
+)
 def test_a_job_brings_the_operator_of_its_kind(tmp_path: Path, kind: str, operator: str):
     assert asked(tmp_path, "volcano", kind, kind).operators == (operator,)
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from infra.settings.jobs.kinds import KINDS
+from kube.kinds import KINDS, RESOURCES, kinds_that_support
+from kube.kinds.volcano import FLOW
 from tests.engine.conftest import MakeStack, Manifest, Outcome, Stack
 from tests.infra.kinds import PACK, job
 
@@ -24,7 +25,7 @@ SAID: dict[str, dict[str, Any]] = {
         "env_from": {"HUB": {"secret": "h", "key": "k"}},
     },
 }
-SUSPENDED = ("indexed", "pytorch", "trainjob", "ray")
+SUSPENDED = kinds_that_support("suspend")
 
 
 def every_kind(config: dict[str, Any]) -> None:
@@ -56,7 +57,7 @@ def outcome(stack: Stack, pack: tuple[str, ...]) -> Outcome:
 def by_kind(stack: Stack) -> dict[str, Manifest]:
     """The last object of each job, by the job's kind."""
     runs = {run["name"]: run["kind"] for run in stack.outputs()["runs"].values()}
-    last = {"PyTorchJob", "TrainJob", "RayJob", "JobFlow", "Job"}
+    last = {resource.kind for resource in RESOURCES}
     return {
         runs[manifest["metadata"]["name"]]: manifest
         for manifest in stack.manifests()
@@ -72,16 +73,8 @@ def test_the_pack_passes_a_stack_with_every_kind(outcome: Outcome) -> None:
 
 def test_every_kind_is_rendered(outcome: Outcome, stack: Stack) -> None:
     rendered = {kind: manifest["apiVersion"] for kind, manifest in by_kind(stack).items()}
-    assert rendered == {
-        "volcano": "batch.volcano.sh/v1alpha1",
-        "indexed": "batch/v1",
-        "pytorch": "kubeflow.org/v1",
-        "trainjob": "trainer.kubeflow.org/v1alpha1",
-        "mpi": "batch.volcano.sh/v1alpha1",
-        "tensorflow": "batch.volcano.sh/v1alpha1",
-        "ray": "ray.io/v1",
-        "plain": "flow.volcano.sh/v1alpha1",
-    }
+    of_records = {name: kind.resource.api_version for name, kind in KINDS.items()}
+    assert rendered == {**of_records, "plain": FLOW.api_version}
     templates = {m["metadata"]["name"] for m in stack.manifests() if m["kind"] == "JobTemplate"}
     flow = by_kind(stack)["plain"]
     assert templates == {step["name"] for step in flow["spec"]["flows"]}

@@ -7,8 +7,8 @@ from infra import storage, tenancy, volcano
 from infra.manifests import Manifest
 from infra.pods import GpuNodes
 from infra.settings import StackSettings, validate
-from infra.settings.jobs.kinds import FACTS
 from infra.training_job import TrainingJobArgs, manifests
+from kube.kinds import KINDS
 from policies.catalogue import RULES
 from policies.configuration import configure
 from policies.documents import read
@@ -58,7 +58,7 @@ def configuration(described: dict[str, Any]) -> dict[str, Any]:
     values["gpu"] = {"install": False}
     values["tenancy"]["quota"] = {"gpus": 10**6}
     values["inference"] = {}
-    of_kinds = [kind for kind, facts in FACTS.items() if facts.program]
+    of_kinds = [name for name, kind in KINDS.items() if kind.image_needs]
     values["images"]["workloads"] |= {kind: {"reference": TRAINING_IMAGE} for kind in of_kinds}
     values["training"]["jobs"] = {"job": described}
     return values

@@ -6,8 +6,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from infra.settings.jobs.capabilities import can
-from infra.settings.jobs.kinds import KINDS, JobKind
+from kube.kinds import KINDS, JobKind
 from policies.resources import Resource
 from policies.workloads import find_pods
 from tests.infra.kinds import job, objects, problems_of, refused
@@ -86,13 +85,14 @@ def successes(kind: JobKind) -> list[str]:
 @st.composite
 def jobs(draw: st.DrawFn) -> dict[str, Any]:
     """A valid job of any kind."""
-    kind = draw(st.sampled_from(KINDS))
+    kind = draw(st.sampled_from(list(KINDS)))
     nodes = draw(st.integers(1, 64))
-    capable = {key: option for key, option in CAPABLE.items() if can(key, kind)}
+    able = KINDS[kind].capabilities
+    capable = {key: option for key, option in CAPABLE.items() if key in able}
     chosen = draw(st.fixed_dictionaries({}, optional={**OPTIONS, **capable}))
     if nodes > 1:
         chosen |= draw(NCCL)
-        if can("min_nodes", kind):
+        if "min_nodes" in able:
             chosen |= draw(st.sampled_from([{}, {"min_nodes": draw(st.integers(1, nodes))}]))
     if kind not in ("plain", "ray") and draw(st.booleans()):
         chosen |= {"command": ["python3", "own.py"], "hyperparameters": None}
@@ -175,7 +175,7 @@ def test_any_invalid_job_is_refused_with_the_key(
 
 
 @PATIENT
-@given(described=jobs(), kind=st.sampled_from(KINDS))
+@given(described=jobs(), kind=st.sampled_from(list(KINDS)))
 def test_a_job_changes_kind_by_one_line_or_is_told_what_the_other_cannot_do(
     described: dict[str, Any], kind: Any
 ) -> None:

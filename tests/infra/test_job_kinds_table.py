@@ -5,7 +5,7 @@ import pytest
 import yaml
 
 from infra.job_kinds_table import PAGE, capabilities_table, kinds_table, with_tables
-from infra.settings.jobs.kinds import KINDS
+from kube.kinds import KINDS
 from tests.infra.kinds import PACK, objects, problems_of, refused
 
 EXAMPLES: dict[str, dict[str, Any]] = {

@@ -7,11 +7,11 @@ from decimal import Decimal
 from infra.settings.checks.registry import check, job_key, service_key
 from infra.settings.gpu import GpuSettings
 from infra.settings.inference import InferenceSettings
-from infra.settings.jobs.kinds import LED
 from infra.settings.problems import full_key
 from infra.settings.tenancy import TenancySettings
 from infra.settings.training import LauncherSettings, TrainingJobSettings, TrainingSettings
 from infra.settings.volcano import VolcanoSettings
+from kube.kinds import KINDS
 from kube.quantities import parse_quantity
 
 
@@ -62,7 +62,7 @@ class _Need:
 def _needs(key: str, job: TrainingJobSettings, gpu_resource: str) -> Iterator[_Need]:
     gang = job.fewest_nodes * job.gpus_per_node
     leader = None
-    if job.kind in LED:
+    if KINDS[job.kind].has_launcher:
         leader = job.launcher or LauncherSettings()
     yield _Need(
         job_key(key, "nodes"),

@@ -13,6 +13,8 @@ from infra.settings.storage import StorageSettings
 from infra.settings.tenancy import TenancySettings
 from infra.settings.training import TrainingSettings
 from infra.settings.volcano import VolcanoSettings
+from kube.kinds import KINDS
+from kube.kinds.record import TRAINING_PROGRAM
 
 PROJECT_ROOT: Final = Path(__file__).parent.parent.parent.parent
 
@@ -100,9 +102,9 @@ def services_name_what_exists(
         for field, name, concern, table, known in named:
             yield from _undeclared(service_key(key, field), name, full_key(concern, table), known)
         job = training.jobs.get(service.job or "")
-        if job is not None and job.kind == "tensorflow" and job.command is None:
+        if job and job.hyperparameters and KINDS[job.kind].program != TRAINING_PROGRAM:
             yield (
-                f"{service_key(key, 'job')} is {service.job!r}, whose kind tensorflow exports a "
+                f"{service_key(key, 'job')} is {service.job!r}, whose kind {job.kind} exports a "
                 "SavedModel, which the model server does not read: write a job of another kind."
             )
         if job is not None and job.checkpoints != service.checkpoints:

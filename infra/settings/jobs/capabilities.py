@@ -1,4 +1,4 @@
-"""What a kind of job cannot do, in one table: the preview and docs/jobs.md are made from it."""
+"""Settings that only some job kinds support, for the preview and the table in docs/jobs.md."""
 
 from __future__ import annotations
 
@@ -6,136 +6,121 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from infra.settings.jobs.kinds import KINDS, LED, JobKind
+from kube.kinds import KINDS, JobKind, kinds_that_support
+from kube.kinds.record import Capability
 
 if TYPE_CHECKING:
     from infra.settings.training import TrainingJobSettings
 
-_VOLCANO_JOBS: Final[tuple[JobKind, ...]] = ("volcano", "mpi", "tensorflow", "plain")
-
-
-def _all_but(*kinds: JobKind) -> tuple[JobKind, ...]:
-    return tuple(kind for kind in KINDS if kind not in kinds)
-
 
 @dataclass(frozen=True)
-class Capability:
-    """A setting (or one value of it) that only some kinds can follow.
+class LimitedSetting:
+    """A setting, or one value of it, that only some kinds support.
 
-    `asked` gives the value found where a job asks for it, and None otherwise. `instead` says what
-    to write with the kinds that cannot.
+    `requested` returns the value if a job requests the capability, None otherwise. `remedy` is what
+    to write with other kinds.
     """
 
     title: str
-    key: str
-    kinds: tuple[JobKind, ...]
-    asked: Callable[[TrainingJobSettings], Any]
-    instead: str
+    capability: Capability
+    requested: Callable[[TrainingJobSettings], Any]
+    remedy: str
+
+    @property
+    def key(self) -> str:
+        """Name of the setting."""
+        return self.capability.partition(":")[0]
+
+    @property
+    def kinds(self) -> tuple[JobKind, ...]:
+        """Kinds that support it."""
+        return kinds_that_support(self.capability)
 
 
-def _written(key: str) -> Callable[[TrainingJobSettings], Any]:
+def _value(key: str) -> Callable[[TrainingJobSettings], Any]:
     return lambda job: getattr(job, key)
 
 
-CAPABILITIES: Final[tuple[Capability, ...]] = (
-    Capability(
+LIMITED_SETTINGS: Final = (
+    LimitedSetting(
         "this repository's program",
         "hyperparameters",
-        _all_but("ray", "plain"),
         lambda job: sorted(job.hyperparameters.model_fields_set) if job.hyperparameters else None,
         "write command instead",
     ),
-    Capability(
+    LimitedSetting(
         "elastic size",
         "min_nodes",
-        ("volcano", "pytorch", "plain"),
-        _written("min_nodes"),
+        _value("min_nodes"),
         "leave it out, and the job starts with all of its pods or none",
     ),
-    Capability(
+    LimitedSetting(
         "deadline of the run",
         "deadline_seconds",
-        ("indexed", "pytorch", "ray"),
-        _written("deadline_seconds"),
-        "write attempt_deadline_seconds where the kind can do that, or leave it out",
+        _value("deadline_seconds"),
+        "write attempt_deadline_seconds if the kind supports it, or leave it out",
     ),
-    Capability(
+    LimitedSetting(
         "deadline of an attempt",
         "attempt_deadline_seconds",
-        _all_but("ray"),
-        _written("attempt_deadline_seconds"),
+        _value("attempt_deadline_seconds"),
         "write deadline_seconds",
     ),
-    Capability(
+    LimitedSetting(
         "removal after its end",
         "ttl_seconds",
-        _all_but("trainjob", "ray"),
-        _written("ttl_seconds"),
+        _value("ttl_seconds"),
         "leave it out and remove the finished run with kubectl",
     ),
-    Capability(
-        "suspended by a setting",
+    LimitedSetting(
+        "suspension by a setting",
         "suspend",
-        ("indexed", "pytorch", "trainjob", "ray"),
         lambda job: True if job.suspend else None,
         "suspend a running Volcano Job with `vcctl job suspend`",
     ),
-    Capability(
-        "success when all pods end well",
-        "success",
-        ("volcano", "indexed", "trainjob", "tensorflow", "plain"),
+    LimitedSetting(
+        "success when all pods succeed",
+        "success: all",
         lambda job: "all" if job.success == "all" else None,
-        "leave it out, and the kind's own rule holds",
+        "leave it out to use the kind's default",
     ),
-    Capability(
-        "success when the first pod ends well",
-        "success",
-        ("volcano", "indexed", "pytorch", "mpi"),
+    LimitedSetting(
+        "success when the first pod succeeds",
+        "success: first",
         lambda job: "first" if job.success == "first" else None,
-        "leave it out, and the kind's own rule holds",
+        "leave it out to use the kind's default",
     ),
-    Capability(
+    LimitedSetting(
         "exit codes that end the run",
         "fatal_exit_codes",
-        _all_but("pytorch", "ray"),
         lambda job: (
             list(job.fatal_exit_codes) if "fatal_exit_codes" in job.model_fields_set else None
         ),
         "leave it out, and every failure is retried",
     ),
-    Capability(
+    LimitedSetting(
         "steps before and after the training",
         "steps",
-        _VOLCANO_JOBS,
         lambda job: sorted(job.steps) or None,
-        "write several jobs, and start each when the one before has ended",
+        "write several jobs, and start each when the one before has succeeded",
     ),
-    Capability(
+    LimitedSetting(
         "resources of the launcher or head",
         "launcher",
-        LED,
         lambda job: job.launcher.model_dump() if job.launcher else None,
         "leave it out: all pods of this kind are equal",
     ),
 )
 
 
-def can(key: str, kind: JobKind) -> bool:
-    """Whether the kind can follow the setting, whatever its value."""
-    return all(kind in capability.kinds for capability in CAPABILITIES if capability.key == key)
-
-
-def _or(names: tuple[str, ...]) -> str:
-    *most, last = names
-    return f"{', '.join(most)} or {last}" if most else last
-
-
 def missing_capabilities(job: TrainingJobSettings) -> Iterator[str]:
-    """A sentence for everything that the job asks for and its kind cannot do."""
-    for capability in CAPABILITIES:
-        value = capability.asked(job)
-        if value is not None and job.kind not in capability.kinds:
+    """Yield a sentence for each setting of the job that its kind does not support."""
+    for limited in LIMITED_SETTINGS:
+        value = limited.requested(job)
+        if value is not None and limited.capability not in KINDS[job.kind].capabilities:
+            *others, last = limited.kinds
+            choice = f"{', '.join(others)} or {last}" if others else last
             yield (
-                f"sets {capability.key} to {value!r}, which kind {job.kind!r} cannot do: write "
-                f"kind {_or(capability.kinds)}, or {capability.instead}"
+                f"sets {limited.key} to {value!r}, which kind {job.kind!r} does not support: write "
+                f"kind {choice}, or {limited.remedy}"
             )

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from infra.settings.jobs import tensorflow
 from infra.settings.jobs.capabilities import missing_capabilities
 from infra.settings.jobs.mounts import TAKEN_VOLUMES
 from infra.settings.jobs.steps import order_problem
-from infra.settings.jobs.tensorflow import unfollowed
+from kube.kinds import KINDS
 from kube.shared_memory import shm_problem
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ def _program(job: TrainingJobSettings) -> Iterator[str]:
         yield "has neither hyperparameters nor command: write one of them"
     if job.hyperparameters is not None and job.command is not None:
         yield "has hyperparameters and command: write one of them, a command takes its own flags"
-    if job.kind == "tensorflow" and job.hyperparameters is not None:
-        for sentence in unfollowed(job.hyperparameters):
+    if job.hyperparameters is not None and KINDS[job.kind].program == tensorflow.PROGRAM:
+        for sentence in tensorflow.unfollowed(job.hyperparameters):
             yield f"has hyperparameters whose {sentence}"
 
 

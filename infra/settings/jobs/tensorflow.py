@@ -4,6 +4,8 @@ from typing import Final
 
 from training.config import TrainingConfig
 
+PROGRAM: Final = "examples.tensorflow"
+
 FOLLOWED: Final = frozenset(
     {
         "model",

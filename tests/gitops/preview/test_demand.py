@@ -5,8 +5,7 @@ import pytest
 
 from gitops.preview.demand import Demand, demands
 from infra.backends import BACKENDS
-from infra.settings.jobs.capabilities import can
-from infra.settings.jobs.kinds import JobKind
+from kube.kinds import JobKind, kinds_that_support
 from policies.resources import Resource
 from policies.views import View
 from tests.gitops import plans
@@ -37,7 +36,7 @@ def test_every_kind_of_job_asks_for_its_nodes_times_its_gpus_in_its_queue(kind: 
     assert {(d.queue, d.role) for d in taking} == {("research", "training")}
 
 
-@pytest.mark.parametrize("kind", [kind for kind in BACKENDS if can("suspend", kind)])
+@pytest.mark.parametrize("kind", kinds_that_support("suspend"))
 def test_a_suspended_job_asks_for_nothing(kind: JobKind) -> None:
     found = of(*kinds.objects(kinds.job(kind, nodes=4, suspend=True)))
     assert sum(d.total(d.requests, "nvidia.com/gpu") for d in found) == 0

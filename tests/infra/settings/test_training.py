@@ -6,8 +6,8 @@ import pytest
 
 from infra.backends import BACKENDS
 from infra.settings import SettingsError, validate
-from infra.settings.jobs.capabilities import CAPABILITIES
-from infra.settings.jobs.kinds import FACTS, KINDS
+from infra.settings.jobs.capabilities import LIMITED_SETTINGS, LimitedSetting
+from kube.kinds import KINDS
 from tests.infra.kinds import configuration, job, problems_of
 
 JOB = "gpu-platform:training.jobs.job"
@@ -164,8 +164,8 @@ def test_a_mistake_is_told_with_its_key_and_what_to_write(mistake: str) -> None:
     assert advice in sentence
 
 
-def test_every_kind_has_a_builder_and_facts() -> None:
-    assert set(BACKENDS) == set(FACTS) == set(KINDS)
+def test_every_kind_has_a_builder() -> None:
+    assert set(BACKENDS) == set(KINDS)
 
 
 ASKING: dict[str, dict[str, Any]] = {
@@ -178,32 +178,28 @@ ASKING: dict[str, dict[str, Any]] = {
     "fatal_exit_codes": {"fatal_exit_codes": [64]},
     "steps": {"steps": {"prepare": STEP}},
     "launcher": {"launcher": {}},
-    "success all": {"success": "all"},
-    "success first": {"success": "first"},
+    "success: all": {"success": "all"},
+    "success: first": {"success": "first"},
 }
 
 
-def asking(key: str, title: str) -> dict[str, Any]:
-    return ASKING.get(key) or ASKING["success all" if "all pods" in title else "success first"]
-
-
-@pytest.mark.parametrize("capability", CAPABILITIES, ids=lambda capability: capability.title)
+@pytest.mark.parametrize("limited", LIMITED_SETTINGS, ids=lambda limited: limited.title)
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_a_kind_cannot_do_is_refused_with_the_kinds_that_can(
-    kind: Any, capability: Any
+def test_what_a_kind_does_not_support_is_refused_with_the_kinds_that_do(
+    kind: Any, limited: LimitedSetting
 ) -> None:
-    wanted = asking(capability.key, capability.title)
-    if capability.key == "hyperparameters" and kind == "tensorflow":
+    wanted = ASKING[limited.capability]
+    if limited.key == "hyperparameters" and kind == "tensorflow":
         wanted = {}
     found = problems_of(job(kind, **wanted))
-    if kind in capability.kinds:
+    if kind in limited.kinds:
         assert found == []
         return
     assert any(
         sentence.startswith(JOB)
-        and f"sets {capability.key} to " in sentence
-        and f"kind {kind!r} cannot" in sentence
-        and all(able in sentence for able in capability.kinds)
+        and f"sets {limited.key} to " in sentence
+        and f"kind {kind!r} does not support" in sentence
+        and all(able in sentence for able in limited.kinds)
         for sentence in found
     ), found
 
@@ -234,7 +230,10 @@ def test_a_topology_needs_a_scheduler_that_knows_it(version: str, fine: bool) ->
 def test_names_that_a_kind_makes_longer_are_bounded() -> None:
     values = configuration(job("ray"))
     values["training"]["jobs"] = {"j" * 40: job("ray")}
-    with pytest.raises(SettingsError, match="KubeRay allows 47"):
+    with pytest.raises(SettingsError, match="the kind allows 47"):
+        validate(values)
+    values["training"]["jobs"] = {"j" * 40: job("trainjob", nodes=10)}
+    with pytest.raises(SettingsError, match="49 characters, but the kind allows 48"):
         validate(values)
     values["training"]["jobs"] = {"j" * 40: job("volcano", steps={"prepare": STEP})}
     with pytest.raises(SettingsError, match=r"the step 'prepare'.*but 63 are allowed"):

@@ -1,0 +1,28 @@
+"""The registry of job kinds: a module `kube.kinds.<kind>` with a record for each name.
+
+The module `infra.kinds.<kind>` builds the objects of the kind.
+"""
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Final, Literal, get_args
+
+from kube.kinds.record import Capability, Kind, Resource
+from kube.kinds.volcano import FLOW
+
+JobKind = Literal["volcano", "indexed", "pytorch", "trainjob", "mpi", "tensorflow", "ray", "plain"]
+
+KINDS: Final[Mapping[JobKind, Kind]] = {
+    name: import_module(f"{__name__}.{name}").KIND for name in get_args(JobKind)
+}
+
+RESOURCES: Final[tuple[Resource, ...]] = (
+    *dict.fromkeys(kind.resource for kind in KINDS.values()),
+    FLOW,
+)
+"""Every resource whose objects may be runs."""
+
+
+def kinds_that_support(capability: Capability) -> tuple[JobKind, ...]:
+    """Return the names of the kinds that support a setting."""
+    return tuple(name for name, kind in KINDS.items() if capability in kind.capabilities)

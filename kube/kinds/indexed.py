@@ -1,0 +1,38 @@
+"""Kind `indexed`: an Indexed Job of Kubernetes."""
+
+from typing import Final
+
+from kube.kinds.record import BY_PEER_TIMEOUT, Kind, Layout, Resource, State
+
+JOB: Final = Resource(
+    group="batch",
+    version="v1",
+    kind="Job",
+    plural="jobs",
+    title="Job",
+    states={
+        "Complete": State.SUCCEEDED,
+        "Failed": State.FAILED,
+        "Suspended": State.SUSPENDED,
+    },
+)
+
+KIND: Final = Kind(
+    resource=JOB,
+    layout=Layout(resource=JOB, pods=(("spec", "template"),), retries=("spec", "backoffLimit")),
+    capabilities=frozenset(
+        {
+            "hyperparameters",
+            "deadline_seconds",
+            "attempt_deadline_seconds",
+            "ttl_seconds",
+            "suspend",
+            "success: all",
+            "success: first",
+            "fatal_exit_codes",
+        }
+    ),
+    objects="`batch/v1` Indexed Job, PodGroup, headless Service",
+    needs="Volcano",
+    after_fault=f"each failed pod is replaced, and so are its peers, which fail {BY_PEER_TIMEOUT}",
+)

@@ -1,0 +1,25 @@
+"""Kind `mpi`: a Volcano Job with plugins `mpi` and `ssh`."""
+
+from typing import Final
+
+from kube.kinds.record import Kind
+from kube.kinds.volcano import JOB, LAYOUT
+
+KIND: Final = Kind(
+    resource=JOB,
+    layout=LAYOUT,
+    capabilities=frozenset(
+        {
+            "hyperparameters",
+            "attempt_deadline_seconds",
+            "ttl_seconds",
+            "success: first",
+            "fatal_exit_codes",
+            "steps",
+            "launcher",
+        }
+    ),
+    objects="Volcano Job with plugins `mpi` and `ssh`: a launcher and the workers",
+    needs="Volcano",
+    image_needs="Open MPI and OpenSSH",
+)

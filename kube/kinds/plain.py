@@ -1,0 +1,23 @@
+"""Kind `plain`: a Volcano Job for any command in any image."""
+
+from typing import Final
+
+from kube.kinds.record import Kind
+from kube.kinds.volcano import JOB, LAYOUT
+
+KIND: Final = Kind(
+    resource=JOB,
+    layout=LAYOUT,
+    capabilities=frozenset(
+        {
+            "min_nodes",
+            "attempt_deadline_seconds",
+            "ttl_seconds",
+            "success: all",
+            "fatal_exit_codes",
+            "steps",
+        }
+    ),
+    objects="Volcano Job",
+    needs="Volcano",
+)

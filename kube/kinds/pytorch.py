@@ -1,0 +1,46 @@
+"""Kind `pytorch`: a PyTorchJob of Kubeflow's Training Operator."""
+
+from typing import Final
+
+from kube.kinds.record import BY_PEER_TIMEOUT, Kind, Layout, Resource, State
+
+JOB: Final = Resource(
+    group="kubeflow.org",
+    version="v1",
+    kind="PyTorchJob",
+    plural="pytorchjobs",
+    title="PyTorchJob",
+    states={
+        "Succeeded": State.SUCCEEDED,
+        "Failed": State.FAILED,
+        "Suspended": State.SUSPENDED,
+        "Restarting": State.RESTARTING,
+    },
+)
+
+KIND: Final = Kind(
+    resource=JOB,
+    layout=Layout(
+        resource=JOB,
+        pods=(("spec", "pytorchReplicaSpecs", "*", "template"),),
+        queue=("spec", "runPolicy", "schedulingPolicy", "queue"),
+        gang=("spec", "runPolicy", "schedulingPolicy", "minAvailable"),
+        retries=("spec", "runPolicy", "backoffLimit"),
+    ),
+    capabilities=frozenset(
+        {
+            "hyperparameters",
+            "min_nodes",
+            "deadline_seconds",
+            "attempt_deadline_seconds",
+            "ttl_seconds",
+            "suspend",
+            "success: first",
+        }
+    ),
+    objects="PyTorchJob `kubeflow.org/v1`, PodGroup",
+    needs="Volcano, Kubeflow Training Operator 1.8 or 1.9",
+    after_fault="each failed container restarts in its pod, and so do its peers, which fail "
+    f"{BY_PEER_TIMEOUT}",
+    operator="training-operator",
+)

@@ -1,0 +1,42 @@
+"""Kind `ray`: a RayJob of KubeRay."""
+
+from typing import Final
+
+from kube.kinds.record import Kind, Layout, Resource, State
+
+JOB: Final = Resource(
+    group="ray.io",
+    version="v1",
+    kind="RayJob",
+    plural="rayjobs",
+    title="RayJob",
+    phase=("jobDeploymentStatus",),
+    states={
+        "Complete": State.SUCCEEDED,
+        "Failed": State.FAILED,
+        "Suspended": State.SUSPENDED,
+        "Retrying": State.RESTARTING,
+    },
+)
+
+_CLUSTER: Final = ("spec", "rayClusterSpec")
+
+KIND: Final = Kind(
+    resource=JOB,
+    layout=Layout(
+        resource=JOB,
+        pods=(
+            (*_CLUSTER, "headGroupSpec", "template"),
+            (*_CLUSTER, "workerGroupSpecs", "*", "template"),
+        ),
+        retries=("spec", "backoffLimit"),
+    ),
+    capabilities=frozenset({"deadline_seconds", "suspend", "launcher"}),
+    objects="RayJob `ray.io/v1`, PodGroup, NetworkPolicy",
+    # Earlier releases have no retries.
+    needs="Volcano, KubeRay 1.2 or later",
+    after_fault="the whole Ray cluster is re-created",
+    image_needs="Ray",
+    # KubeRay refuses longer names because it derives those of the pods from them.
+    max_run_name=47,
+)

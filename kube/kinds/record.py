@@ -1,0 +1,142 @@
+"""The record of a job kind: its API resource, its manifests and what it supports."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final, Literal
+
+Path = tuple[str, ...]
+"""Keys from the root of a manifest to a value; `*` stands for every item or value."""
+
+Capability = Literal[
+    "hyperparameters",
+    "min_nodes",
+    "deadline_seconds",
+    "attempt_deadline_seconds",
+    "ttl_seconds",
+    "suspend",
+    "success: all",
+    "success: first",
+    "fatal_exit_codes",
+    "steps",
+    "launcher",
+]
+"""A setting of a training job, or one value of it, that only some kinds support."""
+
+TRAINING_PROGRAM: Final = "training"
+"""The module of this repository's program."""
+
+QUEUE_LABEL: Final = "volcano.sh/queue-name"
+QUEUE_ANNOTATION: Final = "scheduling.volcano.sh/queue-name"
+GROUP_ANNOTATION: Final = "scheduling.k8s.io/group-name"
+
+GANG_RESTARTS: Final = "all pods are removed and start again together"
+BY_PEER_TIMEOUT: Final = "by `peer_timeout`; a `command` must detect a lost peer itself"
+
+
+class State(StrEnum):
+    """State of a run."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    RESTARTING = "restarting"
+    SUSPENDED = "suspended"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+    @property
+    def over(self) -> bool:
+        """True if the run has ended for good."""
+        return self in (State.SUCCEEDED, State.FAILED)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Resource:
+    """An API resource, and how the status of its objects is read.
+
+    `phase` is the path of the phase in the status, empty if the conditions state it. `states` maps
+    phases, or types of conditions with status True in order of precedence, to states. What it does
+    not list is waiting or running, which the pods decide. `restarts` counts past restarts.
+    """
+
+    group: str
+    version: str
+    kind: str
+    plural: str
+    title: str
+    phase: Path = ()
+    states: Mapping[str, State] = field(default_factory=dict)
+    restarts: Path = ()
+
+    @property
+    def api_version(self) -> str:
+        """The `apiVersion` of its manifests."""
+        return f"{self.group}/{self.version}"
+
+    @property
+    def name(self) -> str:
+        """The name that kubectl accepts, such as `jobs.batch`."""
+        return f"{self.plural}.{self.group}"
+
+    def state(self, status: Mapping[str, Any]) -> State | None:
+        """Return the state that a status reports, None if the pods decide."""
+        if self.phase:
+            return self.states.get(str(_value(status, self.phase)))
+        conditions = status.get("conditions", ())
+        true = {c["type"] for c in conditions if c["status"] == "True"}
+        return next((state for type_, state in self.states.items() if type_ in true), None)
+
+    def restart_count(self, status: Mapping[str, Any]) -> int:
+        """Return how often a status says that the object was restarted."""
+        return int(_value(status, self.restarts) or 0) if self.restarts else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Where the manifest with the pods states them, their queue, their gang and the retries.
+
+    `queue` and `gang` (the minimum number of pods) are empty if only the PodGroup states them.
+    """
+
+    resource: Resource
+    pods: tuple[Path, ...]
+    retries: Path
+    queue: Path = ()
+    gang: Path = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """What is known about a job kind.
+
+    `resource` is the object that a run is named after and watched by. `objects`, `needs` and
+    `after_fault` are cells of a table in docs/jobs.md. `image_needs` is what the image must contain
+    in addition to the training image. `operator` is the program that the embedded cluster installs
+    for the kind. `program` is the module that hyperparameters start, for kinds that support them.
+    `max_run_name` limits the length of a run's name. `pod_suffix` is what the longest pod name adds
+    to it, with `{last}` for the highest pod index.
+    """
+
+    resource: Resource
+    layout: Layout
+    capabilities: frozenset[Capability]
+    objects: str
+    needs: str
+    after_fault: str = GANG_RESTARTS
+    image_needs: str | None = None
+    operator: str | None = None
+    program: str = TRAINING_PROGRAM
+    max_run_name: int | None = None
+    pod_suffix: str = ""
+
+    @property
+    def has_launcher(self) -> bool:
+        """True if one more pod, without GPUs, starts the others."""
+        return "launcher" in self.capabilities
+
+
+def _value(status: Mapping[str, Any], path: Path) -> Any:
+    value: Any = status
+    for key in path:
+        value = value.get(key, {})
+    return value

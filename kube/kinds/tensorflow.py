@@ -1,0 +1,25 @@
+"""Kind `tensorflow`: a Volcano Job with plugin `tensorflow`."""
+
+from typing import Final
+
+from kube.kinds.record import Kind
+from kube.kinds.volcano import JOB, LAYOUT
+
+KIND: Final = Kind(
+    resource=JOB,
+    layout=LAYOUT,
+    capabilities=frozenset(
+        {
+            "hyperparameters",
+            "attempt_deadline_seconds",
+            "ttl_seconds",
+            "success: all",
+            "fatal_exit_codes",
+            "steps",
+        }
+    ),
+    objects="Volcano Job with plugin `tensorflow` (`TF_CONFIG`)",
+    needs="Volcano",
+    image_needs="TensorFlow",
+    program="examples.tensorflow",
+)

@@ -1,0 +1,50 @@
+"""Kind `trainjob`: a TrainJob of Kubeflow Trainer with a custom TrainingRuntime."""
+
+from typing import Final
+
+from kube.kinds.record import Kind, Layout, Resource, State
+
+JOB: Final = Resource(
+    group="trainer.kubeflow.org",
+    version="v1alpha1",
+    kind="TrainJob",
+    plural="trainjobs",
+    title="TrainJob",
+    states={
+        "Complete": State.SUCCEEDED,
+        "Failed": State.FAILED,
+        "Suspended": State.SUSPENDED,
+    },
+)
+
+RUNTIME: Final = Resource(
+    group=JOB.group,
+    version=JOB.version,
+    kind="TrainingRuntime",
+    plural="trainingruntimes",
+    title="TrainingRuntime",
+)
+
+_JOB_SET: Final = ("spec", "template", "spec")
+
+KIND: Final = Kind(
+    resource=JOB,
+    layout=Layout(
+        resource=RUNTIME,
+        pods=((*_JOB_SET, "replicatedJobs", "*", "template", "spec", "template"),),
+        retries=(*_JOB_SET, "failurePolicy", "maxRestarts"),
+    ),
+    capabilities=frozenset(
+        {
+            "hyperparameters",
+            "attempt_deadline_seconds",
+            "suspend",
+            "success: all",
+            "fatal_exit_codes",
+        }
+    ),
+    objects="TrainJob and TrainingRuntime `trainer.kubeflow.org/v1alpha1`, PodGroup",
+    needs="Volcano, Kubeflow Trainer 2, JobSet",
+    operator="trainer",
+    pod_suffix="-node-0-{last}-abcde",
+)

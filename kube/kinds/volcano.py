@@ -1,0 +1,66 @@
+"""Kind `volcano`: a Volcano Job with plugin `pytorch`."""
+
+from typing import Final
+
+from kube.kinds.record import Kind, Layout, Resource, State
+
+JOB: Final = Resource(
+    group="batch.volcano.sh",
+    version="v1alpha1",
+    kind="Job",
+    plural="jobs",
+    title="Volcano Job",
+    phase=("state", "phase"),
+    states={
+        "Completed": State.SUCCEEDED,
+        "Failed": State.FAILED,
+        "Terminated": State.FAILED,
+        "Terminating": State.FAILED,
+        # `vcctl job suspend` aborts a job, and `vcctl job resume` starts it again.
+        "Aborted": State.SUSPENDED,
+        "Aborting": State.SUSPENDED,
+        "Restarting": State.RESTARTING,
+        "Running": State.RUNNING,
+        "Completing": State.RUNNING,
+    },
+    restarts=("retryCount",),
+)
+
+FLOW: Final = Resource(
+    group="flow.volcano.sh",
+    version="v1alpha1",
+    kind="JobFlow",
+    plural="jobflows",
+    title="Volcano JobFlow",
+    phase=("state", "phase"),
+    # Volcano reports Running even if a step has failed; the steps' own states tell.
+    states={"Succeed": State.SUCCEEDED},
+)
+"""The resource of a run with steps: a Volcano Job per step."""
+
+LAYOUT: Final = Layout(
+    resource=JOB,
+    pods=(("spec", "tasks", "*", "template"),),
+    queue=("spec", "queue"),
+    gang=("spec", "minAvailable"),
+    retries=("spec", "maxRetry"),
+)
+
+KIND: Final = Kind(
+    resource=JOB,
+    layout=LAYOUT,
+    capabilities=frozenset(
+        {
+            "hyperparameters",
+            "min_nodes",
+            "attempt_deadline_seconds",
+            "ttl_seconds",
+            "success: all",
+            "success: first",
+            "fatal_exit_codes",
+            "steps",
+        }
+    ),
+    objects="Volcano Job with plugin `pytorch`",
+    needs="Volcano",
+)

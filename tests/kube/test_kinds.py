@@ -1,0 +1,48 @@
+"""The records of the job kinds, and how they read the status of an object."""
+
+from typing import Any
+
+import pytest
+
+from kube.kinds import KINDS, RESOURCES, indexed, pytorch, ray, volcano
+from kube.kinds.record import Resource, State
+
+
+def conditions(**statuses: str) -> dict[str, Any]:
+    return {"conditions": [{"type": name, "status": status} for name, status in statuses.items()]}
+
+
+@pytest.mark.parametrize(
+    ("resource", "status", "state"),
+    [
+        (volcano.JOB, {"state": {"phase": "Completed"}}, State.SUCCEEDED),
+        (volcano.JOB, {"state": {"phase": "Aborted"}}, State.SUSPENDED),
+        (volcano.JOB, {"state": {"phase": "Pending"}}, None),
+        (volcano.JOB, {}, None),
+        (volcano.FLOW, {"state": {"phase": "Succeed"}}, State.SUCCEEDED),
+        (volcano.FLOW, {"state": {"phase": "Running"}}, None),
+        (indexed.JOB, conditions(Complete="True"), State.SUCCEEDED),
+        (indexed.JOB, conditions(Suspended="False"), None),
+        (indexed.JOB, {}, None),
+        (pytorch.JOB, conditions(Running="True", Restarting="True"), State.RESTARTING),
+        (pytorch.JOB, conditions(Restarting="True", Failed="True"), State.FAILED),
+        (ray.JOB, {"jobDeploymentStatus": "Retrying"}, State.RESTARTING),
+    ],
+)
+def test_a_status_is_read_as_a_state(
+    resource: Resource, status: dict[str, Any], state: State | None
+) -> None:
+    assert resource.state(status) is state
+
+
+def test_past_restarts_are_counted_by_kinds_that_report_them() -> None:
+    assert volcano.JOB.restart_count({"retryCount": 2}) == 2
+    assert volcano.JOB.restart_count({}) == 0
+    assert indexed.JOB.restart_count({"failed": 3}) == 0
+
+
+def test_a_resource_has_one_name_and_ends_in_both_ways() -> None:
+    names = [resource.name for resource in RESOURCES]
+    assert len(set(names)) == len(names)
+    for kind in KINDS.values():
+        assert {State.SUCCEEDED, State.FAILED} <= set(kind.resource.states.values())

@@ -1,8 +1,8 @@
 """How the components are put into one package, `gpu_platform`; pyproject.toml has the rest.
 
-In the checkout infra/, training/, inference/ and kube/ are packages. Names as common as these must
-not be installed into other people's environments, so in the wheel they are parts of gpu_platform,
-and their imports are rewritten.
+In the checkout infra/, training/, inference/, workload/ and kube/ are packages. Such common names
+must not be installed into other people's environments, so in the wheel they are parts of
+gpu_platform, and their imports are rewritten.
 """
 
 import re
@@ -12,13 +12,14 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 PACKAGE = "gpu_platform"
-FOLDERS = ("infra", "training", "inference", "kube")
+FOLDERS = ("infra", "training", "inference", "workload", "kube")
 IMPORT = re.compile(rf"^(\s*from )(?={'|'.join(FOLDERS)}\b)", re.MULTILINE)
 
 # What infra/ imports of the programs: all of it imports no torch.
 PARTS = {
-    f"{PACKAGE}.training": {"__init__", "catalog", "config", "exit_codes"},
+    f"{PACKAGE}.training": {"__init__", "config"},
     f"{PACKAGE}.inference": {"__init__", "config"},
+    f"{PACKAGE}.workload": {"__init__", "catalog", "configuration", "exit_codes"},
 }
 # What writes files of the checkout.
 WRITERS = {"settings_reference", "job_kinds_table", "outputs_table", "arguments_source"}

@@ -20,7 +20,6 @@ from training.data import Images
 from training.distributed import Vote
 from training.loader import Loader
 from training.metrics import Metrics
-from training.models import build
 from training.preparation import prepare
 from training.sampler import GangSampler
 from training.state import Run
@@ -28,6 +27,7 @@ from training.train import step, steps
 from training.watchdog import Watchdog
 from training.watching import Watching
 from training.world import World
+from workload.models import build
 
 CPU = torch.device("cpu")
 Loop = Iterator[None]

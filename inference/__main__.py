@@ -5,9 +5,9 @@ import signal
 import sys
 
 from inference.config import InferenceConfig, read_config
-from training import exit_codes
-from training.config import ConfigurationError
-from training.report import conclude, emit
+from workload import exit_codes
+from workload.configuration import ConfigurationError
+from workload.report import conclude, emit
 
 
 def main() -> int:

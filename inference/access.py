@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Final
 
-from training.config import ConfigurationError
-from training.report import emit
+from workload.configuration import ConfigurationError
+from workload.report import emit
 
 _DIGEST: Final = "sha256:"
 

@@ -9,7 +9,7 @@ from typing import Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from training.config import ConfigurationError, DeviceName, plain_errors
+from workload.configuration import ConfigurationError, DeviceName, problem_sentences
 
 Backend = Literal["eager", "compile", "aotinductor", "pt2", "int8", "pruned"]
 
@@ -232,4 +232,4 @@ def read_config(environment: Mapping[str, str]) -> InferenceConfig:
     try:
         return InferenceConfig.model_validate(values)
     except ValidationError as error:
-        raise ConfigurationError("; ".join(plain_errors(error, written_as))) from None
+        raise ConfigurationError("; ".join(problem_sentences(error, written_as))) from None

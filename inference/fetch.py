@@ -15,19 +15,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
-from pydantic import ValidationError
-
-from training import exit_codes
-from training.files import write_atomically
-from training.manifest import (
+from workload import exit_codes
+from workload.files import write_atomically
+from workload.manifest import (
     MANIFEST_FILE,
     ExportError,
     Manifest,
     Weights,
     checked_file,
+    parse_manifest,
     read_manifest,
 )
-from training.report import conclude, emit
+from workload.report import conclude, emit
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore
@@ -84,12 +83,7 @@ def _manifest(store: "ObjectStore", url: str) -> Manifest:
         text = bytes(found.bytes()) if size <= LARGEST_MANIFEST else b""
     if size > LARGEST_MANIFEST:
         raise ExportError(f"{place} has {size} bytes, too many for a manifest")
-    try:
-        return Manifest.model_validate_json(text)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        field = ".".join(str(part) for part in first["loc"]) or "the document"
-        raise ExportError(f"{place} is damaged: {field}: {first['msg']}") from None
+    return parse_manifest(text, place)
 
 
 def _bring(store: "ObjectStore", url: str, file: Weights, folder: Path) -> None:

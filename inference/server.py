@@ -15,7 +15,7 @@ from inference.http.application import Application
 from inference.http.listener import Listener
 from inference.metrics import Metrics
 from inference.service import Service
-from training.report import emit
+from workload.report import emit
 
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 

@@ -9,7 +9,7 @@ from inference.access import Access
 from inference.config import InferenceConfig
 from inference.engine.interface import Engine, ReloadError, Served, UnavailableError
 from inference.metrics import Metrics
-from training.report import emit
+from workload.report import emit
 
 if TYPE_CHECKING:
     from inference.tracing import Tracing

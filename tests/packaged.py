@@ -9,7 +9,7 @@ from tests.cluster.platform import ROOT
 
 UV = Path(sys.executable).with_name("uv")
 SOURCES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "requirements.txt")
-FOLDERS = ("gpu_platform", "kube", "infra", "training", "inference", "policies")
+FOLDERS = ("gpu_platform", "kube", "workload", "infra", "training", "inference", "policies")
 
 
 def copy_sources(target: Path) -> Path:

@@ -5,14 +5,15 @@ import signal
 import sys
 import traceback
 
-from training import exit_codes
 from training.command_line import read_config
-from training.config import ConfigurationError, TrainingConfig
-from training.report import conclude
+from training.config import TrainingConfig
+from workload import exit_codes
+from workload.configuration import ConfigurationError
+from workload.report import conclude
 
 
 def main() -> int:
-    """Run the program and give its exit code (training.exit_codes)."""
+    """Run the program and give its exit code (workload.exit_codes)."""
     try:
         # Before torch is imported: --help and mistakes are answered at once.
         return run(read_config(sys.argv[1:], os.environ))

@@ -13,8 +13,9 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
-from training.catalog import Option
-from training.files import sha256_of, sync_folder, write_atomically
+from workload.catalog import Option
+from workload.configuration import first_problem
+from workload.files import sha256_of, sync_folder, write_atomically
 
 SEAL_FILE: Final = "checkpoint.json"
 FOLDER_NAME: Final = re.compile(r"step-(\d{8,})")
@@ -121,9 +122,7 @@ def read_seal(path: Path) -> Seal | str:
     except OSError as error:
         return f"{SEAL_FILE} cannot be read: {error.strerror}"
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "it"
-        return f"{SEAL_FILE} is not as it was written: {where}: {first['msg']}"
+        return f"{SEAL_FILE} is not as it was written: {first_problem(error, 'it')}"
 
 
 def fault(path: Path, files: tuple[File, ...]) -> str | None:

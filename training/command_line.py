@@ -8,7 +8,8 @@ from typing import Any, Final, Literal, NoReturn, get_args, get_origin
 
 from pydantic import ValidationError
 
-from training.config import ConfigurationError, TrainingConfig, flag_of, plain_errors, written
+from training.config import TrainingConfig, flag_of, written
+from workload.configuration import ConfigurationError, problem_sentences
 
 ENVIRONMENT_PREFIX: Final = "TRAINING_"
 FILE: Final = "config"
@@ -37,7 +38,7 @@ def read_config(arguments: Sequence[str], environment: Mapping[str, str]) -> Tra
     try:
         return TrainingConfig.model_validate(values)
     except ValidationError as error:
-        raise ConfigurationError("; ".join(plain_errors(error, written_as))) from None
+        raise ConfigurationError("; ".join(problem_sentences(error, written_as))) from None
 
 
 def _read_file(path: Path) -> dict[str, Any]:

@@ -4,7 +4,6 @@ Imports no torch: the stack validates a job's hyperparameters with this very cla
 """
 
 import json
-from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -17,11 +16,26 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_core import ErrorDetails
 
-from training.catalog import IMAGES, MODELS, TEXTS, DatasetName, ModelName, Option, checked_options
+from workload.catalog import MODELS, ModelName, Option, checked_options
+from workload.configuration import DeviceName, problem_sentences
 
-DeviceName = Literal["auto", "cpu", "cuda"]
+DatasetName = Literal[
+    "digits", "glyphs", "photos", "mnist", "fashion-mnist", "cifar10", "cifar100", "synthetic",
+    "shards", "text", "tokens",
+]  # fmt: skip
+TEXTS: Final[tuple[DatasetName, ...]] = ("text", "tokens")
+IMAGES: Final[tuple[DatasetName, ...]] = (
+    "digits", "glyphs", "photos", "mnist", "fashion-mnist", "cifar10", "cifar100", "synthetic",
+    "shards",
+)  # fmt: skip
+DATASETS: Final[dict[str, tuple[DatasetName, ...]]] = {
+    "digits-net": ("digits", "synthetic"),
+    "mnist-net": ("digits", "glyphs", "mnist", "fashion-mnist", "synthetic"),
+    "gpt": TEXTS,
+}
+"""Data sets that a model can be trained on; models that are not listed take all images."""
+
 ExportFormat = Literal["pt2"]
 
 PositiveInt = Annotated[int, Field(ge=1)]
@@ -34,10 +48,6 @@ DECISIVE_WHERE_SET: Final = (
     "gradient_compression",
 )  # fmt: skip
 """Came later: named only where they differ from their defaults, so older runs stay the same."""
-
-
-class ConfigurationError(Exception):
-    """The run cannot start as it is described; the message says what to write instead."""
 
 
 class TrainingConfig(BaseModel):
@@ -261,21 +271,21 @@ class TrainingConfig(BaseModel):
             checked_options(self.model, self.model_options)
         except ValidationError as error:
             raise ValueError(
-                f"model_options of {self.model}: " + "; ".join(plain_errors(error, {}))
+                f"model_options of {self.model}: " + "; ".join(problem_sentences(error))
             ) from None
         return self
 
     @model_validator(mode="after")
     def _dataset_fits_model(self) -> Self:
-        known = MODELS.get(self.model)
-        if known is None or self.dataset in known.datasets:
+        datasets = DATASETS.get(self.model, IMAGES)
+        if self.model not in MODELS or self.dataset in datasets:
             return self
         reason = "takes other data than"
-        if self.dataset in IMAGES and known.datasets != TEXTS:
+        if self.dataset in IMAGES and datasets != TEXTS:
             reason = "takes smaller images than"
         raise ValueError(
             f"model {self.model!r} {reason} dataset {self.dataset!r} has: "
-            f"with this model write dataset {' or '.join(known.datasets)}"
+            f"with this model write dataset {' or '.join(datasets)}"
         )
 
     @model_validator(mode="after")
@@ -338,21 +348,3 @@ def written(value: Any) -> str | int | float:
     if isinstance(value, tuple):
         return ",".join(value)
     return value if isinstance(value, int | float) else str(value)
-
-
-def plain_errors(error: ValidationError, written_as: Mapping[str, str]) -> list[str]:
-    """One plain sentence for each mistake, under the name that the user wrote."""
-    return [_plain(detail, written_as) for detail in error.errors(include_url=False)]
-
-
-def _plain(detail: ErrorDetails, written_as: Mapping[str, str]) -> str:
-    message = detail["msg"].removeprefix("Value error, ")
-    if not detail["loc"]:
-        return message
-    name = ".".join(str(part) for part in detail["loc"])
-    name = written_as.get(name, name)
-    if detail["type"] == "extra_forbidden":
-        return f"{name} is not known here"
-    if detail["type"] == "missing":
-        return f"{name} is missing"
-    return f"{name} is {detail['input']!r}: {message[0].lower()}{message[1:]}"

@@ -1,7 +1,7 @@
 """`python -m training.launch ARGS`: torchrun, with the same arguments, but an exit code that tells.
 
 torchrun itself ends with 1 whatever happened. A job's failure policy needs to know more, so this
-ends with the code of the process that failed first (training.exit_codes), or as interrupted after
+ends with the code of the process that failed first (workload.exit_codes), or as interrupted after
 SIGTERM, once its processes had time to save.
 """
 
@@ -14,8 +14,8 @@ from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import parse_args, run
 
-from training import exit_codes
 from training.distributed import NEW_STORE
+from workload import exit_codes
 
 
 def main(arguments: Sequence[str]) -> int:

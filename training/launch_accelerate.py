@@ -10,8 +10,8 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from training import exit_codes
 from training.launch import ended, shell_code
+from workload import exit_codes
 
 
 def main(arguments: Sequence[str]) -> int:

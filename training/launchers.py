@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from training.config import ConfigurationError
+from workload.configuration import ConfigurationError
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,10 @@ from prometheus_client import (
 from torch import Tensor
 
 from training.activities import Activities
-from training.config import ConfigurationError, TrainingConfig
+from training.config import TrainingConfig
 from training.shared_memory import SharedMemory
 from training.world import World
+from workload.configuration import ConfigurationError
 
 T = TypeVar("T")
 

@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 from typing import Final
 
-from training.config import ConfigurationError
-from training.report import emit
+from workload.configuration import ConfigurationError
+from workload.report import emit
 
 SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - where Linux keeps it
 

@@ -6,20 +6,20 @@ import numpy as np
 import torch
 from torch import nn
 
-from training.catalog import input_shape
 from training.config import TrainingConfig
 from training.data import Dataset, load
 from training.data.progress import tell_run
 from training.distributed import all_or_none, by_leader
 from training.export import check_export
 from training.metrics import Metrics
-from training.models import build
 from training.parallel import Parallel
 from training.preflight import check_room, check_run_dir, check_shared_memory
 from training.saver import Saver
 from training.state import Run
 from training.watchdog import Watchdog
 from training.world import World
+from workload.catalog import input_shape
+from workload.models import build
 
 
 def prepare(

@@ -10,17 +10,18 @@ from torch import Tensor
 
 from training import checkpoint
 from training.checkpoint import Described, Position, Seal
-from training.config import ConfigurationError, TrainingConfig
+from training.config import TrainingConfig
 from training.data import Dataset
 from training.distributed import all_or_none, by_leader, gather
 from training.loader import scale
 from training.metrics import Metrics
 from training.parallel import Parallel
-from training.report import emit
 from training.saver import Saver
 from training.sharded_tensors import Tensors, read, share
 from training.watchdog import Watchdog
 from training.world import World
+from workload.configuration import ConfigurationError
+from workload.report import emit
 
 
 @dataclass

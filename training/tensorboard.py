@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Self
 import torch
 from torch import Tensor
 
-from training.config import ConfigurationError
+from workload.configuration import ConfigurationError
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter

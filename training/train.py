@@ -10,24 +10,26 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from training import exit_codes
-from training.config import ConfigurationError, TrainingConfig
+from training.config import TrainingConfig
 from training.distributed import Vote, by_leader, gather, joined
 from training.evaluation import Judgement, evaluate, losses
 from training.export import finished_export, write_export
 from training.loader import Loaded, Loader
-from training.manifest import Manifest
 from training.metrics import Metrics
-from training.models import build
 from training.preflight import await_room
 from training.preparation import prepare
-from training.report import conclude, emit
 from training.sampler import GangSampler
 from training.schedule import learning_rate
 from training.state import Run, resume, save
 from training.watchdog import Watchdog
 from training.watching import Watching, done_samples, finite
-from training.world import World, choose_device
+from training.world import World
+from workload import exit_codes
+from workload.configuration import ConfigurationError
+from workload.devices import choose_device
+from workload.manifest import Manifest
+from workload.models import build
+from workload.report import conclude, emit
 
 LOOK_EVERY: Final = 100
 """Steps between two looks at whether the loss is a number: to look at every one stalls a GPU."""

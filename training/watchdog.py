@@ -7,8 +7,8 @@ import time
 from types import TracebackType
 from typing import Final, Self
 
-from training import exit_codes
-from training.report import conclude
+from workload import exit_codes
+from workload.report import conclude
 
 STANDARD_ERROR: Final = 2
 """The descriptor itself, which is there whatever sys.stderr was replaced by."""

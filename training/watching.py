@@ -8,10 +8,10 @@ from typing import Self
 from torch import Tensor
 
 from training.config import TrainingConfig
-from training.report import Bar, emit
 from training.state import Run
 from training.tensorboard import EventFiles
 from training.tracing import Tracer
+from workload.report import Bar, emit
 
 
 class DivergedError(Exception):

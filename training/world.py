@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
-from training.config import ConfigurationError, DeviceName
 from training.launchers import ONE_POD_ONE_RANK, OPEN_MPI, Names, check_accelerate, names_for
+from workload.configuration import ConfigurationError
 
 
 @dataclass(frozen=True)
@@ -140,16 +140,3 @@ def use_threads(environment: Mapping[str, str]) -> None:
     else:
         threads = len(os.sched_getaffinity(0))
     torch.set_num_threads(max(1, threads))
-
-
-def choose_device(name: DeviceName, local_rank: int) -> torch.device:
-    """The device of this process. Raises ConfigurationError when it is asked for but not there."""
-    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
-        return torch.device("cpu")
-    visible = torch.cuda.device_count()
-    if local_rank >= visible:
-        raise ConfigurationError(
-            f"process {local_rank} of this machine needs a GPU of its own, but {visible} can be "
-            "seen: start as many processes a node as it has GPUs, or write --device=cpu"
-        )
-    return torch.device("cuda", local_rank)

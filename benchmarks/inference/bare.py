@@ -71,7 +71,7 @@ def computation(workload: Workload, folder: Path, backend: str, scratch: Path) -
         return compute_of(workload, folder)
     from inference.engine.backends import Choice, load_backend
     from inference.engine.memory import keep_freed_memory
-    from training.manifest import read_manifest
+    from workload.manifest import read_manifest
 
     keep_freed_memory()
     torch.set_num_threads(1)

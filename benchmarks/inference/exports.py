@@ -11,9 +11,9 @@ from training.config import TrainingConfig
 from training.data import load
 from training.export import write_export
 from training.export.weights import write_weights
-from training.files import sha256_of
-from training.manifest import WEIGHTS_FILE, Manifest, Weights, write_manifest
-from training.models import build
+from workload.files import sha256_of
+from workload.manifest import WEIGHTS_FILE, Manifest, Weights, write_manifest
+from workload.models import build
 
 
 def export(workload: Workload, folder: Path) -> None:

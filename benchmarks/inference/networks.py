@@ -6,7 +6,7 @@ import torch
 from safetensors.torch import load_file
 
 from benchmarks.inference.workloads import Array, Compute, Workload
-from training.models import build
+from workload.models import build
 
 OUTPUTS = 10
 

@@ -26,7 +26,7 @@ from benchmarks.inference.networks import compute_of
 from benchmarks.inference.workloads import WORKLOADS, Array, Workload
 from benchmarks.outcome import Goal, say
 from training.export.version import code_version
-from training.manifest import MANIFEST_FILE
+from workload.manifest import MANIFEST_FILE
 
 MOST: Final = closed(CLIENTS[-1])
 FORMS_MODEL: Final = "simple-cnn"

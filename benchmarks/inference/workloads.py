@@ -28,7 +28,7 @@ class Workload:
 
     title: str
     name: str
-    """In training.catalog; the no-op is none of them and answers what it was asked."""
+    """In workload.catalog; the no-op is none of them and answers what it was asked."""
     shape: tuple[int, ...]
     deadline: float
     """Seconds; more than 64 clients wait that are served one after another."""

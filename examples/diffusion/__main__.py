@@ -12,10 +12,10 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
-from training import exit_codes
-from training.config import ConfigurationError
 from training.preflight import check_run_dir
-from training.report import conclude
+from workload import exit_codes
+from workload.configuration import ConfigurationError
+from workload.report import conclude
 
 
 class Parser(argparse.ArgumentParser):

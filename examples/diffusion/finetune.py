@@ -16,10 +16,10 @@ from torch.nn.functional import mse_loss
 from torch.utils.data import DataLoader
 
 from examples.diffusion.pictures import Pictures, Sizes
-from training import exit_codes
-from training.config import ConfigurationError
-from training.files import sync_folder
-from training.report import conclude, emit
+from workload import exit_codes
+from workload.configuration import ConfigurationError
+from workload.files import sync_folder
+from workload.report import conclude, emit
 
 Batch = dict[str, Tensor]
 HELD_OUT = 64

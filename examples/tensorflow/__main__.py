@@ -1,6 +1,6 @@
 """`python -m examples.tensorflow`: the flags of `python -m training`, as far as they are followed.
 
-Exit codes are those of training.exit_codes.
+Exit codes are those of workload.exit_codes.
 """
 
 import os
@@ -11,10 +11,11 @@ from collections.abc import Callable
 
 from examples.tensorflow.cluster import Worker, read_worker
 from examples.tensorflow.settings import check
-from training import exit_codes
 from training.command_line import read_config
-from training.config import ConfigurationError, TrainingConfig
-from training.report import conclude
+from training.config import TrainingConfig
+from workload import exit_codes
+from workload.configuration import ConfigurationError
+from workload.report import conclude
 
 
 def main() -> int:

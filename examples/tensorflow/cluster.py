@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from training.config import ConfigurationError
+from workload.configuration import ConfigurationError
 
 
 class _Task(BaseModel):

@@ -2,7 +2,8 @@
 
 from typing import Final
 
-from training.config import ConfigurationError, TrainingConfig
+from training.config import TrainingConfig
+from workload.configuration import ConfigurationError
 
 FOLLOWED: Final = frozenset(
     {

@@ -15,9 +15,10 @@ import numpy as np
 
 import tensorflow as tf  # type: ignore[import-untyped]
 from examples.tensorflow.cluster import Worker
-from training.config import ConfigurationError, TrainingConfig
+from training.config import TrainingConfig
 from training.data.digits import digits
-from training.report import conclude, emit
+from workload.configuration import ConfigurationError
+from workload.report import conclude, emit
 
 _HIDDEN = 64
 _CLASSES = 10

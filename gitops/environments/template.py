@@ -84,12 +84,12 @@ config:
           dockerfile: training/Dockerfile
           # An image with Python 3.11 and torch; what else is needed the Dockerfile installs.
           base_image: {_scalar(f"{e.registry}/base/pytorch:2.15.0-cuda")}
-          sources: [training, requirements/workload.txt]
+          sources: [training, workload, requirements/workload.txt]
       inference:
         build:
           dockerfile: inference/Dockerfile
           base_image: {_scalar(f"{e.registry}/base/pytorch:2.15.0-cuda")}
-          sources: [inference, training, requirements/workload.txt]
+          sources: [inference, workload, requirements/workload.txt]
   gpu-platform:training:
     jobs:
       # A small run that needs no data set, to see that everything works.

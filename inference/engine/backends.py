@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from inference.config import Backend
-from training.export import load_artifact, load_network
-from training.manifest import ExportError, Manifest
+from workload.export import load_artifact, load_network
+from workload.manifest import ExportError, Manifest
 
 CPU_ONLY: Final = ("pt2", "int8")
 """Programs, which compute where they were exported."""
@@ -42,7 +42,7 @@ def load_backend(choice: Choice) -> nn.Module:
     """The network on its device, in evaluation mode, its file's digest compared.
 
     Raises ExportError when the export has no such form, when the machine cannot compute it, and as
-    `training.export` does.
+    `workload.export` does.
     """
     if choice.backend in CPU_ONLY and choice.device.type != "cpu":
         raise ExportError(

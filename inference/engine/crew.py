@@ -11,8 +11,8 @@ from inference.engine.job import Job
 from inference.engine.observer import Observer
 from inference.engine.patience import Limits, Patience
 from inference.engine.process import Worker
-from training.manifest import ExportError
-from training.report import emit
+from workload.manifest import ExportError
+from workload.report import emit
 
 TOLD: Final = "it was told to"
 PATIENCE_AT_THE_END: Final = 2.0

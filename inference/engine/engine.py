@@ -21,8 +21,8 @@ from inference.engine.observer import Observer
 from inference.engine.patience import USUAL, Limits
 from inference.engine.pool import Pool
 from inference.engine.scratch import forget, scratch_folder
-from training.manifest import ExportError, Manifest, read_manifest
-from training.report import emit
+from workload.manifest import ExportError, Manifest, read_manifest
+from workload.report import emit
 
 
 class ModelEngine:

@@ -13,7 +13,7 @@ from torch import nn
 
 from inference.engine.datatypes import NUMPY
 from inference.engine.interface import Tensors, TensorSpec
-from training.manifest import Manifest
+from workload.manifest import Manifest
 
 
 @dataclass(frozen=True)

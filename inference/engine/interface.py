@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from numpy.typing import NDArray
 
-from training.manifest import Manifest
+from workload.manifest import Manifest
 
 Datatype = Literal[
     "BOOL",

@@ -5,7 +5,7 @@ from typing import Final
 
 from inference.config import Backend
 from inference.engine.arena import Arena, new_arena
-from training.config import DeviceName
+from workload.configuration import DeviceName
 
 SLOTS: Final = 2
 """Batches that a worker may have at once: the one it computes, and the next."""

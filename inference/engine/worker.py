@@ -24,9 +24,9 @@ from inference.engine.handlers import choose_handler
 from inference.engine.interface import InputError, Tensors, TensorSpec
 from inference.engine.job import Job, Slot
 from inference.engine.memory import keep_freed_memory
-from training.config import ConfigurationError
-from training.manifest import ExportError, Manifest
-from training.world import choose_device
+from workload.configuration import ConfigurationError
+from workload.devices import choose_device
+from workload.manifest import ExportError, Manifest
 
 LONGEST: Final = 2000
 """Characters of an error's text."""

@@ -11,7 +11,7 @@ from inference.http.routes import Handler, Methods, Route, Router, Target
 from inference.http.rsgi import HTTPProtocol, ProtocolClosed, ProtocolError, Scope
 from inference.http.watch import Watch
 from inference.service import Service
-from training.report import emit
+from workload.report import emit
 
 _LIVE = Route(pages.live, open=True)
 _READY = Route(pages.ready, open=True)

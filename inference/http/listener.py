@@ -13,7 +13,7 @@ from granian.server.embed import Server
 
 from inference.config import InferenceConfig
 from inference.http.application import Application
-from training.config import ConfigurationError
+from workload.configuration import ConfigurationError
 
 OTHERS: Final = 256
 """Files that are open beside the connections, at most: sockets and memory of the workers."""

@@ -7,7 +7,7 @@ from typing import Final
 from infra.manifests import ADOPTED, NOT_AWAITED, RUN_LABEL, Manifest, compact
 from infra.pods import Pod
 from kube.kinds.record import GROUP_ANNOTATION, QUEUE_ANNOTATION
-from training.exit_codes import BAD_INPUT
+from workload.exit_codes import BAD_INPUT
 
 RENDEZVOUS_PORT: Final = 23456
 """Port of rank 0's rendezvous; also the default of Volcano's pytorch plugin."""

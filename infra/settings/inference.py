@@ -24,7 +24,7 @@ from infra.settings.types import (
     Settings,
 )
 from kube.shared_memory import shm_problem
-from training.config import plain_errors
+from workload.configuration import problem_sentences
 
 _DECIDED: Final = {
     "model_name": "model",
@@ -188,7 +188,7 @@ class InferenceServiceSettings(Settings):
             )
         except ValidationError as error:
             written_as = {name: f"{here}.{name}" for name in InferenceConfig.model_fields}
-            problems = "; ".join(plain_errors(error, written_as))
+            problems = "; ".join(problem_sentences(error, written_as))
             raise ValueError(f"has a `{here}` that cannot be used: {problems}") from None
         needed = self.pre_stop_seconds + config.notice_seconds + config.drain_seconds
         if needed >= self.grace_seconds:

@@ -25,7 +25,7 @@ from infra.settings.types import (
 from kube.kinds import KINDS, JobKind
 from kube.shared_memory import default_shm
 from training.config import TrainingConfig
-from training.exit_codes import BAD_INPUT
+from workload.exit_codes import BAD_INPUT
 
 DECIDED_BY_STACK: Final = frozenset({"run_dir", "data_dir"})
 """Hyperparameters that follow from the run's name and the claims, and are not to be written."""

@@ -81,7 +81,14 @@ def test_a_missing_context_is_told_in_a_sentence(tmp_path: Path):
         context.digest(tmp_path / "nowhere", tmp_path / "nowhere" / "Dockerfile")
 
 
-FOLDERS = ("training", "inference", "recorder", "examples/diffusion", "examples/tensorflow")
+FOLDERS = (
+    "training",
+    "workload",
+    "inference",
+    "recorder",
+    "examples/diffusion",
+    "examples/tensorflow",
+)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ import torch
 from filelock import FileLock
 
 from tests.inference.serving import Server, digits
-from training.export import load_network
-from training.manifest import read_manifest
+from workload.export import load_network
+from workload.manifest import read_manifest
 
 ROOT = Path(__file__).parents[2]
 PINS = ROOT / "requirements/clients.txt"

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from inference.config import InferenceConfig, read_config, variable_of
-from training.config import ConfigurationError
+from workload.configuration import ConfigurationError
 
 LEAST = {"INFERENCE_MODEL_NAME": "digits", "INFERENCE_MODEL_PATH": "/models/digits-1a2b/export"}
 

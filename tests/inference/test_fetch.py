@@ -13,8 +13,8 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from inference.fetch import FetchError, fetch, main
-from training import exit_codes
-from training.manifest import ExportError, read_manifest
+from workload import exit_codes
+from workload.manifest import ExportError, read_manifest
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.training.programs import Program, start, until
-from training import exit_codes
+from workload import exit_codes
 
 PLAIN = ("--num_machines=1", "--mixed_precision=no", "--dynamo_backend=no")
 TWO = ("--multi_gpu", "--num_processes=2", "--main_process_port=0", *PLAIN)

@@ -8,14 +8,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from training.command_line import read_config, variable_of
-from training.config import (
-    ALWAYS_DECISIVE,
-    ConfigurationError,
-    TrainingConfig,
-    flag_of,
-    plain_errors,
-    written,
-)
+from training.config import ALWAYS_DECISIVE, TrainingConfig, flag_of, written
+from workload.configuration import ConfigurationError, problem_sentences
 
 VALID = st.fixed_dictionaries(
     {},
@@ -69,7 +63,7 @@ def test_a_flag_wins_over_its_variable() -> None:
 def test_a_mistake_is_one_plain_sentence(values: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValidationError) as caught:
         TrainingConfig.model_validate(values)
-    [message] = plain_errors(caught.value, {})
+    [message] = problem_sentences(caught.value, {})
     assert sentence in message
 
 
@@ -115,7 +109,7 @@ def test_the_help_teaches_every_setting(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_what_the_stack_and_clients_import_needs_no_torch() -> None:
-    modules = "training.config, training.exit_codes, training.manifest, training.data"
+    modules = "training.config, workload.exit_codes, workload.manifest, training.data"
     code = f"import sys, {modules}, inference.config; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -177,4 +171,4 @@ def test_what_came_later_decides_a_run_only_where_it_is_set() -> None:
 def test_what_does_not_fit_together_is_said(values: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValidationError) as caught:
         TrainingConfig.model_validate(values)
-    assert sentence in "; ".join(plain_errors(caught.value, {}))
+    assert sentence in "; ".join(problem_sentences(caught.value, {}))

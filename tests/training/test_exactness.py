@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.training.programs import Program, start_gang, until
-from training import exit_codes
-from training.manifest import read_manifest
+from workload import exit_codes
+from workload.manifest import read_manifest
 
 MNIST = ["--model=mnist-net", "--dataset=synthetic", "--epochs=1", "--batch-size=64"]
 """16 steps of two processes, with dropout."""

@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from tests.training.programs import Program, free_port, start, start_gang, until
-from training import exit_codes
-from training.manifest import read_manifest
+from workload import exit_codes
+from workload.manifest import read_manifest
 
 SETTINGS = ["--model=mnist-net", "--dataset=synthetic", "--epochs=2", "--batch-size=64"]
 SLOWLY = "--step-delay=0.1"

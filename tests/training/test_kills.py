@@ -6,7 +6,8 @@ import time
 from pathlib import Path
 
 from tests.training.programs import Program, start_gang, until
-from training import checkpoint, exit_codes
+from training import checkpoint
+from workload import exit_codes
 
 KILLS = 12
 IN_SAVES = 3

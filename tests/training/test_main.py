@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from training import exit_codes, report
 from training.__main__ import main
+from workload import exit_codes, report
 
 
 @pytest.mark.parametrize(

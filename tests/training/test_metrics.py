@@ -13,15 +13,16 @@ import torch
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.training.programs import Program, free_port, start, until
-from training import exit_codes
-from training.config import ConfigurationError, TrainingConfig
+from training.config import TrainingConfig
 from training.distributed import joined
-from training.manifest import read_manifest
 from training.metrics import Metrics
 from training.preparation import prepare
 from training.state import resume
 from training.watchdog import Watchdog
 from training.world import World
+from workload import exit_codes
+from workload.configuration import ConfigurationError
+from workload.manifest import read_manifest
 
 Train = Callable[..., int]
 

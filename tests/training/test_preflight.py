@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from training.config import ConfigurationError
 from training.preflight import check_room, check_run_dir, free_bytes
+from workload.configuration import ConfigurationError
 
 MIB = 2**20
 
 ON_A_SMALL_VOLUME = """
 import json, subprocess, sys
 from pathlib import Path
-from training.config import ConfigurationError
+from workload.configuration import ConfigurationError
 from training.preflight import *
 
 volume = Path(sys.argv[1])

@@ -8,8 +8,8 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from training.config import ConfigurationError
 from training.tensorboard import KEPT, EventFiles
+from workload.configuration import ConfigurationError
 
 
 def curve(folder: Path, name: str) -> list[tuple[int, float]]:

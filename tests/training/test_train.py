@@ -10,11 +10,12 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from training import checkpoint, exit_codes
-from training.config import ConfigurationError
+from training import checkpoint
 from training.data import DataError
-from training.manifest import checked_file, read_manifest
 from training.watching import DivergedError
+from workload import exit_codes
+from workload.configuration import ConfigurationError
+from workload.manifest import checked_file, read_manifest
 
 Train = Callable[..., int]
 DEV = {"epochs": 15, "batch_size": 64, "learning_rate": 0.01}

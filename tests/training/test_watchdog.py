@@ -3,8 +3,8 @@ import subprocess
 import sys
 import threading
 
-from training import exit_codes
 from training.watchdog import Watchdog
+from workload import exit_codes
 
 STANDS_STILL = """
 import ctypes, time

@@ -4,8 +4,9 @@ import socket
 import pytest
 import torch.distributed as dist
 
-from training.config import ConfigurationError
-from training.world import World, choose_device, port_taken, read_world, use_threads
+from training.world import World, port_taken, read_world, use_threads
+from workload.configuration import ConfigurationError
+from workload.devices import choose_device
 
 MASTER = {"MASTER_ADDR": "job-master-0", "MASTER_PORT": "23456"}
 COMPLETE = {"RANK": "3", "WORLD_SIZE": "4", **MASTER}

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from training.catalog import DatasetName
+from training.config import DatasetName
 from training.data.cifar import CIFAR10_CLASSES, cifar10, cifar100
 from training.data.digits import TEN_DIGITS, digits, held_out_digits
 from training.data.download import ALSO, FOLDERS, fetch

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NoReturn
 
-from training import exit_codes
-from training.catalog import IMAGES
+from training.config import IMAGES
 from training.data.manifest import Manifest
 from training.data.progress import tell_user
 from training.data.samples import DataError
+from workload import exit_codes
 
 INTERRUPTED = 130
 """As a shell gives it for Ctrl-C."""

@@ -7,7 +7,7 @@ import urllib.error
 from pathlib import Path
 from typing import Final
 
-from training.catalog import DatasetName
+from training.config import DatasetName
 from training.data.samples import DataError
 
 FOLDERS: Final[dict[DatasetName, str]] = {

@@ -9,7 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 
 from training.data.progress import Progress, Tell
 from training.data.samples import DataError
-from training.files import write_atomically
+from workload.configuration import first_problem
+from workload.files import write_atomically
 
 MANIFEST_FILE: Final = "manifest.json"
 LARGEST_SIDE: Final = 4096
@@ -127,9 +128,8 @@ def read_manifest(folder: Path) -> Manifest:
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from None
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        field = ".".join(str(part) for part in first["loc"]) or "the document"
-        raise DataError(f"{path} is damaged: {field}: {first['msg']}") from None
+        problem = first_problem(error, "the document")
+        raise DataError(f"{path} is damaged: {problem}") from None
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from training.report import emit
+from workload.report import emit
 
 INTERVAL: Final = 2.0
 """Seconds between two lines."""

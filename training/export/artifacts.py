@@ -12,16 +12,17 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from training.config import ConfigurationError, TrainingConfig
+from training.config import TrainingConfig
 from training.export.programs import exported, write_program
 from training.export.pruning import pruned, share_of_zeros
 from training.export.quantization import quantized
-from training.export.reading import read_form
 from training.export.timing import compare
-from training.export.weights import fill, write_weights
-from training.files import sha256_of
-from training.manifest import Artifact, ExportError, Weights
-from training.report import emit
+from training.export.weights import write_weights
+from workload.configuration import ConfigurationError
+from workload.export import fill, read_form
+from workload.files import sha256_of
+from workload.manifest import Artifact, ExportError, Weights
+from workload.report import emit
 
 Evaluate = Callable[[nn.Module], dict[str, float]]
 """Judges a model that is on the CPU: accuracy, loss or the like. It must leave the model there."""

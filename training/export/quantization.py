@@ -6,21 +6,16 @@ linear layers are kept small and computed in fp32.
 """
 
 import copy
-import importlib
-import platform
-import warnings
-from pathlib import Path
-from types import ModuleType
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
-from training.config import ConfigurationError
-from training.export.programs import Program, exported, read_program
-from training.manifest import ExportError
+from training.export.programs import exported
+from workload.configuration import ConfigurationError
+from workload.export import torchao
 
 Method = Literal["static", "dynamic", "weight-only"]
 
@@ -48,22 +43,6 @@ def quantized(model: nn.Module, method: Method, calibration: Tensor) -> Exported
     if method == "static":
         return _static(model, calibration)
     return _linear(model, method, calibration)
-
-
-def runnable(path: Path, method: str) -> nn.Module:
-    """A file of such a graph as it is computed: static ones by oneDNN where this machine has it.
-
-    A static graph only says where to round, and as it is would be slower than fp32. The file is
-    code: only after its digest was compared. Raises ExportError.
-    """
-    try:
-        torchao("torchao.quantization")
-        # Tells PyTorch about its operators, and how those of a quantized layer become one.
-        torchao("torchao.quantization.pt2e.quantizer.x86_inductor_quantizer")
-    except ImportError as error:
-        raise ExportError(f"{path} needs the package torchao: {error}") from error
-    program = read_program(path)
-    return Program(_lowered(program) if method == "static" and _has_onednn() else program.module())
 
 
 def _static(model: nn.Module, calibration: Tensor) -> ExportedProgram:
@@ -123,51 +102,3 @@ def _drop_unused(graph: GraphModule) -> None:
         if name not in used:
             owner, _, leaf = name.rpartition(".")
             delattr(graph.get_submodule(owner), leaf)
-
-
-def _has_onednn() -> bool:
-    return platform.machine() in ("x86_64", "AMD64") and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-
-
-def _lowered(program: ExportedProgram) -> GraphModule:
-    """As torchao's lower_pt2e_quantized_to_x86, but for a batch of any size and without a compiler.
-
-    Weights are packed for this machine's kernels here, and not in the file: packed ones cannot be
-    saved.
-    """
-    from torch._inductor.constant_folding import constant_fold
-    from torch._inductor.fx_passes.freezing_patterns import freezing_passes
-
-    composite = {
-        operator: rule
-        for operator, rule in torch.export.default_decompositions().items()  # type: ignore[no-untyped-call]
-        if torch._export.utils._is_cia_op(operator)
-    }
-    graph: Any = program.run_decompositions(composite).module()
-    for node in list(graph.graph.nodes):
-        if node.target is torch.ops.aten.t.default:
-            with graph.graph.inserting_before(node):
-                permuted = graph.graph.call_function(
-                    torch.ops.aten.permute.default, (node.args[0], [1, 0])
-                )
-            node.replace_all_uses_with(permuted)
-            graph.graph.erase_node(node)
-    graph.recompile()
-    example = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
-    with torch.no_grad():
-        freezing_passes(graph, example)
-        constant_fold(graph)
-    for node in graph.graph.nodes:
-        # oneDNN's convolutions give channels last, of which not every shape is a view.
-        if node.target is torch.ops.aten.view.default:
-            node.target = torch.ops.aten.reshape.default
-    graph.recompile()
-    return graph  # type: ignore[no-any-return]
-
-
-def torchao(module: str) -> ModuleType:
-    """Import a part of torchao, whose sources have escapes that Python does not like."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "invalid escape sequence", DeprecationWarning)
-        warnings.filterwarnings("ignore", "invalid escape sequence", SyntaxWarning)
-        return importlib.import_module(module)

@@ -1,4 +1,4 @@
-"""Which program trained a model."""
+"""Version of the program that trained a model."""
 
 import hashlib
 import os
@@ -6,20 +6,22 @@ from pathlib import Path
 from typing import Final
 
 VARIABLE: Final = "CODE_VERSION"
-"""Says it where it is known, such as the commit that an image was built from."""
+"""Set to a version, such as the commit that an image was built from."""
+
+PACKAGES: Final = ("training", "workload")
 
 
 def code_version() -> str:
-    """CODE_VERSION, or a digest of the sources of the training package: `sources-` and 12 digits.
+    """Return CODE_VERSION, or `sources-` and 12 digits of a digest of the program's sources.
 
     Equal digests are equal programs, whatever the checkout or the image.
     """
-    return os.environ.get(VARIABLE) or f"sources-{_digest(Path(__file__).parents[1])}"
+    return os.environ.get(VARIABLE) or f"sources-{_digest(Path(__file__).parents[2])}"
 
 
-def _digest(package: Path) -> str:
-    whole = hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
+def _digest(root: Path) -> str:
+    complete = hashlib.sha256()
+    for path in sorted(path for name in PACKAGES for path in (root / name).rglob("*.py")):
         content = hashlib.sha256(path.read_bytes()).hexdigest()
-        whole.update(f"{path.relative_to(package).as_posix()} {content}\n".encode())
-    return whole.hexdigest()[:12]
+        complete.update(f"{path.relative_to(root).as_posix()} {content}\n".encode())
+    return complete.hexdigest()[:12]

@@ -15,14 +15,17 @@ from training.export.judging import judge_on, spread
 from training.export.quantization import check_installed
 from training.export.version import code_version
 from training.export.weights import write_weights
-from training.files import sha256_of
-from training.manifest import (
+from workload.files import sha256_of
+from workload.manifest import (
     MANIFEST_FILE,
     WEIGHTS_FILE,
     Artifact,
+    ExportError,
     InputType,
     Manifest,
     Weights,
+    checked_file,
+    read_manifest,
     write_manifest,
 )
 
@@ -84,6 +87,17 @@ def write_export(
         code_version=code_version(),
     )
     write_manifest(folder, manifest)
+    return manifest
+
+
+def finished_export(folder: Path) -> Manifest | None:
+    """Return the manifest of a complete and undamaged export, or None."""
+    try:
+        manifest = read_manifest(folder)
+        for file in (manifest.weights, *manifest.artifacts):
+            checked_file(folder, file)
+    except ExportError:
+        return None
     return manifest
 
 

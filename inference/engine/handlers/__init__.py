@@ -7,7 +7,7 @@ from inference.engine.handler import Handler
 from inference.engine.handlers.classifier import Classifier
 from inference.engine.handlers.language import LanguageModel
 from inference.engine.handlers.plain import Plain
-from training.manifest import ExportError, Manifest
+from workload.manifest import ExportError, Manifest
 
 AUTO: Final = "auto"
 

@@ -6,7 +6,7 @@ from torch import Tensor
 from inference.engine.handler import Source
 from inference.engine.handlers.plain import Plain, input_spec
 from inference.engine.interface import Tensors, TensorSpec
-from training.manifest import ExportError
+from workload.manifest import ExportError
 
 
 class Classifier(Plain):

@@ -8,7 +8,7 @@ from torch.nn import functional
 from inference.engine.handler import Source
 from inference.engine.handlers.plain import Plain
 from inference.engine.interface import InputError, Tensors, TensorSpec
-from training.manifest import ExportError
+from workload.manifest import ExportError
 
 
 class LanguageModel(Plain):

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from inference.engine.handler import Handler, Source
 from inference.engine.interface import Tensors, TensorSpec
-from training.manifest import ExportError, Manifest
+from workload.manifest import ExportError, Manifest
 
 
 class Plain(Handler):

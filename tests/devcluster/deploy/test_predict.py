@@ -17,7 +17,7 @@ from inference.protocol import v2_json
 from inference.protocol.metadata import model_metadata
 from tests.devcluster.programs import Install
 from training.data import held_out_digits
-from training.manifest import Manifest, Weights
+from workload.manifest import Manifest, Weights
 
 SERVICE = {"service": "digits", "namespace": "ml", "model": "digits", "run": "digits-1"}
 MANIFEST = Manifest(

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from examples.diffusion import __main__ as program
-from training import exit_codes
+from workload import exit_codes
 
 RUNS = """
 import json, os, signal, socket, sys, time, torch
 from pathlib import Path
 from accelerate.state import AcceleratorState, PartialState
 from safetensors.torch import load_file
-from training.config import ConfigurationError
+from workload.configuration import ConfigurationError
 from examples.diffusion import __main__ as program
 from examples.diffusion import finetune as example
 from examples.diffusion.__main__ import parser

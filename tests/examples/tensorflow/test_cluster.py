@@ -3,7 +3,7 @@ import json
 import pytest
 
 from examples.tensorflow.cluster import Worker, read_worker
-from training.config import ConfigurationError
+from workload.configuration import ConfigurationError
 
 
 def environment(cluster: dict[str, list[str]], role: str, index: int) -> dict[str, str]:

@@ -3,7 +3,8 @@ import pytest
 from examples.tensorflow import settings
 from examples.tensorflow.settings import check, problems
 from infra.settings.jobs import tensorflow
-from training.config import ConfigurationError, TrainingConfig
+from training.config import TrainingConfig
+from workload.configuration import ConfigurationError
 
 FITTING = {"model": "digits-net", "dataset": "digits"}
 

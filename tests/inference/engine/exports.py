@@ -13,9 +13,9 @@ from torch import nn
 from inference.engine.engine import ModelEngine
 from inference.engine.interface import Answer
 from training.export.weights import write_weights
-from training.files import sha256_of
-from training.manifest import WEIGHTS_FILE, Manifest, Weights, write_manifest
-from training.models import build
+from workload.files import sha256_of
+from workload.manifest import WEIGHTS_FILE, Manifest, Weights, write_manifest
+from workload.models import build
 
 Serve = Callable[..., contextlib.AbstractAsyncContextManager[ModelEngine]]
 

@@ -9,7 +9,7 @@ import numpy as np
 from inference.engine.handler import Handler, Source
 from inference.engine.handlers.plain import input_spec
 from inference.engine.interface import InputError, Tensors, TensorSpec
-from training.manifest import checked_file
+from workload.manifest import checked_file
 
 FINE, SLEEP, REFUSE, FAIL, DIE = range(5)
 """What the first number of a sample asks for; the second is how long to sleep."""

@@ -14,9 +14,10 @@ from inference.engine.handlers import choose_handler
 from tests.inference.engine.exports import Serve, write_model
 from training.config import TrainingConfig
 from training.data import load
-from training.export import load_network, write_export
-from training.manifest import ExportError, read_manifest
-from training.models import build
+from training.export import write_export
+from workload.export import load_network
+from workload.manifest import ExportError, read_manifest
+from workload.models import build
 
 CPU = torch.device("cpu")
 

@@ -9,7 +9,7 @@ import torch
 
 from inference.engine.interface import InputError
 from tests.inference.engine.exports import Serve, write_model
-from training.models import build
+from workload.models import build
 
 CONTEXT, TOKENS = 16, 50
 OPTIONS = {"context": CONTEXT, "layers": 2, "heads": 2, "width": 16}

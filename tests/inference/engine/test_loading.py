@@ -15,8 +15,8 @@ from inference.engine.interface import InputError
 from inference.engine.job import Job
 from inference.engine.worker import load
 from training.data import held_out_digits
-from training.files import sha256_of
-from training.manifest import ExportError, read_manifest
+from workload.files import sha256_of
+from workload.manifest import ExportError, read_manifest
 
 
 def loaded(export: Path, own: str = "", handler: str = "auto") -> Handler:

@@ -12,7 +12,7 @@ from inference.engine.engine import ModelEngine
 from inference.engine.interface import ReloadError
 from tests.inference.engine.exports import Serve, sample, until, write_probe
 from tests.inference.engine.probes import FINE, SLEEP
-from training.manifest import read_manifest
+from workload.manifest import read_manifest
 
 
 class Load:

@@ -12,8 +12,8 @@ import torch
 
 from tests.inference.serving import INFER, Server, digits, output, request_of, value
 from training.data import held_out_digits
-from training.export import load_network
-from training.manifest import read_manifest
+from workload.export import load_network
+from workload.manifest import read_manifest
 
 
 def test_predictions_over_http_are_those_of_the_trained_model(

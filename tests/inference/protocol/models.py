@@ -3,7 +3,7 @@
 import numpy as np
 
 from inference.engine.interface import Answer, Served, TensorSpec
-from training.manifest import Manifest, Weights
+from workload.manifest import Manifest, Weights
 
 MANIFEST = Manifest(
     model="digits-net",

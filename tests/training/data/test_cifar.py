@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.training.data.files import write_cifar10, write_cifar100
-from training.catalog import DatasetName
+from training.config import DatasetName
 from training.data import DataError, load
 
 FOLDERS: dict[DatasetName, str] = {

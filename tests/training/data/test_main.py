@@ -13,8 +13,8 @@ import pytest
 from PIL import Image
 
 from tests.training.data.files import write_text
-from training.catalog import DatasetName
 from training.command_line import read_config
+from training.config import DatasetName
 from training.data import check as checking
 from training.data import load
 from training.data.__main__ import main

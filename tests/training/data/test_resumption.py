@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.training.data.files import write_text
-from training.catalog import DatasetName
+from training.config import DatasetName
 from training.data import load
 from training.data.__main__ import main
 from training.data.samples import Samples

@@ -5,7 +5,7 @@ import pytest
 from tests.training.export.trained import Export, Trained, fitted
 from training.config import TrainingConfig
 from training.export import timing, write_export
-from training.manifest import Manifest
+from workload.manifest import Manifest
 
 ALL = {"export_formats": "pt2", "prune": 0.75, "quantize": "static"}
 

@@ -10,11 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from tests.training.export.trained import Export, Trained
-from training.config import ConfigurationError, TrainingConfig
-from training.export import check_export, finished_export, load_artifact
+from training.config import TrainingConfig
+from training.export import check_export, finished_export
 from training.export.artifacts import FILES
-from training.files import sha256_of
-from training.manifest import ExportError, Manifest, read_manifest
+from workload.configuration import ConfigurationError
+from workload.export import load_artifact
+from workload.files import sha256_of
+from workload.manifest import ExportError, Manifest, read_manifest
 
 Complete = tuple[Path, Manifest]
 

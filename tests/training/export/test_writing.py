@@ -8,10 +8,11 @@ from torch import Tensor, nn
 from tests.training.export.trained import Export, Trained
 from training.config import TrainingConfig
 from training.data import load
-from training.export import finished_export, load_network, version, write_export
-from training.export.weights import fill, tensors_of, write_weights
-from training.manifest import ExportError, read_manifest
-from training.models import build
+from training.export import finished_export, version, write_export
+from training.export.weights import write_weights
+from workload.export import fill, load_network, tensors_of
+from workload.manifest import ExportError, read_manifest
+from workload.models import build
 
 
 def test_the_manifest_says_what_a_server_must_know(export: Export) -> None:
@@ -143,10 +144,13 @@ def test_the_code_version_is_given_or_found_out(
     assert version.code_version() == "3f2a"
     monkeypatch.delenv("CODE_VERSION")
     assert version.code_version() == version.code_version()
-    (tmp_path / "a.py").write_text("1")
-    (tmp_path / "b.txt").write_text("1")
+    for package in ("training", "workload", "inference"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "a.py").write_text("1")
+    (tmp_path / "training" / "b.txt").write_text("1")
     first = version._digest(tmp_path)
-    (tmp_path / "b.txt").write_text("2")
+    (tmp_path / "training" / "b.txt").write_text("2")
+    (tmp_path / "inference" / "a.py").write_text("2")
     assert version._digest(tmp_path) == first
-    (tmp_path / "a.py").write_text("2")
+    (tmp_path / "workload" / "a.py").write_text("2")
     assert version._digest(tmp_path) != first

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from training.data import Dataset, load
-from training.manifest import Manifest
-from training.models import build
+from workload.manifest import Manifest
+from workload.models import build
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from training.catalog import DatasetName
+from training.config import DatasetName
 from training.data import load
 from training.data.samples import DataError, Samples
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from training.data.manifest import MANIFEST_FILE, Part, read_manifest
 from training.data.samples import DataError
-from training.files import sha256_of, sync_folder
+from workload.files import sha256_of, sync_folder
 
 UNFINISHED: Final = ".unfinished"
 """Inside the target, which may be a mounted volume, so that files are only renamed in the end."""

@@ -2,7 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from training.models import blocks, build, flops_per_sample
+from workload.models import build
+from workload.models.structure import blocks, flops_per_sample
 
 
 def test_the_blocks_of_a_gpt_are_its_layers() -> None:

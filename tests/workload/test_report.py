@@ -10,7 +10,7 @@ import sys
 RUN = """
 import sys, time
 {}
-from training import report
+from workload import report
 
 class Loss:
     looked_at = 0

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from training.manifest import Artifact, Manifest, Weights, read_manifest, write_manifest
+from workload.manifest import Artifact, Manifest, Weights, read_manifest, write_manifest
 
 ARTIFACT: dict[str, Any] = {
     "kind": "pt2",

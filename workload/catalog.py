@@ -1,52 +1,42 @@
-"""Which models and data sets there are, and which of them fit together. Imports no torch."""
+"""Models of this project and their options. Imports no torch."""
 
 import re
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-DatasetName = Literal[
-    "digits", "glyphs", "photos", "mnist", "fashion-mnist", "cifar10", "cifar100", "synthetic",
-    "shards", "text", "tokens",
-]  # fmt: skip
-TEXTS: Final[tuple[DatasetName, ...]] = ("text", "tokens")
-IMAGES: Final[tuple[DatasetName, ...]] = (
-    "digits", "glyphs", "photos", "mnist", "fashion-mnist", "cifar10", "cifar100", "synthetic",
-    "shards",
-)  # fmt: skip
-
 Option = int | float | str | bool
-"""What a model can be told."""
+"""Value of a model option."""
 
 FACTORY: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
-"""A model of the user's: a module that can be imported, a colon, and a function or class."""
+"""Custom model: an importable module, a colon, and a function or class."""
 
 
 class Options(BaseModel):
-    """What can be said about a model beside its name: nothing, where there is one size only."""
+    """Options of a model; the base class has none, for models of a single size."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     def input_shape(self) -> tuple[int, ...]:
-        """Of one sample, for models whose options decide it."""
+        """Return the shape of one sample, for models whose options determine it."""
         raise NotImplementedError
 
 
 class ResNetOptions(Options):
-    """Of resnet18 and resnet50."""
+    """Options of resnet18 and resnet50."""
 
     image_size: int = Field(
         default=224, ge=32, le=1024, description="height and width of the images"
     )
 
     def input_shape(self) -> tuple[int, ...]:
-        """Channels, height, width."""
+        """Return channels, height and width."""
         return (3, self.image_size, self.image_size)
 
 
 class GptOptions(Options):
-    """Of gpt."""
+    """Options of gpt."""
 
     context: int = Field(default=256, ge=8, le=131_072, description="tokens that it sees at once")
     layers: int = Field(default=4, ge=1, le=128)
@@ -66,29 +56,35 @@ class GptOptions(Options):
         return self
 
     def input_shape(self) -> tuple[int, ...]:
-        """Tokens."""
+        """Return the number of tokens."""
         return (self.context,)
 
 
 @dataclass(frozen=True)
 class KnownModel:
-    """A network of this project: the shape of one sample (None: its options decide)."""
+    """A model of this project: its factory and the shape of one sample.
 
+    `factory` is called with the number of outputs and the options. `shape` is None if the options
+    determine the shape.
+    """
+
+    factory: str
     takes: str
-    datasets: tuple[DatasetName, ...]
     shape: tuple[int, ...] | None = None
     options: type[Options] = Options
 
 
 MODELS: Final = {
-    "digits-net": KnownModel("1x8x8", ("digits", "synthetic"), (1, 8, 8)),
-    "mnist-net": KnownModel(
-        "1x28x28", ("digits", "glyphs", "mnist", "fashion-mnist", "synthetic"), (1, 28, 28)
+    "digits-net": KnownModel("workload.models.classifiers:DigitsNet", "1x8x8", (1, 8, 8)),
+    "mnist-net": KnownModel("workload.models.classifiers:MnistNet", "1x28x28", (1, 28, 28)),
+    "simple-cnn": KnownModel("workload.models.classifiers:SimpleCNN", "3x32x32", (3, 32, 32)),
+    "resnet18": KnownModel(
+        "workload.models.resnet:resnet18",
+        "3x224x224 or another image_size",
+        options=ResNetOptions,
     ),
-    "simple-cnn": KnownModel("3x32x32", IMAGES, (3, 32, 32)),
-    "resnet18": KnownModel("3x224x224 or another image_size", IMAGES, options=ResNetOptions),
-    "resnet50": KnownModel("the same", IMAGES, options=ResNetOptions),
-    "gpt": KnownModel("text", TEXTS, options=GptOptions),
+    "resnet50": KnownModel("workload.models.resnet:resnet50", "the same", options=ResNetOptions),
+    "gpt": KnownModel("workload.models.gpt:Gpt", "text", options=GptOptions),
 }
 """Images can be enlarged and grey turned into colour, but nothing is shrunk."""
 
@@ -103,18 +99,18 @@ ModelName = Annotated[str, AfterValidator(_is_model_name)]
 
 
 def checked_options(model: str, options: dict[str, Option]) -> dict[str, Any]:
-    """All options of a model, defaults as well. Raises pydantic.ValidationError.
+    """Return all options of a model, including defaults. Raises pydantic.ValidationError.
 
-    Those of a user's own factory are its own affair and come back as they are.
+    Options of a custom model are returned unchanged.
     """
     known = MODELS.get(model)
     return dict(options) if known is None else known.options.model_validate(options).model_dump()
 
 
 def input_shape(model: str, options: dict[str, Option]) -> tuple[int, ...] | None:
-    """Of one sample: channels, height, width of an image, or the tokens of a text.
+    """Return the shape of one sample: channels, height, width of an image, or tokens of a text.
 
-    None for a user's own model, which takes the samples as they are.
+    None for a custom model, which takes the samples as they are.
     """
     known = MODELS.get(model)
     if known is None or known.shape is not None:

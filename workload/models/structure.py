@@ -13,10 +13,10 @@ RESIDUAL: Final = ("BasicBlock", "Bottleneck")
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
-    """The parts that FSDP shards and activation checkpointing wraps, in the model's order.
+    """Return the modules that FSDP shards and activation checkpointing wraps, in model order.
 
-    What stands in a ModuleList, and the blocks of a ResNet, the outermost of them. None: the model
-    is one block. A block must be called as a module and not by its parts.
+    These are the outermost children of ModuleLists and the blocks of a ResNet; an empty list means
+    that the model is one block. A block must be called as a module, not through its parts.
     """
     return list(_blocks(model))
 

@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from training.catalog import Option
-from training.config import ConfigurationError
-from training.models import build
+from workload.catalog import Option
+from workload.configuration import ConfigurationError
+from workload.models import build
 
 SOURCE = """
 import torch

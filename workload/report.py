@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, SupportsFloat
 
 if TYPE_CHECKING:
-    from training.terminal import Terminal
+    from workload.terminal import Terminal
 
 TERMINATION_LOG: Final = Path("/dev/termination-log")
 """Becomes the pod's terminated.message. Kubernetes makes the file; elsewhere it is not there."""
@@ -90,11 +90,11 @@ class Bar:
 
 
 def _terminal() -> "Terminal | None":
-    """The terminal at standard output; None in a pod, in a pipe, or where rich is not there."""
+    """Return the terminal at standard output; None in a pod, in a pipe, or without rich."""
     if not sys.stdout.isatty() or importlib.util.find_spec("rich") is None:
         return None
     if not _terminals:
-        from training.terminal import Terminal
+        from workload.terminal import Terminal
 
         _terminals.append(Terminal())
     return _terminals[0]

@@ -1,29 +1,15 @@
-"""The networks, each with the shape of the images that it takes (pixels from 0 to 1)."""
-
-from typing import ClassVar
+"""Image classifiers of a fixed input size: pixels from 0 to 1 in, a logit per class out."""
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 
-class ImageClassifier(nn.Module):
-    """Takes a batch of images N x `input_shape`, gives N x classes logits."""
-
-    input_shape: ClassVar[tuple[int, int, int]]
-
-    def __init__(self, classes: int) -> None:
-        super().__init__()
-        self.classes = classes
-
-
-class DigitsNet(ImageClassifier):
+class DigitsNet(nn.Module):
     """Two small convolutions for 8x8 digits: trained on a CPU within seconds."""
 
-    input_shape = (1, 8, 8)
-
     def __init__(self, classes: int = 10) -> None:
-        super().__init__(classes)
+        super().__init__()
         self.conv1 = nn.Conv2d(1, 16, kernel_size=3, padding=1)
         self.conv2 = nn.Conv2d(16, 32, kernel_size=3, padding=1)
         self.fc1 = nn.Linear(32 * 4 * 4, 64)
@@ -38,13 +24,11 @@ class DigitsNet(ImageClassifier):
         return logits
 
 
-class MnistNet(ImageClassifier):
+class MnistNet(nn.Module):
     """Two convolutions, one pool and dropout for 28x28 digits."""
 
-    input_shape = (1, 28, 28)
-
     def __init__(self, classes: int = 10) -> None:
-        super().__init__(classes)
+        super().__init__()
         self.conv1 = nn.Conv2d(1, 16, kernel_size=3)
         self.conv2 = nn.Conv2d(16, 32, kernel_size=3)
         self.dropout1 = nn.Dropout(0.25)
@@ -62,13 +46,11 @@ class MnistNet(ImageClassifier):
         return logits
 
 
-class SimpleCNN(ImageClassifier):
+class SimpleCNN(nn.Module):
     """Two convolutions, each with a pool, for 32x32 colour images such as CIFAR-10."""
 
-    input_shape = (3, 32, 32)
-
     def __init__(self, classes: int = 10) -> None:
-        super().__init__(classes)
+        super().__init__()
         self.conv1 = nn.Conv2d(3, 32, kernel_size=3)
         self.conv2 = nn.Conv2d(32, 64, kernel_size=3)
         self.fc1 = nn.Linear(64 * 6 * 6, 128)

@@ -5,10 +5,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from training.catalog import MODELS as KNOWN
-from training.catalog import Option, input_shape
-from training.config import ConfigurationError
-from training.models import build
+from workload.catalog import MODELS as KNOWN
+from workload.catalog import Option, input_shape
+from workload.configuration import ConfigurationError
+from workload.models import build
 
 SMALL: dict[str, dict[str, Option]] = {
     "resnet18": {"image_size": 65},

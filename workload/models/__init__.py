@@ -1,23 +1,56 @@
-"""A model of the user's own: `package.module:factory`, called with what it has to fit."""
+"""The models, built by name, and custom models: `package.module:factory`."""
 
 import importlib
 import inspect
 from collections.abc import Callable
 
+from pydantic import ValidationError
 from torch import nn
 
-from training.catalog import Option
-from training.config import ConfigurationError
+from workload.catalog import MODELS, Option, checked_options, input_shape
+from workload.configuration import ConfigurationError, problem_sentences
 
 
-def own_model(
+def build(name: str, options: dict[str, Option], outputs: int, shape: tuple[int, ...]) -> nn.Module:
+    """Build a model with new weights: inputs N x `shape` to logits N x `outputs`.
+
+    A text model returns N x T x `outputs`. Raises ConfigurationError when an option is wrong, when
+    a model of this project does not take this shape, and when a custom factory cannot be found or
+    called.
+    """
+    if ":" in name:
+        return _custom_model(name, options, outputs, shape)
+    if name not in MODELS:
+        raise ConfigurationError(
+            f"model {name} is not known: write {', '.join(MODELS)}, or your own as "
+            "package.module:factory"
+        )
+    try:
+        checked = checked_options(name, options)
+    except ValidationError as error:
+        raise ConfigurationError(
+            f"model_options of {name}: {'; '.join(problem_sentences(error))}"
+        ) from None
+    if shape != (takes := input_shape(name, options)):
+        raise ConfigurationError(
+            f"model {name} takes inputs of {takes}, but these are of {tuple(shape)}"
+        )
+    module_name, _, attribute = MODELS[name].factory.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ConfigurationError(
+            f"model {name} needs the package torchvision, of the version that fits this PyTorch: "
+            f"{error}"
+        ) from error
+    model: nn.Module = getattr(module, attribute)(outputs, **checked)
+    return model
+
+
+def _custom_model(
     name: str, options: dict[str, Option], outputs: int, shape: tuple[int, ...]
 ) -> nn.Module:
-    """Call the factory as `factory(outputs=…, input_shape=…, **options)`.
-
-    Raises ConfigurationError when there is none, when it cannot be called so, or when what it
-    gives is no model.
-    """
+    """Call the factory as `factory(outputs=…, input_shape=…, **options)`."""
     factory = _find(name)
     arguments = {"outputs": outputs, "input_shape": shape}
     if reserved := arguments.keys() & options.keys():

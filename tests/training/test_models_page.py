@@ -7,10 +7,11 @@ import pytest
 
 from training.command_line import read_config
 from training.data import load
-from training.manifest import read_manifest
-from training.models import blocks, build
+from workload.manifest import read_manifest
+from workload.models import build
+from workload.models.structure import blocks
 
-DOCUMENT = (Path(__file__).parents[3] / "docs/models.md").read_text()
+DOCUMENT = (Path(__file__).parents[2] / "docs/models.md").read_text()
 
 
 def block(language: str) -> str:

@@ -7,8 +7,9 @@ from typing import Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, computed_field, model_validator
 
-from training.catalog import Option
-from training.files import sha256_of, write_atomically
+from workload.catalog import Option
+from workload.configuration import first_problem
+from workload.files import sha256_of, write_atomically
 
 MANIFEST_FILE: Final = "manifest.json"
 WEIGHTS_FILE: Final = "model.safetensors"
@@ -83,7 +84,7 @@ class Manifest(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, protected_namespaces=())
 
     format: int = Field(default=1, ge=1, le=1)
-    model: str = Field(description="name in training.catalog.MODELS, or package.module:factory")
+    model: str = Field(description="name in workload.catalog.MODELS, or package.module:factory")
     options: dict[str, Option] = Field(default_factory=dict, description="of the model")
     input_shape: tuple[int, ...] = Field(
         min_length=1,
@@ -137,7 +138,7 @@ class Manifest(BaseModel):
         return self.weights.sha256[:12]
 
     def artifact(self, kind: str) -> Artifact:
-        """The form of this kind. Raises ExportError when there is none."""
+        """Return the artifact of this kind. Raises ExportError when there is none."""
         for artifact in self.artifacts:
             if artifact.kind == kind:
                 return artifact
@@ -153,15 +154,21 @@ def read_manifest(folder: Path) -> Manifest:
     """Read an export's manifest. Raises ExportError when it is missing or not as agreed."""
     path = folder / MANIFEST_FILE
     try:
-        return Manifest.model_validate_json(path.read_bytes())
+        text = path.read_bytes()
     except FileNotFoundError:
         raise ExportError(f"{path} is not there yet") from None
     except OSError as error:
         raise ExportError(f"{path} cannot be read: {error.strerror}") from None
+    return parse_manifest(text, str(path))
+
+
+def parse_manifest(text: bytes, location: str) -> Manifest:
+    """Parse a manifest that was read from `location`. Raises ExportError when it is damaged."""
+    try:
+        return Manifest.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        field = ".".join(str(part) for part in first["loc"]) or "the document"
-        raise ExportError(f"{path} is damaged: {field}: {first['msg']}") from None
+        problem = first_problem(error, "the document")
+        raise ExportError(f"{location} is damaged: {problem}") from None
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 
-from training.models.gpt import Gpt, rotated, rotations
+from workload.models.gpt import Gpt, rotated, rotations
 
 
 def small(dropout: float = 0.0) -> Gpt:

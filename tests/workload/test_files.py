@@ -3,7 +3,7 @@ from typing import BinaryIO
 
 import pytest
 
-from training.files import write_atomically
+from workload.files import write_atomically
 
 
 def test_a_file_that_cannot_be_completed_leaves_the_old_one(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ class FeedForward(nn.Module):
 
 
 def rotations(length: int, head_width: int, device: torch.device) -> Rotation:
-    """The angle of each position for each pair of a head's numbers: slower from pair to pair."""
+    """Return the rotary angles: one per position and pair of a head's features."""
     pairs = torch.arange(0, head_width, 2, device=device, dtype=torch.float32)
     angles = torch.outer(
         torch.arange(length, device=device, dtype=torch.float32), 10_000 ** (-pairs / head_width)

@@ -1,0 +1,41 @@
+"""Configuration parts that the training program and the model server share. Imports no torch."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+DeviceName = Literal["auto", "cpu", "cuda"]
+
+
+class ConfigurationError(Exception):
+    """The program cannot run with its configuration; the message says what to write instead."""
+
+
+def problem_sentences(
+    error: ValidationError, written_as: Mapping[str, str] | None = None
+) -> list[str]:
+    """Return a sentence per mistake; `written_as` maps fields to the names that the user wrote."""
+    names = written_as or {}
+    return [_sentence(detail, names) for detail in error.errors(include_url=False)]
+
+
+def first_problem(error: ValidationError, document: str) -> str:
+    """Return the first mistake as "field: message"; `document` names the whole value."""
+    first = error.errors(include_url=False)[0]
+    field = ".".join(str(part) for part in first["loc"]) or document
+    return f"{field}: {first['msg']}"
+
+
+def _sentence(detail: ErrorDetails, written_as: Mapping[str, str]) -> str:
+    message = detail["msg"].removeprefix("Value error, ")
+    if not detail["loc"]:
+        return message
+    name = ".".join(str(part) for part in detail["loc"])
+    name = written_as.get(name, name)
+    if detail["type"] == "extra_forbidden":
+        return f"{name} is not known here"
+    if detail["type"] == "missing":
+        return f"{name} is missing"
+    return f"{name} is {detail['input']!r}: {message[0].lower()}{message[1:]}"

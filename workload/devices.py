@@ -1,0 +1,18 @@
+"""The device on which a process computes."""
+
+import torch
+
+from workload.configuration import ConfigurationError, DeviceName
+
+
+def choose_device(name: DeviceName, local_rank: int) -> torch.device:
+    """Return the device of this process. Raises ConfigurationError when there is no GPU for it."""
+    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    visible = torch.cuda.device_count()
+    if local_rank >= visible:
+        raise ConfigurationError(
+            f"process {local_rank} of this machine needs a GPU of its own, but {visible} can be "
+            "seen: start as many processes a node as it has GPUs, or write --device=cpu"
+        )
+    return torch.device("cuda", local_rank)

@@ -1,0 +1,198 @@
+"""Reading an export: every file is compared with the manifest's digest before it is loaded."""
+
+import importlib
+import platform
+import warnings
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+from torch.fx import GraphModule
+
+from workload.configuration import ConfigurationError
+from workload.manifest import ExportError, Manifest, Weights, checked_file
+from workload.models import build
+
+
+class Program(nn.Module):
+    """A loaded torch.export program; it has only the evaluation mode."""
+
+    def __init__(self, program: torch.nn.Module) -> None:
+        super().__init__()
+        # Not a submodule: an exported module supports neither eval() nor to().
+        self._program = (program,)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the model's outputs."""
+        outputs: Tensor = self._program[0](inputs)
+        return outputs
+
+
+def load_network(folder: Path, manifest: Manifest, custom: str = "") -> nn.Module:
+    """Load the trained model in evaluation mode on the CPU. Raises ExportError.
+
+    `custom` is the only `package.module:factory` that a manifest may name: whoever can write the
+    export must not choose which code is imported.
+    """
+    return _load_weights(folder, manifest, manifest.weights, custom)
+
+
+def load_artifact(folder: Path, manifest: Manifest, kind: str, custom: str = "") -> nn.Module:
+    """Load another form of the model (pt2, pruned, int8) for the CPU. Raises ExportError.
+
+    All but pruned are code: load them only from a directory that only the training program may
+    write, since whoever can replace the file can replace its digest as well. `custom` is the same
+    as in load_network and applies to pruned.
+    """
+    artifact = manifest.artifact(kind)
+    if kind == "pruned":
+        return _load_weights(folder, manifest, artifact, custom)
+    return read_form(checked_file(folder, artifact), kind, artifact.method)
+
+
+def read_form(path: Path, kind: str, method: str = "") -> nn.Module:
+    """Read a program file whose digest was compared. Raises ExportError."""
+    match kind:
+        case "pt2":
+            return Program(_read_program(path).module())
+        case "int8":
+            return _read_quantized(path, method)
+        case _:
+            raise ExportError(f"{path}: artifacts of kind {kind!r} are not known here")
+
+
+def tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """Return the state of a model; a shared tensor is listed once, under its first name."""
+    first: dict[tuple[object, ...], str] = {}
+    tensors = {}
+    for name, tensor in model.state_dict().items():
+        storage = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        if tensor.numel() == 0 or first.setdefault(storage, name) == name:
+            tensors[name] = tensor.detach()
+    return tensors
+
+
+def fill(network: nn.Module, path: Path) -> nn.Module:
+    """Load the weights of a checked file into a model; return it in evaluation mode.
+
+    Raises ExportError when the weights do not fit.
+    """
+    try:
+        tensors = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise ExportError(f"{path} is no readable safetensors file: {error}") from None
+    _check_tensors(path, tensors, tensors_of(network))
+    # Not strict: the file has only one name of each shared tensor.
+    network.load_state_dict(tensors, strict=False)
+    return network.eval()
+
+
+def torchao(module: str) -> ModuleType:
+    """Import a module of torchao, whose sources have invalid escape sequences."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "invalid escape sequence", DeprecationWarning)
+        warnings.filterwarnings("ignore", "invalid escape sequence", SyntaxWarning)
+        return importlib.import_module(module)
+
+
+def _load_weights(folder: Path, manifest: Manifest, file: Weights, custom: str) -> nn.Module:
+    path = checked_file(folder, file)
+    return fill(_build(manifest, custom), path)
+
+
+def _build(manifest: Manifest, custom: str) -> nn.Module:
+    if ":" in manifest.model and manifest.model != custom:
+        raise ExportError(
+            f"the manifest names the model {manifest.model!r}, which is none of this project: "
+            + (
+                f"only {custom} may be loaded here"
+                if custom
+                else "it is not allowed to be loaded here"
+            )
+        )
+    try:
+        return build(manifest.model, manifest.options, manifest.outputs, manifest.input_shape)
+    except ConfigurationError as error:
+        raise ExportError(f"the manifest's model cannot be built: {error}") from error
+
+
+def _check_tensors(path: Path, found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    if found.keys() != expected.keys():
+        different = ", ".join(sorted(found.keys() ^ expected.keys()))
+        raise ExportError(f"{path} lacks tensors of the model or has others: {different}")
+    for name, tensor in expected.items():
+        if (found[name].shape, found[name].dtype) != (tensor.shape, tensor.dtype):
+            raise ExportError(
+                f"{path}: tensor {name} is {found[name].dtype} {list(found[name].shape)}, "
+                f"the model has {tensor.dtype} {list(tensor.shape)}"
+            )
+
+
+def _read_program(path: Path) -> ExportedProgram:
+    try:
+        return torch.export.load(path)
+    except Exception as error:
+        raise ExportError(
+            f"{path} cannot be loaded by torch {torch.__version__}: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _read_quantized(path: Path, method: str) -> nn.Module:
+    """Read an int8 program; static ones are lowered to oneDNN if this machine has it.
+
+    A static graph contains only fake-quantization steps, and would be slower than fp32 without the
+    lowering.
+    """
+    try:
+        torchao("torchao.quantization")
+        # Registers the operators and fusion patterns of quantized layers with PyTorch.
+        torchao("torchao.quantization.pt2e.quantizer.x86_inductor_quantizer")
+    except ImportError as error:
+        raise ExportError(f"{path} needs the package torchao: {error}") from error
+    program = _read_program(path)
+    return Program(_lowered(program) if method == "static" and _has_onednn() else program.module())
+
+
+def _has_onednn() -> bool:
+    return platform.machine() in ("x86_64", "AMD64") and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+
+
+def _lowered(program: ExportedProgram) -> GraphModule:
+    """Lower a graph like torchao's lower_pt2e_quantized_to_x86, for any batch size.
+
+    No compiler is needed. Weights are packed for this machine's kernels here and not in the file,
+    because packed weights cannot be saved.
+    """
+    from torch._inductor.constant_folding import constant_fold
+    from torch._inductor.fx_passes.freezing_patterns import freezing_passes
+
+    composite = {
+        operator: rule
+        for operator, rule in torch.export.default_decompositions().items()  # type: ignore[no-untyped-call]
+        if torch._export.utils._is_cia_op(operator)
+    }
+    graph: Any = program.run_decompositions(composite).module()
+    for node in list(graph.graph.nodes):
+        if node.target is torch.ops.aten.t.default:
+            with graph.graph.inserting_before(node):
+                permuted = graph.graph.call_function(
+                    torch.ops.aten.permute.default, (node.args[0], [1, 0])
+                )
+            node.replace_all_uses_with(permuted)
+            graph.graph.erase_node(node)
+    graph.recompile()
+    example = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
+    with torch.no_grad():
+        freezing_passes(graph, example)
+        constant_fold(graph)
+    for node in graph.graph.nodes:
+        # oneDNN's convolutions return channels-last tensors, of which not every shape is a view.
+        if node.target is torch.ops.aten.view.default:
+            node.target = torch.ops.aten.reshape.default
+    graph.recompile()
+    return graph  # type: ignore[no-any-return]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.scale_gangs import Gangs
-from infra.manifests import RUN_LABEL
+from kube.names import RUN_LABEL
 
 
 class PodWatch:

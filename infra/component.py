@@ -1,10 +1,29 @@
 """What all components have in common: children that wait, and say so."""
 
 from collections.abc import Iterable, Sequence
+from importlib.metadata import version
 
 import pulumi
 
-from infra.manifests import KubernetesObject, Manifest
+from infra.manifests import Manifest
+
+
+class KubernetesObject(pulumi.CustomResource):
+    """Any Kubernetes object, created from its manifest as it stands."""
+
+    def __init__(
+        self, resource_name: str, manifest: Manifest, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        group_version, kind = manifest["apiVersion"], manifest["kind"]
+        group_version = group_version if "/" in group_version else f"core/{group_version}"
+        super().__init__(
+            f"kubernetes:{group_version}:{kind}",
+            resource_name,
+            dict(manifest),
+            pulumi.ResourceOptions.merge(
+                pulumi.ResourceOptions(version=version("pulumi-kubernetes")), opts
+            ),
+        )
 
 
 class Component(pulumi.ComponentResource):

@@ -1,25 +1,19 @@
-"""Plain Kubernetes objects and the one way in which they become Pulumi resources."""
+"""Kubernetes objects as plain dictionaries, and the metadata that they share."""
 
 from collections.abc import Mapping
-from importlib.metadata import version
 from typing import Any, Final
 
-import pulumi
+from kube.names import PATCH_FORCE_ANNOTATION, SKIP_AWAIT_ANNOTATION
 
 Manifest = dict[str, Any]
 """A Kubernetes object as its API writes it. Values may be Pulumi outputs."""
 
 PART_OF: Final = "gpu-platform"
-WORKLOAD_LABEL: Final = "gpu-platform.dev/workload"
-RUN_LABEL: Final = "gpu-platform.dev/run"
-SERVICE_LABEL: Final = "gpu-platform.dev/service"
-SCHEME_ANNOTATION: Final = "prometheus.io/scheme"
-"""Of pods that answer Prometheus by TLS: a convention of its example."""
 
-NOT_AWAITED: Final = {"pulumi.com/skipAwait": "true"}
+NOT_AWAITED: Final = {SKIP_AWAIT_ANNOTATION: "true"}
 """Annotation of objects that become ready in their own time, which may be days."""
 
-ADOPTED: Final = {"pulumi.com/patchForce": "true"}
+ADOPTED: Final = {PATCH_FORCE_ANNOTATION: "true"}
 """Annotation of objects that are taken over where they exist already."""
 
 
@@ -51,21 +45,3 @@ def privileged_namespace(name: str, app: str) -> Manifest:
             },
         },
     }
-
-
-class KubernetesObject(pulumi.CustomResource):
-    """Any Kubernetes object, created from its manifest as it stands."""
-
-    def __init__(
-        self, resource_name: str, manifest: Manifest, opts: pulumi.ResourceOptions | None = None
-    ) -> None:
-        group_version, kind = manifest["apiVersion"], manifest["kind"]
-        group_version = group_version if "/" in group_version else f"core/{group_version}"
-        super().__init__(
-            f"kubernetes:{group_version}:{kind}",
-            resource_name,
-            dict(manifest),
-            pulumi.ResourceOptions.merge(
-                pulumi.ResourceOptions(version=version("pulumi-kubernetes")), opts
-            ),
-        )

@@ -7,17 +7,13 @@ import yaml
 
 from infra.chart_release import chart_release
 from infra.component import Component
-from infra.manifests import (
-    NOT_AWAITED,
-    WORKLOAD_LABEL,
-    Manifest,
-    standard_labels,
-)
+from infra.manifests import NOT_AWAITED, Manifest, standard_labels
 from infra.observability import dcgm_exporter, prometheus_stack, scraping
 from infra.observability.dashboards import config_maps
 from infra.observability.rule_file import rule_groups
 from infra.pods import GpuNodes
 from infra.settings.monitoring import RELEASE, MonitoringSettings
+from kube.names import WORKLOAD_LABEL
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,12 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from infra.manifests import Manifest, compact
-
-USER_ID: Final = 10001
-"""User and group of every container; the images know no other."""
+from kube.names import SHM_PATH, SHM_VOLUME, TMP_PATH, TMP_VOLUME, USER_ID
 
 TMP_SIZE: Final = "1Gi"
-_TMP_MOUNT: Final = {"name": "tmp", "mountPath": "/tmp"}  # noqa: S108  a path in the container
+_TMP_MOUNT: Final = {"name": TMP_VOLUME, "mountPath": TMP_PATH}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +165,7 @@ def _container(pod: Pod) -> Manifest:
             "resources": _resources(pod),
             "securityContext": _security(pod.rdma),
             "volumeMounts": [
-                {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108  a path in the container
+                {"name": SHM_VOLUME, "mountPath": SHM_PATH},
                 _TMP_MOUNT,
                 *(_volume_mount(mount) for mount in pod.mounts),
                 *(_volume_mount(volume) for volume in pod.volumes),
@@ -225,7 +223,7 @@ def _volume_mount(mount: Mount | Volume) -> Manifest:
 
 
 def _environment(env: Mapping[str, Any], rdma: Rdma | None = None) -> list[Manifest]:
-    variables: dict[str, Any] = {"HOME": "/tmp", "PYTHONUNBUFFERED": "1"}  # noqa: S108
+    variables: dict[str, Any] = {"HOME": TMP_PATH, "PYTHONUNBUFFERED": "1"}
     variables |= {**rdma_variables(rdma), **env}
     return [
         {"name": name, **(value if isinstance(value, dict) else {"value": value})}
@@ -247,8 +245,8 @@ def _resources(pod: Pod) -> Manifest:
 
 def _volumes(pod: Pod) -> list[Manifest]:
     return [
-        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": pod.shm}},
-        {"name": "tmp", "emptyDir": {"sizeLimit": TMP_SIZE}},
+        {"name": SHM_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": pod.shm}},
+        {"name": TMP_VOLUME, "emptyDir": {"sizeLimit": TMP_SIZE}},
         *(
             {
                 "name": mount.name,

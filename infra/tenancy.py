@@ -8,9 +8,10 @@ from typing import Any, Final
 import pulumi
 
 from infra.component import Component
-from infra.manifests import ADOPTED, WORKLOAD_LABEL, Manifest, compact, standard_labels
+from infra.manifests import ADOPTED, Manifest, compact, standard_labels
 from infra.settings.images import RegistryLogin
 from infra.settings.tenancy import TenancySettings
+from kube.names import WORKLOAD_LABEL
 
 SERVICE_ACCOUNTS: Final = ("training", "inference")
 PULL_SECRET: Final = "registry"  # noqa: S105  the name of an object

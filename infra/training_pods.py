@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 from infra.backends.gang import LEADER, WORKER, Step
-from infra.manifests import RUN_LABEL, WORKLOAD_LABEL, Manifest, standard_labels
+from infra.manifests import Manifest, standard_labels
 from infra.placement import alone_on_its_node, even_spread, packed
 from infra.pods import (
     GpuNodes,
@@ -17,10 +17,16 @@ from infra.references import further_volumes, variables_from
 from infra.settings.jobs.steps import StepSettings
 from infra.settings.training import LauncherSettings, TrainingJobSettings
 from kube.kinds import KINDS
+from kube.names import (
+    CHECKPOINTS_PATH,
+    CHECKPOINTS_VOLUME,
+    DATASETS_PATH,
+    DATASETS_VOLUME,
+    PROMETHEUS_ANNOTATION,
+    RUN_LABEL,
+    WORKLOAD_LABEL,
+)
 from kube.shared_memory import default_shm
-
-CHECKPOINTS_PATH: Final = "/checkpoints"
-DATASETS_PATH: Final = "/data"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +136,7 @@ def _metrics_port(job: TrainingJobSettings) -> dict[str, int]:
 def _scraping(job: TrainingJobSettings) -> dict[str, str]:
     """What Prometheus goes by where no PodMonitor tells it: a convention of its example."""
     return {
-        f"prometheus.io/{name}": value
+        f"{PROMETHEUS_ANNOTATION}{name}": value
         for port in _metrics_port(job).values()
         for name, value in {"scrape": "true", "port": str(port), "path": "/metrics"}.items()
     }
@@ -169,10 +175,10 @@ def _labels(around: Surroundings, workload: str) -> dict[str, str]:
 
 def _mounts(job: TrainingJobSettings, around: Surroundings) -> list[Mount]:
     claims = around.claims
-    mounts = [Mount(name="checkpoints", claim=claims[job.checkpoints], path=CHECKPOINTS_PATH)]
+    mounts = [Mount(name=CHECKPOINTS_VOLUME, claim=claims[job.checkpoints], path=CHECKPOINTS_PATH)]
     if job.datasets is not None:
         claim = claims[job.datasets]
-        mounts.append(Mount(name="datasets", claim=claim, path=DATASETS_PATH, read_only=True))
+        mounts.append(Mount(name=DATASETS_VOLUME, claim=claim, path=DATASETS_PATH, read_only=True))
     mounts += [
         Mount(
             name=name,

@@ -10,14 +10,18 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
 
+from kube.names import (
+    GROUP_ANNOTATION,
+    MIN_MEMBER_ANNOTATION,
+    QUEUE_ANNOTATION,
+    QUEUE_LABEL,
+    SKIP_AWAIT_ANNOTATION,
+)
 from kube.quantities import quantity_or_none
 from policies.resources import Resource
 from policies.values import UNKNOWN, Node
 from policies.workloads import Pod
 
-GROUP_ANNOTATION = "scheduling.k8s.io/group-name"
-QUEUE_ANNOTATION = "scheduling.volcano.sh/queue-name"
-MIN_MEMBER_ANNOTATION = "scheduling.volcano.sh/group-min-member"
 _KUBEFLOW = "kubeflow.org"
 
 
@@ -110,7 +114,7 @@ class Workload:
         annotations = pod.metadata["annotations"]
         job = self._spec["queue"]
         policy = self._spec["runPolicy"]["schedulingPolicy"]["queue"]
-        places = [annotations[QUEUE_ANNOTATION], self.resource.labels["volcano.sh/queue-name"]]
+        places = [annotations[QUEUE_ANNOTATION], self.resource.labels[QUEUE_LABEL]]
         if self.is_volcano_job:
             places = [job]
         elif self.resource.group == _KUBEFLOW:
@@ -181,4 +185,4 @@ class Workload:
     def awaited_flag(self) -> Node | None:
         """Where it would have to say that Pulumi should not wait; None if Pulumi does not wait."""
         waits_for_end = self.is_batch_job or self.resource.is_kind("", "Pod")
-        return self.resource.annotations["pulumi.com/skipAwait"] if waits_for_end else None
+        return self.resource.annotations[SKIP_AWAIT_ANNOTATION] if waits_for_end else None

@@ -7,8 +7,9 @@ from typing import Any
 
 from pydantic import Field
 
+from kube.names import GROUP_ANNOTATION
 from kube.quantities import quantity_or_none
-from policies.controllers import GROUP_ANNOTATION, Workload
+from policies.controllers import Workload
 from policies.rule import (
     Edit,
     Level,

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
+from kube.names import COMPONENT_LABEL, WORKLOAD_LABEL
 from kube.quantities import parse_quantity
 from policies.rule import RuleConfig
 
@@ -47,7 +48,7 @@ class RoleConfig(GpuConfig):
     """How training and inference are told from everything else."""
 
     component_labels: list[str] = Field(
-        default=["app.kubernetes.io/component", "gpu-platform.dev/workload"],
+        default=[COMPONENT_LABEL, WORKLOAD_LABEL],
         description="The labels that say what a pod is for; the first that is there decides.",
     )
     training_components: list[str] = Field(

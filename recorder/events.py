@@ -6,9 +6,9 @@ from typing import Any, Final
 from lightkube import AsyncClient
 from lightkube.resources.core_v1 import Event, Pod
 
+from kube.names import GROUP_ANNOTATION
 from recorder.pods import run_of
 
-GROUP: Final = "scheduling.k8s.io/group-name"
 MOST: Final = 50
 """Events that are kept of each failed container, the latest."""
 
@@ -28,7 +28,7 @@ def _names(pod: Pod) -> Iterator[str]:
     metadata = pod.metadata
     if metadata is not None:
         yield metadata.name or ""
-        group = (metadata.annotations or {}).get(GROUP)
+        group = (metadata.annotations or {}).get(GROUP_ANNOTATION)
         if group is not None:
             yield group
     yield run_of(pod)

@@ -3,14 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
 
 from lightkube.models.core_v1 import ContainerStateTerminated, ContainerStatus
 from lightkube.resources.core_v1 import Pod
 
-RUN_LABEL: Final = "gpu-platform.dev/run"
-VOLUME: Final = "checkpoints"
-"""Name of the volume with the checkpoints in every run's pods (infra/training_pods.py)."""
+from kube.names import CHECKPOINTS_VOLUME, RUN_LABEL
 
 
 @dataclass(frozen=True)
@@ -46,7 +43,7 @@ def claim_of(pod: Pod) -> str | None:
     """Name of the claim with its checkpoints; None where it has none."""
     volumes = (pod.spec and pod.spec.volumes) or []
     for volume in volumes:
-        if volume.name == VOLUME and volume.persistentVolumeClaim is not None:
+        if volume.name == CHECKPOINTS_VOLUME and volume.persistentVolumeClaim is not None:
             return volume.persistentVolumeClaim.claimName
     return None
 

@@ -22,9 +22,10 @@ from tenacity import (
     wait_random_exponential,
 )
 
+from kube.names import RUN_LABEL
 from recorder.events import events_of
 from recorder.following import Following
-from recorder.pods import RUN_LABEL, Attempt, Ending, claim_of, deleted, failed, run_of, running
+from recorder.pods import Attempt, Ending, claim_of, deleted, failed, run_of, running
 from recorder.records import Bounds, write
 
 WATCH_SECONDS: Final = 240.0

@@ -12,17 +12,15 @@ from pydantic import BaseModel, ValidationError
 
 from devcluster.errors import DevclusterError
 from infra.step_names import job_prefix
+from kube.names import RUN_LABEL, TASK_LABEL
 
 POLL_SECONDS = 1.0
 # An API server that is being restarted does not answer for a while.
 SILENCE_SECONDS = 60.0
 SUCCEEDED = frozenset({"Completed", "Complete", "Succeeded"})
 ENDED = SUCCEEDED | {"Failed", "Aborted", "Terminated"}
-# Every pod of a run has it. Not imported from infra.manifests, which takes a second.
-_RUN_LABEL = "gpu-platform.dev/run"
 _VOLCANO_JOB = "jobs.batch.volcano.sh"
 _JOB_FLOW = "jobflows.flow.volcano.sh"
-_TASK_LABEL = "volcano.sh/task-spec"
 _RESOURCES = {
     "indexed": "jobs.batch",
     "pytorch": "pytorchjobs.kubeflow.org",
@@ -171,7 +169,7 @@ class Runs:
         return dict(json.loads(found)) if found else None
 
     def _pods(self, run: Run) -> list[dict[str, Any]]:
-        found = self._get(run.namespace, "pods", "--selector", f"{_RUN_LABEL}={run.name}")
+        found = self._get(run.namespace, "pods", "--selector", f"{RUN_LABEL}={run.name}")
         return list((found or {}).get("items", []))
 
     def _last_line(self, run: Run, pods: list[dict[str, Any]]) -> dict[str, Any]:
@@ -244,7 +242,7 @@ def _flow_phase(status: dict[str, Any], pods: list[dict[str, Any]]) -> str:
 
 def _is_step(pod: dict[str, Any]) -> bool:
     """Whether it is the pod of a step, which is none of the gang."""
-    return bool(pod["metadata"].get("labels", {}).get(_TASK_LABEL) == "step")
+    return bool(pod["metadata"].get("labels", {}).get(TASK_LABEL) == "step")
 
 
 def _resource(run: Run) -> str:

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
+from kube.names import GROUP_ANNOTATION
 from kube.quantities import quantity_or_none
-from policies.controllers import GROUP_ANNOTATION
 from policies.resources import Resource
 from policies.settings import RoleConfig
 from policies.values import Node

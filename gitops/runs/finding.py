@@ -18,8 +18,7 @@ from gitops.runs.spent import moment, spent
 from gitops.runs.states import JOB_KINDS, State, stage, state_of, steps
 from gitops.runs.waiting import Waiting, waiting
 from infra.failure_recorder import RECORDER, SELECTOR
-from infra.manifests import RUN_LABEL
-from kube.kinds.record import QUEUE_ANNOTATION, QUEUE_LABEL
+from kube.names import QUEUE_ANNOTATION, QUEUE_LABEL, RUN_LABEL
 
 LINES: Final = 400
 """Of a log, that are looked at; enough for the beginning of most runs."""

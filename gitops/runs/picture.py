@@ -5,12 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from kube.names import GROUP_ANNOTATION
+
 Object = Mapping[str, Any]
 
 BATCH_JOB: Final = "Job.batch"
 """The kind of Kubernetes' own Jobs here; `Job` alone is Volcano's."""
 
-_GROUP: Final = "scheduling.k8s.io/group-name"
 _ENDED: Final = ("Succeeded", "Failed")
 
 
@@ -96,7 +97,7 @@ def key(thing: Object) -> tuple[str, str]:
 
 def group_of(pod: Object) -> tuple[str, str] | None:
     """Namespace and name of the PodGroup that a pod is in."""
-    name = pod["metadata"].get("annotations", {}).get(_GROUP)
+    name = pod["metadata"].get("annotations", {}).get(GROUP_ANNOTATION)
     return None if name is None else (pod["metadata"]["namespace"], name)
 
 

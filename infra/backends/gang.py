@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from infra.manifests import ADOPTED, NOT_AWAITED, RUN_LABEL, Manifest, compact
+from infra.manifests import ADOPTED, NOT_AWAITED, Manifest, compact
 from infra.pods import Pod
-from kube.kinds.record import GROUP_ANNOTATION, QUEUE_ANNOTATION
+from kube.names import GROUP_ANNOTATION, QUEUE_ANNOTATION, ROLE_LABEL, RUN_LABEL
 from workload.exit_codes import BAD_INPUT
 
 RENDEZVOUS_PORT: Final = 23456
@@ -14,9 +14,8 @@ RENDEZVOUS_PORT: Final = 23456
 
 RUN_ANNOTATIONS: Final = {**NOT_AWAITED, **ADOPTED}
 
-_ROLE_LABEL: Final = "gpu-platform.dev/role"
-LEADER: Final = {_ROLE_LABEL: "leader"}
-WORKER: Final = {_ROLE_LABEL: "worker"}
+LEADER: Final = {ROLE_LABEL: "leader"}
+WORKER: Final = {ROLE_LABEL: "worker"}
 """Labels that tell the pods apart in kinds where one starts the others."""
 
 

@@ -16,8 +16,7 @@ from infra.backends.gang import (
 )
 from infra.manifests import Manifest, compact
 from infra.pods import Pod, pod_template
-
-INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
+from kube.names import INDEX_ANNOTATION
 
 
 def build(gang: Gang) -> list[Manifest]:

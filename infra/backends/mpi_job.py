@@ -14,25 +14,25 @@ from infra.backends.volcano import COMPLETES_THE_JOB, SERVICE_PLUGINS, placed
 from infra.backends.volcano import build as volcano
 from infra.manifests import Manifest
 from infra.pods import rdma_variables
+from kube.names import SSH_PATH
 
 SSH_PORT: Final = 2222
-_KEYS: Final = "/ssh"
 
 _PLUGINS = {
     "mpi": ["--master=launcher", "--worker=worker", f"--port={SSH_PORT}"],
-    "ssh": [f"--ssh-key-file-path={_KEYS}"],
+    "ssh": [f"--ssh-key-file-path={SSH_PATH}"],
     **SERVICE_PLUGINS,
 }
 
 _SSH_OPTIONS: Final = (
-    f"-p {SSH_PORT} -i {_KEYS}/id_rsa -o StrictHostKeyChecking=no "
+    f"-p {SSH_PORT} -i {SSH_PATH}/id_rsa -o StrictHostKeyChecking=no "
     "-o UserKnownHostsFile=/dev/null -o LogLevel=ERROR"
 )
 
 _SERVE: Final = (
     'ssh-keygen -q -t ed25519 -N "" -f /tmp/host_key && '
     f"exec /usr/sbin/sshd -D -e -p {SSH_PORT} -h /tmp/host_key -o PidFile=none "
-    f"-o AuthorizedKeysFile={_KEYS}/authorized_keys -o StrictModes=no -o UsePAM=no"
+    f"-o AuthorizedKeysFile={SSH_PATH}/authorized_keys -o StrictModes=no -o UsePAM=no"
 )
 """A worker: sshd wants an absolute path, and a host key that nobody else has."""
 

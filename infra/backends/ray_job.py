@@ -9,16 +9,10 @@ import shlex
 from dataclasses import replace
 
 from infra.backends.command import command_variables
-from infra.backends.gang import (
-    LEADER,
-    Gang,
-    group_annotations,
-    metadata,
-    pod_group,
-)
+from infra.backends.gang import LEADER, Gang, group_annotations, metadata, pod_group
 from infra.manifests import Manifest, compact
 from infra.pods import Pod, pod_template
-from kube.kinds.record import QUEUE_LABEL
+from kube.names import QUEUE_LABEL
 
 _DASHBOARD_PORT = 8265
 _REFERENCE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from infra.backends.command import command, command_variables, rank_variables
 from infra.backends.gang import Gang, group_annotations, metadata, pod_group
-from infra.backends.indexed_job import INDEX_ANNOTATION, failure_policy
+from infra.backends.indexed_job import failure_policy
 from infra.manifests import Manifest, compact
 from infra.pods import Pod, pod_template
-from kube.kinds.record import QUEUE_LABEL
+from kube.names import INDEX_ANNOTATION, QUEUE_LABEL
 
 _API = "trainer.kubeflow.org/v1alpha1"
 _NODE = "node"

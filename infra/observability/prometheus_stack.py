@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from infra.manifests import RUN_LABEL, SERVICE_LABEL, WORKLOAD_LABEL
 from infra.settings.monitoring import GrafanaSettings, KubePrometheusStackSettings
-from kube.kinds.record import QUEUE_ANNOTATION, QUEUE_LABEL
+from kube.names import QUEUE_ANNOTATION, QUEUE_LABEL, RUN_LABEL, SERVICE_LABEL, WORKLOAD_LABEL
 
 POD_LABELS: Final = (RUN_LABEL, WORKLOAD_LABEL, SERVICE_LABEL, QUEUE_LABEL)
 NODE_LABELS: Final = ("nvidia.com/gpu.product",)

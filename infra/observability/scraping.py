@@ -3,14 +3,15 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from infra.manifests import (
+from infra.manifests import Manifest
+from kube.names import (
+    QUEUE_ANNOTATION,
+    QUEUE_LABEL,
     RUN_LABEL,
     SCHEME_ANNOTATION,
     SERVICE_LABEL,
     WORKLOAD_LABEL,
-    Manifest,
 )
-from kube.kinds.record import QUEUE_ANNOTATION, QUEUE_LABEL
 
 
 @dataclass(frozen=True)

@@ -4,16 +4,17 @@ import math
 from typing import Any, Final
 
 from inference.config import InferenceConfig
-from infra.manifests import SCHEME_ANNOTATION, Manifest, compact
+from infra.manifests import Manifest, compact
 from infra.placement import even_spread
 from infra.pods import GpuNodes, Mount, Pod, Volume, pod_template
 from infra.references import further_volumes, secret_source, variables_from
 from infra.serving.description import Serving, Version, labels, metadata
 from infra.serving.source import export_path, fetching, model_mounts, model_volumes
 from infra.settings.inference import InferenceServiceSettings
+from kube.names import API_KEYS_VOLUME, SCHEME_ANNOTATION, SECRETS_PATH, TLS_VOLUME
 
-TLS_PATH: Final = "/secrets/tls"
-API_KEYS_PATH: Final = "/secrets/api-keys"
+TLS_PATH: Final = f"{SECRETS_PATH}/{TLS_VOLUME}"
+API_KEYS_PATH: Final = f"{SECRETS_PATH}/{API_KEYS_VOLUME}"
 _STARTUP_PERIOD: Final = 2
 
 
@@ -114,8 +115,8 @@ def _claims(serving: Serving) -> list[Mount]:
 
 def _secrets(settings: InferenceServiceSettings) -> list[Volume]:
     mounted = {
-        ("tls", TLS_PATH): settings.tls,
-        ("api-keys", API_KEYS_PATH): settings.api_keys,
+        (TLS_VOLUME, TLS_PATH): settings.tls,
+        (API_KEYS_VOLUME, API_KEYS_PATH): settings.api_keys,
     }
     secrets = [
         Volume(name=name, source=secret_source(access.secret), path=path, read_only=True)

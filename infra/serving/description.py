@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from infra.manifests import SERVICE_LABEL, WORKLOAD_LABEL, Manifest, compact, standard_labels
+from infra.manifests import Manifest, compact, standard_labels
 from infra.pods import GpuNodes
 from infra.settings.inference import InferenceServiceSettings
+from kube.names import SERVICE_LABEL, WORKLOAD_LABEL
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,11 +6,8 @@ from infra.pods import InitContainer, Mount, Volume
 from infra.references import variables_from
 from infra.serving.description import Serving, Version
 from infra.settings.services.source import FetchSettings
+from kube.names import EXPORT_VOLUME, MODELS_PATH, MODELS_VOLUME
 
-MODELS_PATH: Final = "/models"
-# Two names: an update from one to the other must not merge a claim with an empty folder.
-_CLAIMED: Final = "models"
-_FETCHED: Final = "export"
 _OTHER_FORMS: Final = ("pt2", "int8", "pruned")
 """Backends that compute another file of the export than the weights."""
 
@@ -25,7 +22,7 @@ def model_mounts(serving: Serving, version: Version) -> list[Mount]:
     if version.url is not None:
         return []
     claim = serving.claims[serving.service.checkpoints]
-    return [Mount(name=_CLAIMED, claim=claim, path=MODELS_PATH, read_only=True)]
+    return [Mount(name=MODELS_VOLUME, claim=claim, path=MODELS_PATH, read_only=True)]
 
 
 def model_volumes(version: Version, fetch: FetchSettings) -> list[Volume]:
@@ -33,7 +30,7 @@ def model_volumes(version: Version, fetch: FetchSettings) -> list[Volume]:
     if version.url is None:
         return []
     source = {"emptyDir": {"sizeLimit": fetch.size}}
-    return [Volume(name=_FETCHED, source=source, path=MODELS_PATH, read_only=True)]
+    return [Volume(name=EXPORT_VOLUME, source=source, path=MODELS_PATH, read_only=True)]
 
 
 def fetching(version: Version, fetch: FetchSettings) -> list[InitContainer]:
@@ -53,6 +50,6 @@ def fetching(version: Version, fetch: FetchSettings) -> list[InitContainer]:
             name="fetch",
             command=command,
             env={**variables_from(fetch.env_from), **fetch.env},
-            mounts={_FETCHED: MODELS_PATH},
+            mounts={EXPORT_VOLUME: MODELS_PATH},
         )
     ]

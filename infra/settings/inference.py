@@ -23,6 +23,17 @@ from infra.settings.types import (
     RunKey,
     Settings,
 )
+from kube.names import (
+    API_KEYS_VOLUME,
+    EXPORT_VOLUME,
+    MODELS_PATH,
+    MODELS_VOLUME,
+    PROGRAM_PATH,
+    SECRETS_PATH,
+    SHM_VOLUME,
+    TLS_VOLUME,
+    TMP_VOLUME,
+)
 from kube.shared_memory import shm_problem
 from workload.configuration import problem_sentences
 
@@ -38,8 +49,10 @@ _DECIDED: Final = {
 }
 """What the stack tells the server itself, and the setting that decides it."""
 
-_TAKEN_VOLUMES: Final = frozenset({"shm", "tmp", "models", "export", "tls", "api-keys"})
-_TAKEN_PATHS: Final = ("/models", "/secrets", "/app")
+_TAKEN_VOLUMES: Final = frozenset(
+    {SHM_VOLUME, TMP_VOLUME, MODELS_VOLUME, EXPORT_VOLUME, TLS_VOLUME, API_KEYS_VOLUME}
+)
+_TAKEN_PATHS: Final = (MODELS_PATH, SECRETS_PATH, PROGRAM_PATH)
 
 
 class InferenceServiceSettings(Settings):
@@ -184,7 +197,7 @@ class InferenceServiceSettings(Settings):
             raise ValueError(f"sets {here}.{name}, which the stack decides: {remedy}")
         try:
             config = InferenceConfig.model_validate(
-                {"model_name": "model", "model_path": "/models", **self.server, **server}
+                {"model_name": "model", "model_path": MODELS_PATH, **self.server, **server}
             )
         except ValidationError as error:
             written_as = {name: f"{here}.{name}" for name in InferenceConfig.model_fields}

@@ -26,10 +26,6 @@ Capability = Literal[
 TRAINING_PROGRAM: Final = "training"
 """The module of this repository's program."""
 
-QUEUE_LABEL: Final = "volcano.sh/queue-name"
-QUEUE_ANNOTATION: Final = "scheduling.volcano.sh/queue-name"
-GROUP_ANNOTATION: Final = "scheduling.k8s.io/group-name"
-
 GANG_RESTARTS: Final = "all pods are removed and start again together"
 BY_PEER_TIMEOUT: Final = "by `peer_timeout`; a `command` must detect a lost peer itself"
 

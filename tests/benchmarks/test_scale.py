@@ -14,7 +14,7 @@ from benchmarks.scale_placement import VOLCANO, placement_goals
 from benchmarks.scale_updates import KUBECTL, ONE_STACK, PULUMI, update_goals
 from benchmarks.scale_watch import PodWatch
 from devcluster.simulated_nodes import GPUS
-from infra.manifests import RUN_LABEL
+from kube.names import RUN_LABEL
 
 
 def bound(*bindings: tuple[str, float]) -> Gangs:

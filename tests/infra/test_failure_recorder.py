@@ -3,11 +3,11 @@
 from typing import Any
 
 from infra.failure_recorder import FailureRecorderArgs, manifests
-from infra.manifests import WORKLOAD_LABEL, Manifest
+from infra.manifests import Manifest
 from infra.pods import GpuNodes
 from infra.settings.logs import RecorderSettings
 from infra.training_job import manifests as run_objects
-from recorder.pods import RUN_LABEL, VOLUME
+from kube.names import CHECKPOINTS_VOLUME, RUN_LABEL, WORKLOAD_LABEL
 from tests.infra.examples import good, problems
 from tests.infra.test_training_job import args
 
@@ -99,7 +99,8 @@ def test_bounds_are_given_to_the_program() -> None:
 def test_the_program_knows_runs_and_their_claim_as_the_jobs_name_them() -> None:
     task = run_objects(args(), "digits-1", "image")[-1]["spec"]["tasks"][0]["template"]
     assert task["metadata"]["labels"][RUN_LABEL] == "digits-1"
-    [volume] = [volume for volume in task["spec"]["volumes"] if volume["name"] == VOLUME]
+    volumes = task["spec"]["volumes"]
+    [volume] = [volume for volume in volumes if volume["name"] == CHECKPOINTS_VOLUME]
     assert volume["persistentVolumeClaim"]["claimName"] == "ckpt"
 
 

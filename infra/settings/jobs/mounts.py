@@ -5,11 +5,25 @@ from typing import Final, Self
 from pydantic import Field, model_validator
 
 from infra.settings.types import AbsolutePath, DnsLabel, DnsName, MemoryQuantity, Settings
+from kube.names import (
+    CHECKPOINTS_PATH,
+    CHECKPOINTS_VOLUME,
+    DATASETS_PATH,
+    DATASETS_VOLUME,
+    SHM_PATH,
+    SHM_VOLUME,
+    SSH_PATH,
+    SSH_VOLUME,
+    TMP_PATH,
+    TMP_VOLUME,
+)
 
-TAKEN_VOLUMES: Final = frozenset({"shm", "tmp", "checkpoints", "datasets", "ssh"})
+TAKEN_VOLUMES: Final = frozenset(
+    {SHM_VOLUME, TMP_VOLUME, CHECKPOINTS_VOLUME, DATASETS_VOLUME, SSH_VOLUME}
+)
 """Names of volumes that every pod may have."""
 
-TAKEN_PATHS: Final = ("/dev/shm", "/tmp", "/checkpoints", "/data", "/ssh")  # noqa: S108
+TAKEN_PATHS: Final = (SHM_PATH, TMP_PATH, CHECKPOINTS_PATH, DATASETS_PATH, SSH_PATH)
 
 
 class ReferenceSettings(Settings):

@@ -10,7 +10,7 @@ import pytest
 from devcluster.deploy import runs
 from devcluster.deploy.runs import Progress, Run, Runs
 from devcluster.errors import DevclusterError
-from infra.manifests import RUN_LABEL
+from kube.names import RUN_LABEL
 from tests.devcluster.programs import Install
 
 # Answers `get jobs…`, `get pods`, `get podgroups…` and `logs … POD` from the files of that name.

@@ -1,0 +1,54 @@
+"""Names that several parts of the platform write or read: labels, annotations, volumes, paths."""
+
+from typing import Final
+
+WORKLOAD_LABEL: Final = "gpu-platform.dev/workload"
+RUN_LABEL: Final = "gpu-platform.dev/run"
+SERVICE_LABEL: Final = "gpu-platform.dev/service"
+ROLE_LABEL: Final = "gpu-platform.dev/role"
+"""Distinguishes the pod that starts the others (`leader`) from them (`worker`)."""
+
+COMPONENT_LABEL: Final = "app.kubernetes.io/component"
+
+GROUP_ANNOTATION: Final = "scheduling.k8s.io/group-name"
+MIN_MEMBER_ANNOTATION: Final = "scheduling.volcano.sh/group-min-member"
+QUEUE_ANNOTATION: Final = "scheduling.volcano.sh/queue-name"
+QUEUE_LABEL: Final = "volcano.sh/queue-name"
+TASK_LABEL: Final = "volcano.sh/task-spec"
+"""Name of the task of a Volcano Job that a pod belongs to."""
+
+INDEX_ANNOTATION: Final = "batch.kubernetes.io/job-completion-index"
+
+SKIP_AWAIT_ANNOTATION: Final = "pulumi.com/skipAwait"
+PATCH_FORCE_ANNOTATION: Final = "pulumi.com/patchForce"
+
+PROMETHEUS_ANNOTATION: Final = "prometheus.io/"
+"""Prefix of the annotations `scrape`, `port`, `path` and `scheme`."""
+SCHEME_ANNOTATION: Final = f"{PROMETHEUS_ANNOTATION}scheme"
+
+USER_ID: Final = 10001
+"""User and group of every container; the images have no other."""
+
+SHM_VOLUME: Final = "shm"
+SHM_PATH: Final = "/dev/shm"  # noqa: S108  a path in the container
+TMP_VOLUME: Final = "tmp"
+TMP_PATH: Final = "/tmp"  # noqa: S108  a path in the container
+CHECKPOINTS_VOLUME: Final = "checkpoints"
+CHECKPOINTS_PATH: Final = "/checkpoints"
+DATASETS_VOLUME: Final = "datasets"
+DATASETS_PATH: Final = "/data"
+SSH_VOLUME: Final = "ssh"
+SSH_PATH: Final = "/ssh"
+"""Mounted by Volcano's plugin of that name into the pods of an MPI job."""
+
+MODELS_VOLUME: Final = "models"
+MODELS_PATH: Final = "/models"
+EXPORT_VOLUME: Final = "export"
+"""Separate from MODELS_VOLUME: server-side apply must not merge a claim with an `emptyDir`."""
+TLS_VOLUME: Final = "tls"
+API_KEYS_VOLUME: Final = "api-keys"
+SECRETS_PATH: Final = "/secrets"
+"""Directory of the mounts of TLS and API keys."""
+
+PROGRAM_PATH: Final = "/app"
+"""Directory of the program in every image."""

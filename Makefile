@@ -50,10 +50,16 @@ test-faults: $(VENV)/dev.stamp
 test-soak: $(VENV)/dev.stamp
 	@python -m tests.soak
 
-## check: lint, format, strict types and import contracts
+## check: lint, format, strict types, import contracts and generated files
 .PHONY: check
 check: $(VENV)/dev.stamp
-	@ruff check . && ruff format --check . && mypy && lint-imports --no-cache
+	@ruff check . && ruff format --check . && mypy && lint-imports --no-cache && \
+	  python -m tools.generate --check
+
+## generate: write everything that is generated from the code: reference pages, tables, schema
+.PHONY: generate
+generate: $(VENV)/dev.stamp
+	@python -m tools.generate
 
 ## requirements: pin anew after requirements/*.in have been edited
 .PHONY: requirements

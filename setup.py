@@ -21,8 +21,6 @@ PARTS = {
     f"{PACKAGE}.inference": {"__init__", "config"},
     f"{PACKAGE}.workload": {"__init__", "catalog", "configuration", "exit_codes"},
 }
-# What writes files of the checkout.
-WRITERS = {"settings_reference", "job_kinds_table", "outputs_table", "arguments_source"}
 
 
 class BuildComponents(build_py):
@@ -33,7 +31,7 @@ class BuildComponents(build_py):
         return [
             found
             for found in super().find_package_modules(package, package_dir)
-            if found[1] in PARTS.get(package, {found[1]}) - WRITERS
+            if found[1] in PARTS.get(package, {found[1]})
         ]
 
     def build_module(self, module: str, module_file: str, package: str) -> tuple[str, bool]:

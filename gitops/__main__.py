@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from gitops import changed
-from gitops.environments import difference_command, new_command, schema
+from gitops.environments import difference_command, new_command
 from gitops.errors import GitopsError
 from gitops.hosts import command as comment
 from gitops.preview import command as preview
@@ -20,7 +20,6 @@ _COMMANDS: dict[str, Any] = {
     "changed": changed,
     "new-environment": new_command,
     "diff": difference_command,
-    "schema": schema,
     "status": status,
 }
 

@@ -1,6 +1,6 @@
 """What other stacks can read from this one: the outputs' names, types and meanings.
 
-`docs/reuse.md` has the table that `python -m infra.outputs_table` makes from it.
+docs/reuse.md has a table that is generated from it.
 """
 
 from typing import Annotated, Final, Literal, NotRequired

@@ -1,12 +1,13 @@
 """What differs between two environments, in words."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, get_args, get_origin
+from typing import Any
 
 from pydantic import BaseModel
 
 from infra.settings import StackSettings
+from infra.settings.schema import description
 
 Steps = tuple[str, ...]
 
@@ -53,7 +54,7 @@ def _entries(value: Any) -> dict[str, Any] | None:
 
 
 def _changed(path: Steps, one: Any, other: Any, names: tuple[str, str]) -> str:
-    meaning = description(path)
+    meaning = description(StackSettings, path)
     explained = f" ({meaning})" if meaning else ""
     return (
         f"`{_dotted(path)}`{explained}: {_shown(one)} in {names[0]}, {_shown(other)} in {names[1]}."
@@ -97,27 +98,3 @@ def _item(value: Any) -> str:
         if isinstance(written, dict)
         else str(written)
     )
-
-
-def description(path: Iterable[str]) -> str:
-    """What the settings say of a key; empty where nothing is said."""
-    annotation: Any = StackSettings
-    said = ""
-    for step in path:
-        model = next(_models(annotation), None)
-        if model is not None and step in model.model_fields:
-            field = model.model_fields[step]
-            annotation, said = field.annotation, field.description or ""
-        elif get_origin(annotation) is dict:
-            annotation, said = get_args(annotation)[1], ""
-        else:
-            return ""
-    return said
-
-
-def _models(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    elif get_origin(annotation) is not dict:
-        for part in get_args(annotation):
-            yield from _models(part)

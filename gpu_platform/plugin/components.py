@@ -3,13 +3,12 @@
 Their arguments may be outputs of other resources: a component is built when all are known.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Any, TypedDict, TypeVar
 
 import pulumi
 
 from gpu_platform.platform_stack import Platform, Problem
-from gpu_platform.plugin import arguments
 from gpu_platform.plugin.checking import checked, refused, whole
 from infra import gpu_stack, inference_service, storage, tenancy, training_job, volcano
 from infra.component import Component
@@ -26,6 +25,10 @@ Values = dict[str, Any]
 Built = TypeVar("Built")
 
 _PLACE = ("platform", "namespace", "claims", "gpu_nodes")
+
+
+class Arguments(TypedDict):
+    """Arguments of a component: the plugin's schema has their names and types."""
 
 
 class Deferred(Component):
@@ -57,7 +60,7 @@ class TrainingJob(Deferred):
     def __init__(
         self,
         name: str,
-        args: arguments.TrainingJobInputs,
+        args: Arguments,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__("TrainingJob", name, opts)
@@ -85,7 +88,7 @@ class InferenceService(Deferred):
     def __init__(
         self,
         name: str,
-        args: arguments.InferenceServiceInputs,
+        args: Arguments,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__("InferenceService", name, opts)
@@ -119,15 +122,15 @@ class InferenceService(Deferred):
 class GpuStack(Deferred):
     """NVIDIA's device plugin and the runtime class, where the cluster does not have them."""
 
-    gpu_nodes: pulumi.Output[arguments.GpuNodes]
+    gpu_nodes: pulumi.Output[Values]
     """how pods get GPUs: `gpuNodes` of jobs and services"""
 
     def __init__(
-        self, name: str, args: arguments.GpuStackInputs, opts: pulumi.ResourceOptions | None = None
+        self, name: str, args: Arguments, opts: pulumi.ResourceOptions | None = None
     ) -> None:
         super().__init__("GpuStack", name, opts)
 
-        async def build(values: Values) -> arguments.GpuNodes:
+        async def build(values: Values) -> Values:
             settings = checked(GpuSettings, values)
             made = gpu_stack.GpuStack(name, gpu_stack.GpuStackArgs(gpu=settings), self.options())
             return _written(made.nodes)
@@ -143,7 +146,7 @@ class Volcano(Deferred):
     """names of the queues"""
 
     def __init__(
-        self, name: str, args: arguments.VolcanoInputs, opts: pulumi.ResourceOptions | None = None
+        self, name: str, args: Arguments, opts: pulumi.ResourceOptions | None = None
     ) -> None:
         super().__init__("Volcano", name, opts)
 
@@ -164,7 +167,7 @@ class Tenancy(Deferred):
     """its name"""
 
     def __init__(
-        self, name: str, args: arguments.TenancyInputs, opts: pulumi.ResourceOptions | None = None
+        self, name: str, args: Arguments, opts: pulumi.ResourceOptions | None = None
     ) -> None:
         super().__init__("Tenancy", name, opts)
 
@@ -185,7 +188,7 @@ class Storage(Deferred):
     """claims by logical name: their names in the cluster"""
 
     def __init__(
-        self, name: str, args: arguments.StorageInputs, opts: pulumi.ResourceOptions | None = None
+        self, name: str, args: Arguments, opts: pulumi.ResourceOptions | None = None
     ) -> None:
         super().__init__("Storage", name, opts)
 
@@ -243,12 +246,11 @@ def _fits(problems: Any) -> None:
         raise refused((problem.key, problem.reason) for problem in found)
 
 
-def _written(nodes: GpuNodes) -> arguments.GpuNodes:
-    found: Mapping[str, Any] = {
+def _written(nodes: GpuNodes) -> Values:
+    found: Values = {
         "resource": nodes.resource,
         "node_selector": dict(nodes.node_selector),
         "tolerations": [dict(toleration) for toleration in nodes.tolerations],
         "runtime_class": nodes.runtime_class,
     }
-    written: Any = {key: value for key, value in found.items() if value is not None}
-    return written  # type: ignore[no-any-return]  # as the schema's types are written
+    return {key: value for key, value in found.items() if value is not None}

@@ -1,5 +1,6 @@
 """The plugin's process: it answers Pulumi's engine (`pulumi.provider.experimental`)."""
 
+import json
 import sys
 from typing import Any, Final
 
@@ -8,7 +9,9 @@ from pulumi.output import contains_unknowns
 from pulumi.provider import main
 from pulumi.provider.experimental.analyzer import ComponentDefinition
 from pulumi.provider.experimental.component import ComponentProvider
+from pulumi.provider.experimental.schema import generate_schema
 
+from gpu_platform.plugin import schema
 from gpu_platform.plugin.components import COMPONENTS
 
 NAME: Final = "gpu-platform"
@@ -16,11 +19,21 @@ VERSION: Final = "0.1.0"
 
 
 class Provider(ComponentProvider):
-    """Pulumi's own provider of components, but for arguments that are outputs as a whole.
+    """Provider whose arguments are the settings, and may be outputs as a whole.
 
-    Its mapping of names looks into values, and takes the output of an object for an empty one; so
-    here names are mapped when the values are there.
+    Pulumi's own takes arguments from annotated classes, and maps the names in an output of an
+    object as if it were empty. This one maps names once the values are known.
     """
+
+    def __init__(self) -> None:
+        super().__init__(list(COMPONENTS), NAME, version=VERSION)
+        arguments, self._type_defs = schema.arguments()
+        for name, definition in self._component_defs.items():
+            definition.inputs = schema.schema_names(arguments[name])
+            definition.inputs_mapping = schema.python_names(arguments[name])
+        self._component_defs["GpuStack"].outputs["gpuNodes"] = schema.GPU_NODES
+        package = generate_schema(NAME, VERSION, None, self._component_defs, self._type_defs, [])
+        self.schema = json.dumps(package.to_json())
 
     def map_inputs(self, inputs: Any, component_def: ComponentDefinition) -> Any:
         """An output of the arguments, under their names in Python."""
@@ -46,11 +59,6 @@ def _tell_unknown(component: str, values: Any) -> None:
     )
 
 
-def provider() -> Provider:
-    """The provider with all components."""
-    return Provider(list(COMPONENTS), NAME, version=VERSION)
-
-
 def serve() -> None:
     """Answer the engine whose address is the first argument, until it has no more questions."""
-    main(provider(), sys.argv[1:])
+    main(Provider(), sys.argv[1:])

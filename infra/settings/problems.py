@@ -2,12 +2,13 @@
 
 import difflib
 import json
-import types
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Union, get_args, get_origin
+from typing import Final
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
+
+from infra.settings.schema import description, keys
 
 PROJECT: Final = "gpu-platform"
 
@@ -59,9 +60,9 @@ def _sentence(detail: ErrorDetails, model: type[BaseModel], concern: str) -> str
     path = (concern, *location)
     kind = detail["type"]
     if kind == "extra_forbidden":
-        return unknown_key(path, _known_keys(model, location[:-1]))
+        return unknown_key(path, keys(model, location[:-1]))
     if kind == "missing":
-        purpose = _description(model, location)
+        purpose = description(model, location)
         return f"{full_key(*path)} is missing{f': {purpose}' if purpose else ''}."
     if kind == "value_error" and isinstance(detail["input"], (dict, list)):
         return f"{full_key(*path)} {rule(detail)}."
@@ -82,48 +83,3 @@ def rule(detail: ErrorDetails) -> str:
 def _shown(value: object) -> str:
     text = json.dumps(value, default=str, ensure_ascii=False)
     return text if len(text) <= 80 else f"{text[:77]}…"
-
-
-def _models(annotation: Any) -> Iterable[Any]:
-    """The alternatives of an annotation, without None and Annotated."""
-    origin = get_origin(annotation)
-    if origin in (Union, types.UnionType):
-        for alternative in get_args(annotation):
-            yield from _models(alternative)
-    elif annotation is not type(None):
-        yield annotation
-
-
-def _walk(model: type[BaseModel], location: Iterable[str | int]) -> Any:
-    """The annotation at a place inside a model, or None where there is none."""
-    annotation: Any = model
-    for part in location:
-        for candidate in _models(annotation):
-            if isinstance(candidate, type) and issubclass(candidate, BaseModel):
-                field = candidate.model_fields.get(str(part))
-                annotation = field.annotation if field else None
-                break
-            if get_origin(candidate) is dict:
-                annotation = get_args(candidate)[1]
-                break
-            if get_origin(candidate) is list:
-                annotation = get_args(candidate)[0]
-                break
-        else:
-            return None
-    return annotation
-
-
-def _known_keys(model: type[BaseModel], location: Iterable[str | int]) -> Iterable[str]:
-    for candidate in _models(_walk(model, location)):
-        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
-            return candidate.model_fields
-    return ()
-
-
-def _description(model: type[BaseModel], location: tuple[str | int, ...]) -> str | None:
-    for candidate in _models(_walk(model, location[:-1])):
-        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
-            field = candidate.model_fields.get(str(location[-1]))
-            return field.description if field else None
-    return None

@@ -9,6 +9,7 @@ from infra.settings.jobs.mounts import ReferenceSettings, VolumeSettings
 from infra.settings.jobs.network import NcclSettings, RdmaSettings
 from infra.settings.jobs.placement import NetworkTopologySettings, PackingSettings
 from infra.settings.jobs.steps import StepName, StepSettings
+from infra.settings.schema import DECIDED_BY_STACK
 from infra.settings.types import (
     CpuQuantity,
     DnsLabel,
@@ -26,10 +27,6 @@ from kube.kinds import KINDS, JobKind
 from kube.shared_memory import default_shm
 from training.config import TrainingConfig
 from workload.exit_codes import BAD_INPUT
-
-DECIDED_BY_STACK: Final = frozenset({"run_dir", "data_dir"})
-"""Hyperparameters that follow from the run's name and the claims, and are not to be written."""
-
 
 _LONGEST_POD_NAME: Final = 63
 """A pod's name is its host name, which is a DNS label."""

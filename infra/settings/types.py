@@ -7,7 +7,14 @@ object is created; here they are checked while previewing.
 import re
 from typing import Annotated, Final
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+)
 
 from kube.quantities import MEBIBYTE, parse_quantity
 
@@ -106,13 +113,33 @@ def _pinned_image(text: str) -> str:
 
 _text = BeforeValidator(_as_text)
 
-Quantity = Annotated[str, _text, AfterValidator(_positive_quantity)]
+
+def _format(name: str, *types: str) -> WithJsonSchema:
+    """Name the kind of value in the JSON schema; documentation writes `-` as a space."""
+    return WithJsonSchema({"type": list(types) or "string", "format": name})
+
+
+Quantity = Annotated[
+    str, _text, AfterValidator(_positive_quantity), _format("quantity", "string", "number")
+]
 """A Kubernetes quantity greater than zero."""
 
-MemoryQuantity = Annotated[str, _text, AfterValidator(_positive_quantity), AfterValidator(_memory)]
+MemoryQuantity = Annotated[
+    str,
+    _text,
+    AfterValidator(_positive_quantity),
+    AfterValidator(_memory),
+    _format("size", "string", "number"),
+]
 """A size of at least one mebibyte."""
 
-CpuQuantity = Annotated[str, _text, AfterValidator(_positive_quantity), AfterValidator(_cpu)]
+CpuQuantity = Annotated[
+    str,
+    _text,
+    AfterValidator(_positive_quantity),
+    AfterValidator(_cpu),
+    _format("CPU", "string", "number"),
+]
 """A share of CPU cores of at least a thousandth."""
 
 DnsLabel = Annotated[
@@ -123,6 +150,7 @@ DnsLabel = Annotated[
         "a DNS label: lower-case letters, digits and '-', beginning and ending with one of the "
         "first two",
     ),
+    _format("name"),
 ]
 """The name of a namespace, service, claim or service account."""
 
@@ -133,6 +161,7 @@ RunKey = Annotated[
         40,
         "a short DNS label that begins with a letter: lower-case letters, digits and '-'",
     ),
+    _format("name"),
 ]
 """The key of a job or service; names of pods and services are made from it."""
 
@@ -143,6 +172,7 @@ DnsName = Annotated[
         253,
         "a DNS name: labels of lower-case letters, digits and '-', joined by dots",
     ),
+    _format("name"),
 ]
 """The name of a storage class, priority class, volume or queue."""
 
@@ -153,6 +183,7 @@ QualifiedName = Annotated[
         317,
         "a Kubernetes name with an optional domain, such as nvidia.com/gpu",
     ),
+    _format("qualified-name"),
 ]
 """A resource name, label key or taint key."""
 
@@ -165,17 +196,19 @@ EnvironmentName = Annotated[
     _matcher(
         _ENVIRONMENT_NAME, 255, "a variable name: letters, digits and '_', no digit at the start"
     ),
+    _format("name"),
 ]
 
 AbsolutePath = Annotated[
     str,
     _matcher(re.compile(r"/(?!(?:.*/)?\.\.(?:/|$)).*"), 4096, "an absolute path without '..'"),
+    _format("absolute-path"),
 ]
 
-VersionedImage = Annotated[str, AfterValidator(_versioned_image)]
+VersionedImage = Annotated[str, AfterValidator(_versioned_image), _format("image")]
 """An image reference with a tag other than latest, or a digest."""
 
-PinnedImage = Annotated[str, AfterValidator(_pinned_image)]
+PinnedImage = Annotated[str, AfterValidator(_pinned_image), _format("image-by-digest")]
 """An image reference with a digest."""
 
 Labels = dict[QualifiedName, LabelValue]

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from devcluster.toolchain import Toolchain
-from gpu_platform.plugin.host import provider
+from gpu_platform.plugin.host import Provider
 from tests import packaged
 from tests.engine.languages import language_hosts, node_modules
 from tests.engine.programs import Program
@@ -233,7 +233,7 @@ def test_a_typescript_program_makes_the_same_run(
     program = project(installed, tools, "typescript", (hosts,))
     (program.folder / "node_modules").symlink_to(node_modules())
     schema = program.folder / "schema.json"
-    schema.write_text(provider().schema or "")
+    schema.write_text(Provider().schema or "")
     sdk = program.folder / "sdk" / "nodejs"
     subprocess.run([str(hosts / "pulumi-nodejs-sdk"), str(schema), str(sdk)], check=True)
     program.create()

@@ -6,7 +6,7 @@ import pulumi
 import pytest
 from pulumi.output import UNKNOWN
 
-from gpu_platform.plugin.host import provider
+from gpu_platform.plugin.host import Provider
 
 TRAINING: dict[str, Any] = {"queue": "research", "cpu": "1", "memory": "4Gi", "nodes": 2.0}
 
@@ -26,7 +26,7 @@ def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 async def mapped(inputs: dict[str, Any]) -> "pulumi.Output[Any]":
-    made = provider()
+    made = Provider()
     found: pulumi.Output[Any] = made.map_inputs(inputs, made._component_defs["TrainingJob"])
     await found.future()
     return found

@@ -5,7 +5,7 @@ import pytest
 
 from devcluster.paths import CHECKOUT
 from gitops.__main__ import main
-from gitops.environments.difference import description, differences
+from gitops.environments.difference import differences
 from infra.settings import validate
 from tests.infra.examples import changed, good, without
 
@@ -35,12 +35,6 @@ def test_what_only_one_of_them_has_is_told_once() -> None:
 
 def test_the_same_is_no_difference() -> None:
     assert told(good()) == []
-
-
-def test_descriptions_are_found_through_mappings() -> None:
-    assert "scheduled all or none" in description(("training", "jobs", "digits", "nodes"))
-    assert description(("volcano", "values", "anything")) == ""
-    assert description(("nowhere",)) == ""
 
 
 def test_the_environments_of_the_repository_are_compared(

@@ -9,9 +9,9 @@ import yaml
 
 from gitops.__main__ import main
 from gitops.environments.reading import settings_of
-from gitops.environments.schema import schema
 from policies.catalogue import RULES
 from policies.configuration import parse
+from tools.generate.configuration import stack_schema
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_the_settings_the_schema_and_the_pack_accept_what_is_written(
         assert settings.cluster.context == flags[1]
     assert all(claim.protect for claim in settings.storage.claims.values())
     document = yaml.safe_load((project / "Pulumi.lab.yaml").read_text())
-    jsonschema.Draft202012Validator(schema()).validate(document)
+    jsonschema.Draft202012Validator(stack_schema()).validate(document)
     parse((project / "policies" / "config" / "lab.json").read_text(), RULES)
 
 

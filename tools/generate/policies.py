@@ -1,9 +1,8 @@
-"""Writes the page about the rules from the rules themselves: `python -m policies.docs > FILE`."""
+"""docs/policies.md, generated from the rules."""
 
 from __future__ import annotations
 
 import json
-import sys
 from typing import Any
 
 from policies.binding import config_schema
@@ -29,7 +28,7 @@ _TOPICS = {
 _INTRODUCTION = """\
 # The policy pack
 
-<!-- Written by `python -m policies.docs`; change the rules, not this page. -->
+<!-- Written by `make generate` from policies/; edit it there. -->
 
 Every plan is judged by these rules before anything changes:
 
@@ -120,7 +119,7 @@ Each rule has its own copy, so that one can be set without the others.
 
 
 def page() -> str:
-    """The whole page."""
+    """Return docs/policies.md."""
     parts = [_INTRODUCTION, _SHARED, _table(_settings(RoleConfig))]
     parts += ["\n## Overview\n", _overview()]
     for topic, title in _TOPICS.items():
@@ -183,7 +182,3 @@ def _table(settings: dict[str, Any]) -> str:
 
 def _why(rule: Rule[Any]) -> str:
     return " ".join((rule.check.__doc__ or "").split())
-
-
-if __name__ == "__main__":
-    sys.stdout.write(page())

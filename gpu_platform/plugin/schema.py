@@ -1,0 +1,193 @@
+"""Arguments of the plugin's components: the settings, and where a workload runs."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from pulumi.provider.experimental.analyzer import (
+    PropertyDefinition,
+    PropertyType,
+    TypeDefinition,
+)
+from pulumi.provider.experimental.util import camel_case
+from pydantic import BaseModel
+
+from infra.settings.gpu import GpuSettings
+from infra.settings.inference import InferenceServiceSettings
+from infra.settings.schema import (
+    Field,
+    Schema,
+    alternatives,
+    definition_name,
+    fields,
+    nested,
+    schema_of,
+)
+from infra.settings.storage import StorageSettings
+from infra.settings.tenancy import TenancySettings
+from infra.settings.training import TrainingJobSettings
+from infra.settings.volcano import VolcanoSettings
+
+Properties = dict[str, PropertyDefinition]
+
+_LEFT_OUT: Final[Mapping[str, frozenset[str]]] = {
+    "TrainingJob": frozenset({"image"}),
+    "InferenceService": frozenset({"image", "job"}),
+    "Canary": frozenset({"image"}),
+}
+"""Keys that name something of the stack, by type: arguments contain the thing itself."""
+
+
+def _text(description: str, *, optional: bool = True) -> PropertyDefinition:
+    return PropertyDefinition(optional=optional, type=PropertyType.STRING, description=description)
+
+
+def _texts(description: str) -> PropertyDefinition:
+    return PropertyDefinition(
+        optional=True,
+        type=PropertyType.OBJECT,
+        additional_properties=_text(description, optional=False),
+        description=description,
+    )
+
+
+def _type(name: str, description: str) -> PropertyDefinition:
+    return PropertyDefinition(
+        optional=True, ref=f"#/types/gpu-platform:index:{name}", description=description
+    )
+
+
+_IMAGE: Final = _text("image of the pods, pinned by digest (`…@sha256:…`)", optional=False)
+_PLACE: Final = {
+    "platform": _text(
+        "stack of this project, such as `organization/gpu-platform/prod`, from which namespace, "
+        "claims and GPU nodes are taken where they are not written here"
+    ),
+    "namespace": _text("namespace of the pods; needed without `platform`"),
+    "claims": _texts(
+        "claims by logical name: their names in the cluster; needed without `platform`"
+    ),
+    "gpu_nodes": _type(
+        "GpuNodes", "how pods get GPUs; without it and `platform`, as `nvidia.com/gpu` on any node"
+    ),
+    "service_account": _text("service account of the pods"),
+}
+_GPU_NODES: Final = {
+    "resource": _text("resource that a container asks for, such as nvidia.com/gpu", optional=False),
+    "node_selector": _texts("labels of the nodes that have GPUs"),
+    "tolerations": PropertyDefinition(
+        optional=True,
+        type=PropertyType.ARRAY,
+        items=_type("Toleration", "taints of those nodes"),
+        description="taints of those nodes",
+    ),
+    "runtime_class": _text("runtime class of pods with GPUs; leave it out where they need none"),
+}
+GPU_NODES: Final = replace(
+    _type("GpuNodes", "how pods get GPUs: `gpuNodes` of jobs and services"), optional=False
+)
+"""Output of the component GpuStack."""
+
+COMPONENTS: Final[Mapping[str, tuple[type[BaseModel], Properties]]] = {
+    "TrainingJob": (TrainingJobSettings, {"image": _IMAGE, **_PLACE}),
+    "InferenceService": (
+        InferenceServiceSettings,
+        {
+            "image": _IMAGE,
+            "canary_image": _text("image of the canary, by digest; that of the service"),
+            **_PLACE,
+            "domain": _text("DNS domain of the cluster's services; `cluster.local`"),
+        },
+    ),
+    "GpuStack": (GpuSettings, {}),
+    "Volcano": (VolcanoSettings, {}),
+    "Tenancy": (
+        TenancySettings,
+        {"gpu_resource": _text("resource that the quota counts; `nvidia.com/gpu`")},
+    ),
+    "Storage": (StorageSettings, {"namespace": _text("namespace of the claims", optional=False)}),
+}
+"""Components: the settings in their arguments, and additional arguments by name in Python."""
+
+
+def arguments() -> tuple[dict[str, Properties], dict[str, TypeDefinition]]:
+    """Return the arguments of each component, by name in Python, and the types in them."""
+    types: dict[str, TypeDefinition] = {}
+    components = {
+        component: additional | _properties(component, schema_of(model), types, schema_of(model))
+        for component, (model, additional) in COMPONENTS.items()
+    }
+    types["GpuNodes"] = _definition("GpuNodes", _GPU_NODES, "How pods get GPUs.")
+    return components, types
+
+
+def python_names(properties: Properties) -> dict[str, str]:
+    """Return the names in Python by those in the schema."""
+    return {camel_case(name): name for name in properties}
+
+
+def schema_names(properties: Properties) -> Properties:
+    """Return the properties by their names in the schema."""
+    return {camel_case(name): definition for name, definition in properties.items()}
+
+
+def _definition(name: str, properties: Properties, description: str) -> TypeDefinition:
+    return TypeDefinition(
+        name=name,
+        type=PropertyType.OBJECT,
+        properties=schema_names(properties),
+        properties_mapping=python_names(properties),
+        module=__name__,
+        python_type=dict,
+        description=description,
+    )
+
+
+def _properties(
+    owner: str, section: Schema, types: dict[str, TypeDefinition], root: Schema
+) -> Properties:
+    """Return the properties of a section, and add the types in them to `types`."""
+    made = {}
+    for field in fields(section):
+        if field.name in _LEFT_OUT.get(owner, ()):
+            continue
+        for _, definition in nested(field.schema):
+            if (name := _type_name(definition, owner)) not in types:
+                inner = root["$defs"][definition]
+                properties = _properties(name, inner, types, root)
+                types[name] = _definition(name, properties, inner["description"])
+        property_ = _property(field.schema, _meaning(field), owner)
+        made[field.name] = replace(property_, optional=not field.required)
+    return made
+
+
+def _type_name(definition: str, owner: str) -> str:
+    if definition == "TrainingConfig":
+        return "Hyperparameters"
+    name = definition.removesuffix("Settings")
+    # The settings have two classes of this name.
+    return "JobVolume" if name == "Volume" and owner != "Storage" else name
+
+
+def _property(schema: Schema, description: str, owner: str) -> PropertyDefinition:
+    written = [each for each in alternatives(schema) if each.get("type") != "null"]
+    if len(written) != 1 or not written[0]:
+        return PropertyDefinition(ref="pulumi.json#/Any", description=description)
+    (schema,) = written
+    if "$ref" in schema:
+        return _type(_type_name(definition_name(schema), owner), description)
+    kind, values = schema["type"], schema.get("additionalProperties")
+    inner = schema["items"] if kind == "array" else values if isinstance(values, dict) else {}
+    return PropertyDefinition(
+        # YAML may also write a quantity as a number.
+        type=PropertyType("string" if isinstance(kind, list) else kind),
+        description=description,
+        items=_property(inner, description, owner) if kind == "array" else None,
+        additional_properties=_property(inner, description, owner) if kind == "object" else None,
+    )
+
+
+def _meaning(field: Field) -> str:
+    default = "" if field.required else f"; default {field.default}"
+    value = f"{field.kind}{default}".replace(" or null", "").replace("; default `null`", "")
+    return f"{field.description} ({value})"

@@ -1,0 +1,208 @@
+"""The JSON schema of the settings, and the one walk over it.
+
+Whatever is derived from the settings reads this schema: the documentation, the editors' schema of
+`Pulumi.<stack>.yaml`, the comparison of environments, error messages and the plugin's arguments.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaValue
+from pydantic_core import core_schema
+
+Schema = dict[str, Any]
+
+DECIDED_BY_STACK: Final = frozenset({"run_dir", "data_dir"})
+"""Hyperparameters that follow from a run's name and claims: configuration must not set them."""
+
+_LIMITS: Final = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+_WORDS: Final = {
+    "integer": "whole number",
+    "number": "number",
+    "string": "text",
+    "boolean": "true or false",
+    "null": "null",
+}
+
+
+@lru_cache
+def schema_of(model: type[BaseModel]) -> Schema:
+    """Return the JSON schema (draft 2020-12) of a model, without the keys that the stack decides.
+
+    The result is cached: do not change it.
+    """
+    return model.model_json_schema(schema_generator=_Generator)
+
+
+@dataclass(frozen=True)
+class Field:
+    """A key of a section: its part of the schema, and what documentation says about it."""
+
+    name: str
+    schema: Schema
+    required: bool
+
+    @property
+    def description(self) -> str:
+        """Meaning of the key, or an empty string."""
+        return str(self.schema.get("description", ""))
+
+    @property
+    def kind(self) -> str:
+        """Kind of value and its limits, such as `whole number, ≥ 1`."""
+        limits = [
+            f"{sign} {alternative[key]}"
+            for alternative in alternatives(self.schema)
+            for key, sign in _LIMITS.items()
+            if key in alternative
+        ]
+        return ", ".join([_kind(self.schema), *limits])
+
+    @property
+    def default(self) -> str:
+        """Default of the key as code, `empty`, or `none` if the key must be set."""
+        if self.required:
+            return "none"
+        value = self.schema["default"]
+        if value in ({}, [], ""):
+            return "empty"
+        return f"`{value if isinstance(value, str) else json.dumps(value)}`"
+
+
+def fields(section: Schema) -> Iterator[Field]:
+    """Return the keys of a section."""
+    required = section.get("required", ())
+    for name, schema in section["properties"].items():
+        yield Field(name, schema, name in required)
+
+
+def alternatives(schema: Schema) -> list[Schema]:
+    """Return the schemas of which a value must fit one."""
+    found: list[Schema] = schema.get("anyOf", [schema])
+    return found
+
+
+def nested(schema: Schema, step: str = "") -> Iterator[tuple[str, str]]:
+    """Return the sections inside a key: path from the key, such as `.<key>`, and name."""
+    for alternative in alternatives(schema):
+        if "$ref" in alternative:
+            yield step, definition_name(alternative)
+        elif "items" in alternative:
+            yield from nested(alternative["items"], f"{step}[]")
+        elif isinstance(inner := alternative.get("additionalProperties"), dict):
+            yield from nested(inner, f"{step}.<key>")
+
+
+def definition_name(reference: Schema) -> str:
+    """Return the name under `$defs` to which a schema refers."""
+    return str(reference["$ref"]).rpartition("/")[2]
+
+
+def description(model: type[BaseModel], path: Sequence[str | int]) -> str:
+    """Return the meaning of the key at a path inside a model, or an empty string."""
+    return next((str(found.get("description", "")) for found in _find(model, path)), "")
+
+
+def keys(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:
+    """Return the keys of the section at a path inside a model."""
+    root = schema_of(model)
+    return [
+        key
+        for found in _find(model, path)
+        for section in _sections(found, root)
+        for key in section.get("properties", ())
+    ]
+
+
+def _find(model: type[BaseModel], path: Sequence[str | int]) -> list[Schema]:
+    root = schema_of(model)
+    found = [root]
+    for part in path:
+        found = [
+            inner
+            for schema in found
+            for section in _sections(schema, root)
+            if (inner := _inside(section, part)) is not None
+        ]
+    return found
+
+
+def _sections(schema: Schema, root: Schema) -> list[Schema]:
+    """Return the alternatives of a schema, with references resolved."""
+    return [
+        root["$defs"][definition_name(alternative)] if "$ref" in alternative else alternative
+        for alternative in alternatives(schema)
+    ]
+
+
+def _inside(schema: Schema, part: str | int) -> Schema | None:
+    inner = schema.get("items", schema.get("additionalProperties"))
+    if "properties" in schema:
+        inner = schema["properties"].get(str(part))
+    return inner if isinstance(inner, dict) else None
+
+
+def _kind(schema: Schema) -> str:
+    if "anyOf" in schema:
+        return " or ".join(_kind(alternative) for alternative in schema["anyOf"])
+    if "$ref" in schema:
+        return "section"
+    if "enum" in schema or "const" in schema:
+        return ", ".join(f"`{value}`" for value in schema.get("enum", [schema.get("const")]))
+    if "format" in schema:
+        return str(schema["format"]).replace("-", " ")
+    if "items" in schema:
+        return f"list of {_kind(schema['items'])}"
+    if schema.get("type") == "object":
+        inner = schema["additionalProperties"]
+        return f"mapping to {_kind(inner) if isinstance(inner, dict) else 'anything'}"
+    return _WORDS.get(schema.get("type", ""), "anything")
+
+
+class _Generator(GenerateJsonSchema):
+    """Pydantic's generator, without titles, and with defaults as an author would write them."""
+
+    def get_default_value(self, schema: core_schema.WithDefaultSchema) -> Any:
+        """Return the default, also one that a function builds."""
+        factory = schema.get("default_factory")
+        return factory() if factory is not None else super().get_default_value(schema)  # type: ignore[call-arg]  # none takes data
+
+    def encode_default(self, dft: Any) -> Any:
+        """Return the default as JSON: of a section, only the keys that differ from its defaults."""
+        if isinstance(dft, BaseModel):
+            return dft.model_dump(mode="json", exclude_unset=True)
+        if isinstance(dft, list | tuple):
+            return [self.encode_default(item) for item in dft]
+        return super().encode_default(dft)
+
+    def generate(
+        self, schema: core_schema.CoreSchema, mode: JsonSchemaMode = "validation"
+    ) -> JsonSchemaValue:
+        """Return the whole schema."""
+        found = super().generate(schema, mode)
+        _tidy(found)
+        if hyperparameters := found.get("$defs", {}).get("TrainingConfig"):
+            for name in DECIDED_BY_STACK:
+                del hyperparameters["properties"][name]
+        return found
+
+
+def _tidy(schema: Any) -> None:
+    """Remove titles, which repeat the keys, in place."""
+    if isinstance(schema, list):
+        for item in schema:
+            _tidy(item)
+    if not isinstance(schema, dict):
+        return
+    if isinstance(schema.get("title"), str):
+        del schema["title"]
+    for key, item in schema.items():
+        if key in ("properties", "$defs"):
+            for inner in item.values():
+                _tidy(inner)
+        elif key != "default":
+            _tidy(item)

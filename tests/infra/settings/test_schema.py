@@ -1,0 +1,36 @@
+"""The walk over the settings' JSON schema."""
+
+from infra.settings import StackSettings
+from infra.settings.schema import description, fields, keys, schema_of
+from infra.settings.training import TrainingJobSettings
+
+FIELDS = {field.name: field for field in fields(schema_of(TrainingJobSettings))}
+
+
+def test_a_description_is_found_through_mappings() -> None:
+    path = ("training", "jobs", "digits", "nodes")
+    assert description(StackSettings, path) == FIELDS["nodes"].description
+    assert description(StackSettings, ("volcano", "values", "anything")) == ""
+    assert description(StackSettings, ("nowhere",)) == ""
+
+
+def test_keys_are_found_through_lists_mappings_and_optional_sections() -> None:
+    assert "claim" in keys(StackSettings, ("training", "jobs", "digits", "volumes", "data"))
+    assert "key" in keys(StackSettings, ("gpu", "tolerations", 0))
+    assert "epochs" in keys(StackSettings, ("training", "jobs", "digits", "hyperparameters"))
+    assert keys(StackSettings, ("training", "jobs", "digits", "nodes")) == []
+
+
+def test_hyperparameters_that_the_stack_decides_are_not_part_of_the_schema() -> None:
+    found = keys(TrainingJobSettings, ("hyperparameters",))
+    assert "run_dir" not in found
+    assert "data_dir" not in found
+
+
+def test_a_kind_of_value_has_its_limits_and_its_default() -> None:
+    assert (FIELDS["nodes"].kind, FIELDS["nodes"].default) == ("whole number, ≥ 1, ≤ 4096", "`1`")
+    assert (FIELDS["queue"].kind, FIELDS["queue"].default) == ("name", "none")
+    assert FIELDS["min_nodes"].kind == "whole number or null, ≥ 1"
+    assert (FIELDS["env"].kind, FIELDS["env"].default) == ("mapping to text", "empty")
+    assert FIELDS["volumes"].kind == "mapping to section"
+    assert FIELDS["after"].kind == "list of name"

@@ -1,0 +1,65 @@
+"""Generated documents are complete; `make check` compares them with the code."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from kube.kinds import KINDS
+from policies.catalogue import RULES
+from tools.generate import __main__ as generate
+from tools.generate import blocks, configuration, policies
+
+
+def test_every_kind_has_a_row_and_a_column() -> None:
+    assert [line.split("`")[1] for line in blocks.kinds_table().splitlines()[2:]] == list(KINDS)
+    head = blocks.capabilities_table().splitlines()[0]
+    assert [cell.strip() for cell in head.split("|")[2:-1]] == list(KINDS)
+
+
+def test_a_table_needs_exactly_one_place(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="places for the tables : it needs exactly one"):
+        blocks.filled({tmp_path / "page.md": "nothing"}, tmp_path)
+
+
+def test_an_example_on_a_page_is_the_file(tmp_path: Path) -> None:
+    (tmp_path / "example.py").write_text("new\n")
+    tables = "".join(
+        f"<!-- {name}: written by `make generate` -->\n<!-- end -->\n" for name in blocks.TABLES
+    )
+    text = f"{tables}<!-- example: example.py -->\n```python\nold\n```\n"
+    (filled,) = blocks.filled({tmp_path / "page.md": text}, tmp_path).values()
+    assert filled.endswith("<!-- example: example.py -->\n```python\nnew\n```\n")
+
+
+def test_every_setting_has_a_description_and_a_kind() -> None:
+    rows = [
+        [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        for line in configuration.page().splitlines()
+        if line.startswith(("| `", "| **`"))
+    ]
+    assert len(rows) > 100
+    assert [row for row in rows if "" in row or row[1] == "anything"] == []
+
+
+def test_every_rule_has_a_section() -> None:
+    text = policies.page()
+    assert all(f"\n### {rule.name}\n" in text for rule in RULES)
+
+
+def test_a_stale_file_fails_the_check_and_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("old")
+    monkeypatch.setattr(generate, "ROOT", tmp_path)
+    monkeypatch.setattr(generate, "generated", lambda: {page: "new"})
+    monkeypatch.setattr("sys.argv", ["generate", "--check"])
+    assert generate.main() == 1
+    assert capsys.readouterr().out == "page.md is stale: run `make generate`\n"
+    assert page.read_text() == "old"
+    monkeypatch.setattr("sys.argv", ["generate"])
+    assert generate.main() == 0
+    assert page.read_text() == "new"
+    monkeypatch.setattr("sys.argv", ["generate", "--check"])
+    assert generate.main() == 0

@@ -1,0 +1,1 @@
+"""Tools of this repository's maintainers; the stack needs none of them."""

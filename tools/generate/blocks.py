@@ -1,0 +1,100 @@
+"""Generated parts of pages: tables, and programs from `examples/`."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from infra.output_types import PLATFORM_OUTPUTS
+from infra.settings.jobs.capabilities import LIMITED_SETTINGS
+from infra.settings.jobs.network import NETWORK_DEFAULTS
+from infra.settings.schema import Schema, fields, nested
+from kube.kinds import KINDS
+from kube.kinds.record import Kind
+
+_TABLE: Final = re.compile(
+    r"(<!-- (\w+): written by `make generate` -->\n).*?(<!-- end -->)", re.DOTALL
+)
+_EXAMPLE: Final = re.compile(r"(<!-- example: (\S+) -->\n```python\n).*?(```)", re.DOTALL)
+
+
+def filled(pages: Mapping[Path, str], root: Path) -> dict[Path, str]:
+    """Return the pages with their generated parts as the code has them now.
+
+    Raises ValueError if a table is on no page or on several.
+    """
+    places = [name for text in pages.values() for _, name, _ in _TABLE.findall(text)]
+    if sorted(places) != sorted(TABLES):
+        raise ValueError(
+            f"docs/ has places for the tables {', '.join(sorted(places))}: it needs exactly one "
+            f"for each of {', '.join(sorted(TABLES))}"
+        )
+    return {
+        page: _EXAMPLE.sub(
+            lambda found: found[1] + (root / found[2]).read_text() + found[3],
+            _TABLE.sub(lambda found: found[1] + TABLES[found[2]]() + found[3], text),
+        )
+        for page, text in pages.items()
+    }
+
+
+def kinds_table() -> str:
+    """Return the kinds of jobs: objects, requirements, and behaviour after a fault."""
+    rows = [
+        (f"`{name}`", kind.objects, _needs(kind), kind.after_fault) for name, kind in KINDS.items()
+    ]
+    return _table(("kind", "made of", "needs", "after a fault"), rows)
+
+
+def _needs(kind: Kind) -> str:
+    return f"{kind.needs}; {kind.image_needs} in the image" if kind.image_needs else kind.needs
+
+
+def capabilities_table() -> str:
+    """Return what only some kinds support, one setting a row."""
+    rows = [
+        (
+            f"{setting.title} (`{setting.key}`)",
+            *("yes" if kind in setting.kinds else "no" for kind in KINDS),
+        )
+        for setting in LIMITED_SETTINGS
+    ]
+    return _table(("", *KINDS), rows)
+
+
+def networks_table() -> str:
+    """Return the variables that each network sets."""
+    rows = [
+        (f"`{network}`", ", ".join(f"`{name}={value}`" for name, value in variables.items()))
+        for network, variables in NETWORK_DEFAULTS.items()
+    ]
+    return _table(("`nccl.network`", "sets"), rows)
+
+
+def outputs_table() -> str:
+    """Return the stack's outputs, one row for each output and each field in it."""
+    schema = PLATFORM_OUTPUTS.json_schema()
+    return _table(("output", "value", "meaning"), _outputs(schema, schema["$defs"], ""))
+
+
+def _outputs(section: Schema, definitions: Schema, path: str) -> Iterator[tuple[str, str, str]]:
+    for field in fields(section):
+        optional = "" if field.required else ", or absent"
+        kind = field.kind.replace("section", "mapping").replace("mapping to mapping", "mapping")
+        yield f"`{path}{field.name}`", f"{kind}{optional}", field.description
+        for step, name in nested(field.schema):
+            yield from _outputs(definitions[name], definitions, f"{path}{field.name}{step}.")
+
+
+TABLES: Final[Mapping[str, Callable[[], str]]] = {
+    "kinds": kinds_table,
+    "capabilities": capabilities_table,
+    "networks": networks_table,
+    "outputs": outputs_table,
+}
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    head = list(head)
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)

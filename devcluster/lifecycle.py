@@ -11,6 +11,7 @@ from devcluster import host, image_stores, launcher, operators, simulated_nodes
 from devcluster.demands import Demands
 from devcluster.errors import DevclusterError
 from devcluster.events import EventLog
+from devcluster.images.base_image import PYTORCH
 from devcluster.images.catalog import BaseImages, push_tools
 from devcluster.orphans import end_orphans
 from devcluster.paths import Layout
@@ -169,6 +170,10 @@ def _publish(cluster: Cluster, bases: BaseImages, reporter: Reporter) -> None:
         for reference, layout in bases.layouts.items():
             step.update(f"pushing {reference}")
             layout.push(registry, reference, cluster.layout.logs / "push.log")
+            layout.link_blobs(cluster.layout.registry)
+        step.update("linking the base image into the image stores")
+        local = f"127.0.0.1:{network.registry_port}/{PYTORCH.reference}"
+        image_stores.link_base(cluster.layout, cluster.spec, local)
         step.detail = f"in the registry 127.0.0.1:{network.registry_port}"
 
 

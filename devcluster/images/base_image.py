@@ -18,6 +18,12 @@ from devcluster.images.oci import ImageConfig, Layer, Layout
 from devcluster.paths import CHECKOUT
 
 DEBIAN_PACKAGES = ("python3-minimal", "libpython3-stdlib", "ca-certificates")
+DPKG_OPTIONS = (
+    "path-exclude=/usr/share/doc/*",
+    "path-include=/usr/share/doc/*/copyright",
+    "path-exclude=/usr/share/locale/*",
+    "path-exclude=/usr/share/man/*",
+)
 PYTHON = "3.11"
 SITE = f"usr/local/lib/python{PYTHON}/dist-packages"
 KEY = 12
@@ -145,6 +151,7 @@ class _Workshop:
 
     def _start_debian(self, packages: Sequence[str], tar: Path) -> "subprocess.Popen[bytes]":
         command = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={','.join(packages)}"]
+        command += [f"--dpkgopt={option}" for option in DPKG_OPTIONS]
         with self.log.open("ab") as out:
             return subprocess.Popen(
                 [*command, "bookworm", str(tar)],
@@ -159,21 +166,35 @@ class _Workshop:
 
 
 def _install(base: Base, packages: Path, uv: Path, log: Path) -> None:
-    # Copies, not hard links: the cut changes the files, and uv's cache must keep its own. Compiled
-    # here, since a container whose root is read-only would compile all that it imports each time.
-    options = ["--no-deps", "--require-hashes", "--link-mode=copy", "--compile-bytecode"]
+    """Install from the user's cache, else from a cache that is deleted with the scratch files.
+
+    The user's cache does not grow by the gigabyte that only the image needs.
+    """
+    downloads = packages.with_name("downloads")
+    # Copies of the user's files, since some are changed later.
+    sources = (
+        ["--offline", "--link-mode=copy"],
+        ["--link-mode=hardlink", f"--cache-dir={downloads}"],
+    )
+    # Compiled here: a container with a read-only root would compile all imports at each start.
+    options = ["--no-deps", "--require-hashes", "--compile-bytecode", f"--target={packages}"]
     target = [f"--python={PYTHON}", "--python-platform=x86_64-manylinux_2_28"]
     files = [part for file in base.requirements for part in ("-r", str(file))]
-    with log.open("ab") as out:
-        subprocess.run(
-            [str(uv), "pip", "install", *options, *target, f"--target={packages}", *files],
-            # By hash and unchecked (PEP 552): the layer does not keep the sources' times.
-            env={**os.environ, "PYC_INVALIDATION_MODE": "UNCHECKED_HASH"},
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-            check=True,
-        )
+    for source in sources:
+        shutil.rmtree(packages, ignore_errors=True)
+        with log.open("ab") as out:
+            done = subprocess.run(
+                [str(uv), "pip", "install", *source, *options, *target, *files],
+                # By hash and unchecked (PEP 552): layers do not keep the modification times.
+                env={**os.environ, "PYC_INVALIDATION_MODE": "UNCHECKED_HASH"},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+            )
+        if done.returncode == 0:
+            break
+    done.check_returncode()
+    shutil.rmtree(downloads, ignore_errors=True)
 
 
 def _pack(packages: Path, tar: Path) -> Path:

@@ -128,4 +128,5 @@ def push_tools(
     for image in (*TOOL_IMAGES, *others):
         layout = image.layout(paths.images, binaries)
         if layout.push(registry, image.reference, log):
+            layout.link_blobs(paths.registry)
             report(f"image {image.reference} is in the registry")

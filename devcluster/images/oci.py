@@ -164,6 +164,15 @@ class Layout:
             raise DevclusterError(f"the image {reference} could not be pushed; see {log}")
         return True
 
+    def link_blobs(self, registry: Path) -> None:
+        """Replace the blobs by hard links to those of the registry with this root directory."""
+        for blob in (self.folder / "blobs" / "sha256").iterdir():
+            kept = registry / "docker/registry/v2/blobs/sha256" / blob.name[:2] / blob.name / "data"
+            if kept.exists() and not kept.samefile(blob):
+                self.part.unlink(missing_ok=True)
+                self.part.hardlink_to(kept)
+                self.part.replace(blob)
+
 
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:

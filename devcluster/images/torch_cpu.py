@@ -1,15 +1,17 @@
-"""A cut of PyTorch's CUDA build for machines without a GPU: 1 GB instead of 5 GB.
+"""A reduced PyTorch for machines without a GPU: 0.5 GB instead of 5 GB.
 
-The package index has the CUDA build only, and its libraries want all of CUDA's at import. Here the
-missing ones are replaced by stubs whose functions end the process with a message, the GPU code is
-punched out of the libraries (its pages become holes), and headers and symbols are removed.
-Training, DDP over gloo, saving and loading work; torch.compile and anything on a GPU do not.
+The package index has only the CUDA build, whose libraries need all of CUDA's at import. Here the
+missing ones are replaced by stubs whose functions abort with a message. The GPU code is cut out of
+the libraries, and headers, symbols and profilers are removed. Training, DDP with gloo, saving and
+loading work; torch.compile and everything on a GPU do not.
 """
 
+import ctypes
 import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 REMOVED = (
     "torch/include",
@@ -18,6 +20,9 @@ REMOVED = (
     "torch/bin/protoc*",
     "nvidia/cu13/include",
     "nvidia/cu13/lib/*.a",
+    "nvidia/cu13/lib/libcheckpoint.so",
+    "nvidia/cu13/lib/libnvperf_*.so",
+    "nvidia/cu13/lib/libpcsamplingutil.so",
     "**/tests",
     "bin",
 )
@@ -28,9 +33,9 @@ STRIPPED = (
     "libtorch_cpu.so",
     "libtorch_python.so",
 )
-GPU_SECTIONS = (".nv_fatbin", "__nv_relfatbin")
-# Prefixes of library names that are stubbed, and of the functions in them. libcuda.so.1, the
-# driver's, is loaded on demand only: as a stub it would make torch believe in a GPU.
+GPU_CODE: Final = ".nv_fatbin"
+# Prefixes of the names of stubbed libraries, and of their functions. The driver's libcuda.so.1 is
+# loaded on demand only: a stub of it would make torch detect a GPU.
 LIBRARIES = ("libcu", "libnv", "libnccl")
 FUNCTIONS = (
     "cublas",
@@ -47,7 +52,7 @@ DATA = frozenset({"nvshmem_selected_device_transport"})
 
 
 def cut(packages: Path) -> None:
-    """Cuts the torch that is installed in the folder `packages`, in place."""
+    """Reduce the torch that is installed in the directory `packages`, in place."""
     for pattern in REMOVED:
         for path in list(packages.glob(pattern)):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -56,11 +61,11 @@ def cut(packages: Path) -> None:
     _stub(libraries, present, set(packages.glob("nvidia/*/lib/*.so*")))
     for name in STRIPPED:
         subprocess.run(["strip", "--strip-unneeded", str(libraries / name)], check=True)
-        _punch(libraries / name)
+        drop_section(libraries / name, GPU_CODE)
 
 
 def _stub(folder: Path, present: Sequence[Path], elsewhere: set[Path]) -> None:
-    """Compiles stubs of the libraries that are needed and not there."""
+    """Compile stubs of the libraries that are needed and missing."""
     there = {path.name for path in present} | {path.name for path in elsewhere}
     needed: set[str] = set()
     undefined: set[str] = set()
@@ -76,7 +81,7 @@ def _stub(folder: Path, present: Sequence[Path], elsewhere: set[Path]) -> None:
     source = folder / "stub.c"
     source.write_text(stub_source(functions))
     for name in missing:
-        # All functions are in the first library: the others only have to be there.
+        # All functions are in the first library; the others only have to exist.
         text = str(source) if name == missing[0] else "/dev/null"
         flags = ["-shared", "-fPIC", "-O1", "-w", "-fno-builtin", f"-Wl,-soname,{name}"]
         subprocess.run(["gcc", *flags, "-o", str(folder / name), "-x", "c", text], check=True)
@@ -84,24 +89,104 @@ def _stub(folder: Path, present: Sequence[Path], elsewhere: set[Path]) -> None:
 
 
 def stub_source(functions: Sequence[str]) -> str:
-    """C source in which each function prints its name and aborts."""
+    """Return C source in which each function prints its name and aborts."""
     lines = ["#include <stdio.h>", "#include <stdlib.h>"]
     for name in functions:
         if name in DATA:
             lines.append(f"char {name}[4096];")
         else:
-            message = f"this PyTorch is cut for machines without a GPU, and {name} was called"
+            message = f"this PyTorch is reduced for machines without a GPU, and {name} was called"
             lines.append(f'void {name}(void) {{ fputs("{message}\\n", stderr); abort(); }}')
     return "\n".join(lines) + "\n"
 
 
-def _punch(library: Path) -> None:
-    for line in _lines("readelf", "--section-headers", "--wide", library):
-        fields = line.replace("[ ", "[").split()
-        if len(fields) > 5 and fields[1] in GPU_SECTIONS:
-            offset, size = int(fields[4], 16), int(fields[5], 16)
-            where = ["--punch-hole", "--offset", str(offset), "--length", str(size)]
-            subprocess.run(["fallocate", *where, str(library)], check=True)
+class _Header(ctypes.Structure):
+    """Header of a 64-bit ELF file (elf(5))."""
+
+    _fields_ = (
+        ("_identification", ctypes.c_char * 32),
+        ("segments_at", ctypes.c_uint64),
+        ("sections_at", ctypes.c_uint64),
+        ("_flags_and_sizes", ctypes.c_uint16 * 4),
+        ("segment_count", ctypes.c_uint16),
+        ("_section_size", ctypes.c_uint16),
+        ("section_count", ctypes.c_uint16),
+        ("names_index", ctypes.c_uint16),
+    )
+
+
+class _Segment(ctypes.Structure):
+    """Program header: what the loader maps."""
+
+    _fields_ = (
+        ("type", ctypes.c_uint32),
+        ("_flags", ctypes.c_uint32),
+        ("offset", ctypes.c_uint64),
+        ("address", ctypes.c_uint64),
+        ("_physical", ctypes.c_uint64),
+        ("file_size", ctypes.c_uint64),
+        ("memory_size", ctypes.c_uint64),
+        ("align", ctypes.c_uint64),
+    )
+
+
+class _Section(ctypes.Structure):
+    """Section header."""
+
+    _fields_ = (
+        ("name", ctypes.c_uint32),
+        ("type", ctypes.c_uint32),
+        ("_flags", ctypes.c_uint64),
+        ("_address", ctypes.c_uint64),
+        ("offset", ctypes.c_uint64),
+        ("size", ctypes.c_uint64),
+        ("_others", ctypes.c_uint64 * 3),
+    )
+
+
+_LOAD, _NOTE, _NO_BITS = 1, 4, 8
+
+
+def drop_section(library: Path, name: str) -> None:
+    """Remove a read-only section from the file of an ELF library; in memory it becomes zeros.
+
+    The segment around it is split in two, and the program header of the second half takes the
+    place of the build ID's: the table cannot grow. A library without either stays as it is.
+    """
+    content = bytearray(library.read_bytes())
+    header = _Header.from_buffer(content)
+    segments = (_Segment * header.segment_count).from_buffer(content, header.segments_at)
+    sections = (_Section * header.section_count).from_buffer(content, header.sections_at)
+    names = sections[header.names_index].offset
+    text = name.encode() + b"\0"
+    section = next((s for s in sections if content.startswith(text, names + s.name)), None)
+    table = [_Segment.from_buffer_copy(s) for s in segments]
+    spare = next((s for s in table if s.type == _NOTE), None)
+    if section is None or spare is None:
+        return
+    first = next(
+        s for s in table if s.type == _LOAD and 0 <= section.offset - s.offset < s.file_size
+    )
+    begin = -(-section.offset // first.align) * first.align
+    end = (section.offset + section.size) // first.align * first.align
+    if begin >= end:
+        return
+    section.type = _NO_BITS
+    second, before = _Segment.from_buffer_copy(first), end - first.offset
+    second.offset, second.address = end, first.address + before
+    second.file_size, second.memory_size = first.file_size - before, first.memory_size - before
+    first.file_size, first.memory_size = begin - first.offset, before
+    table.remove(spare)
+    table.insert(table.index(first) + 1, second)
+    for index, segment in enumerate(table):
+        segments[index] = segment
+    for entry in (*segments, *sections):
+        if entry.offset >= end:
+            entry.offset -= end - begin
+    header.sections_at -= end - begin
+    with library.open("wb") as file:
+        file.write(memoryview(content)[:begin])
+        file.write(memoryview(content)[end:])
 
 
 def _symbols(which: str, library: Path) -> set[str]:

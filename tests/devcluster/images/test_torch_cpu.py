@@ -72,17 +72,34 @@ def test_a_cut_package_loads_without_the_libraries_that_it_lacks(tmp_path: Path)
     assert (done.stdout, done.stderr) == ("7\n", "")
 
 
+SECTION = '__attribute__((section(".nv_fatbin"))) const char code[1 << 20] = {1, 2, 3};'
+
+
 @needs_gcc
-def test_gpu_code_becomes_a_hole(tmp_path: Path):
+def test_gpu_code_is_cut_out_of_the_file(tmp_path: Path):
     library = tmp_path / "libgpu.so"
-    source = '__attribute__((section(".nv_fatbin"))) const char code[1 << 20] = {1, 2, 3};'
-    compile_library(source, library)
-    before = library.stat()
-    torch_cpu._punch(library)
-    after = library.stat()
-    assert after.st_size == before.st_size
-    assert b"\1\2\3" not in library.read_bytes()
-    assert ctypes.CDLL(str(library)) is not None
+    values = 'int before = 7; const char *text = "after"; int read(int i) { return code[i]; }'
+    compile_library(f"{SECTION} {values}", library)
+    before = library.stat().st_size
+    torch_cpu.drop_section(library, ".nv_fatbin")
+    assert before - library.stat().st_size >= (1 << 20) - 2 * 4096
+    loaded = ctypes.CDLL(str(library))
+    assert ctypes.c_int.in_dll(loaded, "before").value == 7
+    assert ctypes.c_char_p.in_dll(loaded, "text").value == b"after"
+    assert [loaded.read(index) for index in (1 << 13, 1 << 19)] == [0, 0]
+
+
+@needs_gcc
+@pytest.mark.parametrize("flags", [(), ("-Wl,--build-id=none", "-Wa,-mx86-used-note=no")])
+def test_a_library_without_gpu_code_or_a_spare_header_stays(tmp_path: Path, flags: tuple[str, ...]):
+    library = tmp_path / "libcpu.so"
+    compile_library(SECTION if flags else "int seven = 7;", library, *flags)
+    if flags:
+        strip = ["strip", "--remove-section=.note*", str(library)]
+        subprocess.run(strip, check=True)
+    before = library.read_bytes()
+    torch_cpu.drop_section(library, ".nv_fatbin")
+    assert library.read_bytes() == before
 
 
 def test_stubs_of_nothing_are_no_error():

@@ -16,8 +16,8 @@ from devcluster.progress import Reporter
 from devcluster.spec import Kind, cluster_spec
 from devcluster.toolchain import OPERATORS, Operator
 from gitops.errors import GitopsError
-from gitops.runs.cluster import Cluster
-from gitops.runs.everything import tell_runs
+from gitops.runs.snapshot import Cluster
+from gitops.runs.table import print_runs
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -110,14 +110,14 @@ def _up(options: argparse.Namespace) -> int:
 
 def _deploy(options: argparse.Namespace) -> int:
     # Here, not above: the other commands do not need what deploying imports.
-    from devcluster.deploy.story import tell
+    from devcluster.deploy.up import bring_up
 
     verdict = host.choose_kind(options.nodes)
     reporter = Reporter()
     reporter.say(f"{verdict.kind} nodes: {verdict.reason}")
     spec = cluster_spec(verdict.kind, options.simulated_nodes)
     with exclusive(Layout.of(verdict.kind).lock, "make up"):
-        return tell(spec, reporter)
+        return bring_up(spec, reporter)
 
 
 def _kinds(asked: str) -> list[Kind]:
@@ -157,7 +157,7 @@ def _status(options: argparse.Namespace) -> int:
             cluster = lifecycle.attach(kind, cluster_spec(kind))
             print(f"{kind} cluster, process {record.pid}, from the checkout {record.checkout}")
             subprocess.run([*cluster.kubectl, "get", "nodes"], check=False)
-            tell_runs(Cluster(cluster.kubectl))
+            print_runs(Cluster(cluster.kubectl))
     if not found:
         print("no embedded cluster is up")
     return 0 if found else 3

@@ -8,11 +8,10 @@ from typing import Any, NoReturn
 
 from gitops import changed
 from gitops.environments import difference_command, new_command
-from gitops.errors import GitopsError
+from gitops.errors import FAILED, USAGE, GitopsError
 from gitops.hosts import command as comment
 from gitops.preview import command as preview
 from gitops.runs import command as status
-from gitops.status import FAILED, USAGE
 
 _COMMANDS: dict[str, Any] = {
     "preview": preview,

@@ -1,5 +1,11 @@
-"""The one error that the commands report without a traceback."""
+"""The error that all commands report without a traceback, and their exit statuses."""
+
+UNCHANGED = 0
+FAILED = 1
+CHANGES = 2
+BLOCKED = 3
+USAGE = 64
 
 
 class GitopsError(RuntimeError):
-    """Something cannot be done; the text says what was found and what to do instead."""
+    """An error whose text says what was found and what to do instead."""

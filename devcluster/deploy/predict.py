@@ -1,4 +1,4 @@
-"""A first prediction: a held-out digit, sent to the model server by Open Inference Protocol V2."""
+"""A first prediction: a test sample, sent to the model server by Open Inference Protocol V2."""
 
 import json
 import subprocess
@@ -16,23 +16,27 @@ READY_TIMEOUT = 180.0
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the model said of one sample that it was not trained on."""
+    """The model's prediction for a sample that it was not trained on."""
 
-    url: str
-    expected: int
+    label: int
     answer: int
     version: str
 
     @property
-    def right(self) -> bool:
-        """True where the model is not mistaken."""
-        return self.answer == self.expected
+    def correct(self) -> bool:
+        """True if the prediction is the sample's label."""
+        return self.answer == self.label
+
+    def __str__(self) -> str:
+        result = "correct" if self.correct else "WRONG"
+        return f"test sample labelled {self.label}: predicted {self.answer} ({result})"
 
 
 def service_url(kubectl: Sequence[str], service: dict[str, Any]) -> str:
-    """URL of a Service by its cluster address, which this machine has a route to.
+    """Return the URL of a Service by its cluster IP, which this host has a route to.
 
-    Raises DevclusterError where it is not there.
+    Raises:
+        DevclusterError: If the Service does not exist.
     """
     name, namespace = service["service"], service["namespace"]
     done = subprocess.run(
@@ -49,13 +53,16 @@ def service_url(kubectl: Sequence[str], service: dict[str, Any]) -> str:
 def wait_ready(
     url: str, model: str, run: str | None, report: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Waits until the server serves the model of the run; returns the model's metadata.
+    """Wait until the server serves the model of a run, and return the model's metadata.
 
-    Without a run, which is then known to the server alone, it may be any.
+    If `run` is None, only the server knows the run, and any is accepted.
+
+    Raises:
+        DevclusterError: If it does not within `READY_TIMEOUT` seconds.
     """
     deadline = time.monotonic() + READY_TIMEOUT
-    said = ""
-    # trust_env: a proxy of the user's could not reach the cluster's addresses.
+    found = ""
+    # trust_env: a proxy in the user's environment cannot reach cluster IPs.
     with httpx.Client(base_url=url, timeout=5.0, trust_env=False) as client:
         while True:
             try:
@@ -64,33 +71,33 @@ def wait_ready(
                     metadata = dict(answer.json())
                     if run in (None, served_run(metadata)):
                         return metadata
-                    said = f"it serves {served_run(metadata)} still"
+                    found = f"it still serves {served_run(metadata)}"
                 else:
-                    said = answer.text.strip()
+                    found = answer.text.strip()
             except httpx.HTTPError as error:
-                said = type(error).__name__
-            report(said)
+                found = type(error).__name__
+            report(found)
             if time.monotonic() >= deadline:
                 break
             time.sleep(0.5)
     raise DevclusterError(
-        f"{url} did not serve {model} of {run or 'any run'} in {READY_TIMEOUT:.0f} s: {said}"
+        f"{url} did not serve {model} of {run or 'any run'} in {READY_TIMEOUT:.0f} s: {found}"
     )
 
 
 def served_run(metadata: dict[str, Any]) -> str:
-    """The run that the served model comes from."""
+    """Return the run that produced the served model."""
     return str(metadata.get("parameters", {}).get("run", ""))
 
 
 def served_digest(metadata: dict[str, Any]) -> str:
-    """SHA-256 of the served weights."""
+    """Return the SHA-256 of the served weights."""
     return str(metadata.get("parameters", {}).get("sha256", ""))
 
 
 def predict(url: str, model: str, metadata: dict[str, Any]) -> Prediction:
-    """Asks for the first held-out digit."""
-    # Here, not above: scikit-learn takes a second to import, and only this needs it.
+    """Request a prediction for the first test sample of the digits data set."""
+    # Imported here: scikit-learn takes a second to import.
     from training.data import held_out_digits
 
     described = metadata["inputs"][0]
@@ -110,4 +117,4 @@ def predict(url: str, model: str, metadata: dict[str, Any]) -> Prediction:
         raise DevclusterError(f"{url} answered {answer.status_code}: {answer.text}")
     outputs = {output["name"]: output for output in answer.json()["outputs"]}
     version = str(metadata["versions"][0])
-    return Prediction(url, int(labels[0]), int(outputs["class"]["data"][0]), version)
+    return Prediction(int(labels[0]), int(outputs["class"]["data"][0]), version)

@@ -1,8 +1,8 @@
-"""After an update that was killed: what it was creating is neither lost nor in the way.
+"""Recovery after an interrupted update: removes what would block the next one.
 
-Kubernetes objects are taken over by the next update, since they are applied. A Helm release is
-not: Helm refuses to install under a name that a killed installation holds. Its note (a Secret) is
-removed here; what it has installed carries the release's name, so that the next one adopts it.
+The next update adopts Kubernetes objects, since they are applied. It does not adopt a Helm release:
+Helm refuses to install under a name that a pending installation holds. The Secret of the pending
+release is deleted; the installed objects carry the release's name, so the next release adopts them.
 """
 
 import subprocess
@@ -17,21 +17,23 @@ RELEASE = "kubernetes:helm.sh/v3:Release"
 
 @dataclass(frozen=True)
 class Release:
-    """A Helm release whose installation was cut off."""
+    """A Helm release whose installation was interrupted."""
 
     name: str
     namespace: str
 
 
 def recover(stack: Stack, kubectl: Sequence[str]) -> int:
-    """Clears what a killed update left pending; returns how many operations there were.
+    """Clear the pending operations of an interrupted update, and return their number.
 
-    DevclusterError when Pulumi refuses, CalledProcessError when kubectl does.
+    Raises:
+        DevclusterError: If a Pulumi command fails.
+        CalledProcessError: If a kubectl command fails.
     """
     pending = stack.pending_operations()
     if not pending:
         return 0
-    for release in cut_off(pending):
+    for release in interrupted_releases(pending):
         labels = f"owner=helm,name={release.name}"
         subprocess.run(
             [*kubectl, "delete", "secret", "-n", release.namespace, f"--selector={labels}"],
@@ -42,8 +44,8 @@ def recover(stack: Stack, kubectl: Sequence[str]) -> int:
     return len(pending)
 
 
-def cut_off(pending: Sequence[dict[str, Any]]) -> Iterator[Release]:
-    """The named Helm releases among the operations that were creating something."""
+def interrupted_releases(pending: Sequence[dict[str, Any]]) -> Iterator[Release]:
+    """Return the named Helm releases among the pending creations."""
     for operation in pending:
         resource = operation["resource"]
         inputs = resource.get("inputs", {})

@@ -1,7 +1,7 @@
-"""The Pulumi stack, by the CLI: preview under the policy pack, update, outputs.
+"""The Pulumi stack through the CLI: preview with the policy pack, update, outputs.
 
-The engine's own event log (one JSON object a line) tells what happens; what it prints for people
-goes to a log file and is shown when something is refused.
+Progress is read from the engine's event log (one JSON object per line). The CLI's output goes to a
+log file and is shown after an error.
 """
 
 import json
@@ -30,31 +30,35 @@ class Stack:
     environment: Mapping[str, str]
 
     def select(self) -> None:
-        """Selects the stack, creating it where it is not there, and frees a dead one's lock."""
+        """Select the stack, create it if it does not exist, and remove locks of dead processes."""
         self._capture("stack", "select", "--create", self.name)
         if self._locked_by_the_dead():
             self._capture("cancel", "--yes", "--stack", self.name)
 
     def pending_operations(self) -> list[dict[str, Any]]:
-        """What an update was about when it was killed, as the stack's state has it."""
+        """Return the operations that an interrupted update left in the stack's state."""
         state = json.loads(self._capture("stack", "export", "--stack", self.name))
         return list(state["deployment"].get("pending_operations") or [])
 
     def clear_pending_creates(self) -> None:
-        """Compares the state with the cluster, and forgets what was being created."""
+        """Refresh the state from the cluster, and drop the pending creations."""
         options = ["--yes", "--skip-preview", "--clear-pending-creates", "--stack", self.name]
         self._capture("refresh", *options)
 
     def preview(self, report: Report) -> dict[str, int]:
-        """Counts of resources by operation. DevclusterError when it is refused; nothing changes."""
+        """Return the number of resources by operation, without changing anything.
+
+        Raises:
+            DevclusterError: If the preview fails or the policy pack refuses it.
+        """
         return self._run("preview", [], report)
 
     def update(self, report: Report) -> dict[str, int]:
-        """Updates what the preview, just done, has shown."""
+        """Update the stack without another preview; return the resources by operation."""
         return self._run("up", ["--yes", "--skip-preview"], report)
 
     def outputs(self) -> dict[str, Any]:
-        """The stack's outputs; secrets stay hidden."""
+        """Return the stack's outputs, with secrets hidden."""
         text = self._capture("stack", "output", "--json", "--stack", self.name)
         return dict(json.loads(text))
 
@@ -68,7 +72,7 @@ class Stack:
             except psutil.NoSuchProcess:
                 continue
             except (OSError, ValueError, KeyError):
-                return False  # it is being written, or was removed: somebody is at work
+                return False  # it is being written or was removed: another process is active
         return bool(locks)
 
     def _capture(self, *arguments: str) -> str:
@@ -117,7 +121,7 @@ class Stack:
                     follower.follow(report)
                     _pause(process)
             except BaseException:
-                # Pulumi finishes the step at hand, so that its state stays whole.
+                # Pulumi finishes the current step, so that its state stays consistent.
                 process.terminate()
                 process.wait()
                 raise
@@ -135,15 +139,15 @@ def _pause(process: subprocess.Popen[bytes]) -> None:
 
 
 def _explain(command: str, text: str, log: Path) -> str:
-    """What pulumi said, without the tree of resources above it."""
+    """Return the errors in pulumi's output, without the tree of resources above them."""
     lines = text.splitlines()
     starts = [i for i, line in enumerate(lines) if line.startswith(("Diagnostics:", "Policies:"))]
     said = "\n".join(lines[min(starts) :] if starts else lines[-30:])
-    return f"`pulumi {command}` was refused or failed, and its log is {log}\n{said}"
+    return f"`pulumi {command}` failed; its log is {log}\n{said}"
 
 
 class EventFollower:
-    """Reads the engine's event log as it grows."""
+    """Reader of the engine's growing event log."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -152,10 +156,10 @@ class EventFollower:
         self._done = 0
 
     def follow(self, report: Report) -> None:
-        """Takes in what is new, and reports the resource at hand."""
+        """Read new events, and report the current resource."""
         if not self._path.exists():
             return
-        # Bytes: a line may be cut off within a character.
+        # In bytes, since a line may end within a character.
         with self._path.open("rb") as file:
             file.seek(self._offset)
             while line := file.readline():
@@ -175,18 +179,18 @@ class EventFollower:
 
 
 def describe(changes: Mapping[str, int]) -> str:
-    """Such as `12 created, 1 updated`, or `unchanged`."""
+    """Return text such as `12 created, 1 updated`, or `unchanged`."""
     words = {"create": "created", "update": "updated", "delete": "deleted", "replace": "replaced"}
     said = [f"{n} {words.get(op, op)}" for op, n in changes.items() if op not in UNCHANGED and n]
     return ", ".join(said) or "unchanged"
 
 
 def describe_plan(changes: Mapping[str, int]) -> str:
-    """Such as `12 to create, 1 to update`, or `unchanged`."""
+    """Return text such as `12 to create, 1 to update`, or `unchanged`."""
     said = [f"{n} to {op}" for op, n in changes.items() if op not in UNCHANGED and n]
     return ", ".join(said) or "unchanged"
 
 
 def is_unchanged(changes: Mapping[str, int]) -> bool:
-    """True where an update would do nothing."""
+    """Return whether an update would change nothing."""
     return not any(n for op, n in changes.items() if op not in UNCHANGED)

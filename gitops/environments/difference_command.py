@@ -5,8 +5,7 @@ import sys
 from pathlib import Path
 
 from gitops.engine import PROJECT
-from gitops.errors import GitopsError
-from gitops.status import CHANGES, UNCHANGED
+from gitops.errors import CHANGES, UNCHANGED, GitopsError
 
 HELP = "compare two environments in words"
 DESCRIPTION = """\

@@ -6,8 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from gitops.engine import Pack, Preview, Stack
-from gitops.errors import GitopsError
-from gitops.status import BLOCKED, CHANGES, FAILED, UNCHANGED
+from gitops.errors import BLOCKED, CHANGES, FAILED, UNCHANGED, GitopsError
 
 HELP = "preview a stack under the policies, and write what a reviewer needs as Markdown and JSON"
 DESCRIPTION = """\

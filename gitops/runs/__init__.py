@@ -1,1 +1,1 @@
-"""What runs on a cluster, how far it is, what it has cost, and why the rest waits."""
+"""Training runs of a cluster: state, progress, cost, and the reasons why they wait."""

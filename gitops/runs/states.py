@@ -1,104 +1,70 @@
-"""The state of a job of any kind, in one set of words."""
+"""The state of a job, its steps and its PodGroup."""
 
-from collections.abc import Mapping
-from enum import StrEnum
-from typing import Any, Final
+from collections.abc import Sequence
 
-from gitops.runs.picture import BATCH_JOB, Object
+from gitops.runs.snapshot import Object, Snapshot, group_of, key, owner
 from infra.step_names import job_prefix
+from kube.kinds import RESOURCES, indexed, volcano
+from kube.kinds.record import Resource, State
 
 
-class State(StrEnum):
-    """What a run is doing."""
-
-    WAITING = "waiting"
-    RUNNING = "running"
-    RESTARTING = "restarting"
-    SUSPENDED = "suspended"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-
-    @property
-    def over(self) -> bool:
-        """Whether it has ended for good."""
-        return self in (State.SUCCEEDED, State.FAILED)
-
-
-JOB_KINDS: Final[Mapping[str, str]] = {
-    "Job": "Volcano Job",
-    BATCH_JOB: "Job",
-    "PyTorchJob": "PyTorchJob",
-    "TrainJob": "TrainJob",
-    "RayJob": "RayJob",
-    "JobFlow": "Volcano JobFlow",
-}
-"""Kinds of objects that a run may be, and what people call them."""
-
-_VOLCANO: Final[Mapping[str, State]] = {
-    "Completed": State.SUCCEEDED,
-    "Failed": State.FAILED,
-    "Terminated": State.FAILED,
-    "Terminating": State.FAILED,
-    "Aborted": State.SUSPENDED,
-    "Aborting": State.SUSPENDED,
-    "Restarting": State.RESTARTING,
-    "Running": State.RUNNING,
-    "Completing": State.RUNNING,
-}
-
-_CONDITIONS: Final[Mapping[str, State]] = {
-    "Complete": State.SUCCEEDED,
-    "Succeeded": State.SUCCEEDED,
-    "Failed": State.FAILED,
-    "Suspended": State.SUSPENDED,
-    "Restarting": State.RESTARTING,
-}
-"""Types of conditions of Kubernetes' Jobs and Kubeflow's, while their status is True."""
-
-_RAY: Final[Mapping[str, State]] = {
-    "Complete": State.SUCCEEDED,
-    "Failed": State.FAILED,
-    "Suspended": State.SUSPENDED,
-    "Retrying": State.RESTARTING,
-}
-
-
-def state_of(kind: str, job: Object, running: int) -> State:
-    """The state of a job of which so many pods run."""
-    status: Mapping[str, Any] = job.get("status", {})
-    pods = State.RUNNING if running else State.WAITING
-    match kind:
-        case "Job":
-            return _VOLCANO.get(str(status.get("state", {}).get("phase", "")), pods)
-        case "RayJob":
-            return _RAY.get(str(status.get("jobDeploymentStatus", "")), pods)
-        case "JobFlow":
-            return _flow(job, pods)
-        case _:
-            true = {c["type"] for c in status.get("conditions", []) if c["status"] == "True"}
-            return next((state for name, state in _CONDITIONS.items() if name in true), pods)
-
-
-def _flow(flow: Object, pods: State) -> State:
-    # Volcano calls it running even where a step has failed, after which nothing begins.
-    phase = flow.get("status", {}).get("state", {}).get("phase")
-    if phase == "Succeed":
-        return State.SUCCEEDED
-    found = set(steps(flow).values())
-    telling = (State.FAILED, State.RESTARTING, State.SUSPENDED)
-    return next((state for state in telling if state in found), pods)
+def state_of(resource: Resource, job: Object, running: int) -> State:
+    """Return the state of a job with this number of running pods."""
+    state = resource.state(job.get("status", {}))
+    if state is None and resource is volcano.FLOW:
+        # Volcano reports a JobFlow with a failed step as running, although no other step starts.
+        found = set(steps(job).values())
+        decisive = (State.FAILED, State.RESTARTING, State.SUSPENDED)
+        state = next((state for state in decisive if state in found), None)
+    return state or (State.RUNNING if running else State.WAITING)
 
 
 def steps(flow: Object) -> dict[str, State]:
-    """The jobs that a JobFlow has made so far, by name; none of another kind."""
+    """Return the states of a JobFlow's jobs by name; empty for other kinds."""
     made = flow.get("status", {}).get("jobStatusList", ())
-    return {job["name"]: _VOLCANO.get(job.get("state", ""), State.WAITING) for job in made}
+    states = volcano.JOB.states
+    return {job["name"]: states.get(job.get("state", ""), State.WAITING) for job in made}
 
 
 def stage(flow: Object) -> str:
-    """The step at which a JobFlow is or has failed; empty where none is under way."""
+    """Return the step that a JobFlow runs or that has failed; empty between two steps."""
     found = steps(flow)
     failed = [name for name, state in found.items() if state is State.FAILED]
-    going = [name for name, state in found.items() if not state.over]
+    active = [name for name, state in found.items() if not state.over]
     prefix = job_prefix(flow["metadata"]["name"])
-    return ", ".join(step.removeprefix(prefix) for step in failed or going)
+    return ", ".join(step.removeprefix(prefix) for step in failed or active)
+
+
+def wants_pods(snapshot: Snapshot, group: Object) -> bool:
+    """Return whether the job of a PodGroup exists and is neither over nor suspended.
+
+    PodGroups of kinds other than Volcano's outlive their jobs, and Volcano marks them pending again
+    when the pods are gone.
+    """
+    state = _job_state(snapshot, group["metadata"]["namespace"], owner(group))
+    if state is None:
+        return any(group_of(pod) == key(group) for pod in snapshot.active())
+    return not state.over and state is not State.SUSPENDED
+
+
+def _job_state(snapshot: Snapshot, namespace: str, name: str) -> State | None:
+    """Return the state of the job of this name and any kind, or None if there is none."""
+    for resource in RESOURCES:
+        job = snapshot.find(resource.name, namespace, name)
+        if job is not None and not is_part_of_a_job(resource, job):
+            return state_of(resource, job, 0)
+    return None
+
+
+def is_part_of_a_job(resource: Resource, job: Object) -> bool:
+    """Return whether another kind's job created this one, as Ray and JobSet create Jobs.
+
+    A JobFlow's steps do not count: each has its own PodGroup.
+    """
+    return resource is indexed.JOB and is_controlled(job)
+
+
+def is_controlled(thing: Object) -> bool:
+    """Return whether an object has a controller."""
+    owners: Sequence[Object] = thing["metadata"].get("ownerReferences", ())
+    return any(one.get("controller") for one in owners)

@@ -1,27 +1,28 @@
-"""Why jobs wait: what Volcano says of each, and what can be counted beside it."""
+"""The reasons why jobs wait, and their order in the queue."""
 
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gitops.runs.jobs import is_made_by_another, wants_pods
-from gitops.runs.picture import (
+from gitops.runs.snapshot import (
     Object,
-    Picture,
+    Snapshot,
     devices,
     group_of,
+    is_scheduled,
     key,
     owner,
-    placed,
     queue_of,
     request,
 )
-from gitops.runs.states import JOB_KINDS, State, state_of
+from gitops.runs.states import is_part_of_a_job, state_of, wants_pods
+from kube.kinds import RESOURCES, volcano
+from kube.kinds.record import State
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """A job whose pods are not all placed, and the reasons in plain words."""
+    """A job with unscheduled pods, and the reasons."""
 
     namespace: str
     job: str
@@ -31,7 +32,7 @@ class Waiting:
 
     @property
     def name(self) -> str:
-        """Where it is and what it waits in."""
+        """Namespace, name and queue."""
         queue = f" in queue {self.queue}" if self.queue else ""
         return f"{self.namespace}/{self.job}{queue}"
 
@@ -39,109 +40,144 @@ class Waiting:
         return "\n".join([f"{self.name}: {self.state}", *(f"  {why}" for why in self.reasons)])
 
 
-def waiting(picture: Picture) -> list[Waiting]:
-    """Every job that waits, with its reasons, sorted by name."""
-    found = [*_groups(picture), *_suspended(picture), *_single_pods(picture)]
+def waiting(snapshot: Snapshot) -> list[Waiting]:
+    """Return every waiting job with its reasons, sorted by name."""
+    found = [*_groups(snapshot), *_suspended(snapshot), *_single_pods(snapshot)]
     return sorted(found, key=lambda item: item.name)
 
 
-def _groups(picture: Picture) -> Iterator[Waiting]:
-    for group in picture.all("PodGroup"):
-        pods = [pod for pod in picture.active() if group_of(pod) == key(group)]
-        having = sum(map(placed, pods))
-        least = int(group["spec"].get("minMember", 1))
+def positions(snapshot: Snapshot) -> dict[tuple[str, str], int]:
+    """Return the positions of the waiting PodGroups in their queues, starting at 1.
+
+    Sorted by priority, then by age, as Volcano's plugins `priority` and `gang` sort jobs that have
+    no pods yet.
+    """
+    priority: dict[tuple[str, str], int] = {}
+    for pod in snapshot.active():
+        if (name := group_of(pod)) is not None:
+            priority[name] = max(priority.get(name, 0), int(pod["spec"].get("priority") or 0))
+
+    def order(group: Object) -> tuple[int, str]:
+        return -priority.get(key(group), 0), str(group["metadata"].get("creationTimestamp", ""))
+
+    last: Counter[str] = Counter()
+    found: dict[tuple[str, str], int] = {}
+    for group in sorted(filter(_is_pending, snapshot.all("PodGroup")), key=order):
+        if wants_pods(snapshot, group):
+            last[queue_of(group)] += 1
+            found[key(group)] = last[queue_of(group)]
+    return found
+
+
+def _is_pending(group: Object) -> bool:
+    return group.get("status", {}).get("phase", "Pending") in ("Pending", "Inqueue")
+
+
+def _groups(snapshot: Snapshot) -> Iterator[Waiting]:
+    for group in snapshot.all("PodGroup"):
+        pods = [pod for pod in snapshot.active() if group_of(pod) == key(group)]
+        scheduled = sum(map(is_scheduled, pods))
+        minimum = int(group["spec"].get("minMember", 1))
         phase = group.get("status", {}).get("phase", "Pending")
-        if phase == "Completed" or (having >= least and having == len(pods)):
+        if phase == "Completed" or (scheduled >= minimum and scheduled == len(pods)):
             continue
-        if not wants_pods(picture, group):
+        if not wants_pods(snapshot, group):
             continue
         yield Waiting(
             group["metadata"]["namespace"],
             owner(group),
             queue_of(group),
-            f"{having} of {max(len(pods), least)} pods have a node, "
-            + ("runs, and has room for more" if having >= least else f"needs {least} at once"),
-            tuple(_reasons(picture, group, pods, starting=having < least)),
+            f"{scheduled} of {max(len(pods), minimum)} pods have a node, "
+            + (f"it needs {minimum} at once" if scheduled < minimum else "it runs and can grow"),
+            tuple(_reasons(snapshot, group, pods, starting=scheduled < minimum)),
         )
 
 
-def _suspended(picture: Picture) -> Iterator[Waiting]:
-    # A JobFlow is suspended where one of its steps is, which is told already.
-    for kind in JOB_KINDS.keys() - {"JobFlow"}:
-        for job in picture.all(kind):
-            if state_of(kind, job, 0) is State.SUSPENDED and not is_made_by_another(kind, job):
+def _suspended(snapshot: Snapshot) -> Iterator[Waiting]:
+    # A JobFlow is suspended if one of its steps is, and the step is listed as a job.
+    for resource in RESOURCES:
+        for job in snapshot.all(resource.name):
+            suspended = resource is not volcano.FLOW and (
+                state_of(resource, job, 0) is State.SUSPENDED
+            )
+            if suspended and not is_part_of_a_job(resource, job):
                 namespace, name = key(job)
                 resume = "`suspend: false`"
-                if kind == "Job":
+                if resource is volcano.JOB:
                     resume = f"`vcctl job resume --namespace {namespace} --name {name}`"
-                yield Waiting(namespace, name, "", "suspended", (f"{resume} goes on with it",))
+                yield Waiting(namespace, name, "", "suspended", (f"{resume} resumes it",))
 
 
-def _reasons(picture: Picture, group: Object, pods: list[Object], starting: bool) -> Iterator[str]:
-    asks = sum((request(pod) for pod in pods if not placed(pod)), Counter[str]())
-    if starting and (least := group["spec"].get("minResources")):
-        asks = devices(least) - sum((request(p) for p in pods if placed(p)), Counter[str]())
-    counted = [*_queue_reasons(picture, queue_of(group), asks), *_room_reasons(picture, asks)]
-    said = _words(picture, group, pods)
-    if starting and asks and not counted and not any("unavailable" in text for text in said):
-        others = {queue_of(other) for other in picture.all("PodGroup")} - {queue_of(group)}
-        counted.append(
-            f"there is room, but not within the share of queue {queue_of(group)} while others have "
-            f"jobs as well: {', '.join(sorted(others)) or 'none'}"
+def _reasons(
+    snapshot: Snapshot, group: Object, pods: list[Object], starting: bool
+) -> Iterator[str]:
+    missing = sum((request(pod) for pod in pods if not is_scheduled(pod)), Counter[str]())
+    if starting and (minimum := group["spec"].get("minResources")):
+        scheduled = (request(pod) for pod in pods if is_scheduled(pod))
+        missing = devices(minimum) - sum(scheduled, Counter[str]())
+    queue = queue_of(group)
+    computed = [*_queue_reasons(snapshot, queue, missing), *_capacity_reasons(snapshot, missing)]
+    messages = _scheduler_messages(snapshot, group, pods)
+    unavailable = any("unavailable" in text for text in messages)
+    if starting and missing and not computed and not unavailable:
+        others = {queue_of(other) for other in snapshot.all("PodGroup")} - {queue}
+        computed.append(
+            f"capacity is free, but not within the share of queue {queue} while other queues have "
+            f"jobs: {', '.join(sorted(others)) or 'none'}"
         )
-    yield from counted
-    yield from (f"Volcano: {text}" for text in said)
+    yield from computed
+    yield from (f"Volcano: {text}" for text in messages)
 
 
-def _room_reasons(picture: Picture, asks: Counter[str]) -> Iterator[str]:
-    total, used = picture.total(), picture.used()
-    for resource, amount in sorted(asks.items()):
+def _capacity_reasons(snapshot: Snapshot, missing: Counter[str]) -> Iterator[str]:
+    total, used = snapshot.total(), snapshot.used()
+    for resource, amount in sorted(missing.items()):
         free = total[resource] - used[resource]
         if amount > total[resource]:
-            yield f"asks for {amount} {resource}, but the cluster has {total[resource]} in all"
+            yield f"requests {amount} {resource}, but the cluster has only {total[resource]}"
         elif amount > free:
-            yield f"asks for {amount} {resource}, and {free} of {total[resource]} are free"
+            yield f"requests {amount} {resource}, but only {free} of {total[resource]} are free"
 
 
-def _queue_reasons(picture: Picture, name: str, asks: Counter[str]) -> Iterator[str]:
-    queue = picture.find("Queue", None, name)
+def _queue_reasons(snapshot: Snapshot, name: str, missing: Counter[str]) -> Iterator[str]:
+    queue = snapshot.find("Queue", None, name)
     if queue is None:
         yield f"queue {name} does not exist"
         return
     state = queue.get("status", {}).get("state", "Open")
     if state != "Open":
         yield f"queue {name} is {state}: `vcctl queue operate --action open --name {name}` opens it"
-    limits, used = devices(queue["spec"].get("capability", {})), picture.used(name)
+    limits, used = devices(queue["spec"].get("capability", {})), snapshot.used(name)
     for resource, limit in sorted(limits.items()):
-        if asks[resource] > limit:
-            yield f"asks for {asks[resource]} {resource}, but queue {name} may use {limit} in all"
-        elif asks[resource] + used[resource] > limit:
+        if missing[resource] > limit:
+            yield f"requests {missing[resource]} {resource}, but queue {name} is limited to {limit}"
+        elif missing[resource] + used[resource] > limit:
             yield f"queue {name} is full: it uses {used[resource]} of {limit} {resource}"
 
 
-def _words(picture: Picture, group: Object, pods: list[Object]) -> list[str]:
-    """What the scheduler says of the pods, or in an event of a group that it holds back.
+def _scheduler_messages(snapshot: Snapshot, group: Object, pods: list[Object]) -> list[str]:
+    """Return the scheduler's messages about the pods, or its events about a group not admitted.
 
-    Where that is nothing, what it says of the group, which tells only how many pods are missing.
+    If there are none, return the group's own condition, which only counts the missing pods.
     """
-    said = [_unschedulable(pod) for pod in pods if not placed(pod)]
+    found = [_unschedulable(pod) for pod in pods if not is_scheduled(pod)]
     if group.get("status", {}).get("phase", "Pending") == "Pending":
-        said += [
+        found += [
             event["message"]
-            for event in picture.all("Event")
+            for event in snapshot.all("Event")
             if event["involvedObject"].get("uid") == group["metadata"].get("uid")
             and (event["type"], event["reason"]) == ("Normal", "Unschedulable")
         ]
-    if telling := [text for text in said if text and not text.startswith("pod group is not")]:
-        return list(dict.fromkeys(telling))
+    if useful := [text for text in found if text and not text.startswith("pod group is not")]:
+        return list(dict.fromkeys(useful))
     conditions: list[Object] = group.get("status", {}).get("conditions", [])
     latest = max(conditions, key=lambda c: str(c.get("lastTransitionTime", "")), default=None)
     return [latest["message"]] if latest and latest["type"] == "Unschedulable" else []
 
 
-def _single_pods(picture: Picture) -> Iterator[Waiting]:
-    for pod in picture.active():
-        if not placed(pod) and group_of(pod) is None and (message := _unschedulable(pod)):
+def _single_pods(snapshot: Snapshot) -> Iterator[Waiting]:
+    for pod in snapshot.active():
+        if not is_scheduled(pod) and group_of(pod) is None and (message := _unschedulable(pod)):
             namespace, name = key(pod)
             yield Waiting(namespace, name, "", "the pod has no node", (message,))
 

@@ -37,7 +37,7 @@ def test_updates_that_are_killed_are_gone_on_with(changed: Arena, what: str) -> 
             changed.platform.hyperparameters(seed=100 + turn, epochs=2)
             kill_after(changed, COMMANDS[what], moments.uniform(1, 12))
         output = changed.platform.make("up")
-        assert "(right)" in output
+        assert "(correct)" in output
 
     changed.survive(f"`{what}` killed twice with all its processes", kill_two, change=slowly(0.3))
 

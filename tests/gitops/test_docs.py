@@ -7,7 +7,7 @@ import pytest
 
 from devcluster.paths import CHECKOUT
 from gitops.__main__ import main
-from gitops.status import BLOCKED, CHANGES, FAILED, UNCHANGED, USAGE
+from gitops.errors import BLOCKED, CHANGES, FAILED, UNCHANGED, USAGE
 from tests.readme import blocks
 
 PAGES = [CHECKOUT / "docs" / name for name in ("pull-requests.md", "environments.md", "runs.md")]

@@ -86,7 +86,7 @@ def rollout(real: Platform, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     folder = tmp_path_factory.mktemp("gateway")
     shutil.copyfile(ROOT / "Pulumi.dev.yaml", real.stack_file)
     real.hyperparameters(epochs=10)
-    assert "(right)" in real.make("up", timeout=1800)
+    assert "(correct)" in real.make("up", timeout=1800)
     first = real.run_name()
     with gateway.running(real, folder) as url:
         real.hyperparameters(seed=7)

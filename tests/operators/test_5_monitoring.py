@@ -51,7 +51,7 @@ MICROSECONDS = 2_000_000
 def watched(real: Platform) -> Iterator[Watched]:
     shutil.copyfile(ROOT / "Pulumi.dev.yaml", real.stack_file)
     real.hyperparameters(epochs=10)
-    assert "(right)" in real.make("up", timeout=1800)
+    assert "(correct)" in real.make("up", timeout=1800)
     served, before = real.run_name(), real.stack_file.read_text()
     prometheus.push_images(real.state)
     prometheus.namespace(real)

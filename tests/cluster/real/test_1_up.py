@@ -50,7 +50,7 @@ def test_a_kill_of_everything_while_the_chart_is_installed_is_recovered(real: Pl
     accuracy = re.search(r"accuracy (\d+\.\d+)%", output)
     assert accuracy is not None
     assert float(accuracy[1]) >= 97.0
-    assert "(right)" in output
+    assert "(correct)" in output
     state = real.state / "real" / "pulumi" / ".pulumi" / "stacks" / "gpu-platform" / "dev.json"
     assert len(json.loads(state.read_text())["checkpoint"]["latest"]["resources"]) > 20
 
@@ -312,7 +312,7 @@ def test_down_leaves_nothing_after_a_node_and_the_cluster_were_killed_in_trainin
 
 def test_up_after_that_resumes_the_run_from_its_checkpoint(real: Platform) -> None:
     output = real.make("up")
-    assert "(right)" in output
+    assert "(correct)" in output
     assert "resume" in [line["event"] for line in real.logs(real.run_name())]
 
 

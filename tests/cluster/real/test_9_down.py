@@ -28,4 +28,4 @@ def test_a_first_up_without_any_state_trains_serves_and_predicts(real: Platform)
     shutil.copyfile(ROOT / "Pulumi.dev.yaml", real.stack_file)
     output = real.make("up")
     assert created(output) > 20
-    assert "(right)" in output
+    assert "(correct)" in output

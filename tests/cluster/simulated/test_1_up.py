@@ -11,8 +11,8 @@ from tests.cluster.platform import Platform, created
 def test_the_stack_comes_up_and_gangs_are_placed(simulated: Platform) -> None:
     output = simulated.make("up")
     assert created(output) > 20
-    assert "judged by the policy pack: accepted" in output
-    assert output.count("pods placed together") == 2
+    assert "with the policy pack: accepted" in output
+    assert output.count("pods scheduled together") == 2
 
 
 def test_volcano_has_placed_the_gang_of_sixteen_gpus(simulated: Platform) -> None:

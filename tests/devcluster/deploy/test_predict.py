@@ -124,7 +124,7 @@ def test_a_model_of_an_earlier_run_is_waited_out(server: Server):
         server.manifest = MANIFEST
 
     predict.wait_ready(server.url, "digits", "digits-1", report)
-    assert said == ["it serves digits-0 still"]
+    assert said == ["it still serves digits-0"]
 
 
 def test_a_run_that_only_the_server_knows_is_waited_for_as_well(server: Server):
@@ -157,8 +157,8 @@ def test_an_answer_is_compared_with_the_label(server: Server, off: int):
     server.answer = (int(labels[0]) + off) % 10
     metadata = model_metadata(served(MANIFEST))
     said = predict.predict(server.url, "digits", metadata)
-    assert (said.expected, said.answer) == (labels[0], server.answer)
-    assert said.right is (off == 0)
+    assert (said.label, said.answer) == (labels[0], server.answer)
+    assert said.correct is (off == 0)
     assert said.version == MANIFEST.version
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from devcluster.deploy.recovery import Release, cut_off, recover
+from devcluster.deploy.recovery import Release, interrupted_releases, recover
 from devcluster.deploy.stack import Stack
 from devcluster.paths import Layout
 from tests.devcluster.programs import Install
@@ -38,15 +38,15 @@ def state(said: Path, *pending: dict[str, Any]) -> None:
 
 
 def test_a_release_that_was_being_made_is_found_by_name_and_namespace() -> None:
-    assert list(cut_off([POD, RELEASE])) == [Release("volcano", "volcano-system")]
+    assert list(interrupted_releases([POD, RELEASE])) == [Release("volcano", "volcano-system")]
 
 
 def test_a_release_that_was_being_updated_is_left_to_helm() -> None:
-    assert list(cut_off([{**RELEASE, "type": "updating"}])) == []
+    assert list(interrupted_releases([{**RELEASE, "type": "updating"}])) == []
 
 
 def test_a_release_without_a_name_holds_none() -> None:
-    assert list(cut_off([creating("kubernetes:helm.sh/v3:Release")])) == []
+    assert list(interrupted_releases([creating("kubernetes:helm.sh/v3:Release")])) == []
 
 
 def test_nothing_is_done_where_nothing_is_pending(layout: Layout, said: Path) -> None:

@@ -160,7 +160,7 @@ def test_a_refusal_is_told_from_its_diagnostics_on(stack: Stack, said: Path, lay
         stack.preview(lambda _: None)
     first, *rest = str(caught.value).splitlines()
     log = layout.logs / "pulumi-preview.log"
-    assert first == f"`pulumi preview` was refused or failed, and its log is {log}"
+    assert first == f"`pulumi preview` failed; its log is {log}"
     assert rest == REFUSED.splitlines()[2:]
 
 

@@ -2,8 +2,10 @@
 
 import pytest
 
-from gitops.runs.picture import BATCH_JOB, Object
-from gitops.runs.states import State, stage, state_of
+from gitops.runs.snapshot import Object
+from gitops.runs.states import stage, state_of
+from kube.kinds import indexed, pytorch, ray, volcano
+from kube.kinds.record import State
 from tests.gitops.runs.objects import batch_job, job_flow, volcano_job
 
 
@@ -21,7 +23,7 @@ from tests.gitops.runs.objects import batch_job, job_flow, volcano_job
     ],
 )
 def test_a_volcano_job(phase: str, running: int, state: State) -> None:
-    assert state_of("Job", volcano_job("run", phase), running) is state
+    assert state_of(volcano.JOB, volcano_job("run", phase), running) is state
 
 
 @pytest.mark.parametrize(
@@ -34,12 +36,12 @@ def test_a_volcano_job(phase: str, running: int, state: State) -> None:
     ],
 )
 def test_a_job_of_kubernetes(condition: str, running: int, state: State) -> None:
-    assert state_of(BATCH_JOB, batch_job("run", condition), running) is state
+    assert state_of(indexed.JOB, batch_job("run", condition), running) is state
 
 
 def test_a_pytorch_job_that_was_created_and_has_succeeded() -> None:
     job = batch_job("run", "Created", "Succeeded")
-    assert state_of("PyTorchJob", job, 0) is State.SUCCEEDED
+    assert state_of(pytorch.JOB, job, 0) is State.SUCCEEDED
 
 
 @pytest.mark.parametrize(
@@ -47,7 +49,7 @@ def test_a_pytorch_job_that_was_created_and_has_succeeded() -> None:
     [("Initializing", State.WAITING), ("Complete", State.SUCCEEDED), ("Failed", State.FAILED)],
 )
 def test_a_ray_job(status: str, state: State) -> None:
-    assert state_of("RayJob", {"status": {"jobDeploymentStatus": status}}, 0) is state
+    assert state_of(ray.JOB, {"status": {"jobDeploymentStatus": status}}, 0) is state
 
 
 @pytest.mark.parametrize(
@@ -67,15 +69,15 @@ def test_a_ray_job(status: str, state: State) -> None:
     ],
 )
 def test_a_job_flow_is_what_its_steps_are(flow: Object, state: State, step: str) -> None:
-    assert state_of("JobFlow", flow, 1) is state
+    assert state_of(volcano.FLOW, flow, 1) is state
     assert stage(flow) == step
 
 
 def test_a_job_flow_between_two_steps_waits() -> None:
-    assert state_of("JobFlow", job_flow("run-1", "Running", prepare="Completed"), 0) is (
+    assert state_of(volcano.FLOW, job_flow("run-1", "Running", prepare="Completed"), 0) is (
         State.WAITING
     )
 
 
-def test_what_is_over() -> None:
+def test_a_run_is_over_when_it_succeeded_or_failed() -> None:
     assert [state for state in State if state.over] == [State.SUCCEEDED, State.FAILED]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gitops.runs.picture import Picture
+from gitops.runs.snapshot import Snapshot
 from gitops.runs.waiting import Waiting, waiting
 
 GPU = "nvidia.com/gpu"
@@ -65,23 +65,27 @@ def queue(name: str = "vision", state: str = "Open", **spec: Any) -> dict[str, A
 
 
 def job(name: str, phase: str = "Pending") -> dict[str, Any]:
-    metadata = {"namespace": "ml", "name": name}
-    return {"kind": "Job", "metadata": metadata, "status": {"state": {"phase": phase}}}
+    return {
+        "apiVersion": "batch.volcano.sh/v1alpha1",
+        "kind": "Job",
+        "metadata": {"namespace": "ml", "name": name},
+        "status": {"state": {"phase": phase}},
+    }
 
 
 def other(kind: str, status: dict[str, Any]) -> dict[str, Any]:
     """A job `done` of a kind that is not Volcano's own."""
-    version = {"apiVersion": "batch/v1"} if kind == "Job" else {}
+    groups = {"Job": "batch", "RayJob": "ray.io", "TrainJob": "trainer.kubeflow.org"}
     return {
+        "apiVersion": f"{groups.get(kind, 'kubeflow.org')}/v1",
         "kind": kind,
         "metadata": {"namespace": "ml", "name": "done"},
         "status": status,
-        **version,
     }
 
 
 def only(*objects: dict[str, Any]) -> Waiting:
-    (found,) = waiting(Picture.of(objects))
+    (found,) = waiting(Snapshot.of(objects))
     return found
 
 
@@ -89,13 +93,13 @@ def test_a_job_waits_for_gpus_that_are_in_use() -> None:
     busy = (group("busy", least=1), pod("busy", on="n"))
     found = only(node(), node(), queue(), *busy, group("late"), pod("late"), pod("late"))
     assert found.name == "ml/late in queue vision"
-    assert found.state == "0 of 2 pods have a node, needs 2 at once"
-    assert found.reasons == (f"asks for 16 {GPU}, and 8 of 16 are free", f"Volcano: {MISSING}")
+    assert found.state == "0 of 2 pods have a node, it needs 2 at once"
+    assert found.reasons == (f"requests 16 {GPU}, but only 8 of 16 are free", f"Volcano: {MISSING}")
 
 
 def test_a_job_that_the_cluster_is_too_small_for() -> None:
     found = only(node(), queue(), job("big"), group("big"))
-    assert f"asks for 16 {GPU}, but the cluster has 8 in all" in found.reasons
+    assert f"requests 16 {GPU}, but the cluster has only 8" in found.reasons
 
 
 def test_a_queue_that_is_full() -> None:
@@ -107,7 +111,7 @@ def test_a_queue_that_is_full() -> None:
 
 def test_a_job_that_its_queue_is_too_small_for() -> None:
     found = only(node(64), queue(capability={GPU: "8"}), job("big"), group("big"))
-    assert f"asks for 16 {GPU}, but queue vision may use 8 in all" in found.reasons
+    assert f"requests 16 {GPU}, but queue vision is limited to 8" in found.reasons
 
 
 def test_room_that_is_due_to_others() -> None:
@@ -144,8 +148,8 @@ def test_queues_that_are_closed_or_do_not_exist() -> None:
 def test_an_elastic_job_that_runs_with_less_than_it_could_have() -> None:
     pods = (pod("elastic", on="n"), pod("elastic", on="n"), pod("elastic"))
     found = only(node(16), queue(), group("elastic"), *pods)
-    assert found.state == "2 of 3 pods have a node, runs, and has room for more"
-    assert f"asks for 8 {GPU}, and 0 of 16 are free" in found.reasons
+    assert found.state == "2 of 3 pods have a node, it runs and can grow"
+    assert f"requests 8 {GPU}, but only 0 of 16 are free" in found.reasons
 
 
 def test_a_suspended_job_is_named_with_the_way_to_go_on() -> None:
@@ -156,7 +160,7 @@ def test_a_suspended_job_is_named_with_the_way_to_go_on() -> None:
 
 @pytest.mark.parametrize("phase", ["Completed", "Failed", "Terminated"])
 def test_a_job_that_has_ended_waits_for_nothing(phase: str) -> None:
-    assert waiting(Picture.of([group("done"), job("done", phase)])) == []
+    assert waiting(Snapshot.of([group("done"), job("done", phase)])) == []
 
 
 @pytest.mark.parametrize(
@@ -171,17 +175,17 @@ def test_a_job_that_has_ended_waits_for_nothing(phase: str) -> None:
 def test_the_group_that_another_kind_of_job_leaves_waits_for_nothing(
     kind: str, status: dict[str, Any]
 ) -> None:
-    assert waiting(Picture.of([group("done"), other(kind, status)])) == []
+    assert waiting(Snapshot.of([group("done"), other(kind, status)])) == []
 
 
 def test_a_group_whose_job_was_removed_waits_for_nothing() -> None:
-    assert waiting(Picture.of([queue(), group("gone", phase="Pending")])) == []
+    assert waiting(Snapshot.of([queue(), group("gone", phase="Pending")])) == []
 
 
 def test_a_job_that_its_settings_suspend_is_told_once() -> None:
     suspended = other("PyTorchJob", {"conditions": [{"type": "Suspended", "status": "True"}]})
     found = only(suspended, group("done", phase="Pending"), queue())
-    assert str(found) == "ml/done: suspended\n  `suspend: false` goes on with it"
+    assert str(found) == "ml/done: suspended\n  `suspend: false` resumes it"
 
 
 def test_a_job_that_a_suspended_one_is_made_of_is_not_told_beside_it() -> None:

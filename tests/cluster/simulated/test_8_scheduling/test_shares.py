@@ -21,8 +21,8 @@ def test_two_queues_share_by_weight_and_the_rest_waits_with_the_reason_shown(
     queues = [name.partition("-")[0] for name in volcano.placed()]
     assert sorted(queues) == ["language", "vision", "vision"]
     status = volcano.platform.make("status")
-    assert status.count("0 of 1 pods have a node, needs 1 at once") == 3
-    assert status.count("asks for 8 nvidia.com/gpu, and 0 of 24 are free") == 3
+    assert status.count("0 of 1 pods have a node, it needs 1 at once") == 3
+    assert status.count("requests 8 nvidia.com/gpu, but only 0 of 24 are free") == 3
 
 
 def test_a_queue_takes_its_share_back_when_its_owner_returns(volcano: Scheduling) -> None:
@@ -96,6 +96,6 @@ def test_a_full_queue_and_a_place_that_does_not_exist_are_told(volcano: Scheduli
     told = "didn't match Pod's node affinity/selector"
     await_(lambda: told in volcano.devcluster("status"), PATIENCE, told)
     status = volcano.devcluster("status")
-    assert "ml/waits in queue small: 0 of 1 pods have a node, needs 1 at once" in status
+    assert "ml/waits in queue small: 0 of 1 pods have a node, it needs 1 at once" in status
     assert "queue small is full: it uses 8 of 8 nvidia.com/gpu" in status
     assert f"{NAMESPACE}/full" not in status

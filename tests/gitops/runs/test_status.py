@@ -1,7 +1,7 @@
-"""Runs, from what kubectl says; its place is taken by a program that says what it is told to."""
+"""The status of runs, read through a program in the place of kubectl."""
 
 import json
-import shlex
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,11 @@ import pytest
 
 from gitops import prices
 from gitops.errors import GitopsError
-from gitops.runs.cluster import Cluster
-from gitops.runs.finding import runs
-from gitops.runs.run import RunStatus
-from gitops.runs.states import State
+from gitops.runs.snapshot import Cluster
+from gitops.runs.status import RunStatus, read_runs
 from infra.failure_recorder import SELECTOR
+from kube.kinds.record import State
+from tests.gitops.runs.kubectl import forbid, install
 from tests.gitops.runs.objects import (
     GPU,
     batch_job,
@@ -29,15 +29,6 @@ from tests.gitops.runs.objects import (
 )
 
 NOW = datetime(2026, 1, 1, 10, tzinfo=UTC)
-KINDS = {
-    "pods": "Pod",
-    "nodes": "Node",
-    "jobs.batch": "batch/v1 Job",
-    "jobs.batch.volcano.sh": "batch.volcano.sh/v1alpha1 Job",
-    "jobflows.flow.volcano.sh": "JobFlow",
-    "podgroups.scheduling.volcano.sh": "PodGroup",
-    "queues.scheduling.volcano.sh": "Queue",
-}
 LOG = "\n".join(
     [
         '2026-01-01T08:10:00.123456789Z {"event": "start", "epochs": 4}',
@@ -46,31 +37,19 @@ LOG = "\n".join(
 )
 
 
-def kubectl(folder: Path, *objects: dict[str, Any], log: str = LOG, known: bool = True) -> Cluster:
-    """A kubectl that lists these objects, and gives the same log for every pod."""
-    for resource, kind in KINDS.items():
-        version, _, name = kind.rpartition(" ")
-        items = [o for o in objects if o["kind"] == name and version in (o.get("apiVersion"), "")]
-        (folder / resource).write_text(json.dumps({"items": items}))
-    (folder / "names").write_text("\n".join(KINDS if known else ["pods", "nodes", "jobs.batch"]))
-    (folder / "log").write_text(log)
-    program = folder / "kubectl"
-    program.write_text(
-        f"#!/bin/sh\ncd {shlex.quote(str(folder))}\n"
-        'case $1 in api-resources) exec cat names;; logs) exec cat log;; esac\nexec cat "$2"\n'
-    )
-    program.chmod(0o755)
-    return Cluster([str(program)])
+def cluster_of(folder: Path, *objects: dict[str, Any], names: Sequence[str] = ()) -> Cluster:
+    """Return a cluster with these objects, whose pods all have the same log."""
+    return Cluster([str(install(folder, objects, log=LOG, names=names))])
 
 
 def only(cluster: Cluster) -> RunStatus:
-    (found,) = runs(cluster, prices.load(), NOW)
+    (found,) = read_runs(cluster, prices.load(), NOW)
     return found
 
 
 def test_a_run_that_runs_is_told_with_its_progress_and_cost(tmp_path: Path) -> None:
     objects = (volcano_job("digits", "Running"), group("digits", least=2), node(), queue())
-    found = only(kubectl(tmp_path, *objects, pod("digits"), pod("digits", 1)))
+    found = only(cluster_of(tmp_path, *objects, pod("digits"), pod("digits", 1)))
     assert (found.kind, found.queue, found.state) == ("Volcano Job", "vision", State.RUNNING)
     assert (found.pods, found.wanted, found.gpus) == (2, 2, {GPU: 4})
     assert found.progress is not None
@@ -81,7 +60,7 @@ def test_a_run_that_runs_is_told_with_its_progress_and_cost(tmp_path: Path) -> N
 
 
 def test_runs_that_wait_are_told_with_their_places_and_reasons(tmp_path: Path) -> None:
-    cluster = kubectl(
+    cluster = cluster_of(
         tmp_path,
         node(gpus=2),
         queue(),
@@ -94,23 +73,25 @@ def test_runs_that_wait_are_told_with_their_places_and_reasons(tmp_path: Path) -
         group("runs"),
         pod("runs"),
     )
-    found = {run.name: run for run in runs(cluster, prices.load(), NOW)}
+    found = {run.name: run for run in read_runs(cluster, prices.load(), NOW)}
     assert {name: run.position for name, run in found.items()} == {
         "urgent": 1,
         "early": 2,
         "late": 3,
         "runs": None,
     }
-    assert f"asks for 2 {GPU}, and 0 of 2 are free" in found["urgent"].reasons
+    assert f"requests 2 {GPU}, but only 0 of 2 are free" in found["urgent"].reasons
     assert found["urgent"].held == (
-        "ml/urgent in queue vision: 0 of 1 pods have a node, needs 1 at once"
+        "ml/urgent in queue vision: 0 of 1 pods have a node, it needs 1 at once"
     )
 
 
 def test_a_run_that_failed_has_last_words(tmp_path: Path) -> None:
     error = json.dumps({"event": "error", "message": "batch_size is 7: write 8"})
     failed = pod("digits", phase="Failed", **ended(error))
-    found = only(kubectl(tmp_path, volcano_job("digits", "Failed", retryCount=3), failed, node()))
+    found = only(
+        cluster_of(tmp_path, volcano_job("digits", "Failed", retryCount=3), failed, node())
+    )
     assert found.state is State.FAILED
     assert found.last_words == ("digits-worker-0:", "batch_size is 7: write 8")
     assert found.restarts == 3
@@ -118,7 +99,7 @@ def test_a_run_that_failed_has_last_words(tmp_path: Path) -> None:
 
 def test_a_job_of_a_job_is_no_run_of_its_own(tmp_path: Path) -> None:
     inner = batch_job("digits", owner="digits-jobset")
-    assert only(kubectl(tmp_path, batch_job("digits", "Complete"), inner)).kind == "Job"
+    assert only(cluster_of(tmp_path, batch_job("digits", "Complete"), inner)).kind == "Job"
 
 
 def step_group(run: str, step: str, phase: str) -> dict[str, Any]:
@@ -134,7 +115,7 @@ def test_a_run_with_steps_is_one_run_that_is_told_by_the_step_at_which_it_is(
     done["metadata"]["annotations"] = {"scheduling.k8s.io/group-name": "gone"}
     waits["metadata"]["annotations"] = {"scheduling.k8s.io/group-name": "run-1-train-uid"}
     found = only(
-        kubectl(
+        cluster_of(
             tmp_path,
             job_flow("run-1", "Running", prepare="Completed", train="Pending"),
             step_job("run-1", "prepare", "Completed"),
@@ -154,14 +135,14 @@ def test_a_run_whose_step_has_failed_has_failed_with_its_last_words(tmp_path: Pa
     failed = pod("run-1", phase="Failed", **ended(json.dumps({"event": "error", "message": "no"})))
     failed["metadata"]["annotations"] = {}
     flow = job_flow("run-1", "Running", prepare="Failed")
-    found = only(kubectl(tmp_path, flow, step_job("run-1", "prepare", "Failed"), failed, node()))
+    found = only(cluster_of(tmp_path, flow, step_job("run-1", "prepare", "Failed"), failed, node()))
     assert (found.state, found.stage, found.queue) == (State.FAILED, "prepare", "vision")
     assert found.last_words == ("run-1-worker-0:", "no")
 
 
 def test_what_a_finished_or_suspended_job_leaves_has_no_place_in_line(tmp_path: Path) -> None:
-    found = runs(
-        kubectl(
+    found = read_runs(
+        cluster_of(
             tmp_path,
             *(node(), queue(), volcano_job("waits", "Pending")),
             group("waits", "Pending", created="2026-01-01T08:00:00Z"),
@@ -179,40 +160,85 @@ def test_what_a_finished_or_suspended_job_leaves_has_no_place_in_line(tmp_path: 
 def test_other_jobs_are_left_alone(tmp_path: Path) -> None:
     other = volcano_job("other", "Running")
     other["metadata"]["labels"] = {}
-    assert runs(kubectl(tmp_path, other), prices.load(), NOW) == []
+    assert read_runs(cluster_of(tmp_path, other), prices.load(), NOW) == []
 
 
 def test_a_failed_run_is_kept_where_a_recorder_is(tmp_path: Path) -> None:
     failed, well = volcano_job("a", "Failed"), volcano_job("b", "Completed")
     recorder = pod("recorder")
     recorder["metadata"]["labels"] = dict(SELECTOR)
-    found = runs(kubectl(tmp_path, failed, well, recorder), prices.load(), NOW)
+    found = read_runs(cluster_of(tmp_path, failed, well, recorder), prices.load(), NOW)
     kept = {run.name: run.kept for run in found}
     shown = "python3 -m recorder show a"
     assert kept == {"a": f"kubectl exec -n ml deploy/failure-recorder -- {shown}", "b": ""}
-    [alone] = runs(kubectl(tmp_path, failed), prices.load(), NOW)
+    [alone] = read_runs(cluster_of(tmp_path, failed), prices.load(), NOW)
     assert alone.kept == ""
 
 
 def test_runs_that_are_over_come_last(tmp_path: Path) -> None:
     objects = (volcano_job("a", "Completed"), volcano_job("b", "Running"))
-    found = runs(kubectl(tmp_path, *objects), prices.load(), NOW)
+    found = read_runs(cluster_of(tmp_path, *objects), prices.load(), NOW)
     assert [run.name for run in found] == ["b", "a"]
 
 
 def test_a_cluster_without_volcano_has_runs_too(tmp_path: Path) -> None:
-    cluster = kubectl(tmp_path, batch_job("digits"), pod("digits"), node(), known=False)
+    cluster = cluster_of(tmp_path, batch_job("digits"), pod("digits"), node(), names=["jobs.batch"])
     assert only(cluster).state is State.RUNNING
+
+
+def test_kinds_that_may_not_be_listed_are_left_out(tmp_path: Path) -> None:
+    cluster = cluster_of(tmp_path, volcano_job("digits", "Running"), pod("digits"), node())
+    forbid(tmp_path, "nodes", "events")
+    found = only(cluster)
+    assert (found.state, found.pods, found.cost) == (State.RUNNING, 1, None)
+    (tmp_path / "pods").unlink()
+    with pytest.raises(GitopsError, match="cannot list the pods of the cluster: forbidden"):
+        only(cluster)
+
+
+def test_only_the_asked_run_is_read(tmp_path: Path) -> None:
+    cluster = cluster_of(tmp_path, volcano_job("a", "Running"), volcano_job("b", "Running"))
+    found = read_runs(cluster, prices.load(), NOW, name=("ml", "b"))
+    assert [run.name for run in found] == ["b"]
+
+
+@pytest.mark.parametrize("has_log", [True, False])
+def test_the_result_is_in_the_log_or_in_a_termination_message(
+    tmp_path: Path, has_log: bool
+) -> None:
+    finished = json.dumps({"event": "finished", "accuracy": 0.97, "seconds": 12.5})
+    error = json.dumps({"event": "error", "message": "no data"})
+    pods = [
+        pod("digits", 0, "Failed", **ended(error)),
+        pod("digits", 1, "Succeeded", **ended("" if has_log else finished)),
+    ]
+    cluster = cluster_of(tmp_path, volcano_job("digits", "Completed"), *pods)
+    (tmp_path / "log").write_text(f"2026-01-01T09:00:00Z {finished}\n" if has_log else "")
+    found = only(cluster).progress
+    assert found is not None
+    assert (found.accuracy, found.seconds) == (0.97, 12.5)
+
+
+def test_the_pods_of_a_new_attempt_come_before_those_of_an_old_one(tmp_path: Path) -> None:
+    pods = [pod("digits", 0, "Failed"), pod("digits", 1)]
+    cluster = cluster_of(tmp_path, batch_job("digits"), *pods)
+    epoch = '2026-01-01T09:10:00Z {"event": "epoch", "epoch": 9, "epochs": 9, "loss": 0.5}'
+    (tmp_path / "logs-digits-worker-0").write_text(epoch)
+    found = only(cluster).progress
+    assert found is not None
+    assert found.epoch == 1
 
 
 def test_a_cluster_that_does_not_answer_is_one_sentence(tmp_path: Path) -> None:
     program = tmp_path / "kubectl"
     program.write_text("#!/bin/sh\necho noise >&2\necho 'the server is away' >&2\nexit 1\n")
     program.chmod(0o755)
-    with pytest.raises(GitopsError, match="does not show its pods: the server is away"):
-        runs(Cluster([str(program)]), prices.load(), NOW)
+    with pytest.raises(
+        GitopsError, match="cannot list the pods of the cluster: the server is away"
+    ):
+        read_runs(Cluster([str(program)]), prices.load(), NOW)
 
 
 def test_without_kubectl_the_error_says_so(tmp_path: Path) -> None:
     with pytest.raises(GitopsError, match="install kubectl"):
-        runs(Cluster([str(tmp_path / "kubectl")]), prices.load(), NOW)
+        read_runs(Cluster([str(tmp_path / "kubectl")]), prices.load(), NOW)

@@ -10,10 +10,10 @@ from decimal import Decimal
 import pytest
 from rich.console import Console
 
-from gitops.runs.run import RunStatus
-from gitops.runs.said import Progress
-from gitops.runs.screen import as_svg, screen
-from gitops.runs.states import State
+from gitops.runs.progress import Progress
+from gitops.runs.status import RunStatus
+from gitops.runs.table import as_svg, render
+from kube.kinds.record import State
 
 NOW = datetime(2026, 1, 1, 10, tzinfo=UTC)
 RUN = RunStatus(
@@ -35,7 +35,7 @@ RUN = RunStatus(
 
 def shown(*runs: RunStatus, width: int = 120) -> str:
     console = Console(file=io.StringIO(), width=width)
-    console.print(screen(runs, "EUR", NOW))
+    console.print(render(runs, "EUR", NOW))
     file = console.file
     assert isinstance(file, io.StringIO)
     return file.getvalue()
@@ -74,7 +74,7 @@ def test_why_runs_wait_and_failed_is_below() -> None:
         reasons=("queue [b]vision[/b] is full",),
     )
     text = shown(waiting)
-    assert "waiting, 2. in line" in text
+    assert "waiting, position 2" in text
     assert "in queue vision: 0 of 2 pods have a node\n  queue [b]vision[/b] is full" in text
     failed = dataclasses.replace(RUN, state=State.FAILED, last_words=("no data",))
     assert "ml/digits-1a2b3c4d has failed:\n  no data" in shown(failed)
@@ -111,7 +111,7 @@ def test_a_failed_run_tells_how_to_see_what_is_kept_of_it() -> None:
         "ml/digits-1a2b3c4d has failed:",
         "  no memory",
         "",
-        "lines and events of failures are kept of digits-1a2b3c4d, gang-2:",
+        "last lines and events of the failures of digits-1a2b3c4d, gang-2:",
         f"  {command.replace('digits-1a2b3c4d', 'RUN')}",
     ]
     assert failed.as_json()["kept"] == command
@@ -120,7 +120,7 @@ def test_a_failed_run_tells_how_to_see_what_is_kept_of_it() -> None:
 
 def test_the_picture_of_a_terminal_has_the_text_and_fetches_no_font() -> None:
     console = Console(file=io.StringIO(), width=120, record=True)
-    console.print(screen([RUN], "EUR", NOW))
+    console.print(render([RUN], "EUR", NOW))
     picture = as_svg(console, "python -m gitops status")
     assert "digits-1a2b3c4d" in picture
     assert "python" in picture

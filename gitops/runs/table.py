@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from rich._export_format import CONSOLE_SVG_FORMAT
@@ -11,8 +11,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from gitops.runs.run import RunStatus
-from gitops.runs.states import State
+from gitops import prices
+from gitops.runs.snapshot import Cluster
+from gitops.runs.status import RunStatus, read_runs
+from gitops.runs.waiting import waiting
+from kube.kinds.record import State
 
 _SVG: Final = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL).replace(
     "font-family: Fira Code, monospace", "font-family: monospace"
@@ -28,20 +31,40 @@ STYLES: Final = {
 }
 
 
-def screen(runs: Sequence[RunStatus], currency: str, now: datetime) -> RenderableType:
-    """The table, and below it why runs wait and what failed ones said."""
+def print_runs(cluster: Cluster, console: Console | None = None) -> None:
+    """Print the runs of a cluster, and below them everything else that waits.
+
+    Raises:
+        GitopsError: If the cluster does not answer.
+    """
+    table = prices.load()
+    console = console or Console(soft_wrap=True)
+    now = datetime.now(UTC)
+    snapshot = cluster.snapshot()
+    found = read_runs(cluster, table, now, snapshot=snapshot)
+    if found:
+        console.print()
+        console.print(render(found, table.currency, now))
+    printed = {(run.namespace, run.name) for run in found if run.held}
+    for item in waiting(snapshot):
+        if (item.namespace, item.job) not in printed:
+            console.print(f"\n{item}", highlight=False, markup=False)
+
+
+def render(runs: Sequence[RunStatus], currency: str, now: datetime) -> RenderableType:
+    """Return the table with the reasons of waiting runs and the last words of failed ones."""
     if not runs:
         return Text("no runs")
     return Group(_table(runs, currency, now), *_notes(runs))
 
 
 def as_svg(console: Console, command: str) -> str:
-    """What a console has recorded, as a picture of a terminal in the reader's own font."""
+    """Return what a console has recorded as an SVG image of a terminal, in the reader's font."""
     return console.export_svg(title=f"$ {command}", code_format=_SVG)
 
 
 def _table(runs: Sequence[RunStatus], currency: str, now: datetime) -> Table:
-    """Columns of which no run has anything are left out: terminals are narrow."""
+    """Return the table without empty columns, since terminals are narrow."""
     several = len({run.namespace for run in runs}) > 1
     columns: dict[str, list[RenderableType]] = {
         "RUN": [f"{run.namespace}/{run.name}" if several else run.name for run in runs],
@@ -49,7 +72,7 @@ def _table(runs: Sequence[RunStatus], currency: str, now: datetime) -> Table:
         "STATE": [Text(_state(run), STYLES[run.state]) for run in runs],
         "PODS": [f"{run.pods}/{run.wanted}" for run in runs],
         "GPUS": [str(sum(run.gpus.values()) or "") for run in runs],
-        "EPOCHS": [_done(run) for run in runs],
+        "EPOCHS": [_epochs(run) for run in runs],
         "LOSS": [_loss(run) for run in runs],
         "LEFT": [_left(run) for run in runs],
         "AGE": [_age(run, now) for run in runs],
@@ -68,12 +91,12 @@ def _table(runs: Sequence[RunStatus], currency: str, now: datetime) -> Table:
 
 def _state(run: RunStatus) -> str:
     stage = f", {run.stage}" if run.stage else ""
-    place = f", {run.position}. in line" if run.position else ""
-    again = f", {run.restarts} restarts" if run.restarts else ""
-    return f"{run.state}{stage}{place}{again}"
+    position = f", position {run.position}" if run.position else ""
+    restarts = f", {run.restarts} restarts" if run.restarts else ""
+    return f"{run.state}{stage}{position}{restarts}"
 
 
-def _done(run: RunStatus) -> RenderableType:
+def _epochs(run: RunStatus) -> RenderableType:
     told = run.progress
     if told is None or told.share is None:
         return "" if told is None or told.step is None else f"step {told.step}"
@@ -85,9 +108,8 @@ def _done(run: RunStatus) -> RenderableType:
 def _notes(runs: Sequence[RunStatus]) -> Iterator[RenderableType]:
     for run in runs:
         if run.held or run.last_words:
-            told = run.held or f"{run.namespace}/{run.name} has {run.state}:"
             yield Text()
-            yield Text(told, STYLES[run.state])
+            yield Text(run.held or f"{run.namespace}/{run.name} has failed:", STYLES[run.state])
             for line in (*run.reasons, *run.last_words):
                 yield Text(f"  {line}")
     kept: dict[str, list[str]] = {}
@@ -96,7 +118,7 @@ def _notes(runs: Sequence[RunStatus]) -> Iterator[RenderableType]:
             kept.setdefault(run.kept.replace(run.name, "RUN"), []).append(run.name)
     for command, names in kept.items():
         yield Text()
-        yield Text(f"lines and events of failures are kept of {', '.join(names)}:")
+        yield Text(f"last lines and events of the failures of {', '.join(names)}:")
         yield Text(f"  {command}", "dim")
 
 

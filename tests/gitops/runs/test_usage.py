@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from gitops.prices import Prices
-from gitops.runs.picture import Picture
-from gitops.runs.spent import Spent, spent
+from gitops.runs.snapshot import Snapshot
+from gitops.runs.usage import Usage, usage
 from tests.gitops.runs.objects import ended, node, pod
 
 NOW = datetime(2026, 1, 1, 10, tzinfo=UTC)
@@ -22,12 +22,12 @@ PRICES = Prices.model_validate(
 )
 
 
-def of(*pods: dict[str, Any], on: dict[str, Any] | None = None, product: str = "") -> Spent:
-    return spent(pods, Picture.of([on or node()]), PRICES, NOW, product)
+def of(*pods: dict[str, Any], on: dict[str, Any] | None = None, product: str = "") -> Usage:
+    return usage(pods, Snapshot.of([on or node()]), PRICES, NOW, product)
 
 
 def test_a_pod_counts_from_its_placement_until_now() -> None:
-    assert of(pod("run"), pod("run", 1)) == Spent(Decimal(8), Decimal(6))
+    assert of(pod("run"), pod("run", 1)) == Usage(Decimal(8), Decimal(6))
 
 
 def test_a_pod_that_has_ended_counts_until_then() -> None:
@@ -36,7 +36,7 @@ def test_a_pod_that_has_ended_counts_until_then() -> None:
 
 
 def test_a_pod_that_waits_costs_nothing() -> None:
-    assert of(pod("run", phase="Pending")) == Spent(Decimal(0), Decimal(0))
+    assert of(pod("run", phase="Pending")) == Usage(Decimal(0), Decimal(0))
 
 
 def test_nodes_that_may_be_taken_away_cost_less() -> None:
@@ -48,7 +48,7 @@ def test_a_share_of_a_gpu_counts_as_such() -> None:
     sliced = pod("run")
     limits = sliced["spec"]["containers"][0]["resources"]["limits"]
     limits["nvidia.com/mig-1g.10gb"] = limits.pop("nvidia.com/gpu")
-    assert of(sliced) == Spent(Decimal(1), Decimal("0.75"))
+    assert of(sliced) == Usage(Decimal(1), Decimal("0.75"))
 
 
 @pytest.mark.parametrize(("product", "cost"), [("", None), ("NVIDIA-L4", Decimal(3))])

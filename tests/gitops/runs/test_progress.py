@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gitops.runs.said import Progress, last_words, progress
+from gitops.runs.progress import Progress, last_words, progress
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

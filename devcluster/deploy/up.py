@@ -1,0 +1,145 @@
+"""`make up` from start to end: cluster, stack, training, serving and a first prediction."""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from devcluster import docker_plugin, environment, lifecycle
+from devcluster.demands import of_stack
+from devcluster.deploy import predict, stack
+from devcluster.deploy.recovery import recover
+from devcluster.deploy.runs import Run, result, wait, wait_scheduled
+from devcluster.lifecycle import Cluster
+from devcluster.paths import CHECKOUT
+from devcluster.progress import Reporter
+from devcluster.spec import ClusterSpec, Kind
+
+STACKS = {Kind.REAL: "dev", Kind.SIMULATED: "simulated"}
+
+
+@dataclass
+class Summary:
+    """Results for the table at the end."""
+
+    changes: dict[str, int] = field(default_factory=dict)
+    outputs: dict[str, Any] = field(default_factory=dict)
+    runs: list[tuple[Run, str, str]] = field(default_factory=list)
+    """Each run with its state and result."""
+    services: list[str] = field(default_factory=list)
+    """Lines of each inference service."""
+
+
+def bring_up(spec: ClusterSpec, reporter: Reporter) -> int:
+    """Bring everything up and print a summary; return 0 if the first prediction is correct."""
+    registry = f"127.0.0.1:{spec.network.registry_port}"
+    demands = of_stack(CHECKOUT / f"Pulumi.{STACKS[spec.kind]}.yaml", registry)
+    cluster = lifecycle.up(spec, reporter, demands)
+    summary = Summary()
+    _deploy(cluster, reporter, summary)
+    correct = True
+    if spec.kind is Kind.REAL:
+        _train(cluster, reporter, summary)
+        correct = _serve(cluster, reporter, summary)
+    else:
+        _schedule(cluster, reporter, summary)
+    reporter.console.print(render(cluster, summary))
+    return 0 if correct else 1
+
+
+def _deploy(cluster: Cluster, reporter: Reporter, summary: Summary) -> None:
+    variables = environment.variables(cluster.layout, cluster.toolchain, cluster.spec.kind)
+    if cluster.spec.kind is Kind.REAL:
+        home, python = cluster.toolchain.pulumi_home, Path(sys.executable)
+        plugin = docker_plugin.install(home, python, variables["PATH"])
+        if not plugin.official:
+            reporter.say(f"images are built by {plugin.note}")
+    target = stack.Stack(STACKS[cluster.spec.kind], cluster.layout, variables)
+    target.select()
+    if recovered := recover(target, cluster.kubectl):
+        reporter.say(f"recovered {recovered} pending operations of an interrupted update")
+    with reporter.step(f"pulumi preview of stack {target.name} with the policy pack") as step:
+        summary.changes = target.preview(step.update)
+        step.detail = "accepted, " + stack.describe_plan(summary.changes)
+    if not stack.is_unchanged(summary.changes):
+        with reporter.step(f"pulumi up of stack {target.name}") as step:
+            summary.changes = target.update(step.update)
+            step.detail = stack.describe(summary.changes)
+    summary.outputs = target.outputs()
+
+
+def _runs(summary: Summary) -> list[Run]:
+    return [Run.of(key, output) for key, output in summary.outputs.get("runs", {}).items()]
+
+
+def _train(cluster: Cluster, reporter: Reporter, summary: Summary) -> None:
+    for run in _runs(summary):
+        with reporter.step(f"training run {run.name}") as step:
+            status = wait(cluster.kubectl, run, step.update)
+            step.detail = str(status.state)
+        summary.runs.append((run, str(status.state), result(status)))
+
+
+def _schedule(cluster: Cluster, reporter: Reporter, summary: Summary) -> None:
+    for run in _runs(summary):
+        with reporter.step(f"gang of {run.name}") as step:
+            pods = wait_scheduled(cluster.kubectl, run, step.update)
+            step.detail = f"{pods} pods have a node"
+        state = f"{pods} pods scheduled together"
+        summary.runs.append((run, state, "not trained: the nodes are simulated"))
+
+
+def _serve(cluster: Cluster, reporter: Reporter, summary: Summary) -> bool:
+    correct = True
+    for key, service in summary.outputs.get("inference", {}).items():
+        url = predict.service_url(cluster.kubectl, service)
+        model = service["model"]
+        with reporter.step(f"inference service {key}") as step:
+            metadata = predict.wait_ready(url, model, service.get("run"), step.update)
+            version = f"version {metadata['versions'][0]}"
+            step.detail = f"serves {predict.served_run(metadata)}, {version}"
+        prediction = predict.predict(url, model, metadata)
+        correct = correct and prediction.correct
+        lines = [
+            f"{key}: {url}/v2/models/{model}",
+            # The stack's outputs were written before the training ended.
+            f"{version}, sha256 {predict.served_digest(metadata)}",
+            str(prediction),
+        ]
+        summary.services.append("\n".join(lines))
+    return correct
+
+
+def render(cluster: Cluster, summary: Summary) -> Table:
+    """Return the table that `make up` ends with."""
+    table = Table(title=f"stack {STACKS[cluster.spec.kind]}", show_header=False, title_style="bold")
+    table.add_row("resources", stack.describe(summary.changes))
+    for queue in summary.outputs.get("queues", []):
+        table.add_row("queue", f"{queue}: {_queue_state(cluster, queue)}")
+    for run, state, achieved in summary.runs:
+        shape = f"{run.nodes} x {run.gpus_per_node} GPU, {run.kind}"
+        lines = filter(None, [f"{run.name} ({shape})", state, achieved])
+        table.add_row("training run", "\n".join(lines))
+    for service in summary.services:
+        table.add_row("inference", service)
+    return table
+
+
+def _queue_state(cluster: Cluster, queue: str) -> str:
+    done = subprocess.run(
+        [*cluster.kubectl, "get", "queues.scheduling.volcano.sh", queue, "--output=json"],
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode != 0:
+        return "not found"
+    found = json.loads(done.stdout)
+    gpus = found["spec"].get("capability", {}).get("nvidia.com/gpu", "no limit of")
+    counts = found.get("status", {})
+    states = [f"{counts[name]} {name}" for name in ("running", "pending") if counts.get(name)]
+    state = str(counts.get("state", "Unknown"))
+    return f"{state}, {gpus} GPUs" + (f", {', '.join(states)}" if states else "")

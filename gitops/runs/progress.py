@@ -1,0 +1,119 @@
+"""Progress of a training run, read from the timestamped JSON lines of its log."""
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from workload.progress import AnyEvent, Epoch, Failed, Finished, Started, Step, parse
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Progress and result of a run. Values that its program does not report are None."""
+
+    done_epochs: float | None = None
+    """Including the fraction of the current epoch."""
+    epochs: int | None = None
+    step: int | None = None
+    loss: float | None = None
+    accuracy: float | None = None
+    left_seconds: float | None = None
+    """Estimated from the steps and epochs in the log."""
+    seconds: float | None = None
+    """Training time of a finished run."""
+
+    @property
+    def epoch(self) -> int | None:
+        """Number of complete epochs."""
+        return None if self.done_epochs is None else int(self.done_epochs)
+
+    @property
+    def share(self) -> float | None:
+        """Completed fraction of the run, 0 to 1."""
+        if self.done_epochs is None or not self.epochs:
+            return None
+        return min(self.done_epochs / self.epochs, 1.0)
+
+    def after(self, event: AnyEvent) -> "Progress":
+        """Return the progress after an event."""
+        match event:
+            case Started():
+                return replace(
+                    self, done_epochs=event.done_epochs, epochs=event.epochs, step=event.step
+                )
+            case Step():
+                after = replace(self, step=event.step, loss=event.loss)
+                if event.done_epochs is None or event.epochs is None:
+                    return after
+                return replace(after, done_epochs=event.done_epochs, epochs=event.epochs)
+            case Epoch():
+                return replace(
+                    self,
+                    done_epochs=event.epoch,
+                    epochs=event.epochs,
+                    loss=event.loss,
+                    accuracy=event.accuracy,
+                )
+            case Finished():
+                return replace(
+                    self,
+                    done_epochs=self.epochs,
+                    accuracy=event.accuracy,
+                    seconds=event.seconds,
+                )
+        return self
+
+
+def progress(lines: Iterable[str], now: datetime) -> Progress | None:
+    """Return the newest progress in these log lines, or None if they report none."""
+    found: Progress | None = None
+    marks: list[tuple[datetime, float]] = []
+    for at, event in _events(lines):
+        found = (found or Progress()).after(event)
+        if isinstance(event, Started):
+            marks = [(at, event.done_epochs)]
+        elif isinstance(event, Step | Epoch) and found.done_epochs is not None:
+            marks.append((at, found.done_epochs))
+    if found is None or found.epochs is None:
+        return found
+    return replace(found, left_seconds=_left(marks, found.epochs, now))
+
+
+def result(messages: Iterable[str]) -> Finished | None:
+    """Return the result among the termination messages of a run's containers."""
+    events = (parse(message) for message in messages)
+    return next((event for event in events if isinstance(event, Finished)), None)
+
+
+def last_words(message: str, lines: Iterable[str], maximum: int = 12) -> list[str]:
+    """Return the error that a program reported, else its last lines without timestamps."""
+    event = parse(message)
+    if isinstance(event, Failed):
+        return [event.message]
+    if message.strip():
+        return message.strip().splitlines()[-maximum:]
+    return [text.partition(" ")[2] for text in list(lines)[-maximum:]]
+
+
+def _left(marks: list[tuple[datetime, float]], epochs: int, now: datetime) -> float | None:
+    if len(marks) < 2:
+        return None
+    (first, before), (last, after) = marks[0], marks[-1]
+    if after <= before:
+        return None
+    each = (last - first).total_seconds() / (after - before)
+    return max((epochs - after) * each - (now - last).total_seconds(), 0.0)
+
+
+def _events(lines: Iterable[str]) -> Iterator[tuple[datetime, AnyEvent]]:
+    for text in lines:
+        time, _, line = text.partition(" ")
+        # A program may print anything.
+        with contextlib.suppress(ValueError):
+            at = datetime.fromisoformat(time).astimezone(UTC)
+            event = parse(line)
+            if isinstance(event, Started) and event.epochs is None:
+                continue
+            if isinstance(event, Started | Step | Epoch | Finished):
+                yield at, event

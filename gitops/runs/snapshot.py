@@ -1,0 +1,188 @@
+"""A snapshot of a cluster, taken with kubectl, and what can be computed from its objects."""
+
+import json
+import subprocess
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final
+
+from gitops.errors import GitopsError
+from kube.kinds import RESOURCES
+from kube.names import GROUP_ANNOTATION
+
+Object = Mapping[str, Any]
+
+_JOBS: Final = {(resource.group, resource.kind): resource.name for resource in RESOURCES}
+_ALWAYS: Final = ("pods", "events", "nodes")
+_IF_INSTALLED: Final = (
+    *_JOBS.values(),
+    "podgroups.scheduling.volcano.sh",
+    "queues.scheduling.volcano.sh",
+)
+_ENDED: Final = ("Succeeded", "Failed")
+
+
+@dataclass
+class Snapshot:
+    """Objects of a cluster by kind, and those that may be runs by API resource."""
+
+    objects: dict[str, list[Object]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, items: Sequence[Object]) -> "Snapshot":
+        """Sort objects by kind."""
+        snapshot = cls()
+        for item in items:
+            group = item.get("apiVersion", "").rpartition("/")[0]
+            kind = str(item["kind"])
+            snapshot.objects.setdefault(_JOBS.get((group, kind), kind), []).append(item)
+        return snapshot
+
+    def all(self, kind: str) -> list[Object]:
+        """Return the objects of a kind (`Pod`) or of a job's API resource (`jobs.batch`)."""
+        return self.objects.get(kind, [])
+
+    def find(self, kind: str, namespace: str | None, name: str) -> Object | None:
+        """Return one object by name. The namespace None matches every namespace."""
+        for thing in self.all(kind):
+            metadata = thing["metadata"]
+            if metadata["name"] == name and namespace in (None, metadata.get("namespace")):
+                return thing
+        return None
+
+    def active(self) -> list[Object]:
+        """Return the pods that have not ended."""
+        return [pod for pod in self.all("Pod") if pod.get("status", {}).get("phase") not in _ENDED]
+
+    def total(self) -> Counter[str]:
+        """Return the allocatable devices of all nodes by resource name."""
+        found: Counter[str] = Counter()
+        for node in self.all("Node"):
+            found += devices(node.get("status", {}).get("allocatable", {}))
+        return found
+
+    def used(self, queue: str | None = None) -> Counter[str]:
+        """Return the devices of the scheduled pods, of one queue or of the whole cluster."""
+        groups: dict[tuple[str, str] | None, str] = {
+            key(group): queue_of(group) for group in self.all("PodGroup")
+        }
+        found: Counter[str] = Counter()
+        for pod in self.active():
+            if is_scheduled(pod) and (queue is None or groups.get(group_of(pod)) == queue):
+                found += request(pod)
+        return found
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Read-only access to a cluster through kubectl."""
+
+    kubectl: Sequence[str] = ("kubectl",)
+    """The command with its options."""
+    namespace: str | None = None
+    """The only namespace to read; None reads all."""
+
+    def snapshot(self) -> Snapshot:
+        """Read the existing objects.
+
+        Kinds that the cluster does not have or the user may not list are missing.
+
+        Raises:
+            GitopsError: If pods cannot be listed.
+        """
+        done = self._get(",".join(self._kinds))
+        if done.returncode == 0:
+            return Snapshot.of(json.loads(done.stdout)["items"])
+        # One kind that the user may not list makes the whole command fail.
+        with ThreadPoolExecutor(len(self._kinds)) as pool:
+            lists = list(pool.map(self._list, self._kinds))
+        return Snapshot.of([item for items in lists for item in items])
+
+    def logs(self, namespace: str, pod: str, lines: int) -> list[str]:
+        """Return the last log lines of a pod with timestamps, or an empty list if it has none."""
+        command = ("logs", "-n", namespace, pod, f"--tail={lines}", "--timestamps")
+        return (self._output(*command) or "").splitlines()
+
+    @cached_property
+    def _kinds(self) -> list[str]:
+        known = set((self._output("api-resources", "--output=name") or "").split())
+        return [*_ALWAYS, *(kind for kind in _IF_INSTALLED if kind in known)]
+
+    def _list(self, kind: str) -> list[Object]:
+        done = self._get(kind)
+        if done.returncode == 0:
+            return list(json.loads(done.stdout)["items"])
+        if kind == "pods":
+            # kubectl repeats the error before its last line.
+            error = (done.stderr.strip().splitlines() or ["kubectl printed no error"])[-1]
+            raise GitopsError(f"cannot list the pods of the cluster: {error}")
+        return []
+
+    def _get(self, kinds: str) -> subprocess.CompletedProcess[str]:
+        where = ["--all-namespaces"] if self.namespace is None else ["-n", self.namespace]
+        return self._run("get", kinds, *where, "--output=json")
+
+    def _output(self, *arguments: str) -> str | None:
+        done = self._run(*arguments)
+        return done.stdout if done.returncode == 0 else None
+
+    def _run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [*self.kubectl, *arguments]
+        try:
+            return subprocess.run(
+                command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL
+            )
+        except FileNotFoundError:
+            raise GitopsError(
+                f"{command[0]} was not found: install kubectl and put it on the PATH"
+            ) from None
+
+
+def request(pod: Object) -> Counter[str]:
+    """Return the devices that a pod requests."""
+    found: Counter[str] = Counter()
+    for container in pod["spec"]["containers"]:
+        found += devices(container.get("resources", {}).get("limits", {}))
+    return found
+
+
+def devices(amounts: Mapping[str, Any]) -> Counter[str]:
+    """Return GPUs and other extended resources, without a quota's names for them."""
+    prefixes = ("requests.", "limits.", "count/")
+    return Counter(
+        {
+            name: int(amount)
+            for name, amount in amounts.items()
+            if "/" in name and not name.startswith(prefixes) and str(amount).isdecimal()
+        }
+    )
+
+
+def is_scheduled(pod: Object) -> bool:
+    """Return whether a pod has a node."""
+    return bool(pod["spec"].get("nodeName"))
+
+
+def key(thing: Object) -> tuple[str, str]:
+    """Return namespace and name."""
+    return thing["metadata"]["namespace"], thing["metadata"]["name"]
+
+
+def group_of(pod: Object) -> tuple[str, str] | None:
+    """Return namespace and name of a pod's PodGroup."""
+    name = pod["metadata"].get("annotations", {}).get(GROUP_ANNOTATION)
+    return None if name is None else (pod["metadata"]["namespace"], name)
+
+
+def owner(thing: Object) -> str:
+    """Return the name of an object's first owner, or its own name if it has none."""
+    owners = thing["metadata"].get("ownerReferences", [])
+    return str(owners[0]["name"] if owners else thing["metadata"]["name"])
+
+
+def queue_of(group: Object) -> str:
+    """Return the queue of a PodGroup."""
+    return str(group["spec"].get("queue", "default"))

@@ -1,0 +1,293 @@
+"""The status of every run in a cluster: state, progress, cost and the reasons for waiting."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, Final
+
+from gitops.prices import Prices
+from gitops.runs.progress import Progress, last_words, progress, result
+from gitops.runs.snapshot import (
+    Cluster,
+    Object,
+    Snapshot,
+    group_of,
+    is_scheduled,
+    key,
+    owner,
+    queue_of,
+    request,
+)
+from gitops.runs.states import is_controlled, stage, state_of, steps
+from gitops.runs.usage import moment, usage
+from gitops.runs.waiting import Waiting, positions, waiting
+from infra.failure_recorder import RECORDER, SELECTOR
+from kube.kinds import RESOURCES, volcano
+from kube.kinds.record import Resource, State
+from kube.names import QUEUE_ANNOTATION, QUEUE_LABEL, RUN_LABEL
+
+LOG_LINES: Final = 400
+"""Last lines of a log that are read; enough to include the first line of most runs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStatus:
+    """Status of a run. Times are in UTC."""
+
+    namespace: str
+    name: str
+    kind: str
+    queue: str
+    state: State
+    pods: int
+    """Pods that have a node."""
+    wanted: int
+    """Existing pods or the number that is needed at once, whichever is larger."""
+    gpus: Counter[str]
+    """Devices of the running pods by resource name."""
+    restarts: int
+    created: datetime | None
+    stage: str = ""
+    """Step that a run with steps is in or that has failed."""
+    progress: Progress | None = None
+    position: int | None = None
+    """Position in the queue, starting at 1; None if the run does not wait."""
+    held: str = ""
+    """One-line description of what a waiting run waits for."""
+    reasons: tuple[str, ...] = ()
+    """Reasons for waiting."""
+    last_words: tuple[str, ...] = ()
+    """Last lines of a failed pod."""
+    kept: str = ""
+    """Command that prints the archived lines and events of failures; empty if there are none."""
+    gpu_hours: Decimal = Decimal(0)
+    cost: Decimal | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain data. Unknown numbers are null."""
+        told = self.progress or Progress()
+        return {
+            "namespace": self.namespace,
+            "name": self.name,
+            "kind": self.kind,
+            "queue": self.queue,
+            "state": str(self.state),
+            "stage": self.stage or None,
+            "pods": {"placed": self.pods, "wanted": self.wanted},
+            "gpus": dict(sorted(self.gpus.items())),
+            "restarts": self.restarts,
+            "created": None if self.created is None else self.created.isoformat(),
+            "progress": {
+                "epoch": told.epoch,
+                "epochs": told.epochs,
+                "step": told.step,
+                "loss": told.loss,
+                "accuracy": told.accuracy,
+                "secondsLeft": None if told.left_seconds is None else round(told.left_seconds),
+            },
+            "queuePosition": self.position,
+            "held": self.held,
+            "reasons": list(self.reasons),
+            "lastWords": list(self.last_words),
+            "kept": self.kept or None,
+            "gpuHours": float(round(self.gpu_hours, 4)),
+            "cost": None if self.cost is None else float(round(self.cost, 2)),
+        }
+
+
+def read_runs(
+    cluster: Cluster,
+    prices: Prices,
+    now: datetime,
+    *,
+    product: str = "",
+    snapshot: Snapshot | None = None,
+    name: tuple[str, str] | None = None,
+) -> list[RunStatus]:
+    """Return every run in the cluster, those that are over last.
+
+    Args:
+        cluster: Source of logs, and of a new snapshot if none is given.
+        prices: Prices of GPUs.
+        now: Current time in UTC.
+        product: GPU model of nodes without a label.
+        snapshot: An existing snapshot.
+        name: Namespace and name of the only run to read.
+
+    Raises:
+        GitopsError: If the cluster does not answer.
+    """
+    snapshot = snapshot or cluster.snapshot()
+    why = {(item.namespace, item.job): item for item in waiting(snapshot)}
+    reader = _Reader(cluster, prices, product, now, snapshot, positions(snapshot), why)
+    jobs = [job for job in _jobs(snapshot) if name in (None, key(job.job))]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(reader.status, jobs))
+    return sorted(found, key=lambda run: (run.state.over, run.namespace, run.name))
+
+
+def run_pods(snapshot: Snapshot) -> Mapping[tuple[str, str], list[Object]]:
+    """Return the pods of runs by namespace and name of the run.
+
+    The first pod of each reports its progress: rank 0, or the launcher. `launcher` and `master`
+    sort before `worker`, and pods of the other kinds sort by their index.
+    """
+    pods: dict[tuple[str, str], list[Object]] = defaultdict(list)
+    for pod in sorted(snapshot.all("Pod"), key=key):
+        if name := pod["metadata"].get("labels", {}).get(RUN_LABEL):
+            pods[pod["metadata"]["namespace"], name].append(pod)
+    return pods
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A job object with its pods and PodGroups."""
+
+    resource: Resource
+    job: Object
+    pods: Sequence[Object]
+    groups: Sequence[Object]
+    """Newest first. A JobFlow has one for each step that has not ended, other kinds have one."""
+
+    def in_phase(self, *phases: str) -> list[Object]:
+        return [pod for pod in self.pods if pod.get("status", {}).get("phase") in phases]
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """A snapshot, and everything else that a status is computed from."""
+
+    cluster: Cluster
+    prices: Prices
+    product: str
+    now: datetime
+    snapshot: Snapshot
+    positions: Mapping[tuple[str, str], int]
+    why: Mapping[tuple[str, str], Waiting]
+
+    def status(self, one: _Job) -> RunStatus:
+        namespace, name = key(one.job)
+        running = one.in_phase("Running")
+        state = state_of(one.resource, one.job, len(running))
+        ended = one.in_phase("Succeeded", "Failed")
+        counted = [pod for pod in one.pods if state.over or pod not in ended]
+        group = next((g for g in one.groups if key(g) in self.positions), None)
+        group = group or next(iter(one.groups), None)
+        minimum = int(group["spec"].get("minMember", 1)) if group else 1
+        used = usage(one.pods, self.snapshot, self.prices, self.now, self.product)
+        held = None if state.over else self.why.get((namespace, owner(group) if group else name))
+        waits = state is State.WAITING
+        return RunStatus(
+            namespace=namespace,
+            name=name,
+            kind=one.resource.title,
+            queue=_queue(one, group, self.snapshot),
+            state=state,
+            stage=stage(one.job),
+            pods=sum(map(is_scheduled, counted)),
+            wanted=max(len(counted), minimum),
+            gpus=sum((request(pod) for pod in running), Counter[str]()),
+            restarts=_restarts(one),
+            created=moment(one.job["metadata"].get("creationTimestamp")),
+            progress=None if waits else self._progress(one, state),
+            position=self.positions.get(key(group)) if group and waits else None,
+            held="" if held is None else f"{held.name}: {held.state}",
+            reasons=() if held is None else held.reasons,
+            last_words=tuple(self._last_words(one)) if state is State.FAILED else (),
+            kept=self._kept(one, state),
+            gpu_hours=used.gpu_hours,
+            cost=used.cost,
+        )
+
+    def _progress(self, one: _Job, state: State) -> Progress | None:
+        """Return the progress that the first pods report; running pods take precedence."""
+        logs = (
+            self.cluster.logs(*key(pod), LOG_LINES)
+            for pod in [*one.in_phase("Running"), *one.pods][:3]
+        )
+        found = next((read for lines in logs if (read := progress(lines, self.now))), None)
+        if state is not State.SUCCEEDED:
+            return found
+        # The log of a pod whose node is gone cannot be read; its termination message can.
+        finished = result(message for pod in one.pods for message in _messages(pod))
+        return found if finished is None else (found or Progress()).after(finished)
+
+    def _last_words(self, one: _Job) -> list[str]:
+        for pod in one.in_phase("Failed"):
+            lines = self.cluster.logs(*key(pod), 12)
+            if words := last_words("".join(_messages(pod)), lines):
+                return [f"{pod['metadata']['name']}:", *words]
+        return []
+
+    def _kept(self, one: _Job, state: State) -> str:
+        """Return the command that prints what the failure recorder has archived of a run."""
+        namespace, name = key(one.job)
+        failed = state in (State.FAILED, State.RESTARTING) or _restarts(one) > 0
+        if not failed or state is State.SUCCEEDED:
+            return ""
+        for pod in self.snapshot.active():
+            metadata = pod["metadata"]
+            recorder = SELECTOR.items() <= metadata.get("labels", {}).items()
+            if recorder and metadata["namespace"] == namespace:
+                shown = f"python3 -m recorder show {name}"
+                return f"kubectl exec -n {namespace} deploy/{RECORDER} -- {shown}"
+        return ""
+
+
+def _jobs(snapshot: Snapshot) -> Iterator[_Job]:
+    pods = run_pods(snapshot)
+    for resource in RESOURCES:
+        for job in snapshot.all(resource.name):
+            metadata = job["metadata"]
+            name = metadata.get("labels", {}).get(RUN_LABEL)
+            # The job of a run may consist of other jobs, which it owns.
+            if name is None or is_controlled(job):
+                continue
+            own = pods.get((metadata["namespace"], name), [])
+            yield _Job(resource, job, own, _groups(snapshot, metadata["namespace"], job, own))
+
+
+def _groups(
+    snapshot: Snapshot, namespace: str, job: Object, pods: Sequence[Object]
+) -> list[Object]:
+    names = {group_of(pod) for pod in pods} | {key(job)}
+    owners = {(namespace, name) for name in (job["metadata"]["name"], *steps(job))}
+    found = [
+        group
+        for group in snapshot.all("PodGroup")
+        if key(group) in names or (group["metadata"]["namespace"], owner(group)) in owners
+    ]
+    return sorted(found, key=lambda g: str(g["metadata"].get("creationTimestamp")), reverse=True)
+
+
+def _queue(one: _Job, group: Object | None, snapshot: Snapshot) -> str:
+    if group is not None:
+        return queue_of(group)
+    spec, metadata = one.job.get("spec", {}), one.job["metadata"]
+    for step in steps(one.job):
+        # All steps of a run are in the same queue.
+        spec = (snapshot.find(volcano.JOB.name, metadata["namespace"], step) or {}).get("spec", {})
+    labels = {**metadata.get("annotations", {}), **metadata.get("labels", {})}
+    found = (labels.get(name) for name in (QUEUE_LABEL, QUEUE_ANNOTATION))
+    return str(spec.get("queue") or next((text for text in found if text), ""))
+
+
+def _restarts(one: _Job) -> int:
+    of_containers = max(
+        (sum(s.get("restartCount", 0) for s in _containers(p)) for p in one.pods), default=0
+    )
+    status = one.job.get("status", {})
+    of_steps = sum(int(step.get("restartCount", 0)) for step in status.get("jobStatusList", ()))
+    return max(one.resource.restart_count(status), of_steps, of_containers)
+
+
+def _messages(pod: Object) -> Iterator[str]:
+    for status in _containers(pod):
+        yield str(status.get("state", {}).get("terminated", {}).get("message", ""))
+
+
+def _containers(pod: Object) -> list[dict[str, Any]]:
+    return list(pod.get("status", {}).get("containerStatuses", []))

@@ -1,0 +1,101 @@
+"""Progress events: the JSON lines that a training program writes, as typed data.
+
+Custom programs may write the same lines. Optional fields may be missing, and readers ignore fields
+that they do not know.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+
+class Event(BaseModel):
+    """One line of progress. Fields beyond the declared ones are written as they are."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    event: str
+
+    def line(self) -> dict[str, object]:
+        """Return the fields of the JSON line, without those that were not set."""
+        return {"event": self.event, **self.model_dump(exclude={"event"}, exclude_unset=True)}
+
+
+class Started(Event):
+    """First line of an attempt: a new run, or one that resumes from a checkpoint.
+
+    Hyperparameters are further fields.
+    """
+
+    event: Literal["start", "resume"]
+    epochs: int | None = None
+    done_epochs: float = 0
+    """Epochs that the checkpoint contains."""
+    step: int = 0
+    """Step of the checkpoint."""
+    batch_size: int = 1
+    """Samples of one step and process."""
+    processes: int = 1
+
+
+class Step(Event):
+    """Progress within an epoch."""
+
+    event: Literal["step"] = "step"
+    step: int
+    loss: float
+    done_epochs: float | None = None
+    """Including the fraction of the current epoch."""
+    epochs: int | None = None
+    samples: int | None = None
+
+
+class Epoch(Event):
+    """End of an epoch."""
+
+    event: Literal["epoch"] = "epoch"
+    epoch: int
+    epochs: int
+    loss: float
+    accuracy: float | None = None
+    samples: int | None = None
+
+
+class Finished(Event):
+    """Last line of a run that succeeded, with its result."""
+
+    event: Literal["finished"] = "finished"
+    accuracy: float | None = None
+    seconds: float | None = None
+    """Training time, summed over all attempts."""
+
+
+class Interrupted(Event):
+    """Last line of an attempt that saved a checkpoint after SIGTERM."""
+
+    event: Literal["interrupted"] = "interrupted"
+    epoch: int | None = None
+    step: int | None = None
+
+
+class Failed(Event):
+    """Last line of an attempt that failed."""
+
+    event: Literal["error"] = "error"
+    message: str
+    rank: str | None = None
+    exit_code: int | None = None
+
+
+AnyEvent = Annotated[
+    Started | Step | Epoch | Finished | Interrupted | Failed, Field(discriminator="event")
+]
+_EVENT: TypeAdapter[AnyEvent] = TypeAdapter(AnyEvent)
+
+
+def parse(line: str) -> AnyEvent | None:
+    """Return the event of a log line, or None if the line is something else."""
+    try:
+        return _EVENT.validate_json(line)
+    except ValidationError:
+        return None

@@ -1,14 +1,13 @@
 """The stack, in the order in which it is provisioned."""
 
 from infra.cluster import connect, options
+from infra.configuration import RegistryLogin, load_settings
 from infra.failure_recorder import FailureRecorder, FailureRecorderArgs
 from infra.gpu_stack import GpuStack, GpuStackArgs
 from infra.inference_service import InferenceService
 from infra.monitoring import Monitoring, MonitoringArgs
-from infra.notices import give_notices
 from infra.outputs import export_outputs
 from infra.serving import Serving
-from infra.settings import load_settings, registry_login
 from infra.storage import Storage, StorageArgs
 from infra.tenancy import PULL_SECRET, Tenancy, TenancyArgs
 from infra.training_job import TrainingJobArgs, TrainingJobs
@@ -16,8 +15,7 @@ from infra.volcano import Volcano, VolcanoArgs
 from infra.workload_image import WorkloadImage, WorkloadImageArgs
 
 settings = load_settings()
-give_notices(settings)
-login = registry_login(settings.images)
+login = RegistryLogin.of(settings.images)
 cluster = connect(settings.cluster)
 
 gpu = GpuStack("gpu", GpuStackArgs(gpu=settings.gpu), options(cluster))

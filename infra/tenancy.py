@@ -8,8 +8,8 @@ from typing import Any, Final
 import pulumi
 
 from infra.component import Component
+from infra.configuration import RegistryLogin
 from infra.manifests import ADOPTED, Manifest, compact, standard_labels
-from infra.settings.images import RegistryLogin
 from infra.settings.tenancy import TenancySettings
 from kube.names import WORKLOAD_LABEL
 

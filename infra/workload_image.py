@@ -9,7 +9,8 @@ import pulumi_docker as docker
 
 from infra.build_context import PROJECT_ROOT, identity
 from infra.component import Component
-from infra.settings.images import BuildSettings, ImageSettings, ImagesSettings, RegistryLogin
+from infra.configuration import RegistryLogin
+from infra.settings.images import BuildSettings, ImageSettings, ImagesSettings
 
 
 @dataclass(frozen=True, kw_only=True)

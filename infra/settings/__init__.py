@@ -1,35 +1,23 @@
-"""The stack's settings: the only place that reads Pulumi's configuration."""
+"""The stack's settings: one model a concern, checked as a whole."""
 
-import json
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
-import pulumi
-from pulumi.runtime import get_config_env, is_config_secret
 from pydantic import BaseModel, ValidationError
 
 from infra.settings.checks import CHECKS
 from infra.settings.cluster import ClusterSettings
 from infra.settings.gpu import GpuSettings
-from infra.settings.images import PASSWORD_KEY, ImagesSettings, RegistryLogin
+from infra.settings.images import PASSWORD_KEY, ImagesSettings
 from infra.settings.inference import InferenceSettings
 from infra.settings.logs import LogsSettings
 from infra.settings.monitoring import MonitoringSettings
-from infra.settings.problems import PROJECT, describe, full_key, unknown_key
+from infra.settings.problems import describe, full_key, unknown_key
 from infra.settings.storage import StorageSettings
 from infra.settings.tenancy import TenancySettings
 from infra.settings.training import TrainingSettings
 from infra.settings.types import Settings
 from infra.settings.volcano import VolcanoSettings
-
-__all__ = [
-    "PASSWORD_KEY",
-    "SettingsError",
-    "StackSettings",
-    "load_settings",
-    "registry_login",
-    "validate",
-]
 
 
 class StackSettings(Settings):
@@ -66,11 +54,8 @@ CONCERNS: Final = cast(
 )
 
 
-class SettingsError(pulumi.RunError):
-    """The configuration cannot be used; `problems` has one sentence for each mistake.
-
-    Pulumi prints the message of a RunError without a traceback.
-    """
+class SettingsError(Exception):
+    """An invalid configuration; `problems` holds one sentence for each mistake."""
 
     def __init__(self, problems: list[str]) -> None:
         self.problems = problems
@@ -119,40 +104,3 @@ def _password_problems(
     if PASSWORD_KEY in values and images.username is None:
         return [f"{key} is set, but {full_key('images', 'username')} says for no user: write one."]
     return []
-
-
-def load_settings() -> StackSettings:
-    """Read and check the configuration of the present stack.
-
-    Raises SettingsError with every problem that was found.
-    """
-    config = pulumi.Config(PROJECT)
-    prefix = f"{PROJECT}:"
-    # Config cannot list its keys; the engine's environment can, and unknown keys are mistakes.
-    written = {key.removeprefix(prefix) for key in get_config_env() if key.startswith(prefix)}
-    values = {
-        key: text if key == PASSWORD_KEY else _parsed(text)
-        for key in sorted(written | {*CONCERNS, PASSWORD_KEY})
-        if (text := config.get(key)) is not None
-    }
-    secrets = frozenset(key for key in values if is_config_secret(config.full_key(key)))
-    return validate(values, secrets)
-
-
-def registry_login(images: ImagesSettings) -> RegistryLogin | None:
-    """How to enter the registry, or None where it is open to everybody."""
-    if images.registry is None or images.username is None:
-        return None
-    return RegistryLogin(
-        server=images.registry,
-        username=images.username,
-        password=pulumi.Config(PROJECT).require_secret(PASSWORD_KEY),
-    )
-
-
-def _parsed(text: str) -> Any:
-    """Objects arrive as JSON, and anything else is what was written."""
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return text

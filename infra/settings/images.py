@@ -1,23 +1,12 @@
 """Where the images of the workloads come from."""
 
-from dataclasses import dataclass
 from typing import Self
 
-import pulumi
 from pydantic import Field, model_validator
 
 from infra.settings.types import DnsLabel, PinnedImage, Settings, VersionedImage
 
 PASSWORD_KEY = "registry_password"  # noqa: S105  the name of a configuration key
-
-
-@dataclass(frozen=True, kw_only=True)
-class RegistryLogin:
-    """How to enter a registry that asks who is there."""
-
-    server: str
-    username: str
-    password: pulumi.Output[str]
 
 
 class BuildSettings(Settings):

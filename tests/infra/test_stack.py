@@ -8,7 +8,7 @@ from typing import Any
 import pulumi
 import pytest
 
-from infra.settings import SettingsError, load_settings
+from infra.configuration import load_settings
 from tests.infra.conftest import Provision
 from tests.infra.examples import TRAINING_IMAGE, changed, good
 
@@ -245,7 +245,7 @@ def test_a_service_can_stay_with_an_earlier_run(provision: Provision) -> None:
 
 
 def test_nothing_is_registered_when_the_configuration_is_wrong(provision: Provision) -> None:
-    with pytest.raises(SettingsError, match="nodes is 0"):
+    with pytest.raises(pulumi.RunError, match="nodes is 0"):
         provision(changed("training.jobs.digits.nodes", 0))
 
 
@@ -256,7 +256,7 @@ def test_a_key_that_pulumi_would_ignore_is_found(
     written = json.loads(os.environ["PULUMI_CONFIG"])
     monkeypatch.setenv("PULUMI_CONFIG", json.dumps({**written, "gpu-platform:traning": "{}"}))
     pulumi.runtime.set_all_config({**written, "gpu-platform:traning": "{}"}, [])
-    with pytest.raises(SettingsError, match="did you mean 'training'"):
+    with pytest.raises(pulumi.RunError, match="did you mean 'training'"):
         load_settings()
 
 

@@ -4,7 +4,8 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-from infra.settings import PASSWORD_KEY, StackSettings
+from infra.settings import StackSettings
+from infra.settings.images import PASSWORD_KEY
 from infra.settings.problems import PROJECT, full_key
 from infra.settings.schema import Field, Schema, fields, nested, schema_of
 

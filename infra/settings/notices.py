@@ -4,8 +4,6 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
-import pulumi
-
 from infra.settings import StackSettings
 from infra.settings.checks.registry import job_key
 from infra.settings.problems import full_key
@@ -19,12 +17,6 @@ state anew, so that the time for a job grows with the number of jobs (docs/scale
 
 _EFA: Final = "vpc.amazonaws.com/"
 """Devices that NCCL reaches through a plugin, which `nccl.network` would keep it from."""
-
-
-def give_notices(settings: StackSettings) -> None:
-    """Warn, in the preview as well, of all that `notices` finds."""
-    for notice in notices(settings):
-        pulumi.log.warn(notice)
 
 
 def notices(settings: StackSettings) -> Iterator[str]:

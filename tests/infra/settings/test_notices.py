@@ -5,8 +5,8 @@ import pytest
 import yaml
 
 from devcluster.paths import CHECKOUT
-from infra.notices import MOST_JOBS, notices
 from infra.settings import validate
+from infra.settings.notices import MOST_JOBS, notices
 from tests.infra.conftest import Provision
 from tests.infra.examples import changed, good
 from tests.infra.kinds import configuration, job

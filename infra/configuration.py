@@ -1,0 +1,62 @@
+"""The stack's configuration, the only module that reads `pulumi.Config`."""
+
+import json
+from dataclasses import dataclass
+from typing import Any, Self
+
+import pulumi
+from pulumi.runtime import get_config_env, is_config_secret
+
+from infra.settings import CONCERNS, SettingsError, StackSettings, validate
+from infra.settings.images import PASSWORD_KEY, ImagesSettings
+from infra.settings.notices import notices
+from infra.settings.problems import PROJECT
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegistryLogin:
+    """Credentials of a registry that requires a login."""
+
+    server: str
+    username: str
+    password: pulumi.Output[str]
+
+    @classmethod
+    def of(cls, images: ImagesSettings) -> Self | None:
+        """Return the configured credentials, None if the registry needs none."""
+        if images.registry is None or images.username is None:
+            return None
+        password = pulumi.Config(PROJECT).require_secret(PASSWORD_KEY)
+        return cls(server=images.registry, username=images.username, password=password)
+
+
+def load_settings() -> StackSettings:
+    """Read and check the configuration of the current stack, and log warnings about it.
+
+    Raises RunError, which Pulumi prints without a traceback, with every problem found.
+    """
+    config = pulumi.Config(PROJECT)
+    prefix = f"{PROJECT}:"
+    # pulumi.Config cannot list its keys; the engine's environment can, and unknown keys are errors.
+    written = {key.removeprefix(prefix) for key in get_config_env() if key.startswith(prefix)}
+    values = {
+        key: text if key == PASSWORD_KEY else _parse(text)
+        for key in sorted(written | {*CONCERNS, PASSWORD_KEY})
+        if (text := config.get(key)) is not None
+    }
+    secrets = frozenset(key for key in values if is_config_secret(config.full_key(key)))
+    try:
+        settings = validate(values, secrets)
+    except SettingsError as error:
+        raise pulumi.RunError(str(error)) from None
+    for notice in notices(settings):
+        pulumi.log.warn(notice)
+    return settings
+
+
+def _parse(text: str) -> Any:
+    """Return the object of a JSON text, and any other text unchanged."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text

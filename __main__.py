@@ -10,7 +10,8 @@ from infra.outputs import export_outputs
 from infra.serving import Serving
 from infra.storage import Storage, StorageArgs
 from infra.tenancy import PULL_SECRET, Tenancy, TenancyArgs
-from infra.training_job import TrainingJobArgs, TrainingJobs
+from infra.training_job import TrainingJobs
+from infra.training_run import TrainingJobArgs
 from infra.volcano import Volcano, VolcanoArgs
 from infra.workload_image import WorkloadImage, WorkloadImageArgs
 

@@ -29,7 +29,7 @@ from mutmut.mutation.mutators import mutation_operators
 from benchmarks.mutant_tests import Progress, copy_checkout, outcome, record, replaced
 from benchmarks.outcome import FOLDER, Goal, conclude, say
 
-SOURCES = ("infra/pods.py", "infra/backends/*.py", "policies/*.py")
+SOURCES = ("infra/pods.py", "infra/kinds/*.py", "policies/*.py")
 TESTS = ("tests/infra", "tests/policies", "tests/gitops", "tests/gpu_platform")
 SEED = 20261122
 MIN_KILLED = 0.80

@@ -8,7 +8,7 @@ from infra import storage, tenancy, volcano
 from infra.manifests import Manifest
 from infra.pods import GpuNodes
 from infra.settings import StackSettings, validate
-from infra.training_job import TrainingJobArgs, manifests, run_name
+from infra.training_run import TrainingJobArgs, manifests, run_name
 
 NAMESPACE = "scale"
 QUEUE = "research"

@@ -31,7 +31,8 @@ from infra.settings.training import TrainingJobSettings
 from infra.settings.volcano import PriorityClassSettings, QueueSettings, VolcanoSettings
 from infra.storage import Storage, StorageArgs
 from infra.tenancy import Tenancy, TenancyArgs
-from infra.training_job import TrainingJob, TrainingJobArgs, TrainingJobs
+from infra.training_job import TrainingJob, TrainingJobs
+from infra.training_run import TrainingJobArgs
 from infra.volcano import Volcano, VolcanoArgs
 from training.config import TrainingConfig
 

@@ -16,7 +16,7 @@ from infra.settings.inference import InferenceServiceSettings
 from infra.settings.problems import rule
 from infra.settings.training import TrainingJobSettings
 from infra.settings.types import PinnedImage
-from infra.training_job import TrainingJobArgs
+from infra.training_run import TrainingJobArgs
 
 _PINNED: TypeAdapter[str] = TypeAdapter(PinnedImage)
 

@@ -19,7 +19,7 @@ def variables_from(references: Mapping[str, ReferenceSettings]) -> dict[str, Any
     return {name: value(reference) for name, reference in references.items()}
 
 
-def further_volumes(volumes: Mapping[str, VolumeSettings]) -> list[Volume]:
+def additional_volumes(volumes: Mapping[str, VolumeSettings]) -> list[Volume]:
     """All but claims: Secrets, ConfigMaps and scratch folders."""
     return [
         Volume(

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from gitops.runs.snapshot import Object, Snapshot, group_of, key, owner
-from infra.step_names import job_prefix
-from kube.kinds import RESOURCES, indexed, volcano
+from kube.kinds import RESOURCES, volcano
 from kube.kinds.record import Resource, State
+from kube.kinds.volcano import job_prefix
 
 
 def state_of(resource: Resource, job: Object, running: int) -> State:
@@ -61,7 +61,7 @@ def is_part_of_a_job(resource: Resource, job: Object) -> bool:
 
     A JobFlow's steps do not count: each has its own PodGroup.
     """
-    return resource is indexed.JOB and is_controlled(job)
+    return resource is not volcano.JOB and is_controlled(job)
 
 
 def is_controlled(thing: Object) -> bool:

@@ -7,7 +7,7 @@ from inference.config import InferenceConfig
 from infra.manifests import Manifest, compact
 from infra.placement import even_spread
 from infra.pods import GpuNodes, Mount, Pod, Volume, pod_template
-from infra.references import further_volumes, secret_source, variables_from
+from infra.references import additional_volumes, secret_source, variables_from
 from infra.serving.description import Serving, Version, labels, metadata
 from infra.serving.source import export_path, fetching, model_mounts, model_volumes
 from infra.settings.inference import InferenceServiceSettings
@@ -123,7 +123,7 @@ def _secrets(settings: InferenceServiceSettings) -> list[Volume]:
         for (name, path), access in mounted.items()
         if access is not None
     ]
-    return [*secrets, *further_volumes(settings.volumes)]
+    return [*secrets, *additional_volumes(settings.volumes)]
 
 
 def _probes(settings: InferenceServiceSettings) -> dict[str, Manifest]:

@@ -197,7 +197,7 @@ class TrainingJobSettings(Settings):
         return self.shm or default_shm(self.gpus_per_node, self.memory)
 
     @property
-    def fewest_nodes(self) -> int:
+    def min_pods(self) -> int:
         """Pods that must find room together."""
         return self.min_nodes or self.nodes
 
@@ -207,7 +207,7 @@ class TrainingJobSettings(Settings):
         return self.nodes > 1 or KINDS[self.kind].has_launcher or bool(self.steps)
 
     @property
-    def labels_of_nodes(self) -> dict[str, str]:
+    def node_labels(self) -> dict[str, str]:
         """Labels that a node must have beside those of all GPU nodes."""
         product = {} if self.gpu_product is None else {"nvidia.com/gpu.product": self.gpu_product}
         count = {} if self.node_gpus is None else {"nvidia.com/gpu.count": str(self.node_gpus)}

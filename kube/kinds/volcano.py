@@ -38,6 +38,15 @@ FLOW: Final = Resource(
 )
 """The resource of a run with steps: a Volcano Job per step."""
 
+TEMPLATE: Final = Resource(
+    group=FLOW.group,
+    version=FLOW.version,
+    kind="JobTemplate",
+    plural="jobtemplates",
+    title="Volcano JobTemplate",
+)
+"""The resource of a step, from which the JobFlow makes a Volcano Job."""
+
 LAYOUT: Final = Layout(
     resource=JOB,
     pods=(("spec", "tasks", "*", "template"),),
@@ -64,3 +73,17 @@ KIND: Final = Kind(
     objects="Volcano Job with plugin `pytorch`",
     needs="Volcano",
 )
+
+
+def template_name(run: str, step: str) -> str:
+    """Return the name of a step's JobTemplate.
+
+    A run is named `<key>-<hash>`, and its templates `<hash>-<step>`: short, because a JobFlow names
+    its jobs `<flow>-<template>`.
+    """
+    return f"{run.rpartition('-')[2]}-{step}"
+
+
+def job_prefix(run: str) -> str:
+    """Return the prefix of the names of the Volcano Jobs of all steps of a run."""
+    return f"{run}-{template_name(run, '')}"

@@ -16,7 +16,7 @@ from infra.pods import GpuNodes
 from infra.scheduler_configuration import scheduler_configuration
 from infra.settings import StackSettings, validate
 from infra.settings.scheduler import SchedulerSettings
-from infra.training_job import TrainingJobArgs, manifests
+from infra.training_run import TrainingJobArgs, manifests
 from tests.cluster.platform import Platform
 from tests.infra.examples import TRAINING_IMAGE
 

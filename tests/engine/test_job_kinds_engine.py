@@ -8,7 +8,7 @@ import pytest
 from kube.kinds import KINDS, RESOURCES, kinds_that_support
 from kube.kinds.volcano import FLOW
 from tests.engine.conftest import MakeStack, Manifest, Outcome, Stack
-from tests.infra.kinds import PACK, job
+from tests.infra.jobs import PACK, job
 
 STEPS = {
     "prepare": {"command": ["./prepare"]},

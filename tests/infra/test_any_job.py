@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kube.kinds import KINDS, JobKind
 from policies.resources import Resource
 from policies.workloads import find_pods
-from tests.infra.kinds import job, objects, problems_of, refused
+from tests.infra.jobs import job, objects, problems_of, refused
 
 RDMA = {"resource": "rdma/hca", "count": 1, "interface": "ib0", "hca": "mlx5"}
 STEP = {"command": ["./step"], "memory": "4Gi"}

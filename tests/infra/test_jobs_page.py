@@ -8,7 +8,7 @@ import yaml
 
 from devcluster.paths import CHECKOUT
 from kube.kinds import KINDS
-from tests.infra.kinds import PACK, objects, problems_of, refused
+from tests.infra.jobs import PACK, objects, problems_of, refused
 
 PAGE = CHECKOUT / "docs" / "jobs.md"
 EXAMPLES: dict[str, dict[str, Any]] = {

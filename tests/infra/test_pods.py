@@ -137,7 +137,7 @@ def test_a_pod_on_the_nodes_network_still_resolves_the_clusters_names() -> None:
     assert (spec["hostNetwork"], spec["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
 
 
-def test_further_volumes_follow_those_that_every_pod_has() -> None:
+def test_additional_volumes_follow_those_that_every_pod_has() -> None:
     token = Volume(
         name="token", source={"secret": {"secretName": "hub"}}, path="/token", read_only=True
     )

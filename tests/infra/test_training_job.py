@@ -8,7 +8,8 @@ from infra.manifests import Manifest
 from infra.pods import GpuNodes
 from infra.settings.jobs.mounts import ReferenceSettings, VolumeSettings
 from infra.settings.jobs.network import NcclSettings
-from infra.training_job import TrainingJobArgs, left_alone, manifests, run_name
+from infra.training_job import ignored_paths
+from infra.training_run import TrainingJobArgs, manifests, run_name
 from tests.infra.examples import TRAINING_IMAGE, settings
 
 JOB = "training.jobs.digits"
@@ -178,7 +179,7 @@ def test_nodes_are_chosen_by_product_and_count() -> None:
     }
 
 
-def test_further_volumes_are_mounted_from_where_they_come() -> None:
+def test_additional_volumes_are_mounted_from_where_they_come() -> None:
     volumes = {
         "more": VolumeSettings(path="/more", claim="datasets", read_only=True),
         "code": VolumeSettings(path="/code", config_map="code"),
@@ -197,6 +198,6 @@ def test_further_volumes_are_mounted_from_where_they_come() -> None:
 
 def test_an_update_touches_nothing_but_what_may_change_while_a_run_goes_on() -> None:
     spec = {"runPolicy": {"suspend": True, "backoffLimit": 3}, "suspend": True, "template": {}}
-    ignored = left_alone({"spec": spec}, suspendable=True)
+    ignored = ignored_paths({"spec": spec}, suspendable=True)
     assert ignored == ["spec.runPolicy.backoffLimit", "spec.template"]
-    assert left_alone({"spec": spec}, suspendable=False) == ["spec"]
+    assert ignored_paths({"spec": spec}, suspendable=False) == ["spec"]

@@ -6,6 +6,7 @@ import pytest
 
 from kube.kinds import KINDS, RESOURCES, indexed, pytorch, ray, volcano
 from kube.kinds.record import Resource, State
+from kube.kinds.volcano import job_prefix, template_name
 
 
 def conditions(**statuses: str) -> dict[str, Any]:
@@ -46,3 +47,13 @@ def test_a_resource_has_one_name_and_ends_in_both_ways() -> None:
     assert len(set(names)) == len(names)
     for kind in KINDS.values():
         assert {State.SUCCEEDED, State.FAILED} <= set(kind.resource.states.values())
+
+
+def test_a_template_has_the_runs_hash_so_that_each_run_has_its_own() -> None:
+    assert template_name("digits-large-1a2b3c4d", "evaluate") == "1a2b3c4d-evaluate"
+
+
+def test_the_job_that_volcano_names_by_flow_and_template_begins_with_the_prefix() -> None:
+    run = "digits-large-1a2b3c4d"
+    job = f"{run}-{template_name(run, 'evaluate')}"
+    assert job.removeprefix(job_prefix(run)) == "evaluate"

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 
 from tests.cluster.platform import Platform, copy_checkout
-from tests.infra.kinds import configuration, job, objects, surroundings
+from tests.infra.jobs import configuration, job, objects, surroundings
 from tests.infra.test_any_job import jobs
 from tests.tiers import unavailable
 

@@ -60,21 +60,21 @@ class _Need:
 
 
 def _needs(key: str, job: TrainingJobSettings, gpu_resource: str) -> Iterator[_Need]:
-    gang = job.fewest_nodes * job.gpus_per_node
+    gang = job.min_pods * job.gpus_per_node
     leader = None
     if KINDS[job.kind].has_launcher:
         leader = job.launcher or LauncherSettings()
     yield _Need(
         job_key(key, "nodes"),
-        job.fewest_nodes,
+        job.min_pods,
         "gang",
         gang,
-        f"{job.fewest_nodes} nodes x {job.gpus_per_node} GPUs = {gang} {gpu_resource}"
+        f"{job.min_pods} nodes x {job.gpus_per_node} GPUs = {gang} {gpu_resource}"
         + (f", and a pod with {leader.cpu} CPUs and {leader.memory}" if leader else ""),
         {
             gpu_resource: Decimal(gang),
-            "cpu": _together(job.cpu, job.fewest_nodes, leader.cpu if leader else "0"),
-            "memory": _together(job.memory, job.fewest_nodes, leader.memory if leader else "0"),
+            "cpu": _together(job.cpu, job.min_pods, leader.cpu if leader else "0"),
+            "memory": _together(job.memory, job.min_pods, leader.memory if leader else "0"),
         },
     )
     for name, step in job.steps.items():

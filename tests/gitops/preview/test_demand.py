@@ -4,12 +4,12 @@ from typing import Any
 import pytest
 
 from gitops.preview.demand import Demand, demands
-from infra.backends import BACKENDS
+from kube.kinds import KINDS as JOB_KINDS
 from kube.kinds import JobKind, kinds_that_support
 from policies.resources import Resource
 from policies.views import View
 from tests.gitops import plans
-from tests.infra import kinds
+from tests.infra import jobs
 from tests.policies import manifests
 
 
@@ -28,9 +28,9 @@ def test_gpus_of_every_kind_are_found(name: str) -> None:
     assert all(demand.pods for demand in found)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in BACKENDS if kind != "plain"])
+@pytest.mark.parametrize("kind", [kind for kind in JOB_KINDS if kind != "plain"])
 def test_every_kind_of_job_asks_for_its_nodes_times_its_gpus_in_its_queue(kind: str) -> None:
-    found = of(*kinds.objects(kinds.job(kind, nodes=4, gpus_per_node=4)))
+    found = of(*jobs.objects(jobs.job(kind, nodes=4, gpus_per_node=4)))
     taking = [demand for demand in found if demand.gpus]
     assert sum(d.total(d.requests, "nvidia.com/gpu") for d in taking) == 16
     assert {(d.queue, d.role) for d in taking} == {("research", "training")}
@@ -38,7 +38,7 @@ def test_every_kind_of_job_asks_for_its_nodes_times_its_gpus_in_its_queue(kind: 
 
 @pytest.mark.parametrize("kind", kinds_that_support("suspend"))
 def test_a_suspended_job_asks_for_nothing(kind: JobKind) -> None:
-    found = of(*kinds.objects(kinds.job(kind, nodes=4, suspend=True)))
+    found = of(*jobs.objects(jobs.job(kind, nodes=4, suspend=True)))
     assert sum(d.total(d.requests, "nvidia.com/gpu") for d in found) == 0
 
 

@@ -9,7 +9,7 @@ from infra.settings import validate
 from infra.settings.notices import MOST_JOBS, notices
 from tests.infra.conftest import Provision
 from tests.infra.examples import changed, good
-from tests.infra.kinds import configuration, job
+from tests.infra.jobs import configuration, job
 
 RDMA = {"resource": "rdma/hca", "interface": "eth0"}
 TWO_CLASSES = {"batch": {"value": 10}, "training": {"value": 100}}

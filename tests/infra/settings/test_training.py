@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from infra.backends import BACKENDS
+from infra.kinds import builder
 from infra.settings import SettingsError, validate
 from infra.settings.jobs.capabilities import LIMITED_SETTINGS, LimitedSetting
-from kube.kinds import KINDS
-from tests.infra.kinds import configuration, job, problems_of
+from kube.kinds import KINDS, JobKind
+from tests.infra.jobs import configuration, job, problems_of
 
 JOB = "gpu-platform:training.jobs.job"
 RDMA = {"resource": "rdma/hca", "interface": "ib0"}
@@ -164,8 +164,9 @@ def test_a_mistake_is_told_with_its_key_and_what_to_write(mistake: str) -> None:
     assert advice in sentence
 
 
-def test_every_kind_has_a_builder() -> None:
-    assert set(BACKENDS) == set(KINDS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_has_a_builder(kind: JobKind) -> None:
+    assert builder(kind).__module__ == f"infra.kinds.{kind}"
 
 
 ASKING: dict[str, dict[str, Any]] = {

@@ -3,7 +3,7 @@
 from tests.cluster.gangs import PATIENCE
 from tests.cluster.platform import await_
 from tests.cluster.scheduling import Scheduling
-from tests.infra.kinds import configuration, job, objects, surroundings
+from tests.infra.jobs import configuration, job, objects, surroundings
 
 KINDS = ("volcano", "mpi", "tensorflow", "plain")
 

@@ -3,7 +3,7 @@ from typing import Any
 from infra.manifests import Manifest
 from policies.resources import Resource
 from policies.workloads import find_pods
-from tests.infra.kinds import job, objects, refused
+from tests.infra.jobs import job, objects, refused
 
 STEPS: dict[str, Any] = {
     "prepare": {"command": ["./prepare"], "writes_datasets": True},

@@ -1,17 +1,24 @@
-"""A gang as a RayJob of KubeRay: a head without GPUs, and one worker of Ray for each node.
+"""Kind `ray`: a RayJob of KubeRay with a head without GPUs and one Ray worker per pod.
 
-The head's pods and the workers' are one gang by a PodGroup of its own, whatever scheduler KubeRay
-was started with. KubeRay writes the pods' commands (`ray start`) by itself.
+A custom PodGroup makes head and workers one gang, whichever scheduler KubeRay is configured for.
+KubeRay writes the pods' commands (`ray start`).
 """
 
 import re
 import shlex
 from dataclasses import replace
 
-from infra.backends.command import command_variables
-from infra.backends.gang import LEADER, Gang, group_annotations, metadata, pod_group
+from infra.kinds.gang import (
+    LAUNCHER_LABEL,
+    Gang,
+    command_variables,
+    grouped_template,
+    metadata,
+    pod_group,
+)
 from infra.manifests import Manifest, compact
-from infra.pods import Pod, pod_template
+from infra.pods import Pod
+from kube.kinds.ray import JOB
 from kube.names import QUEUE_LABEL
 
 _DASHBOARD_PORT = 8265
@@ -19,31 +26,30 @@ _REFERENCE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
 
 
 def build(gang: Gang) -> list[Manifest]:
-    """PodGroup, the way in for KubeRay, and the RayJob."""
-    described = metadata(gang)
+    """Return the PodGroup, the NetworkPolicy that admits KubeRay, and the RayJob."""
     job = {
-        "apiVersion": "ray.io/v1",
-        "kind": "RayJob",
-        "metadata": {**described, "labels": {**described["labels"], QUEUE_LABEL: gang.queue}},
+        "apiVersion": JOB.api_version,
+        "kind": JOB.kind,
+        "metadata": metadata(gang, {QUEUE_LABEL: gang.queue}),
         "spec": compact(
             {
                 "entrypoint": " ".join(_word(word) for word in gang.pod.command),
-                # The operator submits by itself; otherwise a pod would that nobody describes.
+                # The operator submits the command. Other modes use a pod that has no template here.
                 "submissionMode": "HTTPMode",
                 "backoffLimit": gang.retries,
                 "activeDeadlineSeconds": gang.deadline_seconds,
                 "suspend": gang.suspend or None,
-                # Else the cluster of a finished job keeps its GPUs.
+                # Otherwise the cluster of a finished job keeps its GPUs.
                 "shutdownAfterJobFinishes": True,
                 "rayClusterSpec": _cluster(gang),
             }
         ),
     }
-    return [pod_group(gang, others=1), _way_in(gang), job]
+    return [pod_group(gang, additional=1), _operator_access(gang), job]
 
 
 def _word(word: str) -> str:
-    """A word of the command for the shell that reads it, which writes $(NAME) another way."""
+    """Quote a word of the command for the shell, which writes $(NAME) as ${NAME}."""
     parts = _REFERENCE.split(word)
     if len(parts) == 1:
         return shlex.quote(word)
@@ -56,14 +62,14 @@ def _word(word: str) -> str:
 
 def _cluster(gang: Gang) -> Manifest:
     head = replace(
-        gang.leader or gang.pod,
+        gang.launcher or gang.pod,
         ports={"gcs": 6379, "dashboard": _DASHBOARD_PORT, "client": 10001},
     )
     workers = {
         "groupName": "workers",
-        "replicas": gang.nodes,
-        "minReplicas": gang.nodes,
-        "maxReplicas": gang.nodes,
+        "replicas": gang.size,
+        "minReplicas": gang.size,
+        "maxReplicas": gang.size,
         "rayStartParams": {},
         "template": _template(gang, gang.pod, "worker"),
     }
@@ -77,22 +83,12 @@ def _cluster(gang: Gang) -> Manifest:
 
 
 def _template(gang: Gang, pod: Pod, role: str) -> Manifest:
-    return pod_template(
-        replace(
-            pod,
-            container=f"ray-{role}",
-            command=[],
-            env={**command_variables(gang), **pod.env},
-            annotations={**pod.annotations, **group_annotations(gang)},
-            scheduler="volcano",
-            restart_policy="Never",
-            priority_class=gang.priority_class,
-        )
-    )
+    env = {**command_variables(gang), **pod.env}
+    return grouped_template(gang, replace(pod, container=f"ray-{role}", command=[], env=env))
 
 
-def _way_in(gang: Gang) -> Manifest:
-    """KubeRay asks the head how the job is; the namespace lets nobody in by itself."""
+def _operator_access(gang: Gang) -> Manifest:
+    """Return the policy that lets KubeRay query the head; the namespace denies it by default."""
     operator = {
         "namespaceSelector": {},
         "podSelector": {"matchLabels": {"app.kubernetes.io/name": "kuberay-operator"}},
@@ -102,7 +98,7 @@ def _way_in(gang: Gang) -> Manifest:
         "kind": "NetworkPolicy",
         "metadata": metadata(gang),
         "spec": {
-            "podSelector": {"matchLabels": {**gang.selector, **LEADER}},
+            "podSelector": {"matchLabels": {**gang.selector, **LAUNCHER_LABEL}},
             "policyTypes": ["Ingress"],
             "ingress": [
                 {"from": [operator], "ports": [{"port": _DASHBOARD_PORT, "protocol": "TCP"}]}

@@ -1,5 +1,5 @@
 from infra.manifests import Manifest
-from tests.infra.kinds import job, kind_of
+from tests.infra.jobs import job, kind_of
 
 
 def spec(**changes: object) -> Manifest:

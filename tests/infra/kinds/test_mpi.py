@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from infra.manifests import Manifest
-from tests.infra.kinds import job, kind_of
+from tests.infra.jobs import job, kind_of
 
 
 def spec(**changes: object) -> Manifest:

@@ -1,28 +1,38 @@
-"""A gang as a PyTorchJob of Kubeflow's Training Operator (v1), placed as a whole by Volcano.
+"""Kind `pytorch`: a PyTorchJob of the Training Operator (v1), whose pods Volcano places together.
 
-The PodGroup has the name that the operator gives its own where it schedules gangs itself, so it is
-one and the same group, and the gang is whole even where the operator was started without that.
+The PodGroup has the name that the operator uses when gang scheduling is enabled. So there is one
+group in either case, and the gang is placed as a whole even if the operator runs without it.
 """
 
 from dataclasses import replace
 
-from infra.backends.command import command, command_variables
-from infra.backends.gang import RENDEZVOUS_PORT, Gang, group_annotations, metadata, pod_group
+from infra.kinds.gang import (
+    RENDEZVOUS_PORT,
+    Gang,
+    command,
+    command_variables,
+    grouped_template,
+    metadata,
+    pod_group,
+)
 from infra.manifests import Manifest, compact
-from infra.pods import pod_template
+from kube.kinds.pytorch import JOB
 
 _CONTAINER = "pytorch"
 """The operator looks for a container of this name."""
 
-# Retried are all failures: its own policy ExitCode would take 1 to 127 as final.
+# Every failure is retried. The operator's policy ExitCode would treat 1 to 127 as final.
 _RESTART = "OnFailure"
 
 
 def build(gang: Gang) -> list[Manifest]:
-    """The PodGroup and the PyTorchJob, whose operator sets RANK, MASTER_ADDR and MASTER_PORT."""
+    """Return the PodGroup and the PyTorchJob.
+
+    The operator sets RANK, MASTER_ADDR and MASTER_PORT.
+    """
     job = {
-        "apiVersion": "kubeflow.org/v1",
-        "kind": "PyTorchJob",
+        "apiVersion": JOB.api_version,
+        "kind": JOB.kind,
         "metadata": metadata(gang),
         "spec": compact(
             {
@@ -41,13 +51,13 @@ def _run_policy(gang: Gang) -> Manifest:
         {
             "cleanPodPolicy": "Running",
             "suspend": gang.suspend or None,
-            # Restarts of all containers are added up, and the limit itself counts as too many.
-            "backoffLimit": gang.retries * gang.nodes + 1,
+            # Restarts of all containers are added up, and reaching the limit fails the job.
+            "backoffLimit": gang.retries * gang.size + 1,
             "activeDeadlineSeconds": gang.deadline_seconds,
             "ttlSecondsAfterFinished": gang.ttl_seconds,
             "schedulingPolicy": compact(
                 {
-                    "minAvailable": gang.fewest,
+                    "minAvailable": gang.minimum,
                     "queue": gang.queue,
                     "priorityClass": gang.priority_class,
                 }
@@ -58,8 +68,8 @@ def _run_policy(gang: Gang) -> Manifest:
 
 def _elastic_policy(gang: Gang) -> Manifest:
     return {
-        "minReplicas": gang.fewest,
-        "maxReplicas": gang.nodes,
+        "minReplicas": gang.minimum,
+        "maxReplicas": gang.size,
         "maxRestarts": gang.retries,
         "rdzvBackend": "c10d",
         "rdzvId": gang.name,
@@ -70,7 +80,7 @@ def _elastic_policy(gang: Gang) -> Manifest:
 def _replicas(gang: Gang) -> Manifest:
     env = {**command_variables(gang), **gang.pod.env}
     if gang.is_elastic:
-        # Without a master the operator gives no address, and all meet at the first worker.
+        # Without a master the operator sets no address, so the pods meet at worker 0.
         env = {
             "MASTER_ADDR": f"{gang.name}-worker-0",
             "MASTER_PORT": str(RENDEZVOUS_PORT),
@@ -81,18 +91,14 @@ def _replicas(gang: Gang) -> Manifest:
         container=_CONTAINER,
         command=command(gang),
         env=env,
-        annotations={**gang.pod.annotations, **group_annotations(gang)},
-        scheduler="volcano",
-        restart_policy=_RESTART,
-        priority_class=gang.priority_class,
     )
-    template = pod_template(pod)
+    template = grouped_template(gang, pod, restart_policy=_RESTART)
 
     def replica(count: int) -> Manifest:
         return {"replicas": count, "restartPolicy": _RESTART, "template": template}
 
     if gang.is_elastic:
-        return {"Worker": replica(gang.nodes)}
-    if gang.nodes == 1:
+        return {"Worker": replica(gang.size)}
+    if gang.size == 1:
         return {"Master": replica(1)}
-    return {"Master": replica(1), "Worker": replica(gang.nodes - 1)}
+    return {"Master": replica(1), "Worker": replica(gang.size - 1)}

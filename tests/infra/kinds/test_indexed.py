@@ -2,16 +2,16 @@ from dataclasses import replace
 
 import pytest
 
-from infra.backends import indexed_job
-from infra.backends.gang import Gang
+from infra.kinds import indexed
+from infra.kinds.gang import Gang
 from infra.manifests import Manifest
-from tests.infra.backends.test_volcano_job import GANG as VOLCANO_GANG
+from tests.infra.kinds.test_volcano import GANG as VOLCANO_GANG
 
 GANG = replace(VOLCANO_GANG, deadline_seconds=7200)
 
 
 def build(gang: Gang) -> dict[str, Manifest]:
-    return {manifest["kind"]: manifest for manifest in indexed_job.build(gang)}
+    return {manifest["kind"]: manifest for manifest in indexed.build(gang)}
 
 
 def container(gang: Gang) -> Manifest:
@@ -20,16 +20,16 @@ def container(gang: Gang) -> Manifest:
 
 
 def test_the_job_comes_after_what_its_pods_need() -> None:
-    kinds = [manifest["kind"] for manifest in indexed_job.build(GANG)]
+    kinds = [manifest["kind"] for manifest in indexed.build(GANG)]
     assert kinds == ["PodGroup", "Service", "Job"]
 
 
-@pytest.mark.parametrize("nodes", [1, 2, 33])
-def test_a_gang_is_as_large_as_the_job(nodes: int) -> None:
-    built = build(replace(GANG, nodes=nodes))
-    assert built["PodGroup"]["spec"]["minMember"] == nodes
-    assert built["Job"]["spec"]["completions"] == nodes
-    assert built["Job"]["spec"]["parallelism"] == nodes
+@pytest.mark.parametrize("size", [1, 2, 33])
+def test_a_gang_is_as_large_as_the_job(size: int) -> None:
+    built = build(replace(GANG, size=size))
+    assert built["PodGroup"]["spec"]["minMember"] == size
+    assert built["Job"]["spec"]["completions"] == size
+    assert built["Job"]["spec"]["parallelism"] == size
 
 
 def test_the_pods_belong_to_the_gang_and_its_queue() -> None:
@@ -78,14 +78,14 @@ def test_the_pods_find_rank_zero_by_a_name_that_resolves_early() -> None:
 
 
 def test_a_single_node_needs_no_service() -> None:
-    alone = replace(GANG, nodes=1)
+    alone = replace(GANG, size=1)
     assert set(build(alone)) == {"PodGroup", "Job"}
     assert "--standalone" in container(alone)["command"]
     assert "subdomain" not in build(alone)["Job"]["spec"]["template"]["spec"]
 
 
 def test_pulumi_awaits_none_of_the_objects() -> None:
-    for manifest in indexed_job.build(GANG):
+    for manifest in indexed.build(GANG):
         assert manifest["metadata"]["annotations"]["pulumi.com/skipAwait"] == "true"
 
 

@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from infra.backends import volcano_job
-from infra.backends.gang import Gang
+from infra.kinds import volcano
+from infra.kinds.gang import Gang
 from infra.manifests import Manifest
 from tests.infra.test_pods import POD
 
@@ -11,7 +11,7 @@ GANG = Gang(
     name="digits-0123abcd",
     namespace="ml",
     queue="research",
-    nodes=4,
+    size=4,
     processes=2,
     pod=replace(POD, command=["-m", "training", "--epochs=3"]),
     retries=5,
@@ -21,15 +21,15 @@ GANG = Gang(
 
 
 def build(gang: Gang) -> Manifest:
-    (job,) = volcano_job.build(gang)
+    (job,) = volcano.build(gang)
     return job
 
 
-@pytest.mark.parametrize("nodes", [1, 2, 4, 33])
-def test_a_gang_is_as_large_as_its_tasks(nodes: int) -> None:
-    spec = build(replace(GANG, nodes=nodes))["spec"]
-    assert spec["minAvailable"] == nodes
-    assert sum(task["replicas"] for task in spec["tasks"]) == nodes
+@pytest.mark.parametrize("size", [1, 2, 4, 33])
+def test_a_gang_is_as_large_as_its_tasks(size: int) -> None:
+    spec = build(replace(GANG, size=size))["spec"]
+    assert spec["minAvailable"] == size
+    assert sum(task["replicas"] for task in spec["tasks"]) == size
 
 
 def test_the_job_says_where_it_waits_and_how_often_it_is_retried() -> None:
@@ -92,7 +92,7 @@ def test_the_pods_meet_at_the_master() -> None:
 
 
 def test_a_single_node_needs_no_rendezvous() -> None:
-    spec = build(replace(GANG, nodes=1))["spec"]
+    spec = build(replace(GANG, size=1))["spec"]
     (task,) = spec["tasks"]
     command = task["template"]["spec"]["containers"][0]["command"]
     assert "plugins" not in spec
@@ -101,7 +101,7 @@ def test_a_single_node_needs_no_rendezvous() -> None:
 
 
 def test_an_elastic_gang_starts_with_its_fewest_and_never_without_its_master() -> None:
-    spec = build(replace(GANG, min_nodes=2))["spec"]
+    spec = build(replace(GANG, min_size=2))["spec"]
     assert {task["name"]: task["minAvailable"] for task in spec["tasks"]} == {
         "master": 1,
         "worker": 1,
@@ -111,7 +111,7 @@ def test_an_elastic_gang_starts_with_its_fewest_and_never_without_its_master() -
 
 
 def test_an_elastic_gang_goes_on_without_a_pod_that_had_to_leave() -> None:
-    spec = build(replace(GANG, min_nodes=2))["spec"]
+    spec = build(replace(GANG, min_size=2))["spec"]
     command = spec["tasks"][0]["template"]["spec"]["containers"][0]["command"]
     assert spec["policies"][-1] == {"events": ["PodFailed"], "action": "RestartJob"}
     assert command[3:9] == [
@@ -129,7 +129,7 @@ def test_the_processes_of_an_elastic_gang_meet_in_a_fresh_store_each_time() -> N
         container = build(gang)["spec"]["tasks"][0]["template"]["spec"]["containers"][0]
         return [variable["name"] for variable in container["env"]]
 
-    assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE" in variables(replace(GANG, min_nodes=2))
+    assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE" in variables(replace(GANG, min_size=2))
     assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE" not in variables(GANG)
 
 
@@ -148,7 +148,7 @@ def test_the_first_pods_success_can_be_that_of_the_job() -> None:
 
 
 def test_a_command_of_ones_own_gets_the_gang_and_keeps_its_words() -> None:
-    own = replace(GANG, own_command=True, pod=replace(POD, command=["accelerate", "launch"]))
+    own = replace(GANG, custom_command=True, pod=replace(POD, command=["accelerate", "launch"]))
     container = build(own)["spec"]["tasks"][0]["template"]["spec"]["containers"][0]
     env = {variable["name"]: variable["value"] for variable in container["env"]}
     assert container["command"] == ["accelerate", "launch"]

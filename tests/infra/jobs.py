@@ -7,7 +7,7 @@ from infra import storage, tenancy, volcano
 from infra.manifests import Manifest
 from infra.pods import GpuNodes
 from infra.settings import StackSettings, validate
-from infra.training_job import TrainingJobArgs, manifests
+from infra.training_run import TrainingJobArgs, manifests
 from kube.kinds import KINDS
 from policies.catalogue import RULES
 from policies.configuration import configure

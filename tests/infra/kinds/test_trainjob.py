@@ -1,5 +1,5 @@
 from infra.manifests import Manifest
-from tests.infra.kinds import job, kind_of, objects
+from tests.infra.jobs import job, kind_of, objects
 
 
 def job_set(**changes: object) -> Manifest:

@@ -1,17 +1,15 @@
-"""A gang as a Volcano Job with the plugins mpi and ssh: Open MPI starts one process for each GPU.
+"""Kind `mpi`: a Volcano Job with plugins `mpi` and `ssh`; Open MPI starts one process per GPU.
 
-The launcher has no GPU. It reaches the workers by sshd, which runs as the pods' own user and so at
-a port above 1024; the plugin ssh makes the keys, which never leave the cluster.
+The launcher has no GPU. It connects to the workers' sshd, which runs as the pods' user and hence on
+a port above 1024. The plugin `ssh` generates the keys, which never leave the cluster.
 """
 
 import shlex
 from dataclasses import replace
 from typing import Final
 
-from infra.backends.command import command_variables
-from infra.backends.gang import RENDEZVOUS_PORT, Gang
-from infra.backends.volcano import COMPLETES_THE_JOB, SERVICE_PLUGINS, placed
-from infra.backends.volcano import build as volcano
+from infra.kinds.gang import RENDEZVOUS_PORT, Gang, command_variables, placed_template
+from infra.kinds.volcano import COMPLETES_THE_JOB, SERVICE_PLUGINS, volcano_objects
 from infra.manifests import Manifest
 from infra.pods import rdma_variables
 from kube.names import SSH_PATH
@@ -34,7 +32,7 @@ _SERVE: Final = (
     f"exec /usr/sbin/sshd -D -e -p {SSH_PORT} -h /tmp/host_key -o PidFile=none "
     f"-o AuthorizedKeysFile={SSH_PATH}/authorized_keys -o StrictModes=no -o UsePAM=no"
 )
-"""A worker: sshd wants an absolute path, and a host key that nobody else has."""
+"""Script of a worker: sshd requires an absolute path and its own host key."""
 
 _LAUNCH: Final = (
     "for host in $(echo $MPI_HOST | tr , ' '); do "
@@ -42,24 +40,27 @@ _LAUNCH: Final = (
     "export MASTER_ADDR=${MPI_HOST%%,*}; "
     'exec mpirun --host "$(echo $MPI_HOST | sed s/,/:$SLOTS,/g):$SLOTS" '
 )
-"""The launcher: MPI_HOST comes from the plugin, and workers begin later than it does."""
+"""Script of the launcher: the plugin sets MPI_HOST, and workers may start after the launcher."""
 
 _RANK: Final = (
     "export RANK=$OMPI_COMM_WORLD_RANK WORLD_SIZE=$OMPI_COMM_WORLD_SIZE "
     "LOCAL_RANK=$OMPI_COMM_WORLD_LOCAL_RANK LOCAL_WORLD_SIZE=$OMPI_COMM_WORLD_LOCAL_SIZE "
     'GROUP_RANK=$(($OMPI_COMM_WORLD_RANK/$SLOTS)); exec "$@"'
 )
-"""Open MPI's names of the ranks as torchrun would have set them."""
+"""Script that sets torchrun's variables from Open MPI's."""
 
 
 def build(gang: Gang) -> list[Manifest]:
-    """The Volcano Job. It has succeeded when the launcher has; the workers' sshd never ends."""
-    launcher = gang.leader or gang.pod
+    """Return the Volcano Job.
+
+    It succeeds with the launcher, because the sshd of the workers never exits.
+    """
+    launcher = gang.launcher or gang.pod
     env = {
         **command_variables(gang),
         "SLOTS": str(gang.processes),
         "MASTER_PORT": str(RENDEZVOUS_PORT),
-        # The launcher has no such device, but it is the one that tells the processes of it.
+        # The launcher has no such device, but passes the variables on to the processes.
         **rdma_variables(gang.pod.rdma),
         **gang.pod.env,
     }
@@ -70,15 +71,15 @@ def build(gang: Gang) -> list[Manifest]:
             "name": "launcher",
             "replicas": 1,
             "policies": COMPLETES_THE_JOB,
-            "template": placed(gang, launching),
+            "template": placed_template(gang, launching),
         },
-        {"name": "worker", "replicas": gang.nodes, "template": placed(gang, serving)},
+        {"name": "worker", "replicas": gang.size, "template": placed_template(gang, serving)},
     ]
-    return volcano(gang, tasks, _PLUGINS)
+    return volcano_objects(gang, tasks, _PLUGINS)
 
 
 _MPI_SETTINGS: Final = {
-    # Open MPI 4 and 5 have different names for the same.
+    # Open MPI 4 and 5 use different names.
     "OMPI_MCA_plm_rsh_args": _SSH_OPTIONS,
     "PRTE_MCA_plm_ssh_args": _SSH_OPTIONS,
     "OMPI_MCA_orte_keep_fqdn_hostnames": "true",
@@ -87,13 +88,13 @@ _MPI_SETTINGS: Final = {
 
 
 def _launch(gang: Gang, env: dict[str, object]) -> list[str]:
-    # A session of sshd has none of its container's variables, so the launcher sends its own.
+    # A session of sshd has none of the container's variables, so the launcher sends its own.
     sent = ["PATH", "HOME", "PYTHONUNBUFFERED", "MASTER_ADDR", *env]
-    flags = [f"-np {gang.nodes * gang.processes}", "--bind-to none"]
+    flags = [f"-np {gang.size * gang.processes}", "--bind-to none"]
     flags += [f"-x {name}" for name in dict.fromkeys(sent)]
     script = f'{_LAUNCH}{" ".join(flags)} sh -c {shlex.quote(_RANK)} sh "$@"'
     return ["sh", "-c", script, "sh", *_program(gang)]
 
 
 def _program(gang: Gang) -> list[str]:
-    return list(gang.pod.command) if gang.own_command else ["python3", *gang.pod.command]
+    return list(gang.pod.command) if gang.custom_command else ["python3", *gang.pod.command]

@@ -1,7 +1,7 @@
 import subprocess
 
 from infra.manifests import Manifest
-from tests.infra.kinds import job, kind_of, objects
+from tests.infra.jobs import job, kind_of, objects
 
 
 def spec(**changes: object) -> Manifest:

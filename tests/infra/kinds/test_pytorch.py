@@ -1,6 +1,6 @@
-from infra.backends.gang import RENDEZVOUS_PORT
+from infra.kinds.gang import RENDEZVOUS_PORT
 from infra.manifests import Manifest
-from tests.infra.kinds import job, kind_of, objects
+from tests.infra.jobs import job, kind_of, objects
 
 
 def spec(**changes: object) -> Manifest:

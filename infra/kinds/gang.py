@@ -1,0 +1,180 @@
+"""The gang that every job kind is built from: equal pods that start and fail together."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from infra.manifests import ADOPTED, NOT_AWAITED, Manifest, compact
+from infra.pods import Pod, pod_template
+from kube.names import GROUP_ANNOTATION, QUEUE_ANNOTATION, ROLE_LABEL, RUN_LABEL
+from workload.exit_codes import BAD_INPUT
+
+RENDEZVOUS_PORT: Final = 23456
+"""Port of the rendezvous at rank 0; also the default of Volcano's plugin `pytorch`."""
+
+RUN_ANNOTATIONS: Final = {**NOT_AWAITED, **ADOPTED}
+
+LAUNCHER_LABEL: Final = {ROLE_LABEL: "leader"}
+WORKER_LABEL: Final = {ROLE_LABEL: "worker"}
+"""Labels of the pods in kinds with a launcher."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One pod that runs before or after the gang, once the steps in `after` have succeeded."""
+
+    name: str
+    pod: Pod
+    after: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gang:
+    """A run of `size` pods made from `pod`.
+
+    `pod.command` holds torchrun's arguments (`-m`, module, arguments), and the kind adds the
+    rendezvous. With `custom_command` it is a complete command. `launcher` is the pod that starts
+    the others, for kinds that have one. Times are in seconds.
+    """
+
+    name: str
+    namespace: str
+    queue: str
+    size: int
+    processes: int
+    pod: Pod
+    retries: int
+    custom_command: bool = False
+    min_size: int | None = None
+    launcher: Pod | None = None
+    fatal_exit_codes: Sequence[int] = (BAD_INPUT,)
+    success: str | None = None
+    suspend: bool = False
+    priority_class: str | None = None
+    deadline_seconds: int | None = None
+    ttl_seconds: int | None = None
+    network_topology: Mapping[str, object] = field(default_factory=dict)
+    steps: Sequence[Step] = ()
+    after: Sequence[str] = ()
+
+    @property
+    def selector(self) -> dict[str, str]:
+        """The label that only this run's pods have."""
+        return {RUN_LABEL: self.name}
+
+    @property
+    def minimum(self) -> int:
+        """Number of pods that are placed together or not at all."""
+        return self.min_size or self.size
+
+    @property
+    def is_elastic(self) -> bool:
+        """True if the gang may run with fewer pods than `size`."""
+        return self.minimum < self.size
+
+    @property
+    def size_range(self) -> str:
+        """The size as torchrun's `--nnodes` takes it: `4`, or `2:4` for an elastic gang."""
+        return f"{self.minimum}:{self.size}" if self.is_elastic else str(self.size)
+
+
+def command(gang: Gang) -> list[str]:
+    """Return the container's command; Kubernetes replaces $(NAME) with the variable's value.
+
+    The pods of a gang meet through RANK, MASTER_ADDR and MASTER_PORT, which the kind provides. A
+    single pod needs no address.
+    """
+    if gang.custom_command:
+        return list(gang.pod.command)
+    return [
+        "python3",
+        "-m",
+        "training.launch",
+        f"--nnodes={gang.size_range}",
+        f"--nproc-per-node={gang.processes}",
+        *_rendezvous(gang),
+        *gang.pod.command,
+    ]
+
+
+def _rendezvous(gang: Gang) -> list[str]:
+    if gang.size == 1:
+        return ["--standalone"]
+    if gang.is_elastic:
+        # Ranks are reassigned whenever a pod joins or leaves.
+        return [
+            "--rdzv-backend=c10d",
+            "--rdzv-endpoint=$(MASTER_ADDR):$(MASTER_PORT)",
+            f"--rdzv-id={gang.name}",
+            f"--max-restarts={gang.retries}",
+        ]
+    return [
+        "--node-rank=$(RANK)",
+        "--master-addr=$(MASTER_ADDR)",
+        "--master-port=$(MASTER_PORT)",
+    ]
+
+
+def command_variables(gang: Gang) -> dict[str, str]:
+    """Return the variables that a command needs in addition to the rendezvous.
+
+    A custom command gets NNODES and NPROC_PER_NODE in torchrun's format.
+    """
+    variables = {}
+    if gang.is_elastic:
+        # In the rendezvous' own store, processes that restart after a pod has left would find the
+        # addresses of the previous attempt and fail until the restarts are used up.
+        variables["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+    if gang.custom_command:
+        variables |= {"NNODES": gang.size_range, "NPROC_PER_NODE": str(gang.processes)}
+    return variables
+
+
+def metadata(gang: Gang, labels: Mapping[str, str] | None = None) -> Manifest:
+    """Return the metadata of an object of the run."""
+    run_labels = {k: v for k, v in gang.pod.labels.items() if k not in WORKER_LABEL}
+    return {
+        "name": gang.name,
+        "namespace": gang.namespace,
+        "labels": {**run_labels, **(labels or {})},
+        "annotations": dict(RUN_ANNOTATIONS),
+    }
+
+
+def pod_group(gang: Gang, *, additional: int = 0) -> Manifest:
+    """Return the PodGroup of a kind that Volcano makes none for.
+
+    `additional` is the number of pods besides the gang's that must be placed with it.
+    """
+    return {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "PodGroup",
+        "metadata": metadata(gang),
+        "spec": compact(
+            {
+                "minMember": gang.minimum + additional,
+                "queue": gang.queue,
+                "priorityClassName": gang.priority_class,
+                "networkTopology": dict(gang.network_topology),
+            }
+        ),
+    }
+
+
+def placed_template(gang: Gang, pod: Pod, *, restart_policy: str = "Never") -> Manifest:
+    """Return the template of a pod that Volcano places."""
+    return pod_template(
+        replace(
+            pod,
+            scheduler="volcano",
+            restart_policy=restart_policy,
+            priority_class=gang.priority_class,
+        )
+    )
+
+
+def grouped_template(gang: Gang, pod: Pod, *, restart_policy: str = "Never") -> Manifest:
+    """Return the template of a pod in the run's PodGroup."""
+    group = {GROUP_ANNOTATION: gang.name, QUEUE_ANNOTATION: gang.queue}
+    grouped = replace(pod, annotations={**pod.annotations, **group})
+    return placed_template(gang, grouped, restart_policy=restart_policy)

@@ -1,0 +1,110 @@
+"""Kind `indexed`: an Indexed Job of Kubernetes, whose pods Volcano places together.
+
+The gang has a custom PodGroup. Volcano makes one for a Job, too, but before release 1.11 its
+minimum is always one pod.
+"""
+
+from dataclasses import replace
+
+from infra.kinds.gang import (
+    RENDEZVOUS_PORT,
+    Gang,
+    command,
+    command_variables,
+    grouped_template,
+    metadata,
+    pod_group,
+)
+from infra.manifests import Manifest, compact
+from infra.pods import Pod
+from kube.names import INDEX_ANNOTATION
+
+
+def build(gang: Gang) -> list[Manifest]:
+    """Return the PodGroup, a headless Service for several pods, and the Job."""
+    services = [_headless_service(gang)] if gang.size > 1 else []
+    return [pod_group(gang), *services, _job(gang)]
+
+
+def indexed_pod(gang: Gang, master: str) -> Pod:
+    """Return the gang's pod with the rank and the rendezvous of an Indexed Job.
+
+    `master` is the address of pod 0.
+    """
+    index = f"metadata.annotations['{INDEX_ANNOTATION}']"
+    rendezvous = {
+        "RANK": {"valueFrom": {"fieldRef": {"fieldPath": index}}},
+        "MASTER_ADDR": master,
+        "MASTER_PORT": str(RENDEZVOUS_PORT),
+    }
+    return replace(
+        gang.pod,
+        command=command(gang),
+        env={
+            **(rendezvous if gang.size > 1 else {}),
+            **command_variables(gang),
+            **gang.pod.env,
+        },
+    )
+
+
+def failure_policy(gang: Gang, container: str) -> Manifest:
+    """Return the exit codes that fail a Job at once, and evictions, which are not counted.
+
+    Failures of an evicted pod's peers are counted, because they do not name their cause.
+    """
+    fatal = {
+        "action": "FailJob",
+        "onExitCodes": {
+            "containerName": container,
+            "operator": "In",
+            "values": sorted(gang.fatal_exit_codes),
+        },
+    }
+    disrupted = {
+        "action": "Ignore",
+        "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
+    }
+    return {"rules": [fatal, disrupted] if gang.fatal_exit_codes else [disrupted]}
+
+
+def _job(gang: Gang) -> Manifest:
+    subdomain = gang.name if gang.size > 1 else None
+    pod = replace(indexed_pod(gang, f"{gang.name}-0.{gang.name}"), subdomain=subdomain)
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": metadata(gang),
+        "spec": compact(
+            {
+                "completionMode": "Indexed",
+                "completions": gang.size,
+                "parallelism": gang.size,
+                "suspend": gang.suspend or None,
+                # When one pod fails, its peers fail too, and each failure counts.
+                "backoffLimit": gang.retries * gang.size,
+                "activeDeadlineSeconds": gang.deadline_seconds,
+                "ttlSecondsAfterFinished": gang.ttl_seconds,
+                "podFailurePolicy": failure_policy(gang, gang.pod.container),
+                "successPolicy": (
+                    {"rules": [{"succeededIndexes": "0"}]} if gang.success == "first" else None
+                ),
+                "template": grouped_template(gang, pod),
+            }
+        ),
+    }
+
+
+def _headless_service(gang: Gang) -> Manifest:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata(gang),
+        "spec": {
+            "clusterIP": "None",
+            # Peers resolve each other's names before they are ready.
+            "publishNotReadyAddresses": True,
+            "selector": gang.selector,
+            "ports": [{"name": "rendezvous", "port": RENDEZVOUS_PORT, "protocol": "TCP"}],
+        },
+    }

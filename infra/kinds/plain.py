@@ -1,0 +1,24 @@
+"""Kind `plain`: a Volcano Job for any command in any image."""
+
+from dataclasses import replace
+
+from infra.kinds.gang import Gang, command_variables, placed_template
+from infra.kinds.volcano import SERVICE_PLUGINS, volcano_objects
+from infra.manifests import Manifest, compact
+
+
+def build(gang: Gang) -> list[Manifest]:
+    """Return the Volcano Job.
+
+    Each pod has its index in VC_TASK_INDEX and all host names in VC_WORKER_HOSTS.
+    """
+    pod = replace(gang.pod, env={**command_variables(gang), **gang.pod.env})
+    task = compact(
+        {
+            "name": "worker",
+            "replicas": gang.size,
+            "minAvailable": gang.minimum if gang.is_elastic else None,
+            "template": placed_template(gang, pod),
+        }
+    )
+    return volcano_objects(gang, [task], SERVICE_PLUGINS)

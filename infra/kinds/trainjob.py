@@ -1,0 +1,84 @@
+"""Kind `trainjob`: a TrainJob of Kubeflow Trainer 2 with a custom TrainingRuntime.
+
+The runtime describes everything, and the TrainJob only names it: the overrides of a TrainJob have
+changed between releases, and policies should find everything in one place.
+"""
+
+from dataclasses import replace
+
+from infra.kinds.gang import Gang, grouped_template, metadata, pod_group
+from infra.kinds.indexed import failure_policy, indexed_pod
+from infra.manifests import Manifest, compact
+from kube.kinds.trainjob import JOB, RUNTIME
+from kube.names import QUEUE_LABEL
+
+_NODE = "node"
+"""Name that Trainer expects of the job whose pods train, and of their container."""
+
+_ANCESTOR_LABEL = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+
+
+def build(gang: Gang) -> list[Manifest]:
+    """Return the PodGroup, the TrainingRuntime and the TrainJob, which become one JobSet."""
+    described = metadata(gang, {QUEUE_LABEL: gang.queue})
+    runtime = {
+        "apiVersion": RUNTIME.api_version,
+        "kind": RUNTIME.kind,
+        "metadata": described,
+        "spec": {
+            "mlPolicy": {"numNodes": gang.size},
+            "template": {"spec": job_set_spec(gang, _NODE, labels=_ANCESTOR_LABEL)},
+        },
+    }
+    job = {
+        "apiVersion": JOB.api_version,
+        "kind": JOB.kind,
+        "metadata": described,
+        "spec": compact(
+            {
+                "runtimeRef": {
+                    "apiGroup": RUNTIME.group,
+                    "kind": RUNTIME.kind,
+                    "name": gang.name,
+                },
+                "suspend": gang.suspend or None,
+            }
+        ),
+    }
+    return [pod_group(gang), runtime, job]
+
+
+def job_set_spec(gang: Gang, name: str, *, labels: Manifest) -> Manifest:
+    """Return the specification of a JobSet with one Indexed Job, whose container is `name`, too.
+
+    When the Job fails, all of it restarts, unless an exit code is fatal.
+    """
+    # JobSet names pods <JobSet>-<job>-<replica>-<index>, and its Service like itself.
+    pod = indexed_pod(gang, f"{gang.name}-{name}-0-0.{gang.name}")
+    job = {
+        "completionMode": "Indexed",
+        "completions": gang.size,
+        "parallelism": gang.size,
+        "backoffLimit": 0,
+        "podFailurePolicy": failure_policy(gang, name),
+        "template": grouped_template(gang, replace(pod, container=name)),
+    }
+    return {
+        "failurePolicy": {
+            "maxRestarts": gang.retries,
+            "rules": [
+                {
+                    "name": "fatalExitCode",
+                    "action": "FailJobSet",
+                    "onJobFailureReasons": ["PodFailurePolicy"],
+                }
+            ],
+        },
+        "replicatedJobs": [
+            {
+                "name": name,
+                "replicas": 1,
+                "template": {"metadata": {"labels": labels}, "spec": job},
+            }
+        ],
+    }

@@ -1,0 +1,148 @@
+"""Kind `volcano`, a Volcano Job, and the objects of all kinds that are Volcano Jobs.
+
+Volcano places all pods or none, and restarts them together.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from infra.kinds.gang import (
+    RENDEZVOUS_PORT,
+    Gang,
+    Step,
+    command,
+    command_variables,
+    metadata,
+    placed_template,
+)
+from infra.manifests import Manifest, compact
+from infra.settings.jobs.steps import TRAINING_STEP
+from kube.kinds.record import Resource
+from kube.kinds.volcano import FLOW, JOB, TEMPLATE, template_name
+
+SERVICE_PLUGINS: Final[Mapping[str, list[str]]] = {
+    "svc": ["--publish-not-ready-addresses=true", "--disable-network-policy=true"],
+    "env": [],
+}
+"""Plugins that publish host names before the pods are ready, and tell each pod its index."""
+
+COMPLETES_THE_JOB: Final = [{"event": "TaskCompleted", "action": "CompleteJob"}]
+"""Policy of a task whose success completes the job. As a policy of the job, it would end the other
+tasks as soon as any one succeeds."""
+
+_PLUGINS: Final = {
+    "pytorch": ["--master=master", "--worker=worker", f"--port={RENDEZVOUS_PORT}"],
+    **SERVICE_PLUGINS,
+}
+
+
+def build(gang: Gang) -> list[Manifest]:
+    """Return the Volcano Job: a master with rank 0, and workers with the same template."""
+    pod = replace(gang.pod, command=command(gang), env={**command_variables(gang), **gang.pod.env})
+    template = placed_template(gang, pod)
+    master = {
+        "name": "master",
+        "replicas": 1,
+        # The others meet at rank 0, so an elastic gang cannot run without it.
+        "minAvailable": 1 if gang.is_elastic else None,
+        "policies": COMPLETES_THE_JOB if gang.success == "first" else None,
+        "template": template,
+    }
+    worker = {
+        "name": "worker",
+        "replicas": gang.size - 1,
+        "minAvailable": gang.minimum - 1 if gang.is_elastic else None,
+        "template": template,
+    }
+    tasks = [compact(task) for task in ((master, worker) if gang.size > 1 else (master,))]
+    return volcano_objects(gang, tasks, _PLUGINS if gang.size > 1 else None)
+
+
+def volcano_objects(
+    gang: Gang, tasks: Sequence[Manifest], plugins: Mapping[str, list[str]] | None
+) -> list[Manifest]:
+    """Return the Volcano Job of these tasks; with steps, JobTemplates and the JobFlow.
+
+    A task's `dependsOn` cannot order steps: Volcano considers it met when the pods are ready, not
+    when they have succeeded, and within one gang it would never be met.
+    """
+    spec = _spec(gang, tasks, plugins)
+    if not gang.steps:
+        return [_object(JOB, metadata(gang), spec)]
+    flow_metadata = metadata(gang)
+    specs = {TRAINING_STEP: spec} | {step.name: _step_spec(gang, step) for step in gang.steps}
+    labels = {step.name: dict(step.pod.labels) for step in gang.steps}
+    after = {TRAINING_STEP: gang.after} | {step.name: step.after for step in gang.steps}
+    templates = [
+        _object(
+            TEMPLATE,
+            {
+                **flow_metadata,
+                "name": template_name(gang.name, name),
+                "labels": labels.get(name, flow_metadata["labels"]),
+            },
+            template_spec,
+        )
+        for name, template_spec in specs.items()
+    ]
+    flows = [
+        compact(
+            {
+                "name": template_name(gang.name, name),
+                "dependsOn": compact(
+                    {"targets": [template_name(gang.name, other) for other in earlier] or None}
+                ),
+            }
+        )
+        for name, earlier in after.items()
+    ]
+    flow = {"jobRetainPolicy": "retain", "flows": flows}
+    return [*templates, _object(FLOW, flow_metadata, flow)]
+
+
+def _spec(
+    gang: Gang, tasks: Sequence[Manifest], plugins: Mapping[str, list[str]] | None
+) -> Manifest:
+    replicas = sum(task["replicas"] for task in tasks)
+    return compact(
+        {
+            "schedulerName": "volcano",
+            "queue": gang.queue,
+            "minAvailable": replicas - gang.size + gang.minimum,
+            # Pods above the minimum may still be queued when the others have succeeded.
+            "minSuccess": gang.minimum if gang.is_elastic else None,
+            "maxRetry": gang.retries,
+            "priorityClassName": gang.priority_class,
+            "ttlSecondsAfterFinished": gang.ttl_seconds,
+            "networkTopology": dict(gang.network_topology),
+            "plugins": dict(plugins) if plugins else None,
+            "policies": _policies(gang),
+            "tasks": list(tasks),
+        }
+    )
+
+
+def _policies(gang: Gang) -> list[Manifest]:
+    # The first policy that matches applies, so exit codes precede events. An elastic gang keeps
+    # running when a pod is evicted, and gets it back when there is free capacity.
+    events = ["PodFailed"] if gang.is_elastic else ["PodEvicted", "PodFailed"]
+    return [
+        *({"exitCode": code, "action": "TerminateJob"} for code in gang.fatal_exit_codes),
+        {"events": events, "action": "RestartJob"},
+    ]
+
+
+def _step_spec(gang: Gang, step: Step) -> Manifest:
+    alone = replace(gang, size=1, min_size=None, network_topology={})
+    task = {"name": "step", "replicas": 1, "template": placed_template(gang, step.pod)}
+    return _spec(alone, [task], None)
+
+
+def _object(resource: Resource, described: Manifest, spec: Manifest) -> Manifest:
+    return {
+        "apiVersion": resource.api_version,
+        "kind": resource.kind,
+        "metadata": described,
+        "spec": spec,
+    }

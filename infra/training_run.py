@@ -1,0 +1,250 @@
+"""One run of a training job: its name and its objects, made from the job's settings."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from infra.kinds import builder
+from infra.kinds.gang import LAUNCHER_LABEL, WORKER_LABEL, Gang, Step
+from infra.manifests import Manifest, compact, standard_labels
+from infra.placement import alone_on_its_node, even_spread, packed
+from infra.pods import GpuNodes, Mount, Pod, Rdma
+from infra.references import additional_volumes, variables_from
+from infra.settings.jobs.steps import StepSettings
+from infra.settings.training import LauncherSettings, TrainingJobSettings
+from kube.kinds import KINDS
+from kube.names import (
+    CHECKPOINTS_PATH,
+    CHECKPOINTS_VOLUME,
+    DATASETS_PATH,
+    DATASETS_VOLUME,
+    PROMETHEUS_ANNOTATION,
+    RUN_LABEL,
+    WORKLOAD_LABEL,
+)
+from kube.shared_memory import default_shm
+
+_PLACEHOLDER = "run"
+"""Name of the run in the objects that its name is computed from."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingJobArgs:
+    """A job, and what its pods need in addition to its settings.
+
+    `image` is text or a Pulumi output, which a preview may not know; `image_identity` is known and
+    identifies the image's contents.
+    `claims` maps the claims' keys to their names in the cluster.
+    """
+
+    key: str
+    job: TrainingJobSettings
+    namespace: str
+    image: Any
+    image_identity: str
+    gpu_nodes: GpuNodes
+    claims: Mapping[str, str]
+    service_account: str = "training"
+
+
+def run_name(args: TrainingJobArgs) -> str:
+    """Return `<key>-<8 digits>`, where the digits are a hash of all objects of the run.
+
+    The image's identity stands for its digest, which is unknown before the image is built.
+    """
+    # A suspended run is the same run.
+    running = replace(args, job=args.job.model_copy(update={"suspend": False}))
+    objects = manifests(running, _PLACEHOLDER, args.image_identity)
+    canonical = json.dumps(objects, sort_keys=True, separators=(",", ":"))
+    if args.job.attempt > 1:
+        canonical += f" attempt {args.job.attempt}"
+    return f"{args.key}-{hashlib.sha256(canonical.encode()).hexdigest()[:8]}"
+
+
+def manifests(args: TrainingJobArgs, run: str, image: Any) -> list[Manifest]:
+    """Return the objects of the run, in the order of their creation."""
+    job = args.job
+    pod = _training_pod(args, run, image)
+    gang = Gang(
+        name=run,
+        namespace=args.namespace,
+        queue=job.queue,
+        size=job.nodes,
+        min_size=job.min_nodes,
+        processes=job.gpus_per_node,
+        pod=pod,
+        custom_command=job.command is not None,
+        launcher=_launcher_pod(job, pod),
+        retries=job.retries,
+        fatal_exit_codes=tuple(job.fatal_exit_codes),
+        success=job.success,
+        suspend=job.suspend,
+        priority_class=job.priority_class,
+        deadline_seconds=job.deadline_seconds,
+        ttl_seconds=job.ttl_seconds,
+        network_topology=_network_topology(job),
+        steps=[
+            Step(name=name, pod=_step_pod(args, run, step, pod), after=step.after)
+            for name, step in job.steps.items()
+        ],
+        after=job.after,
+    )
+    return builder(job.kind)(gang)
+
+
+def _training_pod(args: TrainingJobArgs, run: str, image: Any) -> Pod:
+    """Return the pod of the gang, whose command the job kind completes."""
+    job = args.job
+    labels = _labels(args.key, run, "training")
+    selector = {RUN_LABEL: run}
+    if KINDS[job.kind].has_launcher:
+        # The launcher's node must not count when the workers are spread.
+        labels |= WORKER_LABEL
+        selector |= WORKER_LABEL
+    spread = job.spread and job.nodes > 1
+    return Pod(
+        container="training",
+        image=image,
+        command=_command(job, run),
+        cpu=job.cpu,
+        memory=job.memory,
+        shm=job.shared_memory,
+        gpus=job.gpus_per_node,
+        gpu_nodes=replace(args.gpu_nodes, resource=job.gpu_resource or args.gpu_nodes.resource),
+        service_account=args.service_account,
+        grace_seconds=job.grace_seconds,
+        labels=labels,
+        annotations={**_scrape_annotations(job), **job.annotations},
+        ports=_metrics_port(job),
+        env=_environment(job, run),
+        mounts=_mounts(job, args.claims),
+        volumes=additional_volumes(job.volumes),
+        rdma=Rdma(**job.rdma.model_dump()) if job.rdma else None,
+        node_selector=job.node_labels,
+        spread=even_spread(selector, strict=True) if spread else (),
+        affinity=_affinity(job, run),
+        host_network=job.host_network,
+        deadline_seconds=job.attempt_deadline_seconds,
+    )
+
+
+def _launcher_pod(job: TrainingJobSettings, pod: Pod) -> Pod:
+    """Return the pod that starts the others: without GPUs and without placement rules."""
+    size = job.launcher or LauncherSettings()
+    return replace(
+        pod,
+        cpu=size.cpu,
+        memory=size.memory,
+        shm=default_shm(1, size.memory),
+        labels={**pod.labels, **LAUNCHER_LABEL},
+        gpus=0,
+        rdma=None,
+        node_selector={},
+        spread=(),
+        affinity={},
+        ports={},
+    )
+
+
+def _step_pod(args: TrainingJobArgs, run: str, step: StepSettings, pod: Pod) -> Pod:
+    job = args.job
+    mounts = [
+        replace(mount, read_only=mount.read_only and not step.writes_datasets)
+        for mount in pod.mounts
+    ]
+    return replace(
+        pod,
+        container="step",
+        command=step.command,
+        cpu=step.cpu,
+        memory=step.memory,
+        shm=default_shm(max(step.gpus, 1), step.memory),
+        gpus=step.gpus,
+        labels=_labels(args.key, run, "training" if step.gpus else "step"),
+        env={**_run_variables(run), **variables_from(job.env_from), **job.env, **step.env},
+        mounts=mounts,
+        rdma=None,
+        node_selector=job.node_labels if step.gpus else {},
+        spread=(),
+        affinity={},
+        host_network=False,
+        annotations=job.annotations,
+        ports={},
+    )
+
+
+def _network_topology(job: TrainingJobSettings) -> Manifest:
+    topology = job.network_topology
+    if topology is None:
+        return {}
+    return compact({"mode": topology.mode, "highestTierAllowed": topology.highest_tier})
+
+
+def _metrics_port(job: TrainingJobSettings) -> dict[str, int]:
+    port = job.hyperparameters.metrics_port if job.hyperparameters else 0
+    return {"metrics": port} if port else {}
+
+
+def _scrape_annotations(job: TrainingJobSettings) -> dict[str, str]:
+    """Return annotations for a Prometheus that has no PodMonitor."""
+    return {
+        f"{PROMETHEUS_ANNOTATION}{name}": value
+        for port in _metrics_port(job).values()
+        for name, value in {"scrape": "true", "port": str(port), "path": "/metrics"}.items()
+    }
+
+
+def _command(job: TrainingJobSettings, run: str) -> list[str]:
+    if job.hyperparameters is None:
+        return list(job.command or [])
+    config = job.hyperparameters.model_copy(update={"run_dir": f"{CHECKPOINTS_PATH}/{run}"})
+    return ["-m", KINDS[job.kind].program, *config.to_args()]
+
+
+def _environment(job: TrainingJobSettings, run: str) -> dict[str, Any]:
+    variables: dict[str, Any] = {"RUN_NAME": run}
+    if job.command is not None:
+        variables = _run_variables(run)
+    if job.omp_threads is not None:
+        variables["OMP_NUM_THREADS"] = str(job.omp_threads)
+    if job.nccl is not None:
+        variables |= job.nccl.to_environment(job.rdma.interface if job.rdma else None)
+    return {**variables, **variables_from(job.env_from), **job.env}
+
+
+def _run_variables(run: str) -> dict[str, Any]:
+    """Return the variables that describe the run to a custom command."""
+    return {"RUN_NAME": run, "RUN_DIR": f"{CHECKPOINTS_PATH}/{run}"}
+
+
+def _labels(key: str, run: str, workload: str) -> dict[str, str]:
+    return {**standard_labels(key, run), WORKLOAD_LABEL: workload, RUN_LABEL: run}
+
+
+def _mounts(job: TrainingJobSettings, claims: Mapping[str, str]) -> list[Mount]:
+    mounts = [Mount(name=CHECKPOINTS_VOLUME, claim=claims[job.checkpoints], path=CHECKPOINTS_PATH)]
+    if job.datasets is not None:
+        claim = claims[job.datasets]
+        mounts.append(Mount(name=DATASETS_VOLUME, claim=claim, path=DATASETS_PATH, read_only=True))
+    mounts += [
+        Mount(
+            name=name,
+            claim=claims[volume.claim],
+            path=volume.path,
+            read_only=volume.read_only,
+        )
+        for name, volume in job.volumes.items()
+        if volume.claim is not None
+    ]
+    return mounts
+
+
+def _affinity(job: TrainingJobSettings, run: str) -> Manifest:
+    affinity: Manifest = {}
+    if job.pack is not None:
+        affinity |= packed({RUN_LABEL: run}, job.pack.label, required=job.pack.required)
+    if job.whole_node:
+        affinity |= alone_on_its_node(WORKLOAD_LABEL, LAUNCHER_LABEL)
+    return affinity

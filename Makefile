@@ -94,31 +94,31 @@ $(VENV)/dev.stamp: $(VENV)/devcluster.stamp requirements/dev.txt
 ## bench-policies: what the policy pack costs over 1,000 workloads; writes .bench/policies.json
 .PHONY: bench-policies
 bench-policies: $(VENV)/dev.stamp
-	@python -m benchmarks.policies
+	@python -m tools.bench.policies
 
 ## bench-gitops: what the preview report costs beside `pulumi preview`; writes .bench/gitops.json
 .PHONY: bench-gitops
 bench-gitops: $(VENV)/dev.stamp
-	@python -m benchmarks.gitops
+	@python -m tools.bench.gitops
 
 ## bench-inference [BENCH_ARGS=...]: our server beside five others; writes .bench/inference.json
 .PHONY: bench-inference
 bench-inference: $(VENV)/dev.stamp requirements/bench.txt
 	@uv pip install --quiet --python $(VENV) --require-hashes -r requirements/bench.txt
-	@python -m benchmarks.inference $(BENCH_ARGS)
+	@python -m tools.bench.inference $(BENCH_ARGS)
 
 ## bench-training: training beside a loop by hand, Fabric and Accelerate; writes .bench/training.json
 .PHONY: bench-training
 bench-training: $(VENV)/dev.stamp requirements/bench.txt
 	@uv pip install --quiet --python $(VENV) --require-hashes -r requirements/bench.txt
-	@python -m benchmarks.training
+	@python -m tools.bench.training
 
 ## bench-scale [BENCH_ARGS=--small]: 1,000 nodes, updates of 1,000 jobs; writes .bench/scale.json
 .PHONY: bench-scale
 bench-scale: $(VENV)/dev.stamp
-	@python -m benchmarks.scale $(BENCH_ARGS)
+	@python -m tools.bench.scale $(BENCH_ARGS)
 
 ## bench-mutants [BENCH_ARGS=...]: share of mutants killed by unit tests; writes .bench/mutants.json
 .PHONY: bench-mutants
 bench-mutants: $(VENV)/dev.stamp
-	@python -m benchmarks.mutants $(BENCH_ARGS)
+	@python -m tools.bench.mutants $(BENCH_ARGS)

@@ -19,7 +19,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.outcome import FOLDER, conclude, load, say
 from devcluster import host
 from devcluster.spec import Kind
 from tests.cluster.host_state import HostState
@@ -30,6 +29,7 @@ from tests.soak.churn import Churn, model_url, question
 from tests.soak.goals import goals_of
 from tests.soak.memory import Sampler, cluster_processes
 from tests.soak.plot import draw
+from tools.bench.outcome import FOLDER, conclude, load, say
 
 CLIENTS, PAUSE = 4, 0.2
 EVERY = 5.0

@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 from scipy.stats import theilslopes
 
-from benchmarks.outcome import Goal
+from tools.bench.outcome import Goal
 
 WARM_UP: Final = 0.25
 """Share of the time at the beginning in which caches fill."""

@@ -2,9 +2,9 @@ import math
 from pathlib import Path
 from typing import Any
 
-from benchmarks.outcome import Goal
 from tests.soak.goals import goals_of, trend, trends
 from tests.soak.plot import draw
+from tools.bench.outcome import Goal
 
 MINUTES = [number / 10 for number in range(200)]
 

@@ -1,0 +1,16 @@
+"""The benchmark compares what ran in the same turn."""
+
+from tools.bench.gitops import PACK, REPORT, _cpu, _ratio
+
+
+def test_ratios_are_of_runs_of_the_same_turn() -> None:
+    samples = {
+        PACK: {"clock": [2.0, 4.0, 1.0], "cpu": [1.0, 1.0, 1.0]},
+        REPORT: {"clock": [2.2, 4.0, 2.0], "cpu": [1.5, 2.0, 1.0]},
+    }
+    assert _ratio(samples, PACK) == {"median": 1.1, "least": 1.0, "most": 2.0}
+    assert _ratio(samples, PACK, "cpu") == {"median": 1.5, "least": 1.0, "most": 2.0}
+
+
+def test_processor_time_only_grows() -> None:
+    assert 0 <= _cpu() <= _cpu()

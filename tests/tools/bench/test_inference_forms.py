@@ -1,0 +1,70 @@
+"""Requests in each form, and answers in each."""
+
+import base64
+import json
+
+import numpy as np
+import pytest
+
+from tools.bench.inference import forms
+from tools.bench.inference.contestants import CONTESTANTS
+from tools.bench.inference.workloads import SAMPLES, WORKLOADS
+
+IMAGE = WORKLOADS["simple-cnn"]
+ANSWER = np.array([0.25, 0.75], "<f4")
+
+
+def test_samples_are_always_the_same_and_all_different():
+    samples = IMAGE.samples()
+    assert samples.shape == (SAMPLES, 3, 32, 32)
+    assert samples.dtype == np.float32
+    assert np.array_equal(samples, IMAGE.samples())
+    assert len(np.unique(samples.sum((1, 2, 3)))) == SAMPLES
+
+
+@pytest.mark.parametrize("form", forms.FORMS)
+@pytest.mark.parametrize("name", CONTESTANTS)
+def test_every_server_gets_the_same_numbers(name: str, form: forms.Form):
+    sample = WORKLOADS["no-op"].samples()[3]
+    request = CONTESTANTS[name].encode[form](WORKLOADS["no-op"], sample)
+    assert np.allclose(numbers_in(request), sample, rtol=1e-6)
+
+
+def numbers_in(request: forms.Request) -> np.ndarray:
+    if length := request.headers.get(forms.HEADER_LENGTH):
+        return np.frombuffer(request.body[int(length) :], "<f4")
+    if request.headers == forms.RAW:
+        return np.frombuffer(request.body, "<f4")
+    document = json.loads(request.body)
+    if "values" in document:
+        return np.ravel(document["values"])
+    (tensor,) = document["inputs"]
+    if tensor["datatype"] == "BYTES":
+        return np.frombuffer(base64.b64decode(tensor["data"][0]), "<f4")
+    return np.ravel(tensor["data"])
+
+
+def test_the_length_of_the_json_is_told_with_binary_tensors():
+    request = forms.v2_binary(IMAGE, IMAGE.samples()[0])
+    length = int(request.headers[forms.HEADER_LENGTH])
+    document = json.loads(request.body[:length])
+    assert document["inputs"][0]["parameters"]["binary_data_size"] == len(request.body) - length
+
+
+@pytest.mark.parametrize(
+    ("decode", "body", "headers"),
+    [
+        (forms.from_raw, ANSWER.tobytes(), {}),
+        (forms.from_list, b"[[0.25, 0.75]]", {}),
+        (forms.from_list, b'{"values": [0.25, 0.75]}', {}),
+        (forms.from_v2, b'{"outputs": [{"datatype": "FP32", "data": [0.25, 0.75]}]}', {}),
+        (forms.from_v2, b"{}" + ANSWER.tobytes(), {"inference-header-content-length": "2"}),
+        (
+            forms.from_v2,
+            b'{"outputs": [{"datatype": "BYTES", "data": ["AACAPgAAQD8="]}]}',
+            {},
+        ),
+    ],
+)
+def test_answers_are_read_in_every_form(decode: forms.Decode, body: bytes, headers: dict[str, str]):
+    assert decode(body, headers).tolist() == ANSWER.tolist()

@@ -1,0 +1,94 @@
+"""Which goals were met."""
+
+from typing import Any
+
+import pytest
+
+from tools.bench.inference.contestants import OURS
+from tools.bench.inference.goals import goals_of
+from tools.bench.inference.measure import Series, at_load_of
+from tools.bench.inference.report import BEGIN, END, inserted
+from tools.bench.inference.workloads import WORKLOADS
+from tools.bench.outcome import Goal
+
+
+def series(
+    rate: float, p99: float | None = 0.1, goodput: float = 0.0, refused: int = 0, errors: int = 0
+) -> Series:
+    def turn(**given: Any) -> dict[str, Any]:
+        return {"throughput": rate, "goodput": rate, "refused": 0, "errors": 0} | given
+
+    levels = {
+        "64 clients": [turn(), turn()],
+        "80% load": [turn(throughput=rate * 0.8), turn(throughput=rate * 0.8)],
+        "120% load": [turn(goodput=goodput, refused=refused, errors=errors)] * 2,
+    }
+    return Series(levels=levels, pools={"80% load": {"p99": p99}})
+
+
+def found(name: str, servers: dict[str, Series], bare: dict[str, list[float]]) -> list[Goal]:
+    return goals_of(WORKLOADS[name], servers, bare)
+
+
+def named(goals: list[Goal], text: str) -> Goal:
+    (goal,) = [goal for goal in goals if text in goal.name]
+    return goal
+
+
+def test_throughput_is_compared_with_the_fastest_peer():
+    servers = {OURS: series(120), "slow": series(50), "fast": series(110)}
+    goal = named(found("simple-cnn", servers, {}), "the best peer")
+    assert "fast" in goal.name
+    assert goal.value == pytest.approx(120 / 110)
+    assert not goal.met
+
+
+def test_tails_are_compared_with_the_shortest():
+    servers = {OURS: series(1, 0.2), "long": series(1, 0.4), "short": series(1, 0.1)}
+    goal = named(found("no-op", servers, {}), "p99 at 80%")
+    assert "short" in goal.name
+    assert goal.value == pytest.approx(2)
+    assert not goal.met
+
+
+def test_tails_at_the_peers_own_load_are_compared_with_each_of_them():
+    ours = series(2, 0.3)
+    ours.pools |= {at_load_of("slow"): {"p99": 0.1}, at_load_of("near"): {"p99": 0.27}}
+    servers = {OURS: ours, "slow": series(0.5, 0.2), "near": series(1.8, 0.3), "more": series(3)}
+    goal = named(found("no-op", servers, {}), "capacity")
+    assert "near" in goal.name
+    assert goal.value == pytest.approx(0.9)
+    assert goal.met
+
+
+def test_a_peer_without_answers_has_no_tail_to_compare_with():
+    goals = found("no-op", {OURS: series(1), "dead": series(1, None)}, {})
+    assert not [goal for goal in goals if "p99" in goal.name]
+
+
+def test_the_bare_loop_is_the_ceiling_of_resnet_with_the_same_backend():
+    bare = {"plain": [10.0, 10.0], "eager": [100.0, 100.0]}
+    goal = named(found("resnet18", {OURS: series(95)}, bare), "bare loop")
+    assert goal.value == pytest.approx(0.95)
+    assert goal.met
+
+
+def test_overload_needs_goodput_and_refusals_and_no_other_answers():
+    goals = found("no-op", {OURS: series(100, goodput=95, refused=7)}, {})
+    assert all(goal.met for goal in goals)
+    bad = found("no-op", {OURS: series(100, goodput=80, errors=1)}, {})
+    assert [goal.met for goal in bad] == [False, False, False]
+
+
+def test_without_our_server_nothing_is_judged():
+    assert found("no-op", {"fast": series(1)}, {}) == []
+
+
+def test_tables_take_the_place_of_the_old_ones():
+    page = f"before\n{BEGIN}\nold\n{END}\nafter\n"
+    assert inserted(page, "new") == f"before\n{BEGIN}\n\nnew\n{END}\nafter\n"
+
+
+def test_a_page_without_marks_is_an_error():
+    with pytest.raises(ValueError, match="needs the lines"):
+        inserted("nothing", "new")

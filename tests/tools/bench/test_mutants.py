@@ -1,0 +1,94 @@
+from pathlib import Path
+
+from tools.bench.mutant_tests import Recording, replaced
+from tools.bench.mutants import Mutant, again, draw, find
+
+SOURCE = '''
+LIMIT = 3
+
+
+def first(size: int = 2) -> int:
+    """Return something."""
+    return size + 1
+
+
+@decorated(4)
+def second(text: str) -> list[str]:
+    text = text.strip()
+    return [
+        text,
+        text.removeprefix("a"),
+    ]
+'''
+
+
+def mutants_of(folder: Path, source: str) -> list[Mutant]:
+    (folder / "module.py").write_text(source)
+    return list(find(folder, "module.py"))
+
+
+def test_only_bodies_of_functions_are_mutated(tmp_path: Path) -> None:
+    (tmp_path / "module.py").write_text(SOURCE)
+    found = find(tmp_path, "module.py")
+    assert {change.summary for change in found.values()} == {
+        "size + 1 -> size - 1",
+        "1 -> 2",
+        "text = text.strip() -> text = None",
+        'text.removeprefix("a") -> text.removeprefix(None)',
+        'text.removeprefix("a") -> text.removesuffix("a")',
+        '"a" -> "XXaXX"',
+        '"a" -> "A"',
+    }
+    changed = next(each for each in found.values() if each.summary == '"a" -> "A"')
+    assert changed.text == SOURCE.replace('"a"', '"A"')
+    assert changed.lines == range(13, 17), "a test of the statement's first line runs this one"
+
+
+def test_an_edit_elsewhere_keeps_the_sample(tmp_path: Path) -> None:
+    before = mutants_of(tmp_path, SOURCE)
+    after = mutants_of(tmp_path, f"import os\n{SOURCE}\n\ndef third() -> int:\n    return 5\n")
+    assert set(before) < set(after)
+    sample, [added] = draw(before, 4), set(after) - set(before)
+    assert [mutant for mutant in draw(after, 5) if mutant != added][:4] == sample
+
+
+def test_a_former_sample_is_found_by_its_code(tmp_path: Path) -> None:
+    before = mutants_of(tmp_path, SOURCE)
+    renamed = mutants_of(tmp_path, SOURCE.replace("first", "next_size"))
+    assert {mutant.function for mutant in again(before, renamed) if mutant} == {
+        "next_size",
+        "second",
+    }
+    reworded = mutants_of(tmp_path, SOURCE.replace("size + 1", "size + 10"))
+    assert again(before, reworded).count(None) == 2
+
+
+def test_the_tests_of_a_mutant_execute_its_lines_and_the_fastest_comes_first() -> None:
+    lines = {1: ["slow", "fast"], 2: ["other"]}
+    recording = Recording({"slow": 3.0, "fast": 1.0, "other": 2.0}, {"module.py": lines})
+    assert recording.choose("module.py", range(1, 2)) == ["fast", "slow"]
+    assert recording.choose("module.py", range(1, 3)) == ["fast", "other", "slow"]
+    assert recording.choose("module.py", range(7, 9)) == []
+    assert recording.executes("module.py", range(1, 9))
+    assert not recording.executes("module.py", range(7, 9))
+
+
+def test_a_line_that_nothing_executes_is_tried_with_the_tests_that_start_python() -> None:
+    recording = Recording({"plain": 1.0, "command": 2.0}, {}, ["command"])
+    assert recording.choose("module.py", [1]) == ["command"]
+
+
+def test_a_line_that_runs_at_import_needs_every_test() -> None:
+    lines = {1: ["first"], 2: [""], 3: ["", "second"]}
+    recording = Recording({"first": 1.0, "second": 2.0}, {"module.py": lines})
+    assert recording.choose("module.py", [2]) == ["first", "second"]
+    assert recording.choose("module.py", [3]) == ["second", "first"]
+
+
+def test_a_mutated_file_is_restored_with_its_time(tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    path.write_text(SOURCE)
+    before = path.stat().st_mtime_ns
+    with replaced(path, "raise SystemExit"):
+        assert path.read_text() == "raise SystemExit"
+    assert (path.read_text(), path.stat().st_mtime_ns) == (SOURCE, before)

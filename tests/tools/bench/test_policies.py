@@ -1,0 +1,33 @@
+"""The benchmark measures what it says: a stack that passes, and goals that can be missed."""
+
+from typing import Any
+
+import pytest
+import yaml
+
+from policies.check import main
+from tools.bench.policies import _goals, _ratios
+from tools.bench.workloads import stack
+
+
+def test_the_measured_stack_keeps_every_rule(tmp_path: Any, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "stack.yaml"
+    path.write_text(yaml.safe_dump_all(stack(6)))
+    assert main([str(path)]) == 0
+    assert "0 mandatory and 0 advisory" in capsys.readouterr().out
+
+
+def test_ratios_are_of_runs_of_the_same_turn():
+    samples = {"no pack": [10.0, 20.0, 10.0], "empty pack": [20.0, 20.0, 30.0]}
+    found = _ratios({**samples, "ours": [22.0, 26.0, 30.0]})
+    assert found["oursToEmpty"] == {"median": 1.1, "least": 1.0, "most": 1.3}
+    assert found["emptyToNone"] == {"median": 2.0, "least": 1.0, "most": 3.0}
+
+
+@pytest.mark.parametrize(("ratio", "seconds", "met"), [(1.1, 3.0, True), (1.11, 3.1, False)])
+def test_goals_are_written_whether_met_or_not(ratio: float, seconds: float, met: bool):
+    result = {"oursToEmpty": {"median": ratio}, "seconds": {"check": [seconds]}}
+    goals = _goals(result)
+    assert [goal.met for goal in goals] == [met, met]
+    assert [goal.value for goal in goals] == [ratio, seconds]
+    assert [goal.goal for goal in goals] == [1.1, 3.0]

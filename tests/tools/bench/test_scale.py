@@ -1,0 +1,203 @@
+"""The benchmark of scale measures what it says: whole gangs, full nodes, goals that can fail."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devcluster.simulated_nodes import GPUS
+from kube.names import RUN_LABEL
+from tools.bench.processes import Used, measured, measured_together
+from tools.bench.scale_cluster import NAMESPACE, PODS, checked, gangs, plain_pods
+from tools.bench.scale_gangs import Gangs, PodWatch
+from tools.bench.scale_placement import VOLCANO, placement_goals
+from tools.bench.scale_updates import KUBECTL, ONE_STACK, PULUMI, update_goals
+
+
+def bound(*bindings: tuple[str, float]) -> Gangs:
+    """Gangs of two, seen being bound."""
+    seen = Gangs(2)
+    for number, (gang, moment) in enumerate(bindings):
+        seen.note(gang, f"pod-{number}", "node", moment)
+    return seen
+
+
+def test_a_pod_is_bound_when_it_is_first_seen_with_a_node() -> None:
+    seen = Gangs(2)
+    seen.note("a", "a-0", None, 1.0)
+    seen.note("a", "a-0", "node-0", 2.0)
+    seen.note("a", "a-0", "node-0", 2.5)
+    seen.note("a", "a-1", "node-1", 3.25)
+    assert seen.count == 2
+    assert seen.spreads() == [1.25]
+
+
+def test_gangs_may_be_bound_between_each_other() -> None:
+    assert bound(("a", 1.0), ("b", 1.5), ("b", 2.0), ("a", 2.5)).partial(rest=1.0) == set()
+
+
+def test_a_gang_is_partial_where_a_pause_finds_it_so() -> None:
+    assert bound(("b", 0.5), ("b", 1.0), ("a", 1.0), ("a", 2.5)).partial(rest=1.0) == {"a"}
+
+
+def test_a_gang_that_is_not_whole_at_the_end_is_partial() -> None:
+    assert bound(("a", 1.0), ("b", 1.1), ("b", 1.2)).partial(rest=1.0) == {"a"}
+
+
+def test_rates_count_from_the_submission() -> None:
+    seen = bound(("a", 12.0), ("a", 13.0), ("b", 14.0), ("b", 15.0))
+    found = seen.summary(began=10.0, submitted=11.0, rest=0.5)
+    assert found["pods"] == found["momentsObserved"] == 4
+    assert found["podsPerSecond"] == 0.8
+    assert found["secondsToSubmit"] == 1.0
+    assert found["partialGangs"] == 2
+    assert seen.summary(began=10.0, submitted=11.0, rest=1.0)["partialGangs"] == 0
+
+
+def test_plain_pods_are_those_of_the_gang_without_it() -> None:
+    (job,) = gangs(checked(1, 4))
+    pods = plain_pods(job)
+    assert len({pod["metadata"]["name"] for pod in pods}) == 4
+    for pod in pods:
+        (container,) = pod["spec"]["containers"]
+        assert container["resources"]["limits"]["nvidia.com/gpu"] == str(GPUS)
+        assert pod["spec"]["schedulerName"] == "default-scheduler"
+        assert pod["metadata"]["labels"][RUN_LABEL] == job["metadata"]["name"]
+        assert pod["metadata"]["namespace"] == NAMESPACE
+    template = job["spec"]["tasks"][0]["template"]["spec"]
+    assert pods[0]["spec"] == {**template, "schedulerName": "default-scheduler"}
+
+
+def test_every_job_is_a_run_of_its_own() -> None:
+    assert len({job["metadata"]["name"] for job in gangs(checked(20, 2))}) == 20
+
+
+def kubectl(folder: Path, *streams: list[dict[str, Any]]) -> list[str]:
+    """A kubectl whose watches end, each after some events; the last goes on."""
+    for number, events in enumerate(streams):
+        lines = "".join(f"{json.dumps(event)}\n" for event in events)
+        (folder / f"stream-{number}").write_text(lines)
+    program = folder / "kubectl.py"
+    program.write_text(
+        f"""
+import sys, time
+from pathlib import Path
+folder = Path({str(folder)!r})
+asked = sys.argv[-1]
+if "watch=1" not in asked:
+    print('{{"metadata": {{"resourceVersion": "7"}}}}')
+    sys.exit()
+with (folder / "asked").open("a") as file:
+    print(asked.partition("resourceVersion=")[2], file=file)
+number = len((folder / "asked").read_text().split()) - 1
+print((folder / f"stream-{{number}}").read_text(), end="", flush=True)
+if number == {len(streams) - 1}:
+    (folder / "last").touch()
+    time.sleep(60)
+"""
+    )
+    return [sys.executable, str(program)]
+
+
+def event(what: str, version: int, node: str | None = None) -> dict[str, Any]:
+    metadata = {"name": f"pod-{version}", "labels": {RUN_LABEL: "gang"}}
+    spec = {"nodeName": node} if node else {}
+    return {
+        "type": what,
+        "object": {"metadata": {**metadata, "resourceVersion": str(version)}, "spec": spec},
+    }
+
+
+def test_a_watch_that_was_cut_off_goes_on_where_it_was(tmp_path: Path) -> None:
+    seen = Gangs(2)
+    first = [event("ADDED", 8), event("MODIFIED", 9, "node-0"), event("BOOKMARK", 12)]
+    watch = PodWatch(kubectl(tmp_path, first, [event("ADDED", 13, "node-1")]), PODS, seen)
+    while seen.count < 2:
+        assert watch.problem is None
+    watch.stop()
+    assert (tmp_path / "asked").read_text().split() == ["7", "12"]
+    assert watch.streams == 2
+    assert seen.moments == 3
+
+
+def test_a_watch_that_cannot_go_on_says_why(tmp_path: Path) -> None:
+    gone = {"type": "ERROR", "object": {"code": 410, "message": "too old resource version"}}
+    watch = PodWatch(kubectl(tmp_path, [gone]), PODS, Gangs(2))
+    while watch.problem is None:
+        assert watch.streams <= 1
+    watch.stop()
+    assert "too old resource version" in watch.problem
+
+
+def test_what_a_command_started_is_counted_with_it(tmp_path: Path) -> None:
+    holds = "import sys, time; held = bytearray(64 * 2**20); time.sleep(0.5)"
+    starts = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {holds!r}])"
+    used = measured([sys.executable, "-c", starts], tmp_path, {})
+    assert used.peak_mib > 64
+    assert used.seconds > 0.5
+    assert used.cpu_seconds > 0
+
+
+def test_a_command_that_fails_ends_the_benchmark_with_its_words(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="no such stack"):
+        measured([sys.executable, "-c", "raise SystemExit('no such stack')"], tmp_path, {})
+
+
+@pytest.mark.parametrize(("rate", "partial", "met"), [(60.0, 0, True), (59.9, 1, False)])
+def test_the_slowest_round_is_held_against_the_goals(rate: float, partial: int, met: bool) -> None:
+    good = {"podsPerSecond": 90.0, "partialGangs": 0}
+    rounds = [good, {"podsPerSecond": rate, "partialGangs": partial}]
+    goals = placement_goals({"rounds": {VOLCANO: rounds}})
+    assert [goal.met for goal in goals] == [met, met]
+
+
+def used(seconds: float) -> dict[str, float]:
+    return vars(Used(seconds, seconds, 100.0))
+
+
+@pytest.mark.parametrize(("hundred", "thousand", "met"), [(9.0, 180.0, True), (9.1, 183.0, False)])
+def test_updates_are_held_against_kubectl_and_against_fewer_jobs(
+    hundred: float, thousand: float, met: bool
+) -> None:
+    samples = {
+        100: {KUBECTL: [used(3.0)], PULUMI: [used(hundred)], ONE_STACK: [used(hundred)]},
+        1000: {KUBECTL: [used(30.0)], PULUMI: [used(thousand)]},
+    }
+    goals = update_goals({"samples": samples})
+    assert [goal.met for goal in goals] == [met, met, met]
+    assert len({goal.name for goal in goals}) == 3
+
+
+MEETS = """
+import os, sys, time
+from pathlib import Path
+held = bytearray(64 * 2**20)
+Path(str(os.getpid())).touch()
+while len(list(Path().iterdir())) < int(sys.argv[1]):
+    time.sleep(0.01)
+time.sleep(0.5)
+"""
+
+
+def test_commands_that_run_at_once_are_measured_together(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", MEETS, "3"]
+    used = measured_together([command, command, command], tmp_path, {}, at_once=3)
+    assert used.peak_mib > 3 * 64
+
+
+def test_commands_that_run_one_after_the_other_share_no_memory(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", MEETS, "1"]
+    used = measured_together([command, command], tmp_path, {}, at_once=1)
+    assert 64 < used.peak_mib < 2 * 64
+
+
+def test_of_several_commands_the_one_that_fails_is_told(tmp_path: Path) -> None:
+    fine, wrong = [sys.executable, "-c", ""], [sys.executable, "-c", "raise SystemExit('no stack')"]
+    with pytest.raises(SystemExit, match="no stack"):
+        measured_together([fine, wrong, fine], tmp_path, {}, at_once=2)
+
+
+def test_goals_of_what_was_not_measured_are_left_out() -> None:
+    assert update_goals({"samples": {10: {KUBECTL: [used(1.0)], PULUMI: [used(4.0)]}}}) == []

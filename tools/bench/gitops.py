@@ -1,0 +1,160 @@
+"""Measures what the preview report costs: `make bench-gitops`.
+
+Stacks are rendered and applied; then `pulumi preview` (bare, and under the policy pack) and the
+whole command `python -m gitops preview` run in turns, so that whatever else the machine does falls
+on all alike. Seconds of the processors are measured beside those of the clock, since a busy machine
+changes them less. The first step of a CI job, the installation of requirements.txt into a new
+environment, is timed without and with a warm cache of wheels. Prints the ratios with their spread
+and writes every sample to .bench/gitops.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from devcluster.environment import PASSPHRASE
+from devcluster.paths import CHECKOUT, cache_root
+from devcluster.toolchain import Toolchain, ensure
+from gitops.engine import Pack, Stack, common
+from gitops.rendered import workspace
+from tools.bench.outcome import Goal, conclude, say
+
+MAX_RATIO = 1.15
+Samples = dict[str, dict[str, list[float]]]
+BARE, PACK, REPORT = "pulumi preview", "pulumi preview, with the pack", "gitops preview"
+
+
+def main() -> None:
+    """Measures, prints and writes the result."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repetitions", type=int, default=5, help="of each preview; default: 5")
+    parser.add_argument("--no-install", action="store_true", help="leave out the installation")
+    options = parser.parse_args()
+    tools = ensure("engine", cache_root(), say)
+    seconds = {name: _previews(name, tools, options.repetitions) for name in ("dev", "prod")}
+    result: dict[str, Any] = {
+        "seconds": seconds,
+        "ratios": {
+            name: {
+                "toBare": _ratio(found, BARE),
+                "toPreviewWithPack": _ratio(found, PACK),
+                "cpuToBare": _ratio(found, BARE, "cpu"),
+                "cpuToPreviewWithPack": _ratio(found, PACK, "cpu"),
+            }
+            for name, found in seconds.items()
+        },
+    }
+    goals = [
+        Goal(
+            f"{name}: the whole command, to {other}", ratios[key]["median"], MAX_RATIO, at_most=True
+        )
+        for name, ratios in result["ratios"].items()
+        for key, other in (
+            ("toBare", "bare `pulumi preview`"),
+            ("toPreviewWithPack", "`pulumi preview` with the same pack"),
+        )
+    ]
+    if not options.no_install:
+        result["install"] = _installation()
+    _print(result)
+    conclude("gitops", result, goals)
+
+
+def _previews(name: str, tools: Toolchain, repetitions: int) -> Samples:
+    os.environ["PATH"] = f"{tools.bin}{os.pathsep}{os.environ['PATH']}"
+    os.environ["PULUMI_HOME"] = str(tools.pulumi_home)
+    os.environ["PULUMI_CONFIG_PASSPHRASE"] = PASSPHRASE
+    pack = Pack(CHECKOUT / "policies", CHECKOUT / "policies" / "config" / f"{name}.json")
+    samples: Samples = {what: {"clock": [], "cpu": []} for what in (BARE, PACK, REPORT)}
+    with workspace(Stack(name), "HEAD") as stack, tempfile.TemporaryDirectory() as out:
+        bare = ["pulumi", "preview", *common(stack), "--non-interactive", "--suppress-outputs"]
+        report = [sys.executable, "-m", "gitops", "preview", "--out", out, *common(stack)]
+        commands = {BARE: bare, PACK: [*bare, *pack.options], REPORT: report}
+        for command in commands.values():
+            _run(command, stack)  # files read once, bytecode compiled: not measured
+        for turn in range(repetitions):
+            for what, command in commands.items():
+                before = _cpu()
+                clock = _timed(lambda command=command: _run(command, stack))  # type: ignore[misc]
+                samples[what]["clock"].append(clock)
+                samples[what]["cpu"].append(_cpu() - before)
+                say(f"  {name} {turn + 1}/{repetitions} {what}: {clock:.2f} s")
+    return samples
+
+
+def _run(command: list[str], stack: Stack) -> None:
+    done = subprocess.run(
+        command,
+        cwd=CHECKOUT,
+        env={**os.environ, **stack.variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode not in (0, 2):
+        sys.exit(f"{' '.join(command)} failed:\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
+
+
+def _installation() -> dict[str, Any]:
+    """Seconds and size of what a CI job installs before it can preview; there is no torch in it."""
+    with tempfile.TemporaryDirectory() as folder:
+        cache, found = Path(folder) / "cache", {}
+        for what in ("cold", "cached"):
+            environment = Path(folder) / what
+            subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
+            pip = [str(environment / "bin" / "pip"), "install", "--quiet", "--require-hashes"]
+            options = ["--cache-dir", str(cache), "--disable-pip-version-check"]
+            command = [*pip, *options, "-r", str(CHECKOUT / "requirements.txt")]
+            found[what] = _timed(lambda command=command: subprocess.run(command, check=True))  # type: ignore[misc]
+            say(f"  installation, {what}: {found[what]:.1f} s")
+        size = sum(f.stat().st_size for f in (Path(folder) / "cold").rglob("*") if f.is_file())
+        torch = list((Path(folder) / "cold").rglob("site-packages/torch"))
+    return {"seconds": found, "megabytes": round(size / 1e6, 1), "torch": bool(torch)}
+
+
+def _cpu() -> float:
+    """Processor seconds of all programs that were run and have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _timed(run: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def _ratio(samples: Samples, other: str, what: str = "clock") -> dict[str, float]:
+    """Ratios of runs of the same turn: median, least and most."""
+    pairs = zip(samples[REPORT][what], samples[other][what], strict=True)
+    ratios = [one / two for one, two in pairs]
+    return {"median": statistics.median(ratios), "least": min(ratios), "most": max(ratios)}
+
+
+def _print(result: dict[str, Any]) -> None:
+    for name, samples in result["seconds"].items():
+        for what, measured in samples.items():
+            values = measured["clock"]
+            median = statistics.median(values)
+            say(f"{name}, {what}: {median:.2f} s ({min(values):.2f} to {max(values):.2f})")
+    for name, ratios in result["ratios"].items():
+        for what, spread in ratios.items():
+            least, most = spread["least"], spread["most"]
+            say(f"{name}, {what}: {spread['median']:.3f} ({least:.3f} to {most:.3f})")
+    if install := result.get("install"):
+        shown = ", ".join(f"{what} {value:.1f} s" for what, value in install["seconds"].items())
+        say(f"installation of requirements.txt: {shown}, {install['megabytes']} MB")
+
+
+if __name__ == "__main__":
+    main()

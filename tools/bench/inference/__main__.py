@@ -1,0 +1,135 @@
+"""Measures the model server beside others: `make bench-inference`.
+
+The same weights are served by ours, mosec, LitServe, BentoML, MLServer and plain FastAPI, each set
+up as its documentation recommends, pinned to one core, while the load comes from the other. Every
+answer is compared with PyTorch's before anything is measured. Servers are measured in turns, and
+those that are not measured are stopped: a closed loop of 1, 4, 16 and 64 clients, then an open one,
+a Poisson process at 50, 80 and 120 percent of the server's own capacity, whose latency counts from
+the time when a request was due. Beside them: the bare PyTorch loop, JSON in place of bytes, the
+backends of our server, and HTTP servers alone. Writes .bench/inference.json, .bench/inference.md
+and .bench/inference-load.svg.
+"""
+
+import argparse
+import contextlib
+import os
+import signal
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from devcluster.paths import CHECKOUT
+from tools.bench.inference import sections
+from tools.bench.inference.contestants import CONTESTANTS
+from tools.bench.inference.environments import versions
+from tools.bench.inference.load import Generator, generator
+from tools.bench.inference.measure import Bench
+from tools.bench.inference.report import draw, inserted, report
+from tools.bench.inference.workloads import WORKLOADS
+from tools.bench.outcome import FOLDER, Goal, conclude, load, say
+
+PARTS: Final = ("servers", "json", "backends", "http")
+PAGE: Final = CHECKOUT / "docs" / "inference-benchmark.md"
+PICTURE: Final = CHECKOUT / "docs" / "inference-load.svg"
+
+
+def main() -> None:
+    """Measures, prints and writes the result."""
+    options = _options()
+    # As Ctrl-C does it: servers that are stopped must not be left behind.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    started = time.monotonic()
+    program = generator()
+    result: dict[str, Any] = {"turns": options.turns, "seconds": options.seconds}
+    goals: list[Goal] = []
+    with tempfile.TemporaryDirectory(prefix="bench-inference-") as folder, _core(options.load_core):
+        scratch = Path(folder)
+        bench = Bench(
+            Generator(program, options.load_core, scratch),
+            options.server_core,
+            options.turns,
+            options.seconds,
+        )
+        contestants = [CONTESTANTS[name] for name in options.servers]
+        workloads = [WORKLOADS[name] for name in options.models]
+        try:
+            if "servers" in options.parts:
+                sections.servers(bench, contestants, workloads, result, goals)
+            if "json" in options.parts:
+                sections.json(bench, contestants, workloads, result)
+            if "backends" in options.parts:
+                sections.backends(bench, workloads, result)
+            if "http" in options.parts:
+                sections.http(bench, result)
+        except KeyboardInterrupt:
+            say("interrupted: what is measured so far is written, but not to docs/")
+            options.docs = False
+    result.setdefault("servers", {})
+    result.setdefault("bare", {})
+    result["versions"] = versions(contestants)
+    result["minutes"] = (time.monotonic() - started) / 60
+    conclude("inference", result, goals)
+    _write(options.docs)
+    say(f"took {result['minutes']:.1f} minutes")
+
+
+def _write(docs: bool) -> None:
+    result = load("inference")
+    text = report(result)
+    (FOLDER / "inference.md").write_text(text)
+    if result["servers"]:
+        draw(result, FOLDER / "inference-load.svg")
+    if docs:
+        shown = f"![Latency against load for every server]({PICTURE.name})\n\n{text}"
+        PAGE.write_text(inserted(PAGE.read_text(), shown))
+        draw(result, PICTURE)
+        say(f"written to {PAGE.relative_to(CHECKOUT)}")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    cores = sorted(os.sched_getaffinity(0))
+    parser.add_argument("--servers", type=_names(CONTESTANTS), default=list(CONTESTANTS))
+    parser.add_argument("--models", type=_names(WORKLOADS), default=list(WORKLOADS))
+    parser.add_argument("--parts", type=_names(PARTS), default=list(PARTS))
+    parser.add_argument("--turns", type=int, default=2, help="of every measurement; default: 2")
+    parser.add_argument(
+        "--seconds", type=float, default=0.5, help="of one measurement, times a model's; 0.5"
+    )
+    parser.add_argument("--server-core", type=int, default=cores[0])
+    parser.add_argument("--load-core", type=int, default=cores[-1])
+    parser.add_argument(
+        "--docs", action="store_true", help=f"also write docs/{PAGE.name} and docs/{PICTURE.name}"
+    )
+    options = parser.parse_args()
+    if options.server_core == options.load_core:
+        parser.error("servers and load need a core each: this machine lends only one")
+    return options
+
+
+def _names(known: Any) -> Any:
+    def names(text: str) -> list[str]:
+        given = text.split(",")
+        if unknown := [name for name in given if name not in known]:
+            raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(known)}")
+        return given
+
+    return names
+
+
+@contextlib.contextmanager
+def _core(core: int) -> Any:
+    """Keep ourselves off the servers' core."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+if __name__ == "__main__":
+    main()

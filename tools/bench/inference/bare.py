@@ -1,0 +1,116 @@
+"""The ceiling: PyTorch in a loop, raw bytes to batches to answers' bytes, without a server.
+
+As a program it reads one JSON object a line, {"seconds": s}, and answers with samples a second.
+"""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+
+from devcluster.paths import CHECKOUT
+from tools.bench.inference.networks import compute_of
+from tools.bench.inference.process import THREADS
+from tools.bench.inference.workloads import MAX_BATCH, WORKLOADS, Array, Compute, Workload
+
+PLAIN: Final = "plain"
+"""The network as PyTorch has it, which is what the peers compute; else a backend's name."""
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A process that computes when asked."""
+
+    process: "subprocess.Popen[str]"
+
+    def rate(self, seconds: float) -> float:
+        """Samples a second. Raises RuntimeError when the process has ended."""
+        assert self.process.stdin  # noqa: S101  both are pipes
+        assert self.process.stdout  # noqa: S101
+        self.process.stdin.write(f"{json.dumps({'seconds': seconds})}\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        if not answer:
+            raise RuntimeError("the bare loop ended")
+        return float(answer)
+
+
+@contextlib.contextmanager
+def looping(workload: Workload, export: Path, backend: str, core: int) -> Iterator[Loop]:
+    """A loop on a core; it waits when it is not asked."""
+    command = ["taskset", "--cpu-list", str(core), sys.executable, "-m", __name__]
+    command += [workload.name, str(export), backend]
+    environment = os.environ | dict.fromkeys(THREADS, "1")
+    with subprocess.Popen(
+        command,
+        cwd=CHECKOUT,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield Loop(process)
+        finally:
+            process.kill()
+
+
+def computation(workload: Workload, folder: Path, backend: str, scratch: Path) -> Compute:
+    """Of a batch, by one backend of our server or the plain network."""
+    if backend == PLAIN or not workload.computes:
+        return compute_of(workload, folder)
+    from inference.engine.backends import Choice, load_backend
+    from inference.engine.memory import keep_freed_memory
+    from workload.manifest import read_manifest
+
+    keep_freed_memory()
+    torch.set_num_threads(1)
+    device = torch.device("cpu")
+    manifest = read_manifest(folder)
+    network = load_backend(Choice(backend, folder, manifest, device, "", scratch))  # type: ignore[arg-type]
+
+    def compute(batch: Array) -> Array:
+        with torch.inference_mode():
+            probabilities: Array = network(torch.from_numpy(batch)).softmax(1).numpy()
+        return probabilities
+
+    return compute
+
+
+def _serve(workload: Workload, folder: Path, backend: str, scratch: Path) -> None:
+    compute = computation(workload, folder, backend, scratch)
+    bodies = [sample.tobytes() for sample in workload.samples()]
+
+    def batch() -> None:
+        rows = [
+            np.frombuffer(bodies[number % len(bodies)], "<f4").reshape(workload.shape)
+            for number in range(MAX_BATCH)
+        ]
+        for row in compute(np.stack(rows)):
+            row.tobytes()
+
+    for _ in range(3):
+        batch()
+    for line in sys.stdin:
+        seconds = json.loads(line)["seconds"]
+        started, count = time.perf_counter(), 0
+        while time.perf_counter() - started < seconds:
+            batch()
+            count += MAX_BATCH
+        sys.stdout.write(f"{json.dumps(count / (time.perf_counter() - started))}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as name:
+        _serve(WORKLOADS[sys.argv[1]], Path(sys.argv[2]), sys.argv[3], Path(name))

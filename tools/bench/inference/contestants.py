@@ -1,0 +1,209 @@
+"""The servers: how each is started as its documentation recommends, and how it is asked."""
+
+import functools
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from tools.bench.inference import forms
+from tools.bench.inference.forms import Decode, Encode, Form
+from tools.bench.inference.workloads import MAX_BATCH, MAX_DELAY_MS, MAX_QUEUE, Workload
+
+TOLERANCE: Final = 5e-5
+"""Of a probability: batches of another size are computed in another order."""
+
+PROGRAMS: Final = "tools.bench.inference.servers"
+
+
+@dataclass(frozen=True)
+class Task:
+    """One server to be started."""
+
+    workload: Workload
+    form: Form
+    export: Path
+    port: int
+    scratch: Path
+    """An empty folder, its working directory."""
+    python: Path
+    """Of its environment."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """A command and what it needs beside the common environment."""
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One kind of server."""
+
+    name: str
+    environment: str
+    """requirements/bench-<environment>.txt; empty: the project's own."""
+    path: str
+    start: Callable[[Task], Start]
+    encode: Mapping[Form, Encode]
+    decode: Mapping[Form, Decode]
+    note: str
+    """How it is set up, for the report."""
+    tolerance: float = TOLERANCE
+
+
+def _ours(task: Task, **more: str) -> Start:
+    values = {
+        "MODEL_NAME": "model",
+        "MODEL_PATH": str(task.export),
+        "HOST": "127.0.0.1",
+        "PORT": str(task.port),
+        "DEVICE": "cpu",
+        "THREADS": "1",
+        "MAX_BATCH": str(MAX_BATCH),
+        "MAX_DELAY_MS": str(MAX_DELAY_MS),
+        "MAX_QUEUE": str(MAX_QUEUE),
+        "REQUEST_SECONDS": str(task.workload.deadline),
+        "NOTICE_SECONDS": "0",
+    }
+    if not task.workload.computes:
+        values["HANDLER"] = f"{PROGRAMS}.noop_handler:NoOp"
+    environment = {f"INFERENCE_{name}": value for name, value in (values | more).items()}
+    return Start((str(task.python), "-m", "inference"), environment)
+
+
+def _program(name: str, *arguments: str) -> Callable[[Task], Start]:
+    return lambda task: Start((str(task.python), "-m", f"{PROGRAMS}.{name}", *arguments))
+
+
+def _mosec(task: Task) -> Start:
+    environment = {
+        "MOSEC_ADDRESS": "127.0.0.1",
+        "MOSEC_PORT": str(task.port),
+        "MOSEC_CAPACITY": str(MAX_QUEUE),
+        "MOSEC_TIMEOUT": "30000",
+        "MOSEC_LOG_LEVEL": "warning",
+        "MOSEC_PATH": str(task.scratch / "sockets"),
+    }
+    return Start((str(task.python), "-m", f"{PROGRAMS}.mosec_server"), environment)
+
+
+def _bentoml(task: Task) -> Start:
+    program = task.python.parent / "bentoml"
+    return Start(
+        (str(program), "serve", f"{PROGRAMS}.bentoml_service:Model", "--port", str(task.port)),
+        {
+            "BENTOML_HOME": str(task.scratch / "bentoml"),
+            "BENTOML_DO_NOT_TRACK": "True",
+            "BENTOML_CONFIG_OPTIONS": "api_server.logging.access.enabled=false",
+        },
+    )
+
+
+def _mlserver(task: Task) -> Start:
+    settings = {
+        "debug": False,
+        "host": "127.0.0.1",
+        "http_port": task.port,
+        "grpc_port": task.port + 1,
+        "metrics_endpoint": None,
+        "parallel_workers": 0,
+    }
+    model = {
+        "name": "model",
+        "implementation": f"{PROGRAMS}.mlserver_model.Model",
+        "max_batch_size": MAX_BATCH,
+        "max_batch_time": MAX_DELAY_MS / 1000,
+    }
+    (task.scratch / "settings.json").write_text(json.dumps(settings))
+    (task.scratch / "model-settings.json").write_text(json.dumps(model))
+    return Start((str(task.python.parent / "mlserver"), "start", "."))
+
+
+OURS: Final = "ours"
+
+CONTESTANTS: Final = {
+    one.name: one
+    for one in (
+        Contestant(
+            OURS,
+            "",
+            "/v2/models/model/infer",
+            _ours,
+            {"raw": forms.v2_binary, "json": forms.v2_json},
+            {"raw": forms.from_v2, "json": forms.from_v2},
+            "V2 over REST, bytes as binary tensors; one worker process",
+        ),
+        Contestant(
+            "mosec",
+            "mosec",
+            "/inference",
+            _mosec,
+            {"raw": forms.raw, "json": forms.values},
+            {"raw": forms.from_raw, "json": forms.from_list},
+            "HTTP in Rust; one worker process",
+        ),
+        Contestant(
+            "LitServe",
+            "litserve",
+            "/predict",
+            _program("litserve_server"),
+            {"raw": forms.raw, "json": forms.values},
+            {"raw": forms.from_raw, "json": forms.from_list},
+            "fast_queue, one API server, one worker process; it has no bound on its queue",
+        ),
+        Contestant(
+            "BentoML",
+            "bentoml",
+            "/predict",
+            _bentoml,
+            {"raw": forms.raw, "json": forms.batch_of_values},
+            {"raw": forms.from_list, "json": forms.from_list},
+            "one worker; its batches adapt and have no fixed delay; raw bytes in, JSON out",
+        ),
+        Contestant(
+            "MLServer",
+            "mlserver",
+            "/v2/models/model/infer",
+            _mlserver,
+            {"raw": forms.v2_base64, "json": forms.v2_json},
+            {"raw": forms.from_v2, "json": forms.from_v2},
+            "V2 over REST, bytes as base64; parallel_workers 0: no process in between; "
+            "it has no bound on its queue",
+        ),
+        Contestant(
+            "FastAPI",
+            "fastapi",
+            "/predict",
+            _program("fastapi_server"),
+            {"raw": forms.raw, "json": forms.values},
+            {"raw": forms.from_raw, "json": forms.from_list},
+            "uvicorn with uvloop and httptools; no batches; the model computes in the event loop; "
+            "it has no bound on its queue",
+        ),
+    )
+}
+
+PLAIN: Final = "plain PyTorch"
+BACKENDS: Final = {
+    "eager": TOLERANCE,
+    "compile": TOLERANCE,
+    "aotinductor": TOLERANCE,
+    "int8": 1.0,
+}
+"""Of our server, with the tolerance of an answer: how far int8 is off is told, not judged."""
+
+
+def backends() -> list[Contestant]:
+    """Our server with each backend, and with the network as the peers have it."""
+    ours = CONTESTANTS[OURS]
+    handler = f"{PROGRAMS}.plain_handler:PlainNetwork"
+    plain = replace(ours, name=PLAIN, start=functools.partial(_ours, HANDLER=handler))
+    others = []
+    for backend, tolerance in BACKENDS.items():
+        start = functools.partial(_ours, BACKEND=backend)
+        others.append(replace(ours, name=backend, tolerance=tolerance, start=start))
+    return [plain, *others]

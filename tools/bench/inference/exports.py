@@ -1,0 +1,75 @@
+"""`python -m tools.bench.inference.exports MODEL DIRECTORY`: write the export of a training run."""
+
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from tools.bench.inference.workloads import WORKLOADS, Workload
+from training.config import TrainingConfig
+from training.data import load
+from training.export import write_export
+from training.export.weights import write_weights
+from workload.files import sha256_of
+from workload.manifest import WEIGHTS_FILE, Manifest, Weights, write_manifest
+from workload.models import build
+
+
+def export(workload: Workload, folder: Path) -> None:
+    """The weights and static int8.
+
+    Not trained: seeded weights are as fast. The statistics of the normalisations are those of the
+    requests, and the last layer is scaled by what they give, so that answers are neither all alike
+    nor saturated.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if not workload.computes:
+        _export_noop(workload, folder)
+        return
+    config = TrainingConfig.model_validate(
+        {
+            "model": workload.name,
+            "model_options": workload.options,
+            "dataset": "digits",
+            "run_dir": str(folder.parent),
+            "device": "cpu",
+            "quantize": "static",
+        }
+    )
+    data = load("digits", folder, workload.shape, 0)
+    torch.manual_seed(0)
+    network = build(workload.name, config.model_options, data.outputs, data.shape)
+    samples = torch.from_numpy(workload.samples())
+    with torch.no_grad():
+        for _ in range(20):
+            network.train()(samples)
+        last = [module for module in network.modules() if isinstance(module, nn.Linear)][-1]
+        last.weight /= network.eval()(samples).std(0).mean()
+    write_export(
+        folder,
+        network.eval(),
+        config,
+        data,
+        {},
+        evaluate=lambda _: {},
+        calibration=samples,
+    )
+
+
+def _export_noop(workload: Workload, folder: Path) -> None:
+    path = folder / WEIGHTS_FILE
+    write_weights(path, nn.Linear(1, 1))
+    manifest = Manifest(
+        model="none:none",
+        input_shape=workload.shape,
+        outputs=workload.shape[0],
+        metrics={},
+        weights=Weights(size=path.stat().st_size, sha256=sha256_of(path)),
+        torch_version=str(torch.__version__),
+    )
+    write_manifest(folder, manifest)
+
+
+if __name__ == "__main__":
+    export(WORKLOADS[sys.argv[1]], Path(sys.argv[2]))

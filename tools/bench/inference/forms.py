@@ -1,0 +1,110 @@
+"""Requests and answers in the two forms that are compared: as bytes, and as JSON."""
+
+import base64
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from tools.bench.inference.workloads import Array, Workload
+
+Form = Literal["raw", "json"]
+FORMS: Final[tuple[Form, ...]] = ("raw", "json")
+
+RAW: Final = {"Content-Type": "application/octet-stream"}
+JSON: Final = {"Content-Type": "application/json"}
+HEADER_LENGTH: Final = "Inference-Header-Content-Length"
+
+
+@dataclass(frozen=True)
+class Request:
+    """A body and what goes with it."""
+
+    body: bytes
+    headers: dict[str, str]
+
+
+Encode = Callable[[Workload, Array], Request]
+Decode = Callable[[bytes, dict[str, str]], Array]
+
+
+def raw(_: Workload, sample: Array) -> Request:
+    """The tensor's bytes."""
+    return Request(sample.tobytes(), RAW)
+
+
+def values(_: Workload, sample: Array) -> Request:
+    """Lists of numbers."""
+    return Request(_dump({"values": sample.tolist()}), JSON)
+
+
+def batch_of_values(_: Workload, sample: Array) -> Request:
+    """A batch of one, as BentoML asks for."""
+    return Request(_dump({"values": [sample.tolist()]}), JSON)
+
+
+def v2_json(workload: Workload, sample: Array) -> Request:
+    """Open Inference Protocol, numbers in one list."""
+    tensor = _tensor(workload) | {"data": sample.ravel().tolist()}
+    return Request(_dump({"inputs": [tensor], "outputs": [{"name": output_of(workload)}]}), JSON)
+
+
+def v2_binary(workload: Workload, sample: Array) -> Request:
+    """Open Inference Protocol with its extension for binary tensors."""
+    blob = sample.tobytes()
+    tensor = _tensor(workload) | {"parameters": {"binary_data_size": len(blob)}}
+    output = {"name": output_of(workload), "parameters": {"binary_data": True}}
+    header = _dump({"inputs": [tensor], "outputs": [output]})
+    return Request(header + blob, RAW | {HEADER_LENGTH: str(len(header))})
+
+
+def v2_base64(_: Workload, sample: Array) -> Request:
+    """Open Inference Protocol, MLServer's content type for bytes."""
+    data = base64.b64encode(sample.tobytes()).decode()
+    tensor = {
+        "name": "inputs",
+        "datatype": "BYTES",
+        "shape": [1, 1],
+        "data": [data],
+        "parameters": {"content_type": "base64"},
+    }
+    return Request(_dump({"inputs": [tensor]}), JSON)
+
+
+def from_raw(body: bytes, _: dict[str, str]) -> Array:
+    """The tensor's bytes."""
+    return np.frombuffer(body, "<f4")
+
+
+def from_list(body: bytes, _: dict[str, str]) -> Array:
+    """A list, perhaps in lists, perhaps under one name."""
+    document = json.loads(body)
+    found = document["values"] if isinstance(document, dict) else document
+    return np.asarray(found, np.float32).ravel()
+
+
+def from_v2(body: bytes, headers: dict[str, str]) -> Array:
+    """The first output, in any of the three ways."""
+    length = headers.get(HEADER_LENGTH.lower())
+    if length is not None:
+        return np.frombuffer(body[int(length) :], "<f4")
+    (output,) = json.loads(body)["outputs"]
+    if output["datatype"] == "BYTES":
+        return np.frombuffer(base64.b64decode(output["data"][0]), "<f4")
+    return np.asarray(output["data"], np.float32).ravel()
+
+
+def output_of(workload: Workload) -> str:
+    """What our server calls it."""
+    return "probabilities" if workload.computes else "outputs"
+
+
+def _tensor(workload: Workload) -> dict[str, Any]:
+    name = "images" if len(workload.shape) == 3 else "inputs"
+    return {"name": name, "datatype": "FP32", "shape": [1, *workload.shape]}
+
+
+def _dump(document: Any) -> bytes:
+    return json.dumps(document, separators=(",", ":")).encode()

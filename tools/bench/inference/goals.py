@@ -1,0 +1,92 @@
+"""What was wanted of our server, judged by what was measured."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from tools.bench.inference.contestants import OURS
+from tools.bench.inference.measure import CLIENTS, Series, at_load_of, closed, opened
+from tools.bench.inference.workloads import Workload
+from tools.bench.outcome import Goal, ratios, spread
+
+MOST: Final = closed(CLIENTS[-1])
+TO_BEST_PEER: Final = {"simple-cnn": 1.2}
+"""At 64 clients; 1 where nothing is said."""
+
+
+def goals_of(
+    workload: Workload, series: Mapping[str, Series], bare: Mapping[str, Sequence[float]]
+) -> list[Goal]:
+    """Those of one workload; `bare` are samples a second of the bare loop, by backend."""
+    if OURS not in series:
+        return []
+    title, ours = workload.title, series[OURS]
+    found = []
+    if peers := {name: one for name, one in series.items() if name != OURS}:
+        best = max(peers, key=lambda name: peers[name].median(MOST, "throughput"))
+        to_best = ratios(_rates(ours), _rates(peers[best]))
+        found.append(
+            Goal(
+                f"{title}: throughput at 64 clients to {best}, the best peer",
+                spread(to_best)["median"],
+                TO_BEST_PEER.get(workload.name, 1),
+            )
+        )
+        found += _tail(title, ours, peers)
+    if workload.name == "resnet18" and "eager" in bare:
+        to_bare = ratios(_rates(ours), bare["eager"])
+        found.append(
+            Goal(
+                f"{title}: throughput at 64 clients to the bare loop's, same backend",
+                spread(to_bare)["median"],
+                0.9,
+            )
+        )
+    return found + _overload(title, ours)
+
+
+def _tail(title: str, ours: Series, peers: Mapping[str, Series]) -> list[Goal]:
+    level = opened(0.8)
+    tails = {name: one.pools[level]["p99"] for name, one in peers.items() if level in one.pools}
+    answered = {name: tail for name, tail in tails.items() if tail is not None}
+    own = ours.pools.get(level, {}).get("p99")
+    if not answered or own is None:
+        return []
+    best = min(answered, key=lambda name: answered[name])
+    name = f"{title}: p99 at 80% load to {best}'s, the shortest of the peers'"
+    return [
+        Goal(name, own / answered[best], 1, at_most=True),
+        *_tail_at_same_load(title, ours, answered),
+    ]
+
+
+def _tail_at_same_load(title: str, ours: Series, peers: Mapping[str, float]) -> list[Goal]:
+    """A server that answers more has more to do at 80% of it; here both are sent as much."""
+    tails = {peer: ours.pools.get(at_load_of(peer), {}).get("p99") for peer in peers}
+    ratios = {peer: tail / peers[peer] for peer, tail in tails.items() if tail is not None}
+    if not ratios:
+        return []
+    worst = max(ratios, key=lambda peer: ratios[peer])
+    name = f"{title}: p99 to {worst}'s, at 80% of {worst}'s capacity; lower at the other peers'"
+    return [Goal(name, ratios[worst], 1, at_most=True)]
+
+
+def _overload(title: str, ours: Series) -> list[Goal]:
+    level = opened(1.2)
+    if level not in ours.levels:
+        return []
+    peaks = [
+        max(turns[turn]["throughput"] for name, turns in ours.levels.items() if name != level)
+        for turn in range(len(ours.levels[level]))
+    ]
+    good = ratios([turn["goodput"] for turn in ours.levels[level]], peaks)
+    errors = sum(turn["errors"] for turns in ours.levels.values() for turn in turns)
+    refused = sum(turn["refused"] for turn in ours.levels[level])
+    return [
+        Goal(f"{title}: goodput at 120% load to the peak", spread(good)["median"], 0.9),
+        Goal(f"{title}: requests refused by 429 at 120% load", refused, 1),
+        Goal(f"{title}: answers other than 200 and 429", errors, 0, at_most=True),
+    ]
+
+
+def _rates(series: Series) -> list[float]:
+    return [turn["throughput"] for turn in series.levels[MOST]]

@@ -1,0 +1,79 @@
+"""The load generator: vegeta, told when to send by the small Go program in load/."""
+
+import hashlib
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from devcluster.paths import CHECKOUT
+from devcluster.toolchain.go import Go
+from tools.bench.inference.environments import cache
+from tools.bench.inference.figures import Records
+from tools.bench.inference.forms import Request
+from tools.bench.outcome import say
+
+SOURCES = CHECKOUT / "tools" / "bench" / "inference" / "load"
+
+
+def generator() -> Path:
+    """The program, built once for each state of its sources. Raises DevclusterError."""
+    digest = hashlib.sha256()
+    for file in sorted(SOURCES.iterdir()):
+        digest.update(file.read_bytes())
+    folder = cache() / f"load-{digest.hexdigest()[:12]}"
+    program = folder / "load"
+    if not program.exists():
+        say("building the load generator …")
+        go = Go(cache() / "go")
+        go.check(SOURCES)
+        flags = ["-ldflags=-s -w"]
+        go.build(["."], flags, SOURCES, folder, cache() / "load.log", lambda events: None)
+        go.remove_caches()
+    return program
+
+
+@dataclass(frozen=True)
+class Target:
+    """Whom to ask, and what in turn."""
+
+    url: str
+    requests: tuple[Request, ...]
+
+
+@dataclass(frozen=True)
+class Load:
+    """A closed loop of so many clients, or so many requests a second on average."""
+
+    seconds: float
+    clients: int = 0
+    rate: float = 0
+
+    def options(self) -> list[str]:
+        """For the generator."""
+        loop = f"-clients={self.clients}" if self.clients else f"-rate={self.rate:.3f}"
+        return [loop, f"-seconds={self.seconds:.3f}"]
+
+
+class Generator:
+    """Sends from one core, and gives every single request."""
+
+    def __init__(self, program: Path, core: int, scratch: Path) -> None:
+        self._program, self._core, self._scratch = program, core, scratch
+
+    def run(self, target: Target, load: Load) -> Records:
+        """Blocks until the last answer. Raises subprocess.CalledProcessError."""
+        files = []
+        for number, request in enumerate(target.requests):
+            file = self._scratch / f"body-{number}"
+            file.write_bytes(request.body)
+            files.append(str(file))
+        headers = [f"-header={key}: {value}" for key, value in target.requests[0].headers.items()]
+        command = ["taskset", "--cpu-list", str(self._core), str(self._program)]
+        command += [f"-url={target.url}", *headers, *load.options(), *files]
+        done = subprocess.run(
+            command, env=os.environ | {"GOMAXPROCS": "1"}, stdout=subprocess.PIPE, check=True
+        )
+        return Records(np.frombuffer(done.stdout, "<f8").reshape(-1, 3))

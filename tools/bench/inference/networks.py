@@ -1,0 +1,28 @@
+"""What every server computes, so that only what is around it differs."""
+
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from tools.bench.inference.workloads import Array, Compute, Workload
+from workload.models import build
+
+OUTPUTS = 10
+
+
+def compute_of(workload: Workload, folder: Path) -> Compute:
+    """The weights of the export in eager PyTorch, on one thread."""
+    torch.set_num_threads(1)
+    if not workload.computes:
+        return lambda batch: batch
+    network = build(workload.name, workload.options, OUTPUTS, workload.shape)
+    network.load_state_dict(load_file(folder / "model.safetensors"))
+    network.eval()
+
+    def compute(batch: Array) -> Array:
+        with torch.inference_mode():
+            probabilities: Array = network(torch.from_numpy(batch)).softmax(1).numpy()
+        return probabilities
+
+    return compute

@@ -1,0 +1,204 @@
+"""A server's processes: started on one core, asked until ready, paused between measurements."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import httpx
+import numpy as np
+import psutil
+
+from devcluster.paths import CHECKOUT
+from tools.bench.inference.contestants import Contestant, Start, Task
+from tools.bench.inference.forms import Request
+from tools.bench.inference.load import Target
+from tools.bench.inference.workloads import Array
+
+READY_SECONDS: Final = 180
+END_SECONDS: Final = 15
+
+THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+class ServerError(Exception):
+    """A server does not start or answers wrongly; the message has the end of its log."""
+
+
+@dataclass(frozen=True)
+class Running:
+    """A server that has answered."""
+
+    contestant: Contestant
+    task: Task
+    process: psutil.Process
+    log: Path
+
+    @property
+    def target(self) -> Target:
+        """For the load generator."""
+        encode = self.contestant.encode[self.task.form]
+        workload = self.task.workload
+        requests = tuple(encode(workload, sample) for sample in workload.samples())
+        return Target(self.url, requests)
+
+    @property
+    def url(self) -> str:
+        """Where requests go."""
+        return f"http://127.0.0.1:{self.task.port}{self.contestant.path}"
+
+    @contextlib.contextmanager
+    def awake(self) -> Iterator[None]:
+        """Runs in here, and is stopped behind: idle servers that poll would cost the others."""
+        self.signal(signal.SIGCONT)
+        try:
+            yield
+        finally:
+            self.pause()
+
+    def pause(self) -> None:
+        """Stop every process until `awake`."""
+        self.signal(signal.SIGSTOP)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it to every process of the server."""
+        for process in self.tree():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+
+    def tree(self) -> list[psutil.Process]:
+        """The process and its descendants."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return [self.process, *self.process.children(recursive=True)]
+        return []
+
+    def memory(self) -> int:
+        """Bytes of all processes, shared pages divided among those that share them (PSS)."""
+        total = 0
+        for process in self.tree():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                total += process.memory_full_info().pss
+        return total
+
+    def check(self, expected: Array) -> float:
+        """Ask for every sample four times at once; gives the largest difference.
+
+        Raises ServerError when an answer is not `expected`: that of another request, for example.
+        """
+        target = self.target
+        decode = self.contestant.decode[self.task.form]
+
+        def ask(number: int) -> float:
+            request = target.requests[number % len(expected)]
+            # All are to be answered, though the server has just been started.
+            headers = {**request.headers, "X-Request-Timeout": "30"}
+            answer = client.post(target.url, content=request.body, headers=headers)
+            if answer.status_code != 200:
+                raise ServerError(f"{self._name}: {answer.status_code} {answer.text[:500]}")
+            found = decode(answer.content, dict(answer.headers))
+            return float(np.abs(found - expected[number % len(expected)].ravel()).max())
+
+        limits = httpx.Limits(max_connections=64)
+        with httpx.Client(timeout=30, limits=limits) as client, ThreadPoolExecutor(64) as pool:
+            difference = max(pool.map(ask, range(4 * len(expected))))
+        if difference > self.contestant.tolerance:
+            raise ServerError(f"{self._name}: an answer differs by {difference:.3g} from PyTorch's")
+        return difference
+
+    @property
+    def _name(self) -> str:
+        return f"{self.contestant.name}, {self.task.workload.title}, {self.task.form}"
+
+
+@contextlib.contextmanager
+def serving(contestant: Contestant, task: Task, core: int) -> Iterator[Running]:
+    """Start a server on a core and wait for its first answer; it is ended in any case.
+
+    Raises ServerError.
+    """
+    start = contestant.start(task)
+    log = task.scratch / "log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            ["taskset", "--cpu-list", str(core), *start.command],
+            cwd=task.scratch,
+            env=_environment(task, start),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    running = Running(contestant, task, psutil.Process(process.pid), log)
+    try:
+        wait_for(running.url, running.target.requests[0], process, log, contestant.name)
+        yield running
+    finally:
+        end(running, process)
+
+
+def _environment(task: Task, start: Start) -> dict[str, str]:
+    kept = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}
+    return {
+        **kept,
+        **dict.fromkeys(THREADS, "1"),
+        "PATH": f"{task.python.parent}:{os.environ.get('PATH', '')}",
+        "PYTHONPATH": str(CHECKOUT),
+        "PYTHONUNBUFFERED": "1",
+        "BENCH_WORKLOAD": task.workload.name,
+        "BENCH_PORT": str(task.port),
+        "BENCH_FORM": task.form,
+        "BENCH_EXPORT": str(task.export),
+        **start.environment,
+    }
+
+
+def wait_for(
+    url: str, request: Request, process: "subprocess.Popen[bytes]", log: Path, name: str
+) -> None:
+    """Ask until the answer is 200. Raises ServerError when it takes too long or it ends."""
+    deadline = time.monotonic() + READY_SECONDS
+    last = "no answer"
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise ServerError(f"{name} ended: {_tail(log)}")
+        with contextlib.suppress(httpx.HTTPError):
+            answer = httpx.post(url, content=request.body, headers=request.headers, timeout=10)
+            if answer.status_code == 200:
+                return
+            last = f"{answer.status_code} {answer.text[:300]}"
+        time.sleep(0.2)
+    raise ServerError(f"{name} is not ready after {READY_SECONDS} s: {last}; {_tail(log)}")
+
+
+def _tail(log: Path) -> str:
+    return log.read_text(errors="replace")[-3000:]
+
+
+def end(running: Running, process: subprocess.Popen[bytes]) -> None:
+    """Terminate, and kill what does not end."""
+    tree = running.tree()
+    running.signal(signal.SIGCONT)
+    process.terminate()
+    _, left = psutil.wait_procs(tree, timeout=END_SECONDS)
+    for one in left:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.kill()
+    process.wait()
+
+
+def free_port() -> int:
+    """One that nobody listens on, nor on the next."""
+    while True:
+        with socket.socket() as probe, socket.socket() as second:
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+            with contextlib.suppress(OSError):
+                second.bind(("127.0.0.1", port + 1))
+                return port

@@ -1,0 +1,146 @@
+"""The parts of the benchmark; each adds what it measured to the result as soon as it has it."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from tools.bench.inference.bare import PLAIN, Loop, looping
+from tools.bench.inference.contestants import TOLERANCE, Contestant
+from tools.bench.inference.contestants import backends as all_backends
+from tools.bench.inference.environments import cache
+from tools.bench.inference.exports import export
+from tools.bench.inference.goals import goals_of
+from tools.bench.inference.http_servers import http_servers
+from tools.bench.inference.measure import (
+    CLIENTS,
+    Bench,
+    Series,
+    closed,
+    in_turns,
+    running,
+)
+from tools.bench.inference.networks import compute_of
+from tools.bench.inference.workloads import WORKLOADS, Array, Workload
+from tools.bench.outcome import Goal, say
+from training.export.version import code_version
+from workload.manifest import MANIFEST_FILE
+
+MOST: Final = closed(CLIENTS[-1])
+FORMS_MODEL: Final = "simple-cnn"
+
+
+def servers(
+    bench: Bench,
+    contestants: Sequence[Contestant],
+    workloads: Sequence[Workload],
+    result: dict[str, Any],
+    goals: list[Goal],
+) -> None:
+    """All servers with every model, and the bare loop."""
+    result["servers"], result["bare"] = {}, {}
+    for workload in workloads:
+        folder = exported(workload)
+        expected = answers(workload, folder)
+        with (
+            _bare(workload, folder, bench.server_core) as loops,
+            running(contestants, workload, "raw", folder, expected, bench.server_core) as found,
+        ):
+            bare: dict[str, list[float]] = {name: [] for name in loops}
+
+            def ceiling(
+                loops: dict[str, Loop] = loops,
+                bare: dict[str, list[float]] = bare,
+                seconds: float = bench.seconds * workload.patience,
+            ) -> None:
+                for name, loop in loops.items():
+                    bare[name].append(loop.rate(seconds))
+
+            series = in_turns(bench, found, workload, each_turn=ceiling)
+        result["bare"][workload.name] = bare
+        result["servers"][workload.name] = {name: one.to_json() for name, one in series.items()}
+        goals += goals_of(workload, series, bare)
+
+
+def json(
+    bench: Bench,
+    contestants: Sequence[Contestant],
+    workloads: Sequence[Workload],
+    result: dict[str, Any],
+) -> None:
+    """The same requests as JSON, for one model."""
+    workload = WORKLOADS[FORMS_MODEL]
+    if workload not in workloads:
+        return
+    series = _at_most(bench, contestants, workload, "json")
+    result["json"] = {
+        "workload": workload.name,
+        "throughput": {name: _throughput(one) for name, one in series.items()},
+        "pooled": {name: one.pools[MOST] for name, one in series.items()},
+    }
+
+
+def backends(bench: Bench, workloads: Sequence[Workload], result: dict[str, Any]) -> None:
+    """Our server with each of its backends."""
+    result["backends"] = {}
+    for workload in workloads:
+        if not workload.computes:
+            continue
+        series = _at_most(bench, all_backends(), workload, "raw")
+        result["backends"][workload.name] = {
+            name: {
+                "throughput": _throughput(one),
+                "p50": one.pools[closed(1)]["p50"],
+                "difference": one.difference,
+            }
+            for name, one in series.items()
+        }
+
+
+def http(bench: Bench, result: dict[str, Any]) -> None:
+    """HTTP servers without anything above them."""
+    result["http"] = http_servers(bench)
+
+
+def exported(workload: Workload) -> Path:
+    """The folder with the model, made once for each state of the training program."""
+    folder = cache() / "exports" / code_version() / workload.name
+    if not (folder / MANIFEST_FILE).exists():
+        say(f"{workload.title}: making the export …")
+        export(workload, folder)
+    return folder
+
+
+def answers(workload: Workload, folder: Path) -> Array:
+    """Of plain PyTorch, one sample after another.
+
+    Raises ValueError when two are so alike that an answer to the other would not be noticed.
+    """
+    compute = compute_of(workload, folder)
+    rows = np.concatenate([compute(row[None]) for row in workload.samples()])
+    apart = np.abs(rows[:, None] - rows[None]).max(-1) + np.eye(len(rows))
+    if apart.min() < 10 * TOLERANCE:
+        raise ValueError(f"{workload.title}: two answers differ by {apart.min():.2g} only")
+    return rows
+
+
+def _at_most(
+    bench: Bench, contestants: Sequence[Contestant], workload: Workload, form: Any
+) -> dict[str, Series]:
+    folder = exported(workload)
+    expected = answers(workload, folder)
+    with running(contestants, workload, form, folder, expected, bench.server_core) as found:
+        return in_turns(bench, found, workload, clients=(1, CLIENTS[-1]), shares=())
+
+
+def _throughput(series: Series) -> list[float]:
+    return [turn["throughput"] for turn in series.levels[MOST]]
+
+
+@contextlib.contextmanager
+def _bare(workload: Workload, folder: Path, core: int) -> Iterator[dict[str, Loop]]:
+    with contextlib.ExitStack() as stack:
+        names = (PLAIN, "eager") if workload.computes else (PLAIN,)
+        yield {name: stack.enter_context(looping(workload, folder, name, core)) for name in names}

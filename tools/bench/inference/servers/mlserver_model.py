@@ -1,0 +1,29 @@
+"""MLServer with adaptive batches."""
+
+import numpy as np
+from mlserver import MLModel
+from mlserver.codecs import Base64Codec, NumpyCodec
+from mlserver.types import InferenceRequest, InferenceResponse
+
+from tools.bench.inference.servers.served import JSON, load, sample_of
+
+
+class Model(MLModel):  # type: ignore[misc]
+    """V2 over REST; what is raw elsewhere is base64 here, since it knows no binary tensors."""
+
+    async def load(self) -> bool:
+        """In the process that computes."""
+        self.compute = load()
+        return True
+
+    async def predict(self, payload: InferenceRequest) -> InferenceResponse:
+        """A batch: MLServer has joined the requests."""
+        tensor = payload.inputs[0]
+        if JSON:
+            batch = NumpyCodec.decode_input(tensor).astype(np.float32, copy=False)
+            output = NumpyCodec.encode_output("probabilities", self.compute(batch))
+        else:
+            batch = np.stack([sample_of(body) for body in Base64Codec.decode_input(tensor)])
+            rows = [row.tobytes() for row in self.compute(batch)]
+            output = Base64Codec.encode_output("probabilities", rows, use_bytes=False)
+        return InferenceResponse(model_name=self.name, outputs=[output])

@@ -1,0 +1,229 @@
+"""Runs of the tests against one mutant, each in a fork of a process that is already warm.
+
+Tests run in a copy of the checkout. One run records which test executes which line; a mutant then
+needs only the tests that execute its lines, the fastest first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import coverage
+import pytest
+
+from tools.bench.outcome import say
+
+_OPTIONS = ["-x", "-q", "-m", "unit", "--hypothesis-seed=20261122"]
+_OPTIONS += [f"-pno:{plugin}" for plugin in ("xdist", "randomly", "cacheprovider")]
+# pytest warns of plugins that it finds imported, and warnings are errors.
+_OPTIONS += ["-W", "ignore::pytest.PytestAssertRewriteWarning", "--hypothesis-seed=20261122"]
+_MAX_MEMORY = 8 << 30
+_REPORT_EVERY = 10.0
+_CACHING = ("infra.", "policies.")
+_IMPORTED = ""
+"""Context of a line that runs when modules are imported, not in a test."""
+
+
+@dataclass
+class Recording:
+    """Seconds of each test, the tests that execute each line, and those that start Python."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    tests: dict[str, dict[int, list[str]]] = field(default_factory=dict)
+    starting: list[str] = field(default_factory=list)
+
+    def choose(self, file: str, lines: Iterable[int]) -> list[str]:
+        """Return the tests that execute one of the lines of a file, fastest first.
+
+        A line that runs at import affects any test, so all others follow. A line that nothing
+        executes in this process may run in one that a test starts.
+        """
+        by_line = self.tests.get(file, {})
+        found = {test for line in lines for test in by_line.get(line, ())}
+        others = self.seconds.keys() - found if _IMPORTED in found else set()
+        return [
+            *self.fastest_first((found or set(self.starting)) - {_IMPORTED}),
+            *self.fastest_first(others),
+        ]
+
+    def executes(self, file: str, lines: Iterable[int]) -> bool:
+        """Return whether a test or an import executes one of the lines."""
+        return any(self.tests.get(file, {}).get(line) for line in lines)
+
+    def fastest_first(self, tests: Iterable[str]) -> list[str]:
+        """Return the tests in the order in which they find a mutant soonest."""
+        return sorted(tests, key=lambda test: (self.seconds[test], test))
+
+
+class Progress:
+    """Progress of a number of steps with the estimated time left, printed every ten seconds."""
+
+    def __init__(self, what: str, total: int) -> None:
+        self._what, self._total, self._done = what, total, 0
+        self._began = self._printed = time.monotonic()
+
+    def step(self, note: str = "") -> None:
+        """Count one step."""
+        self._done += 1
+        now = time.monotonic()
+        if now - self._printed >= _REPORT_EVERY or self._done == self._total:
+            left = (now - self._began) / self._done * (self._total - self._done)
+            say(f"  {self._done}/{self._total} {self._what}, {left:.0f} s left{note}")
+            self._printed = now
+
+
+class _Recorder:
+    """Plugin of pytest that records the durations and sets coverage's context to the test."""
+
+    def __init__(self, measured: coverage.Coverage) -> None:
+        self._measured = measured
+        self._test = ""
+        self.seconds: dict[str, float] = {}
+        self.starting: set[str] = set()
+        sys.addaudithook(self._audit)
+
+    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "subprocess.Popen" and "python" in str(arguments[1]):
+            self.starting.add(self._test)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self._progress = Progress("tests recorded", len(session.items))
+        modules = [
+            each for name, each in sys.modules.items() if name.startswith(("infra", "polic"))
+        ]
+        values = [value for module in modules for value in vars(module).values()]
+        self._caches = [value for value in values if hasattr(value, "cache_clear")]
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._test = nodeid
+        self._measured.switch_context(nodeid)
+        # A cached result would hide from the recording that this test needs the function as well.
+        for cache in self._caches:
+            cache.cache_clear()
+
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
+        return ("", "", "") if report.passed else None  # no dots between lines of progress
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0) + report.duration
+        if report.when == "teardown":
+            self._progress.step()
+
+
+class _Selection:
+    """Plugin of pytest that runs some tests in their order, and those that a mutant adds."""
+
+    def __init__(self, tests: Sequence[str], known: Iterable[str]) -> None:
+        self._order = {test: number for number, test in enumerate(tests)}
+        self._left_out = set(known) - set(tests)
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        kept = (item for item in items if item.nodeid not in self._left_out)
+        items[:] = sorted(kept, key=lambda item: self._order.get(item.nodeid, len(self._order)))
+
+
+def copy_checkout(checkout: Path, copy: Path) -> None:
+    """Copy the files of a checkout that git does not ignore, and link its environment."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=True)
+    for name in filter(None, listed.stdout.split("\0")):
+        if (checkout / name).is_file():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(checkout / name, copy / name)
+    (copy / ".venv").symlink_to(sys.prefix)
+
+
+def record(copy: Path, tests: Sequence[str], files: Sequence[str]) -> Recording:
+    """Run all tests of some paths once. Exit if one fails."""
+    result = copy.with_name("recording.json")
+
+    def run() -> int:
+        measured = coverage.Coverage(data_file=None, include=[str(copy / f) for f in files])
+        recorder = _Recorder(measured)
+        with measured.collect():
+            status = pytest.main([*_OPTIONS, *tests], plugins=[recorder])
+        data = measured.get_data()
+        lines = {file: data.contexts_by_lineno(str(copy / file)) for file in files}
+        starting = sorted(recorder.starting & recorder.seconds.keys())
+        result.write_text(json.dumps([recorder.seconds, lines, starting]))
+        return status
+
+    if status := _forked(run, copy, None):
+        sys.exit(f"the tests fail without a mutant (status {status}): pytest {' '.join(tests)}")
+    seconds, by_file, starting = json.loads(result.read_text())
+    lines = {
+        file: {int(line): by_line[line] for line in by_line} for file, by_line in by_file.items()
+    }
+    return Recording(seconds, lines, starting)
+
+
+def outcome(copy: Path, chosen: Sequence[str], recording: Recording, log: Path) -> str:
+    """Return what the chosen tests find: `killed`, `survived` or `timeout`."""
+    if not chosen:
+        return "survived"
+
+    def run() -> int:
+        sys.dont_write_bytecode = True  # the mutant must not stay behind as bytecode
+        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+        with log.open("a") as stream:
+            os.dup2(stream.fileno(), 1)
+            os.dup2(stream.fileno(), 2)
+        files = sorted({test.partition("::")[0] for test in chosen})
+        return pytest.main([*_OPTIONS, *files], plugins=[_Selection(chosen, recording.seconds)])
+
+    shutil.rmtree(copy / ".hypothesis", ignore_errors=True)  # examples that another mutant failed
+    timeout = 10 + 10 * sum(recording.seconds[test] for test in chosen)
+    status = _forked(run, copy, timeout)
+    return "timeout" if status is None else "killed" if status else "survived"
+
+
+@contextlib.contextmanager
+def replaced(path: Path, text: str) -> Iterator[None]:
+    """Write another text into a file for the duration of a block."""
+    original, times = path.read_bytes(), path.stat()
+    path.write_text(text)
+    try:
+        yield
+    finally:
+        path.write_bytes(original)
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def _forked(run: Callable[[], int], copy: Path, timeout: float | None) -> int | None:
+    """Run a function in a fork, in the copy. Return its status, or nothing after the timeout."""
+
+    def child() -> None:
+        os.setsid()
+        os.chdir(copy)
+        resource.setrlimit(resource.RLIMIT_DATA, (_MAX_MEMORY, _MAX_MEMORY))
+        sys.path[0] = str(copy)
+        for name in [name for name in sys.modules if name.partition(".")[0] == "tools"]:
+            del sys.modules[name]  # tests import it from the copy
+        status = 3
+        try:
+            status = int(run())
+        finally:
+            sys.stdout.flush()
+            os._exit(status)  # without waiting for threads
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join(timeout)
+    status = process.exitcode
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid or 0, signal.SIGKILL)
+    process.join()
+    return status

@@ -1,0 +1,241 @@
+"""Share of mutants that the unit tests kill: `make bench-mutants`.
+
+A mutant is a small change of a function's body, made by one of mutmut's operators. A sample of the
+mutants is drawn by the hash of their identity, so an edit elsewhere keeps the sample. Prints the
+survivors and writes every mutant to .bench/mutants.json; what pytest printed is in
+.bench/mutants.log. `--sample FILE` repeats the mutants of such a file, to compare two commits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import libcst as cst
+from libcst import matchers
+from libcst.metadata import MetadataWrapper, PositionProvider
+from mutmut.mutation.mutators import mutation_operators
+
+from tools.bench.mutant_tests import Progress, copy_checkout, outcome, record, replaced
+from tools.bench.outcome import FOLDER, Goal, conclude, say
+
+SOURCES = ("infra/pods.py", "infra/kinds/*.py", "policies/*.py")
+TESTS = ("tests/infra", "tests/policies", "tests/gitops", "tests/gpu_platform")
+SEED = 20261122
+MIN_KILLED = 0.80
+_CHECKOUT = Path(__file__).parents[2]
+_OUTCOMES = ("killed", "timeout", "survived", "no coverage")
+_NOT_MUTATED = (cst.Annotation, cst.Decorator, cst.Parameters)
+_TRIVIAL_CALL = matchers.Call(func=matchers.Name("len") | matchers.Name("isinstance"))
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """Identity of a mutant: no line number, so edits elsewhere in the file keep it."""
+
+    file: str
+    function: str
+    line: str
+    operator: str
+    occurrence: int
+
+    @property
+    def rank(self) -> str:
+        """Return a hash that orders mutants at random, each independently of the others."""
+        text = json.dumps([SEED, *asdict(self).values()])
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Change:
+    """Change that a mutant makes to a module, and the lines of the changed statement."""
+
+    module: cst.Module
+    original: cst.CSTNode
+    mutated: cst.CSTNode
+    lines: range
+
+    @property
+    def text(self) -> str:
+        """Return the whole module with the change."""
+        return cast(cst.Module, self.module.deep_replace(self.original, self.mutated)).code
+
+    @property
+    def summary(self) -> str:
+        """Return the change in one line."""
+        sides = (self.module.code_for_node(node) for node in (self.original, self.mutated))
+        return " -> ".join(" ".join(side.split()) for side in sides)
+
+
+class _Finder(cst.CSTVisitor):
+    METADATA_DEPENDENCIES = (PositionProvider,)
+
+    def __init__(self, file: str, module: cst.Module) -> None:
+        super().__init__()
+        self.found: dict[Mutant, Change] = {}
+        self._file, self._module, self._lines = file, module, module.code.splitlines()
+        self._names: list[str] = []
+        self._functions = 0
+        self._statement: range | None = None
+        self._count: Counter[tuple[str, ...]] = Counter()
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        if isinstance(node, _NOT_MUTATED) or matchers.matches(node, _TRIVIAL_CALL):
+            return False
+        if isinstance(node, cst.SimpleStatementLine):
+            self._statement = self._span(node)
+        if self._functions and not isinstance(node, cst.FunctionDef | cst.ClassDef):
+            self._mutate(node)
+        if isinstance(node, cst.FunctionDef | cst.ClassDef):
+            self._names.append(node.name.value)
+            self._functions += isinstance(node, cst.FunctionDef)
+        return True
+
+    def on_leave(self, original_node: cst.CSTNode) -> None:
+        if isinstance(original_node, cst.SimpleStatementLine):
+            self._statement = None
+        if isinstance(original_node, cst.FunctionDef | cst.ClassDef):
+            self._names.pop()
+            self._functions -= isinstance(original_node, cst.FunctionDef)
+
+    def _span(self, node: cst.CSTNode) -> range:
+        found = self.get_metadata(PositionProvider, node)
+        return range(found.start.line, found.end.line + 1)
+
+    def _mutate(self, node: cst.CSTNode) -> None:
+        for kind, operator in mutation_operators:
+            for mutated in operator(node) if isinstance(node, kind) else ():
+                lines = self._span(node)
+                line = self._lines[lines.start - 1].strip()
+                key = (".".join(self._names), line, operator.__name__)
+                self._count[key] += 1
+                mutant = Mutant(self._file, *key, self._count[key])
+                change = Change(self._module, node, mutated, self._statement or lines)
+                self.found[mutant] = change
+
+
+def find(root: Path, file: str) -> dict[Mutant, Change]:
+    """Return every mutant of the functions of a file."""
+    wrapper = MetadataWrapper(cst.parse_module((root / file).read_text()))
+    finder = _Finder(file, wrapper.module)
+    wrapper.visit(finder)
+    return finder.found
+
+
+def draw(mutants: Iterable[Mutant], count: int) -> list[Mutant]:
+    """Return a random sample that an added or removed mutant changes by one at most."""
+    return sorted(mutants, key=lambda mutant: mutant.rank)[:count]
+
+
+def again(former: Sequence[Mutant], mutants: Iterable[Mutant]) -> list[Mutant | None]:
+    """Return the mutants of a former sample, none where the code is gone.
+
+    A renamed function is followed if its line is the only one like it in the file.
+    """
+
+    def without_function(mutant: Mutant) -> tuple[Any, ...]:
+        return (mutant.file, mutant.line, mutant.operator, mutant.occurrence)
+
+    exact = set(mutants)
+    alike: dict[tuple[Any, ...], list[Mutant]] = {}
+    for mutant in exact:
+        alike.setdefault(without_function(mutant), []).append(mutant)
+
+    def match(mutant: Mutant) -> Mutant | None:
+        others = alike.get(without_function(mutant), [])
+        return mutant if mutant in exact else others[0] if len(others) == 1 else None
+
+    return [match(mutant) for mutant in former]
+
+
+def main() -> None:
+    """Measure, print and write the result."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tests", nargs="+", default=TESTS, help=f"default: {' '.join(TESTS)}")
+    parser.add_argument("--limit", type=int, help="most mutants to run; default: 300 or FILE's")
+    parser.add_argument("--sample", type=Path, help="JSON file of a former run to repeat")
+    options = parser.parse_args()
+    former = _former(options.sample)[: options.limit] if options.sample else None
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as directory:
+        copy = Path(directory).resolve() / "checkout"
+        copy_checkout(_CHECKOUT, copy)
+        files = sorted(str(path.relative_to(copy)) for each in SOURCES for path in copy.glob(each))
+        mutants = {mutant: change for file in files for mutant, change in find(copy, file).items()}
+        found = again(former, mutants) if former else draw(mutants, options.limit or 300)
+        sample = [mutant for mutant in found if mutant]
+        gone = [asdict(one) for one, now in zip(former or (), found, strict=False) if now is None]
+        results = _measure(copy, options.tests, files, {each: mutants[each] for each in sample})
+    counts = Counter(result["outcome"] for result in results)
+    shown = ", ".join(f"{counts[name]} {name}" for name in _OUTCOMES)
+    say(f"of {len(mutants)} mutants {len(results)} were run: {shown}; code gone: {len(gone)}")
+    killed = (counts["killed"] + counts["timeout"]) / max(1, len(results))
+    samples = {
+        "commit": _commit(),
+        "mutantsFound": len(mutants),
+        "seconds": round(time.monotonic() - began),
+        "counts": {name: counts[name] for name in _OUTCOMES},
+        "mutants": results,
+        "gone": gone,
+    }
+    conclude("mutants", samples, [Goal("killed share of the mutants", killed, MIN_KILLED)])
+
+
+def _former(path: Path) -> list[Mutant]:
+    names = Mutant.__dataclass_fields__
+    content = json.loads(path.read_text())
+    listed = [*content["mutants"], *content["gone"]]
+    return [Mutant(**{name: each[name] for name in names}) for each in listed]
+
+
+def _measure(
+    copy: Path, tests: Sequence[str], files: Sequence[str], sample: dict[Mutant, Change]
+) -> list[dict[str, Any]]:
+    for name in ("hypothesis", "pulumi", "pulumi_kubernetes", "pulumi_policy", "pydantic"):
+        __import__(name)  # forks have it already
+    FOLDER.mkdir(exist_ok=True)
+    log = FOLDER / "mutants.log"
+    log.write_text("=== no mutant\n")
+    recording = record(copy, tests, files)
+    say("running the tests without a mutant, the fastest first; about as long again")
+    if outcome(copy, recording.fastest_first(recording.seconds), recording, log) != "survived":
+        sys.exit(f"a test fails without a mutant, see {log}")
+    results: list[dict[str, Any]] = []
+    progress = Progress("mutants", len(sample))
+    for mutant, change in sample.items():
+        began = time.monotonic()
+        chosen = recording.choose(mutant.file, change.lines)
+        place = f"{mutant.file}:{change.lines.start} {mutant.function}: {change.summary:.200}"
+        with log.open("a") as stream:
+            stream.write(f"\n=== {place}\n")
+        with replaced(copy / mutant.file, change.text):
+            found = outcome(copy, chosen, recording, log)
+        if found == "survived" and not recording.executes(mutant.file, change.lines):
+            found = "no coverage"
+        if found in ("survived", "no coverage"):
+            say(f"{found}: {place}")
+        seconds = round(time.monotonic() - began, 2)
+        measured = {"change": change.summary[:400], "tests": len(chosen), "seconds": seconds}
+        results.append({**asdict(mutant), **measured, "outcome": found})
+        progress.step()
+    return results
+
+
+def _commit() -> str:
+    command = ["git", "describe", "--always", "--dirty"]
+    done = subprocess.run(command, cwd=_CHECKOUT, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+if __name__ == "__main__":
+    main()

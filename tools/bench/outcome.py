@@ -1,0 +1,87 @@
+"""What a benchmark leaves behind: the machine, every sample, and which goals were met."""
+
+import json
+import os
+import platform
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parents[2] / ".bench"
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What was wanted: a value of at least `goal`, or where `at_most` of no more than it."""
+
+    name: str
+    value: float
+    goal: float
+    at_most: bool = False
+
+    @property
+    def met(self) -> bool:
+        """Whether it was reached."""
+        return self.value <= self.goal if self.at_most else self.value >= self.goal
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    model = next((line.partition(":")[2].strip() for line in lines if "model name" in line), "")
+    return {
+        "processor": model or platform.processor(),
+        "cores": os.cpu_count(),
+        "memoryGiB": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "loadAverage": os.getloadavg(),
+    }
+
+
+def spread(samples: Sequence[float]) -> dict[str, float]:
+    """Median, least and most."""
+    return {
+        "median": statistics.median(samples),
+        "least": min(samples),
+        "most": max(samples),
+    }
+
+
+def ratios(first: Sequence[float], second: Sequence[float]) -> list[float]:
+    """Of samples that were taken in the same turn."""
+    return [one / other for one, other in zip(first, second, strict=True)]
+
+
+def conclude(name: str, samples: dict[str, Any], goals: Sequence[Goal]) -> None:
+    """Print the goals, missed ones as well, and write .bench/<name>.json."""
+    FOLDER.mkdir(exist_ok=True)
+    path = FOLDER / f"{name}.json"
+    result = {
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine(),
+        **samples,
+        "goals": [asdict(goal) | {"met": goal.met} for goal in goals],
+    }
+    path.write_text(json.dumps(result, indent=2) + "\n")
+    for goal in goals:
+        bound = "at most" if goal.at_most else "at least"
+        met = "met" if goal.met else "MISSED"
+        say(f"{met}: {goal.name}: {goal.value:.3g} (goal: {bound} {goal.goal:g})")
+    say(f"written to {path.relative_to(FOLDER.parent)}")
+
+
+def load(name: str) -> dict[str, Any]:
+    """What `conclude` has written."""
+    result: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text())
+    return result
+
+
+def say(text: str) -> None:
+    """One line of progress."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()

@@ -1,0 +1,252 @@
+"""Measures what the policy pack costs: `make bench-policies`.
+
+A stack of many workloads is previewed without a pack, with a pack of one empty rule (what the
+engine and the SDK cost by themselves) and with ours, in turns, so that whatever else the machine
+does falls on all three alike. Then the pack's answers alone are timed, and policies.check over the
+same manifests. Prints the ratios with their spread and writes every sample to .bench/policies.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from google.protobuf import struct_pb2
+from pulumi.runtime import proto
+from pulumi_policy import EnforcementLevel, Policy, ResourceValidationPolicy
+from pulumi_policy import policy as sdk
+
+from devcluster.environment import PASSPHRASE
+from devcluster.paths import CHECKOUT, cache_root
+from devcluster.toolchain import Toolchain, ensure
+from policies.binding import Binding
+from policies.catalogue import RULES
+from policies.decoding import share_decoding
+from tools.bench.outcome import Goal, conclude, ratios, say, spread
+from tools.bench.workloads import Manifest, stack
+
+MAX_RATIO = 1.10
+MAX_CHECK_SECONDS = 3.0
+
+PROGRAM = """
+import json
+from pathlib import Path
+
+import pulumi
+import pulumi_kubernetes as kubernetes
+
+provider = kubernetes.Provider("rendered", render_yaml_to_directory="rendered")
+for manifest in json.loads(Path("manifests.json").read_text()):
+    version, kind = manifest["apiVersion"], manifest["kind"]
+    version = version if "/" in version else f"core/{version}"
+    pulumi.CustomResource(
+        f"kubernetes:{version}:{kind}",
+        f"{kind.lower()}-{manifest['metadata']['name']}",
+        manifest,
+        pulumi.ResourceOptions(provider=provider),
+    )
+"""
+EMPTY_PACK = """
+import io
+import sys
+
+from pulumi_policy import EnforcementLevel, PolicyPack, ResourceValidationPolicy
+
+sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), write_through=True)
+PolicyPack(
+    name="empty",
+    policies=[
+        ResourceValidationPolicy(
+            name="nothing",
+            description="Asks for nothing.",
+            enforcement_level=EnforcementLevel.MANDATORY,
+            validate=lambda args, report: None,
+        )
+    ],
+)
+"""
+
+
+def main() -> None:
+    """Measures, prints and writes the result."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workloads", type=int, default=1000, help="default: 1000")
+    parser.add_argument("--repetitions", type=int, default=3, help="of each preview; default: 3")
+    options = parser.parse_args()
+    tools = ensure("engine", cache_root(), say)
+    manifests = stack(options.workloads)
+    with tempfile.TemporaryDirectory() as folder:
+        samples = _measure(Path(folder), tools, manifests, options.repetitions)
+    alone = microseconds(manifests)
+    result = {
+        "workloads": options.workloads,
+        "resources": len(manifests),
+        "seconds": samples,
+        "packAloneMicroseconds": alone,
+        **_ratios(samples),
+    }
+    _print(result)
+    conclude("policies", result, _goals(result))
+
+
+def _measure(
+    folder: Path, tools: Toolchain, manifests: Sequence[Manifest], repetitions: int
+) -> dict[str, list[float]]:
+    preview = _project(folder, tools, manifests)
+    packs = {"no pack": [], "empty pack": [str(folder / "empty")], "ours": [str(_pack())]}
+    samples: dict[str, list[float]] = {name: [] for name in packs}
+    preview(packs["ours"])  # files read once, bytecode compiled: not measured
+    for turn in range(repetitions):
+        for name, pack in packs.items():
+            samples[name].append(_timed(lambda pack=pack: preview(pack)))  # type: ignore[misc]
+            say(f"  {turn + 1}/{repetitions} {name}: {samples[name][-1]:.1f} s")
+    path = folder / "manifests.yaml"
+    path.write_text(yaml.dump_all(manifests, Dumper=yaml.CSafeDumper))
+    command = [sys.executable, "-m", "policies.check", str(path)]
+    samples["check"] = [_timed(lambda: _run(command, CHECKOUT, os.environ)) for _ in range(5)]
+    return samples
+
+
+def _pack() -> Path:
+    return CHECKOUT / "policies"
+
+
+def _project(
+    folder: Path, tools: Toolchain, manifests: Sequence[Manifest]
+) -> Callable[[list[str]], None]:
+    """A function that previews the stack with some packs; the stack must pass them."""
+    runtime = {"name": "python", "options": {"virtualenv": str(CHECKOUT / ".venv")}}
+    (folder / "Pulumi.yaml").write_text(yaml.safe_dump({"name": "measured", "runtime": runtime}))
+    (folder / "__main__.py").write_text(PROGRAM)
+    (folder / "manifests.json").write_text(json.dumps(manifests))
+    (folder / "empty").mkdir()
+    description = {"description": "Nothing", "version": "0.1.0", "runtime": runtime}
+    (folder / "empty" / "PulumiPolicy.yaml").write_text(yaml.safe_dump(description))
+    (folder / "empty" / "__main__.py").write_text(EMPTY_PACK)
+    (folder / "state").mkdir()
+    variables = {
+        "PATH": f"{tools.bin}{os.pathsep}{os.environ['PATH']}",
+        "HOME": os.environ["HOME"],
+        "PULUMI_HOME": str(tools.pulumi_home),
+        "PULUMI_BACKEND_URL": f"file://{folder / 'state'}",
+        "PULUMI_CONFIG_PASSPHRASE": PASSPHRASE,
+        "PULUMI_SKIP_UPDATE_CHECK": "1",
+    }
+    quiet = ["--stack", "test", "--non-interactive", "--suppress-outputs"]
+    _run(["pulumi", "stack", "init", "test", "--non-interactive"], folder, variables)
+
+    def preview(packs: list[str]) -> None:
+        options = [option for pack in packs for option in ("--policy-pack", pack)]
+        _run(["pulumi", "preview", *quiet, *options], folder, variables)
+
+    return preview
+
+
+def _run(command: list[str], folder: Path, environment: Mapping[str, str]) -> None:
+    done = subprocess.run(
+        command, cwd=folder, env=dict(environment), capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)} failed:\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
+
+
+def _timed(run: Callable[[], None]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def _ratios(samples: dict[str, list[float]]) -> dict[str, Any]:
+    """Ratios of runs of the same turn: median, least and most."""
+
+    def compare(first: str, second: str) -> dict[str, float]:
+        return spread(ratios(samples[first], samples[second]))
+
+    return {
+        "oursToEmpty": compare("ours", "empty pack"),
+        "emptyToNone": compare("empty pack", "no pack"),
+    }
+
+
+def _goals(result: dict[str, Any]) -> list[Goal]:
+    ratio, check = result["oursToEmpty"]["median"], statistics.median(result["seconds"]["check"])
+    return [
+        Goal("preview with the pack, to an empty pack", ratio, MAX_RATIO, at_most=True),
+        Goal("policies.check, seconds", check, MAX_CHECK_SECONDS, at_most=True),
+    ]
+
+
+def _print(result: dict[str, Any]) -> None:
+    for name, values in result["seconds"].items():
+        median = statistics.median(values)
+        say(f"{name + ':':12} {median:6.2f} s ({min(values):.2f} to {max(values):.2f})")
+    for name in ("emptyToNone", "oursToEmpty"):
+        found = result[name]
+        say(f"{name}: {found['median']:.3f} ({found['least']:.3f} to {found['most']:.3f})")
+    alone = result["packAloneMicroseconds"]
+    say(f"pack alone: {alone['perResource']:.0f} µs a resource, of which the SDK's own")
+    say(f"  {alone['perResourceEmptyPack']:.0f} µs; {alone['perResourceAndRule']:.1f} µs a rule")
+
+
+def microseconds(manifests: Sequence[Manifest]) -> dict[str, float]:
+    """Microseconds for each resource and rule; both calls of the engine are counted."""
+    requests = [_request(manifest, index) for index, manifest in enumerate(manifests)]
+    nothing = ResourceValidationPolicy("nothing", "Nothing.", lambda args, report: None)
+    empty = _seconds([nothing], requests, manifests)
+    share_decoding()
+    binding = Binding()
+    ours = _seconds([*binding.policies(RULES), *binding.own_policies()], requests, manifests)
+    count = len(manifests)
+    return {
+        "perResource": sum(ours) / count * 1e6,
+        "perResourceEmptyPack": sum(empty) / count * 1e6,
+        "perResourceInAnalyze": ours[0] / count * 1e6,
+        "perResourceInAnalyzeStack": ours[1] / count * 1e6,
+        "perResourceAndRule": (sum(ours) - sum(empty)) / count / len(RULES) * 1e6,
+    }
+
+
+def _seconds(
+    policies: list[Policy], requests: list[Any], manifests: Sequence[Manifest]
+) -> tuple[float, float]:
+    module: Any = sdk
+    servicer = module._PolicyAnalyzerServicer("pack", "1", policies, EnforcementLevel.MANDATORY)
+    start = time.process_time()
+    for request in requests:
+        servicer.Analyze(request, None)
+    middle = time.process_time()
+    resources = [
+        proto.AnalyzerResource(
+            type=request.type, properties=request.properties, urn=request.urn, name=request.name
+        )
+        for request in requests
+    ]
+    request = proto.AnalyzeStackRequest(resources=resources)
+    between = time.process_time()
+    servicer.AnalyzeStack(request, None)
+    return middle - start, time.process_time() - between
+
+
+def _request(manifest: Manifest, index: int) -> Any:
+    version, kind = manifest["apiVersion"], manifest["kind"]
+    version = version if "/" in version else f"core/{version}"
+    properties = struct_pb2.Struct()
+    properties.update(manifest)
+    name = f"{index}-{manifest['metadata']['name']}"
+    return proto.AnalyzeRequest(
+        type=f"kubernetes:{version}:{kind}", properties=properties, urn=f"urn:{name}", name=name
+    )
+
+
+if __name__ == "__main__":
+    main()

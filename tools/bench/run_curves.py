@@ -1,0 +1,138 @@
+"""Draws a run's loss and throughput over time, its faults and its recoveries included.
+
+    python -m tools.bench.run_curves --out docs/run-curves.svg LOG...
+
+Each LOG is of the run's first process, with times in front of the lines: what the failure recorder
+has kept of an attempt (docs/logs.md), or what `kubectl logs --timestamps` gives of the last one.
+Loss is drawn where the program tells it, of steps (`log_every`) or else of epochs.
+"""
+
+import argparse
+import contextlib
+import itertools
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+_BLUE, _RED, _GREEN = "#1f77b4", "#d62728", "#2ca02c"
+_WINDOW: Final = 10.0
+"""Seconds over which throughput is taken."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One life of the run. Seconds count from the run's first line."""
+
+    began: float
+    ended: float
+    resumed_at: int
+    """Step that it went on from."""
+    seconds: tuple[float, ...]
+    samples: tuple[int, ...]
+    """Seen in the whole run."""
+    losses: tuple[float, ...]
+
+
+def main() -> None:
+    """Reads the logs, and writes the picture."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("logs", metavar="LOG", nargs="+", type=Path)
+    parser.add_argument("--out", metavar="FILE", type=Path, required=True)
+    options = parser.parse_args()
+    lines = [line for log in options.logs for line in log.read_text().splitlines()]
+    found = attempts(lines)
+    if not found:
+        parser.error("no line tells of a step or an epoch: are the times in front of the lines?")
+    draw(found, options.out)
+
+
+def attempts(lines: Iterable[str]) -> list[Attempt]:
+    """The attempts in the order of their beginnings, from lines in any order."""
+    told = sorted(_told(lines), key=lambda each: each[0])
+    parts: list[list[tuple[float, dict[str, Any]]]] = []
+    for at, line in told:
+        if line["event"] in ("start", "resume"):
+            parts.append([])
+        if parts:
+            parts[-1].append((at, line))
+    origin = told[0][0] if told else 0.0
+    return [found for part in parts if (found := _attempt(part, origin)).seconds]
+
+
+def throughput(attempt: Attempt) -> tuple[list[float], list[float]]:
+    """Seconds and samples a second, each over the last few seconds."""
+    x, y = [], []
+    first = 0
+    for last, at in enumerate(attempt.seconds):
+        while first < last - 1 and at - attempt.seconds[first] > _WINDOW:
+            first += 1
+        if last > first and at > attempt.seconds[first]:
+            made = attempt.samples[last] - attempt.samples[first]
+            x.append(at)
+            y.append(made / (at - attempt.seconds[first]))
+    return x, y
+
+
+def draw(found: list[Attempt], path: Path) -> None:
+    """Loss above, throughput below; between two attempts the time that was lost is shaded."""
+    mpl.rcParams["svg.hashsalt"] = "run-curves"  # the same logs give the same file
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    loss, rate = figure.subplots(2, 1, sharex=True)
+    for attempt in found:
+        loss.plot(attempt.seconds, attempt.losses, color=_BLUE, lw=1.2)
+        rate.plot(*throughput(attempt), color=_GREEN, lw=1.2)
+    for before, after in itertools.pairwise(found):
+        _fault(loss, rate, before, after)
+    loss.set(yscale="log", ylabel="loss")
+    rate.set(ylabel="samples a second", xlabel="seconds", ylim=(0, None))
+    for axes in (loss, rate):
+        axes.grid(True, which="major", lw=0.3)
+    figure.savefig(path, metadata={"Date": None})
+
+
+def _fault(loss: Axes, rate: Axes, before: Attempt, after: Attempt) -> None:
+    for axes in (loss, rate):
+        axes.axvspan(before.ended, after.seconds[0], color=_RED, alpha=0.15, lw=0)
+    took = after.seconds[0] - before.ended
+    said = f"killed; {took:.0f} s later\nit goes on after step {after.resumed_at}"
+    place = (before.ended, 0.97)
+    loss.annotate(
+        said, place, xycoords=loss.get_xaxis_transform(), ha="left", va="top", fontsize="small"
+    )
+
+
+def _attempt(part: list[tuple[float, dict[str, Any]]], origin: float) -> Attempt:
+    begin = part[0][1]
+    batch = int(begin.get("batch_size", 1)) * int(begin.get("processes", 1))
+    kind = "step" if any(line["event"] == "step" for _, line in part) else "epoch"
+    points = [(at - origin, line) for at, line in part if line["event"] == kind]
+    return Attempt(
+        began=part[0][0] - origin,
+        ended=part[-1][0] - origin,
+        resumed_at=int(begin.get("step", 0)),
+        seconds=tuple(at for at, _ in points),
+        samples=tuple(line[kind] * line.get("samples", batch) for _, line in points),
+        losses=tuple(float(line["loss"]) for _, line in points),
+    )
+
+
+def _told(lines: Iterable[str]) -> Iterator[tuple[float, dict[str, Any]]]:
+    for text in dict.fromkeys(lines):
+        time, _, line = text.partition(" ")
+        with contextlib.suppress(ValueError):  # a program may print anything
+            told = json.loads(line)
+            if isinstance(told, dict) and "event" in told:
+                yield datetime.fromisoformat(time).astimezone(UTC).timestamp(), told
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,204 @@
+"""A simulated cluster of the benchmark's own, which lives as long as it is measured."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import yaml
+
+from devcluster import lifecycle, simulated_nodes
+from devcluster.lifecycle import Cluster
+from devcluster.paths import Layout
+from devcluster.progress import Reporter
+from devcluster.spec import Kind, cluster_spec
+from infra import storage, tenancy, volcano
+from infra.manifests import Manifest
+from infra.pods import GpuNodes
+from infra.scheduler_configuration import scheduler_configuration
+from infra.settings import StackSettings, validate
+from infra.settings.scheduler import SchedulerSettings
+from infra.training_run import TrainingJobArgs, manifests, run_name
+from tools.bench.outcome import say
+
+_AT_ONCE = 250
+"""Objects of one kubectl, which after 300 requests makes no more than 50 a second."""
+
+
+@contextmanager
+def simulated_cluster(nodes: int) -> Iterator[Cluster]:
+    """A cluster with real API server and Volcano; other clusters are left alone.
+
+    Pods with the annotation `LASTS` go on running; without it those of a Job end at once.
+    """
+    reporter = Reporter()
+    with tempfile.TemporaryDirectory(prefix="scale-") as folder:
+        os.environ["GPU_PLATFORM_STATE"] = folder
+        layout = Layout.of(Kind.SIMULATED)
+        layout.scheduler_configuration.parent.mkdir(parents=True)
+        text = scheduler_configuration(SchedulerSettings(), hierarchical=False)
+        layout.scheduler_configuration.write_text(text)
+        bare, whole = cluster_spec(Kind.SIMULATED, 0), cluster_spec(Kind.SIMULATED, nodes)
+        try:
+            # kwok reads its stages when it starts, and they are there after the first start.
+            lifecycle.up(bare, reporter)
+            lifecycle.down(Kind.SIMULATED, purge=False)
+            _let_pods_last(layout)
+            cluster = lifecycle.up(bare, reporter)
+            say(f"{nodes} simulated nodes")
+            simulated_nodes.ensure(whole, cluster.kubectl)
+            _await_volcano(cluster)
+            yield replace(cluster, spec=whole)
+        finally:
+            lifecycle.down(Kind.SIMULATED, purge=True)
+
+
+def create(cluster: Cluster, objects: Sequence[Manifest]) -> None:
+    """Creates objects, in one request after the other. Raises CalledProcessError."""
+    for first in range(0, len(objects), _AT_ONCE):
+        some = list(objects[first : first + _AT_ONCE])
+        subprocess.run(
+            [*cluster.kubectl, "create", "--filename=-"],
+            input=json.dumps({"apiVersion": "v1", "kind": "List", "items": some}),
+            text=True,
+            stdout=subprocess.DEVNULL,
+            check=True,
+        )
+
+
+def delete_all(cluster: Cluster, *paths: str) -> None:
+    """Deletes what the API server has under some paths, and waits until it is gone."""
+    # Not `kubectl delete --all`, which waits for one object after the other: of a thousand, for
+    # longer than they were measured.
+    for path in paths:
+        delete = [*cluster.kubectl, "delete", "--raw", path]
+        subprocess.run(delete, check=True, stdout=subprocess.DEVNULL)
+        ask = [*cluster.kubectl, "get", "--raw", f"{path}?limit=1"]
+        while json.loads(subprocess.run(ask, capture_output=True, check=True).stdout)["items"]:
+            time.sleep(0.5)
+
+
+def _await_volcano(cluster: Cluster) -> None:
+    ask = [*cluster.kubectl, "get", "queues.scheduling.volcano.sh", "default"]
+    for _ in range(60):
+        if subprocess.run(ask, capture_output=True, check=False).returncode == 0:
+            return
+        time.sleep(1)
+    sys.exit(f"Volcano did not start within a minute; see {cluster.layout.logs}")
+
+
+def _let_pods_last(layout: Layout) -> None:
+    (file,) = layout.control_plane.rglob("kwok.yaml")
+    stages = list(yaml.safe_load_all(file.read_text()))
+    (completing,) = (s for s in stages if s["metadata"].get("name") == "pod-complete")
+    condition = {"key": f'.metadata.annotations["{LASTS}"]', "operator": "DoesNotExist"}
+    completing["spec"]["selector"]["matchExpressions"].append(condition)
+    file.write_text(yaml.safe_dump_all(stages))
+
+
+NAMESPACE = "scale"
+QUEUE = "research"
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+VOLCANO_JOBS = f"/apis/batch.volcano.sh/v1alpha1/namespaces/{NAMESPACE}/jobs"
+LASTS = "gpu-platform.dev/lasts"
+"""Annotation of pods that go on running on simulated nodes, where those of a job end at once."""
+
+IMAGE = f"127.0.0.1:5000/gpu-platform/training@sha256:{'7' * 64}"
+
+
+def configuration(jobs: int, nodes: int, first: int = 0) -> dict[str, Any]:
+    """Configuration of a stack with `jobs` training jobs of `nodes` pods with eight GPUs each.
+
+    Jobs are numbered from `first`; each has a seed of its own and is a run of its own.
+    """
+    job = {
+        "queue": QUEUE,
+        "nodes": nodes,
+        "gpus_per_node": 8,
+        "cpu": 16,
+        "memory": "128Gi",
+        "shm": "32Gi",
+        "annotations": {LASTS: "yes"},
+    }
+    program = {"model": "digits-net", "dataset": "digits", "epochs": 20}
+    local = {"path": "/var/lib/shared-volumes/checkpoints", "nodes": {"type": ["kwok"]}}
+    volume = {"capacity": "5Gi", "access_modes": ["ReadWriteMany"], "local": local}
+    return {
+        "cluster": {"context": "gpu-platform-simulated"},
+        "gpu": {"install": False},
+        "volcano": {"install": False, "queues": {QUEUE: {}}},
+        "storage": {
+            "volumes": {"checkpoints": volume},
+            "claims": {"checkpoints": {"size": "5Gi", "volume": "checkpoints"}},
+        },
+        "tenancy": {"namespace": NAMESPACE},
+        "images": {"workloads": {"training": {"reference": IMAGE}}},
+        "training": {
+            "jobs": {
+                f"job-{number}": {**job, "hyperparameters": {**program, "seed": number}}
+                for number in range(first, first + jobs)
+            }
+        },
+    }
+
+
+def surroundings(settings: StackSettings) -> list[Manifest]:
+    """What the jobs of a stack need besides themselves, in the order of creation."""
+    space = tenancy.TenancyArgs(tenancy=settings.tenancy, gpu_resource=settings.gpu.resource)
+    claim = {"namespace": NAMESPACE, "name": "checkpoints"}
+    return [
+        tenancy.namespace(settings.tenancy),
+        *tenancy.manifests(space),
+        *(volcano.queue(key, queue) for key, queue in settings.volcano.queues.items()),
+        *(storage.volume(key, made, claim) for key, made in settings.storage.volumes.items()),
+        *(storage.claim(key, NAMESPACE, made) for key, made in settings.storage.claims.items()),
+    ]
+
+
+def gangs(settings: StackSettings) -> list[Manifest]:
+    """The Volcano Jobs of the stack."""
+    made: list[Manifest] = []
+    for key, job in settings.training.jobs.items():
+        args = TrainingJobArgs(
+            key=key,
+            job=job,
+            namespace=NAMESPACE,
+            image=IMAGE,
+            image_identity=IMAGE,
+            gpu_nodes=GpuNodes(resource=settings.gpu.resource),
+            claims={name: name for name in settings.storage.claims},
+        )
+        made += manifests(args, run_name(args), IMAGE)
+    return made
+
+
+def plain_pods(job: Manifest) -> list[Manifest]:
+    """The pods of a Volcano Job, each by itself, for the scheduler that Kubernetes has anyway."""
+    name, namespace = job["metadata"]["name"], job["metadata"]["namespace"]
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                **task["template"]["metadata"],
+                "name": f"{name}-{task['name']}-{index}",
+                "namespace": namespace,
+            },
+            "spec": {**task["template"]["spec"], "schedulerName": "default-scheduler"},
+        }
+        for task in job["spec"]["tasks"]
+        for index in range(task["replicas"])
+    ]
+
+
+def checked(jobs: int, nodes: int) -> StackSettings:
+    """The settings of `configuration`."""
+    return validate(configuration(jobs, nodes))

@@ -1,0 +1,136 @@
+"""What was seen of gangs while their pods got nodes (pure)."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import subprocess
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kube.names import RUN_LABEL
+
+
+@dataclass
+class Gangs:
+    """Bindings by gang, in the order in which they were seen; `size` pods are a whole gang.
+
+    A pod is bound by a request of its own, so even of a gang that is placed as one the bindings
+    come one after the other, between those of other gangs. A gang is partial where a part of it
+    has nodes while nothing is being bound.
+    """
+
+    size: int
+    bound: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
+    moments: int = 0
+    """News of any kind: each is a moment at which all gangs were looked at."""
+
+    def note(self, gang: str, pod: str, node: str | None, moment: float) -> None:
+        """News of a pod, at a moment in seconds of one clock."""
+        self.moments += 1
+        if node is not None:
+            self.bound[gang].setdefault(pod, moment)
+
+    @property
+    def count(self) -> int:
+        """Pods that have a node."""
+        return sum(len(pods) for pods in list(self.bound.values()))
+
+    def partial(self, rest: float) -> set[str]:
+        """Gangs that were partial whenever no pod had been bound for `rest` seconds, or at the end.
+
+        What was under way when a pause began has been bound by then.
+        """
+        moments = sorted((moment, g) for g, pods in self.bound.items() for moment in pods.values())
+        found: set[str] = set()
+        counts: Counter[str] = Counter()
+        for (moment, gang), (following, _) in zip(
+            moments, [*moments[1:], (math.inf, "")], strict=True
+        ):
+            counts[gang] += 1
+            if following - moment > rest:
+                found |= {name for name, count in counts.items() if count < self.size}
+        return found
+
+    def spreads(self) -> list[float]:
+        """Seconds from the first to the last pod of each gang."""
+        return [max(pods.values()) - min(pods.values()) for pods in self.bound.values()]
+
+    def summary(self, began: float, submitted: float, rest: float) -> dict[str, Any]:
+        """Rates and partial gangs of a round that began and was submitted at these moments."""
+        moments = sorted(moment for pods in self.bound.values() for moment in pods.values())
+        last = moments[-1]
+        spreads = self.spreads()
+        return {
+            "pods": len(moments),
+            "secondsToSubmit": round(submitted - began, 3),
+            "secondsToFirstBinding": round(moments[0] - began, 3),
+            "secondsToLastBinding": round(last - began, 3),
+            "podsPerSecond": round(len(moments) / (last - began), 1),
+            "podsPerSecondFromFirstBinding": round(len(moments) / max(last - moments[0], 1e-3), 1),
+            "momentsObserved": self.moments,
+            "partialGangs": len(self.partial(rest)),
+            "secondsFromFirstToLastPodOfAGang": {
+                "median": round(statistics.median(spreads), 3),
+                "most": round(max(spreads), 3),
+            },
+        }
+
+
+class PodWatch:
+    """Tells `gangs` of every change of the pods under a path, from the moment it is made on.
+
+    The API server may end a stream at any time; the next one begins at the resource version that
+    was seen last, so nothing is missed.
+    """
+
+    def __init__(self, kubectl: Sequence[str], path: str, gangs: Gangs) -> None:
+        self._get = [*kubectl, "get", "--raw"]
+        self._path = path
+        self._gangs = gangs
+        self._stopped = False
+        self._process: subprocess.Popen[str] | None = None
+        self.streams = 0
+        self.problem: str | None = None
+        first = subprocess.run(
+            [*self._get, f"{self._path}?limit=1"], capture_output=True, text=True, check=True
+        )
+        self._version = str(json.loads(first.stdout)["metadata"]["resourceVersion"])
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def stop(self) -> None:
+        """Ends the watch."""
+        self._stopped = True
+        if self._process is not None:
+            self._process.terminate()
+        self._reader.join()
+
+    def _read(self) -> None:
+        while not self._stopped and self.problem is None:
+            self.streams += 1
+            query = f"watch=1&allowWatchBookmarks=true&resourceVersion={self._version}"
+            with subprocess.Popen(
+                [*self._get, f"{self._path}?{query}"], stdout=subprocess.PIPE, text=True
+            ) as process:
+                self._process = process
+                assert process.stdout is not None  # noqa: S101  it is a pipe
+                for line in process.stdout:
+                    self._take(json.loads(line))
+
+    def _take(self, event: dict[str, Any]) -> None:
+        thing = event["object"]
+        if event["type"] == "ERROR":
+            self.problem = f"the watch of pods cannot go on: {thing.get('message', thing)}"
+            return
+        self._version = thing["metadata"]["resourceVersion"]
+        if event["type"] in ("ADDED", "MODIFIED"):
+            metadata = thing["metadata"]
+            gang = metadata.get("labels", {}).get(RUN_LABEL, "")
+            node = thing["spec"].get("nodeName")
+            self._gangs.note(gang, metadata["name"], node, time.monotonic())

@@ -1,0 +1,97 @@
+"""How fast pods get nodes at cluster size: gangs by Volcano, and the same pods without gangs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from typing import Any
+
+from devcluster.lifecycle import Cluster
+from infra.manifests import Manifest
+from tools.bench.outcome import Goal, say
+from tools.bench.scale_cluster import (
+    NAMESPACE,
+    PODS,
+    VOLCANO_JOBS,
+    checked,
+    create,
+    delete_all,
+    gangs,
+    plain_pods,
+    simulated_cluster,
+    surroundings,
+)
+from tools.bench.scale_gangs import Gangs, PodWatch
+
+VOLCANO, PLAIN = "Volcano, gangs", "kube-scheduler, plain pods"
+MIN_RATE = 60.0
+REST = 1.0
+"""Seconds without any binding, which is a cycle of Volcano, after which none is under way."""
+_PATIENCE = 600.0
+
+
+def placement(nodes: int, jobs: int, pods: int, repetitions: int) -> dict[str, Any]:
+    """Samples of both, in turns on one cluster: `jobs` jobs of `pods` pods, eight GPUs each."""
+    samples: dict[str, list[dict[str, Any]]] = {VOLCANO: [], PLAIN: []}
+    settings = checked(jobs, pods)
+    made = gangs(settings)
+    with simulated_cluster(nodes) as cluster:
+        create(cluster, surroundings(settings))
+        _await_claim(cluster)
+        for turn in range(repetitions):
+            for name, samples_of in samples.items():
+                objects = made if name == VOLCANO else [p for job in made for p in plain_pods(job)]
+                say(f"{turn + 1}/{repetitions} {name}: {jobs} jobs of {pods} pods, {nodes} nodes")
+                samples_of.append(_round(cluster, name, objects, jobs * pods, pods))
+                _tell(samples_of[-1])
+    return {"nodes": nodes, "jobs": jobs, "podsPerJob": pods, "rounds": samples}
+
+
+def placement_goals(result: dict[str, Any]) -> list[Goal]:
+    """What is wanted of Volcano; of several rounds the slowest counts."""
+    rounds = result["rounds"][VOLCANO]
+    rate = min(found["podsPerSecond"] for found in rounds)
+    partial = sum(found["partialGangs"] for found in rounds)
+    return [
+        Goal("Volcano, pods bound per second", rate, MIN_RATE),
+        Goal("gangs in part on nodes while nothing was being bound", partial, 0, at_most=True),
+    ]
+
+
+def _round(
+    cluster: Cluster, name: str, objects: list[Manifest], total: int, size: int
+) -> dict[str, Any]:
+    seen = Gangs(size)
+    watch = PodWatch(cluster.kubectl, PODS, seen)
+    began = time.monotonic()
+    try:
+        create(cluster, objects)
+        submitted = time.monotonic()
+        while seen.count < total:
+            if watch.problem or time.monotonic() - began > _PATIENCE:
+                said = watch.problem or f"{seen.count} of {total} pods after {_PATIENCE:.0f} s"
+                sys.exit(f"{name}: {said}")
+            say(f"  {seen.count} of {total} pods have nodes")
+            time.sleep(2)
+    finally:
+        watch.stop()
+    delete_all(cluster, VOLCANO_JOBS, PODS)
+    return {**seen.summary(began, submitted, REST), "watchStreams": watch.streams}
+
+
+def _await_claim(cluster: Cluster) -> None:
+    # A claim that is not bound yet is counted against the first gangs.
+    bound = ["--for=jsonpath={.status.phase}=Bound", "pvc", "--all", "--timeout=60s"]
+    command = [*cluster.kubectl, "wait", "-n", NAMESPACE, *bound]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def _tell(found: dict[str, Any]) -> None:
+    spread = found["secondsFromFirstToLastPodOfAGang"]
+    say(
+        f"  {found['podsPerSecond']} pods/s "
+        f"({found['podsPerSecondFromFirstBinding']} from the first binding on); from first to last "
+        f"pod of a gang {spread['median']} s, at most {spread['most']} s; "
+        f"{found['partialGangs']} gangs were partial while nothing was being bound"
+    )

@@ -1,0 +1,166 @@
+"""What `pulumi up` of many jobs costs beside `kubectl apply --server-side` of the same objects."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from devcluster.environment import variables
+from devcluster.lifecycle import Cluster
+from devcluster.paths import CHECKOUT
+from tools.bench.outcome import Goal, say
+from tools.bench.processes import Used, measured, measured_together
+from tools.bench.scale_cluster import (
+    VOLCANO_JOBS,
+    checked,
+    create,
+    delete_all,
+    gangs,
+    simulated_cluster,
+    surroundings,
+)
+
+KUBECTL = "kubectl apply --server-side"
+PULUMI, ONE_STACK = "pulumi up, stacks at once", "pulumi up, one stack"
+LARGEST_STACK = 100
+"""Jobs of the largest stack that is measured."""
+MAX_RATIO = 3.0
+MAX_GROWTH = 2.0
+_PODS = 8
+_AT_ONCE = max(1, len(os.sched_getaffinity(0)))
+ENGINE = {"GOGC": "400"}
+"""What docs/scale.md advises for large updates: more memory for less time."""
+PROGRAM = '''
+"""A team's own stack: its jobs, on a platform that is there."""
+
+import pulumi
+
+from tools.bench.scale_cluster import IMAGE, NAMESPACE, QUEUE, configuration
+from gpu_platform import (
+    ClusterSettings,
+    GpuNodes,
+    Platform,
+    TrainingJobSettings,
+    TrainingJobs,
+    connect,
+)
+
+config = pulumi.Config()
+cluster = connect(ClusterSettings(context="gpu-platform-simulated"))
+platform = Platform(
+    namespace=NAMESPACE,
+    claims={"checkpoints": "checkpoints"},
+    gpu_nodes=GpuNodes(resource="nvidia.com/gpu"),
+    queues=[QUEUE],
+    images={},
+)
+numbers = (config.require_int(name) for name in ("jobs", "pods", "first"))
+described = configuration(*numbers)["training"]["jobs"]
+jobs = [
+    platform.training_job(key, TrainingJobSettings.model_validate(job), image=IMAGE)
+    for key, job in described.items()
+]
+TrainingJobs("training", jobs, pulumi.ResourceOptions(providers=[cluster]))
+'''
+
+Samples = dict[int, dict[str, list[dict[str, float]]]]
+
+
+def updates(sizes: list[int], per_stack: int, repetitions: int) -> dict[str, Any]:
+    """Samples of each way, in turns, for each number of jobs; the largest is measured once.
+
+    Jobs are in stacks of `per_stack`, of which as many are updated at once as there are cores; and
+    beside that in one stack, up to `LARGEST_STACK`.
+    """
+    samples: Samples = {size: {} for size in sizes}
+    # Without nodes all jobs wait, so nothing but the creation of the jobs is measured.
+    with simulated_cluster(0) as cluster, tempfile.TemporaryDirectory() as folder:
+        create(cluster, surroundings(checked(1, _PODS)))
+        for size in sizes:
+            ways = _ways(size, per_stack)
+            for turn in range(1 if size == max(sizes) else repetitions):
+                for what, run in ways.items():
+                    work = Path(folder) / f"{size}-{turn}-{len(list(Path(folder).iterdir()))}"
+                    work.mkdir()
+                    used = run(cluster, work, size)
+                    samples[size].setdefault(what, []).append(asdict(used))
+                    say(
+                        f"  {size} jobs, {what}: {used.seconds:.1f} s, {used.cpu_seconds:.1f} s "
+                        f"of the processors, {used.peak_mib:.0f} MiB"
+                    )
+                    delete_all(cluster, VOLCANO_JOBS)
+    return {"jobsPerStack": per_stack, "stacksAtOnce": _AT_ONCE, "samples": samples}
+
+
+def _ways(size: int, per_stack: int) -> dict[str, Callable[[Cluster, Path, int], Used]]:
+    ways: dict[str, Callable[[Cluster, Path, int], Used]] = {
+        KUBECTL: _kubectl,
+        PULUMI: partial(_pulumi, per_stack=per_stack),
+    }
+    if per_stack < size <= LARGEST_STACK:
+        ways[ONE_STACK] = partial(_pulumi, per_stack=size)
+    return ways
+
+
+def update_goals(result: dict[str, Any]) -> list[Goal]:
+    """What is wanted where 100 and 1,000 jobs were measured; medians count."""
+    samples: Samples = result["samples"]
+    goals = []
+    for what in (PULUMI, ONE_STACK):
+        if what in samples.get(100, {}):
+            ratio = _median(samples, 100, what) / _median(samples, 100, KUBECTL)
+            name = f"{what}, of 100 jobs, to kubectl apply of the same"
+            goals.append(Goal(name, ratio, MAX_RATIO, at_most=True))
+    if {100, 1000} <= samples.keys():
+        growth = (_median(samples, 1000, PULUMI) / 1000) / (_median(samples, 100, PULUMI) / 100)
+        name = f"{PULUMI}, seconds a job of 1,000 to those of 100"
+        goals.append(Goal(name, growth, MAX_GROWTH, at_most=True))
+    return goals
+
+
+def _median(samples: Samples, size: int, what: str) -> float:
+    return statistics.median(used["seconds"] for used in samples[size][what])
+
+
+def _kubectl(cluster: Cluster, folder: Path, size: int) -> Used:
+    objects = gangs(checked(size, _PODS))
+    file = folder / "jobs.json"
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+    command = [*cluster.kubectl, "apply", "--server-side", f"--filename={file}"]
+    return measured(command, folder, os.environ)
+
+
+def _pulumi(cluster: Cluster, folder: Path, size: int, *, per_stack: int) -> Used:
+    runtime = {"name": "python", "options": {"virtualenv": str(CHECKOUT / ".venv")}}
+    (folder / "Pulumi.yaml").write_text(yaml.safe_dump({"name": "scale", "runtime": runtime}))
+    (folder / "__main__.py").write_text(PROGRAM)
+    (folder / "state").mkdir()
+    environment = {
+        **os.environ,
+        **variables(cluster.layout, cluster.toolchain, cluster.spec.kind),
+        **ENGINE,
+        "PULUMI_BACKEND_URL": f"file://{folder / 'state'}",
+        "PYTHONPATH": str(CHECKOUT),
+    }
+    stacks = {f"team-{first}": first for first in range(0, size, per_stack)}
+    for stack, first in stacks.items():
+        jobs = min(per_stack, size - first)
+        config = {"scale:jobs": jobs, "scale:first": first, "scale:pods": _PODS}
+        (folder / f"Pulumi.{stack}.yaml").write_text(yaml.safe_dump({"config": config}))
+    init = ["pulumi", "stack", "init", "--non-interactive"]
+    update = ["pulumi", "up", "--yes", "--skip-preview", "--non-interactive", "--suppress-outputs"]
+    # The first stack makes what others of a project share; what is measured are the updates.
+    measured([*init, "--stack=team-0"], folder, environment)
+    rest = [[*init, f"--stack={stack}"] for stack in list(stacks)[1:]]
+    measured_together(rest, folder, environment, _AT_ONCE)
+    commands = [[*update, f"--stack={stack}"] for stack in stacks]
+    return measured_together(commands, folder, environment, _AT_ONCE)

@@ -1,0 +1,154 @@
+"""Measures the training program: `make bench-training`.
+
+Two processes on the CPU train the same model on the same data from the same seed, by our program
+and by others in turns, so that whatever else the machine does falls on all alike: a minimal loop
+written by hand, Lightning Fabric, and Hugging Face Accelerate. Then: the bytes that go over the
+wire with and without compression, how long a checkpoint makes a step wait beside torch.save, and
+the time from a killed worker to the next step. Writes every sample to .bench/training.json.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tools.bench.outcome import Goal, conclude, ratios, say, spread
+
+
+def main() -> None:
+    """Measures, prints and writes the result."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--turns", type=int, default=20, help="of each comparison; default: 20")
+    parser.add_argument("--kills", type=int, default=5, help="of a worker; default: 5")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        rates = _gang("throughput", folder, options.turns)
+        sent = _gang("traffic", folder, 20, isolated=True)
+        pauses = _gang("pause", folder, max(3, options.turns // 2))
+        recovery = [_recovery(folder / f"kill-{number}") for number in range(options.kills)]
+    to = {name: ratios(rates["ours"], rates[name]) for name in rates if name != "ours"}
+    waits = ratios(pauses["asynchronous"], pauses["torch.save"])
+    _show(rates, to, sent, pauses, recovery)
+    goals = [
+        Goal("throughput to a loop by hand", spread(to["by hand"])["median"], 0.98),
+        Goal("throughput to Lightning Fabric", spread(to["Lightning Fabric"])["median"], 1),
+        Goal("throughput to Accelerate", spread(to["Accelerate"])["median"], 1),
+        Goal("pause of a save to torch.save", spread(waits)["median"], 0.10, at_most=True),
+    ]
+    samples: dict[str, Any] = {
+        "samplesPerSecond": rates,
+        "throughputRatios": {name: spread(values) for name, values in to.items()},
+        "bytesPerStep": sent,
+        "pauseSeconds": pauses,
+        "pauseRatio": spread(waits),
+        "secondsFromKillToNextStep": recovery,
+    }
+    conclude("training", samples, goals)
+
+
+def _gang(measurement: str, folder: Path, turns: int, isolated: bool = False) -> dict[str, Any]:
+    """Let two processes measure; `isolated` in a network of their own, where that is allowed."""
+    say(f"{measurement} …")
+    port = _free_port()
+    arguments = [sys.executable, "-m", "tools.bench.training_gang", measurement, str(folder)]
+    arguments += [f"--turns={turns}"]
+    starter = ["unshare", "--net"] if isolated and os.geteuid() == 0 else []
+    # Both must be in the same namespace: a shell of it starts the second beside the first.
+    script = 'RANK=1 LOCAL_RANK=1 "$@" & RANK=0 LOCAL_RANK=0 "$@" && wait $!'
+    environment = os.environ | {
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": "1",
+    }
+    subprocess.run(
+        [*starter, "bash", "-c", script, "gang", *arguments], env=environment, check=True
+    )
+    samples: dict[str, Any] = json.loads((folder / "samples.json").read_text())
+    return samples
+
+
+def _recovery(folder: Path) -> float:
+    """Seconds from the kill of a worker until the next step of the gang that was started again."""
+    command = [sys.executable, "-m", "training.launch", "--nproc-per-node=2", "--max-restarts=1"]
+    command += [f"--master-port={_free_port()}", "-m", "training", "--model=simple-cnn"]
+    command += ["--epochs=1000", "--checkpoint-steps=5", "--log-every=1", "--step-delay=0.02"]
+    command += [f"--run-dir={folder}", "--device=cpu"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as launcher:
+        lines = iter(launcher.stdout or ())
+        _until_step(lines, 20)
+        killed = time.monotonic()
+        psutil.Process(launcher.pid).children()[-1].send_signal(signal.SIGKILL)
+        for line in lines:
+            if json.loads(line)["event"] == "resume":
+                break
+        _until_step(lines, 1)
+        seconds = time.monotonic() - killed
+        launcher.send_signal(signal.SIGTERM)
+        for _ in lines:
+            pass
+    shutil.rmtree(folder)
+    say(f"recovery … {seconds:.1f} s")
+    return seconds
+
+
+def _until_step(lines: Any, count: int) -> None:
+    while count:
+        line = next(lines, None)
+        if line is None:
+            sys.exit("the training that was to be killed ended by itself")
+        count -= json.loads(line)["event"] == "step"
+
+
+def _show(
+    rates: dict[str, list[float]],
+    to: dict[str, list[float]],
+    sent: dict[str, float],
+    pauses: dict[str, Any],
+    recovery: Sequence[float],
+) -> None:
+    for name, values in rates.items():
+        say(f"{name:18} {_range(values, '.0f')} samples/s")
+    for name, values in to.items():
+        say(f"ours to {name}: {_range(values, '.3f')}")
+    for name, value in sent.items():
+        say(
+            f"compression {name:9} {value / 1e6:7.3f} MB a step, {value / sent['none']:.2f} of none"
+        )
+    say(f"state of {pauses['stateMiB']:.0f} MiB")
+    for name in ("asynchronous", "written", "torch.save"):
+        say(f"  {name:13} {_range(pauses[name], '.3f')} s")
+    if recovery:
+        say(f"from a killed worker to the next step: {_range(recovery, '.1f')} s")
+
+
+def _range(values: Sequence[float], form: str) -> str:
+    found = spread(values)
+    return f"{found['median']:{form}} ({found['least']:{form}} to {found['most']:{form}})"
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+if __name__ == "__main__":
+    main()

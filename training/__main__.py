@@ -9,6 +9,7 @@ from training.command_line import read_config
 from training.config import TrainingConfig
 from workload import exit_codes
 from workload.configuration import ConfigurationError
+from workload.progress import Failed
 from workload.report import conclude
 
 
@@ -45,7 +46,7 @@ def run(config: TrainingConfig) -> int:
 
 def failed(message: str, code: int) -> int:
     """Say what went wrong, in one line of progress and in the termination message."""
-    conclude("error", message=message, rank=os.environ.get("RANK", "0"), exit_code=code)
+    conclude(Failed(message=message, rank=os.environ.get("RANK", "0"), exit_code=code))
     return code
 
 

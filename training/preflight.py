@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from workload.configuration import ConfigurationError
+from workload.progress import Message
 from workload.report import emit
 
 SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - where Linux keeps it
@@ -40,7 +41,7 @@ def await_room(folder: Path, longest: float) -> None:
     while _is_full(folder, needed) and (not longest or time.monotonic() - began < longest):
         if not told:
             told = True
-            emit("warning", message=f"run_dir {folder} is full: waiting for space")
+            emit(Message(event="warning", message=f"run_dir {folder} is full: waiting for space"))
         time.sleep(LOOK_AGAIN)
 
 

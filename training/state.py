@@ -21,6 +21,7 @@ from training.sharded_tensors import Tensors, read, share
 from training.watchdog import Watchdog
 from training.world import World
 from workload.configuration import ConfigurationError
+from workload.progress import Message
 from workload.report import emit
 
 
@@ -85,7 +86,7 @@ def resume(run: Run) -> bool:
             _restore(run, path, seal)
             return True
         if run.world.leads:
-            emit("warning", message=f"{path} is damaged and left out: {fault}")
+            emit(Message(event="warning", message=f"{path} is damaged and left out: {fault}"))
     return False
 
 

@@ -29,6 +29,7 @@ from workload.configuration import ConfigurationError
 from workload.devices import choose_device
 from workload.manifest import Manifest
 from workload.models import build
+from workload.progress import Finished, Interrupted, Started
 from workload.report import conclude, emit
 
 LOOK_EVERY: Final = 100
@@ -212,7 +213,7 @@ def interrupt(run: Run) -> bool:
     save(run)
     run.saver.close()
     if run.world.leads:
-        conclude("interrupted", epoch=run.position.epoch, step=run.position.step)
+        conclude(Interrupted(epoch=run.position.epoch, step=run.position.step))
     return False
 
 
@@ -246,16 +247,17 @@ def announce(run: Run, resumed: bool) -> None:
     """Say what begins, and from where."""
     if not run.world.leads:
         return
-    emit(
-        "resume" if resumed else "start",
+    fields = {
         **run.config.decisive(),
-        run_dir=str(run.folder),
-        device=run.device.type,
-        processes=run.world.size,
-        samples=len(run.data.train),
-        held_out=len(run.data.held_out),
-        **({"done_epochs": run.position.epoch, "step": run.position.step} if resumed else {}),
-    )
+        "run_dir": str(run.folder),
+        "device": run.device.type,
+        "processes": run.world.size,
+        "samples": len(run.data.train),
+        "held_out": len(run.data.held_out),
+    }
+    if resumed:
+        fields |= {"done_epochs": run.position.epoch, "step": run.position.step}
+    emit(Started.model_validate({"event": "resume" if resumed else "start", **fields}))
 
 
 def report_finished(config: TrainingConfig, world: World, manifest: Manifest, already: bool) -> int:
@@ -271,11 +273,11 @@ def report_finished(config: TrainingConfig, world: World, manifest: Manifest, al
             "choose another run_dir"
         )
     if world.leads:
-        conclude(
-            "finished",
+        result = {
             **manifest.metrics,
-            export=str(export_folder(config)),
-            sha256=manifest.weights.sha256,
-            already=already,
-        )
+            "export": str(export_folder(config)),
+            "sha256": manifest.weights.sha256,
+            "already": already,
+        }
+        conclude(Finished.model_validate(result))
     return exit_codes.DONE

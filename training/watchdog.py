@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from workload import exit_codes
+from workload.progress import Failed
 from workload.report import conclude
 
 STANDARD_ERROR: Final = 2
@@ -64,11 +65,10 @@ class Watchdog:
 
     def _give_up(self) -> None:
         faulthandler.dump_traceback(STANDARD_ERROR, all_threads=True)
-        conclude(
-            "error",
-            message=f"no step for {self._timeout:g} seconds (hang_timeout): "
-            "the stacks of all threads are on standard error",
-            rank=os.environ.get("RANK", "0"),
-            exit_code=exit_codes.HUNG,
+        message = (
+            f"no step for {self._timeout:g} seconds (hang_timeout): "
+            "the stacks of all threads are on standard error"
         )
+        rank = os.environ.get("RANK", "0")
+        conclude(Failed(message=message, rank=rank, exit_code=exit_codes.HUNG))
         os._exit(exit_codes.HUNG)

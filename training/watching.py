@@ -11,6 +11,7 @@ from training.config import TrainingConfig
 from training.state import Run
 from training.tensorboard import EventFiles
 from training.tracing import Tracer
+from workload.progress import Epoch, Step
 from workload.report import Bar, emit
 
 
@@ -52,8 +53,8 @@ class Watching(contextlib.ExitStack):
         if self._every and step % self._every == 0:
             # Who reads only the end of a long log still sees how far the run is.
             done = round(done_samples(run) / len(run.data.train), 4)
-            told = {"done_epochs": done, "epochs": run.config.epochs}
-            emit("step", step=step, loss=finite(float(loss), run), **told)
+            value = finite(float(loss), run)
+            emit(Step(step=step, loss=value, done_epochs=done, epochs=run.config.epochs))
 
     def judged(self, samples: int, **values: float) -> None:
         """An epoch of so many samples is done, interruptions included; its numbers are these."""
@@ -63,8 +64,8 @@ class Watching(contextlib.ExitStack):
         self._run.metrics.judged(position.epoch, values["accuracy"], values["held_out_loss"])
         if self._run.world.leads:
             rounded = {name: round(value, 6) for name, value in values.items()}
-            told = {"epoch": position.epoch, "epochs": config.epochs, "samples": samples}
-            emit("epoch", **told, **rounded)
+            counts = {"epoch": position.epoch, "epochs": config.epochs, "samples": samples}
+            emit(Epoch.model_validate({**counts, **rounded}))
 
 
 def done_samples(run: Run) -> int:

@@ -18,7 +18,8 @@ class Event(BaseModel):
 
     def line(self) -> dict[str, object]:
         """Return the fields of the JSON line, without those that were not set."""
-        return {"event": self.event, **self.model_dump(exclude={"event"}, exclude_unset=True)}
+        declared = self.model_dump(include=set(type(self).model_fields), exclude_unset=True)
+        return {"event": self.event, **(self.model_extra or {}), **declared}
 
 
 class Started(Event):
@@ -36,6 +37,11 @@ class Started(Event):
     batch_size: int = 1
     """Samples of one step and process."""
     processes: int = 1
+    run_dir: str = ""
+    device: str = ""
+    samples: int | None = None
+    """Samples of one epoch."""
+    held_out: int | None = None
 
 
 class Step(Event):
@@ -55,10 +61,13 @@ class Epoch(Event):
 
     event: Literal["epoch"] = "epoch"
     epoch: int
-    epochs: int
-    loss: float
-    accuracy: float | None = None
+    epochs: int | None = None
     samples: int | None = None
+    loss: float
+    """Mean of the epoch's training samples."""
+    accuracy: float | None = None
+    held_out_loss: float | None = None
+    seconds: float | None = None
 
 
 class Finished(Event):
@@ -66,8 +75,14 @@ class Finished(Event):
 
     event: Literal["finished"] = "finished"
     accuracy: float | None = None
+    loss: float | None = None
+    """Mean of the held-out samples."""
     seconds: float | None = None
     """Training time, summed over all attempts."""
+    export: str = ""
+    sha256: str = ""
+    already: bool = False
+    """True if the run had finished before this attempt."""
 
 
 class Interrupted(Event):
@@ -87,8 +102,16 @@ class Failed(Event):
     exit_code: int | None = None
 
 
+class Message(Event):
+    """A message that changes no progress."""
+
+    event: Literal["data", "warning"]
+    message: str
+
+
 AnyEvent = Annotated[
-    Started | Step | Epoch | Finished | Interrupted | Failed, Field(discriminator="event")
+    Started | Step | Epoch | Finished | Interrupted | Failed | Message,
+    Field(discriminator="event"),
 ]
 _EVENT: TypeAdapter[AnyEvent] = TypeAdapter(AnyEvent)
 

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, SupportsFloat
 
 if TYPE_CHECKING:
+    from workload.progress import Event
     from workload.terminal import Terminal
 
 TERMINATION_LOG: Final = Path("/dev/termination-log")
@@ -27,19 +28,21 @@ LOOKS: Final = 0.25
 _terminals: list["Terminal"] = []
 
 
-def emit(event: str, **fields: object) -> str:
-    """Write one line of progress to standard output; the JSON of it is returned."""
-    line = json.dumps({"event": event, **fields}, default=str)
+def emit(event: "str | Event", **fields: object) -> str:
+    """Write one line of progress to standard output, and return its JSON text."""
+    content = {"event": event, **fields} if isinstance(event, str) else event.line()
+    line = json.dumps(content, default=str)
     terminal = _terminal()
     if terminal is not None:
-        terminal.say(event, fields)
+        name = str(content.pop("event"))
+        terminal.say(name, content)
     else:
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
     return line
 
 
-def conclude(event: str, **fields: object) -> None:
+def conclude(event: "str | Event", **fields: object) -> None:
     """Write the last line of a run, also as the pod's termination message.
 
     Of several processes in a pod the first is heard: the others often fail because of it.

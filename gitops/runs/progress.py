@@ -113,7 +113,7 @@ def _events(lines: Iterable[str]) -> Iterator[tuple[datetime, AnyEvent]]:
         with contextlib.suppress(ValueError):
             at = datetime.fromisoformat(time).astimezone(UTC)
             event = parse(line)
-            if isinstance(event, Started) and event.epochs is None:
+            if isinstance(event, Started | Epoch) and event.epochs is None:
                 continue
             if isinstance(event, Started | Step | Epoch | Finished):
                 yield at, event

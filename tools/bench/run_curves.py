@@ -10,16 +10,17 @@ Loss is drawn where the program tells it, of steps (`log_every`) or else of epoc
 import argparse
 import contextlib
 import itertools
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+
+from workload.progress import AnyEvent, Epoch, Started, Step, parse
 
 _BLUE, _RED, _GREEN = "#1f77b4", "#d62728", "#2ca02c"
 _WINDOW: Final = 10.0
@@ -57,15 +58,15 @@ def main() -> None:
 
 def attempts(lines: Iterable[str]) -> list[Attempt]:
     """The attempts in the order of their beginnings, from lines in any order."""
-    told = sorted(_told(lines), key=lambda each: each[0])
-    parts: list[list[tuple[float, dict[str, Any]]]] = []
-    for at, line in told:
-        if line["event"] in ("start", "resume"):
-            parts.append([])
+    events = sorted(_events(lines), key=lambda each: each[0])
+    parts: list[tuple[Started, list[tuple[float, AnyEvent]]]] = []
+    for at, event in events:
+        if isinstance(event, Started):
+            parts.append((event, []))
         if parts:
-            parts[-1].append((at, line))
-    origin = told[0][0] if told else 0.0
-    return [found for part in parts if (found := _attempt(part, origin)).seconds]
+            parts[-1][1].append((at, event))
+    origin = events[0][0] if events else 0.0
+    return [found for start, part in parts if (found := _attempt(start, part, origin)).seconds]
 
 
 def throughput(attempt: Attempt) -> tuple[list[float], list[float]]:
@@ -110,28 +111,32 @@ def _fault(loss: Axes, rate: Axes, before: Attempt, after: Attempt) -> None:
     )
 
 
-def _attempt(part: list[tuple[float, dict[str, Any]]], origin: float) -> Attempt:
-    begin = part[0][1]
-    batch = int(begin.get("batch_size", 1)) * int(begin.get("processes", 1))
-    kind = "step" if any(line["event"] == "step" for _, line in part) else "epoch"
-    points = [(at - origin, line) for at, line in part if line["event"] == kind]
+def _attempt(start: Started, part: list[tuple[float, AnyEvent]], origin: float) -> Attempt:
+    batch = start.batch_size * start.processes
+    steps = [(at - origin, event) for at, event in part if isinstance(event, Step)]
+    epochs = [(at - origin, event) for at, event in part if isinstance(event, Epoch)]
+    points = steps or epochs
     return Attempt(
         began=part[0][0] - origin,
         ended=part[-1][0] - origin,
-        resumed_at=int(begin.get("step", 0)),
+        resumed_at=start.step,
         seconds=tuple(at for at, _ in points),
-        samples=tuple(line[kind] * line.get("samples", batch) for _, line in points),
-        losses=tuple(float(line["loss"]) for _, line in points),
+        samples=tuple(_count(event) * (event.samples or batch) for _, event in points),
+        losses=tuple(event.loss for _, event in points),
     )
 
 
-def _told(lines: Iterable[str]) -> Iterator[tuple[float, dict[str, Any]]]:
+def _count(event: Step | Epoch) -> int:
+    return event.step if isinstance(event, Step) else event.epoch
+
+
+def _events(lines: Iterable[str]) -> Iterator[tuple[float, AnyEvent]]:
     for text in dict.fromkeys(lines):
         time, _, line = text.partition(" ")
         with contextlib.suppress(ValueError):  # a program may print anything
-            told = json.loads(line)
-            if isinstance(told, dict) and "event" in told:
-                yield datetime.fromisoformat(time).astimezone(UTC).timestamp(), told
+            at = datetime.fromisoformat(time).astimezone(UTC).timestamp()
+            if (event := parse(line)) is not None:
+                yield at, event
 
 
 if __name__ == "__main__":

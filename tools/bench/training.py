@@ -24,6 +24,7 @@ from typing import Any
 import psutil
 
 from tools.bench.outcome import Goal, conclude, ratios, say, spread
+from workload.progress import Started, Step, parse
 
 
 def main() -> None:
@@ -96,7 +97,8 @@ def _recovery(folder: Path) -> float:
         killed = time.monotonic()
         psutil.Process(launcher.pid).children()[-1].send_signal(signal.SIGKILL)
         for line in lines:
-            if json.loads(line)["event"] == "resume":
+            event = parse(line)
+            if isinstance(event, Started) and event.event == "resume":
                 break
         _until_step(lines, 1)
         seconds = time.monotonic() - killed
@@ -113,7 +115,7 @@ def _until_step(lines: Any, count: int) -> None:
         line = next(lines, None)
         if line is None:
             sys.exit("the training that was to be killed ended by itself")
-        count -= json.loads(line)["event"] == "step"
+        count -= isinstance(parse(line), Step)
 
 
 def _show(

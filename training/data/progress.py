@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from workload.progress import Message
 from workload.report import emit
 
 INTERVAL: Final = 2.0
@@ -16,7 +17,7 @@ Tell = Callable[[str], object]
 
 def tell_run(line: str) -> None:
     """As one event among those of a training run."""
-    emit("data", message=line)
+    emit(Message(event="data", message=line))
 
 
 def tell_user(line: str) -> None:

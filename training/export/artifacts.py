@@ -22,6 +22,7 @@ from workload.configuration import ConfigurationError
 from workload.export import fill, read_form
 from workload.files import sha256_of
 from workload.manifest import Artifact, ExportError, Weights
+from workload.progress import Message
 from workload.report import emit
 
 Evaluate = Callable[[nn.Module], dict[str, float]]
@@ -87,7 +88,8 @@ def make_artifacts(
             artifacts.append(_make(source, form, path, before, beat))
         except Exception as error:
             path.unlink(missing_ok=True)
-            emit("warning", message=f"{form.setting}: no {path.name} is exported: {_plain(error)}")
+            message = f"{form.setting}: no {path.name} is exported: {_plain(error)}"
+            emit(Message(event="warning", message=message))
     beat()
     return tuple(artifacts)
 

@@ -20,7 +20,6 @@ class Prediction:
 
     label: int
     answer: int
-    version: str
 
     @property
     def correct(self) -> bool:
@@ -116,5 +115,4 @@ def predict(url: str, model: str, metadata: dict[str, Any]) -> Prediction:
     if answer.status_code != httpx.codes.OK:
         raise DevclusterError(f"{url} answered {answer.status_code}: {answer.text}")
     outputs = {output["name"]: output for output in answer.json()["outputs"]}
-    version = str(metadata["versions"][0])
-    return Prediction(int(labels[0]), int(outputs["class"]["data"][0]), version)
+    return Prediction(int(labels[0]), int(outputs["class"]["data"][0]))

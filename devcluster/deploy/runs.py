@@ -9,7 +9,7 @@ from typing import Any, Final
 from devcluster.errors import DevclusterError
 from gitops import prices
 from gitops.errors import GitopsError
-from gitops.runs.progress import last_words
+from gitops.runs.progress import Progress, last_words
 from gitops.runs.snapshot import Cluster, Object, Snapshot, is_scheduled, key
 from gitops.runs.status import RunStatus, read_runs, run_pods
 from kube.kinds.record import State
@@ -115,9 +115,8 @@ def describe(status: RunStatus) -> str:
     return f"{text}: {'; '.join(status.reasons)}" if status.reasons else text
 
 
-def result(status: RunStatus) -> str:
+def result(progress: Progress | None) -> str:
     """Return what a finished run has achieved; empty if its program does not report it."""
-    progress = status.progress
     if progress is None or progress.accuracy is None or progress.seconds is None:
         return ""
     return f"accuracy {progress.accuracy:.2%} in {progress.seconds:.1f} s"

@@ -81,7 +81,7 @@ def _train(cluster: Cluster, reporter: Reporter, summary: Summary) -> None:
         with reporter.step(f"training run {run.name}") as step:
             status = wait(cluster.kubectl, run, step.update)
             step.detail = str(status.state)
-        summary.runs.append((run, str(status.state), result(status)))
+        summary.runs.append((run, str(status.state), result(status.progress)))
 
 
 def _schedule(cluster: Cluster, reporter: Reporter, summary: Summary) -> None:
@@ -100,23 +100,29 @@ def _serve(cluster: Cluster, reporter: Reporter, summary: Summary) -> bool:
         model = service["model"]
         with reporter.step(f"inference service {key}") as step:
             metadata = predict.wait_ready(url, model, service.get("run"), step.update)
-            version = f"version {metadata['versions'][0]}"
-            step.detail = f"serves {predict.served_run(metadata)}, {version}"
+            version = metadata["versions"][0]
+            step.detail = f"serves {predict.served_run(metadata)}, version {version}"
         prediction = predict.predict(url, model, metadata)
         correct = correct and prediction.correct
-        lines = [
-            f"{key}: {url}/v2/models/{model}",
-            # The stack's outputs were written before the training ended.
-            f"{version}, sha256 {predict.served_digest(metadata)}",
-            str(prediction),
-        ]
-        summary.services.append("\n".join(lines))
+        address = f"{url}/v2/models/{model}"
+        summary.services.append(describe_service(key, address, metadata, prediction))
     return correct
+
+
+def describe_service(
+    key: str, address: str, metadata: dict[str, Any], prediction: predict.Prediction
+) -> str:
+    """Return address, model and first prediction of an inference service."""
+    # From the server, since the stack's outputs were written before the training ended.
+    model = f"version {metadata['versions'][0]}, sha256 {predict.served_digest(metadata)}"
+    return f"{key}: {address}\n{model}\n{prediction}"
 
 
 def render(cluster: Cluster, summary: Summary) -> Table:
     """Return the table that `make up` ends with."""
     table = Table(title=f"stack {STACKS[cluster.spec.kind]}", show_header=False, title_style="bold")
+    table.add_column()
+    table.add_column(overflow="fold")  # a digest is longer than a narrow terminal
     table.add_row("resources", stack.describe(summary.changes))
     for queue in summary.outputs.get("queues", []):
         table.add_row("queue", f"{queue}: {_queue_state(cluster, queue)}")

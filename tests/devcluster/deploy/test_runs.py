@@ -149,7 +149,7 @@ def test_a_run_with_steps_is_waited_for_until_its_last_step_has_ended(world: Wor
         job_flow("digits-1", "Succeed"),
         pod("digits-1", 0, "Succeeded", **ended(json.dumps(FINISHED))),
     )
-    assert result(world.wait()) == "accuracy 97.00% in 12.5 s"
+    assert result(world.wait().progress) == "accuracy 97.00% in 12.5 s"
     assert world.reports == ["waiting, evaluate", "succeeded"]
 
 
@@ -158,7 +158,7 @@ def test_what_a_launcher_passed_on_is_the_result(world: World):
     launcher["metadata"]["name"] = "digits-1-launcher-0"
     world.has(volcano_job("digits-1", "Completed"), launcher)
     world.log("digits-1-launcher-0", FINISHED)
-    assert result(world.status()) == "accuracy 97.00% in 12.5 s"
+    assert result(world.status().progress) == "accuracy 97.00% in 12.5 s"
 
 
 def test_a_waiting_run_is_described_with_its_reasons(world: World):
@@ -182,7 +182,7 @@ def test_a_running_run_is_described_with_the_progress_of_its_first_pod(world: Wo
 def test_the_result_of_a_custom_program_is_empty(world: World):
     world.has(volcano_job("digits-1", "Completed"), pod("digits-1", 0, "Succeeded"))
     world.log("digits-1-worker-0", {"event": "finished", "step": 20})
-    assert result(world.status()) == ""
+    assert result(world.status().progress) == ""
     world.log("digits-1-worker-0", {"event": "epoch", "epoch": "1/2"})
     assert describe(world.status()) == "succeeded"
 

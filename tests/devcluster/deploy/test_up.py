@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,15 @@ import pytest
 from rich.console import Console
 
 from devcluster.deploy import up
-from devcluster.deploy.runs import Run
+from devcluster.deploy.predict import Prediction
+from devcluster.deploy.runs import Run, result
 from devcluster.deploy.up import STACKS, Summary
 from devcluster.lifecycle import Cluster
 from devcluster.paths import CHECKOUT, Layout
 from devcluster.spec import Kind, cluster_spec
 from devcluster.toolchain import Toolchain
+from gitops.runs.progress import Progress
+from kube.kinds.record import State
 from tests.devcluster.programs import Install
 
 
@@ -25,9 +29,16 @@ def cluster(layout: Layout, tmp_path: Path, install: Install) -> Cluster:
     return Cluster(cluster_spec(Kind.REAL), layout, tools)
 
 
-def queue(tmp_path: Path, **status: Any) -> None:
-    found = {"spec": {"capability": {"nvidia.com/gpu": 4}}, "status": status}
+def put_queue(tmp_path: Path, gpus: int = 4, **status: Any) -> None:
+    found = {"spec": {"capability": {"nvidia.com/gpu": gpus}}, "status": status}
     (tmp_path / "queue").write_text(json.dumps(found))
+
+
+def printed(cluster: Cluster, summary: Summary) -> str:
+    console = Console(file=io.StringIO(), width=120)
+    console.print(up.render(cluster, summary))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
 
 
 def test_every_kind_of_cluster_has_a_stack_in_the_checkout():
@@ -38,17 +49,14 @@ def test_every_kind_of_cluster_has_a_stack_in_the_checkout():
 
 
 def test_the_summary_names_queues_runs_and_predictions(cluster: Cluster, tmp_path: Path):
-    queue(tmp_path, state="Open", running=1, pending=0)
+    put_queue(tmp_path, state="Open", running=1, pending=0)
     summary = Summary(
         changes={"create": 12},
         outputs={"queues": ["research"]},
         runs=[(Run("digits", "digits-1", "volcano", "ml", "research", 2, 1), "succeeded", "")],
         services=["digits: http://10.250.128.77:8080/v2/models/digits\na 3"],
     )
-    console = Console(file=io.StringIO(), width=120)
-    console.print(up.render(cluster, summary))
-    assert isinstance(console.file, io.StringIO)
-    text = console.file.getvalue()
+    text = printed(cluster, summary)
     for part in (
         "stack dev",
         "12 created",
@@ -58,6 +66,30 @@ def test_the_summary_names_queues_runs_and_predictions(cluster: Cluster, tmp_pat
         "digits: http://10.250.128.77:8080/v2/models/digits",
     ):
         assert part in text, text
+
+
+def test_the_readmes_sample_is_what_make_up_prints(cluster: Cluster, tmp_path: Path):
+    sample = re.search(r"┌.*?┘", (CHECKOUT / "README.md").read_text(), re.DOTALL)
+    assert sample is not None
+    digest = re.search(r"sha256 ([0-9a-f]{64})", sample[0])
+    assert digest is not None
+    put_queue(tmp_path, state="Open", gpus=8)
+    run = Run("digits", "digits-d1142a21", "volcano", "ml-dev", "research", 2, 1)
+    finished = Progress(accuracy=0.9806, seconds=2.9)
+    summary = Summary(
+        changes={"create": 45},
+        outputs={"queues": ["research"]},
+        runs=[(run, str(State.SUCCEEDED), result(finished))],
+        services=[
+            up.describe_service(
+                "digits",
+                "http://10.250.131.242:8080/v2/models/digits",
+                {"versions": [digest[1][:12]], "parameters": {"sha256": digest[1]}},
+                Prediction(label=8, answer=8),
+            )
+        ],
+    )
+    assert sample[0] in printed(cluster, summary)
 
 
 def test_a_queue_without_a_limit_is_told_as_one(cluster: Cluster, tmp_path: Path):

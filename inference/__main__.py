@@ -1,4 +1,4 @@
-"""`python -m inference`: serve one model until SIGTERM."""
+"""Entry point: `python -m inference` serves one model until SIGTERM."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from workload.report import conclude, emit
 
 
 def main() -> int:
-    """Run the server and give its exit code."""
+    """Run the server and return its exit code."""
     try:
         return serve(read_config(os.environ))
     except ConfigurationError as error:
@@ -20,8 +20,8 @@ def main() -> int:
 
 
 def serve(config: InferenceConfig) -> int:
-    """Serve until SIGTERM or SIGINT, and until what is in flight then is answered."""
-    # Imported here: it takes a moment, and mistakes in the configuration are answered before.
+    """Serve until SIGTERM or SIGINT, then finish the requests in flight."""
+    # Imported here, since it takes a moment: configuration errors are reported before.
     from inference.server import run
 
     run(config)
@@ -30,10 +30,10 @@ def serve(config: InferenceConfig) -> int:
 
 
 if __name__ == "__main__":
-    # Process 1 of a container has no default action for SIGTERM; until the server can drain there
-    # is nothing that would have to be finished.
+    # Process 1 of a container has no default action for SIGTERM. Before the server handles it,
+    # there are no requests to finish.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(exit_codes.DONE))
     code = main()
     sys.stdout.flush()
-    # Not sys.exit: a computation that outlived the drain must not keep the process alive.
+    # Not sys.exit: a computation that exceeded the drain time must not keep the process alive.
     os._exit(code)

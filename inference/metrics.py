@@ -1,7 +1,7 @@
-"""What Prometheus can ask a model server.
+"""Prometheus metrics of a model server.
 
-The numbers are plain attributes of the event loop, and become metrics when somebody looks: a
-request costs no lock and no label look-up.
+The values are plain attributes that the event loop updates, and become metrics when they are
+scraped: a request takes no lock and looks up no label.
 """
 
 from bisect import bisect_left
@@ -18,15 +18,15 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from inference.engine.interface import Answer, Engine
-from inference.engine.observer import Observer
+from inference.engine.engine import ModelEngine
+from inference.engine.interface import Answer, Observer
 
 SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 SAMPLES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
-class Tally:
-    """How often values fell into buckets, up to and with each bound."""
+class Histogram:
+    """Counts of values per bucket, each up to and including its bound."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = bounds
@@ -39,7 +39,7 @@ class Tally:
         self._sum += value
 
     def metric(self, name: str, documentation: str) -> Metric:
-        """The histogram up to now."""
+        """Return the current state as a metric."""
         total, buckets = 0, []
         for bound, count in zip((*self._bounds, float("inf")), self._counts, strict=True):
             total += count
@@ -48,47 +48,47 @@ class Tally:
 
 
 class Metrics(Collector, Observer):
-    """The numbers of one server, in a registry of its own."""
+    """The metrics of one server, with their registry."""
 
     def __init__(self) -> None:
-        self.engine: Engine | None = None
-        """Asked when somebody looks."""
+        self.engine: ModelEngine | None = None
+        """Queried at each scrape."""
         self.requests: Counter[tuple[str, int]] = Counter()
         self.in_flight = 0
         self.buffered = 0
         self.samples = 0
         self.worker_deaths = 0
         self.reload_failures = 0
-        self._latency = Tally(SECONDS)
-        self._queue = Tally(SECONDS)
-        self._model = Tally(SECONDS)
-        self._batch = Tally(SAMPLES)
+        self._latency = Histogram(SECONDS)
+        self._queue = Histogram(SECONDS)
+        self._model = Histogram(SECONDS)
+        self._batch = Histogram(SAMPLES)
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self.registry.register(self)
 
     def finished(self, protocol: str, code: int, seconds: float) -> None:
-        """A request was answered, or given up by its client (499)."""
+        """Count a request that was answered, or abandoned by its client (499)."""
         self.requests[protocol, code] += 1
         self._latency.observe(seconds)
 
     def answered(self, answer: Answer, samples: int) -> None:
-        """The engine has answered a request of so many samples."""
+        """Count a request that the engine has answered."""
         self.samples += samples
         self._queue.observe(answer.queue_seconds)
 
     def batch(self, samples: int, seconds: float) -> None:
-        """A worker has computed a batch."""
+        """Count a batch that a worker has computed."""
         self._batch.observe(samples)
         self._model.observe(seconds)
 
     def worker_ended(self, reason: str) -> None:
-        """A worker ended though nobody told it to, and is replaced."""
+        """Count a worker that died and is replaced."""
         del reason
         self.worker_deaths += 1
 
     def collect(self) -> Iterator[Metric]:
-        """All of them as they are now."""
+        """Yield all metrics with their current values."""
         requests = CounterMetricFamily(
             "inference_requests",
             "Requests by protocol and status code",
@@ -97,37 +97,37 @@ class Metrics(Collector, Observer):
         for (protocol, code), count in self.requests.items():
             requests.add_metric((protocol, str(code)), count)
         yield requests
-        yield CounterMetricFamily(
-            "inference_samples", "Samples for which predictions were made", self.samples
-        )
+        yield CounterMetricFamily("inference_samples", "Samples predicted", self.samples)
         yield self._latency.metric(
-            "inference_request_seconds", "From a request's arrival to its answer"
+            "inference_request_seconds", "Time from the arrival of a request to its answer"
         )
-        yield self._queue.metric("inference_queue_seconds", "From arrival to a worker's batch")
-        yield self._model.metric("inference_model_seconds", "Computing of a batch")
-        yield self._batch.metric("inference_batch_samples", "Samples computed at once")
+        yield self._queue.metric(
+            "inference_queue_seconds", "Time from the arrival of a request to its batch"
+        )
+        yield self._model.metric("inference_model_seconds", "Compute time of a batch")
+        yield self._batch.metric("inference_batch_samples", "Samples per batch")
         yield GaugeMetricFamily(
-            "inference_requests_in_flight", "Requests being answered", self.in_flight
+            "inference_requests_in_flight", "Requests in flight", self.in_flight
         )
         yield GaugeMetricFamily(
-            "inference_buffered_bytes", "Bodies of requests being answered", self.buffered
+            "inference_buffered_bytes", "Size of the bodies of requests in flight", self.buffered
         )
         yield CounterMetricFamily(
-            "inference_worker_deaths", "Workers that ended and were replaced", self.worker_deaths
+            "inference_worker_deaths", "Workers that died and were replaced", self.worker_deaths
         )
         yield CounterMetricFamily(
-            "inference_reload_failures", "New versions that were not served", self.reload_failures
+            "inference_reload_failures",
+            "New model versions that could not be served",
+            self.reload_failures,
         )
         if self.engine is not None:
-            yield from _of_engine(self.engine)
+            yield from _engine_metrics(self.engine)
 
 
-def _of_engine(engine: Engine) -> Iterator[Metric]:
+def _engine_metrics(engine: ModelEngine) -> Iterator[Metric]:
+    yield GaugeMetricFamily("inference_queue_depth", "Samples queued for a worker", engine.queued)
     yield GaugeMetricFamily(
-        "inference_queue_depth", "Samples that wait for a worker", engine.waiting
-    )
-    yield GaugeMetricFamily(
-        "inference_ready", "1 when requests should be sent here", int(not engine.reason)
+        "inference_ready", "1 if requests should be sent here", int(not engine.reason)
     )
     labels = ("model", "version", "sha256", "run", "backend")
     info = GaugeMetricFamily("inference_model_info", "The loaded model; always 1", labels=labels)

@@ -1,10 +1,11 @@
-"""One server from its start to its end: unready at SIGTERM, still answering, then gone."""
+"""Life cycle of one server process: start, reload at SIGHUP, graceful shutdown at SIGTERM."""
 
 import asyncio
 import contextlib
 import gc
 import os
 import signal
+from typing import Final
 
 import uvloop
 
@@ -17,14 +18,14 @@ from inference.metrics import Metrics
 from inference.service import Service
 from workload.report import emit
 
-_ENDING = (signal.SIGTERM, signal.SIGINT)
+_STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
-_GARBAGE = (10_000, 20, 100)
-"""Objects that are made before a look for garbage in cycles: a request leaves none."""
+_GC_THRESHOLDS: Final = (10_000, 20, 100)
+"""Collect reference cycles rarely: a request leaves none."""
 
 
 def run(config: InferenceConfig) -> None:
-    """Serve until SIGTERM or SIGINT. Raises ConfigurationError when it cannot listen."""
+    """Serve until SIGTERM or SIGINT. Raises ConfigurationError if it cannot listen."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(Server(config).serve())
 
@@ -34,18 +35,18 @@ class Server:
 
     def __init__(self, config: InferenceConfig) -> None:
         self._config = config
-        self._ending = asyncio.Event()
+        self._stopping = asyncio.Event()
         self._reloading: asyncio.Task[None] | None = None
 
     async def serve(self) -> None:
-        """Serve until the first signal, and what is in flight then.
+        """Serve until the first signal, then finish the requests in flight.
 
-        A second signal ends it at once. Raises ConfigurationError when it cannot listen.
+        A second signal exits at once. Raises ConfigurationError if the server cannot listen.
         """
         config = self._config
         loop = asyncio.get_running_loop()
-        for number in _ENDING:
-            loop.add_signal_handler(number, self._end, number)
+        for number in _STOP_SIGNALS:
+            loop.add_signal_handler(number, self._stop, number)
         metrics = Metrics()
         engine = ModelEngine(config, metrics)
         service = Service(config, engine, metrics)
@@ -54,7 +55,7 @@ class Server:
         await engine.start()
         try:
             await http.start()
-            _spare_garbage_collector()
+            _tune_garbage_collector()
             emit(
                 "listening",
                 model=config.model_name,
@@ -62,7 +63,7 @@ class Server:
                 port=config.port,
                 tls=bool(config.tls_certificate),
             )
-            await self._ending.wait()
+            await self._stopping.wait()
             engine.drain()
             await asyncio.sleep(config.notice_seconds)
             if not await http.stop(config.drain_seconds):
@@ -72,24 +73,24 @@ class Server:
         if service.tracing is not None:
             await asyncio.to_thread(service.tracing.close)
 
-    def _end(self, number: int) -> None:
-        if self._ending.is_set():
+    def _stop(self, number: int) -> None:
+        if self._stopping.is_set():
             os._exit(128 + number)
-        self._ending.set()
+        self._stopping.set()
 
     def _reload(self, service: Service) -> None:
         if self._reloading is None or self._reloading.done():
             self._reloading = asyncio.create_task(_try_reload(service))
 
 
-def _spare_garbage_collector() -> None:
-    """What was imported stays: to look through it again and again would make requests wait."""
+def _tune_garbage_collector() -> None:
+    """Exclude imported modules from collections, which would delay requests."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*_GARBAGE)
+    gc.set_threshold(*_GC_THRESHOLDS)
 
 
 async def _try_reload(service: Service) -> None:
-    # The engine tells why it has kept the old one.
+    # The engine logs the reason.
     with contextlib.suppress(ReloadError):
         await service.reload()

@@ -1,73 +1,77 @@
-"""State that all requests of one server share."""
+"""State shared by all requests of one server."""
 
 import os
 import time
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from inference.access import Access
 from inference.config import InferenceConfig
-from inference.engine.interface import Engine, ReloadError, Served, UnavailableError
+from inference.engine.engine import ModelEngine
+from inference.engine.interface import ReloadError, Served, UnavailableError
+from inference.engine.pool import UNAVAILABLE_RETRY_SECONDS, Pool
 from inference.metrics import Metrics
 from workload.report import emit
 
 if TYPE_CHECKING:
     from inference.tracing import Tracing
 
-NO_MODEL_RETRY = 5.0
-"""Seconds after which a client may look again for a model that is not there yet."""
+_LOGGED_FROM: Final = {"none": 1000, "failures": 500, "all": 0}
+"""Lowest status code that is logged, by `request_log`."""
 
 
 class NotServedError(Exception):
-    """Another model or version than the one that is served. HTTP: 404."""
+    """The request names a model or version that is not served. HTTP 404."""
 
 
 class Service:
-    """The engine and what is counted, logged, traced and checked around it."""
+    """The engine with its access control, metrics, tracing and request log."""
 
-    def __init__(self, config: InferenceConfig, engine: Engine, metrics: Metrics) -> None:
-        """Raises ConfigurationError when the API keys cannot be read."""
+    def __init__(self, config: InferenceConfig, engine: ModelEngine, metrics: Metrics) -> None:
+        """Raise ConfigurationError if the API keys cannot be read."""
         self.config = config
         self.engine = engine
         self.access = Access(config.api_keys_file)
         self.metrics = metrics
         metrics.engine = engine
         self.tracing = _tracing(config)
-        self._logged_from = {"none": 1000, "failures": 500, "all": 0}[config.request_log]
+        self._logged_from = _LOGGED_FROM[config.request_log]
         self._prefix = os.urandom(6).hex()
         self._numbers = count(1)
 
-    def served(self, model: str | None = None, version: str | None = None) -> Served:
-        """The model that answers. Raises NotServedError for others, UnavailableError for none."""
-        if model != self.config.model_name:
-            self.check_name(model)
-        served = self.engine.served
-        if served is None:
-            raise UnavailableError(self.engine.reason, NO_MODEL_RETRY)
-        if version and version != served.version:
+    def pool(self, model: str | None = None, version: str | None = None) -> Pool:
+        """Return the loaded model.
+
+        Raises NotServedError if the request names another one, UnavailableError if none is loaded.
+        """
+        self.check_name(model)
+        pool = self.engine.pool
+        if pool is None:
+            raise UnavailableError(self.engine.reason, UNAVAILABLE_RETRY_SECONDS)
+        if version and version != pool.served.version:
             raise NotServedError(
-                f"version {version[:80]!r} is not served here, only {served.version!r}"
+                f"version {version[:80]!r} is not served here, only {pool.served.version!r}"
             )
-        return served
+        return pool
 
     def check_name(self, model: str | None) -> None:
-        """Raises NotServedError when another model is meant."""
+        """Raise NotServedError if a request names another model."""
         name = self.config.model_name
         if model is not None and model != name:
             raise NotServedError(f"model {model[:80]!r} is not served here, only {name!r}")
 
     async def reload(self) -> Served:
-        """Serve what the model's folder holds now. Raises ReloadError; the old one is kept then."""
+        """Load the current export. Raises ReloadError; the old model is then kept."""
         try:
             return await self.engine.reload()
         except ReloadError:
             self.metrics.reload_failures += 1
             raise
 
-    def request_id(self, given: str | None) -> str:
-        """What the client calls its request, or a name that no other request has."""
-        if given and len(given) <= 128:
-            return given
+    def request_id(self, sent: str | None) -> str:
+        """Return the client's request ID, or a new unique one."""
+        if sent and len(sent) <= 128:
+            return sent
         return f"{self._prefix}-{next(self._numbers):x}"
 
     def finished(
@@ -79,7 +83,7 @@ class Service:
         method: str,
         path: str,
     ) -> None:
-        """Count and log a request that is over. `started` is a time of the monotonic clock."""
+        """Count and log a finished request. `started` is a time of the monotonic clock."""
         seconds = time.monotonic() - started
         self.metrics.finished(protocol, code, seconds)
         if code >= self._logged_from:
@@ -95,9 +99,9 @@ class Service:
 
 
 def _tracing(config: InferenceConfig) -> "Tracing | None":
-    """Imported only where it is on: it takes memory and time."""
     if not config.tracing_endpoint:
         return None
+    # Imported only if enabled: it takes memory and time.
     from inference.tracing import Tracing
 
     return Tracing.over_http(config.tracing_endpoint, config.tracing_ratio, config.model_name)

@@ -1,4 +1,4 @@
-"""Spans of requests by OpenTelemetry, sent by OTLP over HTTP. Imported only when it is on."""
+"""OpenTelemetry spans of requests, exported by OTLP over HTTP. Imported only if enabled."""
 
 import time
 from collections.abc import Callable
@@ -13,32 +13,36 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, set_span_in_
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from inference.engine.interface import Answer
-from inference.protocol.metadata import SERVER, VERSION
+from inference.protocol.v2_json import SERVER_NAME, SERVER_VERSION
 
 Header = Callable[[str], str | None]
 
 
 class Tracing:
-    """Makes one span a request, below the caller's where a W3C traceparent names one."""
+    """Creates one span per request, as a child of the caller's if a W3C traceparent names one."""
 
     def __init__(self, exporter: SpanExporter, ratio: float, model: str) -> None:
         resource = Resource.create(
-            {SERVICE_NAME: SERVER, SERVICE_VERSION: VERSION, "gen_ai.request.model": model}
+            {
+                SERVICE_NAME: SERVER_NAME,
+                SERVICE_VERSION: SERVER_VERSION,
+                "gen_ai.request.model": model,
+            }
         )
         self._provider = TracerProvider(
             sampler=ParentBased(TraceIdRatioBased(ratio)), resource=resource
         )
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
-        self._tracer = self._provider.get_tracer(SERVER, VERSION)
+        self._tracer = self._provider.get_tracer(SERVER_NAME, SERVER_VERSION)
         self._propagator = TraceContextTextMapPropagator()
 
     @classmethod
     def over_http(cls, endpoint: str, ratio: float, model: str) -> Self:
-        """Spans go to this address, from a thread of their own."""
+        """Create one that exports spans to this URL, in a separate thread."""
         return cls(OTLPSpanExporter(endpoint=endpoint), ratio, model)
 
     def begin(self, name: str, header: Header, attributes: dict[str, str | int]) -> Span:
-        """The span of a request that has just arrived; `header` gives its headers."""
+        """Start the span of a request; `header` returns the value of a header."""
         carrier = {
             key: value
             for key in ("traceparent", "tracestate")
@@ -48,7 +52,7 @@ class Tracing:
         return self._tracer.start_span(name, parent, SpanKind.SERVER, attributes)
 
     def answered(self, span: Span, answer: Answer) -> None:
-        """Tell how long the request waited and was computed, as spans below its own."""
+        """Add queueing and computing as child spans."""
         if not span.is_recording():
             return
         span.set_attribute("inference.batch_samples", answer.batch)
@@ -61,12 +65,12 @@ class Tracing:
             self._tracer.start_span(name, context, start_time=since).end(until)
 
     def end(self, span: Span, code: int) -> None:
-        """The request was answered."""
+        """End the span of an answered request."""
         span.set_attribute("http.response.status_code", code)
         if code >= 500:
             span.set_status(Status(StatusCode.ERROR))
         span.end()
 
     def close(self) -> None:
-        """Send what is left. May take seconds; call it away from the event loop."""
+        """Export the remaining spans. May block for seconds: do not call it in the event loop."""
         self._provider.shutdown()

@@ -1,4 +1,4 @@
-"""The same model, computed in different ways: chosen by configuration."""
+"""Backends: ways to compute the same network, chosen by configuration."""
 
 import contextlib
 import copy
@@ -17,68 +17,68 @@ from workload.export import load_artifact, load_network
 from workload.manifest import ExportError, Manifest
 
 CPU_ONLY: Final = ("pt2", "int8")
-"""Programs, which compute where they were exported."""
+"""Exported programs, which run only on the device type of their export."""
 
-TRIED: Final = 4
-"""Samples with which ways to compute are compared."""
+TRIAL_SAMPLES: Final = 4
+"""Samples with which variants of a network are compared."""
 
-CLOSE: Final = 1e-4
-"""How much an output may differ by folding and another layout, beside the largest of them."""
+TOLERANCE: Final = 1e-4
+"""Maximum difference that folding and another layout may cause, relative to the largest output."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What the configuration says. `scratch` is a folder for what is compiled at the start."""
+    """The configured backend and its export. Compiled models are kept in `compile_cache`."""
 
     backend: Backend
     folder: Path
     manifest: Manifest
     device: torch.device
-    own: str
-    scratch: Path
+    own_model: str
+    compile_cache: Path
 
 
 def load_backend(choice: Choice) -> nn.Module:
-    """The network on its device, in evaluation mode, its file's digest compared.
+    """Return the network on its device, in evaluation mode, after verifying its digest.
 
-    Raises ExportError when the export has no such form, when the machine cannot compute it, and as
-    `workload.export` does.
+    Raises ExportError if the export lacks the backend's artifact, the machine cannot compute it, or
+    the export cannot be loaded.
     """
     if choice.backend in CPU_ONLY and choice.device.type != "cpu":
         raise ExportError(
-            f"backend {choice.backend} computes on the CPU only: write device cpu, or the backend "
-            "eager, compile or aotinductor"
+            f"backend {choice.backend} computes on the CPU only: configure device cpu, or the "
+            "backend eager, compile or aotinductor"
         )
     match choice.backend:
         case "eager":
             return _fast(_network(choice), choice)
         case "pruned":
-            pruned = load_artifact(choice.folder, choice.manifest, "pruned", choice.own)
+            pruned = load_artifact(choice.folder, choice.manifest, "pruned", choice.own_model)
             return _fast(pruned.to(choice.device), choice)
         case "compile":
             return _compiled(_network(choice), choice)
         case "aotinductor":
             return _ahead_of_time(choice)
         case _:
-            return load_artifact(choice.folder, choice.manifest, choice.backend, choice.own)
+            return load_artifact(choice.folder, choice.manifest, choice.backend, choice.own_model)
 
 
-class Callee(nn.Module):
-    """Something that computes but is no module."""
+class FunctionModule(nn.Module):
+    """A module around a function that computes the network."""
 
     def __init__(self, function: Callable[[Tensor], Any]) -> None:
         super().__init__()
         self._function = function
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """What the function gives; of several outputs, the only one."""
+        """Return the function's output, unpacked from a list or tuple of one."""
         outputs = self._function(inputs)
         first: Tensor = outputs[0] if isinstance(outputs, list | tuple) else outputs
         return first
 
 
 def example(choice: Choice, samples: int) -> Tensor:
-    """Inputs of the right shape and type: noise, or tokens that are all the same."""
+    """Return inputs of the right shape and type: noise, or tokens that are all 0."""
     shape = (samples, *choice.manifest.input_shape)
     if choice.manifest.input_dtype == "int64":
         return torch.zeros(shape, dtype=torch.int64, device=choice.device)
@@ -87,64 +87,64 @@ def example(choice: Choice, samples: int) -> Tensor:
 
 
 def _network(choice: Choice) -> nn.Module:
-    network = load_network(choice.folder, choice.manifest, choice.own)
+    network = load_network(choice.folder, choice.manifest, choice.own_model)
     return network.requires_grad_(False).to(choice.device)
 
 
 @torch.inference_mode()
 def _fast(network: nn.Module, choice: Choice) -> nn.Module:
-    """Fold batch norms into convolutions, and on a CPU find out how images are best laid out.
+    """Fold batch norms into convolutions, and on a CPU choose the faster memory layout.
 
-    Only where the outputs stay the same: else the network is computed as it is.
+    Either is done only if the outputs stay the same.
     """
     kinds = {type(module) for module in network.modules()}
-    inputs = example(choice, TRIED)
+    inputs = example(choice, TRIAL_SAMPLES)
     if nn.BatchNorm2d in kinds:
-        network = _if_same(network, _folded, inputs)
+        network = _if_equal(network, _folded, inputs)
     if nn.Conv2d in kinds and choice.device.type == "cpu":
-        other = _if_same(network, ChannelsLast, inputs)
-        return min(network, other, key=lambda one: _seconds(one, inputs))
+        other = _if_equal(network, ChannelsLast, inputs)
+        return min(network, other, key=lambda candidate: _seconds(candidate, inputs))
     return network
 
 
 def _seconds(network: nn.Module, inputs: Tensor) -> float:
-    """Of the quickest of three runs."""
+    """Return the time of the fastest of three runs."""
     times = []
     for _ in range(3):
-        began = time.perf_counter()
+        started = time.perf_counter()
         network(inputs)
-        times.append(time.perf_counter() - began)
+        times.append(time.perf_counter() - started)
     return min(times)
 
 
-def _if_same(
+def _if_equal(
     network: nn.Module, change: Callable[[nn.Module], nn.Module], inputs: Tensor
 ) -> nn.Module:
-    """A changed copy of the network if it computes the same, else the network."""
+    """Return a changed copy of the network if its outputs are equal, else the network."""
     with contextlib.suppress(Exception):
         changed = change(copy.deepcopy(network))
         expected = network(inputs)
         difference = float((changed(inputs) - expected).abs().max())
-        if difference <= CLOSE * max(1.0, float(expected.abs().max())):
+        if difference <= TOLERANCE * max(1.0, float(expected.abs().max())):
             return changed
     return network
 
 
 class ChannelsLast(nn.Module):
-    """A network of convolutions whose images have their colours beside one another."""
+    """A convolutional network in the channels-last memory format."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network.to(memory_format=torch.channels_last)
 
     def forward(self, images: Tensor) -> Tensor:
-        """The same as the network itself."""
+        """Return the network's output."""
         outputs: Tensor = self.network(images.contiguous(memory_format=torch.channels_last))
         return outputs
 
 
 def _folded(network: nn.Module) -> nn.Module:
-    """Without batch norms behind convolutions; needs a network that torch.fx can trace."""
+    """Fold batch norms into convolutions. The network must be traceable by torch.fx."""
     from torch.fx.experimental.optimization import fuse
 
     return fuse(network, inplace=True)
@@ -152,31 +152,30 @@ def _folded(network: nn.Module) -> nn.Module:
 
 @torch.inference_mode()
 def _compiled(network: nn.Module, choice: Choice) -> nn.Module:
-    """torch.compile for any number of samples, its constants folded and packed."""
+    """Compile with torch.compile for any batch size, with constants folded and packed."""
     import torch._inductor.config as inductor
 
     inductor.freezing = True
     compiled = torch.compile(network, dynamic=True)
     try:
-        # One sample is a case of its own for the compiler, and so is more than one.
+        # The compiler specializes on one sample, so both cases are warmed up.
         for samples in (2, 1):
             compiled(example(choice, samples))
     except Exception as error:
         raise _not_compiled("compile", error) from error
-    return Callee(compiled)
+    return FunctionModule(compiled)
 
 
 def _ahead_of_time(choice: Choice) -> nn.Module:
-    """Compiled by AOTInductor once, by the first worker; the others load what it made."""
+    """Load the network compiled by AOTInductor; the first worker compiles it for all."""
     import torch._inductor as inductor
 
-    computed_by = f"{torch.__version__}-{choice.device.type}"
-    name = f"{choice.manifest.weights.sha256}-{computed_by}.pt2"
-    package = choice.scratch / name
+    sha256 = choice.manifest.weights.sha256
+    package = choice.compile_cache / f"{sha256}-{torch.__version__}-{choice.device.type}.pt2"
     if not package.exists():
         network = _network(choice)
         batch = torch.export.Dim("batch", min=1)
-        partial = choice.scratch / f"{choice.manifest.weights.sha256}-{os.getpid()}.pt2"
+        partial = choice.compile_cache / f"{sha256}-{os.getpid()}.pt2"
         try:
             with torch.no_grad():
                 inputs = (example(choice, 2),)
@@ -190,13 +189,13 @@ def _ahead_of_time(choice: Choice) -> nn.Module:
             raise _not_compiled("aotinductor", error) from error
         partial.rename(package)
     index = choice.device.index or 0 if choice.device.type == "cuda" else -1
-    return Callee(inductor.aoti_load_package(str(package), device_index=index))
+    return FunctionModule(inductor.aoti_load_package(str(package), device_index=index))
 
 
 def _not_compiled(backend: str, error: Exception) -> ExportError:
     lines = str(error).strip().splitlines() or ["no reason given"]
     return ExportError(
         f"backend {backend} cannot compile this model here: {type(error).__name__}: "
-        f"{lines[0][:500]}; it needs a C++ compiler (g++), which the image must have: "
-        "write the backend eager to do without"
+        f"{lines[0][:500]}; the image needs a C++ compiler (g++) for it: install "
+        "one, or configure the backend eager"
     )

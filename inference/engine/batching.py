@@ -1,4 +1,4 @@
-"""Requests that wait, and the batches that are made of them. Knows neither workers nor sockets."""
+"""The request queue and the batches formed from it. Independent of workers and sockets."""
 
 import asyncio
 from collections import deque
@@ -22,7 +22,7 @@ Shapes = tuple[tuple[int, ...], ...]
 
 
 class Request:
-    """One request. Its outputs come in as many parts as it was split into."""
+    """A request. It is answered when all pieces that it was split into are computed."""
 
     __slots__ = (
         "arrived",
@@ -31,13 +31,13 @@ class Request:
         "deadline",
         "future",
         "inputs",
-        "key",
-        "missing",
-        "parts",
+        "outputs",
+        "pending",
         "queue_seconds",
+        "queued",
         "samples",
+        "shapes",
         "size",
-        "waiting",
     )
 
     def __init__(
@@ -49,33 +49,34 @@ class Request:
         self.deadline = deadline
         arrays = inputs.values()
         self.samples = len(next(iter(arrays)))
-        self.key: Shapes = tuple([array.shape[1:] for array in arrays])
-        """Only equal ones can become one batch."""
+        self.shapes: Shapes = tuple([array.shape[1:] for array in arrays])
+        """Only requests with equal shapes can share a batch."""
         self.size = sum([size_of(array) for array in arrays])
         """Bytes."""
-        self.waiting = 0
-        """Samples that no worker has."""
-        self.missing = 0
-        """Parts without an answer."""
-        self.parts: dict[int, Tensors] = {}
+        self.queued = 0
+        """Samples that are not with a worker."""
+        self.pending = 0
+        """Pieces without outputs."""
+        self.outputs: dict[int, Tensors] = {}
+        """Outputs of computed pieces, by their first sample."""
         self.queue_seconds = self.compute_seconds = 0.0
         self.batch = 0
 
-    def refuse(self, error: Exception) -> None:
-        """Answer with an error, unless it is answered."""
+    def fail(self, error: Exception) -> None:
+        """Answer with an error, unless already answered."""
         if not self.future.done():
             self.future.set_exception(error)
 
-    def take(self, begin: int, outputs: Tensors, served: Served) -> None:
-        """Outputs of the samples from `begin` on; with the last part the request is answered."""
-        self.missing -= 1
+    def add_outputs(self, begin: int, outputs: Tensors, served: Served) -> None:
+        """Add the outputs of the piece that starts at sample `begin`; answer after the last."""
+        self.pending -= 1
         if self.future.done():
             return
-        if self.missing or self.parts:
-            self.parts[begin] = outputs
-            if self.missing:
+        if self.pending or self.outputs:
+            self.outputs[begin] = outputs
+            if self.pending:
                 return
-            parts = [self.parts[key] for key in sorted(self.parts)]
+            parts = [self.outputs[key] for key in sorted(self.outputs)]
             outputs = {name: np.concatenate([part[name] for part in parts]) for name in outputs}
         self.future.set_result(
             Answer(outputs, served, self.queue_seconds, self.compute_seconds, self.batch)
@@ -83,14 +84,14 @@ class Request:
 
 
 class Piece(NamedTuple):
-    """Samples of one request that are computed together: nearly always all of them."""
+    """Samples of one request that are computed in one batch: nearly always all of them."""
 
     request: Request
     begin: int
     end: int
 
     def rows(self, name: str) -> NDArray[Any]:
-        """Of one input."""
+        """Return its samples of an input."""
         array = self.request.inputs[name]
         if self.end - self.begin == self.request.samples:
             return array
@@ -99,7 +100,7 @@ class Piece(NamedTuple):
 
 @dataclass(slots=True)
 class Batch:
-    """What a worker computes at once."""
+    """Pieces that a worker computes together."""
 
     pieces: list[Piece] = field(default_factory=list)
     samples: int = 0
@@ -107,61 +108,69 @@ class Batch:
 
     @property
     def sizes(self) -> list[int]:
-        """Samples of each piece."""
+        """Number of samples of each piece."""
         return [piece.end - piece.begin for piece in self.pieces]
 
     def arrays(self) -> Mapping[str, Sequence[NDArray[Any]]]:
-        """By the inputs' names, the samples of each piece."""
+        """Return the samples of each piece by input name."""
         names = self.pieces[0].request.inputs
         return {name: [piece.rows(name) for piece in self.pieces] for name in names}
 
+    def fail(self, error: Exception) -> None:
+        """Answer all of its requests with an error."""
+        for piece in self.pieces:
+            piece.request.fail(error)
+
 
 class Queue:
-    """First come, first served; bounded in samples and in bytes."""
+    """FIFO queue with limits on samples and bytes."""
 
-    def __init__(self, largest_batch: int, most_samples: int, most_bytes: int) -> None:
+    def __init__(self, max_batch: int, max_samples: int, max_bytes: int) -> None:
         self.samples = 0
-        """That wait."""
+        """Queued samples."""
         self._bytes = 0
-        self._largest = largest_batch
-        self._most_samples, self._most_bytes = most_samples, most_bytes
+        self._max_batch = max_batch
+        self._max_samples, self._max_bytes = max_samples, max_bytes
         self._pieces: deque[Piece] = deque()
 
     def __bool__(self) -> bool:
         return self.samples > 0
 
     @property
-    def full_batch(self) -> bool:
-        """Whether a batch could not become larger by waiting."""
-        return self.samples >= self._largest
+    def has_full_batch(self) -> bool:
+        """Whether the next batch could not become larger by waiting."""
+        return self.samples >= self._max_batch
 
-    def has_room(self, request: Request) -> bool:
-        """Whether it may wait here."""
+    def has_capacity(self, request: Request) -> bool:
+        """Return whether the request fits into the limits now."""
         samples, size = self.samples + request.samples, self._bytes + request.size
-        return samples <= self._most_samples and size <= self._most_bytes
+        return samples <= self._max_samples and size <= self._max_bytes
 
     def put(self, request: Request, retry_after: float) -> None:
-        """Raises OverloadedError when there is no room, InputError when there never will be."""
+        """Append a request.
+
+        Raises OverloadedError if the queue is full, InputError if the request exceeds its limits.
+        """
         samples = request.samples
-        if samples > self._most_samples or request.size > self._most_bytes:
+        if samples > self._max_samples or request.size > self._max_bytes:
             raise InputError(
                 f"the request has {samples} samples of {request.size} bytes: send at most "
-                f"{self._most_samples} samples of {self._most_bytes} bytes at once"
+                f"{self._max_samples} samples of {self._max_bytes} bytes at once"
             )
-        if not self.has_room(request):
-            raise OverloadedError(f"{self.samples} samples wait already", retry_after)
+        if not self.has_capacity(request):
+            raise OverloadedError(f"{self.samples} samples are queued already", retry_after)
         self.samples += samples
         self._bytes += request.size
-        request.waiting = samples
-        for begin in range(0, samples, self._largest):
-            request.missing += 1
-            end = min(begin + self._largest, samples)
+        request.queued = samples
+        for begin in range(0, samples, self._max_batch):
+            request.pending += 1
+            end = min(begin + self._max_batch, samples)
             self._pieces.append(Piece(request, begin, end))
 
     def take(self, now: float) -> Batch:
-        """The next batch: the oldest, as many as fit and have the same shapes.
+        """Remove and return the next batch: the oldest pieces that fit and have equal shapes.
 
-        Those whose deadline has passed are refused. The batch may be empty.
+        Requests whose deadline has passed are refused. The batch may be empty.
         """
         batch = Batch()
         while self._pieces:
@@ -169,17 +178,18 @@ class Queue:
             request = piece.request
             size = piece.end - piece.begin
             if not request.future.done() and request.deadline < now:
-                request.refuse(too_late(request, now))
+                request.fail(deadline_error(request, now))
             if request.future.done():
                 self.drop(request)
                 self._pieces.popleft()
                 continue
             if batch.pieces and (
-                batch.samples + size > self._largest or request.key != batch.pieces[0].request.key
+                batch.samples + size > self._max_batch
+                or request.shapes != batch.pieces[0].request.shapes
             ):
                 break
             self._pieces.popleft()
-            if request.waiting == request.samples:
+            if request.queued == request.samples:
                 request.queue_seconds = now - request.arrived
             self._count(request, -size)
             batch.pieces.append(piece)
@@ -187,62 +197,49 @@ class Queue:
         return batch
 
     def put_back(self, batch: Batch) -> None:
-        """What was taken but not computed goes first."""
+        """Return a batch that was not computed to the front of the queue."""
         for piece in reversed(batch.pieces):
             if not piece.request.future.done():
                 self._pieces.appendleft(piece)
                 self._count(piece.request, piece.end - piece.begin)
 
     def drop(self, request: Request) -> None:
-        """Forget a request that is answered or not waited for any more."""
-        if request.waiting:
-            self._count(request, -request.waiting)
+        """Stop counting a request that is answered or cancelled."""
+        if request.queued:
+            self._count(request, -request.queued)
 
     def expire(self, now: float) -> None:
-        """Refuse those whose deadline has passed."""
+        """Refuse requests whose deadline has passed."""
         for piece in self._pieces:
             request = piece.request
             if request.deadline < now and not request.future.done():
-                request.refuse(too_late(request, now))
+                request.fail(deadline_error(request, now))
                 self.drop(request)
 
-    def refuse_all(self, error: Exception) -> None:
-        """Nobody will compute what waits."""
+    def fail_all(self, error: Exception) -> None:
+        """Answer all queued requests with an error."""
         while self._pieces:
             request = self._pieces.popleft().request
-            request.refuse(error)
+            request.fail(error)
             self.drop(request)
 
     def _count(self, request: Request, samples: int) -> None:
-        had = request.waiting
-        request.waiting += samples
+        had = request.queued
+        request.queued += samples
         self.samples += samples
-        if had and not request.waiting:
+        if had and not request.queued:
             self._bytes -= request.size
-        elif request.waiting and not had:
+        elif request.queued and not had:
             self._bytes += request.size
 
 
-class Pace:
-    """How long one sample takes one worker, from what was measured lately."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        """0 before anything was measured."""
-
-    def measured(self, samples: int, seconds: float) -> None:
-        """A batch took so long. The last few dozens of them count."""
-        each = seconds / samples
-        self.seconds += (each - self.seconds) * (0.05 if self.seconds else 1)
-
-
-def too_late(request: Request, now: float) -> DeadlineError:
-    """The refusal of a request whose deadline passed while it waited."""
+def deadline_error(request: Request, now: float) -> DeadlineError:
+    """Return the error for a request whose deadline passed in the queue."""
     return DeadlineError(f"the deadline passed after {now - request.arrived:.3f} s in the queue")
 
 
 def size_of(array: NDArray[Any]) -> int:
-    """Bytes."""
+    """Return the size of an array's values in bytes."""
     if array.dtype.kind == "O":
         return sum(map(len, array.ravel().tolist()))
     return array.nbytes

@@ -1,106 +1,91 @@
-"""The engine: one model, served by its workers, looked for, replaced and ended."""
+"""Lifecycle of the served model: waits for the export, loads it, replaces it, and shuts down."""
 
 import asyncio
 import atexit
 import os
-from collections.abc import Sequence
+import stat
+import tempfile
 from pathlib import Path
 
 from inference.config import InferenceConfig
-from inference.engine.channel import Message
-from inference.engine.interface import (
-    Answer,
-    ReloadError,
-    Served,
-    Tensors,
-    TensorSpec,
-    UnavailableError,
-)
-from inference.engine.job import Job
-from inference.engine.observer import Observer
-from inference.engine.patience import USUAL, Limits
+from inference.engine.interface import Observer, ReloadError, Served
 from inference.engine.pool import Pool
-from inference.engine.scratch import forget, scratch_folder
+from inference.engine.workers import DEFAULT_POLICY, RestartPolicy
 from workload.manifest import ExportError, Manifest, read_manifest
 from workload.report import emit
 
 
 class ModelEngine:
-    """An `inference.engine.interface.Engine` for the export in `config.model_path`.
+    """Serves the export in `config.model_path`. All of it belongs to one event loop.
 
-    Make it inside of a running event loop, then `start` it; at the end `close` it.
+    Create it inside a running event loop, `start` it, and `close` it at the end.
     """
 
     def __init__(
-        self, config: InferenceConfig, observer: Observer | None = None, limits: Limits = USUAL
+        self,
+        config: InferenceConfig,
+        observer: Observer | None = None,
+        policy: RestartPolicy = DEFAULT_POLICY,
     ) -> None:
         self.config = config
+        self.pool: Pool | None = None
+        """The loaded version; None before the first model is loaded."""
+        self.draining = False
+        """Whether shutdown has begun: requests are still answered, but none should be sent."""
         self._observer = observer or Observer()
-        self._limits = limits
+        self._policy = policy
         self._folder = Path(config.model_path)
-        self._scratch = scratch_folder()
-        self._pool: Pool | None = None
+        self._compile_cache = compile_cache()
         self._reason = "the model is not loaded yet"
-        self._draining = False
         self._reloading = asyncio.Lock()
         self._watching: asyncio.Task[None] | None = None
         self._retiring: set[asyncio.Task[None]] = set()
         self._pools: set[Pool] = set()
-        # Before multiprocessing's own, which would wait for processes that nobody has ended.
+        # Runs before multiprocessing's handler, which would wait for running workers.
         atexit.register(self._kill)
 
     @property
     def served(self) -> Served | None:
-        """None before the first model is loaded."""
-        return self._pool.served if self._pool else None
+        """The loaded model; None before the first is loaded."""
+        return self.pool.served if self.pool else None
 
     @property
     def reason(self) -> str:
-        """Why requests should not come; empty when they should."""
-        if self._draining:
+        """Why requests should not be sent; empty if they should."""
+        if self.draining:
             return "the server is shutting down"
-        return self._pool.reason if self._pool else self._reason
+        return self.pool.reason if self.pool else self._reason
 
     @property
-    def draining(self) -> bool:
-        """Whether the end has begun."""
-        return self._draining
+    def queued(self) -> int:
+        """Samples that are not with a worker."""
+        return self.pool.queued if self.pool else 0
 
     @property
-    def waiting(self) -> int:
-        """Samples that no worker has yet: the depth of the queue."""
-        return self._pool.waiting if self._pool else 0
+    def max_in_flight(self) -> int:
+        """Maximum number of samples, queued and with workers; with more, some are refused."""
+        return self.pool.max_in_flight if self.pool else self.config.max_queue
 
     @property
-    def most(self) -> int:
-        """As the interface says."""
-        return self._pool.most if self._pool else self.config.max_queue
-
-    @property
-    def expected_wait(self) -> float:
-        """As the interface says."""
-        return self._pool.expected_wait if self._pool else 0.0
-
-    @property
-    def busy(self) -> bool:
-        """Whether anything waits or is being computed."""
-        return any(not pool.idle for pool in self._pools)
+    def estimated_wait(self) -> float:
+        """Estimated queueing time (s) of a new request."""
+        return self.pool.estimated_wait if self.pool else 0.0
 
     @property
     def pids(self) -> list[int]:
-        """Of the processes that compute."""
+        """Process IDs of the workers of all versions."""
         return [pid for pool in self._pools for pid in pool.pids]
 
     async def start(self) -> None:
-        """Look for the export and load it, in the background."""
+        """Start to watch for the export and load it, in the background."""
         self._watching = asyncio.create_task(self._watch())
 
-    async def infer(self, inputs: Tensors, deadline: float | None = None) -> Answer:
-        """As the interface says."""
-        return await self._current().infer(inputs, deadline)
-
     async def reload(self) -> Served:
-        """As the interface says."""
+        """Load the current export while the old one serves, then switch.
+
+        Returns the old model if nothing changed. Raises ReloadError if the new one cannot be
+        served; the old one is then kept.
+        """
         async with self._reloading:
             try:
                 return await self._load()
@@ -109,13 +94,13 @@ class ModelEngine:
                 raise ReloadError(str(error)) from None
 
     def drain(self) -> None:
-        """Be unready from now on, though what arrives is still answered."""
-        if not self._draining:
-            self._draining = True
+        """Become unready, but continue to answer requests."""
+        if not self.draining:
+            self.draining = True
             emit("draining", model=self.config.model_name)
 
     async def close(self) -> None:
-        """Answer what is there, for `drain_seconds` at most, and end every worker."""
+        """Answer pending requests for at most `drain_seconds`, then stop every worker."""
         self.drain()
         if self._watching is not None:
             self._watching.cancel()
@@ -125,15 +110,10 @@ class ModelEngine:
             await asyncio.wait(self._retiring)
         atexit.unregister(self._kill)
 
-    def _current(self) -> Pool:
-        if self._pool is None:
-            raise UnavailableError(self.reason, 5.0)
-        return self._pool
-
     async def _watch(self) -> None:
-        """Load the export when it is there; later, what replaced it when it is needed."""
+        """Load the export once it exists, and its replacement if workers cannot be replaced."""
         while True:
-            if self._pool is None or self._pool.broken:
+            if self.pool is None or self.pool.broken:
                 async with self._reloading:
                     try:
                         await self._load()
@@ -144,18 +124,17 @@ class ModelEngine:
     async def _load(self) -> Served:
         manifest = await asyncio.to_thread(read_manifest, self._folder)
         self._check_pinned(manifest)
-        old = self._pool
+        old = self.pool
         if old is not None and old.served.manifest == manifest:
             return old.served
-        pool = self._new_pool(manifest)
+        pool = Pool(self.config, manifest, self._compile_cache, self._observer, self._policy)
         self._pools.add(pool)
         try:
             served = await pool.start()
         except BaseException:
             self._pools.discard(pool)
             raise
-        self._pool = pool
-        self._observer.loaded(served)
+        self.pool = pool
         emit(
             "loaded",
             model=served.name,
@@ -176,7 +155,7 @@ class ModelEngine:
             )
 
     def _retire(self, pool: Pool) -> None:
-        """End the old workers when they have answered what they have."""
+        """Stop the old workers once they have answered their requests."""
         longest = self.config.request_seconds + self.config.drain_seconds
         task = asyncio.create_task(pool.close(longest))
         self._retiring.add(task)
@@ -187,33 +166,7 @@ class ModelEngine:
         self._pools.discard(pool)
         sha256 = pool.served.manifest.weights.sha256
         if self.served is not None and self.served.manifest.weights.sha256 != sha256:
-            forget(self._scratch, sha256)
-
-    def _new_pool(self, manifest: Manifest) -> Pool:
-        config = self.config
-
-        def describe(ready: Message) -> Served:
-            return Served(
-                name=config.model_name,
-                manifest=manifest,
-                backend=config.backend,
-                inputs=_specs(ready["inputs"]),
-                outputs=_specs(ready["outputs"]),
-            )
-
-        job = Job(
-            folder=str(self._folder),
-            manifest=manifest.model_dump_json(exclude_none=True),
-            handler=config.handler,
-            backend=config.backend,
-            own=config.own_model,
-            device=config.device,
-            index=0,
-            threads=config.threads or usual_threads(config.workers),
-            largest_batch=config.max_batch,
-            scratch=str(self._scratch),
-        )
-        return Pool(config, job, self._observer, describe, self._limits)
+            remove_compiled(self._compile_cache, sha256)
 
     def _wait(self, reason: str) -> None:
         if reason != self._reason:
@@ -225,16 +178,22 @@ class ModelEngine:
             pool.kill()
 
 
-def usual_threads(workers: int) -> int:
-    """OMP_NUM_THREADS, or this worker's share of the cores that are ours."""
-    told = os.environ.get("OMP_NUM_THREADS", "")
-    if told.isdecimal() and int(told):
-        return int(told)
-    return max(1, len(os.sched_getaffinity(0)) // workers)
+def compile_cache() -> Path:
+    """Return a directory for compiled models, below the temporary one, that only we can write.
+
+    Its content is executed as code. It is the same at every start, so that a restarted container
+    does not compile again.
+    """
+    folder = Path(tempfile.gettempdir()) / f"inference-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    if ours and not stat.S_IMODE(found.st_mode) & 0o077:
+        return folder
+    return Path(tempfile.mkdtemp(prefix="inference-"))
 
 
-def _specs(told: Sequence[tuple[str, str, Sequence[int]]]) -> tuple[TensorSpec, ...]:
-    return tuple(
-        TensorSpec(name, datatype, tuple(shape))  # type: ignore[arg-type]
-        for name, datatype, shape in told
-    )
+def remove_compiled(folder: Path, sha256: str) -> None:
+    """Remove models compiled from these weights from the cache."""
+    for path in folder.glob(f"{sha256}*"):
+        path.unlink(missing_ok=True)

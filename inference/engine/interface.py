@@ -1,9 +1,10 @@
-"""What protocols ask of an engine, and how it refuses. Knows neither HTTP nor PyTorch."""
+"""Types shared by protocols, engine and handlers. Independent of HTTP and PyTorch."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
 from workload.manifest import Manifest
@@ -23,15 +24,33 @@ Datatype = Literal[
     "FP64",
     "BYTES",
 ]
-"""Names of the Open Inference Protocol."""
+"""Element types of the Open Inference Protocol."""
+
+NUMPY: Final[dict[Datatype, np.dtype[Any]]] = {
+    "BOOL": np.dtype(np.bool_),
+    "UINT8": np.dtype(np.uint8),
+    "UINT16": np.dtype(np.uint16),
+    "UINT32": np.dtype(np.uint32),
+    "UINT64": np.dtype(np.uint64),
+    "INT8": np.dtype(np.int8),
+    "INT16": np.dtype(np.int16),
+    "INT32": np.dtype(np.int32),
+    "INT64": np.dtype(np.int64),
+    "FP16": np.dtype(np.float16),
+    "FP32": np.dtype(np.float32),
+    "FP64": np.dtype(np.float64),
+    "BYTES": np.dtype(np.object_),
+}
+
+DATATYPES: Final[dict[np.dtype[Any], Datatype]] = {dtype: name for name, dtype in NUMPY.items()}
 
 Tensors = Mapping[str, NDArray[Any]]
-"""By name, each with the batch first; BYTES are arrays of objects that are `bytes`."""
+"""Arrays by tensor name, batch dimension first. BYTES are object arrays of `bytes`."""
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One input or output; -1 in the shape is any size, and the first is the batch."""
+    """An input or output. -1 in the shape means any size; the first dimension is the batch."""
 
     name: str
     datatype: Datatype
@@ -40,108 +59,67 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Served:
-    """The model that answers now."""
+    """The loaded model."""
 
     name: str
     manifest: Manifest
     backend: str
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    version: str = field(init=False)
+    """Short identifier of exactly these weights."""
 
-    @property
-    def version(self) -> str:
-        """Short name of exactly these weights."""
-        return self.manifest.version
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "version", self.manifest.version)
 
 
 class Answer(NamedTuple):
-    """The outputs of one request, all of them, and what it took."""
+    """All outputs of one request, with timings."""
 
     outputs: Tensors
     served: Served
     queue_seconds: float
-    """From arrival until a worker took the batch that it was in."""
+    """From arrival until the request's first batch was sent to a worker."""
     compute_seconds: float
-    """Of that whole batch."""
+    """Compute time of its batches."""
     batch: int
-    """Samples in it."""
+    """Samples in its largest batch."""
 
 
 class InputError(Exception):
-    """The request itself is at fault; the message names the field. HTTP: 400."""
+    """The request is invalid; the message names the field. HTTP 400."""
 
 
 class RefusedError(Exception):
-    """The request may be good, but cannot be answered now."""
+    """A possibly valid request cannot be answered now."""
 
     def __init__(self, message: str, retry_after: float = 1.0) -> None:
         super().__init__(message)
         self.retry_after = retry_after
-        """Seconds after which another attempt makes sense."""
+        """Seconds to wait before the next attempt."""
 
 
 class OverloadedError(RefusedError):
-    """The queue is full. HTTP: 429."""
+    """The queue is full. HTTP 429."""
 
 
 class DeadlineError(RefusedError):
-    """The request's deadline passed before it was computed; it was not. HTTP: 504."""
+    """The request's deadline passed before it was computed. HTTP 504."""
 
 
 class UnavailableError(RefusedError):
-    """No model, or the worker that computed it died. HTTP: 503."""
+    """No model is loaded, or the worker that computed the request died. HTTP 503."""
 
 
 class ReloadError(Exception):
-    """The new version cannot be served; the message says why. The old one still is."""
+    """The new version cannot be served; the previous one stays in service."""
 
 
-class Engine(Protocol):
-    """Everything that a protocol needs. All of it belongs to one event loop."""
+class Observer:
+    """Receives events of the engine in the event loop. The base class ignores them."""
 
-    @property
-    def served(self) -> Served | None:
-        """None before the first model is loaded."""
+    def batch(self, samples: int, seconds: float) -> None:
+        """Handle the end of a batch of `samples` that took `seconds` to compute."""
 
-    @property
-    def reason(self) -> str:
-        """Why requests should not come; empty when they should."""
-
-    @property
-    def draining(self) -> bool:
-        """Whether the end has begun: requests are still taken, but none should be sent."""
-
-    async def infer(self, inputs: Tensors, deadline: float | None = None) -> Answer:
-        """Compute one request, checked against `served.inputs` by the caller.
-
-        `deadline` is a time of the event loop's clock. When the awaiting task is cancelled the
-        request is not computed if it still waits. Raises InputError, OverloadedError,
-        DeadlineError, UnavailableError.
-        """
-
-    async def reload(self) -> Served:
-        """Load what the model's folder holds now beside what is served, then switch.
-
-        Returns the old one when nothing changed. Raises ReloadError; the old one is kept then.
-        """
-
-    @property
-    def waiting(self) -> int:
-        """Samples that no worker has yet: the depth of the queue."""
-
-    @property
-    def most(self) -> int:
-        """Samples that can wait and be computed at once; with more, some would be refused."""
-
-    @property
-    def expected_wait(self) -> float:
-        """Seconds until a request that comes now would be begun with."""
-
-    async def start(self) -> None:
-        """Begin to look for the model and to load it; returns without waiting for that."""
-
-    def drain(self) -> None:
-        """The end has begun: `draining` from now on, with a `reason`; requests are still taken."""
-
-    async def close(self) -> None:
-        """End the workers. What still waits is refused with UnavailableError."""
+    def worker_ended(self, reason: str) -> None:
+        """Handle the unexpected end of a worker, which is then replaced."""

@@ -1,28 +1,47 @@
-"""One version of a model: the requests that wait, and the workers that compute them in batches."""
+"""One version of a model: queues requests, batches them for its workers and returns the outputs."""
 
 import asyncio
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from inference.config import InferenceConfig
-from inference.engine.channel import Message
-from inference.engine.crew import Crew
-from inference.engine.dispatch import Dispatch, refuse
-from inference.engine.interface import Answer, Served, Tensors, UnavailableError
-from inference.engine.job import SLOTS, Job
-from inference.engine.observer import Observer
-from inference.engine.patience import USUAL, Limits
-from inference.engine.process import Worker
+from inference.engine.batching import Queue, Request
+from inference.engine.interface import (
+    NUMPY,
+    Answer,
+    InputError,
+    Observer,
+    OverloadedError,
+    Served,
+    Tensors,
+    TensorSpec,
+    UnavailableError,
+)
+from inference.engine.process import SLOTS, Message, Worker, WorkerSpec
+from inference.engine.workers import DEFAULT_POLICY, RestartPolicy, Supervisor
+from workload.manifest import Manifest
 
-TICK: Final = 0.1
-"""Seconds between two looks at deadlines and at workers that hang."""
+DEADLINE_MARGIN: Final = 1.1
+"""Factor on a request's estimated time when it is compared with the deadline."""
 
-NEVER: Final = float("inf")
+MIN_RETRY_SECONDS: Final = 0.001
+
+UNAVAILABLE_RETRY_SECONDS: Final = 5.0
+
+PACE_WEIGHT: Final = 0.05
+"""Weight of the latest batch in the moving average: the last few dozen batches count."""
+
+TICK_SECONDS: Final = 0.1
+"""Interval between checks for passed deadlines and hanging workers."""
+
+NO_DEADLINE: Final = float("inf")
 
 
 class Pool:
-    """Serves one export. Belongs to one event loop, as everything here that is not a worker."""
+    """The queue and the workers of one export. It belongs to one event loop."""
 
     served: Served
     """Set by `start`."""
@@ -30,132 +49,289 @@ class Pool:
     def __init__(
         self,
         config: InferenceConfig,
-        job: Job,
+        manifest: Manifest,
+        compile_cache: Path,
         observer: Observer,
-        describe: Callable[[Message], Served],
-        limits: Limits = USUAL,
+        policy: RestartPolicy = DEFAULT_POLICY,
     ) -> None:
-        self._config, self._describe = config, describe
+        self._config, self._manifest, self._observer = config, manifest, observer
         self._loop = asyncio.get_running_loop()
-        self._crew = Crew(
-            job,
+        self._queue = Queue(config.max_batch, config.max_queue, config.max_queue_bytes)
+        self._supervisor = Supervisor(
+            worker_spec(config, manifest, compile_cache),
             config.workers,
             observer,
-            limits,
-            received=self._received,
-            came=self._came,
-            lost=self._worker_lost,
+            policy,
+            on_result=self._finish,
+            on_ready=self._dispatch,
+            on_lost=self._lost,
         )
-        self._dispatch = Dispatch(config, self._crew.ready, observer, self._tick_soon)
-        self._queue = self._dispatch.queue
-        self._ticking = self._closed = False
+        self._workers = self._supervisor.workers
+        self._sample_seconds = 0.0
+        """Moving average of a worker's time per sample; 0 before the first batch."""
+        self._dispatch_scheduled = self._ticking = self._closed = False
+        self._batch_timer: asyncio.TimerHandle | None = None
 
     @property
-    def waiting(self) -> int:
-        """Samples that no worker has yet."""
+    def queued(self) -> int:
+        """Samples that are not with a worker."""
         return self._queue.samples
 
     @property
-    def most(self) -> int:
-        """Samples that it may have at once, those that are computed among them."""
-        computed = SLOTS * self._config.max_batch * max(1, len(self._crew.workers))
-        return self._config.max_queue + computed
+    def max_in_flight(self) -> int:
+        """Maximum number of samples, queued and with workers."""
+        with_workers = SLOTS * self._config.max_batch * max(1, len(self._workers))
+        return self._config.max_queue + with_workers
 
     @property
-    def expected_wait(self) -> float:
-        """Seconds until a request that comes now would be begun with, at the pace of late."""
-        return self._dispatch.expected_wait
+    def estimated_wait(self) -> float:
+        """Estimated queueing time (s) of a new request, from the recent pace."""
+        samples = self._queue.samples
+        ready = 0
+        for worker in self._workers:
+            ready += worker.ready
+            for batch in worker.batches:
+                samples += batch.samples
+        return samples * self._sample_seconds / max(1, ready)
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing left to answer."""
-        return not (self._queue or any(worker.busy for worker in self._crew.workers))
+        """Whether no request is queued or being computed."""
+        return not (self._queue or any(worker.batches for worker in self._workers))
 
     @property
     def broken(self) -> bool:
         """Whether a worker could not be replaced."""
-        return bool(self._crew.broken)
+        return bool(self._supervisor.broken)
 
     @property
     def reason(self) -> str:
-        """Why requests should not come; empty when they should."""
-        return self._crew.reason
+        """Why requests should not be sent; empty if they should."""
+        return self._supervisor.reason
 
     @property
     def pids(self) -> list[int]:
-        """Of the workers that are there."""
-        return [worker.pid for worker in self._crew.workers if worker.pid is not None]
+        """Process IDs of the workers."""
+        return [worker.pid for worker in self._workers if worker.pid is not None]
 
     async def start(self) -> Served:
-        """Start all workers; gives what they serve when each is warm. Raises ExportError."""
+        """Start and warm up all workers. Raises ExportError if the model cannot be served."""
         try:
-            self.served = self._dispatch.served = self._describe(await self._crew.start())
+            ready = await self._supervisor.start()
         except BaseException:
-            await self._crew.close()
+            await self._supervisor.close()
             raise
+        self.served = Served(
+            name=self._config.model_name,
+            manifest=self._manifest,
+            backend=self._config.backend,
+            inputs=_specs(ready["inputs"]),
+            outputs=_specs(ready["outputs"]),
+        )
         return self.served
 
-    async def infer(self, inputs: Tensors, deadline: float | None) -> Answer:
-        """As `Engine.infer`."""
-        self._check_open()
-        request = self._dispatch.submit(inputs, NEVER if deadline is None else deadline)
+    async def infer(self, inputs: Tensors, deadline: float = NO_DEADLINE) -> Answer:
+        """Compute one request, which the caller has checked against `served.inputs`.
+
+        `deadline` is a time of the event loop's clock. A request that is cancelled while it is
+        queued is not computed. Raises InputError, OverloadedError, DeadlineError or
+        UnavailableError.
+        """
+        if self._closed:
+            raise UnavailableError("the server is shutting down")
+        if self._hopeless:
+            raise UnavailableError(self.reason, UNAVAILABLE_RETRY_SECONDS)
+        request = self._submit(inputs, deadline)
         try:
             return await request.future
         except asyncio.CancelledError:
             self._queue.drop(request)
             raise
 
-    async def close(self, within: float) -> None:
-        """Finish what is there, for so many seconds at most, then end the workers."""
-        until = time.monotonic() + within
-        while not self.idle and time.monotonic() < until and not self._crew.hopeless:
+    async def close(self, seconds: float) -> None:
+        """Finish the requests that were taken, for at most `seconds`, then stop the workers."""
+        until = time.monotonic() + seconds
+        while not self.idle and time.monotonic() < until and not self._hopeless:
             await asyncio.sleep(0.01)
         self._closed = True
-        ended = UnavailableError("the server is shutting down")
-        self._queue.refuse_all(ended)
-        for worker in self._crew.workers:
+        error = UnavailableError("the server is shutting down")
+        self._queue.fail_all(error)
+        for worker in self._workers:
             for batch in worker.batches:
-                refuse(batch, ended)
-        await self._crew.close()
+                batch.fail(error)
+        await self._supervisor.close()
 
     def kill(self) -> None:
-        """End the workers without waiting for anything."""
-        self._crew.kill()
+        """Kill the workers without waiting."""
+        self._supervisor.kill()
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise UnavailableError("the server is shutting down")
-        if self._crew.hopeless:
-            raise UnavailableError(self.reason, 5.0)
+    @property
+    def _hopeless(self) -> bool:
+        """Whether there is no worker and none is expected soon."""
+        return not any(worker.ready for worker in self._workers) and (
+            not self._supervisor.replacing
+        )
 
-    def _received(self, worker: Worker, message: Message) -> None:
-        began, worker.since = worker.since, time.monotonic()
-        self._dispatch.answer(worker, message, worker.since - began)
+    def _submit(self, inputs: Tensors, deadline: float) -> Request:
+        arrays = {}
+        for spec in self.served.inputs:
+            array = arrays[spec.name] = inputs[spec.name]
+            check_input(spec, array.dtype == NUMPY[spec.datatype], array.shape)
+        now = time.monotonic()
+        request = Request(arrays, self._loop.create_future(), now, deadline)
+        queue = self._queue
+        wait = 0.0
+        # With an empty queue it is computed at once: the average may come from a slow moment.
+        if queue.samples:
+            wait = self.estimated_wait
+            seconds = wait + request.samples * self._sample_seconds
+            if now + DEADLINE_MARGIN * seconds > deadline:
+                raise OverloadedError(
+                    f"{queue.samples} samples are queued already: the deadline would pass", wait
+                )
+        if not queue.has_capacity(request):
+            # Requests from this turn of the event loop may fit into a worker's slots already.
+            self._dispatch()
+        queue.put(request, max(wait, MIN_RETRY_SECONDS))
+        if not self._dispatch_scheduled:
+            # Once for all requests that arrive in this turn of the event loop.
+            self._dispatch_scheduled = True
+            self._loop.call_soon(self._dispatch)
+            self._schedule_tick()
+        return request
 
-    def _came(self) -> None:
-        self._dispatch.dispatch()
+    def _dispatch(self) -> None:
+        """Send queued requests to workers with free slots."""
+        self._dispatch_scheduled = False
+        while self._queue:
+            worker = self._available_worker()
+            if worker is None:
+                return
+            now = time.monotonic()
+            if self._queue.samples < worker.expected_samples:
+                wait = worker.busy_since + self._config.max_delay_ms / 1000 - now
+                if wait > 0:
+                    if self._batch_timer is None:
+                        self._batch_timer = self._loop.call_later(wait, self._batch_timeout)
+                    return
+            batch = self._queue.take(now)
+            if batch.pieces:
+                worker.compute(batch)
 
-    def _worker_lost(self, worker: Worker, why: str) -> None:
-        """Only what it was computing is lost; what it had not begun with goes to others."""
-        lost = UnavailableError(f"the worker that computed this died: {why}")
-        self._dispatch.lose(worker, lost)
-        if self._crew.hopeless:
-            self._queue.refuse_all(UnavailableError(self.reason, 5.0))
-        self._dispatch.dispatch()
+    def _batch_timeout(self) -> None:
+        self._batch_timer = None
+        self._dispatch()
 
-    def _tick_soon(self) -> None:
+    def _available_worker(self) -> Worker | None:
+        """Return an idle worker, or one with a free slot if a full batch is queued."""
+        ready = [worker for worker in self._workers if worker.ready]
+        best = min(ready, key=lambda worker: len(worker.batches), default=None)
+        if best is None or not best.batches:
+            return best
+        return best if self._queue.has_full_batch and len(best.batches) < SLOTS else None
+
+    def _finish(self, worker: Worker, message: Message) -> None:
+        """Answer the requests of a batch that a worker has computed."""
+        started, worker.busy_since = worker.busy_since, time.monotonic()
+        took = worker.busy_since - started
+        batch, outputs = worker.finish(message)
+        steady = self._queue or len(batch.pieces) > 1
+        expected = min(batch.samples + self._queue.samples, self._config.max_batch)
+        worker.expected_samples = expected if steady else 0
+        if not self._dispatch_scheduled:
+            # Before the answers are written: the worker computes in the meantime.
+            self._dispatch()
+        seconds: float = message["seconds"]
+        pace = took / batch.samples
+        weight = PACE_WEIGHT if self._sample_seconds else 1
+        self._sample_seconds += (pace - self._sample_seconds) * weight
+        self._observer.batch(batch.samples, seconds)
+        errors = message["errors"]
+        row = 0
+        for index, piece in enumerate(batch.pieces):
+            request = piece.request
+            if errors and str(index) in errors:
+                kind, text = errors[str(index)]
+                request.fail(UnavailableError(text) if kind == "memory" else InputError(text))
+                self._queue.drop(request)
+                continue
+            end = row + piece.end - piece.begin
+            request.compute_seconds += seconds
+            request.batch = max(request.batch, batch.samples)
+            rows = {name: array[row:end] for name, array in outputs.items()}
+            request.add_outputs(piece.begin, rows, self.served)
+            row = end
+
+    def _lost(self, worker: Worker, reason: str) -> None:
+        """Fail the batch that a dead worker was computing; requeue the one it had not started."""
+        for position, batch in enumerate(worker.batches):
+            if position == 0:
+                batch.fail(UnavailableError(f"the worker that computed this died: {reason}"))
+            else:
+                self._queue.put_back(batch)
+        if self._hopeless:
+            self._queue.fail_all(UnavailableError(self.reason, UNAVAILABLE_RETRY_SECONDS))
+        self._dispatch()
+
+    def _schedule_tick(self) -> None:
         if not self._ticking:
             self._ticking = True
-            self._loop.call_later(TICK, self._tick)
+            self._loop.call_later(TICK_SECONDS, self._tick)
 
     def _tick(self) -> None:
-        """Look after deadlines and workers that hang, as long as there is anything to answer."""
+        """Refuse expired requests and kill hanging workers, while any request is unanswered."""
         now = time.monotonic()
         self._queue.expire(now)
-        longest = self._config.hang_seconds
-        for worker in self._crew.ready:
-            if worker.busy and now - worker.since > longest:
-                worker.kill(f"it computed for more than {longest:g} s")
+        limit = self._config.hang_seconds
+        for worker in self._workers:
+            if worker.batches and now - worker.busy_since > limit:
+                worker.kill(f"it computed for more than {limit:g} s")
         self._ticking = False
         if not self.idle:
-            self._tick_soon()
+            self._schedule_tick()
+
+
+def worker_spec(config: InferenceConfig, manifest: Manifest, compile_cache: Path) -> WorkerSpec:
+    """Return the specification of a worker on the first device."""
+    return WorkerSpec(
+        folder=str(config.model_path),
+        manifest=manifest.model_dump_json(exclude_none=True),
+        handler=config.handler,
+        backend=config.backend,
+        own_model=config.own_model,
+        device=config.device,
+        device_index=0,
+        threads=config.threads or default_threads(config.workers),
+        max_batch=config.max_batch,
+        compile_cache=str(compile_cache),
+    )
+
+
+def default_threads(workers: int) -> int:
+    """Return OMP_NUM_THREADS, or a worker's share of the cores available to this process."""
+    configured = os.environ.get("OMP_NUM_THREADS", "")
+    if configured.isdecimal() and int(configured):
+        return int(configured)
+    return max(1, len(os.sched_getaffinity(0)) // workers)
+
+
+def check_input(spec: TensorSpec, right_type: bool, shape: tuple[int, ...]) -> None:
+    """Check again what protocols have checked. Raises InputError."""
+    # The usual case, fixed sizes, needs no loop over the dimensions.
+    if right_type and shape[1:] == spec.shape[1:] and shape[0]:
+        return
+    fits = len(shape) == len(spec.shape) and all(
+        wanted in (-1, size) for wanted, size in zip(spec.shape, shape, strict=True)
+    )
+    if not (right_type and fits and shape[0]):
+        raise InputError(
+            f"{spec.name} has the wrong type or the shape {list(shape)}: it must be "
+            f"{spec.datatype} {list(spec.shape)}"
+        )
+
+
+def _specs(described: Sequence[tuple[str, str, Sequence[int]]]) -> tuple[TensorSpec, ...]:
+    return tuple(
+        TensorSpec(name, datatype, tuple(shape))  # type: ignore[arg-type]
+        for name, datatype, shape in described
+    )

@@ -1,8 +1,11 @@
-"""What every worker needs, imported once: workers are forked from a process that has it."""
+"""Imports of the fork server from which workers are forked.
+
+A module of its own, since its import also changes the signal handling of the process.
+"""
 
 import signal
 
 import inference.engine.worker  # noqa: F401
 
-# A signal to the whole group is for the server, which ends the workers when they are done.
+# SIGTERM to the whole process group is for the server, which stops the workers when they are idle.
 signal.signal(signal.SIGTERM, signal.SIG_IGN)

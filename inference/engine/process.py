@@ -1,126 +1,387 @@
-"""A worker as the server sees it: a process, its memory, and what it is computing."""
+"""One worker process: its specification, its shared memory, its messages and the server's handle.
+
+Arrays pass through anonymous shared memory (memfd): nothing remains when both processes are killed,
+and neither /dev/shm nor its size limit matters. Messages are JSON in SOCK_SEQPACKET packets.
+"""
 
 import asyncio
+import json
+import mmap
 import multiprocessing
+import os
 import socket
+import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
+from multiprocessing.reduction import DupFd
 from typing import Any, Final
 
+import numpy as np
 from numpy.typing import NDArray
 
+from inference.config import Backend
 from inference.engine.batching import Batch
-from inference.engine.channel import Message, ServerEnd, socket_pair
-from inference.engine.job import Job, Slot, new_slots
+from inference.engine.interface import DATATYPES, NUMPY, Datatype
+from workload.configuration import DeviceName
 
-# Forked from a process that has imported torch: another worker is there at once.
+SLOTS: Final = 2
+"""Maximum batches per worker: the one being computed, and the next."""
+
+ALIGNMENT: Final = 64
+"""Bytes: a cache line, which also suits vector instructions."""
+
+INITIAL_BYTES: Final = 1 << 16
+"""Initial size of an arena; it doubles when more is needed."""
+
+MAX_MESSAGE_BYTES: Final = 1 << 17
+
+BYTE: Final = np.dtype(np.uint8)
+
+Message = dict[str, Any]
+
+Parts = Sequence[NDArray[Any]]
+"""Arrays to concatenate along the first dimension."""
+
+Placed = tuple[str, Datatype, tuple[int, ...], int, int]
+"""Name, datatype, shape, offset and bytes of an array in an arena; JSON turns it into a list."""
+
+# Workers are forked from a process that has imported torch, so they start at once.
 _context: Final = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["inference.engine.preloaded"])
 
 
-def _run(end: socket.socket, slots: Sequence[Slot], job: Job) -> None:
-    """Imported there only: it needs torch."""
-    from inference.engine.worker import main
+@dataclass(frozen=True)
+class WorkerSpec:
+    """The model that a worker serves, and the device it uses."""
 
-    main(end, slots, job)
+    folder: str
+    manifest: str
+    """As JSON: the weights must match it, even when the directory holds others by now."""
+    handler: str
+    backend: Backend
+    own_model: str
+    device: DeviceName
+    device_index: int
+    threads: int
+    max_batch: int
+    compile_cache: str
+    """Directory for compiled models."""
+
+
+class Arena:
+    """Shared memory for one direction of one slot. Only the writer grows it; the reader follows.
+
+    It is passed to a process as an argument when the process starts.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._map(os.fstat(descriptor).st_size)
+
+    @classmethod
+    def create(cls) -> "Arena":
+        """Allocate a new, empty arena."""
+        if hasattr(os, "memfd_create"):
+            descriptor = os.memfd_create("inference")
+        else:
+            with tempfile.TemporaryFile() as file:
+                descriptor = os.dup(file.fileno())
+        os.ftruncate(descriptor, INITIAL_BYTES)
+        return cls(descriptor)
+
+    def __reduce__(self) -> tuple[Callable[..., "Arena"], tuple[Any, ...]]:
+        return _attach, (DupFd(self._descriptor),)
+
+    def put(self, arrays: Mapping[str, Parts]) -> list[Placed]:
+        """Copy arrays into the arena, overwrite its content, and return their locations."""
+        placed: list[Placed] = []
+        packed: list[Parts] = []
+        end = 0
+        for name, parts in arrays.items():
+            first = parts[0]
+            datatype = DATATYPES[first.dtype]
+            shape = (sum(len(part) for part in parts), *first.shape[1:])
+            written = pack(parts) if datatype == "BYTES" else parts
+            size = sum(part.nbytes for part in written)
+            placed.append((name, datatype, shape, end, size))
+            packed.append(written)
+            end += -(-size // ALIGNMENT) * ALIGNMENT
+        self._grow(end)
+        for (_, datatype, shape, offset, size), written in zip(placed, packed, strict=True):
+            inside = (size,) if datatype == "BYTES" else shape
+            np.concatenate(written, out=self._view(inside, written[0].dtype, offset))
+        return placed
+
+    def get(self, placed: Sequence[Sequence[Any]]) -> dict[str, NDArray[Any]]:
+        """Return views of the arrays at the locations from `put`, valid until the next `put`."""
+        end = max((offset + size for *_, offset, size in placed), default=0)
+        if end > self._size:
+            self._map(os.fstat(self._descriptor).st_size)
+        arrays: dict[str, NDArray[Any]] = {}
+        for name, datatype, shape, offset, size in placed:
+            if datatype == "BYTES":
+                arrays[name] = unpack(self._view((size,), BYTE, offset), tuple(shape))
+            else:
+                arrays[name] = self._view(tuple(shape), NUMPY[datatype], offset)
+        return arrays
+
+    def close(self) -> None:
+        """Release the memory. Existing views keep their mapping."""
+        os.close(self._descriptor)
+        del self._memory
+
+    def _view(self, shape: tuple[int, ...], dtype: np.dtype[Any], offset: int) -> NDArray[Any]:
+        return np.ndarray(shape, dtype, buffer=self._memory, offset=offset)
+
+    def _grow(self, needed: int) -> None:
+        if needed <= self._size:
+            return
+        size = max(self._size, INITIAL_BYTES)
+        while size < needed:
+            size *= 2
+        os.ftruncate(self._descriptor, size)
+        self._map(size)
+
+    def _map(self, size: int) -> None:
+        # Not resized in place: a view may still use the old mapping, which then stays valid.
+        self._memory = mmap.mmap(self._descriptor, size)
+        self._size = size
+
+
+def _attach(descriptor: Any) -> Arena:
+    return Arena(descriptor.detach())
+
+
+def pack(parts: Parts) -> Parts:
+    """Pack arrays of `bytes` into one UINT8 array: all lengths (4 bytes each), then all content."""
+    elements: list[bytes] = [element for part in parts for element in part.ravel().tolist()]
+    lengths = np.fromiter(map(len, elements), np.uint32, len(elements))
+    joined = np.frombuffer(b"".join(elements), np.uint8)
+    return [np.concatenate([lengths.view(np.uint8), joined])]
+
+
+def unpack(raw: NDArray[np.uint8], shape: tuple[int, ...]) -> NDArray[np.object_]:
+    """Reverse `pack`."""
+    count = int(np.prod(shape))
+    ends = raw[: 4 * count].view(np.uint32).cumsum(dtype=np.int64).tolist()
+    joined = raw[4 * count :].tobytes()
+    elements = np.empty(count, np.object_)
+    begin = 0
+    for index, end in enumerate(ends):
+        elements[index] = joined[begin:end]
+        begin = end
+    return elements.reshape(shape)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Shared memory of one batch: its inputs and its outputs."""
+
+    inputs: Arena
+    outputs: Arena
+
+    def close(self) -> None:
+        """Release the memory."""
+        self.inputs.close()
+        self.outputs.close()
+
+
+class WorkerChannel:
+    """The worker's end of the message channel. It blocks."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+        end.setblocking(True)
+
+    def send(self, message: Message) -> None:
+        """Send a message. Raises OSError if the server is gone."""
+        self._end.send(_encode(message))
+
+    def receive(self) -> Message:
+        """Wait for the next message and return it. Raises EOFError if the server is gone."""
+        try:
+            packet = self._end.recv(MAX_MESSAGE_BYTES)
+        except ConnectionError:
+            raise EOFError from None
+        if not packet:
+            raise EOFError
+        message: Message = json.loads(packet)
+        return message
+
+
+class ServerChannel:
+    """The server's end of the message channel. It never blocks the event loop."""
+
+    def __init__(self, end: socket.socket, on_message: Callable[[Message], None]) -> None:
+        self._end = end
+        self._on_message = on_message
+        self._loop = asyncio.get_running_loop()
+        self._outbox: deque[bytes] = deque()
+        end.setblocking(False)
+        self._loop.add_reader(end, self.read)
+
+    def send(self, message: Message) -> None:
+        """Send a message now or when the socket is writable. Does nothing if the worker is gone."""
+        packet = _encode(message)
+        if self._outbox:
+            self._outbox.append(packet)
+            return
+        try:
+            self._end.send(packet)
+        except BlockingIOError:
+            self._outbox.append(packet)
+            self._loop.add_writer(self._end, self._write)
+        except OSError:
+            # The exit of the process is detected separately.
+            return
+
+    def read(self) -> None:
+        """Pass all received messages to `on_message`."""
+        while self._end.fileno() >= 0:
+            try:
+                packet = self._end.recv(MAX_MESSAGE_BYTES)
+            except BlockingIOError:
+                return
+            except OSError:
+                packet = b""
+            if not packet:
+                self._loop.remove_reader(self._end)
+                return
+            self._on_message(json.loads(packet))
+
+    def close(self) -> None:
+        """Close the channel; the worker then exits."""
+        if self._end.fileno() >= 0:
+            self._loop.remove_reader(self._end)
+            self._loop.remove_writer(self._end)
+            self._end.close()
+        self._outbox.clear()
+
+    def _write(self) -> None:
+        try:
+            while self._outbox:
+                self._end.send(self._outbox[0])
+                self._outbox.popleft()
+        except BlockingIOError:
+            return
+        except OSError:
+            self._outbox.clear()
+        self._loop.remove_writer(self._end)
+
+
+def channel_sockets() -> tuple[socket.socket, socket.socket]:
+    """Return two connected sockets. The end of one is an empty packet at the other."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def _encode(message: Message) -> bytes:
+    return json.dumps(message, separators=(",", ":")).encode()
 
 
 class Worker:
-    """One worker. `received` gets its messages, and `ended` the reason of its end, once."""
+    """The server's handle of one worker process.
+
+    `on_result` is called with each computed batch, `on_exit` once with the reason of the exit.
+    """
 
     def __init__(
         self,
-        job: Job,
-        received: Callable[["Worker", Message], None],
-        ended: Callable[["Worker", str], None],
+        spec: WorkerSpec,
+        on_result: Callable[["Worker", Message], None],
+        on_exit: Callable[["Worker", str], None],
     ) -> None:
-        self.job = job
+        self.spec = spec
         self.ready = False
-        self.failed = False
-        """Whether it told that it could not load."""
-        self.expects = 0
-        """Samples that were there when it became free, with what it had computed: under steady
-        load as many will be there soon."""
+        """Whether it has loaded the model."""
+        self.loaded: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        """Its first message: `ready` with the model's tensors, or `failed` with the reason."""
+        self.expected_samples = 0
+        """Samples present when it became idle, including those just computed: under steady load
+        as many will arrive soon."""
         self.batches: deque[Batch] = deque()
-        """What it has been sent and has not answered: the first is being computed."""
-        self.since = 0.0
-        """When it began with what it does now, or told of it the last time."""
-        self._received, self._ended = received, ended
+        """Batches sent and not answered; the first is being computed."""
+        self.busy_since = 0.0
+        """When it started the current batch, or sent its last result."""
+        self._on_result, self._on_exit = on_result, on_exit
         self._loop = asyncio.get_running_loop()
-        self._slots = new_slots()
-        self._free = deque(range(len(self._slots)))
+        self._slots = tuple(Slot(Arena.create(), Arena.create()) for _ in range(SLOTS))
+        self._free = deque(range(SLOTS))
         self._process: ForkServerProcess | None = None
-        self._channel: ServerEnd | None = None
-        self._why = ""
-
-    @property
-    def busy(self) -> bool:
-        """Whether it has anything to do."""
-        return bool(self.batches)
+        self._channel: ServerChannel | None = None
+        self._exit_reason = ""
 
     @property
     def pid(self) -> int | None:
-        """Of the process, when it has been started."""
+        """The process ID; None before the start and after the exit."""
         return self._process.pid if self._process else None
 
     async def start(self) -> None:
-        """Start the process; `received` is told when it is ready or failed to load."""
-        ours, theirs = socket_pair()
-        # Not a task of the event loop: the first one waits until torch has been imported.
-        process = _context.Process(target=_run, args=(theirs, self._slots, self.job), daemon=True)
+        """Start the process; `loaded` completes when it is ready or has failed to load."""
+        ours, theirs = channel_sockets()
+        # In a thread: the first start waits until the fork server has imported torch.
+        process = _context.Process(target=_run, args=(theirs, self._slots, self.spec), daemon=True)
         starting = asyncio.ensure_future(asyncio.to_thread(process.start))
         try:
             await asyncio.shield(starting)
         except asyncio.CancelledError:
-            # The thread goes on: what it starts ends by itself when our end is closed.
+            # The thread continues; the process it starts exits when our end is closed.
             starting.add_done_callback(lambda _: ours.close())
             starting.add_done_callback(lambda _: theirs.close())
             raise
         theirs.close()
         self._process = process
-        self._channel = ServerEnd(ours, lambda message: self._received(self, message))
+        self._channel = ServerChannel(ours, self._received)
         self._loop.add_reader(process.sentinel, self._reap)
-        if self._why:
+        if self._exit_reason:
             process.kill()
 
     def compute(self, batch: Batch) -> None:
-        """Send a batch; there must be less than two."""
+        """Send a batch. The worker must have fewer than `SLOTS`."""
         slot = self._free.popleft()
         batch.slot = slot
         tensors = self._slots[slot].inputs.put(batch.arrays())
-        if not self.busy:
-            self.since = time.monotonic()
+        if not self.batches:
+            self.busy_since = time.monotonic()
         self.batches.append(batch)
         if self._channel is not None:
             self._channel.send({"slot": slot, "sizes": batch.sizes, "tensors": tensors})
 
-    def answer(self, message: Message) -> tuple[Batch, dict[str, NDArray[Any]]]:
-        """The batch that a message is about, and copies of its outputs."""
+    def finish(self, message: Message) -> tuple[Batch, dict[str, NDArray[Any]]]:
+        """Return the batch that a result belongs to, with copies of its outputs."""
         batch = self.batches.popleft()
         outputs = self._slots[batch.slot].outputs.get(message["tensors"])
         copies = {name: array.copy() for name, array in outputs.items()}
         self._free.append(batch.slot)
         return batch, copies
 
-    def kill(self, why: str = "") -> None:
-        """End it now; `why` becomes the reason of its end."""
-        self._why = self._why or why
+    def kill(self, reason: str = "") -> None:
+        """Kill the process; `reason` is reported as the reason of its exit."""
+        self._exit_reason = self._exit_reason or reason
         if self._process is not None and self._process.is_alive():
             self._process.kill()
 
     def close(self) -> None:
-        """Let it end by itself. Its end is told all the same."""
-        self._why = self._why or "it was told to"
+        """Let the process exit. `on_exit` is still called."""
+        self._exit_reason = self._exit_reason or "the server stopped it"
         if self._channel is not None:
             self._channel.close()
+
+    def _received(self, message: Message) -> None:
+        if self.ready:
+            self._on_result(self, message)
+            return
+        self.ready = message["type"] == "ready"
+        if not self.loaded.done():
+            self.loaded.set_result(message)
 
     def _reap(self) -> None:
         process, channel = self._process, self._channel
         if process is None or channel is None:
             return
-        # What it answered before its end is still there.
+        # Results that it sent before its exit are still in the socket.
         channel.read()
         channel.close()
         self._loop.remove_reader(process.sentinel)
@@ -128,13 +389,23 @@ class Worker:
         code = process.exitcode
         process.close()
         self._process = None
-        self.ready = False
         for slot in self._slots:
             slot.close()
-        self._ended(self, self._why or _reason(code))
+        reason = self._exit_reason or _describe_exit(code)
+        if not self.loaded.done():
+            message = f"a worker died while it loaded the model: {reason}"
+            self.loaded.set_result({"type": "failed", "message": message})
+        self._on_exit(self, reason)
 
 
-def _reason(code: int | None) -> str:
+def _describe_exit(code: int | None) -> str:
     if code is None or code >= 0:
-        return f"it ended with {code}"
-    return f"it was ended by signal {-code}"
+        return f"it exited with code {code}"
+    return f"it was killed by signal {-code}"
+
+
+def _run(end: socket.socket, slots: Sequence[Slot], spec: WorkerSpec) -> None:
+    # Imported in the worker only: it needs torch.
+    from inference.engine.worker import main
+
+    main(end, slots, spec)

@@ -1,6 +1,7 @@
-"""One process that computes: loads a model, then answers batches until the server closes."""
+"""The worker process: loads a model, then computes batches until the server closes the channel."""
 
 import contextlib
+import ctypes
 import gc
 import multiprocessing
 import os
@@ -17,58 +18,83 @@ import torch
 from numpy.typing import NDArray
 
 from inference.engine.backends import Choice, load_backend
-from inference.engine.channel import Message, WorkerEnd
-from inference.engine.datatypes import NAMES
-from inference.engine.handler import Handler, Source
-from inference.engine.handlers import choose_handler
-from inference.engine.interface import InputError, Tensors, TensorSpec
-from inference.engine.job import Job, Slot
-from inference.engine.memory import keep_freed_memory
+from inference.engine.handlers import Handler, Source, choose_handler
+from inference.engine.interface import DATATYPES, InputError, Tensors, TensorSpec
+from inference.engine.process import Message, Slot, WorkerChannel, WorkerSpec
 from workload.configuration import ConfigurationError
 from workload.devices import choose_device
 from workload.manifest import ExportError, Manifest
 
-LONGEST: Final = 2000
-"""Characters of an error's text."""
+MAX_ERROR_CHARACTERS: Final = 2000
+
+# From <malloc.h>: see mallopt(3).
+_TRIM_THRESHOLD: Final = -1
+_TOP_PAD: Final = -2
+_MMAP_THRESHOLD: Final = -3
+
+KEPT_BYTES: Final = 256 * 2**20
+"""Free bytes at the end of the heap above which glibc returns them to the system."""
+
+_MAX_HEAP_BLOCK: Final = 32 * 2**20
+"""The largest value that glibc accepts: larger blocks are always mapped separately."""
 
 
-def main(end: socket.socket, slots: Sequence[Slot], job: Job) -> None:
+def main(end: socket.socket, slots: Sequence[Slot], spec: WorkerSpec) -> None:
     """Run until the server closes its end. Started by `inference.engine.process`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    # What was imported before the fork stays: looking for garbage there would copy its pages.
+    # Excludes what was imported before the fork: a collection would copy its pages.
     gc.freeze()
     keep_freed_memory()
-    _end_with_the_server()
-    channel = WorkerEnd(end)
+    _exit_with_server()
+    channel = WorkerChannel(end)
     try:
-        handler = load(job)
+        handler = load(spec)
     except (ExportError, ConfigurationError) as error:
-        channel.send({"is": "failed", "message": str(error)[:LONGEST]})
+        channel.send({"type": "failed", "message": str(error)[:MAX_ERROR_CHARACTERS]})
         return
     except Exception as error:
-        message = f"{job.folder} cannot be loaded: {type(error).__name__}: {error}"
-        channel.send({"is": "failed", "message": message[:LONGEST]})
+        message = f"{spec.folder} cannot be loaded: {type(error).__name__}: {error}"
+        channel.send({"type": "failed", "message": message[:MAX_ERROR_CHARACTERS]})
         return
-    # And what was loaded stays as well.
+    # Excludes the loaded model as well.
     gc.collect()
     gc.freeze()
+    on_gpu = spec.device != "cpu" and torch.cuda.is_available()
     channel.send(
         {
-            "is": "ready",
-            "inputs": [(spec.name, spec.datatype, spec.shape) for spec in handler.inputs],
-            "outputs": [(spec.name, spec.datatype, spec.shape) for spec in handler.outputs],
-            "devices": torch.cuda.device_count() if _on_gpu(job) else 1,
+            "type": "ready",
+            "inputs": [(tensor.name, tensor.datatype, tensor.shape) for tensor in handler.inputs],
+            "outputs": [(tensor.name, tensor.datatype, tensor.shape) for tensor in handler.outputs],
+            "devices": torch.cuda.device_count() if on_gpu else 1,
         }
     )
+    with contextlib.suppress(EOFError):
+        while True:
+            request = channel.receive()
+            channel.send(_compute_batch(slots[request["slot"]], handler, request))
+
+
+def keep_freed_memory() -> bool:
+    """Make glibc keep freed memory for the next batch; return False with another C library.
+
+    By default, glibc returns the activations of a small network to the system after every batch and
+    gets zeroed pages again for the next: up to half of the time of such a batch.
+    """
     try:
-        _answer(channel, slots, handler)
-    except EOFError:
-        return
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        return False
+    settings = (
+        (_MMAP_THRESHOLD, _MAX_HEAP_BLOCK),
+        (_TRIM_THRESHOLD, KEPT_BYTES),
+        (_TOP_PAD, 2**24),
+    )
+    return all(mallopt(name, value) == 1 for name, value in settings)
 
 
-def _end_with_the_server() -> None:
-    """End even in the middle of a computation when the server was killed."""
+def _exit_with_server() -> None:
+    """Exit, even during a computation, if the server is killed."""
     parent = multiprocessing.parent_process()
     assert parent is not None  # noqa: S101  true in every process that multiprocessing started
 
@@ -79,34 +105,31 @@ def _end_with_the_server() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def load(job: Job) -> Handler:
-    """The handler of a job with its model, tried with every example of it. Raises ExportError."""
-    torch.set_num_threads(job.threads)
-    manifest = Manifest.model_validate_json(job.manifest)
-    device = choose_device(job.device, job.index)
-    folder = Path(job.folder)
-    choice = Choice(job.backend, folder, manifest, device, job.own, Path(job.scratch))
-    handler = choose_handler(job.handler, manifest)
+def load(spec: WorkerSpec) -> Handler:
+    """Load a handler with its model and run all of its examples. Raises ExportError."""
+    torch.set_num_threads(spec.threads)
+    manifest = Manifest.model_validate_json(spec.manifest)
+    device = choose_device(spec.device, spec.device_index)
+    folder = Path(spec.folder)
+    cache = Path(spec.compile_cache)
+    choice = Choice(spec.backend, folder, manifest, device, spec.own_model, cache)
+    handler = choose_handler(spec.handler, manifest)
     handler.load(Source(folder, manifest, device, lambda: load_backend(choice)))
-    for example in handler.examples(job.largest_batch):
+    for example in handler.examples(spec.max_batch):
         samples = len(next(iter(example.values())))
-        # A handler may refuse the usual example, which is all zeros, and say so.
+        # A handler may refuse the default example, which is all zeros.
         with contextlib.suppress(InputError):
             check_outputs(handler.compute(example), handler.outputs, samples)
     return handler
 
 
-def _on_gpu(job: Job) -> bool:
-    return job.device != "cpu" and torch.cuda.is_available()
-
-
 def check_outputs(
     outputs: dict[str, NDArray[Any]], specs: tuple[TensorSpec, ...], samples: int
 ) -> None:
-    """Raises ExportError when a handler does not give what it said."""
+    """Raise ExportError if a handler does not return the outputs that it declared."""
     if outputs.keys() != {spec.name for spec in specs}:
         raise ExportError(
-            f"the handler gave {sorted(outputs)}, but its outputs are "
+            f"the handler returned {sorted(outputs)}, but its outputs are "
             f"{sorted(spec.name for spec in specs)}"
         )
     for spec in specs:
@@ -115,43 +138,37 @@ def check_outputs(
         fits = array.ndim == len(wanted) and all(
             size in (-1, found) for size, found in zip(wanted, array.shape, strict=True)
         )
-        if not fits or NAMES.get(array.dtype) != spec.datatype:
+        if not fits or DATATYPES.get(array.dtype) != spec.datatype:
             raise ExportError(
-                f"the handler gave {spec.name} as {array.dtype} {list(array.shape)} for {samples} "
-                f"samples, but said {spec.datatype} {list(spec.shape)}"
+                f"the handler returned {spec.name} as {array.dtype} {list(array.shape)} for "
+                f"{samples} samples, but declared {spec.datatype} {list(spec.shape)}"
             )
 
 
-def _answer(channel: WorkerEnd, slots: Sequence[Slot], handler: Handler) -> None:
-    while True:
-        message = channel.receive()
-        channel.send(_infer(slots[message["slot"]], handler, message))
-
-
-def _infer(slot: Slot, handler: Handler, message: Message) -> Message:
-    began = time.perf_counter()
-    inputs = slot.inputs.get(message["tensors"])
-    sizes: list[int] = message["sizes"]
-    errors: dict[int, list[str]] = {}
+def _compute_batch(slot: Slot, handler: Handler, request: Message) -> Message:
+    started = time.perf_counter()
+    inputs = slot.inputs.get(request["tensors"])
+    sizes: list[int] = request["sizes"]
+    errors: dict[int, tuple[str, str]] = {}
     try:
         parts = [_compute(handler, inputs, sum(sizes))]
     except Exception as error:
         parts = []
         if len(sizes) == 1:
-            errors[0] = _plain(error)
+            errors[0] = _describe(error)
         else:
-            parts, errors = _one_by_one(handler, inputs, sizes)
+            parts, errors = _compute_separately(handler, inputs, sizes)
     placed: list[Any] = []
     if parts:
         placed = list(slot.outputs.put({name: [p[name] for p in parts] for name in parts[0]}))
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - started
     return {"tensors": placed, "errors": errors, "seconds": seconds}
 
 
-def _one_by_one(
+def _compute_separately(
     handler: Handler, inputs: Tensors, sizes: list[int]
-) -> tuple[list[dict[str, NDArray[Any]]], dict[int, list[str]]]:
-    """Only who cannot be computed gets an error."""
+) -> tuple[list[dict[str, NDArray[Any]]], dict[int, tuple[str, str]]]:
+    """Compute each request of a batch separately, so that only invalid ones fail."""
     parts, errors = [], {}
     begin = 0
     for index, size in enumerate(sizes):
@@ -160,7 +177,7 @@ def _one_by_one(
         try:
             parts.append(_compute(handler, rows, size))
         except Exception as error:
-            errors[index] = _plain(error)
+            errors[index] = _describe(error)
     return parts, errors
 
 
@@ -168,15 +185,16 @@ def _compute(handler: Handler, inputs: Tensors, samples: int) -> dict[str, NDArr
     outputs = handler.compute(inputs)
     for name, array in outputs.items():
         if len(array) != samples:
-            raise ValueError(f"the handler gave {len(array)} rows of {name} for {samples}")
+            raise ValueError(f"the handler returned {len(array)} rows of {name} for {samples}")
     return outputs
 
 
-def _plain(error: Exception) -> list[str]:
-    """What kind of error, and its text."""
+def _describe(error: Exception) -> tuple[str, str]:
+    """Return the kind of an error and its message."""
     if isinstance(error, InputError):
-        return ["input", str(error)[:LONGEST]]
+        return "input", str(error)[:MAX_ERROR_CHARACTERS]
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return ["memory", "there is not enough memory for it: send fewer samples at once"]
+        return "memory", "not enough memory for this request: send fewer samples at once"
     lines = str(error).strip().splitlines() or ["no reason given"]
-    return ["input", f"the model cannot compute it: {type(error).__name__}: {lines[0]}"[:LONGEST]]
+    text = f"the model cannot compute it: {type(error).__name__}: {lines[0]}"
+    return "input", text[:MAX_ERROR_CHARACTERS]

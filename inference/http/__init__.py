@@ -1,1 +1,0 @@
-"""The protocols over HTTP: Granian reads requests, and gives them to `application.Application`."""

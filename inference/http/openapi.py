@@ -1,63 +1,69 @@
-"""GET /openapi.json: what can be asked and every answer, as OpenAPI 3.1."""
+"""GET /openapi.json: all paths and answers of this server, as OpenAPI 3.1."""
 
 from typing import Any, Final
 
 from inference.config import InferenceConfig
-from inference.engine.interface import Served
-from inference.http.schemas import SCHEMAS, infer_request
-from inference.protocol.metadata import SERVER, VERSION
+from inference.engine.interface import Served, TensorSpec
+from inference.protocol.v2_json import SERVER_NAME, SERVER_VERSION
 
 Document = dict[str, Any]
 
 _REASONS: Final = {
-    400: "The request is at fault; `error` names the field",
-    401: "An API key is needed",
+    400: "Invalid request; `error` names the field",
+    401: "API key required",
     404: "Another model or version is served",
     408: "The body did not arrive in time",
-    409: "The new version is not served; the old one still is",
-    413: "The body is too large",
-    415: "The Content-Encoding is not taken",
-    429: "Too much waits already",
-    503: "There is no model, or the worker that computed the request died",
+    409: "The new version cannot be served; the previous one stays in service",
+    413: "Body too large",
+    415: "Content-Encoding not supported",
+    429: "Queue full",
+    503: "No model is loaded, or the worker that computed the request died",
     504: "The deadline passed before the request was computed",
 }
-_COMPUTED: Final = (400, 401, 404, 408, 413, 415, 429, 503, 504)
+_INFER_ERRORS: Final = (400, 401, 404, 408, 413, 415, 429, 503, 504)
+_RETRY_ERRORS: Final = (429, 503, 504)
+
+_STRING: Final[Document] = {"type": "string"}
+_BOOLEAN: Final[Document] = {"type": "boolean"}
+_STRINGS: Final[Document] = {"type": "array", "items": _STRING}
+_ANY_OBJECT: Final[Document] = {"type": "object"}
 
 
 def description(config: InferenceConfig, served: Served | None) -> Document:
-    """The description of this server; request bodies as the present model takes them."""
+    """Describe this server; the body of …/infer as the loaded model requires it."""
     model = f"/v2/models/{config.model_name}"
+    load = f"/v2/repository/models/{config.model_name}/load"
     return {
         "openapi": "3.1.0",
         "info": {
-            "title": SERVER,
-            "version": VERSION,
+            "title": SERVER_NAME,
+            "version": SERVER_VERSION,
             "description": "Open Inference Protocol V2.",
         },
         "paths": {
-            "/v2": _get("The server", "Server", 401),
-            "/v2/health/live": _get("Whether the process lives", "Live"),
-            "/v2/health/ready": _get("Whether requests should come", "Ready", not_ready=True),
-            model: _get("The model", "Model", 401, 404, 503),
-            f"{model}/ready": _get("Whether the model is ready", "ModelReady", 404, not_ready=True),
-            f"{model}/infer": _infer(served),
+            "/v2": _get("Server metadata", "Server", 401),
+            "/v2/health/live": _get("Liveness", "Live"),
+            "/v2/health/ready": _get("Readiness", "Ready", not_ready=True),
+            model: _get("Model metadata", "Model", 401, 404, 503),
+            f"{model}/ready": _get("Readiness of the model", "ModelReady", 404, not_ready=True),
+            f"{model}/infer": {"post": _infer(served)},
             "/v2/repository/index": {
-                "post": _operation("The models", {200: _answer("Index")}, 401)
+                "post": _operation("List the models", {200: _answer(_ref("Index"))}, 401)
             },
-            f"/v2/repository/models/{config.model_name}/load": {
+            load: {
                 "post": _operation(
-                    "Serve what the model's folder holds now",
-                    {200: _answer("Loaded")},
+                    "Serve the current content of the model's directory",
+                    {200: _answer(_ref("Loaded"))},
                     *(401, 404, 409),
                 )
             },
-            "/metrics": {"get": _operation("Prometheus' metrics", {200: _text("text/plain")})},
-            "/openapi.json": {
-                "get": _operation("This description", {200: _content({"type": "object"})})
+            "/metrics": {
+                "get": _operation("Prometheus metrics", {200: _answer(_STRING, media="text/plain")})
             },
+            "/openapi.json": {"get": _operation("This description", {200: _answer(_ANY_OBJECT)})},
         },
         "components": {
-            "schemas": SCHEMAS,
+            "schemas": _SCHEMAS,
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer"},
                 "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
@@ -67,75 +73,116 @@ def description(config: InferenceConfig, served: Served | None) -> Document:
     }
 
 
-def _get(summary: str, schema: str, *codes: int, not_ready: bool = False) -> Document:
-    answers = {200: _answer(schema)}
+def _get(summary: str, schema: str, *errors: int, not_ready: bool = False) -> Document:
+    answers = {200: _answer(_ref(schema))}
     if not_ready:
-        answers[503] = _answer(schema, "Requests should not come; `reason` tells why")
-    return {"get": _operation(summary, answers, *codes)}
+        answers[503] = _answer(_ref(schema), "Not ready; `reason` says why")
+    return {"get": _operation(summary, answers, *errors)}
 
 
 def _infer(served: Served | None) -> Document:
-    answer = _answer("InferResponse")
+    answer = _answer(_ref("InferResponse"))
     answer["headers"] = {
         "Inference-Header-Content-Length": {
-            "description": "bytes of JSON before the binary values",
+            "description": "Bytes of JSON before the binary values",
             "schema": {"type": "integer"},
         }
     }
     answer["content"]["application/octet-stream"] = {}
-    operation = _operation("Inference", {200: answer}, *_COMPUTED)
-    operation["parameters"] = [_TIMEOUT, _HEADER_LENGTH]
-    operation["requestBody"] = {"required": True, "content": _json(infer_request(served))}
-    return {"post": operation}
+    operation = _operation("Inference", {200: answer}, *_INFER_ERRORS)
+    operation["parameters"] = [
+        {
+            "name": "X-Request-Timeout",
+            "in": "header",
+            "description": "Seconds after which the answer is no longer useful",
+            "schema": {"type": "number", "exclusiveMinimum": 0, "maximum": 86_400},
+        },
+        {
+            "name": "Inference-Header-Content-Length",
+            "in": "header",
+            "description": "Bytes of JSON before the binary values",
+            "schema": {"type": "integer", "minimum": 0},
+        },
+    ]
+    body = {"application/json": {"schema": _infer_request(served)}}
+    operation["requestBody"] = {"required": True, "content": body}
+    return operation
 
 
-def _operation(summary: str, answers: dict[int, Document], *codes: int) -> Document:
-    errors = {code: _error(code) for code in codes}
+def _operation(summary: str, answers: dict[int, Document], *errors: int) -> Document:
+    responses = {code: _answer(_ref("Error"), _REASONS[code]) for code in errors}
+    for code in set(errors) & set(_RETRY_ERRORS):
+        responses[code]["headers"] = {
+            "Retry-After": {"description": "Seconds", "schema": {"type": "integer"}}
+        }
     return {
         "summary": summary,
-        "responses": {str(code): answer for code, answer in (errors | answers).items()},
+        "responses": {str(code): answer for code, answer in (responses | answers).items()},
     }
 
 
-def _error(code: int) -> Document:
-    error = _content(_ref("Error"))
-    error["description"] = _REASONS[code]
-    if code in (429, 503, 504):
-        error["headers"] = {
-            "Retry-After": {"description": "seconds", "schema": {"type": "integer"}}
-        }
-    return error
-
-
-def _answer(schema: str, said: str = "The answer") -> Document:
-    return {"description": said, "content": _json(_ref(schema))}
-
-
-def _content(schema: Document) -> Document:
-    return {"description": "The answer", "content": _json(schema)}
-
-
-def _text(media_type: str) -> Document:
-    return {"description": "The answer", "content": {media_type: {"schema": {"type": "string"}}}}
-
-
-def _json(schema: Document) -> Document:
-    return {"application/json": {"schema": schema}}
+def _answer(schema: Document, text: str = "Success", media: str = "application/json") -> Document:
+    return {"description": text, "content": {media: {"schema": schema}}}
 
 
 def _ref(name: str) -> Document:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-_TIMEOUT: Final[Document] = {
-    "name": "X-Request-Timeout",
-    "in": "header",
-    "description": "seconds after which the answer is of no use",
-    "schema": {"type": "number", "exclusiveMinimum": 0, "maximum": 86_400},
-}
-_HEADER_LENGTH: Final[Document] = {
-    "name": "Inference-Header-Content-Length",
-    "in": "header",
-    "description": "bytes of JSON before the binary values",
-    "schema": {"type": "integer", "minimum": 0},
+def _infer_request(served: Served | None) -> Document:
+    tensors = [_tensor(spec) for spec in served.inputs] if served else [_ANY_OBJECT]
+    names = {"enum": [spec.name for spec in served.outputs]} if served else _STRING
+    inputs = {
+        "type": "array",
+        "items": tensors[0] if len(tensors) == 1 else {"anyOf": tensors},
+        "minItems": len(tensors),
+        "maxItems": len(tensors),
+    }
+    outputs = {"type": "array", "items": _object({"name": names})}
+    return _object({"inputs": inputs}, id=_STRING, parameters=_ANY_OBJECT, outputs=outputs)
+
+
+def _tensor(spec: TensorSpec) -> Document:
+    sizes = [{"type": "integer", "minimum": 1} if n == -1 else {"const": n} for n in spec.shape]
+    return _object(
+        {
+            "name": {"const": spec.name},
+            "datatype": {"const": spec.datatype},
+            "shape": {"type": "array", "prefixItems": sizes, "items": False},
+        },
+        data={"type": "array"},
+        parameters=_ANY_OBJECT,
+    )
+
+
+def _object(required: Document, **optional: Document) -> Document:
+    return {"type": "object", "properties": required | optional, "required": list(required)}
+
+
+_SHAPE: Final[Document] = {"type": "array", "items": {"type": "integer"}}
+_METADATA: Final[Document] = {"name": _STRING, "datatype": _STRING, "shape": _SHAPE}
+_TENSORS: Final[Document] = {"type": "array", "items": _object(_METADATA)}
+_OUTPUTS: Final[Document] = {"type": "array", "items": _object(_METADATA, data={})}
+
+_SCHEMAS: Final[Document] = {
+    "Error": _object({"error": _STRING}),
+    "Live": _object({"live": _BOOLEAN}),
+    "Ready": _object({"ready": _BOOLEAN}, reason=_STRING),
+    "ModelReady": _object({"name": _STRING, "ready": _BOOLEAN}, reason=_STRING),
+    "Server": _object({"name": _STRING, "version": _STRING, "extensions": _STRINGS}),
+    "Model": _object(
+        {
+            "name": _STRING,
+            "versions": _STRINGS,
+            "platform": _STRING,
+            "inputs": _TENSORS,
+            "outputs": _TENSORS,
+            "parameters": _ANY_OBJECT,
+        }
+    ),
+    "InferResponse": _object(
+        {"model_name": _STRING, "model_version": _STRING, "outputs": _OUTPUTS}, id=_STRING
+    ),
+    "Index": {"type": "array", "items": _object({"name": _STRING, "state": _STRING})},
+    "Loaded": _object({"name": _STRING, "version": _STRING}),
 }

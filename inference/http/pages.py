@@ -1,14 +1,13 @@
-"""Everything that computes nothing: health, metadata, metrics, description, reload."""
+"""Endpoints without inference: health, metadata, metrics, API description and reload."""
 
 import asyncio
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from inference.engine.interface import ReloadError
-from inference.http.exchange import Exchange, HttpError, Response, json_response
+from inference.http.exchange import Exchange, HttpError, Response, Target, json_response
 from inference.http.openapi import description
-from inference.http.routes import Target
-from inference.protocol.metadata import model_metadata, server_metadata
+from inference.protocol.v2_json import model_metadata, server_metadata
 from inference.service import Service
 
 
@@ -18,7 +17,7 @@ async def server(_: Service, __: Exchange, ___: Target) -> Response:
 
 
 async def live(_: Service, __: Exchange, ___: Target) -> Response:
-    """GET /v2/health/live: the event loop answers, so the process is alive."""
+    """GET /v2/health/live: an answer proves that the event loop runs."""
     return json_response({"live": True})
 
 
@@ -30,21 +29,21 @@ async def ready(service: Service, _: Exchange, __: Target) -> Response:
     return json_response({"ready": False, "reason": reason}, 503)
 
 
-async def model_ready(service: Service, exchange: Exchange, target: Target) -> Response:
+async def model_ready(service: Service, _: Exchange, target: Target) -> Response:
     """GET /v2/models/{model}[/versions/{version}]/ready."""
     service.check_name(target.model)
-    if service.engine.served is not None:
-        service.served(target.model, target.version)
-    response = await ready(service, exchange, target)
-    document = {"name": service.config.model_name, "ready": response.status == 200}
-    if response.status == 200:
+    if service.engine.pool is not None:
+        service.pool(target.model, target.version)
+    reason = service.engine.reason
+    document = {"name": service.config.model_name, "ready": not reason}
+    if not reason:
         return json_response(document)
-    return json_response({**document, "reason": service.engine.reason}, 503)
+    return json_response({**document, "reason": reason}, 503)
 
 
 async def model(service: Service, _: Exchange, target: Target) -> Response:
     """GET /v2/models/{model}[/versions/{version}]."""
-    return json_response(model_metadata(service.served(target.model, target.version)))
+    return json_response(model_metadata(service.pool(target.model, target.version).served))
 
 
 async def metrics(service: Service, _: Exchange, __: Target) -> Response:
@@ -58,10 +57,10 @@ async def openapi(service: Service, _: Exchange, __: Target) -> Response:
 
 
 async def load(service: Service, _: Exchange, target: Target) -> Response:
-    """POST /v2/repository/models/{model}/load: serve what the model's folder holds now."""
+    """POST /v2/repository/models/{model}/load: serve the current content of the directory."""
     service.check_name(target.model)
     try:
-        # A client that goes away does not end it: others may be waiting for the new version.
+        # A client that disconnects does not cancel it: others may wait for the new version.
         served = await asyncio.shield(asyncio.ensure_future(service.reload()))
     except ReloadError as error:
         raise HttpError(409, f"the new version is not served: {error}") from None
@@ -69,7 +68,7 @@ async def load(service: Service, _: Exchange, target: Target) -> Response:
 
 
 async def index(service: Service, _: Exchange, __: Target) -> Response:
-    """POST /v2/repository/index: the one model, as Triton's repository extension lists it."""
+    """POST /v2/repository/index: the model, in the form of Triton's repository extension."""
     served = service.engine.served
     reason = service.engine.reason
     return json_response(

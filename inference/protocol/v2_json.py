@@ -1,40 +1,156 @@
-"""Open Inference Protocol V2 over REST: the body of …/infer and its answer.
+"""Open Inference Protocol V2 over REST: requests, answers and metadata.
 
-With the binary tensor extension, values lie behind the JSON, in the order of the tensors
-(protocol: github.com/kserve/open-inference-protocol, and Triton's extension_binary_data.md).
+With the binary tensor extension, values follow the JSON in the order of the tensors (protocol:
+github.com/kserve/open-inference-protocol, and Triton's extension_binary_data.md).
+
+A client sends the same few hundred bytes of JSON before each of its tensors. To parse and serialize
+them takes longer than all other work of the event loop for a small request, so a parsed request is
+kept as a `Plan`, with the JSON of its answers.
 """
 
-from collections.abc import Sequence
-from typing import Any
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
+import numpy as np
 import orjson
 from numpy.typing import NDArray
 from simdjson import Array, Object
 
 from inference.engine.interface import Answer, InputError, Served, TensorSpec
-from inference.protocol.blobs import Blobs, to_blob
-from inference.protocol.numbers import array_of, object_of, parse_object
-from inference.protocol.plans import Plan, Plans
-from inference.protocol.request import (
-    InferRequest,
-    Wanted,
-    all_outputs,
+from inference.protocol.tensors import (
+    LITTLE_ENDIAN,
+    Blobs,
+    as_object,
     check_datatype,
+    check_finite,
     check_inputs,
     check_shape,
-    input_named,
-    output_named,
+    find_input,
+    find_output,
+    from_json,
+    parse_object,
     show,
+    to_bytes,
 )
 
-_NUMPY = orjson.OPT_SERIALIZE_NUMPY
-_PLANS = Plans()
+SERVER_NAME: Final = "gpu-platform-inference"
+SERVER_VERSION: Final = "0.1.0"
+EXTENSIONS: Final = ("binary_tensor_data", "model_repository")
+
+MAX_PLANS: Final = 256
+
+MAX_PLAN_BYTES: Final = 2048
+"""Maximum length of the JSON of a plan that is kept."""
+
+MAX_HEADS: Final = 16
+"""Maximum number of answer heads kept per plan: outputs of texts have many lengths."""
+
+Head = tuple[object, ...]
+"""Everything that the JSON of an answer depends on: shapes and sizes of its outputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedOutput:
+    """An output that the client asks for, as bytes after the JSON if `binary`."""
+
+    spec: TensorSpec
+    binary: bool = False
+
+
+class InferRequest(NamedTuple):
+    """A request that fits `Served.inputs`, and the outputs in the order of the answer."""
+
+    id: str
+    inputs: Mapping[str, NDArray[Any]]
+    outputs: tuple[RequestedOutput, ...]
+    timeout: float | None = None
+    """Seconds; None if the body names no timeout."""
+    plan: "Plan | None" = None
+    """The parsed JSON, kept for later requests and their answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A parsed request whose values all follow the JSON."""
+
+    identity: str
+    tensors: tuple[tuple[int, TensorSpec, tuple[int, ...], str], ...]
+    """In the order of the values: size in bytes, input, shape, and the name of the field."""
+    outputs: tuple[RequestedOutput, ...]
+    timeout: float | None
+    served: Served
+    heads: dict[Head, bytes] = field(default_factory=dict, repr=False, compare=False)
+    """JSON of answers whose values all follow it."""
+
+    size: int = field(init=False)
+    """Size of all values in bytes; -1 if they need more than a view of the body."""
+
+    def __post_init__(self) -> None:
+        plain = all(
+            LITTLE_ENDIAN[spec.datatype].kind in "fiu"
+            and size == math.prod(shape) * LITTLE_ENDIAN[spec.datatype].itemsize
+            for size, spec, shape, _ in self.tensors
+        )
+        total = sum(size for size, *_ in self.tensors)
+        object.__setattr__(self, "size", total if plain else -1)
+
+    def request(self, body: bytes, begin: int) -> InferRequest:
+        """Return the request with the values from `begin`. Raises InputError as parsing would."""
+        if len(body) - begin == self.size:
+            inputs = self._numbers(body, begin)
+        else:
+            blobs = Blobs(memoryview(body)[begin:])
+            inputs = {
+                spec.name: blobs.take(size, spec, shape, name)
+                for size, spec, shape, name in self.tensors
+            }
+            blobs.check_used()
+        return InferRequest(self.identity, inputs, self.outputs, self.timeout, self)
+
+    def keep_head(self, key: Head, head: bytes) -> None:
+        """Keep the JSON of an answer."""
+        if len(self.heads) < MAX_HEADS:
+            self.heads[key] = head
+
+    def _numbers(self, body: bytes, begin: int) -> dict[str, NDArray[Any]]:
+        inputs = {}
+        for size, spec, shape, name in self.tensors:
+            values = np.ndarray(shape, LITTLE_ENDIAN[spec.datatype], body, begin)
+            inputs[spec.name] = check_finite(values, spec, name)
+            begin += size
+        return inputs
+
+
+class Plans:
+    """Plans for the loaded model by their JSON. All are dropped with it, and at `MAX_PLANS`."""
+
+    def __init__(self) -> None:
+        self._served: Served | None = None
+        self._plans: dict[bytes, Plan] = {}
+
+    def get(self, head: bytes, served: Served) -> Plan | None:
+        """Return the plan kept for exactly this JSON."""
+        return self._plans.get(head) if served is self._served else None
+
+    def keep(self, head: bytes, plan: Plan) -> None:
+        """Keep a plan unless its JSON is too long."""
+        if len(head) > MAX_PLAN_BYTES:
+            return
+        if plan.served is not self._served or len(self._plans) >= MAX_PLANS:
+            self._plans.clear()
+            self._served = plan.served
+        self._plans[head] = plan
+
+
+_PLANS: Final = Plans()
 
 
 def read_request(body: bytes, served: Served, header_length: str | None = None) -> InferRequest:
-    """Read the body of POST …/infer.
+    """Parse the body of POST …/infer.
 
-    `header_length` is the value of Inference-Header-Content-Length, bytes of JSON in front.
+    `header_length` is the value of Inference-Header-Content-Length, the length of the JSON.
     Raises InputError.
     """
     blobs = None
@@ -42,9 +158,9 @@ def read_request(body: bytes, served: Served, header_length: str | None = None) 
     if header_length is not None:
         length = _length(header_length, len(body))
         head = body[:length]
-        known = _PLANS.get(head, served)
-        if known is not None:
-            return known.request(body, length)
+        plan = _PLANS.get(head, served)
+        if plan is not None:
+            return plan.request(body, length)
         blobs = Blobs(memoryview(body)[length:])
     document = parse_object(head)
     identity = document.get("id", "")
@@ -66,9 +182,9 @@ def read_request(body: bytes, served: Served, header_length: str | None = None) 
 
 
 def write_answer(request: InferRequest, answer: Answer) -> tuple[bytes, int | None]:
-    """The body of the answer, and the length of its JSON where binary values follow."""
+    """Return the body of the answer, and the length of its JSON if binary values follow."""
     found = [(wanted, answer.outputs[wanted.spec.name]) for wanted in request.outputs]
-    blobs = [to_blob(values, wanted.spec) for wanted, values in found if wanted.binary]
+    blobs = [to_bytes(values, wanted.spec) for wanted, values in found if wanted.binary]
     if not blobs:
         return _head(request, answer, found, blobs), None
     plan = request.plan
@@ -84,10 +200,40 @@ def write_answer(request: InferRequest, answer: Answer) -> tuple[bytes, int | No
     return b"".join((head, *blobs)), len(head)
 
 
+def server_metadata() -> dict[str, Any]:
+    """Return the body of GET /v2."""
+    return {"name": SERVER_NAME, "version": SERVER_VERSION, "extensions": list(EXTENSIONS)}
+
+
+def model_metadata(served: Served) -> dict[str, Any]:
+    """Return the model's tensors, origin and metrics."""
+    manifest = served.manifest
+    return {
+        "name": served.name,
+        "versions": [served.version],
+        "platform": f"pytorch_{served.backend}",
+        "inputs": [_metadata(spec) for spec in served.inputs],
+        "outputs": [_metadata(spec) for spec in served.outputs],
+        "parameters": {
+            "sha256": manifest.weights.sha256,
+            "run": manifest.run,
+            "architecture": manifest.model,
+            "backend": served.backend,
+            "classes": list(manifest.classes),
+            "metrics": manifest.metrics,
+            "settings": manifest.settings,
+        },
+    }
+
+
+def _metadata(spec: TensorSpec) -> dict[str, Any]:
+    return {"name": spec.name, "datatype": spec.datatype, "shape": list(spec.shape)}
+
+
 def _head(
     request: InferRequest,
     answer: Answer,
-    found: Sequence[tuple[Wanted, NDArray[Any]]],
+    found: Sequence[tuple[RequestedOutput, NDArray[Any]]],
     blobs: Sequence[bytes],
 ) -> bytes:
     outputs = []
@@ -110,11 +256,11 @@ def _head(
     if request.id:
         document["id"] = request.id
     document["outputs"] = outputs
-    return orjson.dumps(document, option=_NUMPY)
+    return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def _data(values: NDArray[Any]) -> Any:
-    """Return the values as a flat list: the protocol takes both, and most servers send this."""
+    """Return the values as a flat list: the protocol allows nesting, but most servers send this."""
     flat = values.ravel()
     return [value.decode("utf-8", "replace") for value in flat] if flat.dtype.hasobject else flat
 
@@ -139,8 +285,7 @@ def _inputs(document: Object, served: Served, blobs: Blobs | None) -> dict[str, 
     inputs: dict[str, NDArray[Any]] = {}
     for index, entry in enumerate(tensors):
         field = f"inputs[{index}]"
-        tensor = object_of(entry, field)
-        spec, values = _tensor(tensor, served, blobs, field)
+        spec, values = _tensor(as_object(entry, field), served, blobs, field)
         if spec.name in inputs:
             raise InputError(f"{field}.name is {spec.name!r} for the second time")
         inputs[spec.name] = values
@@ -153,7 +298,7 @@ def _tensor(
     for key in ("name", "shape", "datatype"):
         if key not in tensor:
             raise InputError(f"{field}.{key} is missing")
-    spec = input_named(tensor["name"], served, f"{field}.name")
+    spec = find_input(tensor["name"], served, f"{field}.name")
     check_datatype(tensor["datatype"], spec, f"{field}.datatype")
     parameters = _parameters(tensor, f"{field}.parameters")
     shape = check_shape(tensor["shape"], spec, f"{field}.shape")
@@ -161,7 +306,7 @@ def _tensor(
     if size is None:
         if "data" not in tensor:
             raise InputError(f"{field}.data is missing")
-        return spec, array_of(tensor["data"], spec, shape, f"{field}.data")
+        return spec, from_json(tensor["data"], spec, shape, f"{field}.data")
     name = f"{field}.parameters.binary_data_size"
     if blobs is None:
         raise InputError(f"{name} needs the header Inference-Header-Content-Length")
@@ -170,34 +315,34 @@ def _tensor(
     return spec, blobs.take(size, spec, shape, name)
 
 
-def _outputs(document: Object, served: Served, binary: bool) -> tuple[Wanted, ...]:
-    """The wanted outputs; all of them when none is named."""
+def _outputs(document: Object, served: Served, binary: bool) -> tuple[RequestedOutput, ...]:
+    """Return the requested outputs, or all if none is named."""
     listed = document.get("outputs")
     if listed is None or (isinstance(listed, Array) and not len(listed)):
-        return all_outputs(served, binary)
+        return tuple(RequestedOutput(spec, binary) for spec in served.outputs)
     if not isinstance(listed, Array):
         raise InputError("outputs must be a list")
     if len(listed) > len(served.outputs):
         raise InputError(f"outputs has {len(listed)} entries, but there are {len(served.outputs)}")
-    wanted: dict[str, Wanted] = {}
+    wanted: dict[str, RequestedOutput] = {}
     for index, entry in enumerate(listed):
         field = f"outputs[{index}]"
-        output = object_of(entry, field)
-        spec = output_named(output.get("name"), served, f"{field}.name")
+        output = as_object(entry, field)
+        spec = find_output(output.get("name"), served, f"{field}.name")
         if spec.name in wanted:
             raise InputError(f"{field}.name is {spec.name!r} for the second time")
         parameters = _parameters(output, f"{field}.parameters")
         if parameters is not None and parameters.get("classification") is not None:
-            raise InputError(f"{field}.parameters.classification is not offered: ask for 'label'")
-        own = _flag(parameters, "binary_data", f"{field}.parameters", binary)
-        wanted[spec.name] = Wanted(spec, own)
+            raise InputError(f"{field}.parameters.classification is not supported: ask for 'label'")
+        as_bytes = _flag(parameters, "binary_data", f"{field}.parameters", binary)
+        wanted[spec.name] = RequestedOutput(spec, as_bytes)
     return tuple(wanted.values())
 
 
 def _parameters(owner: Object, field: str) -> Object | None:
     if "parameters" not in owner:
         return None
-    return object_of(owner["parameters"], field)
+    return as_object(owner["parameters"], field)
 
 
 def _flag(parameters: Object | None, name: str, field: str, default: bool = False) -> bool:
@@ -210,10 +355,10 @@ def _flag(parameters: Object | None, name: str, field: str, default: bool = Fals
 
 
 def _timeout(parameters: Object | None) -> float | None:
-    """Microseconds, as Triton's clients send them; 0 is none."""
+    """Return seconds; Triton's clients send microseconds, and 0 for no timeout."""
     value = parameters.get("timeout") if parameters is not None else None
     if value is None or value == 0:
         return None
     if type(value) is not int or not 0 < value < 2**53:
-        raise InputError(f"parameters.timeout is {show(value)}: it must be microseconds")
+        raise InputError(f"parameters.timeout is {show(value)}: it must be in microseconds")
     return value / 1e6

@@ -12,7 +12,7 @@ from training.world import World
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread() -> Iterator[None]:
-    """Small models are slower with several, and much slower on a busy machine."""
+    """Use one thread: small models are slower with several, especially on a busy machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -21,7 +21,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The export of a real, short run on digits. Not to be changed: copy it."""
+    """The export of a real, short run on digits. Read-only: copy it to change it."""
     run_dir = tmp_path_factory.mktemp("runs") / "digits"
     settings = {"model": "digits-net", "epochs": 4, "learning_rate": 0.01, "device": "cpu"}
     config = TrainingConfig.model_validate(settings | {"run_dir": str(run_dir)})
@@ -31,7 +31,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def server(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One that many tests share, with the digits and a small limit on bodies."""
+    """A shared server for the digits model, with a small limit on bodies."""
     folder = tmp_path_factory.mktemp("server")
     with serving(folder, trained, max_body_bytes=1_000_000, request_log="none") as running:
         running.wait_until_ready()

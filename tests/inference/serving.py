@@ -1,4 +1,4 @@
-"""A real server process, and what tests ask it."""
+"""A real server process, with helpers for requests."""
 
 import contextlib
 import re
@@ -46,7 +46,7 @@ class Server:
 def serving(
     folder: Path, export: Path, verify: Any = True, name: str = "digits", **settings: object
 ) -> Iterator[Server]:
-    """A server that listens, with its output in `folder`; it is killed at the end if need be."""
+    """Start a server with its output in `folder`, and stop it at the end."""
     port = free_port()
     environment = {
         "INFERENCE_MODEL_NAME": name,
@@ -81,25 +81,25 @@ def answers(server: Server) -> bool:
 
 
 def request_of(images: NDArray[Any], **more: object) -> dict[str, object]:
-    """The body of …/infer."""
+    """Return the body of …/infer."""
     tensor = {"name": "images", "shape": list(images.shape), "datatype": "FP32"}
     return {"inputs": [tensor | {"data": images.ravel().tolist()}], **more}
 
 
 def output(response: httpx.Response, name: str) -> list[Any]:
-    """Values of an output."""
+    """Return the values of an output."""
     outputs = response.json()["outputs"]
     return next(tensor["data"] for tensor in outputs if tensor["name"] == name)
 
 
 def value(text: str, series: str) -> float:
-    """Of one of Prometheus' series; 0 where it is not there."""
+    """Return the value of a Prometheus series; 0 if it is missing."""
     lines = [line for line in text.splitlines() if line.startswith(series + " ")]
     return float(lines[0].split()[-1]) if lines else 0
 
 
 def digits(count: int) -> NDArray[np.float32]:
-    """Images of the size that the model takes."""
+    """Return images of the size that the model expects."""
     from training.data import held_out_digits
 
     images, _ = held_out_digits()
@@ -107,7 +107,7 @@ def digits(count: int) -> NDArray[np.float32]:
 
 
 def own_bytes(server: Server) -> int:
-    """Memory of a server with all its processes, but for mapped files, which others share too."""
+    """Return the memory of all processes of a server, without mapped files, which are shared."""
     first = psutil.Process(server.program.process.pid)
     rollups = [
         Path(f"/proc/{process.pid}/smaps_rollup").read_text()

@@ -1,4 +1,4 @@
-"""The server as clients by others see it: tritonclient and KServe's client."""
+"""Third-party clients: tritonclient and KServe's client."""
 
 import json
 import subprocess
@@ -21,7 +21,7 @@ PINS = ROOT / "requirements/clients.txt"
 
 @pytest.fixture(scope="module")
 def python() -> Path:
-    """An environment with the clients, made where it is missing or its pins have changed."""
+    """A virtual environment with the clients, created if it is missing or its pins changed."""
     folder = Path(sys.prefix) / "clients"
     stamp = folder / "pins.txt"
     with FileLock(f"{folder}.lock"):
@@ -41,16 +41,16 @@ def run(command: list[str]) -> str:
 
 
 @pytest.fixture(scope="module")
-def heard(python: Path, server: Server, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def answers(python: Path, server: Server, tmp_path_factory: pytest.TempPathFactory) -> Any:
     images = tmp_path_factory.mktemp("clients") / "images.npy"
     np.save(images, digits(4))
-    said: dict[str, Any] = {}
-    # Apart: the two clients have messages of the same names, and cannot be in one process.
+    received: dict[str, Any] = {}
+    # Separately: the clients define protobuf messages with equal names.
     for program in ("triton_client.py", "kserve_client.py"):
         asking = ROOT / "tests/inference/clients" / program
         output = run([str(python), str(asking), str(server.port), str(images)])
-        said |= json.loads(output.splitlines()[-1])
-    return said
+        received |= json.loads(output.splitlines()[-1])
+    return received
 
 
 CLIENTS = ("triton http", "triton http json", "kserve rest", "kserve rest json")
@@ -58,22 +58,22 @@ CLIENTS = ("triton http", "triton http json", "kserve rest", "kserve rest json")
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_client_by_others_gets_the_models_predictions(
-    client: str, heard: Any, trained: Path
+def test_third_party_clients_get_the_models_predictions(
+    client: str, answers: Any, trained: Path
 ) -> None:
     with torch.no_grad():
         network = load_network(trained, read_manifest(trained))
         expected = network(torch.from_numpy(digits(4))).softmax(1).numpy()
-    said = heard[client]
-    assert said["ready"] is True
-    assert said["id"] == "mine"
-    got = np.array(said["probabilities"]).reshape(expected.shape)
+    received = answers[client]
+    assert received["ready"] is True
+    assert received["id"] == "mine"
+    got = np.array(received["probabilities"]).reshape(expected.shape)
     assert got == pytest.approx(expected, abs=1e-6)
     classes = expected.argmax(1).tolist()
-    assert said["classes"] == classes
-    assert said["labels"] == [str(best) for best in classes]
-    if "error" in said:
-        assert "inputs[0].shape is [4, 64]" in said["error"]
-    if "versions" in said:
-        assert len(said["versions"]) == 1
-        assert (said["live"], said["other"]) == (True, False)
+    assert received["classes"] == classes
+    assert received["labels"] == [str(best) for best in classes]
+    if "error" in received:
+        assert "inputs[0].shape is [4, 64]" in received["error"]
+    if "versions" in received:
+        assert len(received["versions"]) == 1
+        assert (received["live"], received["other"]) == (True, False)

@@ -8,7 +8,7 @@ from workload.configuration import ConfigurationError
 LEAST = {"INFERENCE_MODEL_NAME": "digits", "INFERENCE_MODEL_PATH": "/models/digits-1a2b/export"}
 
 
-def test_the_environment_gives_the_same_configuration_again() -> None:
+def test_the_configuration_round_trips_through_the_environment() -> None:
     config = InferenceConfig.model_validate(
         {"model_name": "digits", "model_path": "/models/a/export", "port": 9000}
     )
@@ -20,7 +20,7 @@ def test_the_environment_gives_the_same_configuration_again() -> None:
     assert read_config(config.to_environment()) == config
 
 
-def test_variables_that_kubernetes_adds_for_services_are_left_alone() -> None:
+def test_service_variables_of_kubernetes_are_ignored() -> None:
     assert read_config(LEAST | {"INFERENCE_SERVICE_HOST": "10.0.0.1"}).port == 8080
 
 
@@ -35,12 +35,12 @@ def test_variables_that_kubernetes_adds_for_services_are_left_alone() -> None:
         ({"INFERENCE_DEVICE": "tpu"}, "'auto', 'cpu' or 'cuda'"),
     ],
 )
-def test_a_mistake_is_told_under_its_variable(change: dict[str, str], message: str) -> None:
+def test_an_error_names_its_variable(change: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         read_config(LEAST | change)
 
 
-def test_all_that_is_missing_is_told_at_once() -> None:
+def test_all_missing_variables_are_reported_at_once() -> None:
     with pytest.raises(ConfigurationError) as caught:
         read_config({})
     assert str(caught.value) == "INFERENCE_MODEL_NAME is missing; INFERENCE_MODEL_PATH is missing"

@@ -1,4 +1,4 @@
-"""How a server begins, changes its model, and ends."""
+"""Start, reload and shutdown of a server process."""
 
 import json
 import os
@@ -17,9 +17,7 @@ from tests.inference.serving import INFER, Server, digits, request_of, serving
 from tests.training.programs import free_port, start, until
 
 
-def test_a_server_waits_for_its_export_and_changes_it_while_it_serves(
-    trained: Path, tmp_path: Path
-) -> None:
+def test_a_server_waits_for_its_export_and_reloads_it(trained: Path, tmp_path: Path) -> None:
     export = tmp_path / "export"
     with serving(tmp_path, export) as server:
         assert server.ready.status_code == 503
@@ -42,7 +40,7 @@ def test_a_server_waits_for_its_export_and_changes_it_while_it_serves(
 
 
 def check_a_bad_version_keeps_the_old_one(server: Server, export: Path) -> None:
-    """By the repository's path and by SIGHUP."""
+    """Reload through the repository path and by SIGHUP."""
     before = server.client.get("/v2/models/digits").json()["versions"]
     same = server.client.post("/v2/repository/models/digits/load")
     assert (same.status_code, same.json()["version"]) == (200, before[0])
@@ -59,7 +57,7 @@ def check_a_bad_version_keeps_the_old_one(server: Server, export: Path) -> None:
     assert server.client.post(INFER, json=request_of(digits(1))).status_code == 200
 
 
-def test_sigterm_makes_it_unready_at_once_and_lets_a_request_in_flight_finish(
+def test_sigterm_makes_it_unready_and_finishes_requests_in_flight(
     trained: Path, tmp_path: Path
 ) -> None:
     body = json.dumps(request_of(digits(50))).encode()
@@ -74,7 +72,7 @@ def test_sigterm_makes_it_unready_at_once_and_lets_a_request_in_flight_finish(
             assert server.ready.json()["reason"] == "the server is shutting down"
             late = server.client.post(INFER, json=request_of(digits(1)))
             assert late.status_code == 200
-            # So that the next request of this client begins elsewhere.
+            # The client's next request then reaches another server.
             assert late.headers["connection"] == "close"
             until(lambda: not listens(server))
             slow.sendall(body[1000:])
@@ -85,7 +83,7 @@ def test_sigterm_makes_it_unready_at_once_and_lets_a_request_in_flight_finish(
         server.program.says('"event": "stopped"')
 
 
-def test_a_second_signal_ends_it_at_once(trained: Path, tmp_path: Path) -> None:
+def test_a_second_signal_exits_at_once(trained: Path, tmp_path: Path) -> None:
     with serving(tmp_path, trained, notice_seconds=300) as server:
         server.program.signal(signal.SIGTERM)
         until(lambda: server.ready.json()["reason"] == "the server is shutting down")
@@ -93,11 +91,11 @@ def test_a_second_signal_ends_it_at_once(trained: Path, tmp_path: Path) -> None:
         assert server.program.exit_code() == 128 + signal.SIGTERM
 
 
-def test_as_process_1_it_ends_at_sigterm_as_well(tmp_path: Path) -> None:
+def test_sigterm_also_stops_it_as_process_1(tmp_path: Path) -> None:
     port = free_port()
     settings = {"MODEL_NAME": "digits", "MODEL_PATH": "/none", "HOST": "127.0.0.1", "PORT": port}
     environment = {f"INFERENCE_{name}": str(setting) for name, setting in settings.items()}
-    # What process 1 has no handler for is not even delivered to it.
+    # Signals without a handler are not delivered to process 1.
     namespace = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
     with (tmp_path / "output").open("wb") as output:
         outside = subprocess.Popen(
@@ -138,7 +136,7 @@ def listens(server: Server) -> bool:
         ),
     ],
 )
-def test_a_mistake_in_the_settings_ends_it_with_64(
+def test_a_configuration_error_exits_with_64(
     tmp_path: Path, settings: dict[str, str], message: str
 ) -> None:
     environment = {f"INFERENCE_{name}": text for name, text in settings.items()}
@@ -149,7 +147,7 @@ def test_a_mistake_in_the_settings_ends_it_with_64(
     assert message in json.loads(program.text)["message"]
 
 
-def test_a_port_that_is_taken_ends_it_with_64(server: Server, tmp_path: Path) -> None:
+def test_a_port_in_use_exits_with_64(server: Server, tmp_path: Path) -> None:
     environment = {
         "INFERENCE_MODEL_NAME": "digits",
         "INFERENCE_MODEL_PATH": "/none",
@@ -161,7 +159,7 @@ def test_a_port_that_is_taken_ends_it_with_64(server: Server, tmp_path: Path) ->
     assert "cannot listen on 127.0.0.1" in program.text
 
 
-def test_a_client_that_has_gone_is_counted_and_leaves_nothing_behind(server: Server) -> None:
+def test_a_disconnected_client_is_counted_and_leaks_nothing(server: Server) -> None:
     body = json.dumps(request_of(digits(1))).encode()
     head = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     with socket.create_connection(("127.0.0.1", server.port), 30) as gone:

@@ -1,4 +1,4 @@
-"""Exports are fetched from a real web server and a real S3 server."""
+"""Fetching of exports from a real web server and a real S3 server."""
 
 import functools
 import http.server
@@ -19,18 +19,18 @@ from workload.manifest import ExportError, read_manifest
 
 @pytest.fixture
 def shelf(trained: Path, tmp_path: Path) -> Path:
-    """A copy of an export, to be served and spoiled."""
+    """A copy of an export, to be served and damaged."""
     return Path(shutil.copytree(trained, tmp_path / "shelf" / "export")).parent
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
 def url(shelf: Path) -> Iterator[str]:
-    """A plain web server before the copy."""
+    """A plain web server for the copy."""
     handler = functools.partial(Quiet, directory=str(shelf))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -40,13 +40,13 @@ def url(shelf: Path) -> Iterator[str]:
         thread.join()
 
 
-def test_an_export_comes_whole_from_a_web_server(url: str, trained: Path, tmp_path: Path) -> None:
+def test_an_export_is_fetched_from_a_web_server(url: str, trained: Path, tmp_path: Path) -> None:
     manifest = fetch(url, tmp_path / "models" / "export")
     assert manifest == read_manifest(trained)
     assert weights(tmp_path / "models" / "export") == weights(trained)
 
 
-def test_an_export_comes_from_s3_with_the_environments_keys(
+def test_an_export_is_fetched_from_s3_with_keys_from_the_environment(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
@@ -69,22 +69,20 @@ def test_an_export_comes_from_s3_with_the_environments_keys(
         server.stop()
 
 
-def test_other_weights_than_asked_for_are_not_fetched(url: str, tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match=f"but {'0' * 64} is asked for"):
+def test_weights_with_an_unexpected_digest_are_not_fetched(url: str, tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=f"but {'0' * 64} was requested"):
         fetch(url, tmp_path / "export", "0" * 64)
     assert not (tmp_path / "export").exists()
 
 
-def test_the_weights_that_are_asked_for_are_fetched(
+def test_weights_with_the_expected_digest_are_fetched(
     url: str, trained: Path, tmp_path: Path
 ) -> None:
     wanted = read_manifest(trained).weights.sha256
     assert fetch(url, tmp_path / "export", wanted).weights.sha256 == wanted
 
 
-def test_damaged_weights_are_not_kept_and_there_is_no_manifest(
-    url: str, shelf: Path, tmp_path: Path
-) -> None:
+def test_damaged_weights_leave_no_files(url: str, shelf: Path, tmp_path: Path) -> None:
     served = shelf / "export" / "model.safetensors"
     content = bytearray(served.read_bytes())
     content[-1] ^= 1
@@ -94,7 +92,7 @@ def test_damaged_weights_are_not_kept_and_there_is_no_manifest(
     assert list((tmp_path / "export").iterdir()) == []
 
 
-def test_more_bytes_than_the_manifest_says_do_not_fill_the_disk(
+def test_a_file_larger_than_its_manifest_says_is_refused(
     url: str, shelf: Path, tmp_path: Path
 ) -> None:
     with (shelf / "export" / "model.safetensors").open("ab") as served:
@@ -104,22 +102,18 @@ def test_more_bytes_than_the_manifest_says_do_not_fill_the_disk(
     assert list((tmp_path / "export").iterdir()) == []
 
 
-def test_a_manifest_without_its_weights_is_told_by_its_address(
-    url: str, shelf: Path, tmp_path: Path
-) -> None:
+def test_missing_weights_are_reported_with_their_url(url: str, shelf: Path, tmp_path: Path) -> None:
     (shelf / "export" / "model.safetensors").unlink()
     with pytest.raises(FetchError, match=f"{url}/model.safetensors cannot be read"):
         fetch(url, tmp_path / "export")
 
 
-def test_an_unknown_form_of_the_model_is_told_with_those_that_there_are(
-    url: str, tmp_path: Path
-) -> None:
+def test_a_missing_artifact_is_reported(url: str, tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="has no artifact 'int8'"):
         fetch(url, tmp_path / "export", kinds=["int8"])
 
 
-def test_what_is_there_and_right_is_not_fetched_again(
+def test_existing_files_that_match_are_not_fetched_again(
     url: str, shelf: Path, tmp_path: Path
 ) -> None:
     fetch(url, tmp_path / "export")
@@ -134,7 +128,7 @@ def test_a_damaged_manifest_names_the_field(url: str, shelf: Path, tmp_path: Pat
         fetch(url, tmp_path / "export")
 
 
-def test_the_program_ends_with_a_code_that_tells_bad_input_from_a_bad_day(
+def test_exit_codes_separate_bad_input_from_failed_downloads(
     url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([url, str(tmp_path / "export")]) == exit_codes.DONE

@@ -1,4 +1,4 @@
-"""Requests that are damaged in ways that clients do not think of."""
+"""Fuzzing with damaged requests, and conformance to the OpenAPI description."""
 
 import http.client
 import json
@@ -17,10 +17,10 @@ import pytest
 from tests.inference.serving import INFER, Server, digits, own_bytes, request_of, value
 
 COUNT = 12_500
-"""Four of five are V2 inference, so ten thousand of it."""
+"""Four of five are inference requests, so ten thousand of those."""
 ALLOWED = {200, 400, 404, 408, 413, 415, 429}
 LATE = 504
-"""Allowed as well where the request names a deadline."""
+"""Also allowed if the request names a deadline."""
 
 ODD: tuple[Any, ...] = (
     None, True, False, 0, -1, 1, 2**31, 2**63 - 1, 2**63, -(2**63), 2**64, 1.5, -0.0, 1e38, 1e308,
@@ -30,7 +30,7 @@ ODD: tuple[Any, ...] = (
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Every place in a document, only the first few of long lists."""
+    """Return the paths of all values in a document, only the first few of long lists."""
     found = [path]
     if isinstance(value, dict):
         for key, inner in value.items():
@@ -42,7 +42,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 def change(document: Any, chance: random.Random) -> Any:
-    """One value replaced, removed, doubled, wrapped or renamed."""
+    """Replace, remove, duplicate, wrap or rename one value."""
     *way, last = chance.choice(places(document)[1:])
     owner = document
     for key in way:
@@ -64,7 +64,7 @@ def change(document: Any, chance: random.Random) -> Any:
 
 
 def damage(body: bytes, chance: random.Random) -> bytes:
-    """Bytes flipped, inserted, removed or cut off."""
+    """Flip, insert, remove or truncate bytes."""
     content = bytearray(body)
     for _ in range(chance.randrange(1, 6)):
         at = chance.randrange(len(content) + 1)
@@ -147,7 +147,7 @@ KINDS: tuple[Callable[[random.Random], Asked], ...] = (
 
 
 @pytest.mark.timeout(400)
-def test_no_damaged_request_is_answered_500_or_harms_the_server(server: Server) -> None:
+def test_no_damaged_request_causes_a_500_or_a_leak(server: Server) -> None:
     chance = random.Random(20261121)  # noqa: S311
     codes: Counter[int] = Counter()
     deaths = value(server.metrics, "inference_worker_deaths_total")
@@ -161,11 +161,13 @@ def test_no_damaged_request_is_answered_500_or_harms_the_server(server: Server) 
         response = connection.getresponse()
         content = response.read()
         codes[response.status] += 1
-        said = f"{path} {headers} {body[:2000]!r} was answered {response.status}: {content[:500]!r}"
+        message = (
+            f"{path} {headers} {body[:2000]!r} was answered {response.status}: {content[:500]!r}"
+        )
         late = {LATE} if "X-Request-Timeout" in headers else set()
-        assert response.status in ALLOWED | late, said
+        assert response.status in ALLOWED | late, message
         if response.status != 200:
-            assert list(json.loads(content)) == ["error"], said
+            assert list(json.loads(content)) == ["error"], message
     connection.close()
     assert codes[400] > COUNT / 2
     assert codes[200] > 0
@@ -189,11 +191,11 @@ CONFIG = """
 [checks.not_a_server_error]
 expected-statuses = ["2xx", "3xx", "4xx", "504"]
 """
-"""504 comes where the deadline that it makes up has passed."""
+"""504 is the answer if the generated deadline has passed."""
 
 
 @pytest.mark.timeout(400)
-def test_the_server_does_what_its_description_says(server: Server, tmp_path: Path) -> None:
+def test_the_server_conforms_to_its_openapi_description(server: Server, tmp_path: Path) -> None:
     program = Path(sys.prefix) / "bin/schemathesis"
     (tmp_path / "schemathesis.toml").write_text(CONFIG)
     ended = subprocess.run(

@@ -25,7 +25,7 @@ PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 @dataclass
 class Collector:
-    """Takes spans as an OpenTelemetry collector does."""
+    """Receives spans like an OpenTelemetry collector."""
 
     spans: list[Any] = field(default_factory=list)
 
@@ -121,9 +121,7 @@ def test_probes_and_metrics_need_no_key(path: str, secured: Server) -> None:
         ({"X-API-Key": OTHER}, 200),
     ],
 )
-def test_requests_need_a_key_that_is_known(
-    headers: dict[str, str], code: int, secured: Server
-) -> None:
+def test_requests_need_a_valid_key(headers: dict[str, str], code: int, secured: Server) -> None:
     response = secured.client.post(INFER, json=request_of(digits(1)), headers=headers)
     assert response.status_code == code
     assert ("www-authenticate" in response.headers) == (code == 401)
@@ -132,7 +130,7 @@ def test_requests_need_a_key_that_is_known(
     assert OTHER not in secured.program.text
 
 
-def test_older_tls_than_allowed_is_refused(secured: Server, authority: trustme.CA) -> None:
+def test_tls_below_the_minimum_version_is_refused(secured: Server, authority: trustme.CA) -> None:
     old = ssl.create_default_context()
     authority.configure_trust(old)
     old.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -140,7 +138,7 @@ def test_older_tls_than_allowed_is_refused(secured: Server, authority: trustme.C
         httpx.get(f"https://127.0.0.1:{secured.port}/v2/health/live", verify=old)
 
 
-def test_a_request_is_one_line_of_the_log_and_one_span(
+def test_a_request_is_logged_once_and_traced(
     secured: Server, collector: tuple[Collector, int]
 ) -> None:
     headers = {"X-API-Key": KEY, "X-Request-Id": "traced", "traceparent": PARENT}
@@ -150,7 +148,7 @@ def test_a_request_is_one_line_of_the_log_and_one_span(
         lines = [json.loads(line) for line in secured.program.text.splitlines()]
         return [line for line in lines if line.get("id") == "traced"]
 
-    # The line is written once the answer has been sent, and read from the program by a thread.
+    # The line is written after the answer was sent, and a thread reads it.
     until(lambda: len(of_the_request()) > 0)
     [line] = of_the_request()
     assert line["event"] == "request"
@@ -165,7 +163,9 @@ def test_a_request_is_one_line_of_the_log_and_one_span(
     assert set(ours) == {"queue", "compute"}
 
 
-def test_a_body_that_does_not_come_is_answered_408(secured: Server, authority: trustme.CA) -> None:
+def test_a_body_that_does_not_arrive_is_answered_408(
+    secured: Server, authority: trustme.CA
+) -> None:
     trusted = ssl.create_default_context()
     authority.configure_trust(trusted)
     head = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nX-API-Key: {KEY}\r\nContent-Length: 50\r\n\r\n"

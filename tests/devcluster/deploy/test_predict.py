@@ -11,10 +11,10 @@ import pytest
 
 from devcluster.deploy import predict
 from devcluster.errors import DevclusterError
-from inference.engine.handlers.plain import input_spec
+from inference.engine.handlers import input_spec
 from inference.engine.interface import Answer, InputError, Served, TensorSpec
 from inference.protocol import v2_json
-from inference.protocol.metadata import model_metadata
+from inference.protocol.v2_json import model_metadata
 from tests.devcluster.programs import Install
 from training.data import held_out_digits
 from workload.manifest import Manifest, Weights

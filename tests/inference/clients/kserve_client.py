@@ -1,4 +1,4 @@
-"""Asks a model server with KServe's client, and prints what it understood as JSON.
+"""Query a model server with KServe's client, and print the answers as JSON.
 
 Runs in an environment of its own, without this project: kserve_client.py PORT IMAGES.npy
 """
@@ -16,9 +16,9 @@ Heard = dict[str, Any]
 
 
 def kserve_request(images: Any, binary: bool) -> Any:
-    given = kserve.InferInput("images", list(images.shape), "FP32")
-    given.set_data_from_numpy(images, binary_data=binary)
-    return kserve.InferRequest(MODEL, [given], request_id="mine")
+    sent = kserve.InferInput("images", list(images.shape), "FP32")
+    sent.set_data_from_numpy(images, binary_data=binary)
+    return kserve.InferRequest(MODEL, [sent], request_id="mine")
 
 
 def understood(response: Any) -> Heard:
@@ -48,11 +48,11 @@ async def kserve_rest(url: str, images: Any, binary: bool) -> Heard:
 def main() -> None:
     url = f"http://127.0.0.1:{sys.argv[1]}"
     images = np.load(sys.argv[2])
-    heard = {
+    answers = {
         "kserve rest": asyncio.run(kserve_rest(url, images, binary=True)),
         "kserve rest json": asyncio.run(kserve_rest(url, images, binary=False)),
     }
-    print(json.dumps(heard))  # noqa: T201
+    print(json.dumps(answers))  # noqa: T201
 
 
 if __name__ == "__main__":

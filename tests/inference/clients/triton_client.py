@@ -1,4 +1,4 @@
-"""Asks a model server with tritonclient, and prints what it understood as JSON.
+"""Query a model server with tritonclient, and print the answers as JSON.
 
 Runs in an environment of its own, without this project: triton_client.py PORT IMAGES.npy
 """
@@ -16,12 +16,12 @@ Heard = dict[str, Any]
 
 def ask(url: str, images: Any, binary: bool) -> Heard:
     with InferenceServerClient(url) as client:
-        given = InferInput("images", list(images.shape), "FP32")
-        given.set_data_from_numpy(images, binary_data=binary)
+        sent = InferInput("images", list(images.shape), "FP32")
+        sent.set_data_from_numpy(images, binary_data=binary)
         names = ("probabilities", "class", "label")
         wanted = [InferRequestedOutput(name, binary_data=binary) for name in names]
-        result = client.infer(MODEL, [given], outputs=wanted, request_id="mine", timeout=20_000_000)
-        unnamed = client.infer(MODEL, [given])
+        result = client.infer(MODEL, [sent], outputs=wanted, request_id="mine", timeout=20_000_000)
+        unnamed = client.infer(MODEL, [sent])
         client.load_model(MODEL)
         return {
             "live": client.is_server_live(),
@@ -52,11 +52,11 @@ def refused(client: InferenceServerClient, images: Any) -> str:
 def main() -> None:
     url = f"127.0.0.1:{sys.argv[1]}"
     images = np.load(sys.argv[2])
-    heard = {
+    answers = {
         "triton http": ask(url, images, binary=True),
         "triton http json": ask(url, images, binary=False),
     }
-    print(json.dumps(heard))  # noqa: T201
+    print(json.dumps(answers))  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -8,43 +8,43 @@ import pytest
 
 from inference.config import InferenceConfig
 from inference.engine.engine import ModelEngine
-from inference.engine.observer import Observer
-from inference.engine.patience import USUAL, Limits
+from inference.engine.interface import Observer
+from inference.engine.workers import DEFAULT_POLICY, RestartPolicy
 from tests.inference.engine.exports import Serve, until, write_probe
 
 
 @pytest.fixture(scope="session")
 def probe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An export for the handler `Probe`. Not to be changed: copy it."""
+    """An export for the handler `Probe`. Read-only: copy it to change it."""
     folder = tmp_path_factory.mktemp("probe") / "export"
     write_probe(folder)
     return folder
 
 
 @pytest.fixture
-def own(probe: Path, tmp_path: Path) -> Path:
-    """The probe's export, to change it."""
+def copied(probe: Path, tmp_path: Path) -> Path:
+    """A copy of the probe's export that a test may change."""
     return shutil.copytree(probe, tmp_path / "export")
 
 
 @pytest.fixture
 def serve() -> Serve:
-    """Serves an export, with the probe's handler if nothing else is said, and ends it."""
+    """Serve an export, by default with the probe's handler, and stop at the end."""
 
     @contextlib.asynccontextmanager
     async def served(
         folder: Path,
         observer: Observer | None = None,
-        limits: Limits = USUAL,
+        policy: RestartPolicy = DEFAULT_POLICY,
         ready: bool = True,
         **settings: Any,
     ) -> AsyncIterator[ModelEngine]:
-        given: dict[str, Any] = {"device": "cpu", "threads": 1, "poll_seconds": 0.05}
-        given["handler"] = "tests.inference.engine.probes:Probe"
+        defaults: dict[str, Any] = {"device": "cpu", "threads": 1, "poll_seconds": 0.05}
+        defaults["handler"] = "tests.inference.engine.probes:Probe"
         config = InferenceConfig.model_validate(
-            {"model_name": "probe", "model_path": str(folder), **given, **settings}
+            {"model_name": "probe", "model_path": str(folder), **defaults, **settings}
         )
-        engine = ModelEngine(config, observer, limits)
+        engine = ModelEngine(config, observer, policy)
         await engine.start()
         try:
             if ready:

@@ -1,4 +1,4 @@
-"""Exports that cost no training, and requests to a probe."""
+"""Exports without training, and requests to a probe."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ Serve = Callable[..., contextlib.AbstractAsyncContextManager[ModelEngine]]
 
 
 def write_model(folder: Path, network: nn.Module, **manifest: Any) -> Manifest:
-    """An export as training writes it, of a network that was not trained."""
+    """Write an export of an untrained network, as training writes it."""
     folder.mkdir(exist_ok=True)
     path = folder / WEIGHTS_FILE
     write_weights(path, network)
@@ -32,7 +32,7 @@ def write_model(folder: Path, network: nn.Module, **manifest: Any) -> Manifest:
 
 
 def write_probe(folder: Path, seed: int = 0) -> Manifest:
-    """An export for `probes`: samples of three numbers."""
+    """Write an export for `probes`: samples of three numbers."""
     torch.manual_seed(seed)
     return write_model(folder, nn.Linear(3, 1), model="probe", input_shape=(3,), outputs=1)
 
@@ -45,24 +45,24 @@ def write_digits(folder: Path, seed: int = 0) -> Manifest:
 
 
 def linear(outputs: int, input_shape: tuple[int, ...]) -> nn.Module:
-    """A model of one's own: the smallest one."""
+    """A minimal custom model."""
     return nn.Linear(input_shape[0], outputs)
 
 
 def sample(what: int, seconds: float = 0, value: float = 0, count: int = 1) -> dict[str, Any]:
-    """A request to a probe, of `count` equal samples."""
+    """A request to a probe with `count` equal samples."""
     return {"inputs": np.tile(np.array([[what, seconds, value]], np.float32), (count, 1))}
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Wait for something that happens by itself."""
+    """Wait until the condition holds."""
     async with asyncio.timeout(300):
         while not condition():
             await asyncio.sleep(0.005)
 
 
 async def outcome(request: Awaitable[Answer]) -> Answer | Exception:
-    """An answer, or the error in its place."""
+    """Return the answer or the error."""
     try:
         return await request
     except Exception as error:

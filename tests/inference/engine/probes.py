@@ -1,4 +1,4 @@
-"""Handlers of one's own, as the tests of the engine configure them. Imported by the workers."""
+"""Custom handlers that the tests of the engine configure. Workers import this module."""
 
 import os
 import signal
@@ -6,17 +6,16 @@ import time
 
 import numpy as np
 
-from inference.engine.handler import Handler, Source
-from inference.engine.handlers.plain import input_spec
+from inference.engine.handlers import Handler, Source, input_spec
 from inference.engine.interface import InputError, Tensors, TensorSpec
 from workload.manifest import checked_file
 
 FINE, SLEEP, REFUSE, FAIL, DIE = range(5)
-"""What the first number of a sample asks for; the second is how long to sleep."""
+"""Actions, selected by the first number of a sample; the second is the time to sleep."""
 
 
 class Probe(Handler):
-    """Says for each sample: its third number, in how large a batch, and how many were before."""
+    """Returns for each sample its third number, the batch size, and the samples computed before."""
 
     def load(self, source: Source) -> None:
         checked_file(source.folder, source.manifest.weights)
@@ -52,11 +51,11 @@ class Probe(Handler):
 
 
 class Liar(Probe):
-    """Does not give what it says."""
+    """Returns other outputs than it declares."""
 
     def predict(self, decoded: Tensors) -> Tensors:
         return {"value": decoded["inputs"]}
 
 
 class NoHandler:
-    """Is none."""
+    """A class that is not a handler."""

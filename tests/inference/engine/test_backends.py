@@ -1,4 +1,4 @@
-"""Each backend beside the network itself."""
+"""Each backend compared with the network."""
 
 from pathlib import Path
 from typing import get_args
@@ -9,8 +9,7 @@ import torch
 
 from inference.config import Backend
 from inference.engine.backends import Choice, load_backend
-from inference.engine.handler import Handler, Source
-from inference.engine.handlers import choose_handler
+from inference.engine.handlers import Handler, Source, choose_handler
 from tests.inference.engine.exports import Serve, write_model
 from training.config import TrainingConfig
 from training.data import load
@@ -22,14 +21,14 @@ from workload.models import build
 CPU = torch.device("cpu")
 
 TOLERANCE = {"int8": 0.02, "pruned": 0.02}
-"""Of a probability; those that compute the same have much less."""
+"""Tolerance of a probability; backends without it compute the same weights."""
 
 COMPILED: tuple[Backend, ...] = ("compile", "aotinductor")
 
 
 @pytest.fixture(scope="module")
 def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of a convolutional network with new weights, in every form."""
+    """An export of an untrained convolutional network with all artifacts."""
     run = tmp_path_factory.mktemp("forms")
     settings = {"model": "digits-net", "export_formats": "pt2", "quantize": "static"}
     config = TrainingConfig.model_validate(settings | {"prune": 0.1, "run_dir": str(run)})
@@ -42,7 +41,7 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def handler(export: Path, backend: Backend, scratch: Path) -> Handler:
-    """As a worker loads it."""
+    """Load a handler as a worker does."""
     manifest = read_manifest(export)
     choice = Choice(backend, export, manifest, CPU, "", scratch)
     loaded = choose_handler("auto", manifest)
@@ -51,7 +50,7 @@ def handler(export: Path, backend: Backend, scratch: Path) -> Handler:
 
 
 @pytest.mark.parametrize("backend", [name for name in get_args(Backend) if name not in COMPILED])
-def test_every_backend_gives_what_the_network_gives(
+def test_every_backend_computes_the_networks_outputs(
     backend: Backend, export: Path, tmp_path: Path
 ) -> None:
     computing = handler(export, backend, tmp_path)
@@ -66,11 +65,11 @@ def test_every_backend_gives_what_the_network_gives(
         assert [int(label) for label in outputs["label"]] == outputs["class"].tolist()
 
 
-def test_batch_norms_are_folded_where_nothing_changes(tmp_path: Path) -> None:
+def test_batch_norms_are_folded_if_outputs_stay_equal(tmp_path: Path) -> None:
     torch.manual_seed(0)
     network = build("resnet18", {"image_size": 32}, 3, (3, 32, 32)).train()
     with torch.no_grad():
-        # Running averages that are not those of a new network.
+        # Running averages unlike those of a new network.
         network(torch.rand(8, 3, 32, 32))
     facts = {"options": {"image_size": 32}, "input_shape": (3, 32, 32), "classes": ("a", "b", "c")}
     manifest = write_model(tmp_path, network.eval(), model="resnet18", **facts)
@@ -81,7 +80,7 @@ def test_batch_norms_are_folded_where_nothing_changes(tmp_path: Path) -> None:
         assert torch.allclose(fast(images), network(images), atol=1e-4)
 
 
-def test_a_form_that_the_export_lacks_is_named(probe: Path, tmp_path: Path) -> None:
+def test_a_missing_artifact_is_named(probe: Path, tmp_path: Path) -> None:
     manifest = read_manifest(probe)
     with pytest.raises(ExportError, match="the export has no artifact 'int8': it has none"):
         load_backend(Choice("int8", probe, manifest, CPU, "", tmp_path))
@@ -90,20 +89,20 @@ def test_a_form_that_the_export_lacks_is_named(probe: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("backend", COMPILED)
-def test_a_machine_without_a_compiler_is_told_so(
+def test_a_missing_compiler_is_reported(
     backend: Backend, export: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import torch._inductor.config as inductor
 
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     without = inductor.patch({"cpp.cxx": ("no-such-compiler",)})
-    needed = r"it needs a C\+\+ compiler .* write the backend eager"
+    needed = r"needs a C\+\+ compiler .* configure the backend eager"
     with without, pytest.raises(ExportError, match=needed):
         load_backend(Choice(backend, export, read_manifest(export), CPU, "", tmp_path))
 
 
 @pytest.mark.parametrize("backend", COMPILED)
-async def test_what_is_compiled_gives_what_the_network_gives(
+async def test_compiled_backends_compute_the_networks_outputs(
     backend: Backend, tmp_path: Path, serve: Serve
 ) -> None:
     network = build("tests.inference.engine.exports:linear", {}, 1, (3,))
@@ -115,7 +114,7 @@ async def test_what_is_compiled_gives_what_the_network_gives(
         assert engine.served.backend == backend
         for count in (1, 2, 5):
             rows = np.random.default_rng(count).random((count, 3), np.float32)
-            answer = await engine.infer({"inputs": rows})
+            answer = await engine.pool.infer({"inputs": rows})
             with torch.no_grad():
                 expected = network(torch.from_numpy(rows)).numpy()
             assert answer.outputs["outputs"] == pytest.approx(expected, abs=1e-5)

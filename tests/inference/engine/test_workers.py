@@ -1,4 +1,4 @@
-"""Processes that die, hang, or cannot start, and what becomes of requests then."""
+"""Workers that die, hang or cannot start, and the effects on requests."""
 
 import asyncio
 import os
@@ -10,14 +10,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from inference.engine.interface import UnavailableError
-from inference.engine.observer import Observer
-from inference.engine.patience import Limits
+from inference.engine.interface import Observer, UnavailableError
+from inference.engine.workers import Backoff, RestartPolicy
+from inference.metrics import Metrics
+from inference.service import Service
 from tests.inference.engine.exports import Serve, outcome, sample, until
 from tests.inference.engine.probes import DIE, FINE, SLEEP
 
 LONG = 600
-"""Seconds that a worker would compute if nothing happened to it."""
+"""Seconds that a worker would compute without intervention."""
 
 
 async def test_a_killed_worker_loses_only_what_it_was_computing(probe: Path, serve: Serve) -> None:
@@ -29,84 +30,82 @@ async def test_a_killed_worker_loses_only_what_it_was_computing(probe: Path, ser
 
     async with serve(probe, Listener(), max_batch=2) as engine:
         (pid,) = engine.pids
-        lost = asyncio.create_task(engine.infer(sample(SLEEP, LONG, count=2)))
-        await until(lambda: engine.busy)
-        # A full batch is with the worker already, another one waits here.
-        kept = [asyncio.create_task(engine.infer(sample(FINE, value=n))) for n in range(3)]
-        await until(lambda: engine.waiting == 1)
+        lost = asyncio.create_task(engine.pool.infer(sample(SLEEP, LONG, count=2)))
+        await until(lambda: not engine.pool.idle)
+        # The worker has a full batch already; another one is queued.
+        kept = [asyncio.create_task(engine.pool.infer(sample(FINE, value=n))) for n in range(3)]
+        await until(lambda: engine.queued == 1)
         os.kill(pid, signal.SIGKILL)
-        with pytest.raises(UnavailableError, match="died: it was ended by signal 9") as caught:
+        with pytest.raises(UnavailableError, match="died: it was killed by signal 9") as caught:
             await lost
         assert caught.value.retry_after > 0
         answers = await asyncio.gather(*kept)
         assert [answer.outputs["value"][0] for answer in answers] == [0, 1, 2]
         assert engine.reason == ""
         assert engine.pids != [pid]
-    assert Listener.ends == ["it was ended by signal 9"]
+    assert Listener.ends == ["it was killed by signal 9"]
 
 
-async def test_several_deaths_in_a_row_keep_requests_away_for_a_while(
+async def test_consecutive_deaths_make_the_server_unready_for_a_while(
     probe: Path, serve: Serve
 ) -> None:
-    limits = Limits(deaths=2, calm=1.0, first_delay=0.5)
-    async with serve(probe, limits=limits) as engine:
+    policy = RestartPolicy(max_deaths=2, reset_after=1.0, first_delay=0.5)
+    async with serve(probe, policy=policy) as engine:
         for _ in range(2):
-            assert isinstance(await outcome(engine.infer(sample(DIE))), UnavailableError)
-        assert engine.reason == "workers died 2 times in a row: it was ended by signal 9"
+            assert isinstance(await outcome(engine.pool.infer(sample(DIE))), UnavailableError)
+        assert engine.reason == "workers died 2 times in a row: it was killed by signal 9"
         with pytest.raises(UnavailableError, match="2 times in a row"):
-            await engine.infer(sample(FINE))
+            await engine.pool.infer(sample(FINE))
         await until(lambda: engine.reason == "")
-        assert (await engine.infer(sample(FINE))).batch == 1
+        assert (await engine.pool.infer(sample(FINE))).batch == 1
 
 
-async def test_a_worker_that_hangs_is_replaced(probe: Path, serve: Serve) -> None:
+async def test_a_hanging_worker_is_replaced(probe: Path, serve: Serve) -> None:
     async with serve(probe, hang_seconds=3) as engine:
         with pytest.raises(UnavailableError, match=r"it computed for more than 3 s"):
-            await engine.infer(sample(SLEEP, LONG))
-        assert (await engine.infer(sample(FINE))).batch == 1
+            await engine.pool.infer(sample(SLEEP, LONG))
+        assert (await engine.pool.infer(sample(FINE))).batch == 1
 
 
-async def test_several_workers_compute_at_the_same_time(probe: Path, serve: Serve) -> None:
+async def test_workers_compute_concurrently(probe: Path, serve: Serve) -> None:
     async with serve(probe, workers=2) as engine:
         assert len(engine.pids) == 2
-        hanging = asyncio.create_task(engine.infer(sample(SLEEP, LONG)))
-        await until(lambda: engine.busy)
-        assert (await engine.infer(sample(FINE))).batch == 1
+        hanging = asyncio.create_task(engine.pool.infer(sample(SLEEP, LONG)))
+        await until(lambda: not engine.pool.idle)
+        assert (await engine.pool.infer(sample(FINE))).batch == 1
         pids = engine.pids
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
         assert isinstance(await outcome(hanging), UnavailableError)
-        # What is sent to a worker whose death is not known yet would be lost with it.
+        # A request sent to a worker whose death is not detected yet would be lost with it.
         await until(lambda: not set(pids) & set(engine.pids))
-        assert (await engine.infer(sample(FINE))).batch == 1
+        assert (await engine.pool.infer(sample(FINE))).batch == 1
 
 
-async def test_the_end_lets_requests_finish_and_leaves_nothing_behind(
-    probe: Path, serve: Serve
-) -> None:
+async def test_shutdown_finishes_requests_and_leaks_nothing(probe: Path, serve: Serve) -> None:
     before = set(Path("/proc/self/fd").iterdir())
     async with serve(probe, max_batch=1) as engine:
         pids = engine.pids
-        begun = [asyncio.create_task(engine.infer(sample(SLEEP, 0.1))) for _ in range(3)]
-        await until(lambda: engine.busy)
+        begun = [asyncio.create_task(engine.pool.infer(sample(SLEEP, 0.1))) for _ in range(3)]
+        await until(lambda: not engine.pool.idle)
         engine.drain()
         assert engine.draining
         assert engine.reason == "the server is shutting down"
-        begun.append(asyncio.create_task(engine.infer(sample(FINE))))
+        begun.append(asyncio.create_task(engine.pool.infer(sample(FINE))))
         await asyncio.sleep(0)
     assert len(await asyncio.gather(*begun)) == 4
     with pytest.raises(UnavailableError):
-        await engine.infer(sample(FINE))
+        await engine.pool.infer(sample(FINE))
     assert not any(map(psutil.pid_exists, pids))
-    # Those of the process that workers are forked from stay; they are no more from time to time.
+    # Files of the fork server stay open, but their number does not grow.
     assert len(set(Path("/proc/self/fd").iterdir()) - before) <= 4
     assert not list(Path("/dev/shm").glob("inference*"))
 
 
-async def test_what_does_not_finish_in_time_is_given_up(probe: Path, serve: Serve) -> None:
+async def test_requests_exceeding_the_drain_time_are_abandoned(probe: Path, serve: Serve) -> None:
     async with serve(probe, drain_seconds=1) as engine:
-        begun = asyncio.create_task(engine.infer(sample(SLEEP, LONG)))
-        await until(lambda: engine.busy)
+        begun = asyncio.create_task(engine.pool.infer(sample(SLEEP, LONG)))
+        await until(lambda: not engine.pool.idle)
     with pytest.raises(UnavailableError, match="the server is shutting down"):
         await begun
 
@@ -114,19 +113,23 @@ async def test_what_does_not_finish_in_time_is_given_up(probe: Path, serve: Serv
 @pytest.mark.parametrize(
     ("handler", "message"),
     [
-        ("tests.inference.engine.probes:Liar", "the handler gave .'value'., but its outputs are"),
-        ("tests.inference.engine.probes:NoHandler", "gave NoHandler: it must be an"),
-        ("tests.inference.engine.probes:Missing", "Missing cannot be made: AttributeError"),
+        (
+            "tests.inference.engine.probes:Liar",
+            "handler returned .'value'., but its outputs are",
+        ),
+        ("tests.inference.engine.probes:NoHandler", "is a NoHandler: it must be an"),
+        ("tests.inference.engine.probes:Missing", "Missing cannot be created: AttributeError"),
         ("auto", "model probe is not known"),
     ],
 )
-async def test_a_handler_that_cannot_serve_is_told(
+async def test_an_invalid_handler_is_reported(
     handler: str, message: str, probe: Path, serve: Serve
 ) -> None:
     async with serve(probe, handler=handler, ready=False) as engine:
         await until(lambda: "not loaded yet" not in engine.reason)
+        service = Service(engine.config, engine, Metrics())
         with pytest.raises(UnavailableError, match=message):
-            await engine.infer(sample(FINE))
+            service.pool()
         assert engine.served is None
         await until(lambda: not engine.pids)
 
@@ -145,14 +148,14 @@ async def serve(folder, handler):
     while engine.served is None:
         await asyncio.sleep(0.01)
     print(*engine.pids, flush=True)
-    await engine.infer(sample(1, 600))
+    await engine.pool.infer(sample(1, 600))
 
 if __name__ == "__main__":
     asyncio.run(serve(*sys.argv[1:]))
 """
 
 
-async def test_workers_end_with_a_server_that_was_killed(probe: Path, tmp_path: Path) -> None:
+async def test_workers_exit_when_the_server_is_killed(probe: Path, tmp_path: Path) -> None:
     (tmp_path / "server.py").write_text(SERVER)
     command = [sys.executable, tmp_path / "server.py", probe]
     with subprocess.Popen(
@@ -168,6 +171,24 @@ async def test_workers_end_with_a_server_that_was_killed(probe: Path, tmp_path: 
     await until(lambda: not any(child.is_running() for child in children))
 
 
-def test_the_server_itself_imports_no_torch() -> None:
+def test_the_server_process_does_not_import_torch() -> None:
     check = "import sys, inference.engine.engine; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", check], check=True)
+
+
+POLICY = RestartPolicy(max_deaths=3, reset_after=60, first_delay=1, max_delay=30)
+
+
+def test_single_deaths_cause_no_delay() -> None:
+    backoff = Backoff(POLICY)
+    assert [backoff.died(100 * turn, "signal 9") for turn in range(1, 9)] == [0] * 8
+    assert backoff.reason(900) == ""
+
+
+def test_consecutive_deaths_increase_the_delay() -> None:
+    backoff = Backoff(POLICY)
+    assert [backoff.died(turn, "why") for turn in range(10)] == [0, 0, 1, 2, 4, 8, 16, 30, 30, 30]
+    assert backoff.reason(10) == "workers died 10 times in a row: why"
+    assert backoff.reason(69) != ""
+    assert backoff.reason(70) == ""
+    assert backoff.died(71, "why") == 0

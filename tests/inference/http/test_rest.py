@@ -1,4 +1,4 @@
-"""The V2 protocol over REST, asked of a real server."""
+"""The V2 protocol over REST on a real server."""
 
 import json
 import socket
@@ -16,9 +16,7 @@ from workload.export import load_network
 from workload.manifest import read_manifest
 
 
-def test_predictions_over_http_are_those_of_the_trained_model(
-    server: Server, trained: Path
-) -> None:
+def test_predictions_over_http_equal_the_trained_models(server: Server, trained: Path) -> None:
     images, labels = held_out_digits()
     response = server.client.post(INFER, json=request_of(images, id="all"))
     assert response.status_code == 200
@@ -58,23 +56,21 @@ def test_predictions_over_http_are_those_of_the_trained_model(
         ("POST", INFER, 400),
     ],
 )
-def test_every_path_answers_as_the_protocol_says(
-    method: str, path: str, code: int, server: Server
-) -> None:
+def test_status_codes_of_all_paths(method: str, path: str, code: int, server: Server) -> None:
     response = server.client.request(method, path)
     assert response.status_code == code
     assert ("error" in response.json()) == (code >= 400)
     assert ("allow" in response.headers) == (code == 405)
 
 
-def test_head_answers_as_get_without_the_body(server: Server) -> None:
+def test_head_answers_like_get_without_a_body(server: Server) -> None:
     for path in ("/v2/health/live", "/v2", "/metrics"):
         response = server.client.head(path)
         assert (response.status_code, response.content) == (200, b"")
     assert server.client.head(INFER).status_code == 405
 
 
-def test_a_version_is_served_under_its_own_path_too(server: Server) -> None:
+def test_a_version_has_its_own_path(server: Server) -> None:
     [version] = server.client.get("/v2/models/digits").json()["versions"]
     path = f"/v2/models/digits/versions/{version}"
     assert server.client.get(f"{path}/ready").status_code == 200
@@ -82,7 +78,7 @@ def test_a_version_is_served_under_its_own_path_too(server: Server) -> None:
     assert response.status_code == 200
 
 
-def test_large_bodies_are_refused_announced_or_not(server: Server) -> None:
+def test_large_bodies_are_refused_with_and_without_content_length(server: Server) -> None:
     def unannounced() -> Iterator[bytes]:
         for _ in range(20):
             yield b" " * 100_000
@@ -91,13 +87,13 @@ def test_large_bodies_are_refused_announced_or_not(server: Server) -> None:
         try:
             response = server.client.post(INFER, content=content)
         except (httpx.WriteError, httpx.ReadError):
-            continue  # The server had answered and closed before all was sent.
+            continue  # The server answered and closed the connection before the end.
         assert response.status_code == 413
         assert "larger than 1000000 bytes" in response.json()["error"]
     assert value(server.metrics, "inference_buffered_bytes") == 0
 
 
-def test_a_body_in_chunks_is_read(server: Server) -> None:
+def test_a_chunked_body_is_read(server: Server) -> None:
     body = json.dumps(request_of(digits(2))).encode()
     response = server.client.post(INFER, content=iter([body[:100], body[100:]]))
     assert response.status_code == 200
@@ -120,26 +116,26 @@ def ask(server: Server, raw: bytes) -> bytes:
         b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n",
     ],
 )
-def test_a_body_whose_end_cannot_be_known_is_refused(server: Server, framing: bytes) -> None:
+def test_a_body_with_ambiguous_length_is_refused(server: Server, framing: bytes) -> None:
     head = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n".encode()
     answer = ask(server, head + framing + b"\r\n{}   ")
     assert answer.startswith((b"HTTP/1.1 4", b"HTTP/1.0 4"))
 
 
-def test_a_compressed_body_is_declined_in_words(server: Server) -> None:
+def test_a_compressed_body_is_refused(server: Server) -> None:
     response = server.client.post(INFER, content=b"x", headers={"Content-Encoding": "gzip"})
     assert response.status_code == 415
     assert "Content-Encoding" in response.json()["error"]
 
 
-def test_a_request_is_known_by_its_id(server: Server) -> None:
+def test_answers_have_a_request_id(server: Server) -> None:
     mine = server.client.get("/v2", headers={"X-Request-Id": "mine"})
     assert mine.headers["x-request-id"] == "mine"
     others = {server.client.get("/v2").headers["x-request-id"] for _ in range(3)}
     assert len(others) == 3
 
 
-def test_a_deadline_that_has_passed_is_answered_504(server: Server) -> None:
+def test_an_expired_deadline_is_answered_504(server: Server) -> None:
     body = request_of(digits(1))
     late = server.client.post(INFER, json=body, headers={"X-Request-Timeout": "1e-9"})
     assert late.status_code == 504

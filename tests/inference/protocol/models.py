@@ -1,4 +1,4 @@
-"""Models as protocols see them, without an engine."""
+"""Models and answers without an engine."""
 
 import numpy as np
 
@@ -27,7 +27,7 @@ SERVED = Served(
 
 
 def answer(*probabilities: list[float]) -> Answer:
-    """What the engine gives for samples of these probabilities."""
+    """The engine's answer for samples with these probabilities."""
     values = np.array(probabilities, np.float32)
     best = values.argmax(1)
     labels = np.array([b"no", b"yes"], np.object_)[best]
@@ -36,5 +36,5 @@ def answer(*probabilities: list[float]) -> Answer:
 
 
 def taking(*inputs: TensorSpec) -> Served:
-    """A model of other inputs."""
+    """A model with other inputs."""
     return Served("other", MANIFEST, "eager", inputs, (TensorSpec("sum", "FP64", (-1,)),))

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 from typing import Any
 
@@ -6,9 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.engine.interface import InputError, TensorSpec
-from inference.protocol.metadata import model_metadata
-from inference.protocol.v2_json import read_request, write_answer
+from inference.engine.interface import Answer, InputError, TensorSpec
+from inference.protocol.v2_json import (
+    MAX_PLAN_BYTES,
+    MAX_PLANS,
+    Plan,
+    Plans,
+    model_metadata,
+    read_request,
+    write_answer,
+)
 from tests.inference.protocol.models import SERVED, answer, taking
 
 TENSOR: dict[str, Any] = {
@@ -27,7 +35,7 @@ def without(field: str) -> bytes:
     return json.dumps({"inputs": [{k: v for k, v in TENSOR.items() if k != field}]}).encode()
 
 
-def said(request: bytes, *probabilities: list[float]) -> dict[str, Any]:
+def answer_to(request: bytes, *probabilities: list[float]) -> dict[str, Any]:
     content, length = write_answer(read_request(request, SERVED), answer(*probabilities))
     assert length is None
     document: dict[str, Any] = json.loads(content)
@@ -42,9 +50,9 @@ def test_data_may_be_flat_or_nested() -> None:
         assert images.tolist() == nested
 
 
-def test_the_answer_names_what_was_asked_for() -> None:
+def test_the_answer_has_the_requested_outputs() -> None:
     request = body(id="42", outputs=[{"name": "label"}, {"name": "class"}])
-    assert said(request, [0.25, 0.75], [0.5, 0.5]) == {
+    assert answer_to(request, [0.25, 0.75], [0.5, 0.5]) == {
         "model_name": "digits",
         "model_version": "abababababab",
         "id": "42",
@@ -55,15 +63,15 @@ def test_the_answer_names_what_was_asked_for() -> None:
     }
 
 
-def test_all_outputs_are_given_when_none_is_named() -> None:
-    document = said(body(), [0.25, 0.75])
+def test_all_outputs_are_returned_if_none_is_named() -> None:
+    document = answer_to(body(), [0.25, 0.75])
     assert "id" not in document
     names = [output["name"] for output in document["outputs"]]
     assert names == ["probabilities", "class", "label"]
     assert document["outputs"][0]["data"] == [0.25, 0.75]
 
 
-def test_the_metadata_tell_shapes_origin_and_quality() -> None:
+def test_metadata_has_shapes_origin_and_metrics() -> None:
     document = model_metadata(SERVED)
     assert document["inputs"] == [{"name": "images", "datatype": "FP32", "shape": [-1, 1, 2, 2]}]
     assert document["versions"] == ["abababababab"]
@@ -71,7 +79,7 @@ def test_the_metadata_tell_shapes_origin_and_quality() -> None:
     assert document["parameters"]["metrics"] == {"accuracy": 0.75}
 
 
-def test_a_client_may_say_how_many_microseconds_it_waits() -> None:
+def test_a_client_may_set_a_timeout_in_microseconds() -> None:
     assert read_request(body(parameters={"timeout": 250_000}), SERVED).timeout == 0.25
     assert read_request(body(parameters={"timeout": 0}), SERVED).timeout is None
 
@@ -89,23 +97,23 @@ def test_a_client_may_say_how_many_microseconds_it_waits() -> None:
         ("BYTES", ["", "é"]),
     ],
 )
-def test_every_datatype_keeps_its_values(datatype: Any, data: list[Any]) -> None:
+def test_values_of_every_datatype_are_preserved(datatype: Any, data: list[Any]) -> None:
     served = taking(TensorSpec("x", datatype, (-1, 1)))
     tensor = {"name": "x", "shape": [2, 1], "datatype": datatype, "data": [[data[0]], [data[1]]]}
     values = read_request(json.dumps({"inputs": [tensor]}).encode(), served).inputs["x"]
-    given = [value.encode() for value in data] if datatype == "BYTES" else data
-    assert values.ravel().tolist() == given
+    expected = [value.encode() for value in data] if datatype == "BYTES" else data
+    assert values.ravel().tolist() == expected
 
 
 @pytest.mark.parametrize(
     ("datatype", "data", "message"),
     [
         ("UINT8", [256], "a number that does not fit UINT8"),
-        ("INT64", [1.0], "nothing but whole numbers"),
-        ("INT64", [2**63], "nothing but whole numbers"),
-        ("UINT64", [-1], "nothing but whole numbers"),
-        ("BOOL", [1], "nothing but truth values"),
-        ("BYTES", [1], "nothing but strings"),
+        ("INT64", [1.0], "contain only integers"),
+        ("INT64", [2**63], "contain only integers"),
+        ("UINT64", [-1], "contain only integers"),
+        ("BOOL", [1], "contain only booleans"),
+        ("BYTES", [1], "contain only strings"),
         ("FP16", [1e5], "too large for FP16"),
     ],
 )
@@ -116,7 +124,7 @@ def test_values_of_another_type_are_refused(datatype: Any, data: list[Any], mess
         read_request(json.dumps({"inputs": [tensor]}).encode(), served)
 
 
-def test_several_inputs_come_in_any_order_with_equal_numbers_of_samples() -> None:
+def test_inputs_may_be_in_any_order_but_need_equal_sample_counts() -> None:
     served = taking(TensorSpec("a", "INT64", (-1,)), TensorSpec("b", "FP32", (-1, -1)))
     a = {"name": "a", "shape": [2], "datatype": "INT64", "data": [1, 2]}
     b = {"name": "b", "shape": [2, 3], "datatype": "FP32", "data": [0] * 6}
@@ -134,12 +142,12 @@ def test_several_inputs_come_in_any_order_with_equal_numbers_of_samples() -> Non
 
 
 MALFORMED = [
-    (b"", "the body is no JSON"),
-    (b"\xff\xfe", "the body is no JSON"),
-    (b'{"inputs": [', "the body is no JSON"),
-    (b"[" * 100_000, "the body is no JSON"),
+    (b"", "the body is not valid JSON"),
+    (b"\xff\xfe", "the body is not valid JSON"),
+    (b'{"inputs": [', "the body is not valid JSON"),
+    (b"[" * 100_000, "the body is not valid JSON"),
     (b"[]", "the body must be an object"),
-    (b'{"id": NaN}', "the body is no JSON"),
+    (b'{"id": NaN}', "the body is not valid JSON"),
     (b"{}", "inputs must be a list of one tensor"),
     (body(inputs=[]), "inputs must be a list of one tensor"),
     (body(inputs=[TENSOR, TENSOR]), "inputs must be a list of one tensor"),
@@ -167,12 +175,12 @@ MALFORMED = [
     (body({"data": "AAAA"}), "inputs[0].data must be a list"),
     (body({"data": []}), "inputs[0].data has 0 values"),
     (body({"data": [1] * 7}), "inputs[0].data has 7 values"),
-    (body({"data": ["1"] * 8}), "nothing but numbers"),
-    (body({"data": [None] * 8}), "nothing but numbers"),
-    (body({"data": [True] * 8}), "nothing but numbers"),
-    (body({"data": [True, *[1] * 7]}), "nothing but numbers"),
-    (body({"data": [{}] * 8}), "nothing but numbers"),
-    (body({"data": [10**400] * 8}), "the body is no JSON"),
+    (body({"data": ["1"] * 8}), "contain only numbers"),
+    (body({"data": [None] * 8}), "contain only numbers"),
+    (body({"data": [True] * 8}), "contain only numbers"),
+    (body({"data": [True, *[1] * 7]}), "contain only numbers"),
+    (body({"data": [{}] * 8}), "contain only numbers"),
+    (body({"data": [10**400] * 8}), "the body is not valid JSON"),
     (body({"data": [1e300] * 8}), "too large for FP32"),
     (body({"data": [[1, 2], [3]]}), "rows of different lengths"),
     (body({"data": [[1, 2], [3, 4, 5], [6], [7, 8]]}), "nested as [4, 2]"),
@@ -183,7 +191,7 @@ MALFORMED = [
     (body({"parameters": {"binary_data_size": 32}}), "needs the header Inference-Header"),
     (body(parameters={"timeout": -1}), "parameters.timeout is -1"),
     (body(parameters={"binary_data_output": 1}), "parameters.binary_data_output is 1"),
-    (body(outputs=[{"name": "class", "parameters": {"classification": 2}}]), "not offered"),
+    (body(outputs=[{"name": "class", "parameters": {"classification": 2}}]), "not supported"),
     (body(outputs=[{"name": "class"}] * 4), "outputs has 4 entries"),
     (body(outputs="class"), "outputs must be a list"),
     (body(outputs=["class"]), "outputs[0] must be an object"),
@@ -219,6 +227,85 @@ def test_any_value_of_a_field_is_valid_or_refused(field: str, value: Any) -> Non
 
 
 @given(st.binary(max_size=200) | JSON.map(lambda value: json.dumps(value).encode()))
-def test_any_body_is_refused_in_words(malformed: bytes) -> None:
+def test_any_invalid_body_is_refused_with_input_error(malformed: bytes) -> None:
     with pytest.raises(InputError):
         read_request(malformed, SERVED)
+
+
+VALUES = np.arange(8, dtype="<f4") / 8
+
+
+def binary_request(size: int = 32, **more: object) -> tuple[bytes, str]:
+    tensor = {
+        "name": "images",
+        "shape": [2, 1, 2, 2],
+        "datatype": "FP32",
+        "parameters": {"binary_data_size": size},
+    }
+    head = json.dumps({"inputs": [tensor]} | more).encode()
+    return head, str(len(head))
+
+
+def test_a_repeated_head_is_read_with_its_own_values() -> None:
+    head, length = binary_request(id="7", parameters={"timeout": 5000})
+    first = read_request(head + VALUES.tobytes(), SERVED, length)
+    second = read_request(head + VALUES[::-1].tobytes(), SERVED, length)
+    assert first.inputs["images"].ravel().tolist() == VALUES.tolist()
+    assert second.inputs["images"].ravel().tolist() == VALUES[::-1].tolist()
+    assert (second.id, second.timeout, second.outputs) == (first.id, first.timeout, first.outputs)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (VALUES[:5].tobytes(), "20 bytes remain"),
+        (VALUES.tobytes() + b"1234", "4 bytes after the JSON"),
+        (np.full(8, np.nan, "<f4").tobytes(), "NaN or too large"),
+    ],
+)
+def test_invalid_values_are_refused_with_a_kept_plan_too(values: bytes, message: str) -> None:
+    head, length = binary_request()
+    for _ in range(2):
+        with pytest.raises(InputError, match=message):
+            read_request(head + values, SERVED, length)
+        read_request(head + VALUES.tobytes(), SERVED, length)
+
+
+def test_another_model_parses_the_same_head_again() -> None:
+    head, length = binary_request()
+    read_request(head + VALUES.tobytes(), SERVED, length)
+    other = dataclasses.replace(SERVED, inputs=(TensorSpec("images", "FP32", (-1, 3, 2, 2)),))
+    with pytest.raises(InputError, match="shape"):
+        read_request(head + VALUES.tobytes(), other, length)
+    read_request(head + VALUES.tobytes(), SERVED, length)
+
+
+def test_plans_are_limited_in_number_and_length() -> None:
+    plans, plan = Plans(), Plan("", (), (), None, SERVED)
+    plans.keep(b" " * (MAX_PLAN_BYTES + 1), plan)
+    assert plans.get(b" " * (MAX_PLAN_BYTES + 1), SERVED) is None
+    for number in range(MAX_PLANS + 1):
+        plans.keep(b"%d" % number, plan)
+    assert plans.get(b"0", SERVED) is None
+    assert plans.get(b"%d" % MAX_PLANS, SERVED) is plan
+
+
+def test_answers_to_the_same_head_share_their_json() -> None:
+    head, length = binary_request(outputs=[{"name": "class", "parameters": {"binary_data": True}}])
+    for values in (np.array([3, 1]), np.array([0, 2])):
+        read = read_request(head + VALUES.tobytes(), SERVED, length)
+        answer = Answer({"class": values}, SERVED, 0.0, 0.0, 2)
+        body, json_length = write_answer(read, answer)
+        assert json.loads(body[:json_length])["outputs"][0]["shape"] == [2]
+        assert np.frombuffer(body[json_length:], "<i8").tolist() == values.tolist()
+    assert read.plan is not None
+    assert len(read.plan.heads) == 1
+
+
+def test_an_answer_of_another_model_has_its_own_version() -> None:
+    head, length = binary_request(outputs=[{"name": "class", "parameters": {"binary_data": True}}])
+    read = read_request(head + VALUES.tobytes(), SERVED, length)
+    other = dataclasses.replace(SERVED, name="other")
+    for served in (SERVED, other, SERVED):
+        body, json_length = write_answer(read, Answer({"class": np.ones(2, int)}, served, 0, 0, 2))
+        assert json.loads(body[:json_length])["model_name"] == served.name

@@ -70,7 +70,7 @@ def computation(workload: Workload, folder: Path, backend: str, scratch: Path) -
     if backend == PLAIN or not workload.computes:
         return compute_of(workload, folder)
     from inference.engine.backends import Choice, load_backend
-    from inference.engine.memory import keep_freed_memory
+    from inference.engine.worker import keep_freed_memory
     from workload.manifest import read_manifest
 
     keep_freed_memory()

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from inference.engine.handler import Handler, Source
+from inference.engine.handlers import Handler, Source
 from inference.engine.interface import TensorSpec
 
 

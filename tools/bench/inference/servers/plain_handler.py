@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from inference.engine.handler import Handler, Source
+from inference.engine.handlers import Handler, Source
 from inference.engine.interface import TensorSpec
 from tools.bench.inference.networks import compute_of
 from tools.bench.inference.workloads import WORKLOADS

@@ -1,14 +1,15 @@
-"""One version after another, while requests come."""
+"""Loading and reloading of models while requests arrive."""
 
 import asyncio
 import os
 import signal
+import tempfile
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from inference.engine.engine import ModelEngine
+from inference.engine.engine import ModelEngine, compile_cache, remove_compiled
 from inference.engine.interface import ReloadError
 from tests.inference.engine.exports import Serve, sample, until, write_probe
 from tests.inference.engine.probes import FINE, SLEEP
@@ -16,7 +17,7 @@ from workload.manifest import read_manifest
 
 
 class Load:
-    """Clients that ask one after another, until they are told to stop."""
+    """Clients that send requests one after another until `stop`."""
 
     def __init__(self, engine: ModelEngine) -> None:
         self.versions: Counter[str] = Counter()
@@ -26,24 +27,24 @@ class Load:
 
     async def _ask(self) -> None:
         while self._on:
-            answer = await self._engine.infer(sample(SLEEP, 0.002))
+            answer = await self._engine.pool.infer(sample(SLEEP, 0.002))
             self.versions[answer.served.version] += 1
 
     async def stop(self) -> None:
-        """Raises what any request was answered with."""
+        """Stop, and raise the error of any request."""
         self._on = False
         await asyncio.gather(*self._clients)
 
 
-async def test_a_new_version_takes_over_without_a_lost_request(own: Path, serve: Serve) -> None:
-    async with serve(own) as engine:
+async def test_a_reload_loses_no_request(copied: Path, serve: Serve) -> None:
+    async with serve(copied) as engine:
         assert engine.served
         old, pids = engine.served.version, engine.pids
         assert (await engine.reload()).version == old
         assert engine.pids == pids
         load = Load(engine)
         await until(lambda: load.versions[old])
-        new = write_probe(own, seed=1).version
+        new = write_probe(copied, seed=1).version
         assert (await engine.reload()).version == new
         await until(lambda: load.versions[new])
         await load.stop()
@@ -52,15 +53,15 @@ async def test_a_new_version_takes_over_without_a_lost_request(own: Path, serve:
         assert engine.pids != pids
 
 
-async def test_a_bad_version_keeps_the_old_one(own: Path, serve: Serve) -> None:
-    async with serve(own) as engine:
+async def test_a_bad_version_keeps_the_old_one(copied: Path, serve: Serve) -> None:
+    async with serve(copied) as engine:
         assert engine.served
         old, pids = engine.served.version, engine.pids
         load = Load(engine)
-        write_probe(own, seed=1)
-        manifest = own / "manifest.json"
+        write_probe(copied, seed=1)
+        manifest = copied / "manifest.json"
         manifest.write_text(manifest.read_text().replace('"probe"', '"other:Model"'))
-        (own / "model.safetensors").write_bytes(b"damaged")
+        (copied / "model.safetensors").write_bytes(b"damaged")
         with pytest.raises(ReloadError, match="7 bytes, its manifest says"):
             await engine.reload()
         manifest.write_text("{")
@@ -71,18 +72,18 @@ async def test_a_bad_version_keeps_the_old_one(own: Path, serve: Serve) -> None:
         assert (engine.reason, engine.pids) == ("", pids)
 
 
-async def test_a_worker_that_dies_when_its_files_are_gone_makes_the_new_version_serve(
-    own: Path, serve: Serve
+async def test_a_worker_whose_files_are_gone_is_replaced_by_the_new_version(
+    copied: Path, serve: Serve
 ) -> None:
-    async with serve(own) as engine:
-        new = write_probe(own, seed=1).version
+    async with serve(copied) as engine:
+        new = write_probe(copied, seed=1).version
         os.kill(engine.pids[0], signal.SIGKILL)
         await until(lambda: engine.served and engine.served.version == new)
-        assert (await engine.infer(sample(FINE))).served.version == new
+        assert (await engine.pool.infer(sample(FINE))).served.version == new
         assert engine.reason == ""
 
 
-async def test_an_export_is_served_as_soon_as_it_is_there(tmp_path: Path, serve: Serve) -> None:
+async def test_an_export_is_served_once_it_exists(tmp_path: Path, serve: Serve) -> None:
     folder = tmp_path / "later"
     async with serve(folder, ready=False) as engine:
         await until(lambda: "is not there yet" in engine.reason)
@@ -93,11 +94,38 @@ async def test_an_export_is_served_as_soon_as_it_is_there(tmp_path: Path, serve:
         assert engine.reason == ""
 
 
-async def test_other_weights_than_those_that_are_pinned_are_not_served(
-    own: Path, serve: Serve
+async def test_weights_other_than_the_pinned_ones_are_not_served(
+    copied: Path, serve: Serve
 ) -> None:
-    digest = read_manifest(own).weights.sha256
-    async with serve(own, model_sha256=digest) as engine:
-        write_probe(own, seed=1)
+    digest = read_manifest(copied).weights.sha256
+    async with serve(copied, model_sha256=digest) as engine:
+        write_probe(copied, seed=1)
         with pytest.raises(ReloadError, match=f"only {digest[:12]}… may be served here"):
             await engine.reload()
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_the_compile_cache_survives_a_restart(temporary: Path) -> None:
+    folder = compile_cache()
+    assert folder == compile_cache()
+    assert (folder.parent, folder.stat().st_mode & 0o777) == (temporary, 0o700)
+    for name in ("ab-1.pt2", "ab-2.pt2", "cd-1.pt2"):
+        (folder / name).touch()
+    remove_compiled(folder, "ab")
+    assert [path.name for path in folder.iterdir()] == ["cd-1.pt2"]
+
+
+def test_a_compile_cache_writable_by_others_is_not_used(temporary: Path) -> None:
+    first = compile_cache()
+    first.chmod(0o755)
+    second = compile_cache()
+    assert second != first
+    first.rmdir()
+    (temporary / "elsewhere").mkdir(mode=0o700)
+    first.symlink_to(temporary / "elsewhere")
+    assert compile_cache() not in (first, temporary / "elsewhere")

@@ -1,4 +1,4 @@
-"""A small GPT with new weights, in a real worker."""
+"""A small untrained GPT in a real worker."""
 
 import asyncio
 from pathlib import Path
@@ -19,7 +19,7 @@ OPTIONS = {"context": CONTEXT, "layers": 2, "heads": 2, "width": 16}
 def gpt() -> torch.nn.Module:
     torch.manual_seed(0)
     network = build("gpt", dict(OPTIONS), TOKENS, (CONTEXT,))
-    # New weights are so small that all tokens would be equally likely.
+    # Initial weights are so small that all tokens would be equally likely.
     for weight in network.parameters():
         torch.nn.init.normal_(weight, std=0.5)
     return network.eval()
@@ -33,22 +33,22 @@ def export(gpt: torch.nn.Module, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return folder
 
 
-async def test_logits_of_texts_of_any_length(
+async def test_logits_of_sequences_of_any_length(
     export: Path, gpt: torch.nn.Module, serve: Serve
 ) -> None:
     texts = [np.arange(length)[None] % TOKENS for length in (1, 5, 5, CONTEXT)]
     async with serve(export, handler="auto") as engine:
         assert engine.served
         assert engine.served.inputs[0].shape == (-1, -1)
-        answers = await asyncio.gather(*(engine.infer({"tokens": text}) for text in texts))
+        answers = await asyncio.gather(*(engine.pool.infer({"tokens": text}) for text in texts))
         for text, answer in zip(texts, answers, strict=True):
             with torch.no_grad():
                 expected = gpt(torch.from_numpy(text)).numpy()
             assert answer.outputs["logits"] == pytest.approx(expected, abs=1e-4)
         for wrong, message in [
-            (np.zeros((1, CONTEXT + 1), np.int64), "must be from 1 to 16"),
-            (np.zeros((1, 0), np.int64), "must be from 1 to 16"),
-            (np.array([[3, TOKENS]]), "tokens has 50: tokens go from 0 to 49"),
+            (np.zeros((1, CONTEXT + 1), np.int64), "must have from 1 to 16"),
+            (np.zeros((1, 0), np.int64), "must have from 1 to 16"),
+            (np.array([[3, TOKENS]]), "tokens has 50: tokens are from 0 to 49"),
         ]:
             with pytest.raises(InputError, match=message):
-                await engine.infer({"tokens": wrong})
+                await engine.pool.infer({"tokens": wrong})

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from inference.engine.arena import SMALLEST, new_arena
-from inference.engine.datatypes import NUMPY
+from inference.engine.interface import NUMPY
+from inference.engine.process import INITIAL_BYTES, Arena
 
 NUMBERS = [dtype for name, dtype in NUMPY.items() if name != "BYTES"]
 
@@ -18,10 +18,10 @@ NUMBERS = [dtype for name, dtype in NUMPY.items() if name != "BYTES"]
     hnp.array_shapes(min_dims=0, max_dims=2, min_side=0, max_side=3),
     st.randoms(use_true_random=False),
 )
-def test_what_was_put_in_parts_is_there_as_a_whole(
+def test_parts_are_concatenated(
     dtypes: list[np.dtype[Any]], counts: list[int], shape: tuple[int, ...], random: Any
 ) -> None:
-    arena = new_arena()
+    arena = Arena.create()
     arrays = {
         f"input {index}": [
             np.frombuffer(random.randbytes(count * int(np.prod(shape)) * 8), np.uint8)[
@@ -41,8 +41,8 @@ def test_what_was_put_in_parts_is_there_as_a_whole(
 
 
 @given(st.lists(st.lists(st.binary(max_size=9), min_size=2, max_size=2), min_size=1, max_size=5))
-def test_bytes_keep_their_lengths(rows: list[list[bytes]]) -> None:
-    arena = new_arena()
+def test_bytes_elements_are_preserved(rows: list[list[bytes]]) -> None:
+    arena = Arena.create()
     parts = []
     for row in rows:
         part = np.empty((1, 2), np.object_)
@@ -53,18 +53,18 @@ def test_bytes_keep_their_lengths(rows: list[list[bytes]]) -> None:
     arena.close()
 
 
-def test_it_grows_and_what_was_seen_before_stays() -> None:
-    arena = new_arena()
+def test_an_arena_grows_and_older_views_stay_valid() -> None:
+    arena = Arena.create()
     small = arena.get(arena.put({"x": [np.arange(4)]}))["x"]
-    large = np.arange(SMALLEST)
+    large = np.arange(INITIAL_BYTES)
     placed = arena.put({"x": [large], "y": [large + 1]})
     assert np.array_equal(arena.get(placed)["y"], large + 1)
     assert len(small) == 4
     arena.close()
 
 
-def test_a_type_that_no_protocol_has_is_refused() -> None:
-    arena = new_arena()
+def test_a_type_without_protocol_datatype_is_refused() -> None:
+    arena = Arena.create()
     with pytest.raises(KeyError):
         arena.put({"x": [np.zeros(1, np.complex64)]})
     arena.close()

@@ -1,4 +1,4 @@
-"""Of real requests in a real worker."""
+"""Real requests in a real worker."""
 
 import asyncio
 from pathlib import Path
@@ -10,17 +10,17 @@ from tests.inference.engine.exports import Serve, outcome, sample, until
 from tests.inference.engine.probes import FAIL, FINE, REFUSE, SLEEP
 
 A_MOMENT = 0.2
-"""Seconds that the worker is kept busy while requests are sent."""
+"""Seconds for which the worker is busy while requests are sent."""
 
 
-async def test_every_request_gets_its_own_answer_and_no_batch_is_too_large(
+async def test_requests_get_their_own_answers_from_limited_batches(
     probe: Path, serve: Serve
 ) -> None:
     async with serve(probe, max_batch=8) as engine:
         counts = [1 + number % 5 for number in range(100)]
         answers = await asyncio.gather(
             *(
-                engine.infer(sample(FINE, value=number, count=count))
+                engine.pool.infer(sample(FINE, value=number, count=count))
                 for number, count in enumerate(counts)
             )
         )
@@ -36,35 +36,33 @@ async def test_every_request_gets_its_own_answer_and_no_batch_is_too_large(
 async def test_an_idle_worker_does_not_wait_for_more(probe: Path, serve: Serve) -> None:
     async with serve(probe, max_delay_ms=1000) as engine:
         for _ in range(3):
-            answer = await engine.infer(sample(FINE))
+            answer = await engine.pool.infer(sample(FINE))
             assert (answer.batch, answer.queue_seconds) == (1, pytest.approx(0, abs=0.9))
 
 
-async def test_under_load_a_batch_waits_for_as_many_as_there_were_before(
-    probe: Path, serve: Serve
-) -> None:
+async def test_under_load_a_batch_waits_for_the_expected_samples(probe: Path, serve: Serve) -> None:
     async with serve(probe, max_delay_ms=1000, max_batch=8) as engine:
-        busy = asyncio.create_task(engine.infer(sample(SLEEP, 0.05)))
-        await until(lambda: engine.busy)
-        waiting = [asyncio.create_task(engine.infer(sample(FINE))) for _ in range(3)]
+        busy = asyncio.create_task(engine.pool.infer(sample(SLEEP, 0.05)))
+        await until(lambda: not engine.pool.idle)
+        waiting = [asyncio.create_task(engine.pool.infer(sample(FINE))) for _ in range(3)]
         await busy
-        # Four were there at its end.
-        waiting.append(asyncio.create_task(engine.infer(sample(FINE))))
+        # Four samples existed at its end.
+        waiting.append(asyncio.create_task(engine.pool.infer(sample(FINE))))
         assert [answer.batch for answer in await asyncio.gather(*waiting)] == [4] * 4
 
 
-async def test_requests_of_one_batch_fail_alone(probe: Path, serve: Serve) -> None:
+async def test_requests_of_one_batch_fail_separately(probe: Path, serve: Serve) -> None:
     async with serve(probe) as engine:
-        busy = asyncio.create_task(engine.infer(sample(SLEEP, A_MOMENT)))
-        await until(lambda: engine.busy)
-        asked = [
+        busy = asyncio.create_task(engine.pool.infer(sample(SLEEP, A_MOMENT)))
+        await until(lambda: not engine.pool.idle)
+        requests = [
             sample(FINE, value=1),
             sample(REFUSE, value=2),
             sample(FINE, value=3, count=2),
             sample(FAIL),
         ]
         one, two, three, four = await asyncio.gather(
-            *(outcome(engine.infer(inputs)) for inputs in asked)
+            *(outcome(engine.pool.infer(inputs)) for inputs in requests)
         )
         await busy
     assert isinstance(one, Answer)
@@ -77,96 +75,90 @@ async def test_requests_of_one_batch_fail_alone(probe: Path, serve: Serve) -> No
     assert str(four) == "the model cannot compute it: ValueError: a mistake in the model"
 
 
-async def test_a_request_larger_than_a_batch_is_computed_in_parts(
-    probe: Path, serve: Serve
-) -> None:
+async def test_a_request_larger_than_a_batch_is_split(probe: Path, serve: Serve) -> None:
     inputs = sample(FINE, count=21)
     inputs["inputs"][:, 2] = range(21)
     async with serve(probe, max_batch=8) as engine:
-        answer = await engine.infer(inputs)
+        answer = await engine.pool.infer(inputs)
         assert answer.outputs["value"].tolist() == list(range(21))
         assert answer.outputs["batch"].tolist() == [8] * 16 + [5] * 5
         assert answer.batch == 8
         inputs["inputs"][13, 0] = REFUSE
         with pytest.raises(InputError, match=r"inputs has 13\.0"):
-            await engine.infer(inputs)
+            await engine.pool.infer(inputs)
 
 
-async def test_what_finds_no_room_is_refused_and_told_when_to_come_again(
-    probe: Path, serve: Serve
-) -> None:
+async def test_a_full_queue_refuses_with_a_retry_time(probe: Path, serve: Serve) -> None:
     async with serve(probe, max_queue=4, max_batch=2) as engine:
-        await engine.infer(sample(SLEEP, 0.05))
-        busy = asyncio.create_task(engine.infer(sample(SLEEP, A_MOMENT)))
-        await until(lambda: engine.busy)
-        # One batch more lies ready for the worker, and four samples wait.
-        waiting = [asyncio.create_task(engine.infer(sample(FINE))) for _ in range(6)]
-        await until(lambda: engine.waiting == 4)
-        with pytest.raises(OverloadedError, match="4 samples wait already") as caught:
-            await engine.infer(sample(FINE))
+        await engine.pool.infer(sample(SLEEP, 0.05))
+        busy = asyncio.create_task(engine.pool.infer(sample(SLEEP, A_MOMENT)))
+        await until(lambda: not engine.pool.idle)
+        # The worker has one more batch, and four samples are queued.
+        waiting = [asyncio.create_task(engine.pool.infer(sample(FINE))) for _ in range(6)]
+        await until(lambda: engine.queued == 4)
+        with pytest.raises(OverloadedError, match="4 samples are queued already") as caught:
+            await engine.pool.infer(sample(FINE))
         assert 0 < caught.value.retry_after < 60
         with pytest.raises(InputError, match="send at most 4 samples"):
-            await engine.infer(sample(FINE, count=5))
+            await engine.pool.infer(sample(FINE, count=5))
         assert len(await asyncio.gather(busy, *waiting)) == 7
-        assert engine.waiting == 0
+        assert engine.queued == 0
 
 
-async def test_bytes_that_wait_are_bounded_as_well(probe: Path, serve: Serve) -> None:
+async def test_queued_bytes_are_limited(probe: Path, serve: Serve) -> None:
     async with serve(probe, max_queue_bytes=2**16, max_queue=2**16) as engine:
         most = 2**16 // 12
         with pytest.raises(InputError, match="of 65536 bytes at once"):
-            await engine.infer(sample(FINE, count=most + 1))
+            await engine.pool.infer(sample(FINE, count=most + 1))
 
 
-async def test_a_request_whose_deadline_passes_in_the_queue_is_not_computed(
+async def test_a_request_that_expires_in_the_queue_is_not_computed(
     probe: Path, serve: Serve
 ) -> None:
     loop = asyncio.get_running_loop()
     async with serve(probe) as engine:
-        busy = asyncio.create_task(engine.infer(sample(SLEEP, 2 * A_MOMENT)))
-        await until(lambda: engine.busy)
+        busy = asyncio.create_task(engine.pool.infer(sample(SLEEP, 2 * A_MOMENT)))
+        await until(lambda: not engine.pool.idle)
         with pytest.raises(DeadlineError, match="the deadline passed"):
-            await engine.infer(sample(FINE), loop.time() + A_MOMENT / 4)
+            await engine.pool.infer(sample(FINE), loop.time() + A_MOMENT / 4)
         assert not busy.done()
-        assert engine.waiting == 0
+        assert engine.queued == 0
         before = (await busy).outputs["before"][0]
-        after = await engine.infer(sample(FINE), loop.time() + 60)
+        after = await engine.pool.infer(sample(FINE), loop.time() + 60)
         assert after.outputs["before"][0] == before + 1
 
 
-async def test_a_deadline_that_could_not_be_kept_is_refused_at_once(
+async def test_a_request_that_cannot_meet_its_deadline_is_refused_at_once(
     probe: Path, serve: Serve
 ) -> None:
     loop = asyncio.get_running_loop()
     async with serve(probe, max_batch=1) as engine:
         for _ in range(3):
-            await engine.infer(sample(SLEEP, 0.1))
-        begun = [asyncio.create_task(engine.infer(sample(SLEEP, 0.1))) for _ in range(6)]
-        await until(lambda: engine.waiting == 4)
+            await engine.pool.infer(sample(SLEEP, 0.1))
+        begun = [asyncio.create_task(engine.pool.infer(sample(SLEEP, 0.1))) for _ in range(6)]
+        await until(lambda: engine.queued == 4)
         with pytest.raises(OverloadedError, match="the deadline would pass") as caught:
-            await engine.infer(sample(FINE), loop.time() + 0.1)
+            await engine.pool.infer(sample(FINE), loop.time() + 0.1)
         assert caught.value.retry_after > 0.1
         await asyncio.gather(*begun)
 
 
-async def test_work_that_is_cancelled_is_not_computed(probe: Path, serve: Serve) -> None:
+async def test_a_cancelled_request_is_not_computed(probe: Path, serve: Serve) -> None:
     async with serve(probe) as engine:
-        busy = asyncio.create_task(engine.infer(sample(SLEEP, A_MOMENT)))
-        await until(lambda: engine.busy)
-        waiting = asyncio.create_task(engine.infer(sample(FINE, count=7)))
-        await until(lambda: engine.waiting == 7)
+        busy = asyncio.create_task(engine.pool.infer(sample(SLEEP, A_MOMENT)))
+        await until(lambda: not engine.pool.idle)
+        waiting = asyncio.create_task(engine.pool.infer(sample(FINE, count=7)))
+        await until(lambda: engine.queued == 7)
         waiting.cancel()
         await until(waiting.done)
-        assert engine.waiting == 0
+        assert engine.queued == 0
         before = (await busy).outputs["before"][0]
-        assert (await engine.infer(sample(FINE))).outputs["before"][0] == before + 1
+        assert (await engine.pool.infer(sample(FINE))).outputs["before"][0] == before + 1
 
 
-async def test_inputs_that_a_protocol_should_have_refused_are_refused(
-    probe: Path, serve: Serve
-) -> None:
+async def test_unchecked_inputs_are_refused(probe: Path, serve: Serve) -> None:
     async with serve(probe) as engine:
         inputs = sample(FINE)["inputs"]
         for wrong in (inputs.astype("f8"), inputs[:, :2], inputs[0], inputs[:0]):
             with pytest.raises(InputError, match="inputs has the wrong type or the shape"):
-                await engine.infer({"inputs": wrong})
+                await engine.pool.infer({"inputs": wrong})

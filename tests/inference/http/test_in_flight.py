@@ -1,4 +1,4 @@
-"""What a server does when more comes than it can compute, or keep connections for."""
+"""Overload: more requests or connections than the limits."""
 
 import contextlib
 import json
@@ -16,13 +16,13 @@ from tests.training.programs import until
 
 INFER = "/v2/models/probe/infer"
 MOST = 3
-"""Two that are with the worker, and one that waits."""
+"""Two requests with the worker, and one in the queue."""
 CONNECTIONS = 60
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server for few at a time, of few connections."""
+    """A server with low limits."""
     folder = tmp_path_factory.mktemp("admission")
     write_probe(folder / "export")
     handler = "tests.inference.engine.probes:Probe"
@@ -38,7 +38,7 @@ def body(what: int, seconds: float = 0, padding: int = 0) -> bytes:
 
 
 class Raw:
-    """A connection on which a request is sent bit by bit."""
+    """A connection on which a request is sent in pieces."""
 
     def __init__(self, server: Server) -> None:
         self.socket = socket.create_connection(("127.0.0.1", server.port), timeout=30)
@@ -57,7 +57,7 @@ class Raw:
         self.socket.sendall(content)
 
     def answer(self) -> tuple[int, dict[str, str]]:
-        """Status and headers of the next one."""
+        """Return the status and headers of the next answer."""
         status = int(self._answers.readline().split()[1])
         headers = {}
         while line := self._answers.readline().decode().strip():
@@ -72,12 +72,12 @@ Connect = Callable[[Server], Raw]
 
 @pytest.fixture
 def raw() -> Iterator[Connect]:
-    """Connections that are closed at the end."""
+    """A function that opens connections; they are closed at the end."""
     with contextlib.ExitStack() as stack:
         yield lambda server: stack.enter_context(contextlib.closing(Raw(server)))
 
 
-def test_too_many_are_refused_before_their_bodies_are_read_and_all_are_answered(
+def test_excess_requests_are_refused_before_their_bodies_are_read(
     small: Server, raw: Connect
 ) -> None:
     with ThreadPoolExecutor(MOST) as senders:
@@ -90,7 +90,7 @@ def test_too_many_are_refused_before_their_bodies_are_read_and_all_are_answered(
         assert (found := unsent.answer())[0] == 429
         assert int(found[1]["retry-after"]) >= 1
         assert found[1]["connection"] == "close"
-        # These keep their connection, and are answered on it later.
+        # These keep their connection for later requests.
         for padding in (0, 20_000):
             short.send(body(FINE, padding=padding))
             status, headers = short.answer()
@@ -110,7 +110,7 @@ def test_probes_and_metrics_are_answered_while_the_model_computes(small: Server)
         assert computed.result().status_code == 200
 
 
-def test_slow_uploads_keep_nobody_out(small: Server, raw: Connect) -> None:
+def test_slow_uploads_do_not_block_other_requests(small: Server, raw: Connect) -> None:
     slow = [raw(small) for _ in range(MOST)]
     for one in slow:
         one.head(100)
@@ -119,7 +119,7 @@ def test_slow_uploads_keep_nobody_out(small: Server, raw: Connect) -> None:
     assert small.in_flight == len(slow)
 
 
-def test_connections_that_stay_open_make_room_for_others(small: Server, raw: Connect) -> None:
+def test_open_connections_are_closed_for_waiting_ones(small: Server, raw: Connect) -> None:
     staying = [raw(small) for _ in range(CONNECTIONS)]
     late = raw(small)
     late.send(body(FINE))
@@ -135,13 +135,11 @@ def test_connections_that_stay_open_make_room_for_others(small: Server, raw: Con
     assert late.answer()[0] == 200
 
 
-def test_a_request_ends_when_its_client_leaves_while_the_model_computes(
-    small: Server, raw: Connect
-) -> None:
+def test_a_request_is_cancelled_when_its_client_disconnects(small: Server, raw: Connect) -> None:
     def abandoned() -> float:
         return value(small.metrics, 'inference_requests_total{code="499",protocol="rest"}')
 
-    # The connections that the tests before left open are gone.
+    # Wait until the connections of earlier tests are closed.
     until(lambda: small.in_flight == 0)
     before = abandoned()
     leaving = raw(small)

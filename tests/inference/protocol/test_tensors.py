@@ -22,13 +22,13 @@ def packed(tensor: dict[str, Any], blob: bytes, **document: Any) -> tuple[bytes,
     return head + blob, str(len(head))
 
 
-def test_values_behind_the_json_are_those_in_it() -> None:
+def test_binary_values_equal_json_values() -> None:
     body, length = packed(TENSOR, IMAGES.tobytes())
     images = read_request(body, SERVED, length).inputs["images"]
     assert images.tolist() == IMAGES.reshape(2, 1, 2, 2).tolist()
 
 
-def test_outputs_are_binary_as_asked_for_one_by_one_or_for_all() -> None:
+def test_binary_outputs_are_chosen_per_output_or_for_all() -> None:
     outputs = [{"name": "label"}, {"name": "class", "parameters": {"binary_data": False}}]
     parameters = {"binary_data_output": True}
     body, length = packed(TENSOR, IMAGES.tobytes(), outputs=outputs, parameters=parameters)
@@ -42,7 +42,7 @@ def test_outputs_are_binary_as_asked_for_one_by_one_or_for_all() -> None:
     assert content[head:] == b"\2\0\0\0no\3\0\0\0yes"
 
 
-def test_strings_have_their_lengths_before_them() -> None:
+def test_strings_are_prefixed_with_their_lengths() -> None:
     served = taking(TensorSpec("x", "BYTES", (-1,)))
     tensor = {"name": "x", "shape": [2], "datatype": "BYTES"}
     blob = b"\0\0\0\0\3\0\0\0abc"
@@ -58,7 +58,7 @@ def test_strings_have_their_lengths_before_them() -> None:
         (b"\0\0\0\0", "has 1 values"),
     ],
 )
-def test_strings_that_do_not_end_are_refused(blob: bytes, message: str) -> None:
+def test_truncated_strings_are_refused(blob: bytes, message: str) -> None:
     served = taking(TensorSpec("x", "BYTES", (-1,)))
     tensor = {"name": "x", "shape": [2], "datatype": "BYTES"}
     body, length = packed(tensor | {"parameters": {"binary_data_size": len(blob)}}, blob)
@@ -72,22 +72,24 @@ NAN = np.full(8, np.nan, "<f4").tobytes()
 @pytest.mark.parametrize(
     ("change", "blob", "message"),
     [
-        ({}, IMAGES.tobytes()[:-1], "32, but 31 bytes are left"),
-        ({}, IMAGES.tobytes() + b"x", "1 bytes behind the JSON belong to no input"),
-        ({}, NAN, "too large for FP32, or none"),
-        ({"parameters": {"binary_data_size": -1}}, b"", "is -1, but 0 bytes are left"),
+        ({}, IMAGES.tobytes()[:-1], "32, but 31 bytes remain"),
+        ({}, IMAGES.tobytes() + b"x", "1 bytes after the JSON belong to no input"),
+        ({}, NAN, "is NaN or too large for FP32"),
+        ({"parameters": {"binary_data_size": -1}}, b"", "is -1, but 0 bytes remain"),
         ({"parameters": {"binary_data_size": True}}, b"", "is true"),
         ({"parameters": {"binary_data_size": 8}}, b"x" * 8, "needs 32"),
         ({"data": [1]}, IMAGES.tobytes(), "has both data and"),
     ],
 )
-def test_what_does_not_fit_is_refused(change: dict[str, Any], blob: bytes, message: str) -> None:
+def test_inconsistent_binary_tensors_are_refused(
+    change: dict[str, Any], blob: bytes, message: str
+) -> None:
     body, length = packed(TENSOR | change, blob)
     with pytest.raises(InputError, match=message):
         read_request(body, SERVED, length)
 
 
 @pytest.mark.parametrize("length", ["", "-1", "1e3", "9999", "²", "9" * 5000])
-def test_a_length_that_cannot_be_is_refused(length: str) -> None:
+def test_an_invalid_header_length_is_refused(length: str) -> None:
     with pytest.raises(InputError, match="Inference-Header-Content-Length"):
         read_request(b"{}", SERVED, length)

@@ -1,6 +1,9 @@
+import ctypes
 import json
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
-from inference.engine.handler import Handler
+from inference.engine.handlers import Handler
 from inference.engine.interface import InputError
-from inference.engine.job import Job
+from inference.engine.process import WorkerSpec
 from inference.engine.worker import load
 from training.data import held_out_digits
 from workload.files import sha256_of
@@ -20,19 +23,19 @@ from workload.manifest import ExportError, read_manifest
 
 
 def loaded(export: Path, own: str = "", handler: str = "auto") -> Handler:
-    """As a worker loads it, in this process."""
+    """Load a handler as a worker does, in this process."""
     return load(
-        Job(
+        WorkerSpec(
             folder=str(export),
             manifest=read_manifest(export).model_dump_json(exclude_none=True),
             handler=handler,
             backend="eager",
-            own=own,
+            own_model=own,
             device="cpu",
-            index=0,
+            device_index=0,
             threads=1,
-            largest_batch=32,
-            scratch="/nowhere",
+            max_batch=32,
+            compile_cache="/nowhere",
         )
     )
 
@@ -43,7 +46,7 @@ def probabilities(handler: Handler, images: NDArray[np.float32]) -> NDArray[np.f
 
 @pytest.fixture
 def export(trained: Path, tmp_path: Path) -> Path:
-    """An export of one's own to damage."""
+    """A copy of the export that a test may damage."""
     return shutil.copytree(trained, tmp_path / "export")
 
 
@@ -53,7 +56,7 @@ def edit_manifest(export: Path, **changes: object) -> None:
 
 
 def seal(export: Path) -> None:
-    """Make the manifest fit the weights again, as somebody would who replaces them on purpose."""
+    """Update the manifest to the weights, as for a deliberate replacement."""
     weights = export / "model.safetensors"
     sealed = {
         "file": weights.name,
@@ -70,7 +73,7 @@ def change_tensors(export: Path, change: Callable[[dict[str, torch.Tensor]], obj
     seal(export)
 
 
-def test_the_model_is_as_good_as_at_the_end_of_its_training(trained: Path) -> None:
+def test_accuracy_equals_that_of_the_training_run(trained: Path) -> None:
     images, labels = held_out_digits()
     outputs = loaded(trained).compute({"images": images})
     assert outputs["probabilities"].shape == (360, 10)
@@ -81,7 +84,7 @@ def test_the_model_is_as_good_as_at_the_end_of_its_training(trained: Path) -> No
     assert accuracy > 0.9
 
 
-def test_an_export_that_is_not_there_yet_is_awaited_by_name(tmp_path: Path) -> None:
+def test_a_missing_export_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="is not there yet"):
         loaded(tmp_path / "later")
 
@@ -102,7 +105,7 @@ def test_weights_of_another_size_are_refused(export: Path) -> None:
         loaded(export)
 
 
-def test_weights_outside_of_the_export_are_refused(export: Path) -> None:
+def test_weights_outside_the_export_are_refused(export: Path) -> None:
     weights = {"file": "../../model.safetensors", "size": 1, "sha256": "0" * 64}
     edit_manifest(export, weights=weights)
     with pytest.raises(ExportError, match=r"manifest.json is damaged: weights.file"):
@@ -132,7 +135,7 @@ def test_a_manifest_that_does_not_fit_is_refused(
         loaded(export)
 
 
-def test_a_manifest_of_before_there_were_options_is_read(export: Path) -> None:
+def test_a_manifest_without_optional_fields_is_read(export: Path) -> None:
     path = export / "manifest.json"
     document = json.loads(path.read_text())
     for field in ("options", "outputs", "input_dtype", "artifacts", "code_version", "signature"):
@@ -151,7 +154,7 @@ def net(outputs, input_shape, width):
 """
 
 
-def test_an_own_model_is_loaded_where_it_is_allowed_by_name(
+def test_a_custom_model_is_loaded_only_if_allowed_by_name(
     export: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (export / "served_nets.py").write_text(OWN)
@@ -171,13 +174,13 @@ def test_an_own_model_is_loaded_where_it_is_allowed_by_name(
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff"])
-def test_a_manifest_that_cannot_be_read_is_refused(content: bytes, export: Path) -> None:
+def test_an_unreadable_manifest_is_refused(content: bytes, export: Path) -> None:
     (export / "manifest.json").write_bytes(content)
     with pytest.raises(ExportError, match=r"manifest.json is damaged"):
         loaded(export)
 
 
-def test_a_file_that_is_no_safetensors_is_refused(export: Path) -> None:
+def test_an_invalid_safetensors_file_is_refused(export: Path) -> None:
     (export / "model.safetensors").write_bytes(b"\xff" * 100)
     seal(export)
     with pytest.raises(ExportError, match="no readable safetensors"):
@@ -202,16 +205,14 @@ def test_tensors_that_do_not_fit_the_model_are_refused(
         loaded(export)
 
 
-def test_a_batch_gives_what_its_samples_give_alone(trained: Path) -> None:
+def test_a_batch_computes_the_same_as_single_samples(trained: Path) -> None:
     model = loaded(trained)
     images, _ = held_out_digits()
     single = np.concatenate([probabilities(model, images[i : i + 1]) for i in range(0, 360, 60)])
     assert probabilities(model, images)[::60] == pytest.approx(single, abs=1e-6)
 
 
-def test_a_network_without_classes_gives_its_outputs_as_they_are(
-    trained: Path, export: Path
-) -> None:
+def test_a_network_without_classes_returns_raw_outputs(trained: Path, export: Path) -> None:
     edit_manifest(export, classes=[])
     images, _ = held_out_digits()
     outputs = loaded(export).compute({"images": images[:3]})["outputs"]
@@ -220,7 +221,7 @@ def test_a_network_without_classes_gives_its_outputs_as_they_are(
     assert outputs.argmax(1).tolist() == best.tolist()
 
 
-def test_the_documented_handler_of_ones_own_works(
+def test_the_documented_custom_handler_works(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = (Path(__file__).parents[3] / "docs/inference-engine.md").read_text()
@@ -233,3 +234,34 @@ def test_the_documented_handler_of_ones_own_works(
     assert probabilities(own, images[:5] * 255) == pytest.approx(expected, abs=1e-6)
     with pytest.raises(InputError, match="too dark"):
         own.compute({"images": np.zeros((1, 1, 8, 8), np.float32)})
+
+
+PROGRAM = """
+import resource, sys
+import numpy as np
+from inference.engine.worker import keep_freed_memory
+
+if sys.argv[1] == "keep":
+    assert keep_freed_memory()
+
+def batch():
+    return [np.ones(2**18, np.float32) for _ in range(16)]
+
+batch()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    batch()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def faults(how: str) -> int:
+    command = [sys.executable, "-c", PROGRAM, how]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="only glibc has mallopt")
+def test_freed_memory_is_reused_by_the_next_batch() -> None:
+    given_back, kept = faults("leave"), faults("keep")
+    assert kept < 100
+    assert kept < given_back / 10

@@ -1,0 +1,267 @@
+"""Request handlers, which run in the worker process: the base class and the built-in ones."""
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from inference.engine.interface import NUMPY, InputError, Tensors, TensorSpec
+from workload.manifest import ExportError, Manifest
+
+AUTO: Final = "auto"
+
+
+@dataclass(frozen=True)
+class Source:
+    """The export that a handler loads.
+
+    `network` loads the network with the configured backend: on `device`, in evaluation mode, its
+    digest verified. It raises ExportError.
+    """
+
+    folder: Path
+    manifest: Manifest
+    device: torch.device
+    network: Callable[[], nn.Module]
+
+
+class Handler(ABC):
+    """Loads a model and computes the outputs of batches.
+
+    All hooks process whole batches: rows of the inputs are samples, and rows of the outputs must be
+    the same samples in the same order. If a hook raises InputError, the requests of the batch are
+    computed again one by one, and those that raise it again are answered with its message. Any
+    other exception is reported in the same way, since the model was tested when it was loaded.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    """Set by `load`. Requests are checked against it before they reach the handler."""
+
+    outputs: tuple[TensorSpec, ...]
+    """Set by `load`."""
+
+    @abstractmethod
+    def load(self, source: Source) -> None:
+        """Load the model and set `inputs` and `outputs`. Raises ExportError."""
+
+    def decode(self, inputs: Tensors) -> Any:
+        """Convert arrays to the argument of `predict`. Do not change them: they are shared."""
+        return inputs
+
+    @abstractmethod
+    def predict(self, decoded: Any) -> Any:
+        """Compute the batch. Called in torch.inference_mode."""
+
+    def encode(self, predicted: Any) -> Tensors:
+        """Convert the result of `predict` to arrays by output name, batch dimension first."""
+        encoded: Tensors = predicted
+        return encoded
+
+    def examples(self, largest: int) -> Iterator[Tensors]:
+        """Yield inputs that test and warm up the model before it is ready.
+
+        By default zeros: one sample and `largest` samples, with 1 for every size that is not fixed.
+        """
+        for samples in sorted({1, largest}):
+            yield {spec.name: _zeros(spec, samples) for spec in self.inputs}
+
+    def compute(self, inputs: Tensors) -> dict[str, NDArray[Any]]:
+        """Decode, predict and encode a batch."""
+        with torch.inference_mode():
+            return dict(self.encode(self.predict(self.decode(inputs))))
+
+
+class Plain(Handler):
+    """Returns the network's output as FP32 under the name `outputs`."""
+
+    network: nn.Module
+    device: torch.device
+
+    def load(self, source: Source) -> None:
+        """Load the network and determine the shape of its output."""
+        self.network, self.device = source.network(), source.device
+        self.inputs = (input_spec(source.manifest),)
+        shape = tuple(self.try_one(source.manifest).shape[1:])
+        self.outputs = (TensorSpec("outputs", "FP32", (-1, *shape)),)
+
+    def decode(self, inputs: Tensors) -> Tensor:
+        """Move the only input to the device."""
+        return torch.from_numpy(inputs[self.inputs[0].name]).to(self.device, non_blocking=True)
+
+    def predict(self, decoded: Tensor) -> Tensor:
+        """Return the network's output."""
+        outputs: Tensor = self.network(decoded)
+        return outputs
+
+    def encode(self, predicted: Tensor) -> Tensors:
+        """Convert to FP32."""
+        return {"outputs": predicted.float().cpu().numpy()}
+
+    def try_one(self, manifest: Manifest) -> Tensor:
+        """Return the network's output for one sample of zeros. Raises ExportError."""
+        dtype = np.int64 if manifest.input_dtype == "int64" else np.float32
+        zeros = torch.from_numpy(np.zeros((1, *manifest.input_shape), dtype)).to(self.device)
+        try:
+            with torch.inference_mode():
+                outputs = self.predict(zeros)
+        except Exception as error:
+            raise ExportError(
+                f"model {manifest.model} cannot compute inputs of {list(zeros.shape)}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        if not isinstance(outputs, Tensor) or outputs.ndim == 0 or len(outputs) != 1:
+            raise ExportError(f"model {manifest.model} does not return one output for one input")
+        if not bool(outputs.isfinite().all()):
+            raise ExportError(
+                f"{manifest.weights.file} has values with which no prediction can be computed"
+            )
+        return outputs
+
+
+class Classifier(Plain):
+    """Returns `probabilities` (N x classes), `class` (N) and `label` (N)."""
+
+    def load(self, source: Source) -> None:
+        """Load the network, which must return one logit per class of the manifest."""
+        manifest = source.manifest
+        if not manifest.classes:
+            raise ExportError(f"model {manifest.model} has no classes: configure another handler")
+        self.network, self.device = source.network(), source.device
+        self.inputs = (input_spec(manifest),)
+        shape = list(self.try_one(manifest).shape)
+        if shape != [1, manifest.outputs]:
+            raise ExportError(
+                f"model {manifest.model} returns {shape} for one input, but its manifest has "
+                f"{manifest.outputs} classes"
+            )
+        self._labels = np.array([label.encode() for label in manifest.classes], np.object_)
+        self.outputs = (
+            TensorSpec("probabilities", "FP32", (-1, manifest.outputs)),
+            TensorSpec("class", "INT64", (-1,)),
+            TensorSpec("label", "BYTES", (-1,)),
+        )
+
+    def predict(self, decoded: Tensor) -> Tensor:
+        """Return probabilities: the softmax of the logits, N x classes."""
+        logits: Tensor = self.network(decoded)
+        return logits.float().softmax(1)
+
+    def encode(self, predicted: Tensor) -> Tensors:
+        """Add the most probable class, the first one on a tie, and its label."""
+        probabilities = predicted.cpu().numpy()
+        best = probabilities.argmax(1)
+        return {"probabilities": probabilities, "class": best, "label": self._labels[best]}
+
+
+class LanguageModel(Plain):
+    """Takes `tokens` (N x T) and returns `logits` (N x T x vocabulary), T up to the context size.
+
+    The network must be causal: later tokens do not change the logits of earlier ones. Shorter
+    sequences are therefore padded to the context size if the backend supports no other length.
+    """
+
+    def load(self, source: Source) -> None:
+        """Load the network and determine whether it accepts sequences of any length."""
+        manifest = source.manifest
+        if manifest.input_dtype != "int64" or len(manifest.input_shape) != 1:
+            raise ExportError(f"model {manifest.model} takes no tokens: configure another handler")
+        self.network, self.device = source.network(), source.device
+        (self._context,) = manifest.input_shape
+        self._vocabulary = manifest.outputs
+        self.inputs = (TensorSpec("tokens", "INT64", (-1, -1)),)
+        self.outputs = (TensorSpec("logits", "FP32", (-1, -1, manifest.outputs)),)
+        self._any_length = True
+        shape = list(self.try_one(manifest).shape)
+        if shape != [1, self._context, manifest.outputs]:
+            raise ExportError(
+                f"model {manifest.model} returns {shape} for one sequence of {self._context} "
+                f"tokens, but its manifest has {manifest.outputs} tokens"
+            )
+        self._any_length = self._accepts_any_length()
+
+    def decode(self, inputs: Tensors) -> Tensor:
+        """Refuse empty and too long sequences, and tokens outside the vocabulary."""
+        tokens = inputs["tokens"]
+        if not 0 < tokens.shape[1] <= self._context:
+            raise InputError(
+                f"tokens has {tokens.shape[1]} tokens per sample: it must have from 1 to "
+                f"{self._context}"
+            )
+        wrong = tokens[(tokens < 0) | (tokens >= self._vocabulary)]
+        if wrong.size:
+            raise InputError(
+                f"tokens has {int(wrong[0])}: tokens are from 0 to {self._vocabulary - 1}"
+            )
+        return torch.from_numpy(tokens).to(self.device)
+
+    def predict(self, decoded: Tensor) -> Tensor:
+        """Return the logits of the token after each position."""
+        length = decoded.shape[1]
+        if not self._any_length:
+            decoded = functional.pad(decoded, (0, self._context - length))
+        logits: Tensor = self.network(decoded)
+        return logits[:, :length]
+
+    def encode(self, predicted: Tensor) -> Tensors:
+        """Convert to FP32."""
+        return {"logits": predicted.float().cpu().numpy()}
+
+    def _accepts_any_length(self) -> bool:
+        """Try a short sequence: exported programs may be fixed to the context size."""
+        try:
+            with torch.inference_mode():
+                self.predict(torch.from_numpy(np.zeros((2, 1), np.int64)).to(self.device))
+        except Exception:
+            return False
+        return True
+
+
+def choose_handler(name: str, manifest: Manifest) -> Handler:
+    """Return the handler `package.module:Class`, or for `auto` the one that suits the export.
+
+    Raises ExportError if there is none.
+    """
+    if name != AUTO:
+        return _custom(name)
+    if manifest.classes:
+        return Classifier()
+    return LanguageModel() if manifest.input_dtype == "int64" else Plain()
+
+
+def input_spec(manifest: Manifest) -> TensorSpec:
+    """Return the model's input as its manifest describes it."""
+    signature = manifest.signature
+    return TensorSpec(signature.name, signature.datatype, signature.shape)
+
+
+def _custom(name: str) -> Handler:
+    module_name, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module_name), attribute)
+        handler = found()
+    except Exception as error:
+        raise ExportError(
+            f"handler {name} cannot be created: {type(error).__name__}: {error}; it must be a "
+            "class without constructor arguments, in a directory on PYTHONPATH"
+        ) from error
+    if not isinstance(handler, Handler):
+        raise ExportError(
+            f"handler {name} is a {type(handler).__name__}: it must be an "
+            "inference.engine.handlers.Handler"
+        )
+    return handler
+
+
+def _zeros(spec: TensorSpec, samples: int) -> NDArray[Any]:
+    shape = (samples, *(1 if size == -1 else size for size in spec.shape[1:]))
+    if spec.datatype == "BYTES":
+        return np.full(shape, b"", np.object_)
+    return np.zeros(shape, NUMPY[spec.datatype])

@@ -22,10 +22,19 @@ if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
   fi
 fi
 
-# A working environment is only brought up to date: something may be running in it.
-if ! "$folder/bin/python" -m pip --version >/dev/null 2>&1; then
+# A working environment is only updated: something may be running in it.
+if ! "$folder/bin/python" -c 'import sys' 2>/dev/null; then
   echo "making the Python environment $folder"
-  "$python" -m venv --clear "$folder"
+  rm -rf "$folder"
 fi
-"$folder/bin/python" -m pip install --quiet --disable-pip-version-check \
-  --require-hashes --requirement "$(dirname "$0")/uv.txt"
+install=(install --quiet --disable-pip-version-check --require-hashes)
+install+=(--requirement "$(dirname "$0")/uv.txt")
+# The host's pip installs uv in half the time, because the environment needs no pip before. uv adds
+# one, with which Pulumi lists the packages.
+if "$python" -c 'import pip, sys; sys.exit(int(pip.__version__.split(".")[0]) < 23)' 2>/dev/null; then
+  [ -d "$folder" ] || "$python" -m venv --without-pip "$folder"
+  "$python" -m pip --python "$folder" "${install[@]}"
+else
+  [ -d "$folder" ] || "$python" -m venv "$folder"
+  "$folder/bin/python" -m pip "${install[@]}"
+fi

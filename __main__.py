@@ -1,15 +1,17 @@
-"""The stack, in the order in which it is provisioned."""
+"""The stack: settings, components in the order of creation, outputs."""
 
-from infra.cluster import connect, options
+import pulumi
+
+from infra.component import connect, options
 from infra.configuration import RegistryLogin, load_settings
 from infra.failure_recorder import FailureRecorder, FailureRecorderArgs
 from infra.gpu_stack import GpuStack, GpuStackArgs
 from infra.inference_service import InferenceService
 from infra.monitoring import Monitoring, MonitoringArgs
-from infra.outputs import export_outputs
-from infra.serving import Serving
+from infra.outputs import gpu_nodes_output
+from infra.serving.description import InferenceServiceArgs
 from infra.storage import Storage, StorageArgs
-from infra.tenancy import PULL_SECRET, Tenancy, TenancyArgs
+from infra.tenancy import Tenancy, TenancyArgs
 from infra.training_job import TrainingJobs
 from infra.training_run import TrainingJobArgs
 from infra.volcano import Volcano, VolcanoArgs
@@ -20,43 +22,18 @@ login = RegistryLogin.of(settings.images)
 cluster = connect(settings.cluster)
 
 gpu = GpuStack("gpu", GpuStackArgs(gpu=settings.gpu), options(cluster))
-volcano = Volcano(
-    "volcano",
-    VolcanoArgs(volcano=settings.volcano, rendering=settings.cluster.render_to is not None),
-    options(cluster),
-)
-tenancy = Tenancy(
-    "tenancy",
-    TenancyArgs(
-        tenancy=settings.tenancy,
-        gpu_resource=settings.gpu.resource,
-        inference_ports=settings.inference.ports,
-        login=login,
-        retain=settings.retains,
-    ),
-    options(cluster),
-)
-storage = Storage(
-    "storage",
-    StorageArgs(storage=settings.storage, namespace=tenancy.namespace),
-    options(cluster, tenancy),
-)
+volcano = Volcano("volcano", VolcanoArgs.of(settings), options(cluster))
+tenancy = Tenancy("tenancy", TenancyArgs.of(settings, login), options(cluster))
+storage = Storage("storage", StorageArgs.of(settings), options(cluster, tenancy))
 images = {
     key: WorkloadImage(f"image-{key}", WorkloadImageArgs.of(settings.images, key, login))
     for key in settings.images.workloads
 }
-if (recorder := settings.logs.recorder) is not None:
+references = {key: image.reference for key, image in images.items()}
+if settings.logs.recorder is not None:
     FailureRecorder(
         "recorder",
-        FailureRecorderArgs(
-            recorder=recorder,
-            namespace=tenancy.namespace,
-            image=images[recorder.image].reference,
-            claims=storage.claims,
-            gpu_nodes=gpu.nodes,
-            isolated=settings.tenancy.network.isolate,
-            pull_secret=PULL_SECRET if login else None,
-        ),
+        FailureRecorderArgs.of(settings, references, gpu.nodes, storage.claims, login),
         options(cluster, tenancy, storage),
     )
 training = TrainingJobs(
@@ -75,36 +52,22 @@ training = TrainingJobs(
     ],
     options(cluster, gpu, volcano, storage),
 )
+runs = {key: run.name for key, run in training.runs.items()}
 services = {
     key: InferenceService(
         f"inference-{key}",
-        Serving(
-            key=key,
-            service=service,
-            run=training.runs[service.job].name if service.job else service.run,
-            namespace=tenancy.namespace,
-            domain=settings.cluster.domain,
-            image=images[service.image].reference,
-            canary_image=images[service.canary_image].reference,
-            gpu_nodes=gpu.nodes,
-            claims=storage.claims,
-        ),
+        InferenceServiceArgs.of(settings, key, runs, references, gpu.nodes, storage.claims),
         options(cluster, gpu, storage),
     )
-    for key, service in settings.inference.services.items()
+    for key in settings.inference.services
 }
 if settings.monitoring.prometheus != "none":
-    Monitoring(
-        "monitoring",
-        MonitoringArgs(
-            monitoring=settings.monitoring,
-            namespace=tenancy.namespace,
-            volcano_namespace=settings.volcano.namespace,
-            gpu_nodes=gpu.nodes,
-            ports=settings.metrics_ports,
-            isolated=settings.tenancy.network.isolate,
-            rendering=settings.cluster.render_to is not None,
-        ),
-        options(cluster, tenancy),
-    )
-export_outputs(gpu, tenancy, volcano, storage, images, training.runs, services)
+    Monitoring("monitoring", MonitoringArgs.of(settings, gpu.nodes), options(cluster, tenancy))
+
+pulumi.export("namespace", tenancy.namespace)
+pulumi.export("queues", volcano.queues)
+pulumi.export("claims", storage.claims)
+pulumi.export("gpuNodes", gpu_nodes_output(gpu.nodes))
+pulumi.export("images", references)
+pulumi.export("runs", {key: run.summary for key, run in training.runs.items()})
+pulumi.export("inference", {key: service.summary for key, service in services.items()})

@@ -22,8 +22,7 @@ import yaml
 from gitops.engine import Stack, common, run_or_fail
 from gitops.errors import GitopsError
 from gitops.secrets import document, secure_paths
-from infra.build_context import identity
-from infra.settings.images import BuildSettings
+from infra.settings.images import BuildSettings, identity
 from infra.settings.problems import PROJECT
 
 STAND_IN = "stand-in-for-a-secret"

@@ -1,21 +1,25 @@
 """The components of this project for Pulumi programs of one's own; docs/reuse.md shows them."""
 
 from gpu_platform.platform_stack import Platform, PlatformError
-from infra.cluster import connect
+from infra.component import connect
 from infra.gpu_stack import GpuStack, GpuStackArgs
 from infra.inference_service import InferenceService
 from infra.monitoring import Monitoring, MonitoringArgs
-from infra.output_types import (
+from infra.outputs import (
     GpuNodesOutput,
     InferenceOutput,
     PlatformOutputs,
     RunOutput,
+    gpu_nodes_output,
 )
-from infra.outputs import gpu_nodes_output
 from infra.pods import GpuNodes
-from infra.serving import Serving
-from infra.settings.cluster import ClusterSettings
-from infra.settings.gpu import GpuSettings, RuntimeClassSettings, TolerationSettings
+from infra.serving.description import InferenceServiceArgs
+from infra.settings.cluster import (
+    ClusterSettings,
+    GpuSettings,
+    RuntimeClassSettings,
+    TolerationSettings,
+)
 from infra.settings.inference import InferenceServiceSettings
 from infra.settings.monitoring import MonitoringSettings
 from infra.settings.storage import (
@@ -46,6 +50,7 @@ __all__ = [
     "GpuStackArgs",
     "InferenceOutput",
     "InferenceService",
+    "InferenceServiceArgs",
     "InferenceServiceSettings",
     "LocalSource",
     "Monitoring",
@@ -60,7 +65,6 @@ __all__ = [
     "QuotaSettings",
     "RunOutput",
     "RuntimeClassSettings",
-    "Serving",
     "Storage",
     "StorageArgs",
     "StorageClassSettings",

@@ -8,10 +8,9 @@ from typing import Self
 import pulumi
 from pydantic import TypeAdapter, ValidationError
 
-from infra.output_types import PLATFORM_OUTPUTS, PlatformOutputs
-from infra.outputs import gpu_nodes_input
+from infra.outputs import PLATFORM_OUTPUTS, PlatformOutputs, gpu_nodes_input
 from infra.pods import GpuNodes
-from infra.serving import Serving
+from infra.serving.description import InferenceServiceArgs
 from infra.settings.inference import InferenceServiceSettings
 from infra.settings.problems import rule
 from infra.settings.training import TrainingJobSettings
@@ -125,7 +124,7 @@ class Platform:
         canary_image: str | None = None,
         domain: str = "cluster.local",
         service_account: str = "inference",
-    ) -> Serving:
+    ) -> InferenceServiceArgs:
         """Arguments of a service that runs here. Images are pinned by digest.
 
         `run` is served where the settings name a job. Raises PlatformError that names each key
@@ -133,7 +132,7 @@ class Platform:
         """
         images = [each for each in (image, canary_image) if each is not None]
         _raise(key, self.problems_of_service(service, *images, run=run))
-        return Serving(
+        return InferenceServiceArgs(
             key=key,
             service=service,
             run=run or service.run,

@@ -2,10 +2,16 @@
 
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
+from typing import Any, Final
 
 import pulumi
+import pulumi_kubernetes as kubernetes
+from pulumi_kubernetes.helm.v3 import Release, ReleaseArgs, RepositoryOptsArgs
 
-from infra.manifests import Manifest
+from infra.manifests import Manifest, privileged_namespace
+from infra.settings.cluster import ClusterSettings
+from infra.settings.monitoring import KubePrometheusStackSettings
+from infra.settings.volcano import VolcanoSettings
 
 
 class KubernetesObject(pulumi.CustomResource):
@@ -76,3 +82,74 @@ def _dependencies(
     if depends_on is None:
         return []
     raise TypeError("a component waits for resources, and not for outputs that hold them")
+
+
+Chart = VolcanoSettings | KubePrometheusStackSettings
+
+
+def chart_release(
+    parent: Component,
+    prefix: str,
+    release: str,
+    chart: Chart,
+    values: dict[str, Any],
+    *,
+    rendering: bool,
+) -> list[pulumi.Resource]:
+    """Resources that everything of the chart's has to wait for; none where it is not installed.
+
+    `prefix` begins the logical names, `release` is the name in the cluster. Where manifests are
+    only rendered, the release is left out with a warning: it needs a cluster.
+    """
+    if not chart.install:
+        return []
+    namespace = parent.create(f"{prefix}-namespace", privileged_namespace(chart.namespace, release))
+    if rendering:
+        pulumi.log.warn(
+            f"The release of chart {chart.chart} {chart.version} is not among the manifests, "
+            "because a chart release needs a cluster: install it from "
+            f"{chart.repository} with the values of this stack.",
+            parent,
+        )
+        return [namespace]
+    return [
+        Release(
+            f"{prefix}-release",
+            ReleaseArgs(
+                name=release,
+                chart=chart.chart,
+                version=chart.version,
+                namespace=chart.namespace,
+                repository_opts=RepositoryOptsArgs(repo=chart.repository),
+                values=values,
+                timeout=chart.timeout_seconds,
+            ),
+            parent.options(after=[namespace]),
+        )
+    ]
+
+
+_AMBIENT: Final = ""
+"""Find the kubeconfig as kubectl does. Without it $KUBECONFIG becomes part of the stack's state."""
+
+
+def connect(cluster: ClusterSettings) -> kubernetes.Provider:
+    """A provider for the configured context, or one that writes manifests into a folder."""
+    if cluster.render_to is not None:
+        return kubernetes.Provider(
+            "cluster", render_yaml_to_directory=cluster.render_to, kubeconfig=_AMBIENT
+        )
+    return kubernetes.Provider(
+        "cluster",
+        context=cluster.context,
+        # Otherwise a cluster that comes back with new certificates or another address would be
+        # taken for a new one, and everything in it for lost.
+        cluster_identifier=cluster.context,
+        kubeconfig=cluster.kubeconfig or _AMBIENT,
+        enable_server_side_apply=True,
+    )
+
+
+def options(provider: kubernetes.Provider, *after: pulumi.Resource) -> pulumi.ResourceOptions:
+    """Options of a component: everything in it goes to the cluster, after other components."""
+    return pulumi.ResourceOptions(providers=[provider], depends_on=list(after))

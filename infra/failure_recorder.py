@@ -2,14 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import pulumi
 
 from infra.component import Component
+from infra.configuration import RegistryLogin
 from infra.manifests import NOT_AWAITED, Manifest, standard_labels
 from infra.pods import GpuNodes, Mount, Pod, Volume, pod_template
-from infra.settings.logs import RecorderSettings
+from infra.settings import StackSettings
+from infra.settings.monitoring import RecorderSettings
+from infra.tenancy import PULL_SECRET
 
 RECORDER: Final = "failure-recorder"
 SELECTOR: Final = {
@@ -34,6 +37,27 @@ class FailureRecorderArgs:
     isolated: bool = False
     pull_secret: str | None = None
 
+    @classmethod
+    def of(
+        cls,
+        settings: StackSettings,
+        images: Mapping[str, Any],
+        gpu_nodes: GpuNodes,
+        claims: Mapping[str, str],
+        login: RegistryLogin | None,
+    ) -> Self:
+        """Return the arguments for a stack that has `logs.recorder`."""
+        recorder = settings.logs.recorder or RecorderSettings()
+        return cls(
+            recorder=recorder,
+            namespace=settings.tenancy.namespace,
+            image=images[recorder.image],
+            claims=claims,
+            gpu_nodes=gpu_nodes,
+            isolated=settings.tenancy.network.isolate,
+            pull_secret=PULL_SECRET if login else None,
+        )
+
 
 class FailureRecorder(Component):
     """One small pod that only reads the API; updates do not wait for it."""
@@ -56,7 +80,7 @@ def manifests(args: FailureRecorderArgs) -> list[Manifest]:
         _account(args),
         _role(args),
         _binding(args),
-        *([_admission(args)] if args.isolated else []),
+        *([_allow_api_server(args)] if args.isolated else []),
         _deployment(args),
     ]
 
@@ -99,7 +123,7 @@ def _binding(args: FailureRecorderArgs) -> Manifest:
     }
 
 
-def _admission(args: FailureRecorderArgs) -> Manifest:
+def _allow_api_server(args: FailureRecorderArgs) -> Manifest:
     """Lets it reach the API server, whose address no policy can name."""
     ports = [{"port": port, "protocol": "TCP"} for port in args.recorder.api_ports]
     return {

@@ -10,7 +10,7 @@ import yaml
 from infra.component import Component
 from infra.manifests import Manifest, compact, privileged_namespace, standard_labels
 from infra.pods import GpuNodes
-from infra.settings.gpu import GpuSettings
+from infra.settings.cluster import GpuSettings
 
 PLUGIN: Final = "nvidia-device-plugin"
 _KUBELET_SOCKETS: Final = "/var/lib/kubelet/device-plugins"

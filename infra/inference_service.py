@@ -3,8 +3,12 @@
 import pulumi
 
 from infra.component import Component
-from infra.output_types import CanaryOutput, InferenceOutput, VersionOutput
-from infra.serving import Serving, Version, build, build_canary, routes
+from infra.manifests import NOT_AWAITED, Manifest
+from infra.outputs import CanaryOutput, InferenceOutput, VersionOutput
+from infra.serving.autoscaling import autoscaler
+from infra.serving.deployment import deployment
+from infra.serving.description import InferenceServiceArgs, Version
+from infra.serving.traffic import disruption_budget, http_route, ingresses, service
 
 
 class InferenceService(Component):
@@ -18,7 +22,7 @@ class InferenceService(Component):
     summary: InferenceOutput
 
     def __init__(
-        self, name: str, args: Serving, opts: pulumi.ResourceOptions | None = None
+        self, name: str, args: InferenceServiceArgs, opts: pulumi.ResourceOptions | None = None
     ) -> None:
         super().__init__("InferenceService", name, opts)
         for manifest in build(args):
@@ -35,16 +39,57 @@ class InferenceService(Component):
         self.register_outputs({"inference": self.summary})
 
 
-def summary(serving: Serving) -> InferenceOutput:
+def build(args: InferenceServiceArgs) -> list[Manifest]:
+    """Service, Deployment, PodDisruptionBudget and, where asked for, the autoscaler.
+
+    Pulumi waits for none of them: a model may still be in training.
+    """
+    stable = args.stable
+    built = [
+        service(args, stable, NOT_AWAITED),
+        deployment(args, stable, NOT_AWAITED),
+        disruption_budget(args, stable),
+    ]
+    if args.service.autoscaling is not None:
+        built.append(autoscaler(args))
+    return built
+
+
+def build_canary(args: InferenceServiceArgs) -> list[Manifest]:
+    """Deployment and Service of the canary, for which Pulumi waits; empty without a canary.
+
+    The update fails when the canary's pods are not ready within the progress deadline.
+    """
+    canary = args.canary
+    if canary is None:
+        return []
+    deadline = {"pulumi.com/timeoutSeconds": str(args.service.progress_deadline_seconds)}
+    built = [deployment(args, canary, deadline), service(args, canary, deadline)]
+    if canary.replicas != 1:
+        built.append(disruption_budget(args, canary))
+    return built
+
+
+def routes(args: InferenceServiceArgs) -> list[Manifest]:
+    """HTTPRoute or Ingresses. They name the canary, and so are made or changed after it."""
+    route = args.service.route
+    if route is None:
+        return []
+    if route.gateway is not None:
+        return [http_route(args, route, route.gateway)]
+    return ingresses(args, route, route.ingress) if route.ingress is not None else []
+
+
+def summary(args: InferenceServiceArgs) -> InferenceOutput:
     """What the output `inference` says of a service: only what is known before pods are asked."""
     told: InferenceOutput = {
-        "url": serving.url,
-        "service": serving.key,
-        "namespace": serving.namespace,
-        "model": serving.model,
+        "url": args.url,
+        "service": args.key,
+        "namespace": args.namespace,
+        "model": args.model,
     }
-    _tell(told, serving.stable)
-    canary, settings = serving.canary, serving.service.canary
+    _tell(told, args.stable)
+    canary, settings = args.canary, args.service.canary
     if canary is not None and settings is not None:
         new: CanaryOutput = {"service": canary.name, "weight": settings.weight}
         _tell(new, canary)

@@ -1,17 +1,18 @@
 """Scraping, rules and alerts for Prometheus, and the exporter of what GPUs do."""
 
 from dataclasses import dataclass
+from typing import Self
 
 import pulumi
 import yaml
 
-from infra.chart_release import chart_release
-from infra.component import Component
+from infra.component import Component, chart_release
 from infra.manifests import NOT_AWAITED, Manifest, standard_labels
-from infra.observability import dcgm_exporter, prometheus_stack, scraping
+from infra.observability import dcgm_exporter, scraping
+from infra.observability.alerts import rule_groups
 from infra.observability.dashboards import config_maps
-from infra.observability.rule_file import rule_groups
 from infra.pods import GpuNodes
+from infra.settings import StackSettings
 from infra.settings.monitoring import RELEASE, MonitoringSettings
 from kube.names import WORKLOAD_LABEL
 
@@ -31,6 +32,19 @@ class MonitoringArgs:
     isolated: bool = False
     rendering: bool = False
 
+    @classmethod
+    def of(cls, settings: StackSettings, gpu_nodes: GpuNodes) -> Self:
+        """Return the arguments that the stack's settings determine."""
+        return cls(
+            monitoring=settings.monitoring,
+            namespace=settings.tenancy.namespace,
+            volcano_namespace=settings.volcano.namespace,
+            gpu_nodes=gpu_nodes,
+            ports=settings.metrics_ports,
+            isolated=settings.tenancy.network.isolate,
+            rendering=settings.cluster.rendering,
+        )
+
 
 class Monitoring(Component):
     """Nothing at all unless `monitoring.prometheus` says what there is."""
@@ -40,7 +54,7 @@ class Monitoring(Component):
     ) -> None:
         super().__init__("Monitoring", name, opts)
         chart, grafana = args.monitoring.kube_prometheus_stack, args.monitoring.grafana
-        values = prometheus_stack.chart_values(chart, grafana)
+        values = scraping.chart_values(chart, grafana)
         # Its node exporters look at their nodes, and so its namespace is privileged.
         earlier = chart_release(self, name, RELEASE, chart, values, rendering=args.rendering)
         for manifest in manifests(args):
@@ -60,7 +74,7 @@ def manifests(args: MonitoringArgs) -> list[Manifest]:
     if settings.dcgm_exporter.install:
         built += dcgm_exporter.manifests(settings.dcgm_exporter, args.gpu_nodes)
     if args.isolated and args.ports:
-        built.append(_admission(args))
+        built.append(_allow_prometheus(args))
     if settings.grafana.dashboards:
         built += config_maps(settings, lambda name: _metadata(args, name))
     if settings.prometheus == "plain":
@@ -112,7 +126,7 @@ def _files(args: MonitoringArgs) -> Manifest:
     }
 
 
-def _admission(args: MonitoringArgs) -> Manifest:
+def _allow_prometheus(args: MonitoringArgs) -> Manifest:
     """Lets Prometheus through to the ports at which workloads answer it."""
     names = list(args.monitoring.scraped_from)
     where = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": names}

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from infra.manifests import Manifest, compact
+from infra.settings.jobs.mounts import ReferenceSettings, VolumeSettings
 from kube.names import SHM_PATH, SHM_VOLUME, TMP_PATH, TMP_VOLUME, USER_ID
 
 TMP_SIZE: Final = "1Gi"
@@ -258,3 +259,81 @@ def _volumes(pod: Pod) -> list[Manifest]:
         ),
         *({"name": volume.name, **volume.source} for volume in pod.volumes),
     ]
+
+
+def even_spread(labels: Mapping[str, str], *, strict: bool) -> list[Manifest]:
+    """Distribute the pods with these labels evenly over the nodes that can take them.
+
+    A node that is lost no longer counts, so that the rest finds room on the others.
+    """
+    return [
+        {
+            "maxSkew": 1,
+            "topologyKey": "kubernetes.io/hostname",
+            "whenUnsatisfiable": "DoNotSchedule" if strict else "ScheduleAnyway",
+            "nodeAffinityPolicy": "Honor",
+            "nodeTaintsPolicy": "Honor",
+            "labelSelector": {"matchLabels": dict(labels)},
+        }
+    ]
+
+
+def packed(labels: Mapping[str, str], node_label: str, *, required: bool) -> Manifest:
+    """Affinity that keeps the pods with these labels on nodes with one value of `node_label`."""
+    term = {"topologyKey": node_label, "labelSelector": {"matchLabels": dict(labels)}}
+    if required:
+        return {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    preference = {"weight": 100, "podAffinityTerm": term}
+    return {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preference]}}
+
+
+def alone_on_its_node(label: str, but: Mapping[str, str]) -> Manifest:
+    """Affinity that keeps other pods that have the label off the node, in any namespace.
+
+    Pods with the labels `but`, which take no GPU, may stay.
+    """
+    spared = [{"key": key, "operator": "NotIn", "values": [value]} for key, value in but.items()]
+    term = {
+        "topologyKey": "kubernetes.io/hostname",
+        "labelSelector": {"matchExpressions": [{"key": label, "operator": "Exists"}, *spared]},
+        "namespaceSelector": {},
+    }
+    return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+
+
+def variables_from(references: Mapping[str, ReferenceSettings]) -> dict[str, Any]:
+    """Environment variables by name, each with the place of its value."""
+
+    def value(reference: ReferenceSettings) -> Manifest:
+        source = "configMapKeyRef" if reference.secret is None else "secretKeyRef"
+        name = reference.secret or reference.config_map
+        return {"valueFrom": {source: {"name": name, "key": reference.key}}}
+
+    return {name: value(reference) for name, reference in references.items()}
+
+
+def additional_volumes(volumes: Mapping[str, VolumeSettings]) -> list[Volume]:
+    """All but claims: Secrets, ConfigMaps and scratch folders."""
+    return [
+        Volume(
+            name=name,
+            source=_source(volume),
+            path=volume.path,
+            read_only=volume.scratch is None,
+        )
+        for name, volume in volumes.items()
+        if volume.claim is None
+    ]
+
+
+def secret_source(name: str) -> Manifest:
+    """The volume of a Secret, which only the pod's own group may read."""
+    return {"secret": {"secretName": name, "defaultMode": 0o440}}
+
+
+def _source(volume: VolumeSettings) -> Manifest:
+    if volume.secret is not None:
+        return secret_source(volume.secret)
+    if volume.config_map is not None:
+        return {"configMap": {"name": volume.config_map}}
+    return {"emptyDir": {"sizeLimit": volume.scratch}}

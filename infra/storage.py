@@ -1,12 +1,13 @@
 """Storage classes, volumes that exist, and the claims of the workloads."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import pulumi
 
 from infra.component import Component
 from infra.manifests import ADOPTED, Manifest, compact
+from infra.settings import StackSettings
 from infra.settings.storage import (
     PROVISIONERS,
     ClaimSettings,
@@ -22,6 +23,11 @@ class StorageArgs:
 
     storage: StorageSettings
     namespace: str
+
+    @classmethod
+    def of(cls, settings: StackSettings) -> Self:
+        """Return the arguments that the stack's settings determine."""
+        return cls(storage=settings.storage, namespace=settings.tenancy.namespace)
 
 
 class Storage(Component):

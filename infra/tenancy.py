@@ -3,13 +3,14 @@
 import base64
 import json
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import pulumi
 
 from infra.component import Component
 from infra.configuration import RegistryLogin
 from infra.manifests import ADOPTED, Manifest, compact, standard_labels
+from infra.settings import StackSettings
 from infra.settings.tenancy import TenancySettings
 from kube.names import WORKLOAD_LABEL
 
@@ -29,6 +30,17 @@ class TenancyArgs:
     inference_ports: tuple[int, ...] = ()
     login: RegistryLogin | None = None
     retain: bool = False
+
+    @classmethod
+    def of(cls, settings: StackSettings, login: RegistryLogin | None) -> Self:
+        """Return the arguments that the stack's settings determine."""
+        return cls(
+            tenancy=settings.tenancy,
+            gpu_resource=settings.gpu.resource,
+            inference_ports=settings.inference.ports,
+            login=login,
+            retain=settings.retains,
+        )
 
 
 class Tenancy(Component):

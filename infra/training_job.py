@@ -7,7 +7,7 @@ import pulumi
 
 from infra.component import Component
 from infra.manifests import Manifest
-from infra.output_types import RunOutput
+from infra.outputs import RunOutput
 from infra.training_run import TrainingJobArgs, manifests, run_name
 from kube.kinds import KINDS
 

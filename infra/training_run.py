@@ -9,9 +9,17 @@ from typing import Any
 from infra.kinds import builder
 from infra.kinds.gang import LAUNCHER_LABEL, WORKER_LABEL, Gang, Step
 from infra.manifests import Manifest, compact, standard_labels
-from infra.placement import alone_on_its_node, even_spread, packed
-from infra.pods import GpuNodes, Mount, Pod, Rdma
-from infra.references import additional_volumes, variables_from
+from infra.pods import (
+    GpuNodes,
+    Mount,
+    Pod,
+    Rdma,
+    additional_volumes,
+    alone_on_its_node,
+    even_spread,
+    packed,
+    variables_from,
+)
 from infra.settings.jobs.steps import StepSettings
 from infra.settings.training import LauncherSettings, TrainingJobSettings
 from kube.kinds import KINDS

@@ -7,10 +7,15 @@ from typing import Self
 import pulumi
 import pulumi_docker as docker
 
-from infra.build_context import PROJECT_ROOT, identity
 from infra.component import Component
 from infra.configuration import RegistryLogin
-from infra.settings.images import BuildSettings, ImageSettings, ImagesSettings
+from infra.settings.images import (
+    PROJECT_ROOT,
+    BuildSettings,
+    ImageSettings,
+    ImagesSettings,
+    identity,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

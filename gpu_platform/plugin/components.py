@@ -13,7 +13,7 @@ from gpu_platform.plugin.checking import checked, refused, whole
 from infra import gpu_stack, inference_service, storage, tenancy, training_job, volcano
 from infra.component import Component
 from infra.pods import GpuNodes
-from infra.settings.gpu import GpuSettings
+from infra.settings.cluster import GpuSettings
 from infra.settings.inference import InferenceSettings
 from infra.settings.storage import StorageSettings
 from infra.settings.tenancy import TenancySettings

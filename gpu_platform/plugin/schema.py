@@ -12,7 +12,7 @@ from pulumi.provider.experimental.analyzer import (
 from pulumi.provider.experimental.util import camel_case
 from pydantic import BaseModel
 
-from infra.settings.gpu import GpuSettings
+from infra.settings.cluster import GpuSettings
 from infra.settings.inference import InferenceServiceSettings
 from infra.settings.schema import (
     Field,

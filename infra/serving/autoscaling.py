@@ -3,35 +3,35 @@
 from typing import Final
 
 from infra.manifests import NOT_AWAITED, Manifest
-from infra.serving.description import Serving, metadata
-from infra.settings.services.autoscaling import AutoscalingSettings, KedaSettings
+from infra.serving.description import InferenceServiceArgs, metadata
+from infra.settings.inference import AutoscalingSettings, KedaSettings
 
 QUEUE_METRIC: Final = "inference_queue_depth"
 """Gauge of the model server: samples that wait for a worker."""
 
 
-def autoscaler(serving: Serving) -> Manifest:
+def autoscaler(args: InferenceServiceArgs) -> Manifest:
     """Only for a service that has `autoscaling`."""
-    scaling = serving.service.autoscaling
+    scaling = args.service.autoscaling
     if scaling is None:
-        raise ValueError(f"service {serving.key!r} has no autoscaling")
+        raise ValueError(f"service {args.key!r} has no autoscaling")
     if scaling.keda is not None:
-        return _scaled_object(serving, scaling, scaling.keda)
+        return _scaled_object(args, scaling, scaling.keda)
     return {
         "apiVersion": "autoscaling/v2",
         "kind": "HorizontalPodAutoscaler",
-        "metadata": metadata(serving, serving.stable, NOT_AWAITED),
+        "metadata": metadata(args, args.stable, NOT_AWAITED),
         "spec": {
             "minReplicas": scaling.min,
             "maxReplicas": scaling.max,
-            "scaleTargetRef": _target(serving),
+            "scaleTargetRef": _target(args),
             "metrics": _metrics(scaling),
         },
     }
 
 
-def _target(serving: Serving) -> Manifest:
-    return {"apiVersion": "apps/v1", "kind": "Deployment", "name": serving.stable.name}
+def _target(args: InferenceServiceArgs) -> Manifest:
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "name": args.stable.name}
 
 
 def _metrics(scaling: AutoscalingSettings) -> list[Manifest]:
@@ -46,26 +46,30 @@ def _metrics(scaling: AutoscalingSettings) -> list[Manifest]:
     return found
 
 
-def _scaled_object(serving: Serving, scaling: AutoscalingSettings, keda: KedaSettings) -> Manifest:
+def _scaled_object(
+    args: InferenceServiceArgs, scaling: AutoscalingSettings, keda: KedaSettings
+) -> Manifest:
     return {
         "apiVersion": "keda.sh/v1alpha1",
         "kind": "ScaledObject",
-        "metadata": metadata(serving, serving.stable),
+        "metadata": metadata(args, args.stable),
         "spec": {
-            "scaleTargetRef": _target(serving),
+            "scaleTargetRef": _target(args),
             "minReplicaCount": scaling.min,
             "maxReplicaCount": scaling.max,
             "cooldownPeriod": keda.cooldown_seconds,
-            "triggers": _triggers(serving, scaling, keda),
+            "triggers": _triggers(args, scaling, keda),
         },
     }
 
 
-def _triggers(serving: Serving, scaling: AutoscalingSettings, keda: KedaSettings) -> list[Manifest]:
+def _triggers(
+    args: InferenceServiceArgs, scaling: AutoscalingSettings, keda: KedaSettings
+) -> list[Manifest]:
     """Values are text, as KEDA has them."""
     # A Deployment's pods: two more parts of letters and digits. A canary's have three.
-    pods = f"{serving.stable.name}-[a-z0-9]+-[a-z0-9]+"
-    queue = f'sum({QUEUE_METRIC}{{namespace="{serving.namespace}",pod=~"{pods}"}})'
+    pods = f"{args.stable.name}-[a-z0-9]+-[a-z0-9]+"
+    queue = f'sum({QUEUE_METRIC}{{namespace="{args.namespace}",pod=~"{pods}"}})'
     triggers = [_prometheus(keda, queue, str(scaling.queue_depth))]
     if keda.activation_query is not None:
         # It wakes the first pod; how many there are is then the queue's matter.

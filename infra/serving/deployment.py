@@ -5,30 +5,48 @@ from typing import Any, Final
 
 from inference.config import InferenceConfig
 from infra.manifests import Manifest, compact
-from infra.placement import even_spread
-from infra.pods import GpuNodes, Mount, Pod, Volume, pod_template
-from infra.references import additional_volumes, secret_source, variables_from
-from infra.serving.description import Serving, Version, labels, metadata
-from infra.serving.source import export_path, fetching, model_mounts, model_volumes
-from infra.settings.inference import InferenceServiceSettings
-from kube.names import API_KEYS_VOLUME, SCHEME_ANNOTATION, SECRETS_PATH, TLS_VOLUME
+from infra.pods import (
+    GpuNodes,
+    InitContainer,
+    Mount,
+    Pod,
+    Volume,
+    additional_volumes,
+    even_spread,
+    pod_template,
+    secret_source,
+    variables_from,
+)
+from infra.serving.description import InferenceServiceArgs, Version, labels, metadata
+from infra.settings.inference import FetchSettings, InferenceServiceSettings
+from kube.names import (
+    API_KEYS_VOLUME,
+    EXPORT_VOLUME,
+    MODELS_PATH,
+    MODELS_VOLUME,
+    SCHEME_ANNOTATION,
+    SECRETS_PATH,
+    TLS_VOLUME,
+)
 
 TLS_PATH: Final = f"{SECRETS_PATH}/{TLS_VOLUME}"
 API_KEYS_PATH: Final = f"{SECRETS_PATH}/{API_KEYS_VOLUME}"
 _STARTUP_PERIOD: Final = 2
 
 
-def deployment(serving: Serving, version: Version, annotations: dict[str, str]) -> Manifest:
+def deployment(
+    args: InferenceServiceArgs, version: Version, annotations: dict[str, str]
+) -> Manifest:
     """The pods. They are live at once, and ready when the export is there and loaded.
 
     An update adds a pod before it takes one away, and waits until the new one has been ready for a
     while.
     """
-    settings = serving.service
+    settings = args.service
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": metadata(serving, version, annotations),
+        "metadata": metadata(args, version, annotations),
         "spec": compact(
             {
                 # The autoscaler owns the number of replicas where there is one.
@@ -41,18 +59,18 @@ def deployment(serving: Serving, version: Version, annotations: dict[str, str]) 
                     "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1},
                 },
                 "selector": {"matchLabels": version.selector},
-                "template": pod_template(_pod(serving, version)),
+                "template": pod_template(_pod(args, version)),
             }
         ),
     }
 
 
-def server_config(serving: Serving, version: Version) -> InferenceConfig:
+def server_config(args: InferenceServiceArgs, version: Version) -> InferenceConfig:
     """What the model server of a version is told."""
-    settings = serving.service
+    settings = args.service
     told: dict[str, Any] = {
         **version.server,
-        "model_name": serving.model,
+        "model_name": args.model,
         "model_path": export_path(version),
         "model_sha256": version.digest,
         "port": settings.port,
@@ -64,10 +82,10 @@ def server_config(serving: Serving, version: Version) -> InferenceConfig:
     return InferenceConfig.model_validate(compact(told))
 
 
-def _pod(serving: Serving, version: Version) -> Pod:
-    settings = serving.service
-    nodes = serving.gpu_nodes
-    told = server_config(serving, version).to_environment()
+def _pod(args: InferenceServiceArgs, version: Version) -> Pod:
+    settings = args.service
+    nodes = args.gpu_nodes
+    told = server_config(args, version).to_environment()
     named = {"RUN_NAME": version.run} if version.run is not None else {}
     return Pod(
         container="inference",
@@ -83,14 +101,14 @@ def _pod(serving: Serving, version: Version) -> Pod:
             tolerations=nodes.tolerations,
             runtime_class=nodes.runtime_class,
         ),
-        service_account=serving.service_account,
+        service_account=args.service_account,
         grace_seconds=settings.grace_seconds,
         pre_stop_seconds=settings.pre_stop_seconds,
         labels=labels(version),
         annotations={SCHEME_ANNOTATION: "https"} if settings.tls else {},
         env={**named, **told, **variables_from(settings.env_from), **settings.env},
         init=fetching(version, settings.fetch),
-        mounts=[*model_mounts(serving, version), *_claims(serving)],
+        mounts=[*model_mounts(args, version), *_claims(args)],
         volumes=[*model_volumes(version, settings.fetch), *_secrets(settings)],
         ports={"http": settings.port},
         probes=_probes(settings),
@@ -100,15 +118,15 @@ def _pod(serving: Serving, version: Version) -> Pod:
     )
 
 
-def _claims(serving: Serving) -> list[Mount]:
+def _claims(args: InferenceServiceArgs) -> list[Mount]:
     return [
         Mount(
             name=name,
-            claim=serving.claims[volume.claim],
+            claim=args.claims[volume.claim],
             path=volume.path,
             read_only=volume.read_only,
         )
-        for name, volume in serving.service.volumes.items()
+        for name, volume in args.service.volumes.items()
         if volume.claim is not None
     ]
 
@@ -143,3 +161,50 @@ def _probes(settings: InferenceServiceSettings) -> dict[str, Manifest]:
         "livenessProbe": probe("/v2/health/live", 10, 3),
         "readinessProbe": probe("/v2/health/ready", 2, 3),
     }
+
+
+_OTHER_FORMS: Final = ("pt2", "int8", "pruned")
+"""Backends that compute another file of the export than the weights."""
+
+
+def export_path(version: Version) -> str:
+    """The folder with the manifest, in the container."""
+    return f"{MODELS_PATH}/{version.run}/export" if version.url is None else f"{MODELS_PATH}/export"
+
+
+def model_mounts(args: InferenceServiceArgs, version: Version) -> list[Mount]:
+    """The claim with all runs; nothing where the export is fetched."""
+    if version.url is not None:
+        return []
+    claim = args.claims[args.service.checkpoints]
+    return [Mount(name=MODELS_VOLUME, claim=claim, path=MODELS_PATH, read_only=True)]
+
+
+def model_volumes(version: Version, fetch: FetchSettings) -> list[Volume]:
+    """Room for what is fetched."""
+    if version.url is None:
+        return []
+    source = {"emptyDir": {"sizeLimit": fetch.size}}
+    return [Volume(name=EXPORT_VOLUME, source=source, path=MODELS_PATH, read_only=True)]
+
+
+def fetching(version: Version, fetch: FetchSettings) -> list[InitContainer]:
+    """Gets the export by its address and compares it with its manifest, before the server starts.
+
+    The keys of the object store are known to this container alone.
+    """
+    if version.url is None:
+        return []
+    command = ["python3", "-m", "inference.fetch", version.url, export_path(version)]
+    if version.digest is not None:
+        command.append(f"--sha256={version.digest}")
+    if version.server.get("backend") in _OTHER_FORMS:
+        command.append(f"--artifact={version.server['backend']}")
+    return [
+        InitContainer(
+            name="fetch",
+            command=command,
+            env={**variables_from(fetch.env_from), **fetch.env},
+            mounts={EXPORT_VOLUME: MODELS_PATH},
+        )
+    ]

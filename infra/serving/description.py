@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from infra.manifests import Manifest, compact, standard_labels
 from infra.pods import GpuNodes
+from infra.settings import StackSettings
 from infra.settings.inference import InferenceServiceSettings
 from kube.names import SERVICE_LABEL, WORKLOAD_LABEL
 
@@ -33,7 +34,7 @@ class Version:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Serving:
+class InferenceServiceArgs:
     """A service and its surroundings. Images are text or Pulumi outputs of it.
 
     `run` is None where the service has a `url`. Without a `canary_image` of its own a canary has
@@ -50,6 +51,33 @@ class Serving:
     canary_image: Any = None
     domain: str = "cluster.local"
     service_account: str = field(default="inference")
+
+    @classmethod
+    def of(
+        cls,
+        settings: StackSettings,
+        key: str,
+        runs: Mapping[str, str],
+        images: Mapping[str, Any],
+        gpu_nodes: GpuNodes,
+        claims: Mapping[str, str],
+    ) -> Self:
+        """Return the arguments of one of the configured services.
+
+        `runs` maps jobs to the names of their current runs.
+        """
+        service = settings.inference.services[key]
+        return cls(
+            key=key,
+            service=service,
+            run=runs[service.job] if service.job else service.run,
+            namespace=settings.tenancy.namespace,
+            domain=settings.cluster.domain,
+            image=images[service.image],
+            canary_image=images[service.canary_image],
+            gpu_nodes=gpu_nodes,
+            claims=claims,
+        )
 
     @property
     def model(self) -> str:
@@ -97,13 +125,13 @@ class Serving:
 
 
 def metadata(
-    serving: Serving, version: Version, annotations: Mapping[str, str] | None = None
+    args: InferenceServiceArgs, version: Version, annotations: Mapping[str, str] | None = None
 ) -> Manifest:
     """Name, namespace and labels of a version's objects."""
     return compact(
         {
             "name": version.name,
-            "namespace": serving.namespace,
+            "namespace": args.namespace,
             "labels": labels(version),
             "annotations": dict(annotations or {}),
         }

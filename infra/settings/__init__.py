@@ -5,13 +5,11 @@ from typing import Any, Final, cast
 
 from pydantic import BaseModel, ValidationError
 
-from infra.settings.checks import CHECKS
-from infra.settings.cluster import ClusterSettings
-from infra.settings.gpu import GpuSettings
+from infra.settings.checks import check
+from infra.settings.cluster import ClusterSettings, GpuSettings
 from infra.settings.images import PASSWORD_KEY, ImagesSettings
 from infra.settings.inference import InferenceSettings
-from infra.settings.logs import LogsSettings
-from infra.settings.monitoring import MonitoringSettings
+from infra.settings.monitoring import LogsSettings, MonitoringSettings
 from infra.settings.problems import describe, full_key, unknown_key
 from infra.settings.storage import StorageSettings
 from infra.settings.tenancy import TenancySettings
@@ -80,9 +78,7 @@ def validate(values: Mapping[str, Any], secrets: frozenset[str] = frozenset()) -
             valid[concern] = model.model_validate(values.get(concern, {}))
         except ValidationError as error:
             problems += describe(error, model, concern)
-    for needed, check in CHECKS:
-        if all(concern in valid for concern in needed):
-            problems += check(*(valid[concern] for concern in needed))
+    problems += check(valid)
     if isinstance(images := valid.get("images"), ImagesSettings):
         problems += _password_problems(images, values, secrets)
     if problems:

@@ -1,11 +1,16 @@
 """Where the images of the workloads come from."""
 
-from typing import Self
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, Self
 
 from pydantic import Field, model_validator
 
 from infra.settings.types import DnsLabel, PinnedImage, Settings, VersionedImage
 
+PROJECT_ROOT: Final = Path(__file__).parents[2]
 PASSWORD_KEY = "registry_password"  # noqa: S105  the name of a configuration key
 
 
@@ -82,3 +87,40 @@ class ImagesSettings(Settings):
             if self.username is not None:
                 raise ValueError("has a `username` but no `registry` that it belongs to")
         return self
+
+
+def identity(build: BuildSettings, root: Path = PROJECT_ROOT) -> str:
+    """Hexadecimal sha256 of Dockerfile, its stage, sources, base image, arguments and platform.
+
+    The same sources give the same answer in every checkout: only names and contents of files
+    count, and hidden or compiled files do not. Raises FileNotFoundError when a source is missing.
+    """
+    digest = hashlib.sha256()
+    description = {
+        "base_image": build.base_image,
+        "platform": build.platform,
+        "args": build.args,
+        "dockerfile": build.dockerfile,
+        **({"target": build.target} if build.target else {}),
+    }
+    digest.update(json.dumps(description, sort_keys=True).encode())
+    for name in sorted({build.dockerfile, *build.sources}):
+        for path in _files(root / name):
+            content = hashlib.sha256(path.read_bytes()).hexdigest()
+            digest.update(f"\n{path.relative_to(root).as_posix()} {content}".encode())
+    return digest.hexdigest()
+
+
+def _files(path: Path) -> Iterator[Path]:
+    if not path.is_dir():
+        yield path
+        return
+    for child in sorted(path.rglob("*")):
+        inside = child.relative_to(path).parts
+        if child.is_file() and not any(_is_ignored(part) for part in inside):
+            yield child
+
+
+def _is_ignored(name: str) -> bool:
+    """Compiled files and the hidden ones of editors and tools."""
+    return name == "__pycache__" or name.startswith(".")

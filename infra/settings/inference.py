@@ -1,15 +1,12 @@
-"""Inference services."""
+"""Where the model of a service comes from: a run of this stack, or an object store."""
 
-from typing import Any, Final, Literal, Self
+import re
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from inference.config import InferenceConfig
 from infra.settings.jobs.mounts import ReferenceSettings, VolumeSettings
-from infra.settings.services.access import ApiKeysSettings, TlsSettings
-from infra.settings.services.autoscaling import AutoscalingSettings
-from infra.settings.services.rollout import CanarySettings, RouteSettings
-from infra.settings.services.source import Digest, ExportUrl, FetchSettings, RunName
 from infra.settings.types import (
     CpuQuantity,
     DnsLabel,
@@ -36,6 +33,207 @@ from kube.names import (
 )
 from kube.shared_memory import shm_problem
 from workload.configuration import problem_sentences
+
+_RUN: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?-[0-9a-f]{8}")
+_URL: Final = re.compile(r"(s3|gs|az|https?)://[^\s?#@]+")
+
+
+def _run_name(text: str) -> str:
+    if not _RUN.fullmatch(text):
+        raise ValueError(
+            "must be the full name of a run, <job>-<8 digits>, as the output `runs` shows it"
+        )
+    return text
+
+
+def _export_url(text: str) -> str:
+    if not _URL.fullmatch(text):
+        raise ValueError(
+            "must be the address of an export's folder without passwords, such as "
+            "s3://bucket/digits-1a2b3c4d/export; gs://, az:// and https:// are known, too"
+        )
+    return text.rstrip("/")
+
+
+RunName = Annotated[str, AfterValidator(_run_name)]
+"""A run's name with its eight digits."""
+
+ExportUrl = Annotated[str, AfterValidator(_export_url)]
+"""Where the files of an export lie in an object store or behind a web server."""
+
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+"""SHA-256 of an export's weights, as its manifest and the server's metadata have it."""
+
+
+class FetchSettings(Settings):
+    """How pods fetch an export by its `url`."""
+
+    size: MemoryQuantity = Field(
+        default="2Gi",
+        description="room for the export on the node's disk; a pod that needs more ends",
+    )
+    env: dict[EnvironmentName, str] = Field(
+        default={},
+        description="variables for the object store, such as AWS_REGION and AWS_ENDPOINT_URL",
+    )
+    env_from: dict[EnvironmentName, ReferenceSettings] = Field(
+        default={}, description="those that stand in Secrets, such as AWS_SECRET_ACCESS_KEY"
+    )
+
+
+class TlsSettings(Settings):
+    """TLS that ends at the server itself."""
+
+    secret: DnsName = Field(description="Secret of the type kubernetes.io/tls in the namespace")
+
+
+class ApiKeysSettings(Settings):
+    """Keys without which no prediction is given."""
+
+    secret: DnsName = Field(description="Secret of the namespace")
+    key: str = Field(
+        default="keys",
+        pattern=r"^[-._A-Za-z0-9]{1,253}$",
+        description="key in it: one API key a line, plain or sha256:<hex>",
+    )
+
+
+DEFAULT_CPU_PERCENT: Final = 70
+
+
+class KedaSettings(Settings):
+    """Let KEDA scale, which asks Prometheus and can end the last pod."""
+
+    prometheus: str = Field(
+        pattern=r"^https?://[^\s]+$",
+        description="address of Prometheus, such as http://prometheus.monitoring:9090",
+    )
+    cooldown_seconds: PositiveInt = Field(
+        default=300, description="time without requests after which the last pod ends"
+    )
+    activation_query: str | None = Field(
+        default=None,
+        min_length=1,
+        description="PromQL that is above 0 while requests come, such as the gateway's rate of "
+        "requests: pods that are not there report nothing",
+    )
+
+
+class AutoscalingSettings(Settings):
+    """Let the load decide how many replicas run."""
+
+    min: int = Field(default=1, ge=0, description="fewest replicas; 0 needs keda")
+    max: PositiveInt = Field(description="most replicas")
+    cpu_percent: int | None = Field(
+        default=None,
+        ge=1,
+        le=1000,
+        description="use of the CPU request, in percent, that is aimed at; "
+        f"{DEFAULT_CPU_PERCENT} without queue_depth",
+    )
+    queue_depth: PositiveInt | None = Field(
+        default=None,
+        description="samples waiting in each pod's queue that are aimed at; without keda it needs "
+        "an adapter that gives the metric inference_queue_depth to the cluster",
+    )
+    keda: KedaSettings | None = Field(
+        default=None, description="KEDA in place of a HorizontalPodAutoscaler"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.min > self.max:
+            raise ValueError(f"contradicts itself: min is {self.min}, max is {self.max}")
+        if self.keda is not None and self.queue_depth is None:
+            raise ValueError("has keda without queue_depth, which is what KEDA scales by: write it")
+        if self.min == 0 and (self.keda is None or self.keda.activation_query is None):
+            raise ValueError(
+                "has min 0, which needs keda.activation_query: with no pod there is no other sign "
+                "that requests come"
+            )
+        return self
+
+    @property
+    def cpu_target(self) -> int | None:
+        """Percent of the CPU request, or None where the CPU does not count."""
+        if self.cpu_percent is None and self.queue_depth is None:
+            return DEFAULT_CPU_PERCENT
+        return self.cpu_percent
+
+
+class CanarySettings(Settings):
+    """A second version beside the first, with a share of the requests."""
+
+    weight: int = Field(
+        ge=0, le=100, description="percent of the requests; 0 takes them all back at once"
+    )
+    run: RunName | None = Field(default=None, description="run that it serves; that of the service")
+    url: ExportUrl | None = Field(
+        default=None, description="export that it serves, in an object store"
+    )
+    digest: Digest | None = Field(
+        default=None, description="sha256 of the weights, which it then insists on"
+    )
+    image: DnsLabel | None = Field(
+        default=None, description="name of its image; that of the service"
+    )
+    server: dict[str, Any] = Field(
+        default={}, description="what is different in its configuration of the model server"
+    )
+    replicas: PositiveInt = Field(default=1, le=1000, description="its pods")
+
+    @model_validator(mode="after")
+    def _one_difference(self) -> Self:
+        if self.run is not None and self.url is not None:
+            raise ValueError("has both run and url: write one of them")
+        if not any((self.run, self.url, self.image, self.server)):
+            raise ValueError("is the same as the service: write run, url, image or server")
+        return self
+
+
+class GatewaySettings(Settings):
+    """A Gateway of the cluster (Gateway API v1), to which an HTTPRoute is attached."""
+
+    name: DnsName = Field(description="name of the Gateway")
+    namespace: DnsLabel | None = Field(
+        default=None, description="its namespace; that of the service"
+    )
+    section: DnsName | None = Field(
+        default=None, description="one of its listeners; all by default"
+    )
+
+
+class IngressSettings(Settings):
+    """An ingress class, for clusters without the Gateway API."""
+
+    class_name: DnsName = Field(description="name of the IngressClass")
+
+
+class RouteSettings(Settings):
+    """How requests from outside of the cluster arrive, and are shared out with a canary."""
+
+    gateway: GatewaySettings | None = Field(default=None, description="Gateway to attach to")
+    ingress: IngressSettings | None = Field(
+        default=None, description="Ingress; a canary needs the annotations of ingress-nginx"
+    )
+    hostnames: list[DnsName] = Field(default=[], description="host names; all by default")
+    path: str = Field(
+        default="/",
+        pattern=r"^/[^\s?#]*$",
+        description="prefix of the paths that belong to the service; taken off before the server",
+    )
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if (self.gateway is None) == (self.ingress is None):
+            raise ValueError("needs one of gateway and ingress, and not both")
+        if self.ingress is not None and self.path != "/":
+            raise ValueError(
+                f"has path {self.path} with an ingress, which hands paths on as they are, and the "
+                "server knows /v2 and the like: write hostnames instead"
+            )
+        return self
+
 
 _DECIDED: Final = {
     "model_name": "model",

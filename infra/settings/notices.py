@@ -5,8 +5,7 @@ from itertools import pairwise
 from typing import Final
 
 from infra.settings import StackSettings
-from infra.settings.checks.registry import job_key
-from infra.settings.problems import full_key
+from infra.settings.problems import full_key, job_key
 from infra.settings.training import TrainingJobSettings
 from kube.kinds import KINDS
 from kube.kinds.record import TRAINING_PROGRAM

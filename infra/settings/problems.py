@@ -2,7 +2,7 @@
 
 import difflib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from pydantic import BaseModel, ValidationError
@@ -39,6 +39,21 @@ _SENTENCES: Final[Mapping[str, str]] = {
 def full_key(*path: str | int) -> str:
     """`gpu-platform:training.jobs.digits.nodes`, as `pulumi config set --path` takes it."""
     return f"{PROJECT}:{'.'.join(str(part) for part in path)}"
+
+
+def choice(known: Collection[str]) -> str:
+    """What to write instead of a name that is not known."""
+    return f"write one of: {', '.join(sorted(known))}" if known else "none is declared yet"
+
+
+def job_key(key: str, *path: str) -> str:
+    """Full key of something in a training job."""
+    return full_key("training", "jobs", key, *path)
+
+
+def service_key(key: str, *path: str) -> str:
+    """Full key of something in an inference service."""
+    return full_key("inference", "services", key, *path)
 
 
 def describe(error: ValidationError, model: type[BaseModel], concern: str) -> list[str]:

@@ -10,8 +10,8 @@ import yaml
 
 from devcluster import simulated_nodes
 from devcluster.spec import Kind, cluster_spec
-from infra.scheduler_configuration import scheduler_configuration
-from infra.settings.scheduler import SchedulerSettings
+from infra.settings.volcano import SchedulerSettings
+from infra.volcano import scheduler_configuration
 from tests.cluster.platform import Platform
 
 SPEC = cluster_spec(Kind.SIMULATED, 0)

@@ -13,10 +13,10 @@ import yaml
 from infra import storage, tenancy, volcano
 from infra.manifests import Manifest
 from infra.pods import GpuNodes
-from infra.scheduler_configuration import scheduler_configuration
 from infra.settings import StackSettings, validate
-from infra.settings.scheduler import SchedulerSettings
+from infra.settings.volcano import SchedulerSettings
 from infra.training_run import TrainingJobArgs, manifests
+from infra.volcano import scheduler_configuration
 from tests.cluster.platform import Platform
 from tests.infra.examples import TRAINING_IMAGE
 

@@ -6,8 +6,7 @@ import pytest
 
 from devcluster.paths import Layout
 from devcluster.volcano_processes import apply_definitions, volcano_services
-from infra.settings.controllers import ControllersSettings
-from infra.settings.volcano import VolcanoSettings
+from infra.settings.volcano import ControllersSettings, VolcanoSettings
 
 KUBECTL = """#!/bin/sh
 printf '%s\\n' "$*" >> "$(dirname "$0")/calls"

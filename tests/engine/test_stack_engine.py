@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from infra.output_types import PLATFORM_OUTPUTS
+from infra.outputs import PLATFORM_OUTPUTS
 from tests.engine.conftest import MakeStack, Manifest, Stack
 
 

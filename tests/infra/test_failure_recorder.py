@@ -5,7 +5,7 @@ from typing import Any
 from infra.failure_recorder import FailureRecorderArgs, manifests
 from infra.manifests import Manifest
 from infra.pods import GpuNodes
-from infra.settings.logs import RecorderSettings
+from infra.settings.monitoring import RecorderSettings
 from infra.training_run import manifests as run_objects
 from kube.names import CHECKPOINTS_VOLUME, RUN_LABEL, WORKLOAD_LABEL
 from tests.infra.examples import good, problems

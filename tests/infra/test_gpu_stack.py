@@ -4,7 +4,7 @@ import yaml
 
 from infra.gpu_stack import gpu_nodes, manifests, plugin_config
 from infra.manifests import Manifest
-from infra.settings.gpu import GpuSettings
+from infra.settings.cluster import GpuSettings
 
 
 def gpu(**values: Any) -> GpuSettings:

@@ -1,12 +1,15 @@
 from dataclasses import replace
 
-from infra.placement import alone_on_its_node, even_spread, packed
+from infra.manifests import compact
 from infra.pods import (
     GpuNodes,
     Mount,
     Pod,
     Rdma,
     Volume,
+    alone_on_its_node,
+    even_spread,
+    packed,
     pod_template,
 )
 
@@ -185,3 +188,8 @@ def test_alone_on_its_node_means_no_other_workload_of_any_namespace() -> None:
         },
         "namespaceSelector": {},
     }
+
+
+def test_what_says_nothing_is_left_out() -> None:
+    fields = {"none": None, "empty": {}, "zero": 0, "no": False, "list": [], "text": ""}
+    assert compact(fields) == {"zero": 0, "no": False, "list": [], "text": ""}

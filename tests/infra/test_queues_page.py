@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import yaml
 
-from infra.scheduler_configuration import scheduler_configuration
 from infra.settings import validate
+from infra.volcano import scheduler_configuration
 from tests.infra.examples import good, problems
 
 PAGE = Path(__file__).parents[2] / "docs" / "queues.md"

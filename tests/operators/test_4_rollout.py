@@ -15,7 +15,7 @@ import httpx
 import pytest
 import yaml
 
-from infra.serving import build, build_canary, routes
+from infra.inference_service import build, build_canary, routes
 from tests.cluster.load import Load, question
 from tests.cluster.platform import ROOT, Platform, await_
 from tests.infra.serving.examples import CANARY, DIGEST, serving

@@ -20,7 +20,7 @@ import yaml
 from devcluster.paths import Layout
 from infra.monitoring import manifests
 from infra.observability.alerts import alerts
-from infra.observability.dashboards import PAGES
+from infra.observability.dashboards import pages
 from infra.settings.monitoring import MonitoringSettings
 from tests.cluster.load import Load, question
 from tests.cluster.platform import ROOT, Platform, await_
@@ -178,8 +178,8 @@ def test_an_error_of_a_gpu_is_told_to_whom_it_belongs(watched: Watched, load: Lo
 def queries() -> Iterator[tuple[str, str, str]]:
     """Page, panel and query of each."""
     settings = MonitoringSettings.model_validate(MONITORING)
-    for name, page in PAGES.items():
-        for panels in page(settings).rows.values():
+    for name, page in pages(settings).items():
+        for panels in page.rows.values():
             for panel in panels:
                 for query in panel.queries.values():
                     yield name, panel.title, query

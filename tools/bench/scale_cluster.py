@@ -23,10 +23,10 @@ from devcluster.spec import Kind, cluster_spec
 from infra import storage, tenancy, volcano
 from infra.manifests import Manifest
 from infra.pods import GpuNodes
-from infra.scheduler_configuration import scheduler_configuration
 from infra.settings import StackSettings, validate
-from infra.settings.scheduler import SchedulerSettings
+from infra.settings.volcano import SchedulerSettings
 from infra.training_run import TrainingJobArgs, manifests, run_name
+from infra.volcano import scheduler_configuration
 from tools.bench.outcome import say
 
 _AT_ONCE = 250

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from infra.output_types import PLATFORM_OUTPUTS
+from infra.outputs import PLATFORM_OUTPUTS
 from infra.settings.jobs.capabilities import LIMITED_SETTINGS
 from infra.settings.jobs.network import NETWORK_DEFAULTS
 from infra.settings.schema import Schema, fields, nested

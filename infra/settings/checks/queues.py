@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Final
 
-from infra.settings.checks.registry import check, choice, job_key
-from infra.settings.problems import full_key
+from infra.settings.problems import choice, full_key, job_key
 from infra.settings.training import TrainingSettings
 from infra.settings.volcano import OVERRIDE, ResourceAmounts, VolcanoSettings
 from kube.quantities import parse_quantity
@@ -19,7 +18,6 @@ def _key(name: str, *path: str) -> str:
     return full_key("volcano", "queues", name, *path)
 
 
-@check("volcano")
 def the_scheduler_is_configured_once(volcano: VolcanoSettings) -> Iterator[str]:
     """The typed settings are not lost behind others."""
     if "scheduler" not in volcano.model_fields_set:
@@ -36,7 +34,6 @@ def the_scheduler_is_configured_once(volcano: VolcanoSettings) -> Iterator[str]:
         )
 
 
-@check("volcano")
 def queues_say_what_the_scheduler_reads(volcano: VolcanoSettings) -> Iterator[str]:
     """Each way of sharing has settings of its own and is silent about the others'."""
     if "root" in volcano.queues:
@@ -78,7 +75,6 @@ def queues_say_what_the_scheduler_reads(volcano: VolcanoSettings) -> Iterator[st
         )
 
 
-@check("volcano")
 def queues_fit_their_parents(volcano: VolcanoSettings) -> Iterator[str]:
     """What is promised to the queues below is there."""
     for name, parent in volcano.queues.items():
@@ -104,7 +100,6 @@ def queues_fit_their_parents(volcano: VolcanoSettings) -> Iterator[str]:
                     )
 
 
-@check("training", "volcano")
 def jobs_wait_in_queues_without_others_below(
     training: TrainingSettings, volcano: VolcanoSettings
 ) -> Iterator[str]:
@@ -118,7 +113,6 @@ def jobs_wait_in_queues_without_others_below(
             )
 
 
-@check("training", "volcano")
 def classes_allow_what_the_scheduler_is_to_do(
     training: TrainingSettings, volcano: VolcanoSettings
 ) -> Iterator[str]:

@@ -1,14 +1,13 @@
 """Everything that is named is declared."""
 
 from collections.abc import Collection, Iterator
-from pathlib import Path
 from typing import Final
 
-from infra.settings.checks.registry import check, choice, job_key, service_key
-from infra.settings.gpu import GpuSettings
-from infra.settings.images import ImagesSettings
+from infra.settings.cluster import GpuSettings
+from infra.settings.images import PROJECT_ROOT, ImagesSettings
 from infra.settings.inference import InferenceSettings
-from infra.settings.problems import full_key
+from infra.settings.monitoring import LogsSettings
+from infra.settings.problems import choice, full_key, job_key, service_key
 from infra.settings.storage import StorageSettings
 from infra.settings.tenancy import TenancySettings
 from infra.settings.training import TrainingSettings
@@ -16,15 +15,12 @@ from infra.settings.volcano import VolcanoSettings
 from kube.kinds import KINDS
 from kube.kinds.record import TRAINING_PROGRAM
 
-PROJECT_ROOT: Final = Path(__file__).parent.parent.parent.parent
-
 _BUILT_IN_PRIORITIES: Final = ("system-cluster-critical", "system-node-critical")
 
 _Reference = tuple[str, str | None, str, str, Collection[str]]
 """Field, name in it, and the concern, table and keys that it has to be in."""
 
 
-@check("volcano")
 def parents_exist(volcano: VolcanoSettings) -> Iterator[str]:
     """A queue's parent is a queue, too, and no queue is above itself."""
     for name, queue in volcano.queues.items():
@@ -50,7 +46,6 @@ def _ancestors(volcano: VolcanoSettings, name: str | None) -> list[str]:
     return path
 
 
-@check("training", "volcano", "images", "storage")
 def jobs_name_what_exists(
     training: TrainingSettings,
     volcano: VolcanoSettings,
@@ -75,7 +70,6 @@ def jobs_name_what_exists(
             yield from _undeclared(job_key(key, field), name, full_key(concern, table), known)
 
 
-@check("inference", "volcano", "images", "storage", "training")
 def services_name_what_exists(
     inference: InferenceSettings,
     volcano: VolcanoSettings,
@@ -114,7 +108,6 @@ def services_name_what_exists(
             )
 
 
-@check("inference")
 def canary_names_differ(inference: InferenceSettings) -> Iterator[str]:
     """The objects of a canary are named after its service."""
     for key, service in inference.services.items():
@@ -130,7 +123,6 @@ def _undeclared(here: str, name: str | None, table: str, known: Collection[str])
         yield f"{here} is {name!r}, which is not declared under {table}: {choice(known)}."
 
 
-@check("images")
 def sources_exist(images: ImagesSettings) -> Iterator[str]:
     """What an image is built from is in the repository."""
     for key, image in images.workloads.items():
@@ -144,7 +136,6 @@ def sources_exist(images: ImagesSettings) -> Iterator[str]:
                 yield f"{here}.sources has {name!r}, which does not exist here."
 
 
-@check("storage")
 def claim_names_differ(storage: StorageSettings) -> Iterator[str]:
     """Two claims cannot have one name."""
     owners: dict[str, str] = {}
@@ -158,7 +149,6 @@ def claim_names_differ(storage: StorageSettings) -> Iterator[str]:
         owners[name] = key
 
 
-@check("gpu", "volcano", "tenancy")
 def namespaces_differ(
     gpu: GpuSettings, volcano: VolcanoSettings, tenancy: TenancySettings
 ) -> Iterator[str]:
@@ -176,3 +166,29 @@ def namespaces_differ(
             )
         if used:
             owners[name] = concern
+
+
+def the_recorder_finds_image_and_claims(
+    logs: LogsSettings, images: ImagesSettings, storage: StorageSettings
+) -> Iterator[str]:
+    """Its image is declared, and its claims are such as several nodes may write to."""
+    if logs.recorder is None:
+        return
+    here, name = full_key("logs", "recorder", "image"), logs.recorder.image
+    if name not in images.workloads:
+        table = full_key("images", "workloads")
+        known = choice(images.workloads)
+        yield f"{here} is {name!r}, which is not declared under {table}: {known}."
+    for number, key in enumerate(logs.recorder.claims):
+        here, claim = full_key("logs", "recorder", "claims", number), storage.claims.get(key)
+        if claim is None:
+            table = full_key("storage", "claims")
+            known = choice(storage.claims)
+            yield f"{here} is {key!r}, which is not declared under {table}: {known}."
+        elif "ReadWriteMany" not in claim.access_modes:
+            modes = ", ".join(claim.access_modes)
+            yield (
+                f"{here} is {key!r}, whose access_modes are {modes}: the recorder on one node "
+                "would keep trainings on others from it. Write a claim that is ReadWriteMany, or "
+                "no recorder."
+            )

@@ -2,15 +2,13 @@
 
 from collections.abc import Iterator
 
-from infra.settings.checks.registry import check, choice, job_key, service_key
 from infra.settings.inference import InferenceSettings
-from infra.settings.problems import full_key
+from infra.settings.problems import choice, full_key, job_key, service_key
 from infra.settings.storage import ClaimSettings, StorageSettings
 from infra.settings.training import TrainingJobSettings, TrainingSettings
 from kube.quantities import parse_quantity
 
 
-@check("storage")
 def claims_fit_their_volumes(storage: StorageSettings) -> Iterator[str]:
     """A claim of a static volume asks for no more than the volume offers."""
     owners: dict[str, str] = {}
@@ -48,7 +46,6 @@ def claims_fit_their_volumes(storage: StorageSettings) -> Iterator[str]:
             )
 
 
-@check("training", "inference", "storage")
 def claims_suit_their_users(
     training: TrainingSettings, inference: InferenceSettings, storage: StorageSettings
 ) -> Iterator[str]:

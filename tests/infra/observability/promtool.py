@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from devcluster.paths import cache_root
-from infra.observability.rule_file import rule_groups
+from infra.observability.alerts import rule_groups
 from infra.settings.monitoring import MonitoringSettings
 from tests.tiers import unavailable
 

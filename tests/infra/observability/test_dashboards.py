@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.manifests import Manifest
-from infra.observability.dashboards import PAGES, config_maps
+from infra.observability.dashboards import config_maps, pages
 from infra.settings.monitoring import MonitoringSettings
 from tests.infra.observability.promtool import check, promtool, told
 
@@ -82,7 +82,7 @@ def queries(name: str) -> list[str]:
     """The queries of a page, with something chosen at the top."""
     found = [
         query
-        for panels in PAGES[name](SETTINGS).rows.values()
+        for panels in pages(SETTINGS)[name].rows.values()
         for panel in panels
         for query in panel.queries.values()
     ]
@@ -90,7 +90,7 @@ def queries(name: str) -> list[str]:
 
 
 def test_every_query_has_data(tmp_path: Path) -> None:
-    asked = [query for name in PAGES for query in queries(name)]
+    asked = [query for name in pages(SETTINGS) for query in queries(name)]
     assert check(promtool(), tmp_path, has_data(*asked)) == ""
 
 
@@ -125,7 +125,7 @@ def built() -> dict[str, dict[str, Any]]:
 
 def test_grafana_gets_a_file_for_every_page() -> None:
     found = built()
-    assert set(found) == {f"gpu-platform-{name}.json" for name in PAGES}
+    assert set(found) == {f"gpu-platform-{name}.json" for name in pages(SETTINGS)}
     for name, dashboard in found.items():
         assert dashboard["uid"] == name.removesuffix(".json")
         panels = [panel for panel in dashboard["panels"] if panel["type"] != "row"]
@@ -144,4 +144,4 @@ def test_what_is_chosen_at_the_top_is_a_variable_there() -> None:
 
 def test_without_prices_there_are_only_gpu_hours() -> None:
     free = MonitoringSettings(prometheus="operator")
-    assert not any("cost" in title.lower() for title in PAGES["cost"](free).rows)
+    assert not any("cost" in title.lower() for title in pages(free)["cost"].rows)

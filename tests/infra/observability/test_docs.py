@@ -9,7 +9,7 @@ import yaml
 from devcluster.paths import CHECKOUT
 from infra.monitoring import manifests
 from infra.observability.alerts import alerts
-from infra.observability.recording import recordings
+from infra.observability.rules import recordings
 from infra.settings.monitoring import MonitoringSettings, Thresholds
 from policies.catalogue import RULES
 from policies.configuration import configure

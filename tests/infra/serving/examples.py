@@ -2,9 +2,10 @@
 
 from typing import Any
 
+from infra.inference_service import build, build_canary, routes
 from infra.manifests import Manifest
 from infra.pods import GpuNodes
-from infra.serving import Serving, build, build_canary, routes
+from infra.serving.description import InferenceServiceArgs
 from infra.settings import validate
 from tests.infra.examples import good
 
@@ -13,7 +14,7 @@ GATEWAY = {"gateway": {"name": "public", "namespace": "gateways"}}
 CANARY = {"weight": 20, "run": "digits-4567cdef"}
 
 
-def serving(**changed: Any) -> Serving:
+def serving(**changed: Any) -> InferenceServiceArgs:
     """The service `digits` with some of its settings changed; `job=None` leaves the job out."""
     values = good()
     service = values["inference"]["services"]["digits"] | changed
@@ -21,7 +22,7 @@ def serving(**changed: Any) -> Serving:
         name: value for name, value in service.items() if value is not None
     }
     settings = validate(values).inference.services["digits"]
-    return Serving(
+    return InferenceServiceArgs(
         key="digits",
         service=settings,
         run="digits-0123abcd" if settings.job else settings.run,
@@ -33,12 +34,12 @@ def serving(**changed: Any) -> Serving:
     )
 
 
-def objects(described: Serving) -> dict[str, Manifest]:
+def objects(described: InferenceServiceArgs) -> dict[str, Manifest]:
     """The stable version's objects and the route, by kind."""
     return {manifest["kind"]: manifest for manifest in [*build(described), *routes(described)]}
 
 
-def canary_objects(described: Serving) -> dict[str, Manifest]:
+def canary_objects(described: InferenceServiceArgs) -> dict[str, Manifest]:
     """The canary's objects by kind."""
     return {manifest["kind"]: manifest for manifest in build_canary(described)}
 
@@ -49,7 +50,7 @@ def pod(deployment: Manifest) -> Manifest:
     return found
 
 
-def container(described: Serving) -> Manifest:
+def container(described: InferenceServiceArgs) -> Manifest:
     """The server of the stable version."""
     found: Manifest = pod(objects(described)["Deployment"])["containers"][0]
     return found

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from infra.settings.scheduler import SchedulerSettings
+from infra.settings.volcano import SchedulerSettings
 from tests.cluster.gangs import GANGS, RACK, VOLCANO
 from tests.cluster.platform import Platform, copy_checkout
 from tests.cluster.scheduling import Scheduling, stack, surroundings

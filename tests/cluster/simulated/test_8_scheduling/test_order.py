@@ -1,6 +1,6 @@
 """Who goes first, who has to go, and what comes after what."""
 
-from infra.settings.scheduler import SchedulerSettings, SlaSettings
+from infra.settings.volcano import SchedulerSettings, SlaSettings
 from tests.cluster.gangs import PATIENCE, VOLCANO, placed, watched, whole
 from tests.cluster.platform import await_
 from tests.cluster.scheduling import Scheduling, stack

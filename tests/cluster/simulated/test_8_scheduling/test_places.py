@@ -1,6 +1,6 @@
 """On which nodes pods go."""
 
-from infra.settings.scheduler import SchedulerSettings
+from infra.settings.volcano import SchedulerSettings
 from tests.cluster.gangs import PATIENCE, RACK, VOLCANO, placed
 from tests.cluster.platform import await_
 from tests.cluster.scheduling import Scheduling, stack

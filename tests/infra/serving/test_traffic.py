@@ -1,6 +1,6 @@
 from typing import Any
 
-from infra.serving import build, build_canary, routes
+from infra.inference_service import build, build_canary, routes
 from tests.infra.serving.examples import (
     CANARY,
     DIGEST,

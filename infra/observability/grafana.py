@@ -1,18 +1,49 @@
-"""A page as Grafana's own foundation SDK builds it."""
+"""Dashboards as data, and how Grafana's foundation SDK builds them."""
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
 
 from grafana_foundation_sdk.builders import common, dashboard, prometheus, stat, timeseries
 from grafana_foundation_sdk.models.common import StackingMode
 from grafana_foundation_sdk.models.dashboard import Dashboard, DataSourceRef, VariableRefresh
 
-from infra.observability.dashboards.page import Page, Panel, Variable
-
 WIDTH: Final = 24
 """Columns of Grafana's grid."""
 
 _SOURCE: Final = DataSourceRef(type_val="prometheus", uid="${source}")
+
+Shape = Literal["lines", "number", "stack"]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Queries by legend. `unit` is one of Grafana's: s, percentunit, bytes, reqps, currencyUSD …"""
+
+    title: str
+    queries: dict[str, str]
+    unit: str = "short"
+    shape: Shape = "lines"
+    about: str = ""
+    """What it tells, for whoever points at it."""
+
+
+@dataclass(frozen=True)
+class Variable:
+    """Something to choose at the top, from a label's values."""
+
+    name: str
+    query: str
+    several: bool = True
+
+
+@dataclass(frozen=True)
+class Page:
+    """Rows of panels, by the row's title."""
+
+    title: str
+    rows: Mapping[str, Sequence[Panel]]
+    variables: Sequence[Variable] = ()
 
 
 def build(name: str, page: Page) -> Dashboard:

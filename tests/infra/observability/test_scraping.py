@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from devcluster.paths import CHECKOUT
-from infra.observability.prometheus_stack import chart_values
+from infra.observability.scraping import chart_values
 from infra.settings.monitoring import MonitoringSettings
 from tests.infra.conftest import Provision
 from tests.infra.examples import changed

@@ -8,27 +8,29 @@ from collections.abc import Mapping
 from typing import Final
 
 from infra.manifests import NOT_AWAITED, Manifest, compact
-from infra.serving.description import Serving, Version, metadata
-from infra.settings.services.rollout import GatewaySettings, IngressSettings, RouteSettings
+from infra.serving.description import InferenceServiceArgs, Version, metadata
+from infra.settings.inference import GatewaySettings, IngressSettings, RouteSettings
 
 _NGINX: Final = "nginx.ingress.kubernetes.io"
 
 
-def http_route(serving: Serving, route: RouteSettings, gateway: GatewaySettings) -> Manifest:
+def http_route(
+    args: InferenceServiceArgs, route: RouteSettings, gateway: GatewaySettings
+) -> Manifest:
     """Attached to the Gateway; shares requests out by weight."""
     parent = {"name": gateway.name, "namespace": gateway.namespace, "sectionName": gateway.section}
     rule = {
         "matches": [{"path": {"type": "PathPrefix", "value": route.path}}],
         "filters": _without_prefix(route.path),
         "backendRefs": [
-            {"name": name, "port": serving.service.port, "weight": weight}
-            for name, weight in shares(serving).items()
+            {"name": name, "port": args.service.port, "weight": weight}
+            for name, weight in shares(args).items()
         ],
     }
     return {
         "apiVersion": "gateway.networking.k8s.io/v1",
         "kind": "HTTPRoute",
-        "metadata": metadata(serving, serving.stable),
+        "metadata": metadata(args, args.stable),
         "spec": compact(
             {
                 "parentRefs": [compact(parent)],
@@ -39,27 +41,29 @@ def http_route(serving: Serving, route: RouteSettings, gateway: GatewaySettings)
     }
 
 
-def shares(serving: Serving) -> dict[str, int]:
+def shares(args: InferenceServiceArgs) -> dict[str, int]:
     """Percent of the requests by Service; one that gets none is left out."""
-    canary, settings = serving.canary, serving.service.canary
+    canary, settings = args.canary, args.service.canary
     if canary is None or settings is None:
-        return {serving.key: 100}
-    weights = {serving.key: 100 - settings.weight, canary.name: settings.weight}
+        return {args.key: 100}
+    weights = {args.key: 100 - settings.weight, canary.name: settings.weight}
     return {name: weight for name, weight in weights.items() if weight > 0}
 
 
-def ingresses(serving: Serving, route: RouteSettings, ingress: IngressSettings) -> list[Manifest]:
+def ingresses(
+    args: InferenceServiceArgs, route: RouteSettings, ingress: IngressSettings
+) -> list[Manifest]:
     """One for each version; ingress-nginx takes the second one's annotations for a canary."""
-    built = [_ingress(serving, serving.stable, route, ingress, {})]
-    canary, settings = serving.canary, serving.service.canary
+    built = [_ingress(args, args.stable, route, ingress, {})]
+    canary, settings = args.canary, args.service.canary
     if canary is not None and settings is not None:
         weight = {f"{_NGINX}/canary": "true", f"{_NGINX}/canary-weight": str(settings.weight)}
-        built.append(_ingress(serving, canary, route, ingress, weight))
+        built.append(_ingress(args, canary, route, ingress, weight))
     return built
 
 
 def _ingress(
-    serving: Serving,
+    args: InferenceServiceArgs,
     version: Version,
     route: RouteSettings,
     ingress: IngressSettings,
@@ -71,7 +75,7 @@ def _ingress(
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "Ingress",
-        "metadata": metadata(serving, version, {**NOT_AWAITED, **annotations}),
+        "metadata": metadata(args, version, {**NOT_AWAITED, **annotations}),
         "spec": {
             "ingressClassName": ingress.class_name,
             "rules": [{**host, "http": paths} for host in hosts],
@@ -85,3 +89,32 @@ def _without_prefix(path: str) -> list[Manifest] | None:
         return None
     rewrite = {"path": {"type": "ReplacePrefixMatch", "replacePrefixMatch": "/"}}
     return [{"type": "URLRewrite", "urlRewrite": rewrite}]
+
+
+def service(args: InferenceServiceArgs, version: Version, annotations: dict[str, str]) -> Manifest:
+    """The Service of the ready pods."""
+    settings = args.service
+    port = {"name": "http", "port": settings.port, "targetPort": "http", "protocol": "TCP"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata(args, version, annotations),
+        "spec": {
+            "type": settings.service_type if version.name == args.key else "ClusterIP",
+            "selector": version.selector,
+            "ports": [port],
+        },
+    }
+
+
+def disruption_budget(args: InferenceServiceArgs, version: Version) -> Manifest:
+    """How many pods may be missing while nodes are drained."""
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": metadata(args, version),
+        "spec": {
+            "maxUnavailable": args.service.max_unavailable,
+            "selector": {"matchLabels": version.selector},
+        },
+    }

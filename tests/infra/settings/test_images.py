@@ -2,8 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.build_context import identity
-from infra.settings.images import BuildSettings
+from infra.settings.images import BuildSettings, identity
 
 BUILD = BuildSettings(
     dockerfile="training/Dockerfile", base_image="python:3.11", sources=["training", "needs.txt"]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from infra.observability.recording import hours
+from infra.observability.rules import hours
 from tests.infra.observability.promtool import check, promtool, told
 
 REQUEST = 'resource="nvidia_com_gpu", container="training"'

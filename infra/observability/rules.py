@@ -1,13 +1,30 @@
-"""GPU hours, cost, goodput and waits by run, queue and team (namespace).
-
-From kube-state-metrics (requests, phases, labels of pods and nodes) and from the training program.
-"""
+"""Rules as Prometheus reads them."""
 
 from collections.abc import Mapping
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
-from infra.observability import queue_wait
-from infra.observability.rule import NOT_ENDED, ON_POD, Recording
+ON_POD: Final = "on (namespace, pod)"
+"""How series of kube-state-metrics are joined."""
+
+NOT_ENDED: Final = (
+    f"{ON_POD} group_left () "
+    'max by (namespace, pod) (kube_pod_status_phase{phase=~"Pending|Running"} == 1)'
+)
+"""By which a series of pods is multiplied to leave out those that have ended."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A series that is computed from others; named `level:metric:operations`."""
+
+    record: str
+    expr: str
+
+    def manifest(self) -> dict[str, Any]:
+        """As a rule file has it."""
+        return {"record": self.record, "expr": self.expr}
+
 
 RUN_GPUS: Final = "gpu_platform:run_gpus"
 RUN_COST: Final = "gpu_platform:run_cost_per_hour"
@@ -64,7 +81,7 @@ def recordings(prices: Mapping[str, float], interval_seconds: int) -> list[Recor
             f"max by (namespace, run) (kube_pod_status_scheduled_time * {_IN_RUN} * {NOT_ENDED}) "
             f"- min by (namespace, run) (kube_pod_created * {_IN_RUN} * {NOT_ENDED})",
         ),
-        *queue_wait.recordings(),
+        *_queue_wait(),
         Recording(
             "gpu_platform:queue_pending_gangs",
             "sum by (queue) (label_replace(volcano_queue_pod_group_pending_count, "
@@ -132,3 +149,53 @@ def _quoted(text: str) -> str:
 def hours(series: str, span: str, interval_seconds: int) -> str:
     """PromQL of the hours that a series of amounts adds up to within a span such as `1d`."""
     return f"sum_over_time({series}[{span}]) * {interval_seconds} / 3600"
+
+
+QUEUE_WAIT: Final = "gpu_platform:queue_wait_seconds"
+_FIRST: Final = "gpu_platform:gang_first_wait_seconds"
+_GANG: Final = "namespace, queue, gang"
+
+
+def _queue_wait() -> list[Recording]:
+    """The wait of each gang: until it was whole for the first time, or else until now."""
+    return [
+        Recording(_FIRST, _first()),
+        Recording(
+            QUEUE_WAIT,
+            f"{_FIRST} or (time() - {_of_gangs('volcano_e2e_job_scheduling_start_time')} "
+            f"and on (gang) {_missing()} > 0)",
+        ),
+    ]
+
+
+def _first() -> str:
+    """The least that was told of a whole gang, which this series remembers by itself.
+
+    A pod that is replaced sets Volcano's number again, and a restart of the scheduler forgets it.
+    """
+    now = (
+        f"{_of_gangs('volcano_e2e_job_scheduling_duration')} / 1000 and on (gang) {_missing()} == 0"
+    )
+    before = f"last_over_time({_FIRST}[1h])"
+    either = f"{_marked(now, 'now')} or {_marked(before, 'before')}"
+    known = _of_gangs("volcano_e2e_job_scheduling_start_time")
+    return f"min by ({_GANG}) ({either}) and on ({_GANG}) {known}"
+
+
+def _marked(series: str, mark: str) -> str:
+    return f'label_replace({series}, "told", "{mark}", "", "")'
+
+
+def _of_gangs(series: str) -> str:
+    return f"max by ({_GANG}) ({of_group(series, 'gang')})"
+
+
+def of_group(series: str, label: str) -> str:
+    """A series of Volcano's with its PodGroup's `namespace`, and its name under this label."""
+    named = f'label_replace({series}, "namespace", "$1", "job_namespace", "(.*)")'
+    return f'label_replace({named}, "{label}", "$1", "job_name", "(.*)")'
+
+
+def _missing() -> str:
+    named = 'label_replace(volcano_unschedule_task_count, "gang", "$1", "job_id", "(.*)")'
+    return f"max by (gang) ({named})"

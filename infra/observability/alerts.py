@@ -1,0 +1,329 @@
+"""Alerts, and the rule file with all rules."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from infra.observability.rules import (
+    GPUS_UNHEALTHY,
+    NOT_ENDED,
+    OF_RUNS,
+    ON_POD,
+    named_by_run,
+    of_group,
+    recordings,
+)
+from infra.settings.monitoring import MonitoringSettings, Thresholds
+
+Severity = Literal["critical", "warning", "info"]
+
+_POD: Final = "{{ $labels.namespace }}/{{ $labels.pod }}"
+_RUN: Final = "{{ $labels.namespace }}/{{ $labels.run }}"
+_SERVICE: Final = "{{ $labels.namespace }}/{{ $labels.service }}"
+_GPU: Final = "GPU {{ $labels.gpu }} of {{ $labels.Hostname }}"
+_XID: Final = "max by (Hostname, gpu) (DCGM_FI_DEV_XID_ERRORS{})"
+_BY: Final = "by (namespace, service)"
+_PODS: Final = (
+    'label_replace(kube_pod_labels{label_gpu_platform_dev_service!=""}, '
+    '"service", "$1", "label_gpu_platform_dev_service", "(.*)")'
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alert:
+    """Something that somebody should look at. `summary` and `does` may have `{{ $labels.x }}`."""
+
+    name: str
+    expr: str
+    minutes: float
+    severity: Severity
+    summary: str
+    does: str
+    """What to do first; the runbook has the rest."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def manifest(self, runbooks: str) -> dict[str, Any]:
+        """As a rule file has it."""
+        return {
+            "alert": self.name,
+            "expr": self.expr,
+            "for": f"{round(self.minutes * 60)}s",
+            "labels": {"severity": self.severity, "part_of": "gpu-platform", **self.labels},
+            "annotations": {
+                "summary": self.summary,
+                "description": self.does,
+                "runbook_url": f"{runbooks}#{self.name.lower()}",
+            },
+        }
+
+
+def alerts(limits: Thresholds) -> dict[str, list[Alert]]:
+    """Return the alerts of each topic."""
+    return {
+        "gpus": _gpus(limits),
+        "training": _training(limits),
+        "queues": _queues(limits),
+        "serving": _serving(limits),
+    }
+
+
+def rule_groups(settings: MonitoringSettings) -> list[dict[str, Any]]:
+    """The groups of a rule file, which are those of a PrometheusRule as well."""
+    every = settings.interval_seconds
+    series = [rule.manifest() for rule in recordings(settings.gpu_prices, every)]
+    groups = [group("gpu-platform-series", series, every)]
+    for topic, found in alerts(settings.thresholds).items():
+        told = [alert.manifest(settings.runbooks) for alert in found]
+        groups.append(group(f"gpu-platform-{topic}", told, every))
+    return groups
+
+
+def group(name: str, rules: Sequence[dict[str, Any]], interval_seconds: int) -> dict[str, Any]:
+    """Rules that are computed one after the other."""
+    return {"name": name, "interval": f"{interval_seconds}s", "rules": list(rules)}
+
+
+def duration(minutes: float) -> str:
+    """As PromQL writes it, in whole seconds and at least one."""
+    return f"{max(1, round(minutes * 60))}s"
+
+
+def _gpus(limits: Thresholds) -> list[Alert]:
+    return [
+        Alert(
+            name="AllocatedGpuIdle",
+            expr=f'avg by (namespace, pod, gpu, Hostname) (DCGM_FI_DEV_GPU_UTIL{{pod!=""}}) '
+            f"< {limits.gpu_idle_share * 100:g}",
+            minutes=limits.gpu_idle_minutes,
+            severity="warning",
+            summary=f"{_GPU} is taken by {_POD} and idle",
+            does="See what the run waits for (python -m gitops status); end what is forgotten.",
+        ),
+        Alert(
+            name="GpuXidError",
+            # The exporter keeps the last error until it is restarted, also while one pod after
+            # another gets the GPU.
+            expr="DCGM_FI_DEV_XID_ERRORS > 0 unless on (Hostname, gpu) "
+            f"{_XID.format('')} == {_XID.format(' offset 15m')}",
+            minutes=0,
+            severity="critical",
+            summary=f"{_GPU} reports Xid {{{{ $value }}}}",
+            does="Look the number up in NVIDIA's list of Xid errors; cordon the node when it is "
+            "one of hardware.",
+        ),
+        Alert(
+            name="GpuUnhealthy",
+            expr=f"{GPUS_UNHEALTHY} > 0",
+            minutes=limits.gpu_unhealthy_minutes,
+            severity="warning",
+            summary="{{ $value }} GPUs of {{ $labels.node }} are given to nobody",
+            does="Its device plugin calls them unhealthy: read the plugin's log.",
+        ),
+        Alert(
+            name="GpuMemoryNearlyFull",
+            expr="DCGM_FI_DEV_FB_USED / (DCGM_FI_DEV_FB_USED + DCGM_FI_DEV_FB_FREE) "
+            f"> {limits.gpu_memory_share:g}",
+            minutes=limits.memory_minutes,
+            severity="info",
+            summary=f"The memory of {_GPU} is nearly full ({_POD})",
+            does="Lower batch_size, or set accumulate, checkpoint_activations or a lower "
+            "precision before a larger batch ends the run.",
+        ),
+    ]
+
+
+def _training(limits: Thresholds) -> list[Alert]:
+    stalled = duration(limits.stalled_minutes)
+    age = duration(limits.checkpoint_minutes)
+    return [
+        Alert(
+            name="TrainingWithoutStep",
+            expr="(max by (namespace, run) "
+            f"(increase(training_step_seconds_count[{stalled}])) == 0 "
+            f"and on (namespace, run) max by (namespace, run) (training_info offset {stalled})) "
+            # A process that is stopped altogether answers nobody.
+            f'or (max by (namespace, run) (max_over_time(up{{run!=""}}[{stalled}])) == 0 '
+            "and on (namespace, run) max by (namespace, run) "
+            f'(up{{run!=""}} offset {stalled}))',
+            minutes=limits.stalled_minutes / 20,
+            severity="critical",
+            summary=f"{_RUN} makes no steps",
+            does="Read the last lines of rank 0, then of the others: one that is stuck holds up "
+            "all. hang_timeout ends such a run by itself.",
+        ),
+        Alert(
+            name="LossNotFinite",
+            # Before its first step a process has no loss, which is not a number either.
+            expr="max by (namespace, run) "
+            "(((training_loss != training_loss) * 0 + 1 or (abs(training_loss) == Inf) * 0 + 1) "
+            f"and {ON_POD} training_step_seconds_count > 0)",
+            minutes=0,
+            severity="critical",
+            summary=f"The loss of {_RUN} is not a number any more",
+            does="Lower learning_rate, clip gradients, or look for wrong values in the data.",
+        ),
+        Alert(
+            name="CheckpointTooOld",
+            expr=f"max by (namespace, run) (changes(training_checkpoint_step[{age}])) == 0 "
+            "and on (namespace, run) max by (namespace, run) "
+            f"(training_step - training_checkpoint_step) > 0 "
+            f"and on (namespace, run) max by (namespace, run) (training_info offset {age})",
+            minutes=limits.checkpoint_minutes / 90,
+            severity="warning",
+            summary=f"{_RUN} has saved nothing for {limits.checkpoint_minutes:g} minutes",
+            does="See whether the claim is full or slow; save more often (checkpoint_every).",
+        ),
+        Alert(
+            name="SharedMemoryNearlyFull",
+            expr="max by (namespace, pod, run) "
+            "(training_shm_used_bytes / training_shm_size_bytes) "
+            f"> {limits.shm_share:g}",
+            minutes=limits.memory_minutes,
+            severity="warning",
+            summary=f"The shared memory of {_POD} is nearly full",
+            does="Raise the job's `shm`, or lower loader workers: a full /dev/shm ends as a bus "
+            "error.",
+        ),
+        Alert(
+            name="ClaimNearlyFull",
+            expr="max by (namespace, persistentvolumeclaim) "
+            "(kubelet_volume_stats_used_bytes / kubelet_volume_stats_capacity_bytes) "
+            f"> {limits.claim_share:g}",
+            minutes=limits.claim_minutes,
+            severity="warning",
+            summary="Claim {{ $labels.namespace }}/{{ $labels.persistentvolumeclaim }} is "
+            "nearly full",
+            does="Remove old runs, keep less checkpoints (keep_checkpoints), or raise its size.",
+        ),
+        Alert(
+            name="MemoryNearLimit",
+            expr="max by (namespace, pod, container) "
+            '(container_memory_working_set_bytes{container!="", container!="POD"}) '
+            "/ on (namespace, pod, container) max by (namespace, pod, container) "
+            '(kube_pod_container_resource_limits{resource="memory"}) '
+            f"> {limits.memory_share:g} and {ON_POD} "
+            'kube_pod_labels{label_gpu_platform_dev_workload!=""} '
+            # Kubelet goes on telling what a pod had when it ended.
+            f'and {ON_POD} kube_pod_status_phase{{phase="Running"}} == 1',
+            minutes=limits.memory_minutes,
+            severity="warning",
+            summary=f"{_POD} is about to be killed for its memory",
+            does="Raise `memory`; what is in /dev/shm counts as well.",
+        ),
+        Alert(
+            name="RestartsInARow",
+            expr="max by (namespace, pod) (increase(kube_pod_container_status_restarts_total[1h]) "
+            f'and {ON_POD} kube_pod_labels{{label_gpu_platform_dev_workload!=""}}) '
+            f"> {limits.restarts_per_hour}",
+            minutes=0,
+            severity="critical",
+            summary=f"{_POD} is started again and again",
+            does="Read its last words: python -m gitops status, kubectl logs --previous.",
+        ),
+        Alert(
+            name="JobRestartsInARow",
+            # Volcano has no series of this: volcano_job_retry_counts counts attempts to place a
+            # gang, one a second. So: the run's pods of the last hour by the most at a time.
+            expr="count by (namespace, run) "
+            f"({named_by_run(f'last_over_time({OF_RUNS}[1h])')}) "
+            "/ on (namespace, run) max_over_time(gpu_platform:run_pods[1h]) - 1 "
+            f"> {limits.restarts_per_hour}",
+            minutes=0,
+            severity="critical",
+            summary=f"{_RUN} is started again and again",
+            does="Read its last words: python -m gitops status.",
+        ),
+    ]
+
+
+def _queues(limits: Thresholds) -> list[Alert]:
+    known = of_group("volcano_e2e_job_scheduling_start_time", "job_id")
+    return [
+        Alert(
+            name="GangPendingTooLong",
+            # The number of pods has the job's name alone.
+            expr=f"group by (namespace, queue, job_id) ({known}) * on (job_id) group_left () "
+            "max by (job_id) (volcano_unschedule_task_count) > 0",
+            minutes=limits.pending_minutes,
+            severity="warning",
+            summary="Job {{ $labels.namespace }}/{{ $labels.job_id }} waits in queue "
+            "{{ $labels.queue }}: {{ $value }} of its pods have no node",
+            does="python -m gitops status tells why, in Volcano's words.",
+        ),
+        Alert(
+            name="QuotaExhausted",
+            expr="max by (namespace, resourcequota, resource) "
+            '(kube_resourcequota{type="used", resource=~"requests.*gpu.*|requests.*mig.*"}) '
+            ">= on (namespace, resourcequota, resource) "
+            "max by (namespace, resourcequota, resource) "
+            '(kube_resourcequota{type="hard"}) > 0',
+            minutes=limits.exhausted_minutes,
+            severity="info",
+            summary="{{ $labels.namespace }} uses all of its {{ $labels.resource }}",
+            does="New pods are refused: end something, or raise tenancy.quota.",
+        ),
+    ]
+
+
+def _serving(limits: Thresholds) -> list[Alert]:
+    return [
+        Alert(
+            name="InferenceSlow",
+            expr="histogram_quantile(0.99, sum by (namespace, service, le) "
+            "(rate(inference_request_seconds_bucket[5m]))) "
+            f"> {limits.latency_seconds:g}",
+            minutes=limits.serving_minutes,
+            severity="warning",
+            summary=f"1 of 100 requests to {_SERVICE} takes longer than "
+            f"{limits.latency_seconds:g} s",
+            does="See where the time goes (queue or model), then add replicas or a larger batch.",
+        ),
+        Alert(
+            name="InferenceErrors",
+            expr=f'sum {_BY} (rate(inference_requests_total{{code=~"5.."}}[5m])) '
+            f"/ sum {_BY} (rate(inference_requests_total[5m])) > {limits.error_share:g}",
+            minutes=limits.serving_minutes,
+            severity="critical",
+            summary=f"{{{{ $value | humanizePercentage }}}} of requests to {_SERVICE} fail",
+            does="Read the servers' logs: workers that die, or a model that does not load.",
+        ),
+        Alert(
+            name="InferenceQueueFull",
+            expr=f'sum {_BY} (rate(inference_requests_total{{code="429"}}[5m])) '
+            f"/ sum {_BY} (rate(inference_requests_total[5m])) > {limits.refused_share:g}",
+            minutes=limits.serving_minutes,
+            severity="warning",
+            summary=f"{_SERVICE} refuses {{{{ $value | humanizePercentage }}}} of its requests",
+            does="It has more to do than it can: add replicas, or let the autoscaler.",
+        ),
+        Alert(
+            name="InferenceNotReady",
+            # Pods that cannot start tell nothing; a service of no pods is scaled to zero.
+            expr=f"(count {_BY} ({_PODS} * {NOT_ENDED}) or count {_BY} (inference_ready)) "
+            f"unless on (namespace, service) max {_BY} (inference_ready == 1)",
+            minutes=limits.serving_minutes,
+            severity="critical",
+            summary=f"No server of {_SERVICE} is ready",
+            does="Its /v2/health/ready says why; where nothing answers, kubectl describe pod does.",
+        ),
+        Alert(
+            name="AutoscalerAtMaximum",
+            expr="kube_horizontalpodautoscaler_status_current_replicas "
+            ">= on (namespace, horizontalpodautoscaler) "
+            "kube_horizontalpodautoscaler_spec_max_replicas",
+            minutes=limits.scaled_out_minutes,
+            severity="info",
+            summary="{{ $labels.namespace }}/{{ $labels.horizontalpodautoscaler }} cannot grow "
+            "any further",
+            does="Raise autoscaling.max where the queue has room.",
+        ),
+        Alert(
+            name="ModelVersionMismatch",
+            # A canary is a service of its own here.
+            expr=f"count {_BY} (count by (namespace, service, version) (inference_model_info)) > 1",
+            minutes=limits.rollout_minutes,
+            severity="warning",
+            summary=f"Servers of {_SERVICE} answer with different versions of the model",
+            does="Restart those that stayed behind: kubectl rollout restart deployment.",
+        ),
+    ]

@@ -1,0 +1,319 @@
+"""The dashboards: GPU cluster, queues, training run, inference and cost."""
+
+from collections.abc import Callable
+from typing import Final
+
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+
+from infra.manifests import Manifest
+from infra.observability.grafana import Page, Panel, Variable, build
+from infra.observability.rules import GPUS_UNHEALTHY, QUEUE_WAIT, hours
+from infra.settings.monitoring import MonitoringSettings
+
+_BY_NODE: Final = "avg by (Hostname) (DCGM_FI_DEV_{})"
+_BY_QUEUE: Final = "sum by (queue_name) (volcano_queue_{})"
+_RUN: Final = '{namespace=~"$namespace", run=~"$run"}'
+_STEP_P99: Final = (
+    f"histogram_quantile(0.99, sum by (run, le) (rate(training_step_seconds_bucket{_RUN}[5m])))"
+)
+_SERVICE: Final = '{namespace=~"$namespace", service=~"$service"}'
+
+
+def pages(settings: MonitoringSettings) -> dict[str, Page]:
+    """Return every dashboard by name."""
+    return {
+        "cluster": _cluster(),
+        "queues": _queues(),
+        "run": _run(),
+        "inference": _inference(),
+        "cost": _cost(settings),
+    }
+
+
+def config_maps(
+    settings: MonitoringSettings, metadata: Callable[[str], Manifest]
+) -> list[Manifest]:
+    """Return a ConfigMap for each dashboard; `metadata` is called with its name."""
+    made: list[Manifest] = []
+    for name, page in pages(settings).items():
+        described = metadata(f"gpu-platform-dashboard-{name}")
+        described["labels"] = {**described["labels"], **settings.grafana.labels}
+        text = JSONEncoder(sort_keys=True, indent=1).encode(build(name, page))
+        made.append(
+            {
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "metadata": described,
+                "data": {f"gpu-platform-{name}.json": text},
+            }
+        )
+    return made
+
+
+def _cluster() -> Page:
+    total = 'sum(kube_node_status_allocatable{resource=~"nvidia_com_.*"})'
+    taken = "sum(gpu_platform:pod_gpus)"
+    return Page(
+        "GPU cluster",
+        {
+            "GPUs": [
+                Panel("In the cluster", {"": total}, shape="number"),
+                Panel("Taken", {"": taken}, shape="number"),
+                Panel("Taken of all", {"": f"{taken} / {total}"}, "percentunit", "number"),
+                Panel(
+                    "Alerts",
+                    {"": 'count(ALERTS{alertstate="firing"}) or vector(0)'},
+                    shape="number",
+                ),
+            ],
+            "Who has them": [
+                Panel("By queue", {"{{queue}}": "gpu_platform:queue_gpus"}, shape="stack"),
+                Panel("By team", {"{{namespace}}": "gpu_platform:team_gpus"}, shape="stack"),
+            ],
+            "What they do": [
+                Panel(
+                    "Use", {"{{Hostname}}": f"{_BY_NODE.format('GPU_UTIL')} / 100"}, "percentunit"
+                ),
+                Panel("Memory", {"{{Hostname}}": _BY_NODE.format("FB_USED")}, "decmbytes"),
+                Panel("Power", {"{{Hostname}}": _BY_NODE.format("POWER_USAGE")}, "watt"),
+            ],
+            "Trouble": [
+                Panel("Xid errors", {"{{Hostname}} {{gpu}}": "DCGM_FI_DEV_XID_ERRORS"}),
+                Panel(
+                    "Unhealthy GPUs",
+                    {"{{node}}": GPUS_UNHEALTHY},
+                    about="what a node has and gives to nobody",
+                ),
+                Panel(
+                    "Alerts", {"{{alertname}}": 'sum by (alertname) (ALERTS{alertstate="firing"})'}
+                ),
+            ],
+        },
+    )
+
+
+def _queues() -> Page:
+    return Page(
+        "Queues",
+        {
+            "Jobs": [
+                Panel("Running", {"{{queue_name}}": _BY_QUEUE.format("pod_group_running_count")}),
+                Panel("Waiting", {"{{queue}}": "gpu_platform:queue_pending_gangs"}),
+                Panel(
+                    "Let in, without nodes",
+                    {"{{queue_name}}": _BY_QUEUE.format("pod_group_inqueue_count")},
+                ),
+            ],
+            "Shares": [
+                Panel("GPUs", {"{{queue}}": "gpu_platform:queue_gpus"}, shape="stack"),
+                Panel(
+                    "Share of what is deserved",
+                    {"{{queue_name}}": _BY_QUEUE.format("share")},
+                    "percentunit",
+                ),
+            ],
+            "Waiting": [
+                Panel(
+                    "Until a gang has its nodes",
+                    {
+                        "{{queue}} longest": f"max by (queue) ({QUEUE_WAIT})",
+                        "{{queue}} median": f"quantile by (queue) (0.5, {QUEUE_WAIT})",
+                    },
+                    "s",
+                    about="from its PodGroup on, for the first time; of those that wait, until now",
+                ),
+                Panel(
+                    "From the first pod to a whole gang",
+                    {"{{namespace}}/{{run}}": "gpu_platform:run_seconds_to_gang"},
+                    "s",
+                ),
+                Panel(
+                    "Pods without a node",
+                    {"{{job_id}}": "max by (job_id) (volcano_unschedule_task_count)"},
+                ),
+            ],
+        },
+    )
+
+
+def _run() -> Page:
+    return Page(
+        "Training run",
+        {
+            "Now": [
+                Panel("Step", {"{{run}}": f"max by (run) (training_step{_RUN})"}, shape="number"),
+                Panel("Epoch", {"{{run}}": f"max by (run) (training_epoch{_RUN})"}, shape="number"),
+                Panel(
+                    "Accuracy",
+                    {"{{run}}": f"max by (run) (training_accuracy{_RUN})"},
+                    "percentunit",
+                    "number",
+                ),
+                Panel(
+                    "GPUs",
+                    {"{{run}}": f"sum by (run) (gpu_platform:run_gpus{_RUN})"},
+                    shape="number",
+                ),
+            ],
+            "Whether it learns": [
+                Panel(
+                    "Loss",
+                    {
+                        "{{run}} {{pod}}": f"training_loss{_RUN}",
+                        "{{run}} held out": f"max by (run) (training_held_out_loss{_RUN})",
+                    },
+                ),
+                Panel(
+                    "Norm of the gradient",
+                    {"{{run}}": f"max by (run) (training_gradient_norm{_RUN})"},
+                ),
+                Panel("Learning rate", {"{{run}}": f"max by (run) (training_learning_rate{_RUN})"}),
+            ],
+            "How fast": [
+                Panel(
+                    "Samples per second",
+                    {"{{run}}": f"max by (run) (training_samples_per_second{_RUN})"},
+                ),
+                Panel("Slowest step of a hundred", {"{{run}}": _STEP_P99}, "s"),
+                Panel(
+                    "Goodput",
+                    {"{{run}}": f"gpu_platform:run_goodput{_RUN}"},
+                    "percentunit",
+                    about="share of the time of the pods with GPUs that goes into steps",
+                ),
+            ],
+            "Where the time goes": [
+                Panel(
+                    "Activities",
+                    {"{{activity}}": f"sum by (activity) (rate(training_seconds_total{_RUN}[5m]))"},
+                    "percentunit",
+                    "stack",
+                ),
+                Panel(
+                    "Steps that a crash would cost",
+                    {
+                        "{{run}}": f"max by (run) (training_step{_RUN} "
+                        f"- training_checkpoint_step{_RUN})"
+                    },
+                ),
+                Panel(
+                    "Shared memory",
+                    {"{{pod}}": f"training_shm_used_bytes{_RUN} / training_shm_size_bytes{_RUN}"},
+                    "percentunit",
+                ),
+            ],
+        },
+        [
+            Variable("namespace", "label_values(training_info, namespace)"),
+            Variable(
+                "run", 'label_values(training_info{namespace=~"$namespace"}, run)', several=False
+            ),
+        ],
+    )
+
+
+def _inference() -> Page:
+    by_code = f"sum by (service, code) (rate(inference_requests_total{_SERVICE}[5m]))"
+    return Page(
+        "Inference",
+        {
+            "Load": [
+                Panel("Requests", {"{{service}} {{code}}": by_code}, "reqps", "stack"),
+                Panel(
+                    "Latency",
+                    {f"{{{{service}}}} {share}": _quantile(share) for share in (0.5, 0.95, 0.99)},
+                    "s",
+                ),
+            ],
+            "Servers": [
+                Panel("Ready", {"{{service}}": f"sum by (service) (inference_ready{_SERVICE})"}),
+                Panel(
+                    "In flight",
+                    {"{{service}}": f"sum by (service) (inference_requests_in_flight{_SERVICE})"},
+                ),
+                Panel(
+                    "Waiting",
+                    {"{{service}}": f"sum by (service) (inference_queue_depth{_SERVICE})"},
+                ),
+                Panel(
+                    "Samples",
+                    {
+                        "{{service}}": "sum by (service) "
+                        f"(rate(inference_samples_total{_SERVICE}[5m]))"
+                    },
+                    "reqps",
+                ),
+            ],
+            "Versions": [
+                Panel(
+                    "Servers by version of the model",
+                    {
+                        "{{service}} {{version}}": "count by (service, version) "
+                        f"(inference_model_info{_SERVICE})"
+                    },
+                    shape="stack",
+                ),
+            ],
+        },
+        [
+            Variable("namespace", "label_values(inference_ready, namespace)"),
+            Variable("service", 'label_values(inference_ready{namespace=~"$namespace"}, service)'),
+        ],
+    )
+
+
+def _quantile(share: float) -> str:
+    buckets = f"sum by (service, le) (rate(inference_request_seconds_bucket{_SERVICE}[5m]))"
+    return f"histogram_quantile({share}, {buckets})"
+
+
+def _cost(settings: MonitoringSettings) -> Page:
+    every = settings.interval_seconds
+    unit = f"currency{settings.grafana.currency}"
+
+    def spent(series: str, label: str) -> str:
+        return f"sum by ({label}) ({hours(series, '$__range', every)})"
+
+    rows = {
+        "GPU hours in the chosen time": [
+            Panel(
+                "By team",
+                {"{{namespace}}": spent("gpu_platform:team_gpus", "namespace")},
+                shape="number",
+            ),
+            Panel(
+                "By queue", {"{{queue}}": spent("gpu_platform:queue_gpus", "queue")}, shape="number"
+            ),
+            Panel(
+                "By run",
+                {"{{run}}": f"topk(10, {spent('gpu_platform:run_gpus', 'run')})"},
+                shape="number",
+            ),
+        ],
+        "Idle": [
+            Panel(
+                "GPUs that are taken and do nothing",
+                {"{{namespace}}/{{pod}}": 'DCGM_FI_DEV_GPU_UTIL{pod!=""} < 5'},
+                "percent",
+            )
+        ],
+    }
+    if settings.gpu_prices:
+        cost = "gpu_platform:run_cost_per_hour"
+        rows = {
+            "Cost in the chosen time": [
+                Panel(
+                    "By team",
+                    {"{{namespace}}": spent("gpu_platform:team_cost_per_hour", "namespace")},
+                    unit,
+                    "number",
+                ),
+                Panel("By queue", {"{{queue}}": spent(cost, "queue")}, unit, "number"),
+                Panel("By run", {"{{run}}": f"topk(10, {spent(cost, 'run')})"}, unit, "number"),
+            ],
+            "Cost for an hour": [
+                Panel("By queue", {"{{queue}}": f"sum by (queue) ({cost})"}, unit, "stack"),
+            ],
+            **rows,
+        }
+    return Page("Cost", rows)

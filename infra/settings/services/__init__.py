@@ -1,1 +1,0 @@
-"""Parts of an inference service's settings."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import cached_property
+from functools import cached_property, reduce
 
+from kube.kinds import KINDS
 from kube.names import (
     GROUP_ANNOTATION,
     MIN_MEMBER_ANNOTATION,
@@ -149,13 +150,16 @@ class Workload:
             return self._spec["jobTemplate"]["spec"]["backoffLimit"]
         if self.is_kubeflow_job:
             return self._spec["runPolicy"]["backoffLimit"]
-        limit = None
-        if self.resource.is_kind("ray.io", "RayJob"):
-            limit = self._spec["backoffLimit"]
-        if self.resource.is_kind("trainer.kubeflow.org", "TrainingRuntime"):
-            limit = self._spec["template"]["spec"]["failurePolicy"]["maxRestarts"]
-        # Without a limit these are not retried.
+        # Without a limit, the other kinds are not retried.
+        limit = self._recorded_retry_limit()
         return None if limit is None or limit.absent else limit
+
+    def _recorded_retry_limit(self) -> Node | None:
+        for kind in KINDS.values():
+            resource = kind.layout.resource
+            if self.resource.is_kind(resource.group, resource.kind):
+                return reduce(lambda node, key: node[key], kind.layout.retries, self.resource.root)
+        return None
 
     @cached_property
     def lifetime(self) -> tuple[Node, Node | None] | None:

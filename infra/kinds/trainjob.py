@@ -4,6 +4,7 @@ The runtime describes everything, and the TrainJob only names it: the overrides 
 changed between releases, and policies should find everything in one place.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from infra.kinds.gang import Gang, grouped_template, metadata, pod_group
@@ -27,7 +28,7 @@ def build(gang: Gang) -> list[Manifest]:
         "metadata": described,
         "spec": {
             "mlPolicy": {"numNodes": gang.size},
-            "template": {"spec": job_set_spec(gang, _NODE, labels=_ANCESTOR_LABEL)},
+            "template": {"spec": job_set_spec(gang, _NODE, _NODE, labels=_ANCESTOR_LABEL)},
         },
     }
     job = {
@@ -48,10 +49,12 @@ def build(gang: Gang) -> list[Manifest]:
     return [pod_group(gang), runtime, job]
 
 
-def job_set_spec(gang: Gang, name: str, *, labels: Manifest) -> Manifest:
-    """Return the specification of a JobSet with one Indexed Job, whose container is `name`, too.
+def job_set_spec(
+    gang: Gang, name: str, container: str, *, labels: Mapping[str, str] | None = None
+) -> Manifest:
+    """Return the specification of a JobSet with one Indexed Job, `name`.
 
-    When the Job fails, all of it restarts, unless an exit code is fatal.
+    When a pod fails, the Job fails, and JobSet restarts all pods unless the exit code is fatal.
     """
     # JobSet names pods <JobSet>-<job>-<replica>-<index>, and its Service like itself.
     pod = indexed_pod(gang, f"{gang.name}-{name}-0-0.{gang.name}")
@@ -60,8 +63,8 @@ def job_set_spec(gang: Gang, name: str, *, labels: Manifest) -> Manifest:
         "completions": gang.size,
         "parallelism": gang.size,
         "backoffLimit": 0,
-        "podFailurePolicy": failure_policy(gang, name),
-        "template": grouped_template(gang, replace(pod, container=name)),
+        "podFailurePolicy": failure_policy(gang, container),
+        "template": grouped_template(gang, replace(pod, container=container)),
     }
     return {
         "failurePolicy": {
@@ -78,7 +81,9 @@ def job_set_spec(gang: Gang, name: str, *, labels: Manifest) -> Manifest:
             {
                 "name": name,
                 "replicas": 1,
-                "template": {"metadata": {"labels": labels}, "spec": job},
+                "template": compact(
+                    {"metadata": {"labels": labels} if labels else None, "spec": job}
+                ),
             }
         ],
     }

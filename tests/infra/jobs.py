@@ -8,7 +8,7 @@ from infra.manifests import Manifest
 from infra.pods import GpuNodes
 from infra.settings import StackSettings, validate
 from infra.training_run import TrainingJobArgs, manifests
-from kube.kinds import KINDS
+from kube.kinds import KINDS, kinds_that_support
 from policies.catalogue import RULES
 from policies.configuration import configure
 from policies.documents import read
@@ -43,7 +43,9 @@ def job(kind: str, **changes: Any) -> dict[str, Any]:
         "cpu": "8",
         "memory": "64Gi",
         "datasets": "datasets",
-        **(_OWN if kind in ("plain", "ray") else {"hyperparameters": _PROGRAM}),
+        **(
+            {"hyperparameters": _PROGRAM} if kind in kinds_that_support("hyperparameters") else _OWN
+        ),
         **changes,
     }
     return {key: value for key, value in described.items() if value is not None}

@@ -94,7 +94,7 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
         chosen |= draw(NCCL)
         if "min_nodes" in able:
             chosen |= draw(st.sampled_from([{}, {"min_nodes": draw(st.integers(1, nodes))}]))
-    if kind not in ("plain", "ray") and draw(st.booleans()):
+    if "hyperparameters" in able and draw(st.booleans()):
         chosen |= {"command": ["python3", "own.py"], "hyperparameters": None}
     if ends := successes(kind):
         chosen |= draw(st.sampled_from([{}, *({"success": value} for value in ends)]))

@@ -10,7 +10,9 @@ from typing import Final, Literal, get_args
 from kube.kinds.record import Capability, Kind, Resource
 from kube.kinds.volcano import FLOW
 
-JobKind = Literal["volcano", "indexed", "pytorch", "trainjob", "mpi", "tensorflow", "ray", "plain"]
+JobKind = Literal[
+    "volcano", "indexed", "pytorch", "trainjob", "mpi", "tensorflow", "ray", "plain", "jobset"
+]
 
 KINDS: Final[Mapping[JobKind, Kind]] = {
     name: import_module(f"{__name__}.{name}").KIND for name in get_args(JobKind)

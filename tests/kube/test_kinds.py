@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kube.kinds import KINDS, RESOURCES, indexed, pytorch, ray, volcano
+from kube.kinds import KINDS, RESOURCES, indexed, jobset, pytorch, ray, volcano
 from kube.kinds.record import Resource, State
 from kube.kinds.volcano import job_prefix, template_name
 
@@ -28,6 +28,8 @@ def conditions(**statuses: str) -> dict[str, Any]:
         (pytorch.JOB, conditions(Running="True", Restarting="True"), State.RESTARTING),
         (pytorch.JOB, conditions(Restarting="True", Failed="True"), State.FAILED),
         (ray.JOB, {"jobDeploymentStatus": "Retrying"}, State.RESTARTING),
+        (jobset.JOB, conditions(Completed="True", Suspended="False"), State.SUCCEEDED),
+        (jobset.JOB, conditions(StartupPolicyCompleted="True"), None),
     ],
 )
 def test_a_status_is_read_as_a_state(
@@ -39,6 +41,7 @@ def test_a_status_is_read_as_a_state(
 def test_past_restarts_are_counted_by_kinds_that_report_them() -> None:
     assert volcano.JOB.restart_count({"retryCount": 2}) == 2
     assert volcano.JOB.restart_count({}) == 0
+    assert jobset.JOB.restart_count({"restarts": 1}) == 1
     assert indexed.JOB.restart_count({"failed": 3}) == 0
 
 

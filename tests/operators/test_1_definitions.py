@@ -29,6 +29,10 @@ DEFINITIONS = {
             "manifests/base/crds/trainer.kubeflow.org_trainingruntimes.yaml",
         ),
     ),
+    "sigs.k8s.io/jobset@v0.8.2": (
+        "h1:WC5a5G7MqfJJy4p+6OxGMpfbB90KoDSay96Mc4yMMZM=",
+        ("config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml",),
+    ),
     "github.com/ray-project/kuberay/ray-operator@v1.4.2": (
         "h1:A4tGzbIky8sInAUxZBdBb+rrpZ7fbqoxdsOtm559Zqg=",
         ("config/crd/bases/ray.io_rayjobs.yaml",),

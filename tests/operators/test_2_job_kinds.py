@@ -16,7 +16,7 @@ from tests.cluster.killed_pods import PROGRAM, TRAINED, KilledPods
 from tests.cluster.platform import Platform, await_, copy_checkout
 from tests.tiers import unavailable
 
-KINDS = ("mpi", "tensorflow", "pytorch", "trainjob")
+KINDS = ("mpi", "tensorflow", "pytorch", "trainjob", "jobset")
 BASE = "127.0.0.1:5000/"
 OF_KIND: dict[str, dict[str, Any]] = {
     "mpi": {"image": "mpi", "hyperparameters": TRAINED},
@@ -26,6 +26,7 @@ OF_KIND: dict[str, dict[str, Any]] = {
     },
     "pytorch": {"hyperparameters": TRAINED},
     "trainjob": {"hyperparameters": TRAINED},
+    "jobset": {"hyperparameters": TRAINED},
 }
 
 
@@ -111,6 +112,11 @@ def test_job_set_restarted_all_of_the_trainjob(killed: KilledPods) -> None:
     conditions = killed.status("trainjobs.trainer.kubeflow.org", "trainjob")["conditions"]
     assert {c["type"] for c in conditions if c["status"] == "True"} >= {"Complete"}
     assert killed.status("jobsets.jobset.x-k8s.io", "trainjob").get("restarts", 0) >= 1
+
+
+def test_job_set_restarted_all_pods_of_its_own_kind(killed: KilledPods) -> None:
+    status = killed.status("jobsets.jobset.x-k8s.io", "jobset")
+    assert (status["terminalState"], status.get("restarts", 0) >= 1) == ("Completed", True)
 
 
 @pytest.mark.parametrize("kind", KINDS)

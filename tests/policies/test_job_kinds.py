@@ -33,6 +33,27 @@ def ray_job(**fields: Any) -> dict[str, Any]:
     }
 
 
+def job_set(**failure_policy: Any) -> dict[str, Any]:
+    pod = manifests.pod_spec(restartPolicy="Never", schedulerName="volcano")
+    template = {"metadata": {"labels": dict(manifests.LABELS)}, "spec": pod}
+    job = {"parallelism": 2, "backoffLimit": 0, "template": template}
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": manifests.metadata("digits"),
+        "spec": {
+            "failurePolicy": failure_policy,
+            "replicatedJobs": [{"name": "worker", "replicas": 1, "template": {"spec": job}}],
+        },
+    }
+
+
+def test_the_restarts_of_a_job_set_are_bounded() -> None:
+    assert judge("training-retries-bounded", job_set()) == []
+    assert judge("training-retries-bounded", job_set(maxRestarts=3)) == []
+    assert judge("training-retries-bounded", job_set(maxRestarts=10**6))
+
+
 @pytest.mark.parametrize("rule", ["training-gang-whole", "training-retries-bounded"])
 def test_the_template_of_a_job_flow_is_judged_like_the_job_it_becomes(rule: str) -> None:
     assert judge(rule, job_template()) == []

@@ -31,6 +31,7 @@ KINDS = {
     "pytorchjobs.kubeflow.org": "PyTorchJob",
     "trainjobs.trainer.kubeflow.org": "TrainJob",
     "rayjobs.ray.io": "RayJob",
+    "jobsets.jobset.x-k8s.io": "JobSet",
 }
 
 

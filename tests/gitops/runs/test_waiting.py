@@ -76,6 +76,7 @@ def job(name: str, phase: str = "Pending") -> dict[str, Any]:
 def other(kind: str, status: dict[str, Any]) -> dict[str, Any]:
     """A job `done` of a kind that is not Volcano's own."""
     groups = {"Job": "batch", "RayJob": "ray.io", "TrainJob": "trainer.kubeflow.org"}
+    groups["JobSet"] = "jobset.x-k8s.io"
     return {
         "apiVersion": f"{groups.get(kind, 'kubeflow.org')}/v1",
         "kind": kind,
@@ -193,6 +194,13 @@ def test_a_job_that_a_suspended_one_is_made_of_is_not_told_beside_it() -> None:
     inner["metadata"]["ownerReferences"] = [{"name": "done", "controller": True}]
     whole = other("RayJob", {"jobDeploymentStatus": "Suspended"})
     assert only(inner, whole, group("done")).job == "done"
+
+
+def test_a_job_set_that_a_suspended_train_job_is_made_of_is_not_told_beside_it() -> None:
+    status = {"conditions": [{"type": "Suspended", "status": "True"}]}
+    inner = other("JobSet", status)
+    inner["metadata"]["ownerReferences"] = [{"name": "done", "controller": True}]
+    assert only(inner, other("TrainJob", status), group("done")).job == "done"
 
 
 def test_a_placed_job_and_a_pod_without_a_group() -> None:

@@ -1,0 +1,46 @@
+"""Kind `jobset`: a JobSet with one Indexed Job."""
+
+from typing import Final
+
+from kube.kinds.record import GANG_RESTARTS, Kind, Layout, Resource, State
+
+JOB: Final = Resource(
+    group="jobset.x-k8s.io",
+    version="v1alpha2",
+    kind="JobSet",
+    plural="jobsets",
+    title="JobSet",
+    states={
+        "Completed": State.SUCCEEDED,
+        "Failed": State.FAILED,
+        "Suspended": State.SUSPENDED,
+    },
+    restarts=("restarts",),
+)
+
+KIND: Final = Kind(
+    resource=JOB,
+    layout=Layout(
+        resource=JOB,
+        pods=(("spec", "replicatedJobs", "*", "template", "spec", "template"),),
+        retries=("spec", "failurePolicy", "maxRestarts"),
+    ),
+    # A deadline of the Job would start again with each attempt.
+    capabilities=frozenset(
+        {
+            "hyperparameters",
+            "attempt_deadline_seconds",
+            "ttl_seconds",
+            "suspend",
+            "success: all",
+            "success: first",
+            "fatal_exit_codes",
+        }
+    ),
+    objects="JobSet `jobset.x-k8s.io/v1alpha2`, PodGroup",
+    # Earlier releases have no rules for fatal exit codes.
+    needs="Volcano, JobSet 0.6 or later",
+    after_fault=GANG_RESTARTS,
+    operator="trainer",
+    pod_suffix="-worker-0-{last}-abcde",
+)

@@ -1,0 +1,82 @@
+from typing import Any
+
+import pytest
+
+from infra.manifests import Manifest
+from tests.infra.examples import problems
+from tests.infra.jobs import configuration, job, kind_of, objects, problems_of
+
+
+def job_set(**changes: Any) -> Manifest:
+    found: Manifest = kind_of(job("jobset", **changes), "JobSet")["spec"]
+    return found
+
+
+def inner(**changes: Any) -> Manifest:
+    (replicated,) = job_set(**changes)["replicatedJobs"]
+    assert replicated["replicas"] == 1
+    found: Manifest = replicated["template"]["spec"]
+    return found
+
+
+def test_the_gang_is_one_indexed_job_in_a_pod_group_of_the_queue() -> None:
+    group, found = objects(job("jobset", nodes=4))
+    assert (group["kind"], found["apiVersion"]) == ("PodGroup", "jobset.x-k8s.io/v1alpha2")
+    assert (group["spec"]["minMember"], group["spec"]["queue"]) == (4, "research")
+    described = inner(nodes=4)
+    assert (described["completions"], described["parallelism"]) == (4, 4)
+    annotations = described["template"]["metadata"]["annotations"]
+    assert annotations["scheduling.k8s.io/group-name"] == group["metadata"]["name"]
+    assert found["metadata"]["labels"]["volcano.sh/queue-name"] == "research"
+
+
+def test_the_pods_meet_at_the_host_name_of_pod_0_before_they_are_ready() -> None:
+    (container,) = inner()["template"]["spec"]["containers"]
+    env = {variable["name"]: variable for variable in container["env"]}
+    assert env["MASTER_ADDR"]["value"] == "job-0123abcd-worker-0-0.job-0123abcd"
+    path = env["RANK"]["valueFrom"]["fieldRef"]["fieldPath"]
+    assert path == "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+    assert job_set()["network"] == {"enableDNSHostnames": True, "publishNotReadyAddresses": True}
+
+
+def test_a_failed_pod_restarts_all_pods_but_a_fatal_exit_code_ends_the_run() -> None:
+    policy = job_set(retries=5)["failurePolicy"]
+    assert policy["maxRestarts"] == 5
+    assert policy["rules"][0]["action"] == "FailJobSet"
+    described = inner(fatal_exit_codes=[3, 64])
+    assert described["backoffLimit"] == 0
+    fatal = described["podFailurePolicy"]["rules"][0]
+    (container,) = described["template"]["spec"]["containers"]
+    assert fatal["onExitCodes"] == {
+        "containerName": container["name"],
+        "operator": "In",
+        "values": [3, 64],
+    }
+
+
+def test_the_run_is_suspended_and_removed_by_the_job_set() -> None:
+    described = job_set(suspend=True, ttl_seconds=0)
+    assert (described["suspend"], described["ttlSecondsAfterFinished"]) == (True, 0)
+    assert "suspend" not in job_set()
+
+
+@pytest.mark.parametrize(
+    ("success", "policy"), [("first", {"rules": [{"succeededIndexes": "0"}]}), ("all", None)]
+)
+def test_the_run_succeeds_with_the_first_pod_or_with_all(
+    success: str, policy: dict[str, Any] | None
+) -> None:
+    assert inner(success=success).get("successPolicy") == policy
+
+
+def test_a_deadline_of_the_run_is_refused_since_job_set_has_none() -> None:
+    (sentence,) = problems_of(job("jobset", deadline_seconds=60))
+    assert "deadline_seconds to 60, which kind 'jobset' does not support" in sentence
+    assert "write attempt_deadline_seconds" in sentence
+
+
+@pytest.mark.parametrize(("length", "nodes", "fine"), [(36, 10, True), (38, 10, False)])
+def test_pod_names_are_as_long_as_job_set_admits(length: int, nodes: int, fine: bool) -> None:
+    values = configuration(job("jobset"))
+    values["training"]["jobs"] = {"j" * length: job("jobset", nodes=nodes)}
+    assert (problems(values) == []) is fine

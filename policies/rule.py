@@ -17,7 +17,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NotRequired, TypedDict, TypeVar, Unpack
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
@@ -102,6 +102,7 @@ def _show_nested(value: Any) -> str:
     return "(not known yet)" if isinstance(value, Unknown) else str(value)
 
 
+T = TypeVar("T")
 C = TypeVar("C", bound=RuleConfig)
 
 
@@ -163,83 +164,55 @@ def failure(rule: Rule[Any], error: Exception) -> str:
     )
 
 
-PodCheck = Callable[[Pod, C], Iterable[Violation]]
-WorkloadCheck = Callable[[Workload, C], Iterable[Violation]]
-ResourceCheck = Callable[[Resource, C], Iterable[Violation]]
-StackCheck = Callable[[Stack, C], Iterable[Violation]]
+class _Metadata(TypedDict, Generic[C]):
+    name: str
+    description: str
+    severity: Severity
+    level: Level
+    remediation: str
+    config: type[C]
+    about_pulumi: NotRequired[bool]
 
 
-def _decorator(scope: Scope, options: dict[str, Any]) -> Callable[[Any], Rule[Any]]:
-    def make(check: Callable[[Any, Any], Iterable[Violation]]) -> Rule[Any]:
-        topic = check.__module__.rpartition(".")[2]
-        return Rule(topic=topic, scope=scope, check=check, **options)
-
-    return make
+_Check = Callable[[T, C], Iterable[Violation]]
+_Remedy = Callable[[T, C], Iterable[Edit]]
+_Decorator = Callable[[_Check[T, C]], Rule[C]]
 
 
 def pod_rule(
-    *,
-    name: str,
-    description: str,
-    severity: Severity,
-    level: Level,
-    remediation: str,
-    config: type[C],
-    remedy: Callable[[Pod, C], Iterable[Edit]] | None = None,
-) -> Callable[[PodCheck[C]], Rule[C]]:
-    """Makes a rule of a function that is called for every pod specification."""
-    return _decorator("pod", locals())
+    *, remedy: _Remedy[Pod, C] | None = None, **metadata: Unpack[_Metadata[C]]
+) -> _Decorator[Pod, C]:
+    """Make a rule of a function that is called for every pod specification."""
+    return _decorator("pod", remedy, metadata)
 
 
 def workload_rule(
-    *,
-    name: str,
-    description: str,
-    severity: Severity,
-    level: Level,
-    remediation: str,
-    config: type[C],
-    remedy: Callable[[Workload, C], Iterable[Edit]] | None = None,
-    about_pulumi: bool = False,
-) -> Callable[[WorkloadCheck[C]], Rule[C]]:
-    """Makes a rule of a function that is called for every resource that runs pods."""
-    return _decorator("workload", locals())
+    *, remedy: _Remedy[Workload, C] | None = None, **metadata: Unpack[_Metadata[C]]
+) -> _Decorator[Workload, C]:
+    """Make a rule of a function that is called for every resource that runs pods."""
+    return _decorator("workload", remedy, metadata)
 
 
-def resource_rule(
-    *,
-    name: str,
-    description: str,
-    severity: Severity,
-    level: Level,
-    remediation: str,
-    config: type[C],
-) -> Callable[[ResourceCheck[C]], Rule[C]]:
-    """Makes a rule of a function that is called for every resource."""
-    return _decorator("resource", locals())
+def resource_rule(**metadata: Unpack[_Metadata[C]]) -> _Decorator[Resource, C]:
+    """Make a rule of a function that is called for every resource."""
+    return _decorator("resource", None, metadata)
 
 
-def release_rule(
-    *,
-    name: str,
-    description: str,
-    severity: Severity,
-    level: Level,
-    remediation: str,
-    config: type[C],
-) -> Callable[[ResourceCheck[C]], Rule[C]]:
-    """Makes a rule of a function that is called for every Helm release."""
-    return _decorator("release", locals())
+def release_rule(**metadata: Unpack[_Metadata[C]]) -> _Decorator[Resource, C]:
+    """Make a rule of a function that is called for every Helm release."""
+    return _decorator("release", None, metadata)
 
 
-def stack_rule(
-    *,
-    name: str,
-    description: str,
-    severity: Severity,
-    level: Level,
-    remediation: str,
-    config: type[C],
-) -> Callable[[StackCheck[C]], Rule[C]]:
-    """Makes a rule of a function that is called once with the whole stack."""
-    return _decorator("stack", locals())
+def stack_rule(**metadata: Unpack[_Metadata[C]]) -> _Decorator[Stack, C]:
+    """Make a rule of a function that is called once with the whole stack."""
+    return _decorator("stack", None, metadata)
+
+
+def _decorator(
+    scope: Scope, remedy: _Remedy[T, C] | None, metadata: _Metadata[C]
+) -> _Decorator[T, C]:
+    def make(check: _Check[T, C]) -> Rule[C]:
+        topic = check.__module__.rpartition(".")[2]
+        return Rule(topic=topic, scope=scope, check=check, remedy=remedy, **metadata)
+
+    return make

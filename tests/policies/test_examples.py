@@ -6,9 +6,9 @@ import pytest
 import yaml
 
 from policies.catalogue import RULES
-from policies.examples import EXAMPLES, SETTINGS
 from policies.rule import Rule
 from tests.policies.harness import Manifest, judge
+from tools.generate.policy_examples import EXAMPLES, SETTINGS
 
 
 def manifests_of(rule: Rule[Any], text: str) -> list[Manifest]:

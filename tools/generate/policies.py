@@ -7,9 +7,9 @@ from typing import Any
 
 from policies.binding import config_schema
 from policies.catalogue import RULES
-from policies.examples import EXAMPLES, SETTINGS
 from policies.rule import Level, Rule, RuleConfig
 from policies.settings import RoleConfig
+from tools.generate.policy_examples import EXAMPLES, SETTINGS
 
 _TOPICS = {
     "manifests": "Readable manifests",

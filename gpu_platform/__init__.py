@@ -1,4 +1,4 @@
-"""The components of this project for Pulumi programs of one's own; docs/reuse.md shows them."""
+"""The components of this project for other Pulumi programs; see docs/reuse.md."""
 
 from gpu_platform.platform_stack import Platform, PlatformError
 from infra.component import connect

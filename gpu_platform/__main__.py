@@ -1,9 +1,9 @@
-"""The Pulumi plugin: started by the engine, which finds it by PulumiPlugin.yaml beside this."""
+"""The Pulumi plugin, which the engine finds by PulumiPlugin.yaml and starts."""
 
 import sys
 from pathlib import Path
 
-# The engine runs this folder, whose modules are no programs' own: the packages stand beside it.
+# The engine runs this directory as a program; the packages are next to it.
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from gpu_platform.plugin.host import serve  # noqa: E402

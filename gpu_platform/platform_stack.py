@@ -1,4 +1,4 @@
-"""What a team's own stack has to know of the platform's stack, read from its outputs."""
+"""The platform as other stacks see it, read from the outputs of its stack."""
 
 import asyncio
 from collections.abc import Collection, Iterator, Mapping
@@ -22,14 +22,14 @@ _PINNED: TypeAdapter[str] = TypeAdapter(PinnedImage)
 
 @dataclass(frozen=True)
 class Problem:
-    """Something that does not fit the platform: the key, and what is wrong with its value."""
+    """A key that does not fit the platform, and the reason."""
 
     key: str
     reason: str
 
 
 class PlatformError(pulumi.RunError):
-    """The platform's stack cannot be used, or a workload does not fit it.
+    """The stack is not a usable platform, or a workload does not fit the platform.
 
     Pulumi prints the message of a RunError without a traceback.
     """
@@ -37,9 +37,9 @@ class PlatformError(pulumi.RunError):
 
 @dataclass(frozen=True, kw_only=True)
 class Platform:
-    """Where workloads of another stack run.
+    """Platform on which workloads of another stack run.
 
-    `claims` maps logical names to names in the cluster; `queues` is None where they are not known.
+    `claims` maps logical names to names in the cluster. `queues` is None if the queues are unknown.
     """
 
     namespace: str
@@ -54,9 +54,9 @@ class Platform:
     ) -> Self:
         """Read the outputs of a stack, such as `organization/gpu-platform/prod`.
 
-        `name` is that of the StackReference, where the stack is read more than once.
+        `name` names the StackReference; it is needed if a program reads the stack more than once.
 
-        Raises PlatformError where they are not those of this project.
+        Raises PlatformError if the outputs are not those of this project.
         """
         reference = pulumi.StackReference(name or stack, stack, opts)
         names = PlatformOutputs.__annotations__
@@ -70,17 +70,17 @@ class Platform:
 
     @classmethod
     def of(cls, stack: str, values: Mapping[str, object]) -> Self:
-        """The platform from the outputs of a stack. Raises PlatformError where one is wrong."""
+        """Return the platform from the outputs of a stack. Raises PlatformError if one is wrong."""
         try:
             outputs = PLATFORM_OUTPUTS.validate_python(values)
         except ValidationError as error:
             found = "; ".join(
-                f"its output {'.'.join(map(str, detail['loc']))} is {_said(detail['type'])}"
+                f"its output {'.'.join(map(str, detail['loc']))} {_mismatch(detail['type'])}"
                 for detail in error.errors(include_url=False)
             )
             raise PlatformError(
-                f"Stack {stack!r} cannot be used as a platform: {found}. Name a stack of the "
-                "gpu-platform project, and update it with this version or a later one."
+                f"Stack {stack!r} cannot be used as a platform: {found}. Write the name of a stack "
+                "of the gpu-platform project that was updated with this version or a later one."
             ) from None
         return cls(
             namespace=outputs["namespace"],
@@ -98,9 +98,9 @@ class Platform:
         image: str,
         service_account: str = "training",
     ) -> TrainingJobArgs:
-        """Arguments of a job that runs here. `image` is pinned by digest.
+        """Return the arguments of a job on this platform. `image` is pinned by digest.
 
-        Raises PlatformError that names each key which does not fit the platform.
+        Raises PlatformError with every key that does not fit the platform.
         """
         _raise(key, self.problems_of_job(job, image))
         return TrainingJobArgs(
@@ -125,10 +125,10 @@ class Platform:
         domain: str = "cluster.local",
         service_account: str = "inference",
     ) -> InferenceServiceArgs:
-        """Arguments of a service that runs here. Images are pinned by digest.
+        """Return the arguments of a service on this platform. Images are pinned by digest.
 
-        `run` is served where the settings name a job. Raises PlatformError that names each key
-        which does not fit the platform.
+        `run` is the run that is served if the settings name a job. Raises PlatformError with every
+        key that does not fit the platform.
         """
         images = [each for each in (image, canary_image) if each is not None]
         _raise(key, self.problems_of_service(service, *images, run=run))
@@ -146,7 +146,7 @@ class Platform:
         )
 
     def problems_of_job(self, job: TrainingJobSettings, image: str) -> Iterator[Problem]:
-        """Everything of a job that this platform does not have."""
+        """Return every key of a job that does not fit this platform."""
         if self.queues is not None and job.queue not in self.queues:
             yield Problem("queue", f"is {job.queue!r}, but {_known('queue', self.queues)}")
         yield from self._missing_claim("checkpoints", job.checkpoints)
@@ -160,9 +160,9 @@ class Platform:
     def problems_of_service(
         self, service: InferenceServiceSettings, *images: str, run: str | None = None
     ) -> Iterator[Problem]:
-        """Everything of a service that this platform does not have."""
+        """Return every key of a service that does not fit this platform."""
         if service.job is not None and run is None:
-            yield Problem("job", f"is {service.job!r}, but no run of it is given: give run")
+            yield Problem("job", f"is {service.job!r}, but its run is missing: pass run")
         canary = service.canary
         if service.url is None or (canary is not None and canary.run is not None):
             yield from self._missing_claim("checkpoints", service.checkpoints)
@@ -193,5 +193,5 @@ def _raise(key: str, problems: Iterator[Problem]) -> None:
         raise PlatformError("\n".join([f"{key!r} does not fit the platform:", *found]))
 
 
-def _said(kind: str) -> str:
-    return "missing" if kind == "missing" else "of another kind than this version expects"
+def _mismatch(kind: str) -> str:
+    return "is missing" if kind == "missing" else "has another type than this version expects"

@@ -1,11 +1,11 @@
-"""Keeps what failed pods of runs have said, beside the runs' checkpoints.
+"""Archive the last log lines and events of failed pods next to the run's checkpoints.
 
     python3 -m recorder watch --claims /claims     in a pod of the namespace that it watches
-    python3 -m recorder show RUN                   what is kept of a run's latest failure
+    python3 -m recorder show RUN                   print the archived record of a run's last failure
 
-Every run's pods are followed while they live, since the last lines of a pod that is deleted can be
-asked for by nobody. When a container ends otherwise than well, or is deleted, these lines, its exit
-code and the events of pod and run are written to <claim>/<run>/failures/<time>/.
+The logs of every run's pods are streamed while they run, because the log of a deleted pod is gone.
+When a container fails or is deleted, its last log lines, its exit code, and the events of pod and
+run are written to <claim>/<run>/failures/<time>/.
 """
 
 import argparse
@@ -20,12 +20,12 @@ CLAIMS = Path("/claims")
 
 
 def main() -> int:
-    """Runs one of the commands; returns its exit status."""
+    """Run a command and return its exit code."""
     options = _parser().parse_args()
     if options.command == "show":
         folder = newest(options.claims, options.run)
         if folder is None:
-            sys.stderr.write(f"no failure of {options.run} is kept in {options.claims}\n")
+            sys.stderr.write(f"no failure of {options.run} is archived in {options.claims}\n")
             return 1
         for text in shown(folder):
             sys.stdout.write(text)
@@ -46,16 +46,16 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    watching = commands.add_parser("watch", help="keep what fails, until it is ended")
-    watching.add_argument("--lines", type=_positive, default=500, help="of a container")
-    watching.add_argument("--kib", type=_positive, default=64, help="of a container's lines")
-    watching.add_argument("--failures", type=_positive, default=10, help="of a run, the latest")
-    watching.add_argument("--pods", type=_positive, default=16, help="of a failure, the first")
-    showing = commands.add_parser("show", help="print what is kept of a run's latest failure")
+    watching = commands.add_parser("watch", help="archive failures until terminated")
+    watching.add_argument("--lines", type=_positive, default=500, help="last lines per container")
+    watching.add_argument("--kib", type=_positive, default=64, help="KiB of lines per container")
+    watching.add_argument("--failures", type=_positive, default=10, help="last failures per run")
+    watching.add_argument("--pods", type=_positive, default=16, help="first pods per failure")
+    showing = commands.add_parser("show", help="print the archived record of a run's last failure")
     showing.add_argument("run", metavar="RUN")
     for each in (watching, showing):
         each.add_argument(
-            "--claims", type=Path, default=CLAIMS, help="folder with a folder for each claim"
+            "--claims", type=Path, default=CLAIMS, help="directory with a mount of each claim"
         )
     return parser
 
@@ -63,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
 def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+        raise argparse.ArgumentTypeError(f"{text} is not greater than 0")
     return number
 
 

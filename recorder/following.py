@@ -1,29 +1,57 @@
-"""Logs of containers, followed while they run: what is deleted can be asked for no more."""
+"""Log streams of running containers; the log of a deleted pod cannot be read any more."""
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from httpx2 import HTTPError
 from lightkube import AsyncClient
 
 from recorder.pods import Attempt
-from recorder.tail import Tail
 
 LATE: Final = 5.0
-"""Seconds in which the rest of a log may come after its container's end."""
+"""Seconds to wait for the rest of a log after its container has ended."""
 
 STREAMS: Final = 90
-"""Logs that one connection (HTTP/2) carries: API servers allow 100 streams and more, and whoever
-asks for another waits until one of them ends."""
+"""Log streams per HTTP/2 connection. API servers allow at least 100; one more would block until
+another ends."""
 
 _log = logging.getLogger(__name__)
 
 
+class Tail:
+    """The last lines of a stream, bounded in number and in bytes."""
+
+    def __init__(self, lines: int, size: int, begin: Iterable[str] = ()) -> None:
+        self._max_lines, self._size = lines, size
+        self._lines: deque[str] = deque()
+        self._bytes = 0
+        for line in begin:
+            self.add(line)
+
+    def add(self, line: str) -> None:
+        """Append a line; keep only the end of a line that exceeds the size alone."""
+        line = line.encode(errors="replace")[-self._size :].decode(errors="ignore")
+        self._lines.append(line)
+        self._bytes += _size(line)
+        while len(self._lines) > self._max_lines or self._bytes > self._size:
+            self._bytes -= _size(self._lines.popleft())
+
+    @property
+    def lines(self) -> list[str]:
+        """The kept lines, oldest first."""
+        return list(self._lines)
+
+
+def _size(line: str) -> int:
+    return len(line.encode(errors="replace"))
+
+
 class Following:
-    """The last lines of every container that is followed. Times are in front of the lines."""
+    """The last log lines of every followed container, each line with its timestamp."""
 
     def __init__(self, connect: Callable[[], AsyncClient], lines: int, size: int) -> None:
         self._connect, self._lines, self._size = connect, lines, size
@@ -33,12 +61,12 @@ class Following:
         self._tasks: dict[Attempt, asyncio.Task[None]] = {}
 
     def follow(self, attempt: Attempt) -> None:
-        """Begins, unless it is followed already or is over."""
+        """Start to stream a log, unless it is or was streamed already."""
         if attempt not in self._tasks:
             self._tasks[attempt] = asyncio.create_task(self._read(attempt))
 
     async def last_lines(self, attempt: Attempt) -> list[str]:
-        """Of a container that has ended; asked for now where it was not followed."""
+        """Return the last lines of a container that has ended, requested now if not streamed."""
         task = self._tasks.get(attempt)
         if task is not None:
             await asyncio.wait({task}, timeout=LATE)
@@ -49,7 +77,7 @@ class Following:
         return [] if tail is None else tail.lines
 
     def forget(self, uid: str) -> None:
-        """Ends what belongs to a pod that is gone."""
+        """Stop the streams and drop the lines of a deleted pod."""
         for attempt in [each for each in self._tasks if each.uid == uid]:
             self._tasks.pop(attempt).cancel()
         for attempt in [each for each in self._tails if each.uid == uid]:
@@ -66,7 +94,7 @@ class Following:
         return Tail(self._lines, self._size, [line async for line in lines]).lines
 
     async def _read(self, attempt: Attempt) -> None:
-        # Begun anew after an interruption, it gets the same last lines again.
+        # A stream that starts again after an interruption receives the same last lines again.
         tail = self._tails[attempt] = Tail(self._lines, self._size)
         client, free = self._connection()
         try:
@@ -82,13 +110,13 @@ class Following:
                 async for line in lines:
                     tail.add(line)
         except (HTTPError, RuntimeError) as error:
-            # lightkube answers a refusal with a RuntimeError: it reads the reason in the wrong way.
-            _log.warning("the log of %s is cut off: %s", attempt.pod, type(error).__name__)
-            # What has come is kept; it is followed again when the pod is looked at next.
+            # lightkube fails to parse an error response of this request, hence RuntimeError.
+            _log.warning("log stream of %s interrupted: %s", attempt.pod, type(error).__name__)
+            # The lines so far are kept; the next update of the pod starts the stream again.
             self._tasks.pop(attempt, None)
 
     def _connection(self) -> tuple[AsyncClient, asyncio.Semaphore]:
-        """One with room for another log."""
+        """Return a connection with a free stream."""
         for stream in self._streams:
             if not stream[1].locked():
                 return stream

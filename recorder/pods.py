@@ -1,18 +1,23 @@
-"""What a pod of a run tells: where its checkpoints are, and which of its containers have ended."""
+"""Pods of runs: their run, claim, running and failed containers, and events."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any, Final
 
+from lightkube import AsyncClient
 from lightkube.models.core_v1 import ContainerStateTerminated, ContainerStatus
-from lightkube.resources.core_v1 import Pod
+from lightkube.resources.core_v1 import Event, Pod
 
-from kube.names import CHECKPOINTS_VOLUME, RUN_LABEL
+from kube.names import CHECKPOINTS_VOLUME, GROUP_ANNOTATION, RUN_LABEL
+
+MAX_EVENTS: Final = 50
+"""Events that are kept for each failed container, the last ones."""
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One life of a container: `restarts` of it came before."""
+    """One execution of a container, after `restarts` restarts."""
 
     uid: str
     pod: str
@@ -22,7 +27,7 @@ class Attempt:
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """How a container ended. Where nobody saw it, the code is None and the reason says why."""
+    """End of a container. If it was not observed, the exit code is None; see the reason."""
 
     attempt: Attempt
     started: datetime | None
@@ -34,13 +39,13 @@ class Ending:
 
 
 def run_of(pod: Pod) -> str:
-    """The run that a pod belongs to."""
+    """Return the run that a pod belongs to."""
     labels = (pod.metadata and pod.metadata.labels) or {}
     return str(labels.get(RUN_LABEL, ""))
 
 
 def claim_of(pod: Pod) -> str | None:
-    """Name of the claim with its checkpoints; None where it has none."""
+    """Return the name of the claim with the pod's checkpoints, if any."""
     volumes = (pod.spec and pod.spec.volumes) or []
     for volume in volumes:
         if volume.name == CHECKPOINTS_VOLUME and volume.persistentVolumeClaim is not None:
@@ -49,14 +54,14 @@ def claim_of(pod: Pod) -> str | None:
 
 
 def running(pod: Pod) -> Iterator[Attempt]:
-    """Containers that run now."""
+    """Return the containers that run now."""
     for status in _statuses(pod):
         if status.state is not None and status.state.running is not None:
             yield _attempt(pod, status, status.restartCount)
 
 
 def failed(pod: Pod) -> Iterator[Ending]:
-    """Containers that ended otherwise than well, also those that were started again since."""
+    """Return the containers that failed, including those that were restarted since."""
     for status in _statuses(pod):
         ended = status.state.terminated if status.state else None
         before = status.lastState.terminated if status.lastState else None
@@ -67,7 +72,7 @@ def failed(pod: Pod) -> Iterator[Ending]:
 
 
 def deleted(pod: Pod, now: datetime) -> Iterator[Ending]:
-    """Containers of a pod that is gone whose end nobody has seen."""
+    """Return the containers of a deleted pod whose end was not observed."""
     for status in _statuses(pod):
         if status.state is not None and status.state.running is not None:
             yield Ending(
@@ -76,8 +81,46 @@ def deleted(pod: Pod, now: datetime) -> Iterator[Ending]:
                 finished=now,
                 exit_code=None,
                 reason="Deleted",
-                message="the pod was deleted before its end was known",
+                message="the pod was deleted before the end of its container was observed",
             )
+
+
+async def events_of(client: AsyncClient, pod: Pod) -> list[dict[str, Any]]:
+    """Return the last events of a pod, its run and its gang, oldest first.
+
+    The cluster deletes events after an hour. Raises httpx2.HTTPError if the API server does not
+    answer.
+    """
+    found: dict[str, Event] = {}
+    for name in _names(pod):
+        async for event in client.list(Event, fields={"involvedObject.name": name}):
+            found[(event.metadata.uid if event.metadata else None) or ""] = event
+    events = sorted((_event_as_json(event) for event in found.values()), key=lambda e: e["last"])
+    return events[-MAX_EVENTS:]
+
+
+def _names(pod: Pod) -> Iterator[str]:
+    """Return the names of pod, gang and job; the job has the run's name."""
+    metadata = pod.metadata
+    if metadata is not None:
+        yield metadata.name or ""
+        group = (metadata.annotations or {}).get(GROUP_ANNOTATION)
+        if group is not None:
+            yield group
+    yield run_of(pod)
+
+
+def _event_as_json(event: Event) -> dict[str, Any]:
+    last = event.lastTimestamp or event.eventTime or event.firstTimestamp
+    about = event.involvedObject
+    return {
+        "last": "" if last is None else str(last.isoformat()),
+        "object": f"{about.kind}/{about.name}",
+        "type": event.type or "",
+        "reason": event.reason or "",
+        "message": event.message or "",
+        "count": event.count or 1,
+    }
 
 
 def _statuses(pod: Pod) -> list[ContainerStatus]:

@@ -1,9 +1,9 @@
-"""Files of what has failed: bounded in size and number, and each there completely or not at all.
+"""Files of failures, bounded in size and number, and written atomically.
 
-    <claim>/<run>/failures/20261121T211605Z/<pod>.<container>.<restarts>.log    its last lines
-    <claim>/<run>/failures/20261121T211605Z/<pod>.<container>.<restarts>.json   how it ended, events
+    <claim>/<run>/failures/20261121T211605Z/<pod>.<container>.<restarts>.log    last lines
+    <claim>/<run>/failures/20261121T211605Z/<pod>.<container>.<restarts>.json   exit code, events
 
-A folder is one failure: of a gang that ended together, the pods that ended first.
+A directory is one failure. If a gang fails together, it contains the pods that ended first.
 """
 
 import json
@@ -19,17 +19,17 @@ from recorder.pods import Ending
 
 FOLDER: Final = "failures"
 TOGETHER: Final = timedelta(minutes=10)
-"""What was alive at a failure and ends within this time ended of it."""
+"""Containers that end within this time of a failure belong to it."""
 
 RESERVE: Final = 64 * 2**20
-"""Bytes of a claim that are left to checkpoints."""
+"""Bytes of a claim that stay free for checkpoints."""
 
 _STAMP: Final = "%Y%m%dT%H%M%SZ"
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Of what is kept: lines and bytes of a container, failures of a run, pods of a failure."""
+    """Limits: lines and bytes per container, failures per run, pods per failure."""
 
     lines: int = 500
     size: int = 64 * 1024
@@ -44,60 +44,63 @@ def write(
     facts: Mapping[str, Any],
     bounds: Bounds,
 ) -> Path | None:
-    """Writes one record and removes the oldest failures beyond the bound.
+    """Write one record and remove the oldest failures beyond the limit.
 
-    Returns its JSON file; None where the failure has its pods already, or the same is there.
-    Raises OSError where the claim is full, or is not to be written.
+    Returns its JSON file, or None if the record exists or its failure has enough pods. Raises
+    OSError if the claim is full or cannot be written.
     """
     attempt = ending.attempt
     name = f"{attempt.pod}.{attempt.container}.{attempt.restarts}.json"
-    # The next pod of a gang has its name again.
+    # A pod that is created again has the same name.
     same = (json.loads(path.read_text()) for path in (run_dir / FOLDER).glob(f"*/{name}"))
     folder = _folder(run_dir / FOLDER, ending)
-    if any(told["uid"] == attempt.uid for told in same):
+    if any(record["uid"] == attempt.uid for record in same):
         return None
     if len(list(folder.glob("*.json"))) >= bounds.pods:
         return None
     path = folder / name
     if shutil.disk_usage(_existing(run_dir)).free < RESERVE:
-        raise OSError(f"{run_dir} has less than {RESERVE // 2**20} MiB left, which is checkpoints'")
+        raise OSError(
+            f"{run_dir} has less than {RESERVE // 2**20} MiB free, which is reserved for "
+            "checkpoints"
+        )
     folder.mkdir(parents=True, exist_ok=True)
-    # In this order: where the JSON is, the lines are.
+    # In this order: a JSON file implies its log file.
     _atomically(path.with_suffix(".log"), "".join(f"{line}\n" for line in lines))
-    _atomically(path, json.dumps(_told(ending) | dict(facts), indent=2) + "\n")
+    _atomically(path, json.dumps(_as_json(ending) | dict(facts), indent=2) + "\n")
     for old in _failures(run_dir)[: -bounds.failures]:
         shutil.rmtree(old, ignore_errors=True)
     return path
 
 
 def newest(claims: Path, run: str) -> Path | None:
-    """Folder of a run's latest failure."""
+    """Return the directory of a run's last failure."""
     found = [folder for claim in claims.iterdir() for folder in _failures(claim / run)]
     return max(found, key=lambda folder: folder.name, default=None)
 
 
 def shown(folder: Path) -> Iterator[str]:
-    """A failure as text for people, pod after pod in the order of their ends."""
+    """Return a failure as readable text, pods in the order in which they ended."""
     records = [(json.loads(path.read_text()), path) for path in folder.glob("*.json")]
-    for told, path in sorted(records, key=lambda record: str(record[0]["finished"])):
-        code = told["exitCode"]
-        how = told["reason"] if code is None else f"{told['reason']}, exit code {code}"
-        yield f"--- {told['pod']}/{told['container']}, {told['finished']}: {how}\n"
-        if told["message"]:
-            yield f"{told['message'].rstrip()}\n"
-        for event in told["events"]:
-            said = f"{event['type']} {event['reason']}: {event['message']}"
-            yield f"{event['last']} {event['object']} {said}\n"
+    for record, path in sorted(records, key=lambda each: str(each[0]["finished"])):
+        code = record["exitCode"]
+        how = record["reason"] if code is None else f"{record['reason']}, exit code {code}"
+        yield f"--- {record['pod']}/{record['container']}, {record['finished']}: {how}\n"
+        if record["message"]:
+            yield f"{record['message'].rstrip()}\n"
+        for event in record["events"]:
+            what = f"{event['type']} {event['reason']}: {event['message']}"
+            yield f"{event['last']} {event['object']} {what}\n"
         yield path.with_suffix(".log").read_text(errors="replace")
 
 
 def _folder(failures: Path, ending: Ending) -> Path:
-    """Of the latest failure where the container was alive then, else a new one."""
+    """Return the directory of the last failure if the container ran then, else a new one."""
     end = (ending.finished or datetime.now(UTC)).astimezone(UTC)
     start = (ending.started or end).astimezone(UTC)
     for folder in reversed(_failures(failures.parent)):
         first = datetime.strptime(folder.name, _STAMP).replace(tzinfo=UTC)
-        # A stamp has no fractions, and the first to be heard of need not be the first to end.
+        # Directory names have whole seconds, and the first observed need not be the first to end.
         if start <= first + timedelta(seconds=1) and abs(end - first) <= TOGETHER:
             return folder
     return failures / end.strftime(_STAMP)
@@ -109,12 +112,12 @@ def _failures(run_dir: Path) -> list[Path]:
         try:
             datetime.strptime(folder.name, _STAMP)
         except ValueError:
-            continue  # somebody else's
+            continue  # not written by the recorder
         found.append(folder)
     return sorted(found)
 
 
-def _told(ending: Ending) -> dict[str, Any]:
+def _as_json(ending: Ending) -> dict[str, Any]:
     return {
         "pod": ending.attempt.pod,
         "uid": ending.attempt.uid,

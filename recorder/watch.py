@@ -1,4 +1,4 @@
-"""Watches the pods of runs, and has what fails recorded. It changes nothing in the cluster."""
+"""Watch the pods of runs and record failures. Nothing in the cluster is changed."""
 
 import asyncio
 import logging
@@ -23,32 +23,31 @@ from tenacity import (
 )
 
 from kube.names import RUN_LABEL
-from recorder.events import events_of
 from recorder.following import Following
-from recorder.pods import Attempt, Ending, claim_of, deleted, failed, run_of, running
+from recorder.pods import Attempt, Ending, claim_of, deleted, events_of, failed, run_of, running
 from recorder.records import Bounds, write
 
 WATCH_SECONDS: Final = 240.0
-"""After which everything is listed anew: a connection may have died in silence."""
+"""Time after which all pods are listed again, since a connection may have died unnoticed."""
 
-PATIENCE: Final = 900.0
-"""Seconds for which a record is tried again where its claim is full or away."""
+RETRY_SECONDS: Final = 900.0
+"""Time for which a write is retried while the claim is full or unavailable."""
 
 _log = logging.getLogger("recorder")
 _waits = wait_random_exponential(multiplier=0.5, max=30)
-_told = before_sleep_log(_log, logging.WARNING)
+_logged = before_sleep_log(_log, logging.WARNING)
 
 
 async def watch(claims: Path, bounds: Bounds) -> None:
-    """Goes on for ever, whatever the API server does."""
+    """Record failures until cancelled, also through outages of the API server."""
     recorder = Recorder(lambda: AsyncClient(http2=True), claims, bounds)
     while True:
-        await recorder.look()
+        await recorder.observe()
 
 
 @dataclass
 class Recorder:
-    """What is known of the pods of one namespace, that of the clients that `connect` makes."""
+    """State of the pods of one namespace, the one of the clients that `connect` returns."""
 
     connect: Callable[[], AsyncClient]
     claims: Path
@@ -56,23 +55,23 @@ class Recorder:
     _pods: dict[str, Pod] = field(default_factory=dict)
     _done: set[Attempt] = field(default_factory=set)
     _tasks: dict[str, set[asyncio.Task[None]]] = field(default_factory=lambda: defaultdict(set))
-    """By the pod's uid."""
+    """Running tasks by the pod's UID."""
 
     def __post_init__(self) -> None:
         self.client = self.connect()
         self.following = Following(self.connect, self.bounds.lines, self.bounds.size)
         self._writing = asyncio.Lock()
 
-    @retry(wait=_waits, retry=retry_if_exception_type(HTTPError), before_sleep=_told)
-    async def look(self) -> None:
-        """Sees all pods of runs, and for some minutes what becomes of them."""
+    @retry(wait=_waits, retry=retry_if_exception_type(HTTPError), before_sleep=_logged)
+    async def observe(self) -> None:
+        """List all pods of runs, and watch them for `WATCH_SECONDS`."""
         listed = self.client.list(Pod, labels={RUN_LABEL: exists()})
         present = {_uid(pod): pod async for pod in listed}
         for pod in present.values():
-            self.see(pod)
-        # Deleted while nobody looked.
+            self.update(pod)
+        # Deleted between two watches.
         for uid in set(self._pods) - set(present):
-            self.miss(self._pods[uid])
+            self.remove(self._pods[uid])
         try:
             async with asyncio.timeout(WATCH_SECONDS):
                 await self._watch(listed.resourceVersion)
@@ -86,20 +85,20 @@ class Recorder:
         async with aclosing(changes):
             async for kind, pod in changes:
                 if kind == "DELETED":
-                    self.miss(pod)
+                    self.remove(pod)
                 else:
-                    self.see(pod)
+                    self.update(pod)
 
-    def see(self, pod: Pod) -> None:
-        """Follows what runs, and records what has failed."""
+    def update(self, pod: Pod) -> None:
+        """Stream the logs of running containers and record failed ones."""
         self._pods[_uid(pod)] = pod
         for attempt in running(pod):
             self.following.follow(attempt)
         for ending in failed(pod):
             self._begin(pod, ending)
 
-    def miss(self, pod: Pod) -> None:
-        """Records what a pod that is gone had not ended, and forgets it."""
+    def remove(self, pod: Pod) -> None:
+        """Record the unfinished containers of a deleted pod, and forget the pod."""
         uid = _uid(pod)
         for ending in (*failed(pod), *deleted(pod, datetime.now(UTC))):
             self._begin(pod, ending)
@@ -130,29 +129,29 @@ class Recorder:
         try:
             facts["events"] = await self._events(pod)
         except HTTPError as error:
-            _log.warning("the API server tells no events: %s", error)
+            _log.warning("no events from the API server: %s", error)
         if claim is None or not (self.claims / claim).is_dir():
-            _log.warning("%s: its checkpoints are on the claim %s, not mounted here", name, claim)
+            _log.warning("%s: the claim %s of its run is not mounted here", name, claim)
             return
         try:
             path = await self._write(self.claims / claim / run_of(pod), ending, lines, facts)
         except OSError as error:
-            _log.error("%s is not kept: %s", name, error)
+            _log.error("%s: cannot write a record: %s", name, error)
             return
         if path is not None:
-            _log.info("%s: %s is kept in %s", name, ending.reason, path)
+            _log.info("%s: %s, recorded in %s", name, ending.reason, path)
 
     @retry(
         wait=_waits,
-        stop=stop_after_delay(PATIENCE),
+        stop=stop_after_delay(RETRY_SECONDS),
         retry=retry_if_exception_type(OSError),
-        before_sleep=_told,
+        before_sleep=_logged,
         reraise=True,
     )
     async def _write(
         self, run_dir: Path, ending: Ending, lines: list[str], facts: dict[str, Any]
     ) -> Path | None:
-        # One after another: pods of a gang end together, and find the folder of the first.
+        # One at a time: pods of a gang end together and share the directory of the first.
         async with self._writing:
             return await asyncio.to_thread(write, run_dir, ending, lines, facts, self.bounds)
 

@@ -1,4 +1,4 @@
-"""What was written in another language, checked by the settings' models: errors name the key."""
+"""Validation of arguments from other languages by the settings; errors name the key."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -14,9 +14,9 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def checked(model: type[Model], values: Mapping[str, Any], *within: str) -> Model:
-    """The settings that the values make; `within` is where they stand inside the model.
+    """Return the settings with these values at the path `within` of the model.
 
-    Raises InputPropertiesError, which Pulumi shows with the resource and each key.
+    Raises InputPropertiesError, which Pulumi prints with the resource and each key.
     """
     nested: Any = whole(values)
     for key in reversed(within):
@@ -39,17 +39,17 @@ def checked(model: type[Model], values: Mapping[str, Any], *within: str) -> Mode
 
 
 def refused(problems: Iterable[tuple[str, str]]) -> InputPropertiesError:
-    """The error that names keys and what is wrong with their values."""
+    """Return an error from pairs of a key and the reason why its value is refused."""
     details: list[InputPropertyErrorDetails] = [
-        # The name of the resource is no key, but it becomes part of objects' names.
+        # An empty path is the resource's name, which becomes part of the names of objects.
         {"property_path": path or "name", "reason": reason}
         for path, reason in problems
     ]
-    return InputPropertiesError("the arguments cannot be used", details)
+    return InputPropertiesError("the arguments are not valid", details)
 
 
 def whole(value: Any) -> Any:
-    """The value with numbers as they were written: the engine sends 2 as 2.0."""
+    """Return the value with integers restored: the engine sends 2 as 2.0."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, Mapping):
@@ -67,7 +67,7 @@ def _names(values: Any) -> Iterable[str]:
 
 
 def _in_their_words(text: str, names: set[str]) -> str:
-    """The text with the keys that were written as they were written: `gpusPerNode`."""
+    """Return the text with the keys as the user wrote them: `gpusPerNode`."""
     return re.sub(
         r"\b[a-z]+(?:_[a-z]+)+\b",
         lambda found: camel_case(found[0]) if found[0] in names else found[0],

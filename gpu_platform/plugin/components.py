@@ -1,6 +1,7 @@
-"""The components as programs in any language use them.
+"""The components for programs in any language.
 
-Their arguments may be outputs of other resources: a component is built when all are known.
+Arguments may be outputs of other resources. A component creates its resources once all arguments
+are known.
 """
 
 from collections.abc import Awaitable, Callable
@@ -28,34 +29,34 @@ _PLACE = ("platform", "namespace", "claims", "gpu_nodes")
 
 
 class Arguments(TypedDict):
-    """Arguments of a component: the plugin's schema has their names and types."""
+    """Arguments of a component; the plugin's schema lists their names and types."""
 
 
 class Deferred(Component):
-    """A component whose content is made when its arguments are known."""
+    """A component that creates its resources once its arguments are known."""
 
     def when_known(
         self, args: Any, build: Callable[[Values], Awaitable[Built]]
     ) -> pulumi.Output[Built]:
-        """What `build` makes of the arguments; its resources wait for what these came from."""
+        """Return the result of `build`; resources depend on those that the arguments come from."""
         known = pulumi.Output.from_input(args)
 
         async def create(values: Values) -> Built:
             self.wait_for(await known.resources())
             return await build(values)
 
-        # An Output takes a function that has to be awaited, which its annotations do not say.
+        # Output.apply accepts a coroutine function, unlike its annotation.
         made: pulumi.Output[Built] = known.apply(create)
         return made
 
 
 class TrainingJob(Deferred):
-    """A run of a training job: pods that Volcano places all or none. Its end is not waited for."""
+    """A run of a training job, whose pods are scheduled as a gang. It does not wait for the end."""
 
     run: pulumi.Output[str]
-    """name of the run, `<name of the resource>-<8 digits>`, and of its folder on the claim"""
+    """Name of the run and of its directory on the claim: `<name of the resource>-<8 digits>`."""
     namespace: pulumi.Output[str]
-    """namespace of its pods"""
+    """Namespace of its pods."""
 
     def __init__(
         self,
@@ -80,10 +81,10 @@ class TrainingJob(Deferred):
 
 
 class InferenceService(Deferred):
-    """A model that is served over HTTP; its pods are ready when the run's export is there."""
+    """A model served over HTTP. Its pods are ready once the run's export exists."""
 
     url: pulumi.Output[str]
-    """where pods of the cluster reach it"""
+    """URL for clients in the cluster."""
 
     def __init__(
         self,
@@ -98,7 +99,7 @@ class InferenceService(Deferred):
             domain = values.pop("domain", "cluster.local")
             canary_image = values.pop("canary_image", None)
             if canary_image is not None and "canary" in values:
-                # The settings have a name there, which tells the stack that it is another image.
+                # In the settings, a name here states that the canary has its own image.
                 values["canary"] = {**values["canary"], "image": "canary"}
             platform = await _platform(name, _taken(values, _PLACE), self)
             (service,) = checked(InferenceSettings, values, "services", name).services.values()
@@ -120,10 +121,10 @@ class InferenceService(Deferred):
 
 
 class GpuStack(Deferred):
-    """NVIDIA's device plugin and the runtime class, where the cluster does not have them."""
+    """NVIDIA's device plugin and the runtime class, for clusters without them."""
 
     gpu_nodes: pulumi.Output[Values]
-    """how pods get GPUs: `gpuNodes` of jobs and services"""
+    """How pods request GPUs: `gpuNodes` of jobs and services."""
 
     def __init__(
         self, name: str, args: Arguments, opts: pulumi.ResourceOptions | None = None
@@ -143,7 +144,7 @@ class Volcano(Deferred):
     """The batch scheduler, its queues and priority classes."""
 
     queues: pulumi.Output[list[str]]
-    """names of the queues"""
+    """Names of the queues."""
 
     def __init__(
         self, name: str, args: Arguments, opts: pulumi.ResourceOptions | None = None
@@ -164,7 +165,7 @@ class Tenancy(Deferred):
     """A namespace for workloads: quota, limits, network policies and service accounts."""
 
     namespace: pulumi.Output[str]
-    """its name"""
+    """Name of the namespace."""
 
     def __init__(
         self, name: str, args: Arguments, opts: pulumi.ResourceOptions | None = None
@@ -182,10 +183,10 @@ class Tenancy(Deferred):
 
 
 class Storage(Deferred):
-    """Storage classes, volumes that exist, and claims for data sets and checkpoints."""
+    """Storage classes, existing volumes, and claims for data sets and checkpoints."""
 
     claims: pulumi.Output[dict[str, str]]
-    """claims by logical name: their names in the cluster"""
+    """Names of the claims in the cluster by logical name."""
 
     def __init__(
         self, name: str, args: Arguments, opts: pulumi.ResourceOptions | None = None
@@ -217,7 +218,7 @@ def _taken(values: Values, keys: tuple[str, ...]) -> Values:
 
 
 async def _platform(name: str, written: Values, parent: Deferred) -> Platform:
-    """The platform's stack, and what was written in its place."""
+    """Return the platform of a stack, with the arguments that override it."""
     nodes = GpuNodes(**whole(written["gpu_nodes"])) if "gpu_nodes" in written else None
     if "platform" in written:
         stack = await Platform.read(
@@ -231,7 +232,7 @@ async def _platform(name: str, written: Values, parent: Deferred) -> Platform:
             images=stack.images,
         )
     if missing := [key for key in ("namespace", "claims") if key not in written]:
-        raise refused((key, "is missing: write it, or write platform") for key in missing)
+        raise refused((key, "is missing: set it, or set platform") for key in missing)
     return Platform(
         namespace=written["namespace"],
         claims=written["claims"],

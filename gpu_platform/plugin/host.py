@@ -1,4 +1,4 @@
-"""The plugin's process: it answers Pulumi's engine (`pulumi.provider.experimental`)."""
+"""The plugin's process, which serves Pulumi's engine (`pulumi.provider.experimental`)."""
 
 import json
 import sys
@@ -21,8 +21,8 @@ VERSION: Final = "0.1.0"
 class Provider(ComponentProvider):
     """Provider whose arguments are the settings, and may be outputs as a whole.
 
-    Pulumi's own takes arguments from annotated classes, and maps the names in an output of an
-    object as if it were empty. This one maps names once the values are known.
+    Pulumi's base class derives arguments from annotated classes, and maps names in an output of an
+    object as if the object were empty. This provider maps names once the values are known.
     """
 
     def __init__(self) -> None:
@@ -36,29 +36,29 @@ class Provider(ComponentProvider):
         self.schema = json.dumps(package.to_json())
 
     def map_inputs(self, inputs: Any, component_def: ComponentDefinition) -> Any:
-        """An output of the arguments, under their names in Python."""
+        """Return an output of the arguments by their names in Python."""
         mapped = super().map_inputs
         given = pulumi.Output.from_input(inputs)
 
         def map_known(values: Any) -> Any:
             if contains_unknowns(values):
-                _tell_unknown(component_def.name, values)
-                return given  # which is unknown
+                _warn_unknown(component_def.name, values)
+                return given  # an unknown output
             return mapped(values, component_def)
 
         return given.apply(map_known, run_with_unknowns=True)
 
 
-def _tell_unknown(component: str, values: Any) -> None:
-    """Without this a preview would leave the component's content out in silence."""
+def _warn_unknown(component: str, values: Any) -> None:
+    """Warn that a preview does not show the component's resources."""
     named = values.items() if isinstance(values, dict) else ()
     unknown = [key for key, value in named if contains_unknowns(value)]
     pulumi.log.warn(
-        f"What is in this {component} is shown after the preview: "
-        f"{', '.join(sorted(unknown)) or 'an argument'} cannot be known before the update."
+        f"The preview does not show the resources of this {component}: "
+        f"{', '.join(sorted(unknown)) or 'an argument'} is unknown until the update."
     )
 
 
 def serve() -> None:
-    """Answer the engine whose address is the first argument, until it has no more questions."""
+    """Serve the engine whose address is the first argument until it disconnects."""
     main(Provider(), sys.argv[1:])

@@ -35,7 +35,7 @@ _LEFT_OUT: Final[Mapping[str, frozenset[str]]] = {
     "InferenceService": frozenset({"image", "job"}),
     "Canary": frozenset({"image"}),
 }
-"""Keys that name something of the stack, by type: arguments contain the thing itself."""
+"""Keys that name a part of the stack, by type; the plugin's arguments contain the value itself."""
 
 
 def _text(description: str, *, optional: bool = True) -> PropertyDefinition:
@@ -57,34 +57,37 @@ def _type(name: str, description: str) -> PropertyDefinition:
     )
 
 
-_IMAGE: Final = _text("image of the pods, pinned by digest (`…@sha256:…`)", optional=False)
+_IMAGE: Final = _text("Image of the pods, pinned by digest (`…@sha256:…`).", optional=False)
 _PLACE: Final = {
     "platform": _text(
-        "stack of this project, such as `organization/gpu-platform/prod`, from which namespace, "
-        "claims and GPU nodes are taken where they are not written here"
+        "Stack of this project, such as `organization/gpu-platform/prod`. Its outputs are the "
+        "defaults of namespace, claims and GPU nodes."
     ),
-    "namespace": _text("namespace of the pods; needed without `platform`"),
+    "namespace": _text("Namespace of the pods; required without `platform`."),
     "claims": _texts(
-        "claims by logical name: their names in the cluster; needed without `platform`"
+        "Names of the claims in the cluster by logical name; required without `platform`."
     ),
     "gpu_nodes": _type(
-        "GpuNodes", "how pods get GPUs; without it and `platform`, as `nvidia.com/gpu` on any node"
+        "GpuNodes",
+        "How pods request GPUs. The default without `platform` is `nvidia.com/gpu` on any node.",
     ),
-    "service_account": _text("service account of the pods"),
+    "service_account": _text("Service account of the pods."),
 }
 _GPU_NODES: Final = {
-    "resource": _text("resource that a container asks for, such as nvidia.com/gpu", optional=False),
-    "node_selector": _texts("labels of the nodes that have GPUs"),
+    "resource": _text(
+        "Resource that a container requests, such as nvidia.com/gpu.", optional=False
+    ),
+    "node_selector": _texts("Labels of the nodes that have GPUs."),
     "tolerations": PropertyDefinition(
         optional=True,
         type=PropertyType.ARRAY,
-        items=_type("Toleration", "taints of those nodes"),
-        description="taints of those nodes",
+        items=_type("Toleration", "Taints of these nodes."),
+        description="Taints of these nodes.",
     ),
-    "runtime_class": _text("runtime class of pods with GPUs; leave it out where they need none"),
+    "runtime_class": _text("Runtime class of pods with GPUs; omit it if they need none."),
 }
 GPU_NODES: Final = replace(
-    _type("GpuNodes", "how pods get GPUs: `gpuNodes` of jobs and services"), optional=False
+    _type("GpuNodes", "How pods request GPUs: `gpuNodes` of jobs and services."), optional=False
 )
 """Output of the component GpuStack."""
 
@@ -94,20 +97,22 @@ COMPONENTS: Final[Mapping[str, tuple[type[BaseModel], Properties]]] = {
         InferenceServiceSettings,
         {
             "image": _IMAGE,
-            "canary_image": _text("image of the canary, by digest; that of the service"),
+            "canary_image": _text(
+                "Image of the canary, pinned by digest. The default is the service's image."
+            ),
             **_PLACE,
-            "domain": _text("DNS domain of the cluster's services; `cluster.local`"),
+            "domain": _text("DNS domain of the cluster's services, by default `cluster.local`."),
         },
     ),
     "GpuStack": (GpuSettings, {}),
     "Volcano": (VolcanoSettings, {}),
     "Tenancy": (
         TenancySettings,
-        {"gpu_resource": _text("resource that the quota counts; `nvidia.com/gpu`")},
+        {"gpu_resource": _text("Resource that the quota limits, by default `nvidia.com/gpu`.")},
     ),
-    "Storage": (StorageSettings, {"namespace": _text("namespace of the claims", optional=False)}),
+    "Storage": (StorageSettings, {"namespace": _text("Namespace of the claims.", optional=False)}),
 }
-"""Components: the settings in their arguments, and additional arguments by name in Python."""
+"""Settings in the arguments of each component, and additional arguments by name in Python."""
 
 
 def arguments() -> tuple[dict[str, Properties], dict[str, TypeDefinition]]:
@@ -117,7 +122,7 @@ def arguments() -> tuple[dict[str, Properties], dict[str, TypeDefinition]]:
         component: additional | _properties(component, schema_of(model), types, schema_of(model))
         for component, (model, additional) in COMPONENTS.items()
     }
-    types["GpuNodes"] = _definition("GpuNodes", _GPU_NODES, "How pods get GPUs.")
+    types["GpuNodes"] = _definition("GpuNodes", _GPU_NODES, "How pods request GPUs.")
     return components, types
 
 

@@ -20,13 +20,6 @@ DECIDED_BY_STACK: Final = frozenset({"run_dir", "data_dir"})
 """Hyperparameters that follow from a run's name and claims: configuration must not set them."""
 
 _LIMITS: Final = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
-_WORDS: Final = {
-    "integer": "whole number",
-    "number": "number",
-    "string": "text",
-    "boolean": "true or false",
-    "null": "null",
-}
 
 
 @lru_cache
@@ -53,7 +46,7 @@ class Field:
 
     @property
     def kind(self) -> str:
-        """Kind of value and its limits, such as `whole number, ≥ 1`."""
+        """Kind of value and its limits, such as `integer, ≥ 1`."""
         limits = [
             f"{sign} {alternative[key]}"
             for alternative in alternatives(self.schema)
@@ -160,7 +153,7 @@ def _kind(schema: Schema) -> str:
     if schema.get("type") == "object":
         inner = schema["additionalProperties"]
         return f"mapping to {_kind(inner) if isinstance(inner, dict) else 'anything'}"
-    return _WORDS.get(schema.get("type", ""), "anything")
+    return str(schema.get("type", "anything"))
 
 
 class _Generator(GenerateJsonSchema):

@@ -45,6 +45,6 @@ async def test_what_cannot_be_known_in_a_preview_is_told(warnings: list[str]) ->
     found = await mapped({**TRAINING, "image": output(UNKNOWN, known=False)})
     assert not await found.is_known()
     assert warnings == [
-        "What is in this TrainingJob is shown after the preview: image cannot be known before "
-        "the update."
+        "The preview does not show the resources of this TrainingJob: image is unknown until the "
+        "update."
     ]

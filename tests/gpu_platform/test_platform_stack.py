@@ -55,7 +55,7 @@ def test_a_stack_of_another_project_is_refused_with_what_it_lacks() -> None:
     values = {key: value for key, value in OUTPUTS.items() if key != "gpuNodes"}
     with pytest.raises(PlatformError, match="its output gpuNodes is missing") as found:
         Platform.of(STACK, {**values, "queues": "research"})
-    assert "its output queues is of another kind" in str(found.value)
+    assert "its output queues has another type" in str(found.value)
     assert STACK in str(found.value)
 
 
@@ -103,7 +103,7 @@ def test_a_service_that_does_not_fit_is_refused() -> None:
             "digits", service(job="digits", checkpoints="models"), image=INFERENCE_IMAGE
         )
     assert str(found.value).splitlines()[1:] == [
-        "  - job is 'digits', but no run of it is given: give run.",
+        "  - job is 'digits', but its run is missing: pass run.",
         "  - checkpoints is 'models', but the platform has only the claims checkpoints: "
         "write one of them.",
     ]

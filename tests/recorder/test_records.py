@@ -88,7 +88,7 @@ def test_a_claim_that_is_nearly_full_is_left_to_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(records, "RESERVE", 2**80)
-    with pytest.raises(OSError, match="MiB left"):
+    with pytest.raises(OSError, match="MiB free"):
         write(tmp_path / "run", ending(), ["one"], FACTS, Bounds())
     assert list(tmp_path.iterdir()) == []
 

@@ -30,7 +30,7 @@ async def api(claims: Path) -> AsyncIterator[Api]:
 
     async def forever() -> None:
         while True:
-            await recorder.look()
+            await recorder.observe()
 
     task = asyncio.create_task(forever())
     yield made

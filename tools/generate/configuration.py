@@ -23,43 +23,50 @@ _INTRODUCTION: Final = f"""\
 
 <!-- Written by `make generate` from infra/settings/; edit it there. -->
 
-Every environment is a file `Pulumi.<stack>.yaml` with one structured key per concern. Values are
-checked while previewing, all at once: an error names the key, the value found and what is allowed.
-Keys that are not listed here are errors. A key in bold has no default and must be written where
-its section is used.
+Every environment is a file `Pulumi.<stack>.yaml` with one structured key per concern. All values
+are validated before a preview: an error names the key, the value found and what is allowed. Unknown
+keys are errors. A key in bold has no default: it is required if its section is used.
 
-Set single values by path, for example `pulumi config set --path 'training.jobs.digits.nodes' 4`
-(keys belong to the project `{PROJECT}`).
+Set a single value by its path, for example
+`pulumi config set --path 'training.jobs.digits.nodes' 4`. All keys belong to the project
+`{PROJECT}`.
 
-**Kinds of value.** *Quantity*: a Kubernetes quantity such as `500m`, `2` or `1.5Gi`; *size*: a
-quantity of at least `1Mi`; *CPU*: cores in steps of `1m`. *Name*: lower-case letters, digits and
-`-`. *Qualified name*: a name with an optional domain, such as `nvidia.com/gpu`. *Image*: a
-reference with a tag other than `latest`, or a digest.
+| value | meaning |
+| --- | --- |
+| quantity | Kubernetes quantity, such as `500m`, `2` or `1.5Gi` |
+| size | quantity of at least `1Mi` |
+| CPU | cores in steps of `1m` |
+| name | lower-case letters, digits and `-` |
+| qualified name | name with an optional domain, such as `nvidia.com/gpu` |
+| image | image reference with a digest, or with a tag other than `latest` |
+| section | keys that a later table lists |
 
-One secret stands outside the structure: `{PASSWORD}`, the password of
-`images.username`, stored with `pulumi config set --secret {PASSWORD_KEY}`.
+One secret is not part of a section: `{PASSWORD}`, the password of `images.username`. Store it
+with `pulumi config set --secret {PASSWORD_KEY}`.
 
-## What outlives the stack
+## What `pulumi destroy` keeps
 
-`pulumi destroy` leaves the workloads' namespace where claims have `retain` or jobs have `on_change:
-keep`, which are the defaults, together with those claims, the volumes bound to them and the runs.
-The next `pulumi up` takes them over. `kubectl delete namespace` removes them; what the volumes
-hold then depends on their reclaim policy. Where the stack installs Volcano, its Jobs go with it.
+`pulumi destroy` keeps the namespace of the workloads if a claim has `retain` or a job has
+`on_change: keep`, which are the defaults. It also keeps these claims, the volumes bound to them,
+and the runs. The next `pulumi up` adopts them. To remove them, run `kubectl delete namespace`; the
+reclaim policy of the volumes then decides about their data. If the stack installs Volcano,
+`pulumi destroy` also deletes its Jobs.
 
 ## How a run is named
 
-A training job is named `<key>-<8 digits>`, and the digits are a hash of everything that the run is
-made of: its manifests, which contain the hyperparameters, sizes, queue and placement, and the
-identity of its image. So the same specification is always the same run, which is left alone, and
-an edit creates exactly one new run. The earlier one stays in the cluster, running or finished,
-unless `on_change` is `replace` (written at least one update before the edit, since the engine acts
-on what it stored); `kubectl delete` removes what nobody needs any more. Going back to an earlier
-specification takes over its run where it still exists, or makes it again.
+The run of a training job is named `<key>-<8 digits>`. The digits are a hash of the run's manifests
+(hyperparameters, sizes, queue, placement) and of the identity of its image. The same specification
+is therefore always the same run, which is left alone, and an edit creates exactly one new run.
 
-The identity of an image is known before it is built. For `reference` it is the reference; for
+The previous run stays in the cluster, running or finished, unless `on_change` is `replace`. The
+engine uses the stored value, so set it at least one update before the edit. `kubectl delete`
+removes runs that nobody needs. If you restore an earlier specification, its run is adopted if it
+still exists, and created again otherwise.
+
+The identity of an image is known before it is built: with `reference` it is the reference, with
 `build` it is a hash of Dockerfile, `sources`, base image, arguments and platform. Changed training
-code is thus a new run, and an edit elsewhere in the repository is not. An image that is built again
-from the same sources may get another digest; runs that exist keep the one they started with.
+code is therefore a new run, and an edit elsewhere in the repository is not. An image that is built
+again from the same sources may get another digest; existing runs keep the image they started with.
 """
 
 

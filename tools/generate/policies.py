@@ -30,15 +30,15 @@ _INTRODUCTION = """\
 
 <!-- Written by `make generate` from policies/; edit it there. -->
 
-Every plan is judged by these rules before anything changes:
+These rules check every plan before anything changes:
 
 ```
 pulumi preview --policy-pack policies --policy-pack-config policies/config/dev.json
 ```
 
-A mandatory rule refuses the plan; an advisory rule only says so. Each can be set to `advisory`,
-`mandatory`, `remediate` (where there is a remediation) or `disabled` in the configuration file,
-which also holds the settings of each rule:
+A violated mandatory rule blocks the update; a violated advisory rule is only reported. The
+configuration file sets the enforcement level of each rule (`advisory`, `mandatory`, `remediate` if
+the rule has a remediation, or `disabled`) and its settings:
 
 ```json
 {
@@ -48,34 +48,32 @@ which also holds the settings of each rule:
 }
 ```
 
-A name that no rule has and settings that a rule does not take are refused: a typing error must not
-switch a rule off in silence.
+Unknown rules and unknown settings are refused, so that a typo cannot disable a rule.
 
-Rules do not ask for kinds. Whatever holds a list of containers is a pod specification to them: in a
+Rules do not depend on kinds. Every list of containers is part of a pod specification: in a
 Deployment, a CronJob, a Volcano task, a PyTorchJob's replica, a JobSet inside a TrainingRuntime, a
-Ray worker group or a custom resource that this pack has never heard of; init containers, sidecars
-and ephemeral containers included. What a preview does not know yet is not judged, and everything
-beside it is. A rule that fails reports its own failure as a violation.
+Ray worker group or an unknown custom resource, including init containers, sidecars and ephemeral
+containers. Values that are unknown during a preview are skipped; everything else is checked. If a
+rule itself fails, the failure is reported as a violation.
 
-## What a pod is for
+## Workload roles
 
-Some rules hold for training, some for inference, most for every pod.
+Some rules apply to training, some to inference, most to every pod. The role of a pod is decided by:
 
-- The label `app.kubernetes.io/component` or `gpu-platform.dev/workload` with the value `training`
-  or `inference`, on the pod template or on the resource, decides.
-- Volcano Jobs, PyTorchJobs, TFJobs, MPIJobs, TrainJobs, TrainingRuntimes and their relatives are
-  training whatever their labels say.
-- Without such a label, a pod that asks for a GPU is training if it runs to its end (a Job, CronJob
-  or JobSet, or any pod with restartPolicy Never or OnFailure), and inference if a Deployment,
-  ReplicaSet or StatefulSet keeps it alive.
+- the label `app.kubernetes.io/component` or `gpu-platform.dev/workload` with the value `training`
+  or `inference`, on the pod template or on the resource;
+- the kind: Volcano Jobs, PyTorchJobs, TFJobs, MPIJobs, TrainJobs, TrainingRuntimes and similar
+  kinds are training, whatever their labels are;
+- without such a label, a pod that requests a GPU is training if it runs to completion (a Job,
+  CronJob or JobSet, or any pod with restartPolicy Never or OnFailure), and inference if it belongs
+  to a Deployment, ReplicaSet or StatefulSet.
 
-Labels give no privileges. A workload that needs what a rule forbids to all others, such as the
-device plugin, is named in that rule's `systemWorkloads` as `namespace/Kind/name`.
+Labels grant no privileges. A workload that needs what a rule forbids, such as the device plugin,
+must be listed in the rule's `systemWorkloads` as `namespace/Kind/name`.
 
 ## Exemptions
 
-A workload that cannot keep a rule yet is exempted by name, in the configuration file, for a reason
-and until a day:
+The configuration file can exempt a workload from a rule by name, with a reason and an expiry date:
 
 ```json
 {
@@ -92,29 +90,29 @@ and until a day:
 }
 ```
 
-The workload is `namespace/Kind/name` (of the namespace `default` where none is written, also for
-what has no namespace). Every report says what was exempted, why and until when, as an advisory
-violation of `exemption-used`. An exemption that has expired, has no reason, or names no rule is
-refused by a mandatory violation of `exemptions`, and exempts nothing. An exempted workload is not
-repaired by that rule either. What a rule says of the stack as a whole, such as its cost, cannot be
-exempted; raise the limit.
+The workload is `namespace/Kind/name`; the namespace is `default` if the manifest has none, also for
+resources without namespaces. Every used exemption is reported as an advisory violation of
+`exemption-used`, with its reason and expiry date. An exemption that has expired, has no reason, or
+names no rule is a mandatory violation of `exemptions` and exempts nothing. An exempted workload is
+not remediated by that rule either. Rules about the whole stack, such as its cost, have no
+exemptions; raise the limit instead.
 
 ## What the rules do not see
 
 - A Helm release (`helm.v3.Release`, or a `HelmRelease` or `HelmChart` of a controller in the
-  cluster) is a set of values: what its chart makes of them is not judged, and
-  [helm-release-judged](#helm-release-judged) says so for each. `helm template … |
-  python -m policies.check -` judges it, see
+  cluster) contains only values. The rendered chart is not checked, and
+  [helm-release-judged](#helm-release-judged) reports each release. Check it with
+  `helm template … | python -m policies.check -`, see
   [the rules without Pulumi](policies-without-pulumi.md).
-- Stack rules judge what the stack declares. What exists outside of it is named in their
+- Stack rules check what the stack declares. Existing objects outside the stack are listed in their
   configuration: `existingQueues`, `existingNamespaces`.
 """
 
 
 _SHARED = """\
-## Settings that many rules share
+## Shared settings
 
-Each rule has its own copy, so that one can be set without the others.
+Many rules have these settings. They are set separately for each rule.
 """
 
 
@@ -129,7 +127,7 @@ def page() -> str:
 
 
 def _overview() -> str:
-    rows = ["| rule | level | severity | repairs | what it asks for |"]
+    rows = ["| rule | level | severity | remediates | requirement |"]
     rows.append("| --- | --- | --- | --- | --- |")
     for rule in RULES:
         repairs = "yes" if rule.remedy else ""
@@ -144,15 +142,15 @@ def _section(rule: Rule[Any]) -> str:
         f"### {rule.name}\n",
         f"{rule.description} {_why(rule)}\n",
         f"*{rule.level.value}, {rule.severity.value}"
-        f"{', judged on the whole stack' if rule.scope == 'stack' else ''}.* {rule.remediation}",
+        f"{', checked on the whole stack' if rule.scope == 'stack' else ''}.* {rule.remediation}",
     ]
     if rule.remedy:
-        lines.append("With `enforcementLevel: remediate` the pack makes this change itself.")
+        lines.append("With `enforcementLevel: remediate` the pack applies this change itself.")
     settings = _settings(rule.config)
     shared = [f"`{key}`" for key in settings if key in _settings(RoleConfig)]
     own = {key: value for key, value in settings.items() if f"`{key}`" not in shared}
     if shared:
-        lines.append(f"\nSettings shared by many rules: {', '.join(shared)}.")
+        lines.append(f"\nShared settings: {', '.join(shared)}.")
     if own:
         lines.append(_table(own))
     return "\n".join([*lines, "", _examples(rule)]) + "\n"

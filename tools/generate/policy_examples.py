@@ -1,7 +1,7 @@
-"""A bad and a good example of every rule, for its page; a test judges each of them.
+"""A bad and a good example of every rule for docs/policies.md, all of them tested.
 
-Examples of rules about pods are pod specifications, as they stand in a template; all others are
-manifests, with only what the rule looks at.
+Examples of pod rules are pod specifications; all others are manifests with only the fields that the
+rule reads.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ SETTINGS: dict[str, dict[str, object]] = {
     "gpu-budget": {"maxGpus": 12},
     "gpu-cost": {"hourlyPrices": {"nvidia.com/gpu": 2.5}, "maxHourlyCost": 30},
 }
-"""Settings with which an example is bad or good, for rules that need some."""
+"""Settings of rules whose examples need some."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """Two texts in YAML."""
+    """Two examples in YAML."""
 
     bad: str
     good: str
@@ -31,13 +31,13 @@ def _example(bad: str, good: str) -> Example:
 
 
 def _limits(bad: str, good: str) -> Example:
-    """Resources of the only container."""
+    """Return resources of the only container."""
     frame = "containers:\n  - name: main\n    resources: {text}"
     return Example(frame.format(text=bad), frame.format(text=good))
 
 
 def _context(bad: str, good: str) -> Example:
-    """Security context of the only container."""
+    """Return security contexts of the only container."""
     frame = "containers:\n  - name: main\n    securityContext: {text}"
     return Example(frame.format(text=bad), frame.format(text=good))
 
@@ -48,7 +48,7 @@ def _image(bad: str, good: str) -> Example:
 
 
 def _volcano(bad: str, good: str) -> Example:
-    """Fields of a Volcano Job of two pods."""
+    """Return fields of a Volcano Job with two pods."""
     frame = (
         "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {{name: digits}}\nspec:\n"
         "  {text}\n  tasks:\n    - replicas: 2\n      template:\n        spec:\n"
@@ -59,7 +59,7 @@ def _volcano(bad: str, good: str) -> Example:
 
 
 def _shm(bad: str, good: str) -> Example:
-    """The volume at /dev/shm of a container with 16Gi and four GPUs."""
+    """Return the volume at /dev/shm of a container with 16Gi and four GPUs."""
     frame = (
         "containers:\n  - name: main\n"
         "    resources: {{limits: {{memory: 16Gi, nvidia.com/gpu: 4}}}}\n"
@@ -106,7 +106,7 @@ spec:
 
 
 def _beside(manifest: str, bad: str, good: str) -> Example:
-    """A manifest that needs another one beside it."""
+    """Return a manifest that needs a second one."""
     good = f"{manifest}\n---\n{dedent(good).strip()}"
     return Example(f"{manifest}\n---\n{dedent(bad).strip()}" if bad else manifest, good)
 

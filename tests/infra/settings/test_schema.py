@@ -28,9 +28,9 @@ def test_hyperparameters_that_the_stack_decides_are_not_part_of_the_schema() -> 
 
 
 def test_a_kind_of_value_has_its_limits_and_its_default() -> None:
-    assert (FIELDS["nodes"].kind, FIELDS["nodes"].default) == ("whole number, ≥ 1, ≤ 4096", "`1`")
+    assert (FIELDS["nodes"].kind, FIELDS["nodes"].default) == ("integer, ≥ 1, ≤ 4096", "`1`")
     assert (FIELDS["queue"].kind, FIELDS["queue"].default) == ("name", "none")
-    assert FIELDS["min_nodes"].kind == "whole number or null, ≥ 1"
-    assert (FIELDS["env"].kind, FIELDS["env"].default) == ("mapping to text", "empty")
+    assert FIELDS["min_nodes"].kind == "integer or null, ≥ 1"
+    assert (FIELDS["env"].kind, FIELDS["env"].default) == ("mapping to string", "empty")
     assert FIELDS["volumes"].kind == "mapping to section"
     assert FIELDS["after"].kind == "list of name"

@@ -1,4 +1,4 @@
-from recorder.tail import Tail
+from recorder.following import Tail
 
 
 def test_the_last_lines_are_kept() -> None:

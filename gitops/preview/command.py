@@ -1,18 +1,25 @@
-"""`python -m gitops preview`: previews a stack under the policy pack and writes the report."""
+"""`python -m gitops preview`: previews a stack with the policy pack and writes the report."""
 
 import argparse
 import sys
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
 
-from gitops.engine import Pack, Preview, Stack
+from gitops.engine import Ended, Pack, Preview, Stack
 from gitops.errors import BLOCKED, CHANGES, FAILED, UNCHANGED, GitopsError
+from workload.files import write_atomically
 
-HELP = "preview a stack under the policies, and write what a reviewer needs as Markdown and JSON"
+if TYPE_CHECKING:
+    from gitops.preview.events import Mask, Plan
+    from gitops.preview.report import Mode, Report, Status
+
+HELP = "preview a stack with the policies, and write a report as Markdown and JSON"
 DESCRIPTION = """\
-Previews a stack under the policy pack. The report says what is created, changed, replaced and
-deleted (what loses data or work stands first), GPUs by queue and product, their cost, what is left
-of quotas, what the policies say, what is not known yet, and the difference of the manifests.
+Previews a stack with the policy pack. The report lists what is created, changed, replaced and
+deleted (loss of data or work first), GPUs by queue and model, their cost, what remains of quotas,
+policy violations, values that are unknown until the update, and the diff of the manifests.
 """
 EPILOG = f"""\
 examples:
@@ -21,42 +28,42 @@ examples:
   python -m gitops preview --stack prod --rendered --base origin/main --out preview/
   python -m gitops preview --stack prod --refresh
 
-A rendered preview needs no cluster, no state and no secrets, and is what pull requests from forks
-get. It is compared with --base, a Git revision, where one is given.
+A rendered preview needs no cluster, no state and no secrets. Pull requests from forks get one. It
+is compared with the Git revision --base, if given.
 
 exit status:
   {UNCHANGED}   nothing changes
-  {CHANGES}   an update would change something, and may
-  {BLOCKED}   a mandatory policy or a protected resource forbids it
-  {FAILED}   the preview failed; the report says why
+  {CHANGES}   an update would change something
+  {BLOCKED}   a mandatory policy or a protected resource prevents the update
+  {FAILED}   the preview failed; the report contains the reason
   64  wrong arguments
 """
 _STATUS = {"unchanged": UNCHANGED, "changes": CHANGES, "blocked": BLOCKED, "failed": FAILED}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares what the command takes."""
-    parser.add_argument("--stack", required=True, metavar="NAME", help="the stack to preview")
+    """Declare the arguments of the command."""
+    parser.add_argument("--stack", required=True, metavar="NAME", help="stack to preview")
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="write comment.md and report.json there"
+        "--out", type=Path, metavar="DIR", help="directory for comment.md and report.json"
     )
     parser.add_argument(
-        "--refresh", action="store_true", help="compare with the cluster as it is now (drift)"
+        "--refresh", action="store_true", help="compare with the current cluster (drift)"
     )
     parser.add_argument(
         "--rendered", action="store_true", help="without cluster, state and secrets"
     )
     parser.add_argument(
-        "--base", metavar="REVISION", help="with --rendered: the Git revision to compare with"
+        "--base", metavar="REVISION", help="with --rendered: Git revision to compare with"
     )
     parser.add_argument(
-        "--config-file", type=Path, metavar="FILE", help="in place of Pulumi.NAME.yaml"
+        "--config-file", type=Path, metavar="FILE", help="default: Pulumi.NAME.yaml"
     )
     parser.add_argument(
         "--policy-pack-config",
         type=Path,
         metavar="FILE",
-        help="default: policies/config/NAME.json, where there is one",
+        help="default: policies/config/NAME.json, if it exists",
     )
     parser.add_argument(
         "--prices", type=Path, metavar="FILE", help="default: gitops/config/prices.yaml"
@@ -64,23 +71,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the command; returns its exit status."""
+    """Run the command and return its exit status."""
     if options.base is not None and not options.rendered:
-        raise GitopsError("--base is for --rendered: a live preview is compared with the state")
+        raise GitopsError("--base needs --rendered: a live preview is compared with the state")
     if options.refresh and options.rendered:
-        raise GitopsError("--refresh asks the cluster, which --rendered has none of: leave one out")
-    chosen = options.config_file.resolve() if options.config_file else None
-    stack = Stack(options.stack, configuration=chosen)
+        raise GitopsError("--refresh reads the cluster and --rendered has none: leave one out")
+    config = options.config_file.resolve() if options.config_file else None
+    stack = Stack(options.stack, configuration=config)
     if not stack.file.exists():
         raise GitopsError(
-            f"there is no {stack.file}: write one with `python -m gitops new-environment "
+            f"{stack.file} does not exist: write it with `python -m gitops new-environment "
             f"{options.stack}`"
         )
     pack = Pack(stack.project / "policies", _pack_configuration(options, stack))
     with _workspace(options, stack) as used:
-        sys.stderr.write(f"previewing {options.stack} under the policies…\n")
+        sys.stderr.write(f"previewing {options.stack} with the policies…\n")
         with Preview(used, pack, refresh=options.refresh) as engine:
-            return _report(options, used, engine, pack)
+            status = report(options, used, engine, pack.folder)
+            begin = "\r" if sys.stderr.isatty() else ""
+            sys.stderr.write(f"{begin}{options.stack}: {status}\n")
+            return _STATUS[status]
 
 
 def _pack_configuration(options: argparse.Namespace, stack: Stack) -> Path | None:
@@ -99,23 +109,71 @@ def _workspace(options: argparse.Namespace, stack: Stack) -> AbstractContextMana
     from gitops.rendered import workspace
 
     if options.base is not None:
-        sys.stderr.write(f"rendering {options.stack} as it is at {options.base}…\n")
+        sys.stderr.write(f"rendering {options.stack} at {options.base}…\n")
     return workspace(stack, options.base)
 
 
-def _report(options: argparse.Namespace, stack: Stack, engine: Preview, pack: Pack) -> int:
-    # Loaded while the engine works: together they take as long as the engine alone.
-    from gitops.preview import reporting
+def report(options: argparse.Namespace, stack: Stack, engine: Preview, pack: Path) -> "Status":
+    """Wait for the preview, write comment.md and report.json, and return the status.
 
-    asked = reporting.Asked(
+    `pack` is the policy pack as the engine got it, whose path may differ in each run.
+    """
+    # Imported while the engine works: together they take as long as the engine alone.
+    from gitops import prices, secrets
+    from gitops.preview import markdown
+    from gitops.preview.build import build
+    from gitops.preview.events import Mask
+
+    table = prices.load(options.prices or prices.DEFAULT)
+    # A rendered stack contains no secrets, only placeholders.
+    hide = Mask([] if options.rendered else secrets.values(stack))
+    plan = _plan(engine.log, engine.wait(_Progress(sys.stderr)), hide)
+    mode: Mode = "rendered" if options.rendered else "drift" if options.refresh else "live"
+    built = build(
+        replace(plan, errors=tuple(e.replace(str(pack), "policies") for e in plan.errors)),
         stack=options.stack,
-        mode="rendered" if options.rendered else "drift" if options.refresh else "live",
+        prices=table,
+        mode=mode,
         base=options.base,
-        prices=options.prices,
-        out=options.out,
-        pack=pack.folder,
     )
-    status = reporting.report(asked, stack, engine)
-    begin = "\r" if sys.stderr.isatty() else ""
-    sys.stderr.write(f"{begin}{options.stack}: {status}\n")
-    return _STATUS[status]
+    _write(options.out, built, markdown.render(built))
+    return built.status
+
+
+def _write(out: Path | None, built: "Report", comment: str) -> None:
+    if out is None:
+        sys.stdout.write(comment)
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    document = built.model_dump_json(by_alias=True, indent=2) + "\n"
+    write_atomically(out / "comment.md", lambda file: file.write(comment.encode()))
+    write_atomically(out / "report.json", lambda file: file.write(document.encode()))
+
+
+def _plan(log: Path, ended: Ended, hide: "Mask") -> "Plan":
+    from gitops.preview.events import Plan, plan, read
+
+    said = (hide(ended.said.strip()),)
+    if not log.exists():
+        # The CLI failed before the engine started: no such stack, no login, no passphrase.
+        return Plan(steps=(), errors=said, succeeded=False, complete=False)
+    found = plan(read(log), hide)
+    if found.succeeded or found.errors or found.findings:
+        return found
+    return Plan(found.steps, errors=said, succeeded=False, complete=False)
+
+
+class _Progress:
+    """Prints the progress of a preview: one line on a terminal, else every ten seconds."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._calls = 0
+
+    def __call__(self, resources: int) -> None:
+        self._calls += 1
+        if self._stream.isatty():
+            self._stream.write(f"\r{resources} resources…")
+        elif self._calls % 10 == 0:
+            self._stream.write(f"{resources} resources…\n")
+        self._stream.flush()

@@ -1,7 +1,7 @@
-"""What the pods of a stack ask for, for every kind of workload that the policy pack finds pods in.
+"""Resource requests of a stack's pods, for every kind of workload that the policy pack knows.
 
-The arithmetic is that of Kubernetes: a pod's request is the larger of the sum over its long-running
-containers and of each init container, and a limit without a request is one.
+The sums follow Kubernetes: a pod's request is the larger of the sum over its long-running
+containers and of each init container, and a limit without a request is also a request.
 """
 
 from collections import defaultdict
@@ -18,26 +18,26 @@ from policies.views import View
 from policies.workloads import Container, Pod, Role, is_gpu
 
 PRODUCT_LABEL = "nvidia.com/gpu.product"
-"""The label that NVIDIA's feature discovery gives to nodes."""
+"""Node label of NVIDIA's feature discovery."""
 _ROLES = RoleConfig()
 
 
 @dataclass(frozen=True)
 class Demand:
-    """What all pods made of one pod specification ask for together."""
+    """Sum of the requests of all pods with one pod specification."""
 
     workload: str
     namespace: str
     queue: str
     role: Role
     product: str | None
-    """The model of GPU that the pods choose; None where they take any."""
+    """GPU model that the pods select; None if they accept any."""
     labels: Mapping[str, str]
-    """The node labels that the pods choose."""
+    """Node labels that the pods select."""
     pods: Decimal | None
-    """How many; None while that is not known."""
-    fewest: Decimal | None
-    """How many at least, where an autoscaler decides; `pods` is the most then."""
+    """Number of pods; None if it is unknown. The maximum if an autoscaler decides."""
+    min_pods: Decimal | None
+    """Minimum number of pods if an autoscaler decides, else None."""
     requests: Mapping[str, Decimal]
     limits: Mapping[str, Decimal]
 
@@ -51,12 +51,12 @@ class Demand:
         }
 
     def total(self, amounts: Mapping[str, Decimal], name: str) -> Decimal:
-        """An amount of all pods together; 0 while their number is not known."""
+        """Return the sum of a resource over all pods, or 0 if their number is unknown."""
         return amounts.get(name, Decimal(0)) * (self.pods or 0)
 
 
 def demands(views: Iterable[View]) -> list[Demand]:
-    """The demand of every pod specification in a stack."""
+    """Return the demand of every pod specification in a stack."""
     found = list(views)
     scalers = _autoscalers(found)
     groups = _queues_of_groups(found)
@@ -76,9 +76,9 @@ def _demand(
     idle: frozenset[str],
 ) -> Demand:
     resource = view.resource
-    fewest, pods = scaled or (None, _pods(pod))
+    min_pods, pods = scaled or (None, _pods(pod))
     if is_suspended(resource) or resource.address in idle:
-        fewest, pods = None, Decimal(0)
+        min_pods, pods = None, Decimal(0)
     requests = _of_pod(pod, "requests", "limits")
     return Demand(
         workload=f"{resource.kind} {resource.name}",
@@ -88,20 +88,20 @@ def _demand(
         product=_product(pod),
         labels=_labels(pod.spec["nodeSelector"]),
         pods=pods,
-        fewest=fewest,
+        min_pods=min_pods,
         requests=requests,
         limits=_of_pod(pod, "limits"),
     )
 
 
 def is_suspended(resource: Resource) -> bool:
-    """Whether a job is told to have no pods, until it is told otherwise."""
+    """Return whether a job is suspended by its specification."""
     spec = resource.root["spec"]
     return spec["suspend"].value is True or spec["runPolicy"]["suspend"].value is True
 
 
 def _runtimes_of_suspended_jobs(views: list[View]) -> frozenset[str]:
-    """Addresses of the TrainingRuntimes whose TrainJob is suspended: the pods are theirs."""
+    """Return the addresses of the TrainingRuntimes of suspended TrainJobs, which own the pods."""
     return frozenset(
         f"{view.resource.namespace}/TrainingRuntime/{name}"
         for view in views
@@ -112,7 +112,7 @@ def _runtimes_of_suspended_jobs(views: list[View]) -> frozenset[str]:
 
 
 def _queues_of_groups(views: list[View]) -> dict[str, str]:
-    """The queues of declared PodGroups by their address."""
+    """Return the queues of declared PodGroups by address."""
     return {
         view.resource.address: view.resource.root["spec"]["queue"].text or ""
         for view in views
@@ -126,17 +126,17 @@ def _group_queue(pod: Pod, groups: Mapping[str, str]) -> str:
 
 
 def _pods(pod: Pod) -> Decimal | None:
-    # A TrainJob counts nodes, and of a missing number only its runtime knows.
+    # A TrainJob states the number of nodes, or leaves it to its runtime.
     if any(container.kind == "trainer" for container in pod.containers):
         return quantity_or_none(pod.spec["numNodes"].value)
     return pod.replicas
 
 
-def _of_pod(pod: Pod, *places: str) -> dict[str, Decimal]:
+def _of_pod(pod: Pod, *fields: str) -> dict[str, Decimal]:
     running: dict[str, Decimal] = defaultdict(Decimal)
     starting: dict[str, Decimal] = defaultdict(Decimal)
     for container in pod.containers:
-        for name, amount in _of_container(container, places).items():
+        for name, amount in _of_container(container, fields).items():
             if container.is_long_running:
                 running[name] += amount
             else:
@@ -144,10 +144,10 @@ def _of_pod(pod: Pod, *places: str) -> dict[str, Decimal]:
     return {name: max(running[name], starting[name]) for name in sorted({*running, *starting})}
 
 
-def _of_container(container: Container, places: tuple[str, ...]) -> dict[str, Decimal]:
+def _of_container(container: Container, fields: tuple[str, ...]) -> dict[str, Decimal]:
     amounts: dict[str, Decimal] = {}
-    for place in reversed(places):
-        for name, node in container.resources[place].fields():
+    for field in reversed(fields):
+        for name, node in container.resources[field].fields():
             amount = quantity_or_none(node.value)
             if amount is not None:
                 amounts[name] = amount
@@ -162,7 +162,7 @@ def _product(pod: Pod) -> str | None:
         "requiredDuringSchedulingIgnoredDuringExecution"
     ]
     terms = list(required["nodeSelectorTerms"].items())
-    # Terms are alternatives, so a model is chosen only where there is one term.
+    # Terms are alternatives, so only a single term selects a model.
     for expression in terms[0]["matchExpressions"].items() if len(terms) == 1 else ():
         if expression["key"].text == PRODUCT_LABEL and expression["operator"].text == "In":
             values = [value.text or "" for value in expression["values"].items()]
@@ -175,7 +175,7 @@ def _labels(selector: Node) -> dict[str, str]:
 
 
 def _autoscalers(views: list[View]) -> dict[str, tuple[Decimal, Decimal]]:
-    """Fewest and most replicas by the address of what is scaled."""
+    """Return minimum and maximum of replicas by the address of the scaled object."""
     return dict(_autoscaler(view) for view in views if _scales(view))
 
 
@@ -189,17 +189,17 @@ def _of_keda(view: View) -> bool:
 
 
 def _autoscaler(view: View) -> tuple[str, tuple[Decimal, Decimal]]:
-    """KEDA's has other names and other defaults: from none to a hundred."""
+    """Return address, minimum and maximum. KEDA has other field names and defaults (0 to 100)."""
     spec = view.resource.root["spec"]
     target = spec["scaleTargetRef"]
-    suffix, least, highest = ("ReplicaCount", 0, 100) if _of_keda(view) else ("Replicas", 1, 1)
+    suffix, low, high = ("ReplicaCount", 0, 100) if _of_keda(view) else ("Replicas", 1, 1)
     kind = target["kind"].text or "Deployment"
     address = f"{view.resource.namespace}/{kind}/{target['name'].text}"
-    fewest = quantity_or_none(spec[f"min{suffix}"].value)
-    most = quantity_or_none(spec[f"max{suffix}"].value)
-    return address, (Decimal(least) if fewest is None else fewest, most or Decimal(highest))
+    minimum = quantity_or_none(spec[f"min{suffix}"].value)
+    maximum = quantity_or_none(spec[f"max{suffix}"].value)
+    return address, (Decimal(low) if minimum is None else minimum, maximum or Decimal(high))
 
 
 def with_gpus(found: Iterable[Demand]) -> Iterator[Demand]:
-    """The demands that take GPUs."""
+    """Yield the demands with GPUs."""
     return (demand for demand in found if demand.gpus)

@@ -1,24 +1,37 @@
-"""The engine's event log (one JSON object a line) as typed data.
+"""The engine's event log (one JSON object per line) as typed data without secrets.
 
-The format is `apitype.EngineEvent` of the Pulumi SDK. Only what the report needs is read; the order
-of events differs from run to run, so everything is put in order here.
+The format is `apitype.EngineEvent` of the Pulumi SDK. Only what the report needs is read, and it is
+sorted, since the order of events differs between runs. The engine marks values that are not plain
+by a signature (`sdk/go/common/resource/sig`): secrets, outputs, assets, archives and references to
+resources.
 """
 
+import base64
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gitops.errors import GitopsError
-from gitops.preview.values import Mask, manifest, plain
+from policies.values import UNKNOWN
 
 Operation = Literal["same", "create", "update", "replace", "delete"]
 
-# Steps of which a replacement consists are told once, by the step "replace"; others (read,
-# refresh) change nothing.
+SIGNATURE: Final = "4dabf18193072939515e22adb298388d"
+_SECRET_MARK: Final = "1b47061264138c4ac30d75fd1eb44270"  # noqa: S105  marks that a secret follows
+_OUTPUT_MARK: Final = "d0e6a833031e9bbcd3f4e8bde6ca49a4"
+UNKNOWN_TEXT: Final = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
+"""Text that the engine writes for an unknown value of any type (`pulumi.runtime.rpc`)."""
+
+HIDDEN: Final = "[secret]"
+_SECRET_FIELDS: Final = ("data", "stringData")
+_SHORTEST: Final = 3
+
+# A replacement consists of several steps, of which only "replace" is listed; others (read, refresh)
+# change nothing.
 _OPERATIONS: dict[str, Operation] = {
     "same": "same",
     "create": "create",
@@ -31,20 +44,51 @@ _OPERATIONS: dict[str, Operation] = {
 }
 
 
+class Mask:
+    """Replaces known secrets in text: plain, in base64 and as JSON strings.
+
+    The engine hides the values that it knows to be secret, but not their parts. Values of one or
+    two characters remain, since they occur in every text.
+    """
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        spelled = {form for secret in secrets for form in _forms(secret)}
+        # Longest first, since one secret may be a part of another.
+        self._forms = sorted(spelled, key=lambda form: (-len(form), form))
+
+    def __call__(self, text: str) -> str:
+        """Return the text without the secrets."""
+        for form in self._forms:
+            text = text.replace(form, HIDDEN)
+        return text
+
+    def tree(self, value: Any) -> Any:
+        """Return plain data without the secrets, including numbers that are secrets."""
+        if not self._forms:
+            return value
+        if isinstance(value, dict):
+            return {self(key): self.tree(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self.tree(item) for item in value]
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return HIDDEN if str(value) in self._forms else value
+        return self(value) if isinstance(value, str) else value
+
+
 @dataclass(frozen=True)
 class State:
-    """One side of a step: a resource as it is, or as it will be. No secret is in it."""
+    """A resource before or after a step, without secrets."""
 
     inputs: dict[str, Any]
     outputs: dict[str, Any] = field(default_factory=dict)
     protected: bool = False
     retained: bool = False
-    """Whether the object stays in the cluster when it leaves the stack."""
+    """True if the object stays in the cluster when it leaves the stack."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """What happens to one resource; `old` or `new` is missing where there is none."""
+    """The operation on one resource; `old` or `new` is None if there is none."""
 
     operation: Operation
     urn: str
@@ -52,7 +96,7 @@ class Step:
     old: State | None = None
     new: State | None = None
     replaced_for: tuple[str, ...] = ()
-    """The fields that cannot be changed in place."""
+    """Fields that cannot be changed in place."""
 
     @property
     def name(self) -> str:
@@ -62,7 +106,7 @@ class Step:
 
 @dataclass(frozen=True)
 class PolicyFinding:
-    """A rule that a resource, or the stack as a whole (no URN), does not keep."""
+    """A rule that a resource violates, or the stack as a whole (no URN)."""
 
     rule: str
     mandatory: bool
@@ -73,7 +117,7 @@ class PolicyFinding:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that a preview has said."""
+    """Everything that a preview reports."""
 
     steps: tuple[Step, ...]
     findings: tuple[PolicyFinding, ...] = ()
@@ -81,7 +125,7 @@ class Plan:
     warnings: tuple[str, ...] = ()
     succeeded: bool = True
     complete: bool = True
-    """Whether the engine came to the end; if not, resources that it had not reached are missing."""
+    """False if the engine stopped early; the resources that it had not reached are missing."""
 
 
 class _Model(BaseModel):
@@ -131,13 +175,17 @@ class _Event(_Model):
     policy: _Policy | None = Field(default=None, alias="policyEvent")
     diagnostic: _Diagnostic | None = Field(default=None, alias="diagnosticEvent")
     summary: _Summary | None = Field(default=None, alias="summaryEvent")
-    stack_judged: dict[str, Any] | None = Field(
+    stack_analyzed: dict[str, Any] | None = Field(
         default=None, alias="policyAnalyzeStackSummaryEvent"
     )
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The events of a log. Raises GitopsError where it is missing or is no event log."""
+    """Return the events of a log.
+
+    Raises:
+        GitopsError: If the file is missing or not an event log.
+    """
     try:
         return [json.loads(line) for line in path.read_text("utf-8").splitlines() if line]
     except (OSError, ValueError) as error:
@@ -145,9 +193,10 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def plan(events: Iterable[dict[str, Any]], hide: Mask | None = None) -> Plan:
-    """What the events say, in an order that does not depend on theirs, without `hide`'s secrets.
+    """Return the plan that the events describe, sorted and without the secrets of `hide`.
 
-    Raises GitopsError where an event is not what the pinned Pulumi writes.
+    Raises:
+        GitopsError: If the pinned version of Pulumi does not write such an event.
     """
     hide = hide or Mask()
     steps: dict[tuple[str, Operation], Step] = {}
@@ -164,11 +213,11 @@ def plan(events: Iterable[dict[str, Any]], hide: Mask | None = None) -> Plan:
         elif event.policy is not None:
             findings.add(_finding(event.policy, hide))
         elif event.diagnostic is not None:
-            said = {"error": errors, "warning": warnings}.get(event.diagnostic.severity)
-            if said is not None:
-                said[hide(_said(event.diagnostic))] = None
-        elif event.stack_judged is not None:
-            # Rules about the stack are asked when everything has been registered.
+            messages = {"error": errors, "warning": warnings}.get(event.diagnostic.severity)
+            if messages is not None:
+                messages[hide(_text(event.diagnostic))] = None
+        elif event.stack_analyzed is not None:
+            # Rules about the stack are checked after everything has been registered.
             reached_end = True
         elif event.summary is not None:
             succeeded = event.summary.result == "succeeded"
@@ -187,8 +236,8 @@ def _validated(raw: dict[str, Any]) -> _Event:
         return _Event.model_validate(raw)
     except ValidationError as error:
         raise GitopsError(
-            "the engine's event log is not what this version of Pulumi is known to write; use the "
-            f"version in requirements.txt: {error}"
+            "the engine's event log has an unknown format; use the version of Pulumi in "
+            f"requirements.txt: {error}"
         ) from error
 
 
@@ -215,13 +264,52 @@ def _state(state: _State | None, hide: Mask) -> State | None:
 
 
 def _finding(policy: _Policy, hide: Mask) -> PolicyFinding:
-    # `remediate` repairs what it can and reports, as mandatory, what it cannot.
+    # `remediate` fixes what it can, and reports the rest as mandatory.
     mandatory = policy.level != "advisory"
     message, urn = hide(policy.message), hide(policy.urn)
     return PolicyFinding(policy.rule, mandatory, message, urn, policy.severity)
 
 
-def _said(diagnostic: _Diagnostic) -> str:
+def _text(diagnostic: _Diagnostic) -> str:
     name = diagnostic.urn.rpartition("::")[2]
     text = diagnostic.message.strip()
     return f"{name}: {text}" if name else text
+
+
+def plain(value: Any) -> Any:
+    """Return plain data, with `[secret]` for secrets and `UNKNOWN` for unknown values."""
+    if isinstance(value, dict):
+        return _marked(value) if SIGNATURE in value else {k: plain(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return UNKNOWN if value == UNKNOWN_TEXT else value
+
+
+def _marked(value: dict[str, Any]) -> Any:
+    mark = value[SIGNATURE]
+    if mark == _SECRET_MARK or value.get("secret"):
+        return HIDDEN
+    if mark == _OUTPUT_MARK:
+        return plain(value["value"]) if "value" in value else UNKNOWN
+    return value.get("urn") or value.get("hash") or "(asset)"
+
+
+def manifest(inputs: dict[str, Any]) -> dict[str, Any]:
+    """Return the inputs of a Kubernetes object, without the data of a Secret."""
+    shown = {key: value for key, value in plain(inputs).items() if not key.startswith("__")}
+    if shown.get("kind") == "Secret":
+        for field in _SECRET_FIELDS:
+            if isinstance(shown.get(field), dict):
+                shown[field] = dict.fromkeys(shown[field], HIDDEN)
+    return shown
+
+
+def _forms(secret: str) -> Iterable[str]:
+    if len(secret) < _SHORTEST:
+        return
+    yield secret
+    yield json.dumps(secret)[1:-1]
+    yield json.dumps(secret, ensure_ascii=False)[1:-1]
+    yield base64.b64encode(secret.encode()).decode()

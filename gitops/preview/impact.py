@@ -1,4 +1,4 @@
-"""What a reviewer has to know first: what is deleted or replaced, and what is lost with it."""
+"""The most important facts for a reviewer: what is deleted or replaced, and what is lost."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from gitops.preview.changes import Change
 from gitops.preview.demand import demands, is_suspended
-from gitops.preview.objects import Change
 from policies.resources import Resource
 from policies.settings import RoleConfig
 from policies.workloads import find_pods
@@ -18,20 +18,20 @@ _DATA, _QUEUES, _RUNS, _SERVICES, _OTHER = range(5)
 
 @dataclass(frozen=True, order=True)
 class Impact:
-    """One sentence; the lowest rank stands first."""
+    """A text for the report; the lowest rank comes first."""
 
     rank: int
     text: str
 
 
 def impacts(found: Iterable[Change]) -> list[Impact]:
-    """Sentences about every deletion, replacement and suspension, the gravest first."""
+    """Return texts about every deletion, replacement and suspension, the most severe first."""
     return sorted({impact for change in found if (impact := _impact(change)) is not None})
 
 
 def held_by_earlier_runs(found: Iterable[Change]) -> dict[str, Decimal]:
-    """GPUs by queue of runs that leave the stack and may go on in the cluster."""
-    # Together, since a PodGroup may hold the queue of its pods.
+    """Return the GPUs by queue of runs that leave the stack and may continue in the cluster."""
+    # All at once, since a PodGroup may state the queue of its pods.
     staying = [
         change.old
         for change in found
@@ -55,7 +55,7 @@ def _impact(change: Change) -> Impact | None:
     resource = change.old.resource
     rank, sentences = _sentences(change, resource)
     if rank == _OTHER and change.is_retained:
-        return None  # what belongs to a run that stays, and stays with it
+        return None  # it belongs to a run that stays
     return Impact(rank, " ".join([_head(change, resource), *sentences, *_protection(change)]))
 
 
@@ -66,11 +66,11 @@ def _is_halted(change: Change) -> bool:
 
 
 def is_refused(change: Change) -> bool:
-    """Whether the engine refuses the step, since the resource is protected."""
+    """Return whether the engine refuses the step because the resource is protected."""
     old, new = change.step.old, change.step.new
     if old is None or not old.protected:
         return False
-    # Of a replacement the new options count, so an edit may lift the protection and replace.
+    # The new options decide about a replacement, so one edit can unprotect and replace.
     return change.step.operation == "delete" or (
         change.step.operation == "replace" and (new is None or new.protected)
     )
@@ -78,9 +78,9 @@ def is_refused(change: Change) -> bool:
 
 def _protection(change: Change) -> list[str]:
     if is_refused(change):
-        return ["It is protected: the update is refused until protection is off."]
+        return ["It is protected: the update is refused until the protection is removed."]
     if change.step.old is not None and change.step.old.protected:
-        return ["It is protected now, and the same change takes the protection away."]
+        return ["It is protected now, and the same change removes the protection."]
     return []
 
 
@@ -111,7 +111,7 @@ def _sentences(change: Change, resource: Resource) -> tuple[int, list[str]]:
     if resource.is_kind("", "PersistentVolume"):
         return _DATA, [_volume(change, resource)]
     if resource.is_kind("", "Namespace"):
-        kept = "What is in it stays." if change.is_retained else _NAMESPACE
+        kept = "Its content stays." if change.is_retained else _NAMESPACE
         return _DATA, [kept]
     if resource.is_kind("scheduling.volcano.sh", "Queue"):
         return _QUEUES, [_QUEUE]
@@ -120,39 +120,39 @@ def _sentences(change: Change, resource: Resource) -> tuple[int, list[str]]:
     if resource.is_release:
         return _QUEUES, [_RELEASE]
     if any(pod.role(_ROLES) == "inference" for pod in find_pods(resource)):
-        return _SERVICES, ["Requests fail until its replacement is ready, or for good."]
+        return _SERVICES, ["Requests fail until its replacement is ready, or permanently."]
     return _OTHER, []
 
 
 _HALTED = (
-    "is suspended: its pods end, and what they have done since the last checkpoint is lost. It "
-    "keeps its name and goes on when it is resumed."
+    "is suspended: its pods end, and the work since the last checkpoint is lost. It keeps its name "
+    "and continues when it is resumed."
 )
-_NAMESPACE = "Everything in it is deleted, claims and what they hold included."
+_NAMESPACE = "Everything in it is deleted, including claims and their data."
 _QUEUE = (
-    "Jobs that wait in it lose their place, and Volcano refuses to delete it while pods of it run."
+    "Jobs that wait in it lose their position, and Volcano refuses to delete it while its pods run."
 )
 _RELEASE = (
-    "Its custom resource definitions may go with it, and then every object of those kinds does."
+    "Its custom resource definitions may be deleted too, and with them every object of those kinds."
 )
 
 
 def _claim(change: Change) -> str:
     if change.is_retained and change.step.operation == "delete":
-        return "Its data stay, and the claim is no longer managed here."
+        return "Its data stays, and the stack no longer manages the claim."
     if change.is_retained and _has_new_name(change):
         return (
-            f"Pods get the new claim `{change.resource.name}`, which is empty unless its volume is "
-            "not; the present one and its data stay in the cluster: copy what is needed."
+            f"Pods get the new claim `{change.resource.name}`, which is empty unless its volume "
+            "holds data. The current claim and its data stay in the cluster: copy what is needed."
         )
     if change.is_retained:
         return (
-            "The present claim is kept (`retain`), so the cluster refuses a second one of that "
+            "The current claim is kept (`retain`), so the cluster refuses a second one with this "
             "name: write another `name` as well, and copy the data."
         )
     return (
-        "What it holds is lost unless its volume's reclaim policy is `Retain`, and pods that "
-        "mount it must end first."
+        "Its data is lost unless the reclaim policy of its volume is `Retain`, and pods that mount "
+        "it must end first."
     )
 
 
@@ -165,8 +165,8 @@ def _volume(change: Change, resource: Resource) -> str:
     if change.is_retained:
         return "The volume and its data stay."
     if resource.root["spec"]["persistentVolumeReclaimPolicy"].text == "Delete":
-        return "Its reclaim policy is `Delete`: the data are deleted."
-    return "Its reclaim policy keeps the data where they are."
+        return "Its reclaim policy is `Delete`: the data is deleted."
+    return "Its reclaim policy keeps the data."
 
 
 def _is_run(resource: Resource) -> bool:
@@ -175,12 +175,12 @@ def _is_run(resource: Resource) -> bool:
 
 def _run(change: Change) -> Iterator[str]:
     if _has_ended(change):
-        yield f"It was {_phase(change).lower()} when the stack last looked."
+        yield f"It was {_phase(change).lower()} when the state was last refreshed."
         return
     if change.step.operation == "delete" and change.is_retained:
-        yield f"If it still runs it goes on, and holds {_gpus(change):f} GPUs until it ends."
+        yield f"If it still runs, it continues and holds {_gpus(change):f} GPUs until it ends."
         return
-    yield ("If it still runs it is killed, and what it has done since its last checkpoint is lost.")
+    yield "If it still runs, it is killed, and the work since its last checkpoint is lost."
 
 
 def _phase(change: Change) -> str:
@@ -198,7 +198,7 @@ def _gpus(change: Change) -> Decimal:
 
 
 def phase(outputs: dict[str, Any]) -> str:
-    """How far a job was when the stack last saw it; empty where that is not known."""
+    """Return the phase of a job in the stack's state, or an empty string if it is unknown."""
     status = outputs.get("status")
     if not isinstance(status, dict):
         return ""

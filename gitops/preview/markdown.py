@@ -1,179 +1,200 @@
-"""The report as one Markdown comment, for GitHub and GitLab alike."""
+"""The report as a Markdown comment for GitHub and GitLab.
 
+The template escapes every value that it writes, unless a filter below returns Markdown.
+"""
+
+import html
+import re
 from collections.abc import Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final
 
-from gitops.preview import tables, text
-from gitops.preview.report import Report
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
-LONGEST = 65_000
-"""GitHub takes 65,536 characters of a comment; GitLab takes a million."""
+from gitops.preview.report import CostRow, GpuRow, Report
 
-_HEADS = {
+LONGEST: Final = 65_000
+"""GitHub accepts comments of 65,536 characters, GitLab a million."""
+
+_HEADLINES = {
     "unchanged": "nothing changes",
     "blocked": "blocked",
     "failed": "the preview failed",
 }
-_COLUMNS = {
-    "create": "created",
-    "update": "changed",
-    "replace": "replaced",
-    "delete": "deleted",
-    "kept": "kept in the cluster",
-    "same": "unchanged",
-}
+_SPECIAL = re.compile(r"([\\`*_\[\]|~#])")
+_KIB = 1024
 
 
 def marker(kind: str, stack: str) -> str:
-    """The hidden line by which a comment is found again."""
+    """Return the hidden line by which a comment is found again."""
     return f"<!-- gpu-platform {kind} {stack} -->"
 
 
 def render(report: Report, limit: int = LONGEST, details: str = "report.json") -> str:
-    """The comment, at most `limit` characters long; the folded parts at its end are cut first."""
-    drift = report.mode == "drift"
-    body = [
-        marker("drift" if drift else "preview", report.stack),
-        f"## {'Drift' if drift else 'Preview'} of {text.code(report.stack)}: {_head(report)}",
-        "",
-        *_mode(report),
-        *_counts(report),
-        *_errors(report),
-        *_stopped(report),
-        *_first(report),
-        *_policies(report),
-        *tables.gpus(report),
-        *tables.costs(report),
-        *tables.limits(report.limits),
-        *_unknown(report),
-        *_warnings(report),
+    """Return the comment. Beyond `limit` characters, the folded parts at its end are omitted."""
+    kind = "drift" if report.mode == "drift" else "preview"
+    headline = _markdown(marker(kind, report.stack))
+    body = str(_TEMPLATE.summary(report, headline, _headline(report), _errors(report)))
+    parts = [
+        str(_TEMPLATE.resources(report)),
+        *map(str, map(_TEMPLATE.manifest, report.differences)),
     ]
-    whole = "\n".join([*body, *_resources(report), *_manifests(report)]) + "\n"
+    whole = "".join([body, *parts])
     if len(whole) <= limit:
         return whole
-    note = f"\n… The rest does not fit into a comment: it is in {text.code(details)}.\n"
-    return _cut(body, [_resources(report), *_each_manifest(report)], limit - len(note)) + note
+    note = f"\n… The rest does not fit into a comment; see {code(details)}.\n"
+    return _cut(body, parts, limit - len(note)) + note
 
 
-def _cut(body: list[str], parts: Sequence[list[str]], limit: int) -> str:
-    """As many whole parts as fit, and of the body as many whole lines."""
-    result = "\n".join(body)
+def _cut(body: str, parts: Sequence[str], limit: int) -> str:
+    """Return as many whole parts as fit, or as many whole lines of the body."""
+    result = body.removesuffix("\n")
     if len(result) > limit:
         return result[:limit].rpartition("\n")[0]
-    for part in parts:
-        longer = "\n".join([result, *part])
+    for part in filter(None, parts):
+        longer = f"{result}\n{part.removesuffix(chr(10))}"
         if len(longer) > limit:
             break
         result = longer
     return result
 
 
-def _head(report: Report) -> str:
+def _headline(report: Report) -> str:
     mandatory = sum(violation.mandatory for violation in report.violations)
     if report.status == "blocked" and mandatory:
         return f"blocked by {_plural(mandatory, 'violation')}"
     if report.status == "changes":
         return _plural(len(report.resources), "change")
-    return _HEADS[report.status]
+    return _HEADLINES[report.status]
 
 
 def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def _mode(report: Report) -> list[str]:
-    if report.mode == "live":
-        return []
-    if report.mode == "drift":
-        return ["Compared with the cluster as it is. An update would do what is listed here.", ""]
-    against = f"compared with {text.code(report.base)}" if report.base else "compared with nothing"
-    return [
-        f"Rendered without a cluster and without secrets, {against}. Built images have a stand-in "
-        "for their digest, so that runs have other names here than in the cluster.",
-        "",
-    ]
-
-
-def _counts(report: Report) -> list[str]:
-    shown = {name: count for name, count in report.counts.items() if count or name != "kept"}
-    return [
-        *text.table([_COLUMNS[name] for name in shown], [[str(n) for n in shown.values()]], left=0),
-        "",
-    ]
-
-
 def _errors(report: Report) -> list[str]:
-    # What a violation makes the engine say is told by the violation.
+    # A violation also makes the engine report an error.
     blocked = report.status == "blocked" and report.complete
-    if report.status in ("unchanged", "changes") or blocked or not report.errors:
+    if report.status in ("unchanged", "changes") or blocked:
         return []
-    lines = [line for error in report.errors for line in error.splitlines()]
-    return ["### Errors", "", *text.fenced("text", lines), ""]
+    return [line for error in report.errors for line in error.splitlines()]
 
 
-def _stopped(report: Report) -> list[str]:
-    if report.complete:
-        return []
-    return [
-        "The preview ended at an error. What it had not reached is missing here, so GPUs, cost and "
-        "what is left of quotas are not told.",
-        "",
-    ]
+def plain(text: str) -> Markup:
+    """Return text without any markup, HTML or mention of a user."""
+    shown = _SPECIAL.sub(r"\\\1", html.escape(" ".join(text.split()), quote=False))
+    return _markdown(shown.replace("@", "@\u200b"))
 
 
-def _first(report: Report) -> list[str]:
-    if not report.impacts:
-        return []
-    return ["### Look at this first", "", *(f"- {text.sentence(i)}" for i in report.impacts), ""]
+def sentence(text: str) -> Markup:
+    """Return `plain` text, in which code spans between backticks stay code."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:
+        return plain(text)
+    return _markdown("".join(code(p) if i % 2 else _kept(p) for i, p in enumerate(parts)))
 
 
-def _policies(report: Report) -> list[str]:
-    if not report.violations and not report.exemptions:
-        return []
-    lines = ["### Policies", ""]
-    for item in report.violations:
-        level = "**mandatory**" if item.mandatory else "advisory"
-        severity = f", {text.plain(item.severity)}" if item.severity else ""
-        lines.append(f"- {level}{severity} {text.code(item.rule)}: {text.plain(item.message)}")
-        if item.remedy:
-            lines.append(f"  - Remedy: {text.plain(item.remedy)}")
-    lines += [f"- exempted: {text.plain(message)}" for message in report.exemptions]
-    return [*lines, ""]
+def _kept(part: str) -> str:
+    """Return `plain` text with the spaces that separate it from code."""
+    before = " " if part[:1].isspace() else ""
+    after = " " if part[-1:].isspace() and part.strip() else ""
+    return f"{before}{plain(part)}{after}"
 
 
-def _unknown(report: Report) -> list[str]:
-    if not report.unknown:
-        return []
-    lines = [
-        f"- {text.code(item.title)}: {', '.join(text.code(path) for path in item.fields)}"
-        for item in report.unknown
-    ]
-    return ["### Not known until the update", "", *lines, ""]
+def code(text: str) -> Markup:
+    """Return a code span."""
+    shown = " ".join(text.replace("`", "'").split())
+    return _markdown(f"`{shown}`" if shown else "")
 
 
-def _warnings(report: Report) -> list[str]:
-    if not report.warnings:
-        return []
-    return ["### Notes", "", *(f"- {text.plain(warning)}" for warning in report.warnings), ""]
+def cell(text: str) -> Markup:
+    """Return a code span for a table, in which a bar must be escaped even in code."""
+    return _markdown(str(code(text)).replace("|", "\\|"))
 
 
-def _resources(report: Report) -> list[str]:
-    if not report.resources:
-        return []
-    words = {"create": "+", "update": "~", "replace": "±", "delete": "-"}
-    lines = [
-        f"- {words[item.operation]} {text.code(item.title)}"
-        + (" (stays in the cluster)" if item.kept_in_cluster else "")
-        for item in report.resources
-    ]
-    return [*text.folded(f"Resources ({len(lines)})", lines), ""]
+def fenced(lines: Sequence[str], language: str) -> Markup:
+    """Return a code block with a fence that no line in it can close."""
+    longest = max((len(run) for line in lines for run in re.findall(r"`+", line)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return _markdown("\n".join([f"{fence}{language}", *lines, fence]))
 
 
-def _manifests(report: Report) -> list[str]:
-    return [line for part in _each_manifest(report) for line in part]
+def number(value: Decimal) -> str:
+    """Return a number without trailing zeros."""
+    return f"{value.normalize():f}" if value else "0"
 
 
-def _each_manifest(report: Report) -> list[list[str]]:
-    return [
-        text.folded(f"Manifest of {item.title}", text.fenced("diff", item.lines))
-        for item in report.differences
-    ]
+def signed(value: Decimal, write: Any = number) -> str:
+    """Return a difference: `+4`, `-4`, or `0`."""
+    if not value:
+        return "0"
+    return f"+{write(abs(value))}" if value > 0 else f"-{write(abs(value))}"
+
+
+def money(value: Decimal) -> str:
+    """Return an amount of money, with cents below a thousand."""
+    return f"{value:,.2f}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def amount(value: Decimal, resource: str) -> str:
+    """Return an amount of a resource: bytes as Gi, everything else as a number."""
+    if not resource.endswith(("memory", "storage")):
+        return number(value)
+    for suffix, power in (("Ti", 4), ("Gi", 3), ("Mi", 2)):
+        unit = Decimal(_KIB**power)
+        # Up to 10Ti in Gi, to make requested and remaining amounts comparable.
+        if abs(value) >= unit * (10 if suffix == "Ti" else 1):
+            return f"{number((value / unit).quantize(Decimal('0.1')))}{suffix}"
+    return number(value)
+
+
+def _queue(row: GpuRow | CostRow) -> Markup:
+    return cell(row.queue) if row.queue else _markdown(f"(no queue, {plain(row.role)})")
+
+
+def _gpu(row: GpuRow | CostRow) -> Markup:
+    resource = "" if row.resource == "nvidia.com/gpu" else f" {cell(row.resource)}"
+    spot = " spot" if row.purchase == "spot" else ""
+    return _markdown(f"{cell(row.product)}{resource}{spot}")
+
+
+def _markdown(text: str) -> Markup:
+    """Mark text as Markdown that is not escaped again."""
+    return Markup(text)  # noqa: S704  every caller has escaped what comes from outside
+
+
+def _escaped(value: object) -> Markup:
+    return value if isinstance(value, Markup) else plain(str(value))
+
+
+def _template() -> Any:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        finalize=_escaped,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.globals["money"] = money
+    environment.filters.update(
+        code=code,
+        cell=cell,
+        sentence=sentence,
+        fenced=fenced,
+        number=number,
+        signed=signed,
+        money=money,
+        amount=amount,
+        queue=_queue,
+        gpu=_gpu,
+        percent=lambda share: f"{share * 100:.0f}%",
+        html=lambda text: _markdown(html.escape(text)),
+        markdown=_markdown,
+    )
+    return environment.get_template("comment.md.j2").module
+
+
+_TEMPLATE: Final = _template()

@@ -72,7 +72,7 @@ def test_an_autoscaler_decides_the_number_of_pods() -> None:
         "spec": {"scaleTargetRef": target, "minReplicas": 1, "maxReplicas": 5},
     }
     (demand,) = of(plans.deployment(replicas=None), scaler)
-    assert (demand.fewest, demand.pods) == (1, 5)
+    assert (demand.min_pods, demand.pods) == (1, 5)
 
 
 def test_keda_decides_the_number_of_pods_and_may_end_the_last() -> None:
@@ -83,7 +83,7 @@ def test_keda_decides_the_number_of_pods_and_may_end_the_last() -> None:
         "spec": {"scaleTargetRef": {"name": "digits"}, "maxReplicaCount": 5},
     }
     (demand,) = of(plans.deployment(replicas=None), scaler)
-    assert (demand.fewest, demand.pods) == (0, 5)
+    assert (demand.min_pods, demand.pods) == (0, 5)
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
+from gitops.preview.changes import changes
 from gitops.preview.impact import held_by_earlier_runs, impacts, phase
-from gitops.preview.objects import changes
 from tests.gitops import plans
 
 
@@ -36,7 +36,7 @@ def test_a_replaced_claim_says_why_and_what_is_lost() -> None:
     )
     (text,) = told(step)
     assert "Claim `checkpoints` is replaced, because `spec.volumeName` cannot be changed" in text
-    assert "What it holds is lost unless its volume's reclaim policy is `Retain`" in text
+    assert "Its data is lost unless the reclaim policy of its volume is `Retain`" in text
 
 
 def test_a_claim_that_is_kept_says_what_stands_in_the_way() -> None:
@@ -48,7 +48,7 @@ def test_a_claim_that_is_kept_says_what_stands_in_the_way() -> None:
     assert "Claim `checkpoints` is replaced" in text
     assert "Pods get the new claim `next`" in text
     (text,) = told(plans.step("delete", plans.claim(), retain=True))
-    assert "leaves the stack and stays in the cluster. Its data stay" in text
+    assert "leaves the stack and stays in the cluster. Its data stays" in text
 
 
 def test_a_protected_claim_says_that_it_is() -> None:
@@ -57,10 +57,10 @@ def test_a_protected_claim_says_that_it_is() -> None:
     step = plans.step("replace", plans.claim(), plans.claim(volume="other"), protect=True)
     assert "the update is refused" in told(step)[0]
     step["resourcePreEvent"]["metadata"]["new"]["protect"] = False
-    assert "the same change takes the protection away" in told(step)[0]
+    assert "the same change removes the protection" in told(step)[0]
 
 
-@pytest.mark.parametrize(("policy", "says"), [("Delete", "are deleted"), ("Retain", "keeps")])
+@pytest.mark.parametrize(("policy", "says"), [("Delete", "is deleted."), ("Retain", "keeps")])
 def test_a_volume_says_what_becomes_of_the_data(policy: str, says: str) -> None:
     volume = {
         "apiVersion": "v1",
@@ -73,13 +73,13 @@ def test_a_volume_says_what_becomes_of_the_data(policy: str, says: str) -> None:
 
 def test_a_run_that_stays_holds_its_gpus_until_it_ends() -> None:
     step = plans.step("delete", plans.volcano_job(pods=2, gpus=4), retain=True)
-    assert "goes on, and holds 8 GPUs" in told(step)[0]
+    assert "it continues and holds 8 GPUs" in told(step)[0]
     assert held_by_earlier_runs(changes(plans.plan(step).steps)) == {"research": 8}
 
 
 def test_a_run_that_is_killed_loses_what_it_has_done_since_its_checkpoint() -> None:
     (text,) = told(plans.step("delete", plans.volcano_job()))
-    assert "it is killed, and what it has done since its last checkpoint is lost" in text
+    assert "it is killed, and the work since its last checkpoint is lost" in text
 
 
 def test_a_run_that_has_ended_loses_nothing_and_holds_nothing() -> None:
@@ -111,8 +111,8 @@ def test_what_belongs_to_a_run_that_stays_is_not_told_again() -> None:
 
 def test_a_namespace_takes_everything_with_it() -> None:
     space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ml"}}
-    assert "claims and what they hold included" in told(plans.step("delete", space))[0]
-    assert "What is in it stays" in told(plans.step("delete", space, retain=True))[0]
+    assert "including claims and their data" in told(plans.step("delete", space))[0]
+    assert "Its content stays" in told(plans.step("delete", space, retain=True))[0]
 
 
 def test_a_run_that_is_suspended_says_what_is_lost_and_what_is_kept() -> None:
@@ -129,4 +129,4 @@ def test_a_chart_that_goes_takes_its_kinds_of_objects_with_it(operation: str) ->
     new = release if operation == "replace" else None
     (text,) = told(plans.step(operation, release, new, keys=["namespace"]))
     assert text.startswith("Chart release `volcano` is ")
-    assert "custom resource definitions may go with it" in text
+    assert "custom resource definitions may be deleted too" in text

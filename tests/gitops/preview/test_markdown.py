@@ -1,11 +1,13 @@
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from gitops import prices
-from gitops.preview import text
+from gitops.preview import markdown
+from gitops.preview.build import build
 from gitops.preview.markdown import LONGEST, marker, render
-from gitops.preview.report import Report, build
+from gitops.preview.report import Report
 from tests.gitops import plans
 
 TABLE = prices.load()
@@ -40,7 +42,7 @@ def test_the_comment_says_what_a_reviewer_needs() -> None:
         "- Training run `run-00000000` leaves the stack",
         "| `research` | `NVIDIA-A800-SXM4-80GB` | 8 | 12 | +4 |",
         "may hold 8 more in `research`",
-        "| per hour, all at work | 19.20 | 28.80 | +9.60 |",
+        "| per hour, all GPUs busy | 19.20 | 28.80 | +9.60 |",
         "| queue research | `nvidia.com/gpu` | 12 | 16 | 4 |",
         "**mandatory**, high `no-host-path`",
         "Remedy: ",
@@ -73,7 +75,7 @@ def test_a_long_comment_is_cut_between_its_parts() -> None:
     comment = render(report(*steps))
     assert len(comment) <= LONGEST
     assert comment.count("<details>") == comment.count("</details>") > 5
-    assert "it is in `report.json`" in comment
+    assert "see `report.json`" in comment
     short = render(report(*steps), limit=700)
     assert len(short) <= 700
     assert short.startswith("<!-- gpu-platform preview prod -->")
@@ -95,9 +97,9 @@ def test_errors_are_shown_where_nothing_else_explains_the_failure() -> None:
 def test_an_early_end_is_said() -> None:
     early = plans.plan(plans.said("error", "refused"), result="failed", complete=False)
     comment = render(build(early, stack="prod", prices=TABLE))
-    assert "The preview ended at an error." in comment
+    assert "The preview stopped at an error." in comment
     assert "refused" in comment
-    assert "ended at an error" not in render(pull_request())
+    assert "stopped at an error" not in render(pull_request())
 
 
 def test_a_rendered_preview_says_what_it_is_compared_with() -> None:
@@ -114,12 +116,12 @@ def test_a_rendered_preview_says_what_it_is_compared_with() -> None:
     ],
 )
 def test_text_is_only_text(given: str, shown: str) -> None:
-    assert text.plain(given) == shown
+    assert markdown.plain(given) == shown
 
 
 def test_sentences_keep_their_code() -> None:
-    assert text.sentence("Claim `a_b` is_gone") == "Claim `a_b` is\\_gone"
-    assert text.sentence("an odd ` tick") == "an odd \\` tick"
+    assert markdown.sentence("Claim `a_b` is_gone") == "Claim `a_b` is\\_gone"
+    assert markdown.sentence("an odd ` tick") == "an odd \\` tick"
 
 
 @pytest.mark.parametrize(
@@ -133,4 +135,4 @@ def test_sentences_keep_their_code() -> None:
     ],
 )
 def test_amounts_are_written_as_people_write_them(resource: str, value: int, shown: str) -> None:
-    assert text.amount(resource, text.Decimal(value)) == shown
+    assert markdown.amount(Decimal(value), resource) == shown

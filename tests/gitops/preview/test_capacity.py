@@ -1,10 +1,10 @@
 from decimal import Decimal
 from typing import Any
 
-from gitops.preview.cost import Cost, costs
+from gitops.preview.capacity import costs, count_gpus
+from gitops.preview.changes import after, before, changes
 from gitops.preview.demand import demands
-from gitops.preview.gpus import count
-from gitops.preview.objects import after, before, changes
+from gitops.preview.report import CostRow
 from gitops.prices import Prices
 from tests.gitops import plans
 
@@ -26,10 +26,10 @@ PRICES = Prices.model_validate(
 )
 
 
-def cost(*steps: dict[str, Any], stack: str = "prod") -> list[Cost]:
+def cost(*steps: dict[str, Any], stack: str = "prod") -> list[CostRow]:
     found = changes(plans.plan(*steps).steps)
     now, later = demands(before(found)), demands(after(found))
-    return costs(count(now, later, PRICES, stack), PRICES, stack)
+    return costs(count_gpus(now, later, PRICES, stack), PRICES, stack)
 
 
 def test_four_more_gpus_cost_four_prices_more_and_half_of_the_month() -> None:
@@ -42,35 +42,35 @@ def test_four_more_gpus_cost_four_prices_more_and_half_of_the_month() -> None:
 def test_a_server_is_paid_for_the_whole_month() -> None:
     (item,) = cost(plans.step("create", new=plans.deployment(replicas=3, product="small")))
     assert (item.after_hour, item.after_month) == (Decimal("1.5"), 150)
-    assert (item.now_hour, item.pool.role) == (0, "inference")
+    assert (item.now_hour, item.role) == (0, "inference")
 
 
 def test_spot_is_told_by_the_nodes_that_are_chosen_and_by_the_queue() -> None:
     spot = plans.volcano_job(nodeSelector={"capacity": "spot"})
     (item,) = cost(plans.same(spot))
-    assert (item.pool.purchase, item.hourly) == ("spot", 1)
+    assert (item.purchase, item.price) == ("spot", 1)
     night = plans.volcano_job()
     night["spec"]["queue"] = "night"
     (item,) = cost(plans.same(night))
-    assert (item.pool.purchase, item.utilisation) == ("spot", Decimal("0.1"))
+    assert (item.purchase, item.utilisation) == ("spot", Decimal("0.1"))
 
 
 def test_what_has_no_price_says_so_and_costs_nothing() -> None:
     (item,) = cost(plans.same(plans.volcano_job(product="NVIDIA-Unheard-Of")))
-    assert (item.hourly, item.after_hour) == (None, 0)
+    assert (item.price, item.after_hour) == (None, 0)
     no_spot_price = plans.volcano_job()
     selector = {"capacity": "spot", "nvidia.com/gpu.product": "small"}
     no_spot_price["spec"]["tasks"][0]["template"]["spec"]["nodeSelector"] = selector
     (item,) = cost(plans.same(no_spot_price))
-    assert (item.hourly, item.after_hour) == (None, 0)
+    assert (item.price, item.after_hour) == (None, 0)
     (item,) = cost(plans.same(plans.volcano_job()), stack="elsewhere")
-    assert (item.hourly, item.pool.product) == (None, "any model")
+    assert (item.price, item.product) == (None, "any model")
 
 
 def test_a_share_of_a_gpu_costs_its_share_and_an_unlisted_one_is_unknown() -> None:
     job = plans.volcano_job(pods=1)
     resources = job["spec"]["tasks"][0]["template"]["spec"]["containers"][0]["resources"]
     resources["limits"] = {"nvidia.com/mig-1g.10gb": 2, "nvidia.com/gpu.shared": 1}
-    listed = {item.pool.resource: item for item in cost(plans.same(job))}
+    listed = {item.resource: item for item in cost(plans.same(job))}
     assert listed["nvidia.com/mig-1g.10gb"].after_hour == 2
-    assert listed["nvidia.com/gpu.shared"].hourly is None
+    assert listed["nvidia.com/gpu.shared"].price is None

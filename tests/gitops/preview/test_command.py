@@ -1,9 +1,10 @@
+import argparse
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 from gitops.engine import Ended, Stack
-from gitops.preview import reporting
+from gitops.preview import command
 from tests.gitops import plans
 
 
@@ -25,10 +26,10 @@ def test_a_pack_that_does_not_start_is_told_in_the_same_words_each_time(tmp_path
         pack = tmp_path / name
         problem = plans.said("error", f'policy pack "{pack}" failed to start')
         engine = Engine(tmp_path / "events", problem, plans.summary("failed"))
-        asked = reporting.Asked(
-            stack="prod", mode="rendered", base=None, prices=None, out=tmp_path, pack=pack
+        options = argparse.Namespace(
+            stack="prod", rendered=True, refresh=False, base=None, prices=None, out=tmp_path
         )
-        assert reporting.report(asked, Stack("prod", tmp_path), engine) == "failed"
+        assert command.report(options, Stack("prod", tmp_path), engine, pack) == "failed"
         comments.append((tmp_path / "comment.md").read_text())
     assert comments[0] == comments[1]
     assert "policies" in comments[0]

@@ -4,7 +4,8 @@ from typing import Any
 import pytest
 
 from gitops import prices
-from gitops.preview.report import Report, build
+from gitops.preview.build import build
+from gitops.preview.report import Report
 from tests.gitops import plans
 
 TABLE = prices.load()

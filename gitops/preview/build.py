@@ -1,0 +1,115 @@
+"""Builds the report of a plan."""
+
+from collections.abc import Iterable, Sequence
+
+from gitops.preview import capacity
+from gitops.preview.changes import Change, after, before, changes, differences, unknown_fields
+from gitops.preview.demand import demands
+from gitops.preview.events import Plan, PolicyFinding
+from gitops.preview.impact import held_by_earlier_runs, impacts, is_refused
+from gitops.preview.report import Mode, Report, ResourceChange, Status, Unknown, Violation
+from gitops.prices import Prices
+from policies import exemptions
+from policies.catalogue import RULES_BY_NAME
+
+
+def build(
+    plan: Plan, *, stack: str, prices: Prices, mode: Mode = "live", base: str | None = None
+) -> Report:
+    """Return the report of a plan."""
+    found = changes(plan.steps)
+    counted = found if plan.complete else []
+    now, later = demands(before(counted)), demands(after(counted))
+    gpus = capacity.count_gpus(now, later, prices, stack)
+    touched = [change for change in found if change.step.operation != "same"]
+    limits = capacity.limits(after(counted), later, gpus, prices.environment(stack))
+    return Report(
+        stack=stack,
+        mode=mode,
+        base=base,
+        status=_status(plan, touched),
+        complete=plan.complete,
+        currency=prices.currency,
+        counts=_counts(found),
+        impacts=[impact.text for impact in impacts(found)],
+        resources=[_resource(change) for change in touched],
+        gpus=gpus,
+        held_by_earlier_runs=held_by_earlier_runs(counted),
+        costs=capacity.costs(gpus, prices, stack),
+        limits=limits if plan.complete else [],
+        violations=_violations(plan.findings),
+        exemptions=_exemptions(plan.findings),
+        unknown=_unknown(touched),
+        errors=list(plan.errors),
+        warnings=[*plan.warnings, *(_not_counted(name) for name in capacity.uncounted(later))],
+        differences=differences(found),
+    )
+
+
+def _status(plan: Plan, touched: Sequence[Change]) -> Status:
+    if any(finding.mandatory for finding in plan.findings):
+        return "blocked"
+    if not plan.succeeded:
+        return "blocked" if any(is_refused(change) for change in touched) else "failed"
+    return "changes" if touched else "unchanged"
+
+
+def _counts(found: Sequence[Change]) -> dict[str, int]:
+    operations = [
+        "kept" if c.step.operation == "delete" and c.is_retained else c.step.operation
+        for c in found
+    ]
+    names = ("create", "update", "replace", "delete", "kept", "same")
+    return {name: operations.count(name) for name in names}
+
+
+def _resource(change: Change) -> ResourceChange:
+    operation = change.step.operation
+    if operation == "same":
+        raise ValueError(f"{change.step.urn} does not change")
+    return ResourceChange(
+        operation=operation,
+        title=change.title,
+        urn=change.step.urn,
+        kept_in_cluster=operation == "delete" and change.is_retained,
+    )
+
+
+def _violations(found: Iterable[PolicyFinding]) -> list[Violation]:
+    """Return the violations, mandatory ones first."""
+    return [_violation(finding) for finding in found if finding.rule != exemptions.USED]
+
+
+def _violation(finding: PolicyFinding) -> Violation:
+    rule = RULES_BY_NAME.get(finding.rule)
+    description, remedy = (rule.description, rule.remediation) if rule else ("", "")
+    if finding.rule == exemptions.KEY:
+        description, remedy = exemptions.DESCRIPTION, exemptions.REMEDIATION
+    return Violation(
+        rule=finding.rule,
+        mandatory=finding.mandatory,
+        severity=finding.severity,
+        message=_message(finding, description, remedy),
+        remedy=remedy,
+    )
+
+
+def _exemptions(found: Iterable[PolicyFinding]) -> list[str]:
+    """Return the messages of exemptions in use."""
+    used = (finding for finding in found if finding.rule == exemptions.USED)
+    return [_message(finding, exemptions.USED_DESCRIPTION, "") for finding in used]
+
+
+def _message(finding: PolicyFinding, description: str, remedy: str) -> str:
+    """Return a message without the description and remedy that the SDK and the pack add."""
+    lines = [line.strip() for line in finding.message.splitlines() if line.strip()]
+    return " ".join([line for line in lines if line not in (description, remedy)] or lines)
+
+
+def _unknown(touched: Sequence[Change]) -> list[Unknown]:
+    fields = [(c.title, unknown_fields(c.resource)) for c in touched if c.new is not None]
+    return [Unknown(title=title, fields=paths) for title, paths in sorted(fields) if paths]
+
+
+def _not_counted(name: str) -> str:
+    return f"{name}: the number of its pods is unknown, so its GPUs are not counted."

@@ -1,0 +1,145 @@
+"""The changed resources of a plan: their objects before and after, and diffs of their manifests."""
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import yaml
+
+from gitops.preview.events import State, Step
+from gitops.preview.report import Difference
+from policies.resources import Resource
+from policies.values import UNKNOWN
+from policies.views import View
+
+_UNKNOWN_SHOWN = "(known after the update)"
+_INTERNAL = ("pulumi:", "gpu-platform:")
+_RUN_HASH = re.compile(r"-[0-9a-f]{8}(?=-|$)")
+
+
+@dataclass(frozen=True)
+class Change:
+    """A step with the objects before and after it."""
+
+    step: Step
+
+    @cached_property
+    def old(self) -> View | None:
+        """The current object; None if the step creates it."""
+        return self._view(self.step.old) if self.step.operation != "create" else None
+
+    @cached_property
+    def new(self) -> View | None:
+        """The future object; None if the step deletes it."""
+        return self._view(self.step.new)
+
+    def _view(self, state: State | None) -> View | None:
+        if state is None:
+            return None
+        step = self.step
+        return View(
+            Resource(
+                step.type, state.inputs, name=step.name, urn=step.urn, protected=state.protected
+            )
+        )
+
+    @property
+    def resource(self) -> Resource:
+        """The new object, or the old one if it is deleted."""
+        view = self.new or self.old
+        if view is None:
+            return Resource(self.step.type, {}, name=self.step.name, urn=self.step.urn)
+        return view.resource
+
+    @property
+    def title(self) -> str:
+        """Text such as `PersistentVolumeClaim checkpoints in ml-prod`; else Pulumi's name."""
+        resource = self.resource
+        if not resource.is_manifest:
+            return f"{resource.pulumi_type.rpartition(':')[2]} {self.step.name}"
+        namespace = resource.root["metadata"]["namespace"].text
+        return f"{resource.kind} {resource.name}" + (f" in {namespace}" if namespace else "")
+
+    @property
+    def is_retained(self) -> bool:
+        """True if the object stays in the cluster when it leaves the stack."""
+        return self.step.old is not None and self.step.old.retained
+
+
+def changes(steps: tuple[Step, ...]) -> list[Change]:
+    """Return the steps of everything except components, providers and the stack itself."""
+    return [Change(step) for step in steps if not step.type.startswith(_INTERNAL)]
+
+
+def before(found: list[Change]) -> Iterator[View]:
+    """Yield every Kubernetes object that the stack has now."""
+    return (c.old for c in found if c.old is not None and c.old.resource.is_manifest)
+
+
+def after(found: list[Change]) -> Iterator[View]:
+    """Yield every Kubernetes object that the stack will have."""
+    return (c.new for c in found if c.new is not None and c.new.resource.is_manifest)
+
+
+def differences(found: Iterable[Change]) -> list[Difference]:
+    """Return the diffs, sorted. A run that replaces another one is compared with it."""
+    changed = [c for c in found if c.step.operation != "same"]
+    created = {_key(c): c for c in changed if c.step.operation == "create"}
+    deleted = {_key(c): c for c in changed if c.step.operation == "delete"}
+    pairs = created.keys() & deleted.keys()
+    result = [
+        _difference(
+            f"{deleted[key].title} → {created[key].resource.name}",
+            deleted[key].old,
+            created[key].new,
+        )
+        for key in pairs
+    ]
+    paired = {id(side[key]) for key in pairs for side in (created, deleted)}
+    result += [_difference(c.title, c.old, c.new) for c in changed if id(c) not in paired]
+    return sorted((item for item in result if item.lines), key=lambda item: item.title)
+
+
+def _key(change: Change) -> tuple[str, str]:
+    """Return the same key for two runs of one job, whose names differ in a hash."""
+    return change.step.type, _RUN_HASH.sub("-", change.step.name)
+
+
+def _difference(title: str, old: View | None, new: View | None) -> Difference:
+    now = _yaml(old.resource) if old is not None else []
+    later = _yaml(new.resource) if new is not None else []
+    lines = difflib.unified_diff(now, later, "now", "after", lineterm="")
+    return Difference(title=title, lines=list(lines))
+
+
+def _yaml(resource: Resource) -> list[str]:
+    text: str = yaml.dump(
+        _shown(resource.properties), Dumper=yaml.CSafeDumper, sort_keys=True, width=100
+    )
+    return text.splitlines()
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _shown(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_shown(item) for item in value]
+    return _UNKNOWN_SHOWN if value is UNKNOWN else value
+
+
+def unknown_fields(resource: Resource) -> list[str]:
+    """Return the paths of the fields that are known only after the update."""
+    return sorted(_unknown(resource.root))
+
+
+def _unknown(node: Any) -> Iterable[str]:
+    if not node.known:
+        yield node.path
+    for _, child in node.fields():
+        yield from _unknown(child)
+    if isinstance(node.value, list):
+        for index in range(len(node.value)):
+            yield from _unknown(node[index])

@@ -1,11 +1,8 @@
 """Gangs of two real processes with gloo."""
 
 import json
-import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,7 +13,8 @@ from tests.training.programs import Program, free_port, start, start_gang, until
 from workload import exit_codes
 from workload.manifest import read_manifest
 
-SETTINGS = ["--model=mnist-net", "--dataset=synthetic", "--epochs=2", "--batch-size=64"]
+SETTINGS = ["--model=digits-net", "--dataset=synthetic", "--epochs=2", "--batch-size=64"]
+SETTINGS += ["--learning-rate=0.01"]
 SLOWLY = "--step-delay=0.1"
 
 
@@ -131,9 +129,10 @@ def test_the_launcher_ends_with_the_code_of_its_processes(tmp_path: Path) -> Non
 
 
 def test_a_killed_process_is_started_again_by_the_launcher(tmp_path: Path) -> None:
-    [whole] = start_gang(arguments(tmp_path / "whole"), 1, tmp_path / "alone")
+    once = "--epochs=1"
+    [whole] = start_gang(arguments(tmp_path / "whole", once), 1, tmp_path / "alone")
     options = ["--nproc-per-node=1", "--max-restarts=1", f"--master-port={free_port()}"]
-    flags = arguments(tmp_path / "run", SLOWLY, "--checkpoint-steps=2", "--log-every=1")
+    flags = arguments(tmp_path / "run", SLOWLY, once, "--checkpoint-steps=2", "--log-every=1")
     launcher = launch(tmp_path / "output", *options, "-m", "training", *flags)
     until(lambda: launcher.text.count('"event": "step"') >= 6)
     psutil.Process(launcher.process.pid).children()[-1].kill()
@@ -147,33 +146,27 @@ def test_a_killed_process_is_started_again_by_the_launcher(tmp_path: Path) -> No
 
 def test_an_elastic_gang_goes_on_with_the_nodes_that_are_left(tmp_path: Path) -> None:
     port = free_port()
-    command = [sys.executable, "-m", "training.launch", "--nnodes=1:2", "--nproc-per-node=1"]
+    command = ["--nnodes=1:2", "--nproc-per-node=1"]
     command += ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=run"]
-    command += ["--rdzv-conf=last_call_timeout=15,keep_alive_interval=1,keep_alive_max_attempt=2"]
+    command += ["--rdzv-conf=last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=2"]
     command += ["--max-restarts=3", "-m", "training"]
     command += arguments(tmp_path / "run", SLOWLY, "--checkpoint-steps=2", "--peer-timeout=20")
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-
-    def node(name: str) -> subprocess.Popen[bytes]:
-        with (tmp_path / name).open("wb") as output:
-            return subprocess.Popen(command, stdout=output, env=environment)
-
-    first = node("first")
+    first = launch(tmp_path / "first", *command)
     # Who comes first keeps the addresses, and is not the one that is lost.
     until(lambda: reachable(port))
-    second = node("second")
+    second = launch(tmp_path / "second", *command)
     try:
-        said = [tmp_path / "first", tmp_path / "second"]
-        until(lambda: any('"processes": 2' in path.read_text() for path in said))
+        until(lambda: any('"processes": 2' in launcher.text for launcher in (first, second)))
         until(lambda: any((tmp_path / "run/checkpoints").glob("step-*")))
-        for process in [*psutil.Process(second.pid).children(), psutil.Process(second.pid)]:
+        lost = psutil.Process(second.process.pid)
+        for process in [*lost.children(), lost]:
             process.kill()
-        assert first.wait(180) == exit_codes.DONE
+        assert first.exit_code() == exit_codes.DONE, first.text
     finally:
         for launcher in (first, second):
-            launcher.kill()
-            launcher.wait()
-    assert '"event": "resume"' in said[0].read_text()
+            launcher.process.kill()
+            launcher.process.join()
+    assert '"event": "resume"' in first.text
     assert read_manifest(tmp_path / "run" / "export").metrics["accuracy"] > 0.9
 
 

@@ -1,8 +1,7 @@
-"""The real program in an environment of its own, which uv makes in seconds: one and two workers."""
+"""The TensorFlow example in an environment of its pinned packages: one and two workers."""
 
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -14,17 +13,14 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent.parent
-RELEASE = re.search(
-    r"^tensorflow==(.+)$", (ROOT / "examples/tensorflow/requirements.txt").read_text(), re.MULTILINE
-)
+PINS = [ROOT / "requirements" / f"{name}.txt" for name in ("tensorflow", "tensorflow-image")]
 
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An interpreter with TensorFlow for the CPU; the project's own has none."""
-    assert RELEASE is not None
+    """Return an interpreter with TensorFlow for the CPU; the project's environment has none."""
     folder = tmp_path_factory.mktemp("tensorflow")
-    packages = [f"tensorflow-cpu=={RELEASE[1]}", "scikit-learn", "pydantic"]
+    packages = ["--no-deps", "--require-hashes", *(f"--requirement={file}" for file in PINS)]
     uv = [sys.executable, "-m", "uv"]
     subprocess.run([*uv, "venv", "--quiet", folder], check=True)
     interpreter = folder / "bin" / "python"

@@ -1,8 +1,11 @@
 """Gangs of two real processes with gloo."""
 
 import json
+import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -146,27 +149,33 @@ def test_a_killed_process_is_started_again_by_the_launcher(tmp_path: Path) -> No
 
 def test_an_elastic_gang_goes_on_with_the_nodes_that_are_left(tmp_path: Path) -> None:
     port = free_port()
-    command = ["--nnodes=1:2", "--nproc-per-node=1"]
+    command = [sys.executable, "-m", "training.launch", "--nnodes=1:2", "--nproc-per-node=1"]
     command += ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=run"]
     command += ["--rdzv-conf=last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=2"]
     command += ["--max-restarts=3", "-m", "training"]
     command += arguments(tmp_path / "run", SLOWLY, "--checkpoint-steps=2", "--peer-timeout=20")
-    first = launch(tmp_path / "first", *command)
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+
+    def node(name: str) -> subprocess.Popen[bytes]:
+        with (tmp_path / name).open("wb") as output:
+            return subprocess.Popen(command, stdout=output, env=environment)
+
+    first = node("first")
     # Who comes first keeps the addresses, and is not the one that is lost.
     until(lambda: reachable(port))
-    second = launch(tmp_path / "second", *command)
+    second = node("second")
     try:
-        until(lambda: any('"processes": 2' in launcher.text for launcher in (first, second)))
+        said = [tmp_path / "first", tmp_path / "second"]
+        until(lambda: any('"processes": 2' in path.read_text() for path in said))
         until(lambda: any((tmp_path / "run/checkpoints").glob("step-*")))
-        lost = psutil.Process(second.process.pid)
-        for process in [*lost.children(), lost]:
+        for process in [*psutil.Process(second.pid).children(), psutil.Process(second.pid)]:
             process.kill()
-        assert first.exit_code() == exit_codes.DONE, first.text
+        assert first.wait(180) == exit_codes.DONE
     finally:
         for launcher in (first, second):
-            launcher.process.kill()
-            launcher.process.join()
-    assert '"event": "resume"' in first.text
+            launcher.kill()
+            launcher.wait()
+    assert '"event": "resume"' in said[0].read_text()
     assert read_manifest(tmp_path / "run" / "export").metrics["accuracy"] > 0.9
 
 

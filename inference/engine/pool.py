@@ -149,7 +149,7 @@ class Pool:
             raise
 
     async def close(self, seconds: float) -> None:
-        """Finish the requests that were taken, for at most `seconds`, then stop the workers."""
+        """Answer accepted requests for at most `seconds`, then stop the workers."""
         until = time.monotonic() + seconds
         while not self.idle and time.monotonic() < until and not self._hopeless:
             await asyncio.sleep(0.01)
@@ -167,7 +167,7 @@ class Pool:
 
     @property
     def _hopeless(self) -> bool:
-        """Whether there is no worker and none is expected soon."""
+        """Whether no worker is ready or expected soon."""
         return not any(worker.ready for worker in self._workers) and (
             not self._supervisor.replacing
         )

@@ -129,7 +129,7 @@ class Exchange:
         return value
 
     def announces_at_most(self, size: int) -> bool:
-        """Return whether the client announces a body of at most `size` bytes and sends it now."""
+        """Return whether the body is announced as at most `size` bytes, without Expect."""
         length = self.header("content-length")
         return length is not None and int(length) <= size and self.header("expect") is None
 

@@ -76,7 +76,7 @@ def description(config: InferenceConfig, served: Served | None) -> Document:
 def _get(summary: str, schema: str, *errors: int, not_ready: bool = False) -> Document:
     answers = {200: _answer(_ref(schema))}
     if not_ready:
-        answers[503] = _answer(_ref(schema), "Not ready; `reason` says why")
+        answers[503] = _answer(_ref(schema), "Not ready; `reason` has the cause")
     return {"get": _operation(summary, answers, *errors)}
 
 

@@ -62,7 +62,7 @@ def chart_values(settings: VolcanoSettings) -> dict[str, Any]:
     """The chart's values, and before them what the typed settings say that they leave open."""
     typed = {**settings.controllers.chart_values(), **settings.log_values}
     custom = {**typed, **settings.values.get("custom", {})}
-    if not settings.own_configuration:
+    if not settings.custom_configuration:
         hierarchical = settings.hierarchical
         custom[OVERRIDE] = scheduler_configuration(settings.scheduler, hierarchical=hierarchical)
     return {**settings.values, "custom": custom}
@@ -147,7 +147,7 @@ def scheduler_configuration(settings: SchedulerSettings, *, hierarchical: bool) 
 
 def _actions(settings: SchedulerSettings) -> list[str]:
     switched = {
-        "enqueue": settings.holds_back,
+        "enqueue": settings.enqueues,
         "allocate": True,
         "preempt": settings.preempt != "none",
         "reclaim": settings.reclaim != "none",
@@ -157,7 +157,7 @@ def _actions(settings: SchedulerSettings) -> list[str]:
 
 
 def _overcommit(settings: SchedulerSettings) -> dict[str, Any] | None:
-    if not settings.holds_back:
+    if not settings.enqueues:
         return None
     return {"arguments": {"overcommit-factor": settings.overcommit or OVERCOMMIT}}
 

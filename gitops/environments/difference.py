@@ -55,7 +55,7 @@ def _entries(value: Any) -> dict[str, Any] | None:
 
 def _changed(path: Steps, one: Any, other: Any, names: tuple[str, str]) -> str:
     meaning = description(StackSettings, path)
-    explained = f" ({meaning})" if meaning else ""
+    explained = f" ({meaning.removesuffix('.')})" if meaning else ""
     return (
         f"`{_dotted(path)}`{explained}: {_shown(one)} in {names[0]}, {_shown(other)} in {names[1]}."
     )

@@ -1,4 +1,4 @@
-"""Which cluster the stack is for."""
+"""The cluster and its GPUs."""
 
 from typing import Literal, Self
 
@@ -16,27 +16,27 @@ from infra.settings.types import (
 
 
 class ClusterSettings(Settings):
-    """The one cluster that this stack may touch, or a folder to render manifests into."""
+    """The cluster that the stack deploys to, or a directory to render manifests into."""
 
     context: str | None = Field(
         default=None,
         min_length=1,
-        description="context of the kubeconfig; named here so that this stack can never reach "
-        "another cluster, whatever the current context is",
+        description="Context of the kubeconfig. The stack never deploys to another cluster, "
+        "whatever the current context is.",
     )
     kubeconfig: str | None = Field(
         default=None,
         min_length=1,
-        description="path of the kubeconfig file; without it $KUBECONFIG or ~/.kube/config is read",
+        description="Path of the kubeconfig file. null reads $KUBECONFIG or ~/.kube/config.",
     )
     render_to: str | None = Field(
         default=None,
         min_length=1,
-        description="folder that receives plain manifests instead of a cluster; "
-        "nothing is sent to a cluster, and chart releases are left out",
+        description="Directory to write plain manifests to. Nothing is sent to a cluster, and "
+        "chart releases are left out.",
     )
     domain: DnsName = Field(
-        default="cluster.local", description="DNS domain of the cluster's services"
+        default="cluster.local", description="DNS domain of the cluster's Services."
     )
 
     @property
@@ -49,7 +49,7 @@ class ClusterSettings(Settings):
         if self.render_to is None and self.context is None:
             raise ValueError(
                 "names no cluster: write `context`, the kubeconfig context to deploy to, or "
-                "`render_to`, a folder to write manifests into"
+                "`render_to`, a directory to write manifests to"
             )
         return self
 
@@ -58,81 +58,90 @@ MigStrategy = Literal["none", "single", "mixed"]
 
 
 class TolerationSettings(Settings):
-    """A node taint that pods of this stack may ignore."""
+    """A toleration of a node taint."""
 
-    key: QualifiedName = Field(description="the taint's key")
+    key: QualifiedName = Field(description="Key of the taint.")
     operator: Literal["Exists", "Equal"] = Field(
-        default="Exists", description="how the value is compared"
+        default="Exists", description="How the value is compared."
     )
-    value: LabelValue | None = Field(default=None, description="the taint's value; only with Equal")
+    value: LabelValue | None = Field(
+        default=None, description="Value of the taint, only with operator Equal."
+    )
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
-        default="NoSchedule", description="the taint's effect; null tolerates every effect"
+        default="NoSchedule", description="Effect of the taint. null tolerates every effect."
     )
 
     @model_validator(mode="after")
     def _value_fits_operator(self) -> Self:
         if (self.operator == "Equal") != (self.value is not None):
-            raise ValueError("contradicts itself: `value` is written with operator Equal, only")
+            raise ValueError("needs `value` with operator Equal, and only then")
         return self
 
 
 class TimeSlicingSettings(Settings):
-    """Several pods take turns on one GPU, without isolation of memory."""
+    """Time slicing: several pods share a GPU, without memory isolation."""
 
-    replicas: int = Field(ge=2, le=64, description="how many pods share one GPU")
+    replicas: int = Field(ge=2, le=64, description="Number of pods that share a GPU.")
     rename: bool = Field(
         default=True,
-        description="offer shared GPUs under their own name (nvidia.com/gpu.shared), so that "
-        "nobody takes one for a whole GPU",
+        description="Offer shared GPUs as a separate resource (nvidia.com/gpu.shared), so that "
+        "they are not mistaken for whole GPUs.",
     )
     refuse_more_than_one: bool = Field(
-        default=True, description="refuse pods that ask for several shares, which may be one device"
+        default=True,
+        description="Refuse pods that request several shares, because these may be the same "
+        "device.",
     )
 
 
 class RuntimeClassSettings(Settings):
-    """The container runtime that gives pods their GPU devices."""
+    """The RuntimeClass whose container runtime gives pods their GPUs."""
 
-    name: DnsLabel = Field(default="nvidia", description="name of the RuntimeClass")
+    name: DnsLabel = Field(default="nvidia", description="Name of the RuntimeClass.")
     handler: DnsLabel = Field(
-        default="nvidia", description="handler in the node's container runtime"
+        default="nvidia", description="Handler in the node's container runtime."
     )
     create: bool = Field(
-        default=True, description="make the RuntimeClass; false where the cluster already has it"
+        default=True,
+        description="Create the RuntimeClass. Set false if the cluster already has it.",
     )
 
 
 class GpuSettings(Settings):
-    """NVIDIA's device plugin, the runtime class, and the nodes that have GPUs."""
+    """NVIDIA's device plugin, the RuntimeClass and the nodes with GPUs."""
 
     install: bool = Field(
         default=True,
-        description="run the device plugin; false where the cluster has it, for example from the "
-        "GPU operator",
+        description="Install the device plugin. Set false if the cluster already has it, for "
+        "example from the GPU Operator.",
     )
-    namespace: DnsLabel = Field(default="gpu-system", description="namespace of the device plugin")
+    namespace: DnsLabel = Field(default="gpu-system", description="Namespace of the device plugin.")
     image: VersionedImage = Field(
-        default="nvcr.io/nvidia/k8s-device-plugin:v0.20.0", description="image of the device plugin"
+        default="nvcr.io/nvidia/k8s-device-plugin:v0.20.0",
+        description="Image of the device plugin.",
     )
     resource: QualifiedName = Field(
         default="nvidia.com/gpu",
-        description="name under which pods ask for a GPU, unless a job says otherwise",
+        description="Name of the GPU resource, unless a job or service sets another one.",
     )
     runtime_class: RuntimeClassSettings | None = Field(
-        default=None, description="null where containers get GPUs from the node's default runtime"
+        default=None,
+        description="RuntimeClass of pods with GPUs. null uses the node's default runtime.",
     )
     node_selector: Labels = Field(
-        default={"nvidia.com/gpu.present": "true"}, description="labels of the nodes that have GPUs"
+        default={"nvidia.com/gpu.present": "true"}, description="Labels of the nodes with GPUs."
     )
     tolerations: list[TolerationSettings] = Field(
         default=[TolerationSettings(key="nvidia.com/gpu")],
-        description="taints of those nodes; the device plugin and all workloads tolerate them",
+        description="Tolerations of the device plugin and of all workloads for the taints of "
+        "these nodes.",
     )
     mig_strategy: MigStrategy = Field(
         default="none",
-        description="how slices of MIG are named: single as whole GPUs, mixed as "
-        "nvidia.com/mig-<profile>",
+        description="How MIG devices are named: single offers them as whole GPUs, mixed as "
+        "nvidia.com/mig-<profile>.",
     )
     time_slicing: TimeSlicingSettings | None = Field(
-        default=None, description="share whole GPUs by turns; null gives each pod its own"
+        default=None,
+        description="Time slicing of whole GPUs. null gives each pod a GPU of its own.",
     )

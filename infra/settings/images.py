@@ -1,4 +1,4 @@
-"""Where the images of the workloads come from."""
+"""Images of the workloads."""
 
 import hashlib
 import json
@@ -15,33 +15,33 @@ PASSWORD_KEY = "registry_password"  # noqa: S105  the name of a configuration ke
 
 
 class BuildSettings(Settings):
-    """Build the image from this repository."""
+    """An image that is built from this repository."""
 
-    dockerfile: str = Field(min_length=1, description="path of the Dockerfile in the repository")
-    base_image: VersionedImage = Field(description="image that it starts from (BASE_IMAGE)")
+    dockerfile: str = Field(min_length=1, description="Path of the Dockerfile in the repository.")
+    base_image: VersionedImage = Field(description="Base image (build argument BASE_IMAGE).")
     sources: list[str] = Field(
         min_length=1,
-        description="files and folders that decide what is in the image: a change there makes a "
-        "new image, and new runs of the jobs that use it",
+        description="Files and directories that determine the contents of the image. A change "
+        "there results in a new image and in new runs of the jobs that use it.",
     )
     platform: str = Field(
-        default="linux/amd64", pattern=r"^linux/[a-z0-9/]+$", description="platform of the nodes"
+        default="linux/amd64", pattern=r"^linux/[a-z0-9/]+$", description="Platform of the nodes."
     )
-    args: dict[str, str] = Field(default={}, description="further build arguments; no secrets")
+    args: dict[str, str] = Field(
+        default={}, description="Additional build arguments. They must not contain secrets."
+    )
     target: str | None = Field(
         default=None,
         min_length=1,
-        description="stage of the Dockerfile, such as `mpi`; else the last one",
+        description="Stage of the Dockerfile, such as `mpi`. null builds the last stage.",
     )
 
 
 class ImageSettings(Settings):
-    """One image: built here, or made elsewhere and pinned."""
+    """An image, either built or referenced by digest."""
 
-    build: BuildSettings | None = Field(default=None, description="build and push it")
-    reference: PinnedImage | None = Field(
-        default=None, description="use this one and build nothing"
-    )
+    build: BuildSettings | None = Field(default=None, description="Build and push the image.")
+    reference: PinnedImage | None = Field(default=None, description="Use this existing image.")
 
     @model_validator(mode="after")
     def _one_origin(self) -> Self:
@@ -54,27 +54,28 @@ class ImageSettings(Settings):
 
 
 class ImagesSettings(Settings):
-    """The registry and the images by name."""
+    """The registry and the images."""
 
     registry: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z0-9.-]+(:\d+)?$",
-        description="host of the registry that built images are pushed to",
+        description="Host of the registry that built images are pushed to.",
     )
     repository: str = Field(
         default="gpu-platform",
         pattern=r"^[a-z0-9]+([._/-][a-z0-9]+)*$",
-        description="path in the registry; the image's name is added",
+        description="Path in the registry, to which the image's key is appended.",
     )
     username: str | None = Field(
         default=None,
         min_length=1,
-        description="user of the registry, for pushing and for the nodes' pulls; its password is "
-        f"the secret {PASSWORD_KEY}",
+        description="User of the registry, for pushing and for the nodes' pulls. The password "
+        f"is the secret {PASSWORD_KEY}.",
     )
     workloads: dict[DnsLabel, ImageSettings] = Field(
         default={},
-        description="images by name; jobs use `training` and services `inference` by default",
+        description="Images by key. The defaults are `training` for jobs and `inference` for "
+        "services.",
     )
 
     @model_validator(mode="after")
@@ -90,10 +91,10 @@ class ImagesSettings(Settings):
 
 
 def identity(build: BuildSettings, root: Path = PROJECT_ROOT) -> str:
-    """Hexadecimal sha256 of Dockerfile, its stage, sources, base image, arguments and platform.
+    """Return the hexadecimal SHA-256 of everything that determines the contents of a built image.
 
-    The same sources give the same answer in every checkout: only names and contents of files
-    count, and hidden or compiled files do not. Raises FileNotFoundError when a source is missing.
+    The same sources have the same identity in every checkout: only names and contents of files
+    count, and hidden or compiled files do not. Raises FileNotFoundError if a source is missing.
     """
     digest = hashlib.sha256()
     description = {
@@ -122,5 +123,5 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def _is_ignored(name: str) -> bool:
-    """Compiled files and the hidden ones of editors and tools."""
+    """Return True for compiled files and for hidden files of editors and tools."""
     return name == "__pycache__" or name.startswith(".")

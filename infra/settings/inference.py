@@ -1,4 +1,4 @@
-"""Where the model of a service comes from: a run of this stack, or an object store."""
+"""Inference services."""
 
 import re
 from typing import Annotated, Any, Final, Literal, Self
@@ -41,7 +41,7 @@ _URL: Final = re.compile(r"(s3|gs|az|https?)://[^\s?#@]+")
 def _run_name(text: str) -> str:
     if not _RUN.fullmatch(text):
         raise ValueError(
-            "must be the full name of a run, <job>-<8 digits>, as the output `runs` shows it"
+            "must be the full name of a run, <job>-<8 digits>, as in the output `runs`"
         )
     return text
 
@@ -49,52 +49,57 @@ def _run_name(text: str) -> str:
 def _export_url(text: str) -> str:
     if not _URL.fullmatch(text):
         raise ValueError(
-            "must be the address of an export's folder without passwords, such as "
-            "s3://bucket/digits-1a2b3c4d/export; gs://, az:// and https:// are known, too"
+            "must be the URL of an export without credentials, such as "
+            "s3://bucket/digits-1a2b3c4d/export (or gs://, az://, http:// and https://)"
         )
     return text.rstrip("/")
 
 
 RunName = Annotated[str, AfterValidator(_run_name)]
-"""A run's name with its eight digits."""
+"""Name of a run with its eight digits."""
 
 ExportUrl = Annotated[str, AfterValidator(_export_url)]
-"""Where the files of an export lie in an object store or behind a web server."""
+"""URL of an export in an object store or behind a web server."""
 
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-"""SHA-256 of an export's weights, as its manifest and the server's metadata have it."""
+"""SHA-256 of an export's weights, as in its manifest and in the server's metadata."""
 
 
 class FetchSettings(Settings):
-    """How pods fetch an export by its `url`."""
+    """How pods download the export that `url` names."""
 
     size: MemoryQuantity = Field(
         default="2Gi",
-        description="room for the export on the node's disk; a pod that needs more ends",
+        description="Size limit of the export on the node's disk. A pod that needs more is "
+        "evicted.",
     )
     env: dict[EnvironmentName, str] = Field(
         default={},
-        description="variables for the object store, such as AWS_REGION and AWS_ENDPOINT_URL",
+        description="Environment variables for the object store, such as AWS_REGION and "
+        "AWS_ENDPOINT_URL.",
     )
     env_from: dict[EnvironmentName, ReferenceSettings] = Field(
-        default={}, description="those that stand in Secrets, such as AWS_SECRET_ACCESS_KEY"
+        default={},
+        description="Environment variables from Secrets and ConfigMaps, such as "
+        "AWS_SECRET_ACCESS_KEY.",
     )
 
 
 class TlsSettings(Settings):
-    """TLS that ends at the server itself."""
+    """TLS termination at the model server."""
 
-    secret: DnsName = Field(description="Secret of the type kubernetes.io/tls in the namespace")
+    secret: DnsName = Field(description="Secret of type kubernetes.io/tls in the namespace.")
 
 
 class ApiKeysSettings(Settings):
-    """Keys without which no prediction is given."""
+    """API keys that predictions require."""
 
-    secret: DnsName = Field(description="Secret of the namespace")
+    secret: DnsName = Field(description="Secret in the namespace.")
     key: str = Field(
         default="keys",
         pattern=r"^[-._A-Za-z0-9]{1,253}$",
-        description="key in it: one API key a line, plain or sha256:<hex>",
+        description="Key in the Secret. Its value holds one API key a line, plain or as "
+        "sha256:<hex>.",
     )
 
 
@@ -102,42 +107,42 @@ DEFAULT_CPU_PERCENT: Final = 70
 
 
 class KedaSettings(Settings):
-    """Let KEDA scale, which asks Prometheus and can end the last pod."""
+    """Autoscaling with KEDA, which queries Prometheus and can scale to zero."""
 
     prometheus: str = Field(
         pattern=r"^https?://[^\s]+$",
-        description="address of Prometheus, such as http://prometheus.monitoring:9090",
+        description="URL of Prometheus, such as http://prometheus.monitoring:9090.",
     )
     cooldown_seconds: PositiveInt = Field(
-        default=300, description="time without requests after which the last pod ends"
+        default=300, description="Time (s) without requests after which the last pod is removed."
     )
     activation_query: str | None = Field(
         default=None,
         min_length=1,
-        description="PromQL that is above 0 while requests come, such as the gateway's rate of "
-        "requests: pods that are not there report nothing",
+        description="PromQL query that is above 0 while requests arrive, such as the gateway's "
+        "request rate. Without pods the service itself reports nothing.",
     )
 
 
 class AutoscalingSettings(Settings):
-    """Let the load decide how many replicas run."""
+    """Number of replicas by load."""
 
-    min: int = Field(default=1, ge=0, description="fewest replicas; 0 needs keda")
-    max: PositiveInt = Field(description="most replicas")
+    min: int = Field(default=1, ge=0, description="Minimum number of replicas. 0 requires keda.")
+    max: PositiveInt = Field(description="Maximum number of replicas.")
     cpu_percent: int | None = Field(
         default=None,
         ge=1,
         le=1000,
-        description="use of the CPU request, in percent, that is aimed at; "
-        f"{DEFAULT_CPU_PERCENT} without queue_depth",
+        description="Target utilization of the CPU request, in percent. null is "
+        f"{DEFAULT_CPU_PERCENT} without queue_depth, and ignores the CPU with it.",
     )
     queue_depth: PositiveInt | None = Field(
         default=None,
-        description="samples waiting in each pod's queue that are aimed at; without keda it needs "
-        "an adapter that gives the metric inference_queue_depth to the cluster",
+        description="Target number of samples in each pod's queue. Without keda it requires an "
+        "adapter that serves the metric inference_queue_depth.",
     )
     keda: KedaSettings | None = Field(
-        default=None, description="KEDA in place of a HorizontalPodAutoscaler"
+        default=None, description="Use KEDA instead of a HorizontalPodAutoscaler."
     )
 
     @model_validator(mode="after")
@@ -145,42 +150,42 @@ class AutoscalingSettings(Settings):
         if self.min > self.max:
             raise ValueError(f"contradicts itself: min is {self.min}, max is {self.max}")
         if self.keda is not None and self.queue_depth is None:
-            raise ValueError("has keda without queue_depth, which is what KEDA scales by: write it")
+            raise ValueError("has keda without queue_depth, by which KEDA scales: write it")
         if self.min == 0 and (self.keda is None or self.keda.activation_query is None):
             raise ValueError(
-                "has min 0, which needs keda.activation_query: with no pod there is no other sign "
-                "that requests come"
+                "has min 0, which needs keda.activation_query: without a pod nothing else shows "
+                "that requests arrive"
             )
         return self
 
     @property
     def cpu_target(self) -> int | None:
-        """Percent of the CPU request, or None where the CPU does not count."""
+        """Target in percent of the CPU request, None to ignore the CPU."""
         if self.cpu_percent is None and self.queue_depth is None:
             return DEFAULT_CPU_PERCENT
         return self.cpu_percent
 
 
 class CanarySettings(Settings):
-    """A second version beside the first, with a share of the requests."""
+    """A second version of the service that receives a share of the requests."""
 
     weight: int = Field(
-        ge=0, le=100, description="percent of the requests; 0 takes them all back at once"
+        ge=0,
+        le=100,
+        description="Percentage of the requests. 0 sends all of them to the first version.",
     )
-    run: RunName | None = Field(default=None, description="run that it serves; that of the service")
-    url: ExportUrl | None = Field(
-        default=None, description="export that it serves, in an object store"
+    run: RunName | None = Field(
+        default=None, description="Run to serve. null serves the service's run."
     )
-    digest: Digest | None = Field(
-        default=None, description="sha256 of the weights, which it then insists on"
-    )
+    url: ExportUrl | None = Field(default=None, description="URL of the export to serve.")
+    digest: Digest | None = Field(default=None, description="Required SHA-256 of the weights.")
     image: DnsLabel | None = Field(
-        default=None, description="name of its image; that of the service"
+        default=None, description="Key of the image. null uses the service's image."
     )
     server: dict[str, Any] = Field(
-        default={}, description="what is different in its configuration of the model server"
+        default={}, description="Model server configuration that differs from the service's."
     )
-    replicas: PositiveInt = Field(default=1, le=1000, description="its pods")
+    replicas: PositiveInt = Field(default=1, le=1000, description="Number of pods.")
 
     @model_validator(mode="after")
     def _one_difference(self) -> Self:
@@ -192,45 +197,48 @@ class CanarySettings(Settings):
 
 
 class GatewaySettings(Settings):
-    """A Gateway of the cluster (Gateway API v1), to which an HTTPRoute is attached."""
+    """A Gateway of the cluster (Gateway API v1) that an HTTPRoute is attached to."""
 
-    name: DnsName = Field(description="name of the Gateway")
+    name: DnsName = Field(description="Name of the Gateway.")
     namespace: DnsLabel | None = Field(
-        default=None, description="its namespace; that of the service"
+        default=None, description="Namespace of the Gateway. null uses the service's namespace."
     )
     section: DnsName | None = Field(
-        default=None, description="one of its listeners; all by default"
+        default=None, description="One of its listeners. null attaches to all of them."
     )
 
 
 class IngressSettings(Settings):
-    """An ingress class, for clusters without the Gateway API."""
+    """An Ingress, for clusters without the Gateway API."""
 
-    class_name: DnsName = Field(description="name of the IngressClass")
+    class_name: DnsName = Field(description="Name of the IngressClass.")
 
 
 class RouteSettings(Settings):
-    """How requests from outside of the cluster arrive, and are shared out with a canary."""
+    """How requests from outside the cluster reach the service and its canary."""
 
-    gateway: GatewaySettings | None = Field(default=None, description="Gateway to attach to")
+    gateway: GatewaySettings | None = Field(default=None, description="Gateway to attach to.")
     ingress: IngressSettings | None = Field(
-        default=None, description="Ingress; a canary needs the annotations of ingress-nginx"
+        default=None, description="Ingress to create. A canary requires ingress-nginx."
     )
-    hostnames: list[DnsName] = Field(default=[], description="host names; all by default")
+    hostnames: list[DnsName] = Field(
+        default=[], description="Host names. Empty accepts every host name."
+    )
     path: str = Field(
         default="/",
         pattern=r"^/[^\s?#]*$",
-        description="prefix of the paths that belong to the service; taken off before the server",
+        description="Path prefix of the service, which is removed before the server sees the "
+        "request.",
     )
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
         if (self.gateway is None) == (self.ingress is None):
-            raise ValueError("needs one of gateway and ingress, and not both")
+            raise ValueError("needs either gateway or ingress")
         if self.ingress is not None and self.path != "/":
             raise ValueError(
-                f"has path {self.path} with an ingress, which hands paths on as they are, and the "
-                "server knows /v2 and the like: write hostnames instead"
+                f"has path {self.path} with an ingress, which does not remove the prefix, and the "
+                "server does not know it: write hostnames instead"
             )
         return self
 
@@ -245,7 +253,7 @@ _DECIDED: Final = {
     "tls_key": "tls",
     "api_keys_file": "api_keys",
 }
-"""What the stack tells the server itself, and the setting that decides it."""
+"""Server configuration that the stack sets, with the setting that determines it."""
 
 _TAKEN_VOLUMES: Final = frozenset(
     {SHM_VOLUME, TMP_VOLUME, MODELS_VOLUME, EXPORT_VOLUME, TLS_VOLUME, API_KEYS_VOLUME}
@@ -254,97 +262,115 @@ _TAKEN_PATHS: Final = (MODELS_PATH, SECRETS_PATH, PROGRAM_PATH)
 
 
 class InferenceServiceSettings(Settings):
-    """One model that is served."""
+    """A service that serves one model."""
 
     job: RunKey | None = Field(
-        default=None, description="job of this stack whose present run is served"
+        default=None, description="Job of this stack whose current run is served."
     )
-    run: RunName | None = Field(
-        default=None, description="a certain run, kept whatever the jobs become"
-    )
+    run: RunName | None = Field(default=None, description="Run to serve, whatever its job becomes.")
     url: ExportUrl | None = Field(
-        default=None, description="an export in an object store: s3://bucket/digits-1a2b3c4d/export"
+        default=None,
+        description="URL of an export in an object store, such as "
+        "s3://bucket/digits-1a2b3c4d/export.",
     )
     fetch: FetchSettings = Field(
-        default=FetchSettings(), description="how pods get what `url` names"
+        default=FetchSettings(), description="How pods download the export that `url` names."
     )
     digest: Digest | None = Field(
-        default=None, description="sha256 of the weights: any others are not served"
+        default=None, description="Required SHA-256 of the weights. The server refuses any others."
     )
-    image: DnsLabel = Field(default="inference", description="name of the image")
-    model: str | None = Field(default=None, description="name in the protocol; the key by default")
-    checkpoints: DnsLabel = Field(default="checkpoints", description="claim with the run's export")
+    image: DnsLabel = Field(default="inference", description="Key of the image.")
+    model: str | None = Field(
+        default=None, description="Name of the model in the protocol. null uses the service's key."
+    )
+    checkpoints: DnsLabel = Field(
+        default="checkpoints", description="Claim with the export of the run."
+    )
     replicas: PositiveInt | None = Field(
-        default=None, le=1000, description="pods; 1 by default, and left out with autoscaling"
+        default=None, le=1000, description="Number of pods. null is 1, or decided by autoscaling."
     )
-    autoscaling: AutoscalingSettings | None = Field(default=None, description="replicas by load")
+    autoscaling: AutoscalingSettings | None = Field(
+        default=None, description="Number of replicas by load."
+    )
     canary: CanarySettings | None = Field(
-        default=None, description="a new version that gets a share of the requests; needs a route"
+        default=None,
+        description="A second version that receives a share of the requests. It requires a route.",
     )
     route: RouteSettings | None = Field(
-        default=None, description="Gateway or Ingress; without one only pods reach the service"
+        default=None,
+        description="Gateway or Ingress. null makes the service reachable only inside the cluster.",
     )
     max_unavailable: PositiveInt = Field(
-        default=1, description="pods that may be missing while nodes are drained"
+        default=1,
+        description="Maximum number of pods that may be unavailable while nodes are drained.",
     )
-    gpus: int = Field(default=0, ge=0, le=64, description="GPUs of each pod")
+    gpus: int = Field(default=0, ge=0, le=64, description="Number of GPUs of each pod.")
     gpu_resource: QualifiedName | None = Field(
-        default=None, description="name of the GPU resource where it is not that of the stack"
+        default=None, description="Name of the GPU resource. null uses the stack's."
     )
-    cpu: CpuQuantity = Field(description="CPU request of each pod; there is no CPU limit")
-    memory: MemoryQuantity = Field(description="memory request and limit of each pod")
+    cpu: CpuQuantity = Field(description="CPU request of each pod. There is no CPU limit.")
+    memory: MemoryQuantity = Field(description="Memory request and limit of each pod.")
     shm: MemoryQuantity = Field(
-        default="64Mi", description="size of /dev/shm, part of the memory limit"
+        default="64Mi", description="Size of /dev/shm, which counts towards the memory limit."
     )
-    port: Port = Field(default=8080, description="port of the server and of its Service")
-    tls: TlsSettings | None = Field(default=None, description="TLS that ends at the server itself")
+    port: Port = Field(default=8080, description="Port of the server and of its Service.")
+    tls: TlsSettings | None = Field(
+        default=None, description="TLS termination at the model server."
+    )
     api_keys: ApiKeysSettings | None = Field(
-        default=None, description="keys without which no prediction is given"
+        default=None, description="API keys that predictions require. null requires none."
     )
     service_type: Literal["ClusterIP", "NodePort"] = Field(
-        default="ClusterIP", description="how the Service is reached"
+        default="ClusterIP", description="Type of the Service."
     )
-    spread: bool = Field(default=True, description="prefer different nodes for the pods")
+    spread: bool = Field(default=True, description="Prefer different nodes for the pods.")
     node_selector: Labels = Field(
-        default={}, description="further labels of nodes that it may run on"
+        default={}, description="Additional node labels that the pods require."
     )
-    priority_class: DnsName | None = Field(default=None, description="priority class of its pods")
+    priority_class: DnsName | None = Field(default=None, description="Priority class of the pods.")
     server: dict[str, Any] = Field(
-        default={}, description="further configuration of the model server (inference/config.py)"
+        default={},
+        description="Additional configuration of the model server (inference/config.py).",
     )
-    env: dict[EnvironmentName, str] = Field(default={}, description="further environment variables")
+    env: dict[EnvironmentName, str] = Field(
+        default={}, description="Additional environment variables."
+    )
     env_from: dict[EnvironmentName, ReferenceSettings] = Field(
-        default={}, description="environment variables whose values stand in Secrets or ConfigMaps"
+        default={},
+        description="Environment variables whose values come from Secrets or ConfigMaps.",
     )
     volumes: dict[DnsLabel, VolumeSettings] = Field(
-        default={}, description="further volumes of every pod, such as a handler of one's own"
+        default={},
+        description="Additional volumes of every pod, for example with a custom handler.",
     )
     startup_seconds: PositiveInt = Field(
-        default=120, description="longest time from the container's start until the server answers"
+        default=120,
+        description="Maximum time (s) from the start of the container until the server answers.",
     )
     progress_deadline_seconds: PositiveInt = Field(
-        default=600, description="when the Deployment reports that a rollout does not advance"
+        default=600,
+        description="Time (s) after which the Deployment reports a rollout without progress.",
     )
     min_ready_seconds: int = Field(
         default=5,
         ge=0,
         le=3600,
-        description="a new pod has to be ready for so long before an old one leaves: time for "
-        "load balancers to find it, and for a bad version to fail",
+        description="Time (s) that a new pod must be ready before an old one is removed, so "
+        "that load balancers find it and a bad version fails.",
     )
     pre_stop_seconds: int = Field(
         default=2,
         ge=0,
         le=300,
-        description="pause between a pod's removal from the Service and SIGTERM; needs Kubernetes "
-        "1.30 or later, unless it is 0",
+        description="Delay (s) between the removal of a pod from the Service and SIGTERM. "
+        "Values above 0 require Kubernetes 1.30.",
     )
     grace_seconds: int = Field(
         default=30,
         ge=1,
         le=3600,
-        description="time to finish what is in flight when a pod has to leave; more than "
-        "pre_stop_seconds and the server's notice_seconds and drain_seconds together",
+        description="Time (s) for a terminating pod to finish requests in flight. It must "
+        "exceed the sum of pre_stop_seconds and the server's notice_seconds and drain_seconds.",
     )
 
     @model_validator(mode="after")
@@ -354,9 +380,7 @@ class InferenceServiceSettings(Settings):
             found = " and ".join(given) or "none of them"
             raise ValueError(f"needs one of `job`, `run` and `url` to serve, but has {found}")
         if self.autoscaling is not None and self.replicas is not None:
-            raise ValueError(
-                "contradicts itself: replicas are fixed and autoscaling is on; leave one out"
-            )
+            raise ValueError("has replicas and autoscaling: leave one of them out")
         if problem := shm_problem(self.shm, self.memory):
             raise ValueError(problem)
         if self.fetch != FetchSettings() and not (self.url or (self.canary and self.canary.url)):
@@ -370,11 +394,13 @@ class InferenceServiceSettings(Settings):
 
     def _check_access(self) -> None:
         if self.canary is not None and self.route is None:
-            raise ValueError("has a canary, but no route that could share out the requests")
+            raise ValueError(
+                "has a canary, but no route that could split the requests: write route"
+            )
         if self.route is not None and self.tls is not None:
             raise ValueError(
-                "has tls beside a route: TLS ends at the gateway, which speaks plainly to the "
-                "pods, so leave tls out"
+                "has tls and a route: TLS is terminated at the gateway, which sends plain HTTP to "
+                "the pods, so leave tls out"
             )
 
     def _check_volumes(self) -> None:
@@ -385,14 +411,14 @@ class InferenceServiceSettings(Settings):
                 )
             if f"{volume.path.rstrip('/')}/".startswith(tuple(f"{path}/" for path in _TAKEN_PATHS)):
                 raise ValueError(
-                    f"has volumes.{name}.path {volume.path}, where every pod has something: "
+                    f"has volumes.{name}.path {volume.path}, which every pod uses already: "
                     "choose another"
                 )
 
     def _check_server(self, server: dict[str, Any], here: str) -> None:
         for name in sorted(_DECIDED.keys() & server.keys()):
             remedy = f"write `{_DECIDED[name]}`" if _DECIDED[name] else "leave it out"
-            raise ValueError(f"sets {here}.{name}, which the stack decides: {remedy}")
+            raise ValueError(f"sets {here}.{name}, which the stack determines: {remedy}")
         try:
             config = InferenceConfig.model_validate(
                 {"model_name": "model", "model_path": MODELS_PATH, **self.server, **server}
@@ -400,38 +426,40 @@ class InferenceServiceSettings(Settings):
         except ValidationError as error:
             written_as = {name: f"{here}.{name}" for name in InferenceConfig.model_fields}
             problems = "; ".join(problem_sentences(error, written_as))
-            raise ValueError(f"has a `{here}` that cannot be used: {problems}") from None
+            raise ValueError(f"has an invalid `{here}`: {problems}") from None
         needed = self.pre_stop_seconds + config.notice_seconds + config.drain_seconds
         if needed >= self.grace_seconds:
             raise ValueError(
-                f"takes up to {needed:g} seconds to leave (pre_stop_seconds "
+                f"takes up to {needed:g} seconds to terminate (pre_stop_seconds "
                 f"{self.pre_stop_seconds}, {here}.notice_seconds {config.notice_seconds:g}, "
                 f"{here}.drain_seconds {config.drain_seconds:g}), but its pods are killed after "
-                f"grace_seconds {self.grace_seconds}: write less of them or more grace_seconds"
+                f"grace_seconds {self.grace_seconds}: decrease these or increase grace_seconds"
             )
 
     @property
     def most_replicas(self) -> int:
-        """The largest number of pods that the service may have."""
+        """Maximum number of pods of the service without its canary."""
         return self.autoscaling.max if self.autoscaling else self.replicas or 1
 
     @property
     def canary_image(self) -> str:
-        """Name of the image of the canary, if there is one."""
+        """Key of the canary's image."""
         return (self.canary.image if self.canary else None) or self.image
 
     @property
     def most_pods(self) -> int:
-        """Like `most_replicas`, with the canary's."""
+        """Maximum number of pods of the service with its canary."""
         return self.most_replicas + (self.canary.replicas if self.canary else 0)
 
 
 class InferenceSettings(Settings):
-    """Inference services by key."""
+    """Inference services."""
 
-    services: dict[RunKey, InferenceServiceSettings] = Field(default={}, description="services")
+    services: dict[RunKey, InferenceServiceSettings] = Field(
+        default={}, description="Services by key."
+    )
 
     @property
     def ports(self) -> tuple[int, ...]:
-        """Where pods of any service are called."""
+        """Ports of all services."""
         return tuple(service.port for service in self.services.values())

@@ -1,4 +1,4 @@
-"""What is measured, what it costs, and from when on somebody is told."""
+"""Monitoring, alert thresholds, GPU prices, dashboards and archived logs."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal, Self
@@ -18,7 +18,7 @@ from infra.settings.types import (
 )
 
 RELEASE: Final = "kube-prometheus-stack"
-"""Name of the chart's release, by which its Prometheus finds what it is to read."""
+"""Name of the chart's release, by which its Prometheus selects what it reads."""
 
 Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -27,148 +27,178 @@ Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Thresholds(Settings):
-    """From when on somebody is told. Minutes are how long it lasts before."""
+    """Thresholds of the alerts. Minutes state how long a condition lasts before the alert fires."""
 
-    gpu_idle_share: Share = Field(default=0.05, description="an allocated GPU below this is idle")
-    gpu_idle_minutes: Minutes = Field(default=30, description="for so long")
+    gpu_idle_share: Share = Field(
+        default=0.05, description="Utilization below which an allocated GPU is idle."
+    )
+    gpu_idle_minutes: Minutes = Field(
+        default=30, description="Time (min) that an allocated GPU is idle."
+    )
     gpu_memory_share: Share = Field(
-        default=0.97, description="GPU memory above this is nearly full"
+        default=0.97, description="Share of a GPU's memory above which it is nearly full."
     )
     gpu_unhealthy_minutes: Minutes = Field(
         default=5,
-        description="GPUs are unhealthy for so long; longer than a device plugin's restart",
+        description="Time (min) that GPUs are unhealthy. It should exceed the restart of a "
+        "device plugin.",
     )
-    shm_share: Share = Field(default=0.9, description="shared memory above this is nearly full")
-    claim_share: Share = Field(default=0.9, description="a claim above this is nearly full")
-    claim_minutes: Minutes = Field(default=5, description="for so long")
+    shm_share: Share = Field(
+        default=0.9, description="Share of /dev/shm above which it is nearly full."
+    )
+    claim_share: Share = Field(
+        default=0.9, description="Share of a claim above which it is nearly full."
+    )
+    claim_minutes: Minutes = Field(default=5, description="Time (min) that a claim is nearly full.")
     memory_share: Share = Field(
-        default=0.95, description="of its limit; above it a container is killed"
+        default=0.95,
+        description="Share of the memory limit above which a container is about to be killed.",
     )
     memory_minutes: Minutes = Field(
-        default=2, description="memory, shared memory or a GPU's memory for so long"
+        default=2, description="Time (min) that memory, /dev/shm or a GPU's memory is nearly full."
     )
     stalled_minutes: Minutes = Field(
         default=20,
-        description="training without a step; longer than any evaluation, export or save",
+        description="Time (min) that training makes no step. It should exceed any evaluation, "
+        "export or save.",
     )
     checkpoint_minutes: Minutes = Field(
-        default=90, description="oldest that the newest checkpoint may be while training goes on"
+        default=90,
+        description="Maximum age (min) of the newest checkpoint while training continues.",
     )
     restarts_per_hour: PositiveInt = Field(
-        default=3, description="more of one job or server are a fault"
+        default=3, description="Maximum number of restarts per hour of a job or server."
     )
-    pending_minutes: Minutes = Field(default=60, description="a gang waits for so long")
-    exhausted_minutes: Minutes = Field(default=15, description="a quota is used up for so long")
+    pending_minutes: Minutes = Field(default=60, description="Time (min) that a gang is pending.")
+    exhausted_minutes: Minutes = Field(
+        default=15, description="Time (min) that a quota is exhausted."
+    )
     serving_minutes: Minutes = Field(
-        default=5, description="a service is slow, fails, refuses or is not ready for so long"
+        default=5,
+        description="Time (min) that a service is slow, fails, refuses requests or is not ready.",
     )
     latency_seconds: Seconds = Field(
-        default=1.0, description="99 of 100 requests are answered by then"
+        default=1.0, description="Maximum latency (s) of 99 % of the requests."
     )
-    error_share: Share = Field(default=0.01, description="of requests that end with 5xx")
+    error_share: Share = Field(
+        default=0.01, description="Maximum share of requests that fail with 5xx."
+    )
     refused_share: Share = Field(
-        default=0.05, description="of requests that a full queue refuses (429)"
+        default=0.05, description="Maximum share of requests that a full queue refuses (429)."
     )
-    scaled_out_minutes: Minutes = Field(default=15, description="an autoscaler at its maximum")
+    scaled_out_minutes: Minutes = Field(
+        default=15, description="Time (min) that an autoscaler is at its maximum."
+    )
     rollout_minutes: Minutes = Field(
-        default=15, description="in which servers may have different versions of a model"
+        default=15, description="Time (min) that servers may have different versions of a model."
     )
 
 
 class DcgmExporterSettings(Settings):
-    """NVIDIA's exporter of what GPUs do."""
+    """NVIDIA's DCGM exporter."""
 
     install: bool = Field(
-        default=True, description="false where the GPU operator or somebody else has installed one"
+        default=True,
+        description="Install the exporter. Set false if the cluster already has one, for "
+        "example from the GPU Operator.",
     )
     image: VersionedImage = Field(
         default="nvcr.io/nvidia/k8s/dcgm-exporter:4.4.2-4.7.0-ubuntu22.04",
-        description="the exporter",
+        description="Image of the exporter.",
     )
-    namespace: DnsLabel = Field(default="gpu-metrics", description="of its own, made by the stack")
-    port: PositiveInt = Field(default=9400, le=65535, description="where it answers")
+    namespace: DnsLabel = Field(
+        default="gpu-metrics", description="Namespace of the exporter, created by the stack."
+    )
+    port: PositiveInt = Field(default=9400, le=65535, description="Port of the exporter.")
 
 
 class GrafanaSettings(Settings):
-    """Dashboards for a Grafana whose sidecar looks for ConfigMaps."""
+    """Dashboards for Grafana's sidecar, which reads them from ConfigMaps."""
 
-    dashboards: bool = Field(default=False, description="make a ConfigMap for each")
+    dashboards: bool = Field(default=False, description="Create a ConfigMap for each dashboard.")
     labels: dict[QualifiedName, LabelValue] = Field(
-        default={"grafana_dashboard": "1"}, description="by which the sidecar finds them"
+        default={"grafana_dashboard": "1"},
+        description="Labels by which the sidecar selects the ConfigMaps.",
     )
-    currency: str = Field(default="USD", pattern=r"^[A-Z]{3}$", description="of `gpu_prices`")
+    currency: str = Field(
+        default="USD", pattern=r"^[A-Z]{3}$", description="Currency of `gpu_prices`."
+    )
 
 
 class KubePrometheusStackSettings(Settings):
     """The chart with Prometheus, its operator, Grafana, kube-state-metrics and node exporters."""
 
     install: bool = Field(
-        default=False, description="install the chart; needs prometheus: operator"
+        default=False, description="Install the chart. It requires prometheus: operator."
     )
     namespace: DnsLabel = Field(
-        default="monitoring", description="of its own, made by the stack; one of `scraped_from`"
+        default="monitoring",
+        description="Namespace of the release, created by the stack. `scraped_from` must "
+        "contain it.",
     )
     chart: str = Field(
-        default="kube-prometheus-stack", min_length=1, description="name of the chart"
+        default="kube-prometheus-stack", min_length=1, description="Name of the chart."
     )
     repository: str = Field(
         default="https://prometheus-community.github.io/helm-charts",
         pattern=r"^(https?|oci)://\S+$",
-        description="address of the chart's repository",
+        description="URL of the chart's repository.",
     )
     version: str = Field(
-        default="88.5.3", pattern=r"^v?\d+\.\d+\.\d+\S*$", description="exact version of the chart"
+        default="88.5.3", pattern=r"^v?\d+\.\d+\.\d+\S*$", description="Exact version of the chart."
     )
     values: dict[str, Any] = Field(
-        default={}, description="values of the chart, as the chart names them; over the stack's own"
+        default={}, description="Additional values of the chart, which override the stack's."
     )
     timeout_seconds: PositiveInt = Field(
-        default=600, description="longest wait until all of it is ready"
+        default=600, description="Maximum time (s) until all of the chart is ready."
     )
 
 
 class MonitoringSettings(Settings):
-    """Scraping, rules and alerts for Prometheus. None of it is there unless `prometheus` says so.
+    """Scraping, rules and alerts for Prometheus, unless `prometheus` is none.
 
-    docs/monitoring.md says what kube-state-metrics must pass on.
+    docs/monitoring.md lists the labels that kube-state-metrics must export.
     """
 
     prometheus: Literal["none", "operator", "plain"] = Field(
         default="none",
-        description="operator: PodMonitor and PrometheusRule for the Prometheus operator; plain: "
-        "a ConfigMap with scrape configuration and rules for a Prometheus without it",
+        description="operator creates PodMonitors and a PrometheusRule for the Prometheus "
+        "operator, plain creates a ConfigMap with scrape configuration and rules for a "
+        "Prometheus without it.",
     )
     labels: dict[QualifiedName, LabelValue] = Field(
         default={"release": RELEASE},
-        description="by which the Prometheus operator finds these objects",
+        description="Labels by which the Prometheus operator selects these objects.",
     )
     scraped_from: tuple[DnsLabel, ...] = Field(
         default=("monitoring",),
         strict=False,
-        description="namespaces of Prometheus, which are let in where the network is isolated",
+        description="Namespaces of Prometheus, which network policies admit.",
     )
     interval_seconds: PositiveInt = Field(
-        default=30, description="between two looks; GPU hours are counted in steps of it"
+        default=30,
+        description="Interval (s) between two scrapes. GPU hours are counted in steps of it.",
     )
     dcgm_exporter: DcgmExporterSettings = Field(
-        default=DcgmExporterSettings(), description="NVIDIA's exporter of what GPUs do"
+        default=DcgmExporterSettings(), description="NVIDIA's DCGM exporter."
     )
     gpu_prices: dict[str, Price] = Field(
         default={},
-        description="price of a GPU for an hour, by the nodes' label nvidia.com/gpu.product",
+        description="Price of a GPU hour, by the node label nvidia.com/gpu.product.",
     )
     thresholds: Thresholds = Field(
         default=Thresholds(),
-        description="from when on somebody is told; minutes are how long it lasts",
+        description="Thresholds of the alerts.",
     )
-    grafana: GrafanaSettings = Field(default=GrafanaSettings(), description="dashboards")
+    grafana: GrafanaSettings = Field(default=GrafanaSettings(), description="Dashboards.")
     kube_prometheus_stack: KubePrometheusStackSettings = Field(
         default=KubePrometheusStackSettings(),
-        description="the chart that brings Prometheus and Grafana",
+        description="The chart that installs Prometheus and Grafana.",
     )
     runbooks: str = Field(
         default="docs/runbooks.md",
-        description="where the pages about alerts are; the alert's name is added as anchor",
+        description="URL or path of the runbooks. The alert's name is appended as an anchor.",
     )
 
     @model_validator(mode="after")
@@ -182,22 +212,22 @@ class MonitoringSettings(Settings):
         here = "has kube_prometheus_stack.install"
         if self.prometheus != "operator":
             yield (
-                f"{here}, and prometheus is {self.prometheus}: write operator, which the chart "
-                "brings"
+                f"{here}, but prometheus is {self.prometheus}: write operator, which the chart "
+                "installs"
             )
         if self.labels.get("release") != RELEASE:
             yield (
-                f"{here}, whose Prometheus reads what has a certain label: add "
+                f"{here}, whose Prometheus selects objects by a label: add "
                 f"release: {RELEASE} to labels"
             )
         if self.kube_prometheus_stack.namespace not in self.scraped_from:
             yield (
-                f"{here}, whose Prometheus comes from {self.kube_prometheus_stack.namespace}: "
+                f"{here}, whose Prometheus runs in {self.kube_prometheus_stack.namespace}: "
                 "add it to scraped_from"
             )
         if self.grafana.dashboards and len(self.grafana.labels) != 1:
             yield (
-                f"{here}, whose Grafana looks for one label, and grafana.labels has "
+                f"{here}, whose Grafana selects by one label, but grafana.labels has "
                 f"{len(self.grafana.labels)}: write one"
             )
 
@@ -206,41 +236,50 @@ PortNumber = Annotated[int, Field(ge=1, le=65535)]
 
 
 class RecorderSettings(Settings):
-    """A pod of the namespace that follows the pods of runs and keeps what failed ones have said.
+    """A pod that watches the pods of runs and archives the last log lines of failed ones.
 
-    It needs an image, which `images.workloads` has under the name written here, and whoever runs
-    `pulumi up` needs the right to grant `get pods/log`.
+    Its image must be one of `images.workloads`, and whoever runs `pulumi up` needs the right to
+    grant `get pods/log`.
     """
 
     image: DnsLabel = Field(
-        default="recorder", description="name of its image, built from recorder/"
+        default="recorder", description="Key of the image, which is built from recorder/."
     )
     claims: list[DnsLabel] = Field(
         default=["checkpoints"],
         min_length=1,
-        description="claims of runs, which must be ReadWriteMany: it writes beside the trainings",
+        description="Claims of runs. They must be ReadWriteMany, because training writes to "
+        "them at the same time.",
     )
-    lines: PositiveInt = Field(default=500, le=100_000, description="last lines of a container")
-    kib: PositiveInt = Field(default=64, le=10_240, description="most KiB of these lines")
-    failures: PositiveInt = Field(default=10, le=1000, description="of a run, the latest ones")
+    lines: PositiveInt = Field(
+        default=500, le=100_000, description="Maximum number of last log lines of a container."
+    )
+    kib: PositiveInt = Field(
+        default=64, le=10_240, description="Maximum size (KiB) of these lines."
+    )
+    failures: PositiveInt = Field(
+        default=10, le=1000, description="Maximum number of failures of a run, the latest ones."
+    )
     pods: PositiveInt = Field(
-        default=16, le=1000, description="of a failure, those that ended first"
+        default=16,
+        le=1000,
+        description="Maximum number of pods of a failure, those that ended first.",
     )
-    cpu: CpuQuantity = Field(default="50m", description="CPU request")
-    memory: MemoryQuantity = Field(default="256Mi", description="memory request and limit")
-    node_selector: Labels = Field(default={}, description="labels of nodes that it may run on")
+    cpu: CpuQuantity = Field(default="50m", description="CPU request.")
+    memory: MemoryQuantity = Field(default="256Mi", description="Memory request and limit.")
+    node_selector: Labels = Field(default={}, description="Node labels that the pod requires.")
     api_ports: list[PortNumber] = Field(
         default=[443, 6443],
         min_length=1,
-        description="ports of the API server, the only ones that it may reach where the network "
-        "is isolated",
+        description="Ports of the API server. With network isolation the pod may connect only "
+        "to these.",
     )
 
 
 class LogsSettings(Settings):
-    """Where logs go beyond the nodes; docs/logs.md."""
+    """Logs that are kept beyond the nodes; docs/logs.md describes them."""
 
     recorder: RecorderSettings | None = Field(
         default=None,
-        description="keeps last lines and events of failed pods beside the checkpoints",
+        description="Archive the last log lines and events of failed pods with the checkpoints.",
     )

@@ -1,4 +1,4 @@
-"""What can be deployed but is mostly not meant: warnings of the preview, which never fail."""
+"""Warnings about valid configurations that are probably not intended."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -11,15 +11,16 @@ from kube.kinds import KINDS
 from kube.kinds.record import TRAINING_PROGRAM
 
 MOST_JOBS: Final = 100
-"""Jobs of one stack. With a state in files or a bucket each step of an update writes the whole
-state anew, so that the time for a job grows with the number of jobs (docs/scale.md)."""
+"""Maximum number of jobs of a stack without a warning. A file or bucket backend writes the whole
+state at each step of an update, so the time per job grows with the number of jobs
+(docs/scale.md)."""
 
 _EFA: Final = "vpc.amazonaws.com/"
-"""Devices that NCCL reaches through a plugin, which `nccl.network` would keep it from."""
+"""Prefix of devices that NCCL uses through a plugin, which `nccl.network` would disable."""
 
 
 def notices(settings: StackSettings) -> Iterator[str]:
-    """A sentence for each thing that is allowed and had better be otherwise."""
+    """Yield a sentence for each setting that is valid but probably not intended."""
     yield from _many_jobs(settings)
     yield from _network_left_open(settings)
     yield from _image_without_the_program(settings)
@@ -32,9 +33,8 @@ def _many_jobs(settings: StackSettings) -> Iterator[str]:
     if jobs > MOST_JOBS:
         yield (
             f"{full_key('training', 'jobs')} has {jobs} jobs. Updates of more than {MOST_JOBS} "
-            "become slow, because with a state in files or in a bucket every step writes the whole "
-            "state: give each team a stack of its own (docs/scale.md), or keep the state in Pulumi "
-            "Cloud."
+            "become slow, because a file or bucket backend writes the whole state at each step: "
+            "give each team its own stack (docs/scale.md), or use Pulumi Cloud."
         )
 
 
@@ -44,9 +44,9 @@ def _network_left_open(settings: StackSettings) -> Iterator[str]:
             continue
         if "NCCL_NET" not in {*job.env, *job.env_from}:
             yield (
-                f"{job_key(key, 'rdma')} is written, but no {job_key(key, 'nccl')}: where NCCL "
-                "finds no such device it takes TCP without a word. Write nccl.network infiniband "
-                "or roce, with which it fails instead (docs/rdma.md)."
+                f"{job_key(key, 'rdma')} is set, but {job_key(key, 'nccl')} is not: if NCCL "
+                "finds no RDMA device, it silently uses TCP. Write nccl.network infiniband or "
+                "roce, with which it fails instead (docs/rdma.md)."
             )
 
 
@@ -56,14 +56,14 @@ def _image_without_the_program(settings: StackSettings) -> Iterator[str]:
         if needed is not None and "image" not in job.model_fields_set:
             yield (
                 f"{job_key(key, 'kind')} is {job.kind!r}, which needs {needed} in the image, and "
-                f"the default image {job.image!r} has it only if you have put it there: write "
+                f"the default image {job.image!r} contains it only if you added it: write "
                 f"{job_key(key, 'image')} (docs/jobs.md)."
             )
 
 
 def _priorities_without_preemption(settings: StackSettings) -> Iterator[str]:
     scheduler = settings.volcano.configured
-    # Who has written `preempt: none` has decided.
+    # An explicit `preempt: none` is a decision.
     if scheduler is None or "preempt" in scheduler.model_fields_set:
         return
     serving = {service.priority_class for service in settings.inference.services.values()}
@@ -73,9 +73,9 @@ def _priorities_without_preemption(settings: StackSettings) -> Iterator[str]:
         urgent = classes[high]
         if urgent.value > classes[low].value and urgent.preemption != "Never":
             yield (
-                f"{full_key('volcano', 'scheduler', 'preempt')} is none unless it is written, so "
-                f"jobs of class {high!r} go before those of {low!r} while both wait, but push out "
-                "none that runs. Write surplus or gangs, or none if that is meant (docs/queues.md)."
+                f"{full_key('volcano', 'scheduler', 'preempt')} is none by default, so jobs of "
+                f"class {high!r} are scheduled before those of {low!r}, but do not preempt running "
+                "ones. Write surplus or gangs, or none if that is intended (docs/queues.md)."
             )
             return
 
@@ -85,9 +85,9 @@ def _unmeasured(settings: StackSettings) -> Iterator[str]:
         return
     if found := [key for key, job in settings.training.jobs.items() if _could_answer(job)]:
         yield (
-            f"Prometheus hears nothing of training.jobs: {', '.join(found)}. Nobody is told when "
-            "they stand still, lose their loss, save nothing or fill /dev/shm, and they have no "
-            "goodput: write metrics_port, 9400 for example, into their hyperparameters "
+            f"Prometheus does not scrape training.jobs: {', '.join(found)}. No alert fires when "
+            "they stall, diverge, save no checkpoints or fill /dev/shm, and their goodput is "
+            "unknown: write metrics_port, for example 9400, into their hyperparameters "
             "(docs/monitoring.md)."
         )
 

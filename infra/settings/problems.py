@@ -1,4 +1,4 @@
-"""Plain sentences for everything that can be wrong with the configuration."""
+"""Error messages of an invalid configuration."""
 
 import difflib
 import json
@@ -13,13 +13,13 @@ from infra.settings.schema import description, keys
 PROJECT: Final = "gpu-platform"
 
 _SENTENCES: Final[Mapping[str, str]] = {
-    "int_type": "must be a whole number",
-    "int_parsing": "must be a whole number",
-    "int_from_float": "must be a whole number",
+    "int_type": "must be an integer",
+    "int_parsing": "must be an integer",
+    "int_from_float": "must be an integer",
     "float_type": "must be a number",
     "float_parsing": "must be a number",
-    "bool_type": "must be true or false",
-    "string_type": "must be text",
+    "bool_type": "must be a boolean (true or false)",
+    "string_type": "must be a string",
     "list_type": "must be a list",
     "dict_type": "must be a mapping of keys to values",
     "model_type": "must be a mapping of keys to values",
@@ -37,37 +37,37 @@ _SENTENCES: Final[Mapping[str, str]] = {
 
 
 def full_key(*path: str | int) -> str:
-    """`gpu-platform:training.jobs.digits.nodes`, as `pulumi config set --path` takes it."""
+    """Return a key as `pulumi config set --path` takes it, with the project as prefix."""
     return f"{PROJECT}:{'.'.join(str(part) for part in path)}"
 
 
 def choice(known: Collection[str]) -> str:
-    """What to write instead of a name that is not known."""
+    """Return what to write instead of an unknown name."""
     return f"write one of: {', '.join(sorted(known))}" if known else "none is declared yet"
 
 
 def job_key(key: str, *path: str) -> str:
-    """Full key of something in a training job."""
+    """Return the full key of a setting of a training job."""
     return full_key("training", "jobs", key, *path)
 
 
 def service_key(key: str, *path: str) -> str:
-    """Full key of something in an inference service."""
+    """Return the full key of a setting of an inference service."""
     return full_key("inference", "services", key, *path)
 
 
 def describe(error: ValidationError, model: type[BaseModel], concern: str) -> list[str]:
-    """One sentence for each mistake in a concern: its key, the value found, what is allowed."""
+    """Return a sentence for each error of a concern: its key, the value and what is allowed."""
     return [_sentence(detail, model, concern) for detail in error.errors(include_url=False)]
 
 
 def unknown_key(path: Iterable[str | int], known: Iterable[str]) -> str:
-    """Sentence about a key that does not exist, with the key that was probably meant."""
+    """Return a sentence about an unknown key that suggests the closest known one."""
     *_, last = path = list(path)
     known = sorted(known)
     close = difflib.get_close_matches(str(last), known, n=1)
     advice = f"did you mean {close[0]!r}? " if close else ""
-    return f"{full_key(*path)} is not a known key: {advice}Known here: {', '.join(known)}."
+    return f"{full_key(*path)} is not a known key: {advice}Known keys: {', '.join(known)}."
 
 
 def _sentence(detail: ErrorDetails, model: type[BaseModel], concern: str) -> str:
@@ -78,7 +78,8 @@ def _sentence(detail: ErrorDetails, model: type[BaseModel], concern: str) -> str
         return unknown_key(path, keys(model, location[:-1]))
     if kind == "missing":
         purpose = description(model, location)
-        return f"{full_key(*path)} is missing{f': {purpose}' if purpose else ''}."
+        meaning = f": {purpose.removesuffix('.')}" if purpose else ""
+        return f"{full_key(*path)} is missing{meaning}."
     if kind == "value_error" and isinstance(detail["input"], (dict, list)):
         return f"{full_key(*path)} {rule(detail)}."
     joined = ": it" if kind == "value_error" else ", but"
@@ -86,7 +87,7 @@ def _sentence(detail: ErrorDetails, model: type[BaseModel], concern: str) -> str
 
 
 def rule(detail: ErrorDetails) -> str:
-    """What is allowed where a value is not: a part of a sentence that begins with a verb."""
+    """Return the part of an error message that states what is allowed; it starts with a verb."""
     kind = detail["type"]
     if kind == "value_error":
         return detail["msg"].removeprefix("Value error, ")

@@ -1,4 +1,4 @@
-"""Where data sets and checkpoints live."""
+"""Storage of data sets and checkpoints."""
 
 from typing import Final, Literal, Self
 
@@ -29,27 +29,28 @@ _NEEDED_PARAMETERS: Final[dict[str, tuple[str, ...]]] = {
 
 
 class StorageClassSettings(Settings):
-    """A kind of storage that claims can ask for."""
+    """A storage class."""
 
     kind: Literal["cephfs", "nfs", "local", "other"] = Field(
-        description="CephFS CSI, NFS CSI, local volumes, or any other provisioner"
+        description="CephFS CSI, NFS CSI, local volumes or any other provisioner."
     )
     provisioner: str | None = Field(
         default=None,
         min_length=1,
-        description="name of the driver where it is not the usual one; needed with other",
+        description="Name of the driver, if it is not the default of the kind. Required with "
+        "kind other.",
     )
     parameters: dict[str, str] = Field(
-        default={}, description="parameters of the driver, all of them text"
+        default={}, description="Parameters of the driver, all of them strings."
     )
-    mount_options: list[str] = Field(default=[], description="options of the mount")
+    mount_options: list[str] = Field(default=[], description="Mount options.")
     reclaim_policy: ReclaimPolicy = Field(
-        default="Retain", description="what happens to the data when the claim is deleted"
+        default="Retain", description="What happens to the data when the claim is deleted."
     )
     binding: Literal["Immediate", "WaitForFirstConsumer"] = Field(
-        default="Immediate", description="when claims are bound"
+        default="Immediate", description="When claims are bound."
     )
-    expandable: bool = Field(default=False, description="claims may grow later")
+    expandable: bool = Field(default=False, description="Allow claims to be expanded later.")
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -63,43 +64,44 @@ class StorageClassSettings(Settings):
 
 
 class LocalSource(Settings):
-    """A folder on nodes: of one node, or a shared mount that several nodes see."""
+    """A directory on nodes: on one node, or a shared mount that several nodes have."""
 
-    path: AbsolutePath = Field(description="the folder, the same on every node")
+    path: AbsolutePath = Field(description="The directory, the same on every node.")
     nodes: dict[QualifiedName, list[LabelValue]] = Field(
-        min_length=1, description="node labels, and the values with which a node has the folder"
+        min_length=1,
+        description="Node labels, with the values that identify nodes with the directory.",
     )
 
 
 class NfsSource(Settings):
-    """A folder that an NFS server exports."""
+    """A directory that an NFS server exports."""
 
-    server: str = Field(min_length=1, description="host name or address of the server")
-    path: AbsolutePath = Field(description="exported folder")
+    server: str = Field(min_length=1, description="Host name or address of the server.")
+    path: AbsolutePath = Field(description="Exported directory.")
 
 
 class CsiSource(Settings):
-    """A volume that a CSI driver already has."""
+    """An existing volume of a CSI driver."""
 
-    driver: DnsName = Field(description="name of the driver")
-    handle: str = Field(min_length=1, description="the driver's identifier of the volume")
-    attributes: dict[str, str] = Field(default={}, description="attributes that the driver needs")
+    driver: DnsName = Field(description="Name of the driver.")
+    handle: str = Field(min_length=1, description="The driver's identifier of the volume.")
+    attributes: dict[str, str] = Field(default={}, description="Attributes that the driver needs.")
 
 
 class VolumeSettings(Settings):
-    """A volume that exists already, made known to the cluster."""
+    """An existing volume that the stack registers in the cluster."""
 
-    capacity: MemoryQuantity = Field(description="size that claims may count on")
-    access_modes: list[AccessMode] = Field(min_length=1, description="how it may be mounted")
+    capacity: MemoryQuantity = Field(description="Size that claims can rely on.")
+    access_modes: list[AccessMode] = Field(min_length=1, description="Access modes of the volume.")
     storage_class: DnsName | None = Field(
-        default=None, description="class it belongs to; null for none"
+        default=None, description="Storage class of the volume. null sets none."
     )
     reclaim_policy: ReclaimPolicy = Field(
-        default="Retain", description="what happens after its claim"
+        default="Retain", description="What happens to the volume when its claim is deleted."
     )
-    local: LocalSource | None = Field(default=None, description="a folder on nodes")
-    nfs: NfsSource | None = Field(default=None, description="a folder of an NFS server")
-    csi: CsiSource | None = Field(default=None, description="a volume of a CSI driver")
+    local: LocalSource | None = Field(default=None, description="A directory on nodes.")
+    nfs: NfsSource | None = Field(default=None, description="A directory of an NFS server.")
+    csi: CsiSource | None = Field(default=None, description="A volume of a CSI driver.")
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -111,26 +113,29 @@ class VolumeSettings(Settings):
 
 
 class ClaimSettings(Settings):
-    """Storage that pods of the stack mount."""
+    """A claim that pods of the stack mount."""
 
     name: DnsLabel | None = Field(
-        default=None, description="name in the cluster; the key by default"
+        default=None, description="Name of the claim in the cluster. null uses the key."
     )
-    size: MemoryQuantity = Field(description="size asked for")
+    size: MemoryQuantity = Field(description="Requested size.")
     access_modes: list[AccessMode] = Field(
-        default=["ReadWriteMany"], min_length=1, description="how pods mount it"
+        default=["ReadWriteMany"], min_length=1, description="Access modes of the claim."
     )
     storage_class: DnsName | None = Field(
-        default=None, description="class that provides it; null for a volume without one"
+        default=None,
+        description="Storage class that provides the claim. null is for a volume without a class.",
     )
     volume: DnsName | None = Field(
-        default=None, description="volume of this stack that it is bound to"
+        default=None, description="Volume of this stack that the claim is bound to."
     )
     protect: bool = Field(
-        default=False, description="Pulumi refuses to delete the claim until this is false again"
+        default=False,
+        description="Protect the claim: Pulumi refuses to delete it until this is false.",
     )
     retain: bool = Field(
-        default=True, description="a claim that is removed here stays in the cluster with its data"
+        default=True,
+        description="Keep the claim and its data in the cluster when it is removed from the stack.",
     )
 
     @model_validator(mode="after")
@@ -141,12 +146,14 @@ class ClaimSettings(Settings):
 
 
 class StorageSettings(Settings):
-    """Storage classes, volumes that exist, and claims."""
+    """Storage classes, existing volumes and claims."""
 
     classes: dict[DnsName, StorageClassSettings] = Field(
-        default={}, description="storage classes by name"
+        default={}, description="Storage classes by name."
     )
     volumes: dict[DnsName, VolumeSettings] = Field(
-        default={}, description="existing volumes by name"
+        default={}, description="Existing volumes by name."
     )
-    claims: dict[DnsLabel, ClaimSettings] = Field(default={}, description="claims by logical name")
+    claims: dict[DnsLabel, ClaimSettings] = Field(
+        default={}, description="Claims by the key that jobs and services refer to."
+    )

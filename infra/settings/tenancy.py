@@ -1,4 +1,4 @@
-"""What this stack's workloads may use and reach."""
+"""Limits of the workloads' namespace."""
 
 import ipaddress
 from typing import Annotated, Final, Literal
@@ -28,59 +28,66 @@ Cidr = Annotated[str, AfterValidator(_cidr)]
 
 
 class QuotaSettings(Settings):
-    """The most that all pods of the namespace may ask for together."""
+    """Quota of the namespace, for all of its pods together."""
 
-    gpus: int | None = Field(default=None, ge=0, description="GPUs of the stack's GPU resource")
-    cpu: CpuQuantity | None = Field(default=None, description="CPU requests")
-    memory: MemoryQuantity | None = Field(default=None, description="memory requests")
-    memory_limits: MemoryQuantity | None = Field(default=None, description="memory limits")
-    pods: PositiveInt | None = Field(default=None, description="pods")
-    claims: PositiveInt | None = Field(default=None, description="storage claims")
+    gpus: int | None = Field(
+        default=None, ge=0, description="Number of GPUs of the stack's GPU resource."
+    )
+    cpu: CpuQuantity | None = Field(default=None, description="Sum of the CPU requests.")
+    memory: MemoryQuantity | None = Field(default=None, description="Sum of the memory requests.")
+    memory_limits: MemoryQuantity | None = Field(
+        default=None, description="Sum of the memory limits."
+    )
+    pods: PositiveInt | None = Field(default=None, description="Number of pods.")
+    claims: PositiveInt | None = Field(default=None, description="Number of claims.")
 
 
 class LimitSettings(Settings):
-    """What a container gets that asks for nothing, and the most that one may ask for."""
+    """Defaults and limits of a container."""
 
     default_cpu: CpuQuantity = Field(
-        default="100m", description="CPU request where none is written"
+        default="100m", description="CPU request of containers that set none."
     )
     default_memory: MemoryQuantity = Field(
-        default="256Mi", description="memory request and limit where none is written"
+        default="256Mi", description="Memory request and limit of containers that set none."
     )
     max_memory: MemoryQuantity | None = Field(
-        default=None, description="largest memory limit allowed"
+        default=None, description="Maximum memory limit of a container. null sets none."
     )
 
 
 class NetworkSettings(Settings):
-    """What may talk to what, where the cluster's network enforces policies."""
+    """Network policies, which the cluster's network plugin must enforce."""
 
     isolate: bool = Field(
         default=True,
-        description="deny all traffic of the namespace but the connections that it needs",
+        description="Deny all traffic of the namespace except the connections that the "
+        "workloads need.",
     )
     inference_from: list[DnsLabel] = Field(
-        default=[], description="namespaces that may call inference; empty allows the whole cluster"
+        default=[],
+        description="Namespaces that may call inference. Empty allows the whole cluster.",
     )
     egress_cidrs: list[Cidr] = Field(
         default=[],
-        description="addresses that all pods may reach, such as an object store: 10.1.0.0/16",
+        description="Address ranges that all pods may reach, such as 10.1.0.0/16 of an object "
+        "store.",
     )
 
 
 class TenancySettings(Settings):
-    """The namespace of the workloads and its borders."""
+    """The workloads' namespace: its quota, limits and network policies."""
 
     namespace: Annotated[DnsLabel, AfterValidator(_own_namespace)] = Field(
-        description="namespace of all workloads of this stack"
+        description="Namespace of all workloads of this stack."
     )
     pod_security: Literal["restricted", "baseline", "privileged"] = Field(
-        default="restricted", description="Pod Security Standard that the cluster enforces there"
+        default="restricted", description="Pod Security Standard that is enforced in the namespace."
     )
-    quota: QuotaSettings = Field(
-        default=QuotaSettings(), description="limits of the namespace as a whole"
-    )
+    quota: QuotaSettings = Field(default=QuotaSettings(), description="Quota of the namespace.")
     limits: LimitSettings = Field(
-        default=LimitSettings(), description="limits of a single container"
+        default=LimitSettings(), description="Defaults and limits of a container."
     )
-    network: NetworkSettings = Field(default=NetworkSettings(), description="network policies")
+    network: NetworkSettings = Field(
+        default=NetworkSettings(), description="Network policies of the namespace."
+    )

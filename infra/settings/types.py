@@ -1,8 +1,4 @@
-"""The kinds of value that a setting can have beyond numbers and text.
-
-Kubernetes itself would refuse a bad quantity, name or image reference, but only when the
-object is created; here they are checked while previewing.
-"""
+"""Types of settings that Kubernetes would check only when an object is created."""
 
 import re
 from typing import Annotated, Final
@@ -36,13 +32,13 @@ _ENVIRONMENT_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class Settings(BaseModel):
-    """Base of all settings: unknown keys are errors and types are taken at their word."""
+    """Base of all settings: strict types, and unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, protected_namespaces=())
 
 
 def _as_text(value: object) -> object:
-    """YAML reads `cpu: 2` as a number; a quantity is text everywhere else."""
+    """Return a number as text, because YAML reads the quantity in `cpu: 2` as a number."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return str(value)
     return value
@@ -66,7 +62,7 @@ def _memory(text: str) -> str:
 
 def _cpu(text: str) -> str:
     if parse_quantity(text) * 1000 % 1 != 0:
-        raise ValueError("must be a whole number of thousandths of a core, such as 250m")
+        raise ValueError("must be a multiple of a thousandth of a core (1m), such as 250m")
     return text
 
 
@@ -82,9 +78,9 @@ def _matcher(pattern: re.Pattern[str], limit: int, what: str) -> AfterValidator:
 
 
 def parse_image(text: str) -> re.Match[str]:
-    """Parts `host`, `path`, `tag` and `digest` of an image reference.
+    """Return the parts `host`, `path`, `tag` and `digest` of an image reference.
 
-    Raises ValueError when the text is not an image reference.
+    Raises ValueError if the text is not an image reference.
     """
     match = _IMAGE.fullmatch(text)
     if match is None:
@@ -140,15 +136,14 @@ CpuQuantity = Annotated[
     AfterValidator(_cpu),
     _format("CPU", "string", "number"),
 ]
-"""A share of CPU cores of at least a thousandth."""
+"""A number of CPU cores in multiples of a thousandth."""
 
 DnsLabel = Annotated[
     str,
     _matcher(
         _DNS_LABEL,
         63,
-        "a DNS label: lower-case letters, digits and '-', beginning and ending with one of the "
-        "first two",
+        "a DNS label: lower-case letters, digits and '-', with a letter or digit at both ends",
     ),
     _format("name"),
 ]
@@ -163,7 +158,7 @@ RunKey = Annotated[
     ),
     _format("name"),
 ]
-"""The key of a job or service; names of pods and services are made from it."""
+"""The key of a job or service, from which names of pods and Services are built."""
 
 DnsName = Annotated[
     str,
@@ -214,4 +209,4 @@ PinnedImage = Annotated[str, AfterValidator(_pinned_image), _format("image-by-di
 Labels = dict[QualifiedName, LabelValue]
 PositiveInt = Annotated[int, Field(ge=1)]
 Port = Annotated[int, Field(ge=1024, le=65535)]
-"""A port that a process without privileges may open."""
+"""A port that an unprivileged process may listen on."""

@@ -1,4 +1,4 @@
-"""How the scheduler decides: what counts as a fair share, who may push out whom, where pods go."""
+"""Volcano: its chart, scheduler, controllers, queues and priority classes."""
 
 import itertools
 from collections.abc import Iterator
@@ -18,77 +18,79 @@ from infra.settings.types import (
 from kube.quantities import parse_quantity
 
 Eviction = Literal["none", "surplus", "gangs"]
-"""Whose pods may be taken away: nobody's, what elastic jobs have above their minimum, whole gangs'.
+"""Whose pods may be evicted: nobody's, those that elastic jobs run above their minimum, or whole
+gangs'.
 
-Of a gang one pod is enough: its peers end with it, and the job waits for its turn again.
+One evicted pod ends its whole gang, and the job returns to its queue.
 """
 
 OVERCOMMIT: Final = 1.2
-"""Volcano's own default."""
+"""Volcano's default."""
 
 
 class SlaSettings(Settings):
-    """What is done for jobs that have waited too long."""
+    """Limit of a job's waiting time."""
 
     longest_wait_seconds: PositiveInt = Field(
-        description="wait after which a job is let in even while the cluster is full; the "
-        "annotation `sla-waiting-time` of a Volcano Job is its own"
+        description="Waiting time (s) after which a job is admitted even if the cluster is "
+        "full. A Volcano Job overrides it by its annotation `sla-waiting-time`."
     )
     reserve: bool = Field(
         default=True,
-        description="from then on, keep what becomes free for it until all of its gang fits",
+        description="Reserve what becomes free for such a job until its whole gang fits.",
     )
 
 
 class SchedulerSettings(Settings):
-    """The scheduler's configuration; Volcano's own text is made from it."""
+    """Policy of the scheduler, from which Volcano's configuration file is generated."""
 
     share: Literal["proportion", "capacity"] = Field(
         default="proportion",
-        description="what a queue may claim: proportion divides the cluster by the queues' "
-        "`weight`, capacity gives each its `deserved` and knows parents",
+        description="What a queue may claim: proportion divides the cluster by the queues' "
+        "`weight`, capacity gives each queue its `deserved` and supports parent queues.",
     )
     placement: Literal["binpack", "spread"] = Field(
         default="binpack",
-        description="binpack fills nodes one after the other, which keeps whole nodes free for "
-        "gangs; spread prefers the emptiest (by CPU and memory)",
+        description="binpack fills one node after the other and so keeps whole nodes free for "
+        "gangs. spread prefers the nodes with the most free CPU and memory.",
     )
     pack_by: dict[QualifiedName, PositiveInt] = Field(
         default={"nvidia.com/gpu": 10, "cpu": 1, "memory": 1},
-        description="what binpack looks at, with its weight",
+        description="Resources that binpack considers, with their weights.",
     )
     preempt: Eviction = Field(
         default="none",
-        description="whether jobs push out those of lower priority in the same queue: surplus "
-        "takes only what elastic jobs have above their minimum, gangs takes any pod, whose job "
-        "then starts again",
+        description="Whether jobs preempt jobs of lower priority in the same queue: surplus "
+        "evicts only pods that elastic jobs run above their minimum, gangs evicts any pod, "
+        "whose job then starts again.",
     )
     reclaim: Eviction = Field(
         default="none",
-        description="whether a queue takes back its share from queues that use more than theirs; "
-        "values as of `preempt`",
+        description="Whether a queue reclaims its share from queues that use more than theirs. "
+        "Same values as `preempt`.",
     )
     enqueue: bool | None = Field(
         default=None,
-        description="hold jobs back, without pods, while the cluster has no room for them; null "
-        "does so where nothing is preempted or reclaimed, since a job that is held back can do "
-        "neither",
+        description="Keep jobs queued, without pods, while the cluster has no free capacity "
+        "for them. null enables it unless jobs are preempted or reclaimed, because a queued "
+        "job can do neither.",
     )
     overcommit: float | None = Field(
         default=None,
         ge=1,
-        description="how much is let in, as a multiple of the cluster's size; null is "
-        f"{OVERCOMMIT} where jobs are held back",
+        description="How much is admitted, as a multiple of the cluster's size. null uses "
+        f"{OVERCOMMIT} if `enqueue` applies.",
     )
-    priority: bool = Field(
-        default=True, description="jobs of higher priority go first within a queue"
-    )
+    priority: bool = Field(default=True, description="Order the jobs of a queue by priority.")
     drf: bool = Field(
-        default=True, description="among jobs of equal priority the one that has least goes first"
+        default=True,
+        description="Order jobs of equal priority by dominant resource share, the smallest first.",
     )
-    sla: SlaSettings | None = Field(default=None, description="a limit of waiting; null has none")
+    sla: SlaSettings | None = Field(
+        default=None, description="Limit of the waiting time. null sets none."
+    )
     backfill: bool = Field(
-        default=True, description="place pods that ask for nothing wherever they fit"
+        default=True, description="Place pods without resource requests wherever they fit."
     )
 
     @model_validator(mode="after")
@@ -99,12 +101,12 @@ class SchedulerSettings(Settings):
 
     @property
     def evicts(self) -> bool:
-        """Whether running pods may be taken away for others."""
+        """True if running pods may be evicted for others."""
         return self.preempt != "none" or self.reclaim != "none"
 
     @property
-    def holds_back(self) -> bool:
-        """Whether jobs wait without pods until there may be room."""
+    def enqueues(self) -> bool:
+        """True if jobs are queued without pods until there may be free capacity."""
         return not self.evicts if self.enqueue is None else self.enqueue
 
     def _contradictions(self) -> Iterator[str]:
@@ -115,37 +117,39 @@ class SchedulerSettings(Settings):
             )
         if self.evicts and self.enqueue:
             yield (
-                "enqueue is true, but a job that is held back neither preempts nor reclaims: "
+                "enqueue is true, but a queued job neither preempts nor reclaims: "
                 "leave enqueue out, or write preempt: none and reclaim: none"
             )
-        if self.overcommit is not None and not self.holds_back:
+        if self.overcommit is not None and not self.enqueues:
             yield (
-                f"overcommit is {self.overcommit:g}, but no job is held back (enqueue is false, or "
+                f"overcommit is {self.overcommit:g}, but no job is queued (enqueue is false, or "
                 "preempt or reclaim is on): leave it out"
             )
-        if self.sla is not None and not self.sla.reserve and not self.holds_back:
-            yield "sla does nothing where no job is held back and reserve is false: leave it out"
+        if self.sla is not None and not self.sla.reserve and not self.enqueues:
+            yield "sla has no effect if no job is queued and reserve is false: leave it out"
         if self.placement == "spread" and "pack_by" in self.model_fields_set:
             yield "pack_by is for placement: binpack, but placement is spread: leave pack_by out"
 
 
 class ControllersSettings(Settings):
-    """The pace of the controllers that make pods, groups and services of jobs.
+    """Rate limits and concurrency of the controllers that create pods, groups and services of jobs.
 
-    A job of eight pods costs them about thirty requests, so that at Volcano's own 50 a second they
-    give the scheduler a dozen pods a second (`make bench-scale`).
+    A job of eight pods costs them about thirty requests. At Volcano's default of 50 requests per
+    second they create about twelve pods a second (`make bench-scale`).
     """
 
     requests_per_second: PositiveInt = Field(
-        default=1000, description="most requests to the API server, which sheds load by itself"
+        default=1000,
+        description="Maximum requests per second to the API server, which also limits its load "
+        "itself.",
     )
-    burst: PositiveInt = Field(default=2000, description="most requests at once")
+    burst: PositiveInt = Field(default=2000, description="Maximum number of requests at once.")
     workers: PositiveInt = Field(
-        default=10, description="jobs, and as many groups, that are handled at once"
+        default=10, description="Number of jobs, and of pod groups, that are handled concurrently."
     )
 
     def chart_values(self) -> dict[str, Any]:
-        """The keys of the chart's `custom`, since 1.11; older charts have none for it."""
+        """Return the values for the chart's `custom`. Charts before 1.11 ignore them."""
         return {
             "controller_kube_api_qps": self.requests_per_second,
             "controller_kube_api_burst": self.burst,
@@ -155,35 +159,36 @@ class ControllersSettings(Settings):
 
 
 OVERRIDE: Final = "scheduler_config_override"
-"""The chart's value that replaces the scheduler's configuration, in `custom`."""
+"""Key in the chart's `custom` that replaces the scheduler's configuration."""
 
 ResourceAmounts = dict[QualifiedName, Quantity]
 
 
 class QueueSettings(Settings):
-    """A share of the cluster that jobs wait in line for."""
+    """A queue: a share of the cluster in which jobs wait."""
 
     weight: PositiveInt = Field(
-        default=1, description="share of the cluster among the queues, where `share` is proportion"
+        default=1,
+        description="Share of the cluster relative to other queues, if `share` is proportion.",
     )
     priority: int | None = Field(
-        default=None, ge=0, le=2**31 - 1, description="queues of higher priority are served first"
+        default=None, ge=0, le=2**31 - 1, description="Queues of higher priority are served first."
     )
     reclaimable: bool = Field(
-        default=True, description="others may take back what this queue uses above its share"
+        default=True, description="Other queues may reclaim what this queue uses above its share."
     )
-    capability: ResourceAmounts = Field(
-        default={}, description="most that the queue may use in all"
-    )
+    capability: ResourceAmounts = Field(default={}, description="Maximum resources of the queue.")
     deserved: ResourceAmounts = Field(
         default={},
-        description="what the queue may always get back from others, where `share` is capacity",
+        description="Resources that the queue can always reclaim, if `share` is capacity.",
     )
-    guarantee: ResourceAmounts = Field(default={}, description="what is kept free for the queue")
+    guarantee: ResourceAmounts = Field(
+        default={}, description="Resources that are reserved for the queue."
+    )
     parent: DnsName | None = Field(
         default=None,
-        description="queue above this one, where `share` is capacity; jobs wait in queues that "
-        "have none below",
+        description="Parent queue, if `share` is capacity. Jobs can wait only in queues "
+        "without child queues.",
     )
 
     @model_validator(mode="after")
@@ -201,58 +206,59 @@ class QueueSettings(Settings):
 
 
 class PriorityClassSettings(Settings):
-    """How important pods are when not all find a place."""
+    """A priority class of pods."""
 
-    value: int = Field(ge=-(10**9), le=10**9, description="higher goes first")
-    preemption: Literal["PreemptLowerPriority", "Never"] = Field(
-        default="PreemptLowerPriority", description="whether pods may push out less important ones"
+    value: int = Field(
+        ge=-(10**9), le=10**9, description="Priority. Higher values are scheduled first."
     )
-    description: str = Field(default="", description="who should use it")
+    preemption: Literal["PreemptLowerPriority", "Never"] = Field(
+        default="PreemptLowerPriority",
+        description="Whether pods may preempt pods of lower priority.",
+    )
+    description: str = Field(default="", description="Who should use the class.")
 
 
 class VolcanoSettings(Settings):
-    """Volcano's chart and what is configured in it."""
+    """Volcano's chart, queues and priority classes."""
 
     install: bool = Field(
         default=True,
-        description="install the chart; false where the cluster has Volcano (queues and priority "
-        "classes are made all the same)",
+        description="Install the chart. Set false if the cluster already has Volcano. Queues "
+        "and priority classes are created in both cases.",
     )
-    namespace: DnsLabel = Field(default="volcano-system", description="namespace of the release")
-    chart: str = Field(default="volcano", min_length=1, description="name of the chart")
+    namespace: DnsLabel = Field(default="volcano-system", description="Namespace of the release.")
+    chart: str = Field(default="volcano", min_length=1, description="Name of the chart.")
     repository: str = Field(
         default="https://volcano-sh.github.io/helm-charts",
         pattern=r"^(https?|oci)://\S+$",
-        description="address of the chart's repository",
+        description="URL of the chart's repository.",
     )
     version: str = Field(
-        default="1.15.1", pattern=r"^v?\d+\.\d+\.\d+\S*$", description="exact version of the chart"
+        default="1.15.1", pattern=r"^v?\d+\.\d+\.\d+\S*$", description="Exact version of the chart."
     )
-    values: dict[str, Any] = Field(
-        default={}, description="values of the chart, as the chart names them"
-    )
+    values: dict[str, Any] = Field(default={}, description="Additional values of the chart.")
     scheduler: SchedulerSettings = Field(
         default=SchedulerSettings(),
-        description="how it decides; not where the stack does not install it",
+        description="Policy of the scheduler, if the stack installs it.",
     )
     controllers: ControllersSettings = Field(
         default=ControllersSettings(),
-        description="their pace; the same keys in `values` go before it, and charts before 1.11 "
-        "know none of it",
+        description="Rate limits of the controllers. The same keys in `values` take "
+        "precedence, and charts before 1.11 ignore them.",
     )
     log_level: int = Field(
         default=2,
         ge=0,
         le=10,
-        description="detail of the scheduler's and the controllers' logs; from 3 on the scheduler "
-        "writes a line for each pod and node that do not fit",
+        description="Verbosity of the scheduler's and the controllers' logs. From 3 on, the "
+        "scheduler logs a line for each pod and node that do not fit.",
     )
     timeout_seconds: PositiveInt = Field(
-        default=300, description="longest wait for the scheduler to be ready"
+        default=300, description="Maximum time (s) until the scheduler is ready."
     )
-    queues: dict[DnsName, QueueSettings] = Field(default={}, description="queues by name")
+    queues: dict[DnsName, QueueSettings] = Field(default={}, description="Queues by name.")
     priority_classes: dict[DnsName, PriorityClassSettings] = Field(
-        default={}, description="priority classes by name"
+        default={}, description="Priority classes by name."
     )
 
     @field_validator("values")
@@ -267,33 +273,36 @@ class VolcanoSettings(Settings):
 
     @property
     def log_values(self) -> dict[str, int]:
-        """The keys of the chart's `custom` for `log_level`."""
+        """The values of `log_level` for the chart's `custom`."""
         return {f"{process}_log_level": self.log_level for process in ("scheduler", "controller")}
 
     @property
-    def own_configuration(self) -> bool:
-        """Whether `values` has a text of its own in place of `scheduler`."""
+    def custom_configuration(self) -> bool:
+        """True if `values` contains a configuration text that replaces `scheduler`."""
         return bool(self.values.get("custom", {}).get(OVERRIDE))
 
     @property
     def configured(self) -> SchedulerSettings | None:
-        """What the scheduler is known to do; None where that is decided elsewhere."""
-        return self.scheduler if self.install and not self.own_configuration else None
+        """The scheduler's policy, None if it is configured elsewhere."""
+        return self.scheduler if self.install and not self.custom_configuration else None
 
     @property
     def hierarchical(self) -> bool:
-        """Whether queues stand below others."""
+        """True if a queue has a parent queue."""
         return any(queue.parent not in (None, "root") for queue in self.queues.values())
 
     @property
     def release(self) -> tuple[int, int]:
-        """Major and minor number of the version."""
+        """Major and minor version of the chart."""
         major, minor, *_ = self.version.lstrip("v").split(".")
         return int(major), int(minor)
 
 
 def _check_override(text: object) -> None:
-    """The scheduler itself would go on with its default after one line in its log."""
+    """Raise ValueError if the scheduler would reject the text.
+
+    The scheduler itself falls back to its defaults with one line in its log.
+    """
     here = f"has custom.{OVERRIDE}, which must be"
     try:
         document = yaml.safe_load(text) if isinstance(text, str) else None

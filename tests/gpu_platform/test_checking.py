@@ -46,7 +46,7 @@ def test_each_mistake_stands_under_its_key_as_it_was_written() -> None:
         "hyperparameters.learningRate",
     }
     assert found["gpusPerNode"] == "must be at least 1"
-    assert found["nodes"] == "must be a whole number"
+    assert found["nodes"] == "must be an integer"
 
 
 def test_keys_inside_a_sentence_are_written_alike() -> None:

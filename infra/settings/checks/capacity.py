@@ -1,4 +1,4 @@
-"""Workloads find room: a gang is placed as a whole or never."""
+"""Workloads fit the quota, the queues and the GPUs and networks of the nodes."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,9 +20,9 @@ def gangs_find_room(
     volcano: VolcanoSettings,
     gpu: GpuSettings,
 ) -> Iterator[str]:
-    """A gang is placed as a whole or never: quota and queue must have room for all of it.
+    """Check that quota and queue have capacity for each whole gang and for each step's pod.
 
-    The same holds for the single pod of a step.
+    Volcano places a gang as a whole or not at all.
     """
     for key, job in training.jobs.items():
         resource = job.gpu_resource or gpu.resource
@@ -47,7 +47,7 @@ def gangs_find_room(
 
 @dataclass(frozen=True)
 class _Need:
-    """What has to find room at once: `here` is the key whose `value` makes it so large."""
+    """Resources that must be free at once; `here` is the key whose `value` determines them."""
 
     here: str
     value: int
@@ -101,9 +101,9 @@ def _plain(amount: Decimal) -> str:
 def services_find_room(
     inference: InferenceSettings, tenancy: TenancySettings, gpu: GpuSettings
 ) -> Iterator[str]:
-    """The GPUs of all services fit the quota even when every one has all its replicas.
+    """Check that the GPU quota suffices for the maximum replicas of all services.
 
-    An update that rolls adds a pod before it takes one away, and would wait for ever without room.
+    A rolling update adds a pod before it removes one, and would wait forever without a free GPU.
     """
     quota = tenancy.quota.gpus
     on_gpus = [
@@ -121,8 +121,8 @@ def services_find_room(
     elif quota is not None and total + updated > quota:
         yield (
             f"{full_key('inference', 'services')} may use {total} {gpu.resource} in all, which "
-            f"leaves no room in {full_key('tenancy', 'quota', 'gpus')} of {quota} for the pod that "
-            f"an update adds before it takes one away: write fewer replicas, or a quota of "
+            f"leaves nothing of {full_key('tenancy', 'quota', 'gpus')} of {quota} for the pod that "
+            f"an update adds before it removes one: write fewer replicas, or a quota of "
             f"{total + updated}."
         )
 
@@ -130,7 +130,7 @@ def services_find_room(
 def containers_are_admitted(
     training: TrainingSettings, inference: InferenceSettings, tenancy: TenancySettings
 ) -> Iterator[str]:
-    """No container is larger than the namespace's limit for one."""
+    """Check that no container exceeds the memory limit of the namespace."""
     most = tenancy.limits.max_memory
     workloads = {job_key(key, "memory"): job.memory for key, job in training.jobs.items()}
     for key, job in training.jobs.items():
@@ -155,7 +155,7 @@ _FIRST_WITH_TOPOLOGY = [1, 11]
 def gpus_are_offered(
     training: TrainingSettings, inference: InferenceSettings, gpu: GpuSettings
 ) -> Iterator[str]:
-    """Workloads ask for GPUs in the way in which the nodes offer them."""
+    """Check that workloads request GPUs under the names that the nodes offer."""
     sliced = gpu.time_slicing
     offered = f"{gpu.resource}.shared" if sliced and sliced.rename else gpu.resource
     asked = {job_key(key, "gpu_resource"): job.gpu_resource for key, job in training.jobs.items()}
@@ -179,7 +179,10 @@ def gpus_are_offered(
 
 
 def shared_gpus_are_asked_for_singly(training: TrainingSettings, gpu: GpuSettings) -> Iterator[str]:
-    """Several shares of time-sliced GPUs may be one device, and training over them hangs."""
+    """Check that no pod requests several time-sliced GPUs.
+
+    They may be the same device, over which training hangs.
+    """
     sliced = gpu.time_slicing
     offered = f"{gpu.resource}.shared" if sliced and sliced.rename else gpu.resource
     for key, job in training.jobs.items():
@@ -193,7 +196,7 @@ def shared_gpus_are_asked_for_singly(training: TrainingSettings, gpu: GpuSetting
 def direct_networks_are_admitted(
     training: TrainingSettings, tenancy: TenancySettings
 ) -> Iterator[str]:
-    """RDMA pins memory (IPC_LOCK), and Pod Security admits that and host networks to privileged."""
+    """Check that Pod Security admits RDMA, which needs IPC_LOCK, and host networks."""
     level = tenancy.pod_security
     for key, job in training.jobs.items():
         if job.rdma is not None and level != "privileged":
@@ -209,12 +212,12 @@ def direct_networks_are_admitted(
 
 
 def topology_is_known(training: TrainingSettings, volcano: VolcanoSettings) -> Iterator[str]:
-    """Volcano knows the network's topology from 1.11 on, and drops what it does not know."""
+    """Check that Volcano supports the network topology, which it ignores before 1.11."""
     release = [int(part) for part in volcano.version.removeprefix("v").split(".")[:2]]
     for key, job in training.jobs.items():
         if job.network_topology is not None and release < _FIRST_WITH_TOPOLOGY:
             yield (
-                f"{job_key(key, 'network_topology')} is written, but "
-                f"{full_key('volcano', 'version')} is {volcano.version}, which does not know it: "
-                "write 1.11.0 or later, or the job's `pack` instead."
+                f"{job_key(key, 'network_topology')} is set, but "
+                f"{full_key('volcano', 'version')} is {volcano.version}, which does not support "
+                "it: write 1.11.0 or later, or the job's `pack` instead."
             )

@@ -1,4 +1,4 @@
-"""Queues suit each other, the scheduler's way of sharing, and those who wait in them."""
+"""Queues fit each other, the scheduler's policy and the jobs in them."""
 
 from collections.abc import Iterator
 from decimal import Decimal
@@ -19,25 +19,25 @@ def _key(name: str, *path: str) -> str:
 
 
 def the_scheduler_is_configured_once(volcano: VolcanoSettings) -> Iterator[str]:
-    """The typed settings are not lost behind others."""
+    """Check that nothing else overrides `volcano.scheduler`."""
     if "scheduler" not in volcano.model_fields_set:
         return
-    if volcano.own_configuration:
+    if volcano.custom_configuration:
         yield (
-            f"{full_key('volcano', 'values', 'custom', OVERRIDE)} is written, and so is "
+            f"{full_key('volcano', 'values', 'custom', OVERRIDE)} is set, and so is "
             f"{_SCHEDULER}, which it replaces: keep one of them."
         )
     if not volcano.install:
         yield (
-            f"{_SCHEDULER} is written, but {full_key('volcano', 'install')} is false: whoever "
-            "installs Volcano configures its scheduler. Leave it out."
+            f"{_SCHEDULER} is set, but {full_key('volcano', 'install')} is false: the scheduler "
+            "is configured where Volcano is installed. Leave it out."
         )
 
 
 def queues_say_what_the_scheduler_reads(volcano: VolcanoSettings) -> Iterator[str]:
-    """Each way of sharing has settings of its own and is silent about the others'."""
+    """Check that queues set only what the scheduler's `share` reads."""
     if "root" in volcano.queues:
-        yield f"{_key('root')} is made by Volcano itself: write another name."
+        yield f"{_key('root')} is created by Volcano: write another name."
     scheduler = volcano.configured
     if scheduler is None:
         return
@@ -45,38 +45,38 @@ def queues_say_what_the_scheduler_reads(volcano: VolcanoSettings) -> Iterator[st
     for name, queue in volcano.queues.items():
         if scheduler.share == "proportion" and queue.deserved:
             yield (
-                f"{_key(name, 'deserved')} is not read while {here} is proportion: write weight "
+                f"{_key(name, 'deserved')} is not read with {here}: proportion; write weight "
                 f"instead, or {here}: capacity."
             )
         if scheduler.share == "proportion" and queue.parent not in (None, "root"):
             yield (
-                f"{_key(name, 'parent')} is {queue.parent!r}, but while {here} is proportion no "
-                f"queue has another above it: write {here}: capacity."
+                f"{_key(name, 'parent')} is {queue.parent!r}, but with {here}: proportion "
+                f"queues have no parents: write {here}: capacity."
             )
         if scheduler.share == "capacity" and queue.weight != 1:
             yield (
-                f"{_key(name, 'weight')} is {queue.weight}, which is not read while {here} is "
-                f"capacity: write deserved instead, or {here}: proportion."
+                f"{_key(name, 'weight')} is {queue.weight}, which is not read with {here}: "
+                f"capacity; write deserved instead, or {here}: proportion."
             )
     reclaims = scheduler.share == "capacity" and scheduler.reclaim != "none"
     for name, queue in volcano.queues.items():
         unnamed = [basic for basic in ("cpu", "memory") if basic not in queue.deserved]
-        # A queue may take back only while it stays within all that it deserves.
+        # A queue may reclaim only while it stays within its deserved amount of every resource.
         if reclaims and queue.deserved and unnamed and volcano.release < _FIRST_WITH_ANY_DIMENSION:
             yield (
                 f"{_key(name, 'deserved')} names no {' and no '.join(unnamed)}, which Volcano "
-                f"{volcano.version} reads as none, so the queue would take back nothing although "
-                f"{_SCHEDULER}.reclaim is {scheduler.reclaim}: write them, too."
+                f"{volcano.version} reads as 0, so the queue would reclaim nothing although "
+                f"{_SCHEDULER}.reclaim is {scheduler.reclaim}: add them."
             )
     if volcano.hierarchical and volcano.release < _FIRST_WITH_PARENTS:
         yield (
-            f"{full_key('volcano', 'version')} is {volcano.version!r}, which does not know parents "
-            "of queues: write 1.11 or later, or leave out parent."
+            f"{full_key('volcano', 'version')} is {volcano.version!r}, which does not support "
+            "parent queues: write 1.11 or later, or leave out parent."
         )
 
 
 def queues_fit_their_parents(volcano: VolcanoSettings) -> Iterator[str]:
-    """What is promised to the queues below is there."""
+    """Check that child queues get no more than their parent has."""
     for name, parent in volcano.queues.items():
         below = {key: queue for key, queue in volcano.queues.items() if queue.parent == name}
         for promise in ("guarantee", "deserved"):
@@ -86,9 +86,9 @@ def queues_fit_their_parents(volcano: VolcanoSettings) -> Iterator[str]:
                 total = sum((parse_quantity(part) for part in parts), Decimal(0))
                 if total > parse_quantity(limit):
                     yield (
-                        f"{_key(name, promise)} of {resource} is {limit}, but the queues below it "
-                        f"({', '.join(below)}) have {total.normalize():f} together: write no more "
-                        "than it has."
+                        f"{_key(name, promise)} of {resource} is {limit}, but its child queues "
+                        f"({', '.join(below)}) have {total.normalize():f} in total: write no more "
+                        "than the parent has."
                     )
         for key, queue in below.items():
             for resource, amount in queue.capability.items():
@@ -103,12 +103,12 @@ def queues_fit_their_parents(volcano: VolcanoSettings) -> Iterator[str]:
 def jobs_wait_in_queues_without_others_below(
     training: TrainingSettings, volcano: VolcanoSettings
 ) -> Iterator[str]:
-    """Volcano places nothing from a queue that others stand below."""
+    """Check that jobs wait in leaf queues, because Volcano schedules nothing from others."""
     parents = {queue.parent for queue in volcano.queues.values()}
     for key, job in training.jobs.items():
         if job.queue in parents and job.queue in volcano.queues:
             yield (
-                f"{job_key(key, 'queue')} is {job.queue!r}, which has queues below it: "
+                f"{job_key(key, 'queue')} is {job.queue!r}, which has child queues: "
                 f"{choice(volcano.queues.keys() - parents)}."
             )
 
@@ -116,7 +116,7 @@ def jobs_wait_in_queues_without_others_below(
 def classes_allow_what_the_scheduler_is_to_do(
     training: TrainingSettings, volcano: VolcanoSettings
 ) -> Iterator[str]:
-    """Pods of a class with `preemption: Never` push nobody out, for their queue's share neither."""
+    """Check that priority classes permit the scheduler's preemption and reclaiming."""
     scheduler = volcano.configured
     if scheduler is None or not scheduler.evicts:
         return
@@ -126,12 +126,12 @@ def classes_allow_what_the_scheduler_is_to_do(
             if job.priority_class in never:
                 yield (
                     f"{job_key(key, 'priority_class')} is {job.priority_class!r}, whose preemption "
-                    f"is Never, so it takes back nothing although {_SCHEDULER}.reclaim is "
+                    f"is Never, so it reclaims nothing although {_SCHEDULER}.reclaim is "
                     f"{scheduler.reclaim}: write preemption PreemptLowerPriority for the class."
                 )
     if scheduler.preempt != "none" and never == volcano.priority_classes.keys():
         yield (
             f"{_SCHEDULER}.preempt is {scheduler.preempt}, but no class under "
             f"{full_key('volcano', 'priority_classes')} may preempt: write preemption "
-            "PreemptLowerPriority for those that may."
+            "PreemptLowerPriority for those that should."
         )

@@ -1,4 +1,4 @@
-"""Everything that is named is declared."""
+"""Everything that is referred to is declared, and names are unique."""
 
 from collections.abc import Collection, Iterator
 from typing import Final
@@ -18,18 +18,18 @@ from kube.kinds.record import TRAINING_PROGRAM
 _BUILT_IN_PRIORITIES: Final = ("system-cluster-critical", "system-node-critical")
 
 _Reference = tuple[str, str | None, str, str, Collection[str]]
-"""Field, name in it, and the concern, table and keys that it has to be in."""
+"""Field, name in it, and the concern, table and keys that must contain the name."""
 
 
 def parents_exist(volcano: VolcanoSettings) -> Iterator[str]:
-    """A queue's parent is a queue, too, and no queue is above itself."""
+    """Check that each queue's parent is declared and that queues form no cycle."""
     for name, queue in volcano.queues.items():
         here = full_key("volcano", "queues", name, "parent")
         if queue.parent is None:
             continue
         if queue.parent not in {*volcano.queues, "root"}:
             yield (
-                f"{here} is {queue.parent!r}, which is no queue of this stack: "
+                f"{here} is {queue.parent!r}, which is not a queue of this stack: "
                 f"{choice({*volcano.queues, 'root'} - {name})}."
             )
         elif name in _ancestors(volcano, queue.parent):
@@ -37,7 +37,7 @@ def parents_exist(volcano: VolcanoSettings) -> Iterator[str]:
 
 
 def _ancestors(volcano: VolcanoSettings, name: str | None) -> list[str]:
-    """A queue and those above it, up to the first that comes twice."""
+    """Return a queue and its ancestors, up to the first that occurs twice."""
     path: list[str] = []
     while name is not None and name not in path:
         path.append(name)
@@ -52,7 +52,7 @@ def jobs_name_what_exists(
     images: ImagesSettings,
     storage: StorageSettings,
 ) -> Iterator[str]:
-    """Queue, priority class, image and claims of a job are declared in the stack."""
+    """Check that queue, priority class, image and claims of each job are declared."""
     classes = [*volcano.priority_classes, *_BUILT_IN_PRIORITIES]
     for key, job in training.jobs.items():
         named: tuple[_Reference, ...] = (
@@ -77,7 +77,7 @@ def services_name_what_exists(
     storage: StorageSettings,
     training: TrainingSettings,
 ) -> Iterator[str]:
-    """Job, image, claim and priority class of a service are declared in the stack."""
+    """Check that job, image, claims and priority class of each service are declared."""
     classes = [*volcano.priority_classes, *_BUILT_IN_PRIORITIES]
     for key, service in inference.services.items():
         named: tuple[_Reference, ...] = (
@@ -99,7 +99,7 @@ def services_name_what_exists(
         if job and job.hyperparameters and KINDS[job.kind].program != TRAINING_PROGRAM:
             yield (
                 f"{service_key(key, 'job')} is {service.job!r}, whose kind {job.kind} exports a "
-                "SavedModel, which the model server does not read: write a job of another kind."
+                "SavedModel, which the model server cannot load: write a job of another kind."
             )
         if job is not None and job.checkpoints != service.checkpoints:
             yield (
@@ -109,12 +109,12 @@ def services_name_what_exists(
 
 
 def canary_names_differ(inference: InferenceSettings) -> Iterator[str]:
-    """The objects of a canary are named after its service."""
+    """Check that no service has the name of another service's canary."""
     for key, service in inference.services.items():
         if service.canary is not None and f"{key}-canary" in inference.services:
             yield (
-                f"{service_key(key, 'canary')} would be named like the service "
-                f"{f'{key}-canary'!r}: give that one another key."
+                f"{service_key(key, 'canary')} would have the name of the service "
+                f"{f'{key}-canary'!r}: give that service another key."
             )
 
 
@@ -124,20 +124,20 @@ def _undeclared(here: str, name: str | None, table: str, known: Collection[str])
 
 
 def sources_exist(images: ImagesSettings) -> Iterator[str]:
-    """What an image is built from is in the repository."""
+    """Check that the sources of built images are in the repository."""
     for key, image in images.workloads.items():
         if image.build is None:
             continue
         here = full_key("images", "workloads", key, "build")
         if not (PROJECT_ROOT / image.build.dockerfile).is_file():
-            yield f"{here}.dockerfile is {image.build.dockerfile!r}, which is no file here."
+            yield f"{here}.dockerfile is {image.build.dockerfile!r}, which is not a file here."
         for name in image.build.sources:
             if not (PROJECT_ROOT / name).exists():
                 yield f"{here}.sources has {name!r}, which does not exist here."
 
 
 def claim_names_differ(storage: StorageSettings) -> Iterator[str]:
-    """Two claims cannot have one name."""
+    """Check that the claims' names in the cluster are unique."""
     owners: dict[str, str] = {}
     for key, claim in storage.claims.items():
         name = claim.name or key
@@ -152,7 +152,7 @@ def claim_names_differ(storage: StorageSettings) -> Iterator[str]:
 def namespaces_differ(
     gpu: GpuSettings, volcano: VolcanoSettings, tenancy: TenancySettings
 ) -> Iterator[str]:
-    """Every namespace is made once, each with a Pod Security level of its own."""
+    """Check that each namespace is created once, because each has its own Pod Security level."""
     owners: dict[str, str] = {}
     for concern, used, name in (
         ("gpu", gpu.install, gpu.namespace),
@@ -171,24 +171,18 @@ def namespaces_differ(
 def the_recorder_finds_image_and_claims(
     logs: LogsSettings, images: ImagesSettings, storage: StorageSettings
 ) -> Iterator[str]:
-    """Its image is declared, and its claims are such as several nodes may write to."""
+    """Check that the recorder's image is declared and that its claims are ReadWriteMany."""
     if logs.recorder is None:
         return
     here, name = full_key("logs", "recorder", "image"), logs.recorder.image
-    if name not in images.workloads:
-        table = full_key("images", "workloads")
-        known = choice(images.workloads)
-        yield f"{here} is {name!r}, which is not declared under {table}: {known}."
+    yield from _undeclared(here, name, full_key("images", "workloads"), images.workloads)
     for number, key in enumerate(logs.recorder.claims):
         here, claim = full_key("logs", "recorder", "claims", number), storage.claims.get(key)
-        if claim is None:
-            table = full_key("storage", "claims")
-            known = choice(storage.claims)
-            yield f"{here} is {key!r}, which is not declared under {table}: {known}."
-        elif "ReadWriteMany" not in claim.access_modes:
+        yield from _undeclared(here, key, full_key("storage", "claims"), storage.claims)
+        if claim is not None and "ReadWriteMany" not in claim.access_modes:
             modes = ", ".join(claim.access_modes)
             yield (
                 f"{here} is {key!r}, whose access_modes are {modes}: the recorder on one node "
-                "would keep trainings on others from it. Write a claim that is ReadWriteMany, or "
-                "no recorder."
+                "would block training on other nodes. Write a claim that is ReadWriteMany, or "
+                "leave the recorder out."
             )

@@ -1,4 +1,4 @@
-"""Claims suit their volumes and their users."""
+"""Claims fit their volumes and the pods that mount them."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from kube.quantities import parse_quantity
 
 
 def claims_fit_their_volumes(storage: StorageSettings) -> Iterator[str]:
-    """A claim of a static volume asks for no more than the volume offers."""
+    """Check that a claim of a static volume requests no more than the volume offers."""
     owners: dict[str, str] = {}
     for key, claim in storage.claims.items():
         if claim.volume is None:
@@ -49,7 +49,7 @@ def claims_fit_their_volumes(storage: StorageSettings) -> Iterator[str]:
 def claims_suit_their_users(
     training: TrainingSettings, inference: InferenceSettings, storage: StorageSettings
 ) -> Iterator[str]:
-    """Pods on several nodes need storage that several nodes can mount."""
+    """Check that claims of pods on several nodes can be mounted on several nodes."""
     for key, job in training.jobs.items():
         claim = storage.claims.get(job.checkpoints)
         if claim is None:

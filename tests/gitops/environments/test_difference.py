@@ -19,7 +19,7 @@ def told(other: dict[str, Any]) -> list[str]:
 def test_a_value_is_told_with_its_meaning_and_both_sides() -> None:
     (text,) = told(changed("tenancy.quota.gpus", 16))
     assert text == (
-        "`tenancy.quota.gpus` (GPUs of the stack's GPU resource): 32 in one, 16 in other."
+        "`tenancy.quota.gpus` (Number of GPUs of the stack's GPU resource): 32 in one, 16 in other."
     )
 
 

@@ -77,7 +77,7 @@ def test_a_kind_whose_program_the_default_image_lacks_is_told_unless_an_image_is
 def test_priorities_that_push_out_nobody_are_told() -> None:
     (found,) = of_volcano(priority_classes=TWO_CLASSES)
     assert found.startswith("gpu-platform:volcano.scheduler.preempt")
-    assert "'training' go before those of 'batch'" in found
+    assert "'training' are scheduled before those of 'batch'" in found
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ SERVICE = "inference.services.digits"
 
 # What is wrong, where, the key that has to be named, and words that tell what to write instead.
 MISTAKES = {
-    "wrong type": (f"{JOB}.nodes", "two", f"{JOB}.nodes", '"two", but must be a whole number'),
-    "truth value for a number": (f"{JOB}.nodes", True, f"{JOB}.nodes", "must be a whole number"),
-    "fraction of a node": (f"{JOB}.nodes", 2.5, f"{JOB}.nodes", "2.5, but must be a whole number"),
+    "wrong type": (f"{JOB}.nodes", "two", f"{JOB}.nodes", '"two", but must be an integer'),
+    "truth value for a number": (f"{JOB}.nodes", True, f"{JOB}.nodes", "must be an integer"),
+    "fraction of a node": (f"{JOB}.nodes", 2.5, f"{JOB}.nodes", "2.5, but must be an integer"),
     "no mapping": ("training", [], "training", "must be a mapping"),
     "out of range": (f"{JOB}.retries", 0, f"{JOB}.retries", "must be at least 1"),
     "zero GPUs": (f"{JOB}.gpus_per_node", 0, f"{JOB}.gpus_per_node", "must be at least 1"),
@@ -89,7 +89,7 @@ MISTAKES = {
         "volcano.queues.research.parent",
         "root-queue",
         "volcano.queues.research.parent",
-        "no queue of this stack",
+        "not a queue of this stack",
     ),
     "queue above itself": (
         "volcano.queues",
@@ -220,7 +220,7 @@ MISTAKES = {
             "autoscaling": {"max": 4},
         },
         SERVICE,
-        "leave one out",
+        "leave one of them out",
     ),
     "autoscaling downwards": (
         f"{SERVICE}.autoscaling",
@@ -236,12 +236,17 @@ MISTAKES = {
         SERVICE,
         "max_body is not known",
     ),
-    "drain longer than the grace": (f"{SERVICE}.grace_seconds", 5, SERVICE, "more grace_seconds"),
+    "drain longer than the grace": (
+        f"{SERVICE}.grace_seconds",
+        5,
+        SERVICE,
+        "increase grace_seconds",
+    ),
     "notice, pause and drain longer than the grace": (
         f"{SERVICE}.server",
         {"notice_seconds": 5, "drain_seconds": 23},
         SERVICE,
-        "takes up to 30 seconds to leave",
+        "takes up to 30 seconds to terminate",
     ),
     "a path of the server that the stack decides": (
         f"{SERVICE}.server",
@@ -253,7 +258,7 @@ MISTAKES = {
         f"{SERVICE}.url",
         "https://me:secret@example.com/export",
         f"{SERVICE}.url",
-        "without passwords",
+        "without credentials",
     ),
     "a short digest": (f"{SERVICE}.digest", "36bb", f"{SERVICE}.digest", "must match the pattern"),
     "something to fetch, but nowhere": (
@@ -266,7 +271,7 @@ MISTAKES = {
         f"{SERVICE}.canary",
         {"weight": 20, "run": "digits-0123abcd"},
         SERVICE,
-        "no route that could share out",
+        "no route that could split",
     ),
     "a canary like the service": (
         f"{SERVICE}.canary",
@@ -278,7 +283,7 @@ MISTAKES = {
         f"{SERVICE}.route",
         {"gateway": {"name": "public"}, "ingress": {"class_name": "nginx"}},
         f"{SERVICE}.route",
-        "one of gateway and ingress",
+        "needs either gateway or ingress",
     ),
     "a path that an ingress would hand on": (
         f"{SERVICE}.route",
@@ -302,7 +307,7 @@ MISTAKES = {
         f"{SERVICE}.volumes",
         {"mine": {"path": "/models/mine", "scratch": "1Gi"}},
         SERVICE,
-        "where every pod has something",
+        "which every pod uses already",
     ),
     "a volume named like ours": (
         f"{SERVICE}.volumes",

@@ -224,7 +224,7 @@ def test_a_topology_needs_a_scheduler_that_knows_it(version: str, fine: bool) ->
     if fine:
         validate(values)
         return
-    with pytest.raises(SettingsError, match=r"network_topology is written, but.*1\.10\.0"):
+    with pytest.raises(SettingsError, match=r"network_topology is set, but.*1\.10\.0"):
         validate(values)
 
 

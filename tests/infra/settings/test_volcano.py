@@ -26,19 +26,19 @@ def test_preemption_looks_at_priorities() -> None:
 @pytest.mark.parametrize("action", ["preempt", "reclaim"])
 def test_a_job_that_is_held_back_cannot_push_out_others(action: str) -> None:
     (problem,) = volcano(scheduler={action: "gangs", "enqueue": True})
-    assert "enqueue is true, but a job that is held back neither preempts" in problem
+    assert "enqueue is true, but a queued job neither preempts" in problem
 
 
 def test_overcommit_is_for_jobs_that_are_held_back() -> None:
     (problem,) = volcano(scheduler={"reclaim": "gangs", "overcommit": 1.5})
-    assert "overcommit is 1.5, but no job is held back" in problem
+    assert "overcommit is 1.5, but no job is queued" in problem
     assert volcano(scheduler={"overcommit": 1.5}) == []
 
 
 def test_a_limit_of_waiting_does_something() -> None:
     sla = {"longest_wait_seconds": 60, "reserve": False}
     (problem,) = volcano(scheduler={"reclaim": "gangs", "sla": sla})
-    assert "sla does nothing" in problem
+    assert "sla has no effect" in problem
     assert volcano(scheduler={"sla": sla}) == []
 
 
@@ -93,7 +93,9 @@ def test_capacity_does_not_read_weights() -> None:
 def test_parents_need_a_volcano_that_knows_them() -> None:
     queues = {"team": {}, "lab": {"parent": "team"}}
     (problem,) = volcano(scheduler={"share": "capacity"}, version="1.10.0", queues=queues)
-    assert "gpu-platform:volcano.version is '1.10.0', which does not know parents" in problem
+    assert (
+        "gpu-platform:volcano.version is '1.10.0', which does not support parent queues" in problem
+    )
     assert volcano(scheduler={"share": "capacity"}, version="1.11.0", queues=queues) == []
 
 
@@ -114,7 +116,7 @@ def test_queues_below_get_no_more_than_their_parent(promise: str) -> None:
     }
     (problem,) = volcano(scheduler={"share": "capacity"}, queues=queues)
     assert problem.startswith(f"gpu-platform:volcano.queues.team.{promise} of {GPU} is 8, but")
-    assert "(lab, desk) have 10 together" in problem
+    assert "(lab, desk) have 10 in total" in problem
 
 
 def test_a_queue_below_may_use_no_more_than_its_parent() -> None:
@@ -135,7 +137,7 @@ def test_circles_and_unknown_parents_are_named() -> None:
     queues = {"a": {"parent": "b"}, "b": {"parent": "a"}, "c": {"parent": "d"}}
     found = volcano(scheduler={"share": "capacity"}, queues=queues)
     assert any("queues.a.parent is 'b', which makes 'a' a parent of itself" in p for p in found)
-    assert any("queues.c.parent is 'd', which is no queue of this stack" in p for p in found)
+    assert any("queues.c.parent is 'd', which is not a queue of this stack" in p for p in found)
 
 
 def test_jobs_wait_in_queues_at_the_bottom() -> None:
@@ -147,7 +149,7 @@ def test_jobs_wait_in_queues_at_the_bottom() -> None:
 
 def test_volcanos_own_root_is_not_made_again() -> None:
     (problem,) = volcano(queues={"root": {}})
-    assert "gpu-platform:volcano.queues.root is made by Volcano itself" in problem
+    assert "gpu-platform:volcano.queues.root is created by Volcano" in problem
 
 
 def test_a_job_whose_class_never_preempts_takes_nothing_back() -> None:

@@ -31,7 +31,7 @@ from infra.settings.storage import (
     VolumeSettings,
 )
 from infra.settings.tenancy import QuotaSettings, TenancySettings
-from infra.settings.training import TrainingJobSettings
+from infra.settings.training.job import TrainingJobSettings
 from infra.settings.volcano import PriorityClassSettings, QueueSettings, VolcanoSettings
 from infra.storage import Storage, StorageArgs
 from infra.tenancy import Tenancy, TenancyArgs

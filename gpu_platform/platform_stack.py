@@ -13,7 +13,7 @@ from infra.pods import GpuNodes
 from infra.serving.description import InferenceServiceArgs
 from infra.settings.inference import InferenceServiceSettings
 from infra.settings.problems import rule
-from infra.settings.training import TrainingJobSettings
+from infra.settings.training.job import TrainingJobSettings
 from infra.settings.types import PinnedImage
 from infra.training_run import TrainingJobArgs
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from infra.manifests import Manifest, compact
-from infra.settings.jobs.mounts import ReferenceSettings, VolumeSettings
+from infra.settings.volumes import ReferenceSettings, VolumeSettings
 from kube.names import SHM_PATH, SHM_VOLUME, TMP_PATH, TMP_VOLUME, USER_ID
 
 TMP_SIZE: Final = "1Gi"

@@ -20,8 +20,7 @@ from infra.pods import (
     packed,
     variables_from,
 )
-from infra.settings.jobs.steps import StepSettings
-from infra.settings.training import LauncherSettings, TrainingJobSettings
+from infra.settings.training.job import LauncherSettings, StepSettings, TrainingJobSettings
 from kube.kinds import KINDS
 from kube.names import (
     CHECKPOINTS_PATH,

@@ -1,11 +1,11 @@
-"""Which of the training program's settings this one follows. Imports no TensorFlow."""
+"""Hyperparameters that the TensorFlow program supports. Imports no TensorFlow."""
 
 from typing import Final
 
 from training.config import TrainingConfig
 from workload.configuration import ConfigurationError
 
-FOLLOWED: Final = frozenset(
+SUPPORTED: Final = frozenset(
     {
         "model",
         "dataset",
@@ -19,27 +19,27 @@ FOLLOWED: Final = frozenset(
         "peer_timeout",
     }
 )
-"""Fields of TrainingConfig; `batch_size` counts the samples of one GPU, or of the CPU."""
+"""Fields of TrainingConfig. `batch_size` is the number of samples per GPU, or on the CPU."""
 
 MODEL: Final = "digits-net"
 DATASET: Final = "digits"
 
 
 def problems(config: TrainingConfig) -> list[str]:
-    """What was set and is not followed here, one sentence for each."""
+    """Return a sentence for each setting that the program does not support."""
     found = [
-        f"{name} is not followed by the TensorFlow program: leave it out"
-        for name in sorted(config.model_fields_set - FOLLOWED)
+        f"{name} is not supported by the TensorFlow program: leave it out"
+        for name in sorted(config.model_fields_set - SUPPORTED)
     ]
     if (config.model, config.dataset) != (MODEL, DATASET):
         found.append(
-            f"model {config.model!r} with dataset {config.dataset!r} is not known to the "
+            f"model {config.model!r} with dataset {config.dataset!r} is not supported by the "
             f"TensorFlow program: write model {MODEL} and dataset {DATASET}"
         )
     return found
 
 
 def check(config: TrainingConfig) -> None:
-    """Refuse what would be ignored. Raises ConfigurationError."""
+    """Raise ConfigurationError if the program does not support a setting."""
     if sentences := problems(config):
         raise ConfigurationError("; ".join(sentences))

@@ -25,7 +25,7 @@ from infra.settings.schema import (
 )
 from infra.settings.storage import StorageSettings
 from infra.settings.tenancy import TenancySettings
-from infra.settings.training import TrainingJobSettings
+from infra.settings.training.job import TrainingJobSettings
 from infra.settings.volcano import VolcanoSettings
 
 Properties = dict[str, PropertyDefinition]

@@ -17,15 +17,14 @@ from infra.kinds.gang import (
     placed_template,
 )
 from infra.manifests import Manifest, compact
-from infra.settings.jobs.steps import TRAINING_STEP
 from kube.kinds.record import Resource
-from kube.kinds.volcano import FLOW, JOB, TEMPLATE, template_name
+from kube.kinds.volcano import FLOW, JOB, TEMPLATE, TRAINING_STEP, template_name
 
 SERVICE_PLUGINS: Final[Mapping[str, list[str]]] = {
     "svc": ["--publish-not-ready-addresses=true", "--disable-network-policy=true"],
     "env": [],
 }
-"""Plugins that publish host names before the pods are ready, and tell each pod its index."""
+"""Plugins that publish host names before the pods are ready, and set the index of each pod."""
 
 COMPLETES_THE_JOB: Final = [{"event": "TaskCompleted", "action": "CompleteJob"}]
 """Policy of a task whose success completes the job. As a policy of the job, it would end the other

@@ -6,7 +6,6 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from inference.config import InferenceConfig
-from infra.settings.jobs.mounts import ReferenceSettings, VolumeSettings
 from infra.settings.types import (
     CpuQuantity,
     DnsLabel,
@@ -20,6 +19,7 @@ from infra.settings.types import (
     RunKey,
     Settings,
 )
+from infra.settings.volumes import ReferenceSettings, VolumeSettings
 from kube.names import (
     API_KEYS_VOLUME,
     EXPORT_VOLUME,

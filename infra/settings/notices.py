@@ -6,7 +6,7 @@ from typing import Final
 
 from infra.settings import StackSettings
 from infra.settings.problems import full_key, job_key
-from infra.settings.training import TrainingJobSettings
+from infra.settings.training.job import TrainingJobSettings
 from kube.kinds import KINDS
 from kube.kinds.record import TRAINING_PROGRAM
 

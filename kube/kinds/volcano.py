@@ -33,7 +33,7 @@ FLOW: Final = Resource(
     plural="jobflows",
     title="Volcano JobFlow",
     phase=("state", "phase"),
-    # Volcano reports Running even if a step has failed; the steps' own states tell.
+    # Volcano reports Running even if a step has failed; so the steps decide.
     states={"Succeed": State.SUCCEEDED},
 )
 """The resource of a run with steps: a Volcano Job per step."""
@@ -73,6 +73,10 @@ KIND: Final = Kind(
     objects="Volcano Job with plugin `pytorch`",
     needs="Volcano",
 )
+
+
+TRAINING_STEP: Final = "train"
+"""Name of the training among the steps of a run."""
 
 
 def template_name(run: str, step: str) -> str:

@@ -6,8 +6,8 @@ import pytest
 
 from infra.manifests import Manifest
 from infra.pods import GpuNodes
-from infra.settings.jobs.mounts import ReferenceSettings, VolumeSettings
-from infra.settings.jobs.network import NcclSettings
+from infra.settings.training.network import NcclSettings
+from infra.settings.volumes import ReferenceSettings, VolumeSettings
 from infra.training_job import ignored_paths
 from infra.training_run import TrainingJobArgs, manifests, run_name
 from tests.infra.examples import TRAINING_IMAGE, settings

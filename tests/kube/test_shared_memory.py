@@ -1,7 +1,7 @@
 import pytest
 
 from infra.settings.inference import InferenceServiceSettings
-from infra.settings.training import TrainingJobSettings
+from infra.settings.training.job import TrainingJobSettings
 from kube.shared_memory import default_shm, shm_problem
 
 REFUSED = "write at most 819Mi or more memory"

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Final
 
 from infra.outputs import PLATFORM_OUTPUTS
-from infra.settings.jobs.capabilities import LIMITED_SETTINGS
-from infra.settings.jobs.network import NETWORK_DEFAULTS
 from infra.settings.schema import Schema, fields, nested
+from infra.settings.training.checks import LIMITED_SETTINGS
+from infra.settings.training.network import NETWORK_DEFAULTS
 from kube.kinds import KINDS
 from kube.kinds.record import Kind
 

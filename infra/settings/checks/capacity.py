@@ -8,7 +8,7 @@ from infra.settings.cluster import GpuSettings
 from infra.settings.inference import InferenceSettings
 from infra.settings.problems import full_key, job_key, service_key
 from infra.settings.tenancy import TenancySettings
-from infra.settings.training import LauncherSettings, TrainingJobSettings, TrainingSettings
+from infra.settings.training.job import LauncherSettings, TrainingJobSettings, TrainingSettings
 from infra.settings.volcano import VolcanoSettings
 from kube.kinds import KINDS
 from kube.quantities import parse_quantity

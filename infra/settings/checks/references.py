@@ -10,7 +10,7 @@ from infra.settings.monitoring import LogsSettings
 from infra.settings.problems import choice, full_key, job_key, service_key
 from infra.settings.storage import StorageSettings
 from infra.settings.tenancy import TenancySettings
-from infra.settings.training import TrainingSettings
+from infra.settings.training.job import TrainingSettings
 from infra.settings.volcano import VolcanoSettings
 from kube.kinds import KINDS
 from kube.kinds.record import TRAINING_PROGRAM

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from infra.settings.inference import InferenceSettings
 from infra.settings.problems import choice, full_key, job_key, service_key
 from infra.settings.storage import ClaimSettings, StorageSettings
-from infra.settings.training import TrainingJobSettings, TrainingSettings
+from infra.settings.training.job import TrainingJobSettings, TrainingSettings
 from kube.quantities import parse_quantity
 
 

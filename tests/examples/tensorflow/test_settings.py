@@ -2,14 +2,14 @@ import pytest
 
 from examples.tensorflow import settings
 from examples.tensorflow.settings import check, problems
-from infra.settings.jobs import tensorflow
+from infra.settings.training import checks
 from training.config import TrainingConfig
 from workload.configuration import ConfigurationError
 
 FITTING = {"model": "digits-net", "dataset": "digits"}
 
 
-def test_what_is_followed_may_be_set() -> None:
+def test_supported_settings_are_accepted() -> None:
     config = TrainingConfig.model_validate({**FITTING, "epochs": 2, "seed": 3, "batch_size": 8})
     check(config)
     assert problems(config) == []
@@ -17,7 +17,7 @@ def test_what_is_followed_may_be_set() -> None:
 
 def test_what_would_be_ignored_is_refused_by_name() -> None:
     config = TrainingConfig.model_validate({**FITTING, "weight_decay": 0.1})
-    with pytest.raises(ConfigurationError, match="weight_decay is not followed"):
+    with pytest.raises(ConfigurationError, match="weight_decay is not supported"):
         check(config)
 
 
@@ -28,8 +28,9 @@ def test_another_model_is_refused() -> None:
     assert "write model digits-net" in problem
 
 
-def test_the_stack_knows_what_the_program_follows() -> None:
-    for name in ("FOLLOWED", "MODEL", "DATASET"):
-        assert getattr(tensorflow, name) == getattr(settings, name)
+def test_the_stack_knows_what_the_program_supports() -> None:
+    assert checks.TENSORFLOW_SETTINGS == settings.SUPPORTED
+    assert checks.TENSORFLOW_MODEL == settings.MODEL
+    assert checks.TENSORFLOW_DATASET == settings.DATASET
     config = TrainingConfig.model_validate({"model": "mnist-net", "weight_decay": 0.1})
-    assert tensorflow.unfollowed(config) == problems(config)
+    assert checks.unsupported_hyperparameters(config) == problems(config)

@@ -2,7 +2,7 @@
 
 from infra.settings import StackSettings
 from infra.settings.schema import description, fields, keys, schema_of
-from infra.settings.training import TrainingJobSettings
+from infra.settings.training.job import TrainingJobSettings
 
 FIELDS = {field.name: field for field in fields(schema_of(TrainingJobSettings))}
 

@@ -6,7 +6,7 @@ import pytest
 
 from infra.kinds import builder
 from infra.settings import SettingsError, validate
-from infra.settings.jobs.capabilities import LIMITED_SETTINGS, LimitedSetting
+from infra.settings.training.checks import LIMITED_SETTINGS, LimitedSetting
 from kube.kinds import KINDS, JobKind
 from tests.infra.jobs import configuration, job, problems_of
 
@@ -19,7 +19,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     "no program": (job("volcano", hyperparameters=None), " has neither", "or command"),
     "two programs": (job("volcano", command=["a"]), " has hyperparameters and", "write one"),
     "empty command": (job("plain", command=[]), ".command", "at least 1"),
-    "fewest above most": (job("volcano", min_nodes=3), " has min_nodes 3", "nodes 2"),
+    "minimum above maximum": (job("volcano", min_nodes=3), " has min_nodes 3", "nodes 2"),
     "pod above node": (job("volcano", node_gpus=2), " has node_gpus 2", "gpus_per_node 4"),
     "too much shared memory": (job("volcano", shm="60Gi"), " has shm 60Gi", "may take 80%"),
     "whole nodes that are not spread": (
@@ -50,7 +50,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     "too many sockets": (
         job("volcano", nccl={"network": "tcp", "socket_threads": 16, "sockets_per_thread": 8}),
         ".nccl has more than 64",
-        "write less",
+        "write fewer",
     ),
     "variable in two places": (
         job("volcano", nccl={"network": "tcp"}, env={"NCCL_NET": "IB"}),
@@ -91,9 +91,9 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
             },
         ),
         " has two volumes at /x",
-        "a path of its own",
+        "a different path",
     ),
-    "volume with a taken name": (
+    "volume with a reserved name": (
         job("volcano", volumes={"tmp": {"path": "/x", "scratch": "1Gi"}}),
         " has a volume 'tmp'",
         "choose another",
@@ -103,7 +103,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
         ".volumes.x.claim",
         "checkpoints, datasets",
     ),
-    "annotation that places": (
+    "annotation that decides the placement": (
         job("volcano", annotations={"scheduling.k8s.io/group-name": "other"}),
         " sets annotations.scheduling.k8s.io/group-name",
         "leave it out",
@@ -130,7 +130,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
         " has 'prepare' in after",
         "none",
     ),
-    "steps in a circle": (
+    "steps in a cycle": (
         job("volcano", steps={"a": {**STEP, "after": ["train"]}}, after=["a"]),
         " has steps that wait for each other",
         "train",

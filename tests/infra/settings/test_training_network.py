@@ -1,7 +1,7 @@
 import pytest
 from pydantic import ValidationError
 
-from infra.settings.jobs.network import NcclSettings
+from infra.settings.training.network import NcclSettings
 
 
 def environment(interface: str | None = None, **settings: object) -> dict[str, str]:
@@ -49,5 +49,5 @@ def test_sockets_are_those_of_tcp() -> None:
     found = environment(network="tcp", interface="eth1", socket_threads=4, sockets_per_thread=2)
     assert found["NCCL_SOCKET_IFNAME"] == "eth1"
     assert (found["NCCL_SOCKET_NTHREADS"], found["NCCL_NSOCKS_PERTHREAD"]) == ("4", "2")
-    with pytest.raises(ValidationError, match="belongs to tcp"):
+    with pytest.raises(ValidationError, match="applies to tcp"):
         environment(network="roce", socket_threads=4)

@@ -1,4 +1,4 @@
-"""The network between the nodes of a job: its device, and how NCCL uses it."""
+"""The network between the nodes of a job: its RDMA device and NCCL."""
 
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal, Self
@@ -13,80 +13,82 @@ _RDMA_NETWORKS: Final = ("infiniband", "roce")
 
 
 class RdmaSettings(Settings):
-    """A direct network between GPUs of several nodes (InfiniBand or RoCE)."""
+    """An RDMA network between nodes (InfiniBand or RoCE)."""
 
-    resource: QualifiedName = Field(description="name of the RDMA device, such as rdma/hca")
-    count: PositiveInt = Field(default=1, description="devices for each pod")
-    interface: str = Field(
-        min_length=1, description="network interface of NCCL's first contact (NCCL_SOCKET_IFNAME)"
+    resource: QualifiedName = Field(
+        description="Resource name of the RDMA device, such as rdma/hca."
     )
-    hca: str | None = Field(default=None, description="RDMA adapters that NCCL uses (NCCL_IB_HCA)")
+    count: PositiveInt = Field(default=1, description="Devices per pod.")
+    interface: str = Field(
+        min_length=1, description="Network interface of NCCL's bootstrap (NCCL_SOCKET_IFNAME)."
+    )
+    hca: str | None = Field(default=None, description="RDMA adapters that NCCL uses (NCCL_IB_HCA).")
 
 
 NETWORK_DEFAULTS: Final[Mapping[NetworkName, Mapping[str, str]]] = {
-    # With a network named, NCCL fails where it cannot use it, instead of taking TCP in silence.
+    # With a named network, NCCL fails if it cannot use it, instead of falling back to TCP silently.
     "infiniband": {"NCCL_NET": "IB"},
     "roce": {"NCCL_NET": "IB", "NCCL_IB_ROCE_VERSION_NUM": "2"},
     "tcp": {"NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1"},
 }
-"""What a network alone decides. Names and values: NVIDIA's NCCL documentation, "Environment
-Variables"."""
+"""Variables that each network sets. Source of names and values: "Environment Variables" in NVIDIA's
+NCCL documentation."""
 
 
 class NcclSettings(Settings):
-    """How NCCL uses the network; what is not written is left to NCCL's own defaults."""
+    """NCCL's use of the network. Unset fields keep NCCL's defaults."""
 
     network: NetworkName = Field(
-        description="infiniband and roce need rdma; NCCL then fails rather than falling back to "
-        "TCP in silence. tcp uses no RDMA device even where there is one"
+        description="Network that NCCL uses. infiniband and roce need rdma, and NCCL fails instead "
+        "of falling back to TCP. tcp uses no RDMA device, even if there is one."
     )
     interface: str | None = Field(
         default=None,
         min_length=1,
-        description="network interface of tcp (NCCL_SOCKET_IFNAME); with rdma it is rdma.interface",
+        description="tcp: network interface (NCCL_SOCKET_IFNAME). The others use rdma.interface.",
     )
     gid_index: Byte | None = Field(
         default=None,
-        description="roce: index of the adapter's address (NCCL_IB_GID_INDEX); NCCL from 2.21 on "
-        "finds it by itself, older ones usually need 3",
+        description="roce: index of the adapter's address (NCCL_IB_GID_INDEX). NCCL 2.21 and later "
+        "detects it; earlier releases usually need 3.",
     )
     traffic_class: Byte | None = Field(
         default=None,
-        description="roce: class of the packets (NCCL_IB_TC), as the switches are configured for "
-        "lossless traffic; 106 where that is DSCP 26",
+        description="roce: traffic class (NCCL_IB_TC) for which the switches are lossless; 106 for "
+        "DSCP 26.",
     )
     service_level: int | None = Field(
-        default=None, ge=0, le=15, description="infiniband: service level (NCCL_IB_SL)"
+        default=None, ge=0, le=15, description="infiniband: service level (NCCL_IB_SL)."
     )
     timeout: int | None = Field(
         default=None,
         ge=1,
         le=31,
-        description="exponent of the adapter's timeout, 4.096 µs x 2^timeout (NCCL_IB_TIMEOUT)",
+        description="Exponent of the adapter's timeout, 4.096 µs x 2^timeout (NCCL_IB_TIMEOUT).",
     )
     retry_count: int | None = Field(
-        default=None, ge=0, le=7, description="retries of the adapter (NCCL_IB_RETRY_CNT)"
+        default=None, ge=0, le=7, description="Retries of the adapter (NCCL_IB_RETRY_CNT)."
     )
     queue_pairs: int | None = Field(
         default=None,
         ge=1,
         le=128,
-        description="queue pairs of a connection (NCCL_IB_QPS_PER_CONNECTION); more than one "
-        "spreads a connection over several paths of the fabric",
+        description="Queue pairs per connection (NCCL_IB_QPS_PER_CONNECTION). Several spread a "
+        "connection over paths of the fabric.",
     )
     gpu_direct: Literal["LOC", "PIX", "PXB", "PHB", "SYS"] | None = Field(
         default=None,
-        description="how far apart GPU and adapter may be for GPUDirect (NCCL_NET_GDR_LEVEL); "
-        "LOC never uses it, SYS always does",
+        description="Maximum distance between GPU and adapter for GPUDirect (NCCL_NET_GDR_LEVEL). "
+        "LOC disables GPUDirect, SYS always uses it.",
     )
     socket_threads: int | None = Field(
-        default=None, ge=1, le=16, description="tcp: threads of a connection (NCCL_SOCKET_NTHREADS)"
+        default=None, ge=1, le=16, description="tcp: threads per connection (NCCL_SOCKET_NTHREADS)."
     )
     sockets_per_thread: int | None = Field(
-        default=None, ge=1, le=16, description="tcp: sockets of a thread (NCCL_NSOCKS_PERTHREAD)"
+        default=None, ge=1, le=16, description="tcp: sockets per thread (NCCL_NSOCKS_PERTHREAD)."
     )
     debug: Literal["VERSION", "WARN", "INFO", "TRACE"] = Field(
-        default="WARN", description="what NCCL writes into the log (NCCL_DEBUG)"
+        default="WARN", description="Log level of NCCL (NCCL_DEBUG)."
     )
 
     @model_validator(mode="after")
@@ -94,30 +96,30 @@ class NcclSettings(Settings):
         for name, networks in _NETWORKS_OF_FIELDS.items():
             if getattr(self, name) is not None and self.network not in networks:
                 raise ValueError(
-                    f"sets {name}, which belongs to {' or '.join(networks)}, but network is "
+                    f"sets {name}, which applies to {' or '.join(networks)}, but network is "
                     f"{self.network!r}: leave it out"
                 )
         if (self.socket_threads or 1) * (self.sockets_per_thread or 1) > 64:
             raise ValueError(
-                "has more than 64 sockets a connection: write less socket_threads or "
+                "has more than 64 sockets per connection: write fewer socket_threads or "
                 "sockets_per_thread"
             )
         return self
 
     @property
     def uses_rdma(self) -> bool:
-        """Whether an RDMA device is needed."""
+        """True if an RDMA device is needed."""
         return self.network in _RDMA_NETWORKS
 
     def to_environment(self, interface: str | None) -> dict[str, str]:
-        """NCCL's variables; `interface` is that of the RDMA network, where there is one."""
-        first_contact = self.interface or interface
+        """Return NCCL's variables; `interface` is that of the RDMA network, if there is one."""
+        bootstrap = self.interface or interface
         variables = {**NETWORK_DEFAULTS[self.network], "NCCL_DEBUG": self.debug}
-        if first_contact is not None:
-            # gloo, which meets before NCCL does, would take the address of the host's name.
+        if bootstrap is not None:
+            # gloo, which connects before NCCL, would otherwise use the address of the host name.
             variables |= {
-                "NCCL_SOCKET_IFNAME": first_contact,
-                "GLOO_SOCKET_IFNAME": first_contact,
+                "NCCL_SOCKET_IFNAME": bootstrap,
+                "GLOO_SOCKET_IFNAME": bootstrap,
             }
         for name, variable in _VARIABLES.items():
             value = getattr(self, name)

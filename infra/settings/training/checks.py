@@ -1,0 +1,272 @@
+"""Checks within one training job. Each problem is a sentence without its subject, the job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from typing import TYPE_CHECKING, Any, Final
+
+from infra.settings.volumes import RESERVED_VOLUMES
+from kube.kinds import KINDS, JobKind, kinds_that_support
+from kube.kinds.record import TRAINING_PROGRAM, Capability
+from kube.kinds.volcano import TRAINING_STEP
+from kube.shared_memory import shm_problem
+
+if TYPE_CHECKING:
+    from infra.settings.training.job import TrainingJobSettings
+    from training.config import TrainingConfig
+
+_RESERVED_ANNOTATIONS: Final = ("scheduling.k8s.io/", "scheduling.volcano.sh/", "volcano.sh/")
+"""Prefixes of annotations that decide the placement of a pod. Only the builders set them."""
+
+TENSORFLOW_SETTINGS: Final = frozenset(
+    {
+        "model",
+        "dataset",
+        "run_dir",
+        "epochs",
+        "batch_size",
+        "learning_rate",
+        "seed",
+        "checkpoint_every",
+        "keep_checkpoints",
+        "peer_timeout",
+    }
+)
+"""Hyperparameters that the program of kind `tensorflow` supports (examples/tensorflow)."""
+
+TENSORFLOW_MODEL: Final = "digits-net"
+TENSORFLOW_DATASET: Final = "digits"
+
+
+def job_problems(job: TrainingJobSettings) -> Iterator[str]:
+    """Yield every contradiction within the job."""
+    yield from _unsupported_settings(job)
+    yield from _program_problems(job)
+    yield from _size_problems(job)
+    yield from _network_problems(job)
+    yield from _pod_problems(job)
+    yield from _step_problems(job)
+
+
+@dataclass(frozen=True)
+class LimitedSetting:
+    """A setting, or one value of it, that only some kinds support.
+
+    `requested` returns the value if a job requests the capability, None otherwise. `remedy` is what
+    to write with other kinds.
+    """
+
+    title: str
+    capability: Capability
+    requested: Callable[[TrainingJobSettings], Any]
+    remedy: str
+
+    @property
+    def key(self) -> str:
+        """Name of the setting."""
+        return self.capability.partition(":")[0]
+
+    @property
+    def kinds(self) -> tuple[JobKind, ...]:
+        """Kinds that support it."""
+        return kinds_that_support(self.capability)
+
+
+def _value(key: str) -> Callable[[TrainingJobSettings], Any]:
+    return lambda job: getattr(job, key)
+
+
+LIMITED_SETTINGS: Final = (
+    LimitedSetting(
+        "this repository's program",
+        "hyperparameters",
+        lambda job: sorted(job.hyperparameters.model_fields_set) if job.hyperparameters else None,
+        "write command instead",
+    ),
+    LimitedSetting(
+        "elastic size",
+        "min_nodes",
+        _value("min_nodes"),
+        "leave it out, and the job starts with all of its pods or none",
+    ),
+    LimitedSetting(
+        "deadline of the run",
+        "deadline_seconds",
+        _value("deadline_seconds"),
+        "write attempt_deadline_seconds if the kind supports it, or leave it out",
+    ),
+    LimitedSetting(
+        "deadline of an attempt",
+        "attempt_deadline_seconds",
+        _value("attempt_deadline_seconds"),
+        "write deadline_seconds",
+    ),
+    LimitedSetting(
+        "removal after its end",
+        "ttl_seconds",
+        _value("ttl_seconds"),
+        "leave it out and remove the finished run with kubectl",
+    ),
+    LimitedSetting(
+        "suspension by a setting",
+        "suspend",
+        lambda job: True if job.suspend else None,
+        "suspend a running Volcano Job with `vcctl job suspend`",
+    ),
+    LimitedSetting(
+        "success when all pods succeed",
+        "success: all",
+        lambda job: "all" if job.success == "all" else None,
+        "leave it out to use the kind's default",
+    ),
+    LimitedSetting(
+        "success when the first pod succeeds",
+        "success: first",
+        lambda job: "first" if job.success == "first" else None,
+        "leave it out to use the kind's default",
+    ),
+    LimitedSetting(
+        "exit codes that end the run",
+        "fatal_exit_codes",
+        lambda job: (
+            list(job.fatal_exit_codes) if "fatal_exit_codes" in job.model_fields_set else None
+        ),
+        "leave it out, and every failure is retried",
+    ),
+    LimitedSetting(
+        "steps before and after the training",
+        "steps",
+        lambda job: sorted(job.steps) or None,
+        "write several jobs, and start each when the one before has succeeded",
+    ),
+    LimitedSetting(
+        "resources of the launcher or head",
+        "launcher",
+        lambda job: job.launcher.model_dump() if job.launcher else None,
+        "leave it out: all pods of this kind are equal",
+    ),
+)
+
+
+def _unsupported_settings(job: TrainingJobSettings) -> Iterator[str]:
+    for limited in LIMITED_SETTINGS:
+        value = limited.requested(job)
+        if value is not None and limited.capability not in KINDS[job.kind].capabilities:
+            *others, last = limited.kinds
+            choice = f"{', '.join(others)} or {last}" if others else last
+            yield (
+                f"sets {limited.key} to {value!r}, which kind {job.kind!r} does not support: write "
+                f"kind {choice}, or {limited.remedy}"
+            )
+
+
+def _program_problems(job: TrainingJobSettings) -> Iterator[str]:
+    if job.hyperparameters is None and job.command is None:
+        yield "has neither hyperparameters nor command: write one of them"
+    if job.hyperparameters is not None and job.command is not None:
+        yield "has hyperparameters and command: write one of them, a command has its own flags"
+    if job.hyperparameters is not None and KINDS[job.kind].program != TRAINING_PROGRAM:
+        for problem in unsupported_hyperparameters(job.hyperparameters):
+            yield f"has hyperparameters whose {problem}"
+
+
+def unsupported_hyperparameters(config: TrainingConfig) -> list[str]:
+    """Return a sentence for each setting that the TensorFlow program would refuse."""
+    problems = [
+        f"{name} is not supported by the TensorFlow program: leave it out"
+        for name in sorted(config.model_fields_set - TENSORFLOW_SETTINGS)
+    ]
+    if (config.model, config.dataset) != (TENSORFLOW_MODEL, TENSORFLOW_DATASET):
+        problems.append(
+            f"model {config.model!r} with dataset {config.dataset!r} is not supported by the "
+            f"TensorFlow program: write model {TENSORFLOW_MODEL} and dataset {TENSORFLOW_DATASET}"
+        )
+    return problems
+
+
+def _size_problems(job: TrainingJobSettings) -> Iterator[str]:
+    if job.min_nodes is not None and job.min_nodes > job.nodes:
+        yield (
+            f"has min_nodes {job.min_nodes}, more than nodes {job.nodes}: nodes is the maximum, "
+            "min_nodes the minimum"
+        )
+    if job.node_gpus is not None and job.node_gpus < job.gpus_per_node:
+        yield (
+            f"has node_gpus {job.node_gpus}, but gpus_per_node {job.gpus_per_node}: a pod does not "
+            "fit such a node"
+        )
+    if problem := shm_problem(job.shared_memory, job.memory):
+        yield problem
+    if job.whole_node and not job.spread:
+        yield "has whole_node, but spread false: pods with whole nodes are spread, leave spread out"
+
+
+def _network_problems(job: TrainingJobSettings) -> Iterator[str]:
+    if job.rdma is not None and job.nodes == 1:
+        yield "has rdma but a single node: leave rdma out, or write nodes above 1"
+    if job.nccl is None:
+        return
+    if job.nodes == 1:
+        yield "has nccl but a single node, which needs no network: leave nccl out"
+    if job.nccl.uses_rdma and job.rdma is None:
+        yield (
+            f"has nccl.network {job.nccl.network!r}, but no rdma: write the device of the pods "
+            "(rdma.resource and rdma.interface), or network tcp"
+        )
+    if not job.nccl.uses_rdma and job.rdma is not None:
+        yield "has nccl.network 'tcp', but rdma: leave rdma out, or write infiniband or roce"
+    decided = set(job.nccl.to_environment("eth0")) & set(job.env)
+    if decided:
+        yield f"sets {sorted(decided)[0]} in env, which nccl decides: write it in one place"
+
+
+def _pod_problems(job: TrainingJobSettings) -> Iterator[str]:
+    twice = set(job.env) & set(job.env_from)
+    if twice:
+        yield f"has {sorted(twice)[0]} in env and in env_from: write it in one of them"
+    for name in job.volumes:
+        if name in RESERVED_VOLUMES:
+            yield f"has a volume {name!r}, which is a reserved name: choose another"
+    paths = [volume.path.rstrip("/") for volume in job.volumes.values()]
+    for path in sorted({path for path in paths if paths.count(path) > 1}):
+        yield f"has two volumes at {path}: write a different path for each"
+    for name in job.annotations:
+        if name.startswith(_RESERVED_ANNOTATIONS):
+            yield f"sets annotations.{name}, which decides the placement: leave it out"
+
+
+def _step_problems(job: TrainingJobSettings) -> Iterator[str]:
+    problem = _order_problem({name: step.after for name, step in job.steps.items()}, job.after)
+    if problem is not None:
+        yield problem
+    if job.steps and job.ttl_seconds is not None:
+        # Whenever another job of a JobFlow changes, Volcano re-creates the ones that are missing.
+        yield (
+            f"has steps and ttl_seconds {job.ttl_seconds}: Volcano would run a step again as soon "
+            "as its job was removed, so leave ttl_seconds out and remove the finished run yourself"
+        )
+    if any(step.writes_datasets for step in job.steps.values()) and job.datasets is None:
+        yield "has a step with writes_datasets, but no datasets: write the claim"
+
+
+def _order_problem(steps: Mapping[str, list[str]], before_training: list[str]) -> str | None:
+    """Return what is wrong with the order of the steps: an unknown name, or a cycle."""
+    if TRAINING_STEP in steps:
+        return f"has a step {TRAINING_STEP!r}, which is the training itself: choose another name"
+    graph = {**steps, TRAINING_STEP: before_training}
+    for name, earlier in graph.items():
+        for other in earlier:
+            if other not in graph:
+                here = "after" if name == TRAINING_STEP else f"steps.{name}.after"
+                known = ", ".join(sorted(set(graph) - {name}))
+                return (
+                    f"has {other!r} in {here}, which is not a step: write one of {known or 'none'}"
+                )
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        cycle = " → ".join(error.args[1])
+        return f"has steps that wait for each other: after has the cycle {cycle}"
+    return None

@@ -1,0 +1,311 @@
+"""Training jobs: one specification for all kinds."""
+
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from infra.settings.training.checks import job_problems
+from infra.settings.training.network import NcclSettings, RdmaSettings
+from infra.settings.types import (
+    CpuQuantity,
+    DnsLabel,
+    DnsName,
+    EnvironmentName,
+    Labels,
+    LabelValue,
+    MemoryQuantity,
+    PositiveInt,
+    QualifiedName,
+    RunKey,
+    Settings,
+)
+from infra.settings.volumes import ReferenceSettings, VolumeSettings
+from kube.kinds import KINDS, JobKind
+from kube.kinds.volcano import TRAINING_STEP
+from kube.shared_memory import default_shm
+from training.config import TrainingConfig
+from workload.exit_codes import BAD_INPUT
+
+DECIDED_BY_STACK: Final = frozenset({"run_dir", "data_dir"})
+"""Hyperparameters that the stack derives from the run's name and the claims."""
+
+_MAX_POD_NAME: Final = 63
+"""A pod's name is its host name, which is a DNS label."""
+
+StepName = Annotated[DnsLabel, Field(max_length=20)]
+
+
+class LauncherSettings(Settings):
+    """Resources of the pod that starts the others: the launcher of MPI, the head of Ray."""
+
+    cpu: CpuQuantity = Field(default="1", description="CPU request.")
+    memory: MemoryQuantity = Field(default="2Gi", description="Memory request and limit.")
+
+
+class StepSettings(Settings):
+    """One pod with a command, with the job's image and claims."""
+
+    command: list[str] = Field(min_length=1, description="Command with its arguments.")
+    after: list[StepName] = Field(
+        default=[],
+        description="Steps that must succeed before this one starts; "
+        f"`{TRAINING_STEP}` is the training.",
+    )
+    gpus: int = Field(default=0, ge=0, le=64, description="GPUs of the pod.")
+    cpu: CpuQuantity = Field(default="1", description="CPU request of the pod.")
+    memory: MemoryQuantity = Field(
+        default="2Gi", description="Memory request and limit of the pod."
+    )
+    env: dict[EnvironmentName, str] = Field(
+        default={}, description="Additional environment variables."
+    )
+    writes_datasets: bool = Field(default=False, description="Mount the datasets claim writable.")
+
+
+class PackingSettings(Settings):
+    """A part of the cluster, identified by a node label, that the job's pods share."""
+
+    label: QualifiedName = Field(
+        description="Node label whose value identifies the part, such as "
+        "topology.kubernetes.io/zone or a label for the rack or switch.",
+    )
+    required: bool = Field(
+        default=False,
+        description="Wait until the part of the first pod has capacity for all pods, instead of "
+        "preferring it.",
+    )
+
+
+class NetworkTopologySettings(Settings):
+    """The distance between the job's pods in Volcano's network tree (HyperNodes)."""
+
+    mode: Literal["hard", "soft"] = Field(
+        default="soft",
+        description="hard: wait for a part of the network with enough capacity; soft: prefer it.",
+    )
+    highest_tier: PositiveInt | None = Field(
+        default=None, description="Highest tier that the pods may span; requires mode hard."
+    )
+
+    @model_validator(mode="after")
+    def _tier_fits_mode(self) -> Self:
+        if (self.mode == "hard") != (self.highest_tier is not None):
+            raise ValueError(
+                f"has mode {self.mode!r} and highest_tier {self.highest_tier}: write highest_tier "
+                "with mode hard, and only then"
+            )
+        return self
+
+
+class TrainingJobSettings(Settings):
+    """One training job. A changed job is a new run."""
+
+    kind: JobKind = Field(
+        default="volcano", description="Kind of job; docs/jobs.md compares the kinds."
+    )
+    image: DnsLabel = Field(default="training", description="Key of the image.")
+    command: list[str] | None = Field(
+        default=None,
+        min_length=1,
+        description="Custom command with its arguments, instead of this repository's program. "
+        "$(NAME) is replaced with the value of that variable.",
+    )
+    queue: DnsName = Field(description="Volcano queue of the job.")
+    priority_class: DnsName | None = Field(default=None, description="Priority class of the pods.")
+    nodes: PositiveInt = Field(
+        default=1, le=4096, description="Number of pods. They are scheduled all or none."
+    )
+    min_nodes: PositiveInt | None = Field(
+        default=None,
+        description="Minimum number of pods to start and to keep running. Makes the job elastic.",
+    )
+    gpus_per_node: PositiveInt = Field(
+        default=1, le=64, description="GPUs per pod, and processes per pod."
+    )
+    gpu_resource: QualifiedName | None = Field(
+        default=None, description="GPU resource name. null uses the stack's."
+    )
+    gpu_product: LabelValue | None = Field(
+        default=None, description="GPU model of the nodes (label nvidia.com/gpu.product)."
+    )
+    node_gpus: PositiveInt | None = Field(
+        default=None, description="Number of GPUs of the nodes (label nvidia.com/gpu.count)."
+    )
+    whole_node: bool = Field(
+        default=False,
+        description="Keep other workloads of this project off the nodes of the pods.",
+    )
+    cpu: CpuQuantity = Field(description="CPU request per pod. CPU is not limited.")
+    memory: MemoryQuantity = Field(description="Memory request and limit per pod.")
+    shm: MemoryQuantity | None = Field(
+        default=None,
+        description="Size of /dev/shm, which counts against the memory limit. null means 4Gi per "
+        "GPU, but at most half of the memory.",
+    )
+    launcher: LauncherSettings | None = Field(
+        default=None,
+        description="Resources of the pod that starts the others, for kinds mpi and ray.",
+    )
+    checkpoints: DnsLabel = Field(
+        default="checkpoints", description="Claim for checkpoints and exports."
+    )
+    datasets: DnsLabel | None = Field(
+        default=None, description="Claim with datasets, mounted read-only."
+    )
+    volumes: dict[DnsLabel, VolumeSettings] = Field(
+        default={}, description="Additional volumes by name."
+    )
+    hyperparameters: TrainingConfig | None = Field(
+        default=None,
+        description="Configuration of the training program; required without a command.",
+    )
+    env: dict[EnvironmentName, str] = Field(
+        default={}, description="Additional environment variables."
+    )
+    env_from: dict[EnvironmentName, ReferenceSettings] = Field(
+        default={}, description="Environment variables from Secrets or ConfigMaps."
+    )
+    omp_threads: PositiveInt | None = Field(
+        default=None, description="CPU threads per process (OMP_NUM_THREADS)."
+    )
+    rdma: RdmaSettings | None = Field(default=None, description="RDMA network between nodes.")
+    nccl: NcclSettings | None = Field(
+        default=None, description="NCCL's use of the network between nodes."
+    )
+    host_network: bool = Field(
+        default=False,
+        description="Use the node's network, for RDMA without a device in the pod.",
+    )
+    spread: bool = Field(default=True, description="Distribute the pods evenly over the nodes.")
+    pack: PackingSettings | None = Field(
+        default=None, description="Keep the pods within a part of the cluster."
+    )
+    network_topology: NetworkTopologySettings | None = Field(
+        default=None,
+        description="Keep the pods close in the network; requires Volcano 1.11 or later.",
+    )
+    node_selector: Labels = Field(default={}, description="Additional labels of the nodes.")
+    annotations: dict[QualifiedName, str] = Field(
+        default={},
+        description="Annotations of the pods, for other tools (hang tracers, sidecars).",
+    )
+    retries: PositiveInt = Field(
+        default=3, le=100, description="Maximum number of restarts before the run fails."
+    )
+    fatal_exit_codes: list[Annotated[int, Field(ge=1, le=255)]] = Field(
+        default=[BAD_INPUT],
+        max_length=20,
+        description="Exit codes that end the run without a restart.",
+    )
+    success: Literal["all", "first"] | None = Field(
+        default=None,
+        description="Pods that must succeed: all, or only the first. null uses the kind's default.",
+    )
+    suspend: bool = Field(
+        default=False,
+        description="Hold the run without pods until this is false again. Not a new run.",
+    )
+    steps: dict[StepName, StepSettings] = Field(
+        default={},
+        description="Steps before and after the training, such as prepare and evaluate.",
+    )
+    after: list[StepName] = Field(default=[], description="Steps that precede the training.")
+    deadline_seconds: PositiveInt | None = Field(
+        default=None, description="Maximum duration of the run (s), including restarts."
+    )
+    attempt_deadline_seconds: PositiveInt | None = Field(
+        default=None, description="Maximum lifetime of a pod (s). A pod that exceeds it fails."
+    )
+    ttl_seconds: int | None = Field(
+        default=None,
+        ge=0,
+        description="Time (s) until a finished run is removed. null keeps it.",
+    )
+    attempt: PositiveInt = Field(
+        default=1, description="Increase to run the same specification again, as a new run."
+    )
+    grace_seconds: int = Field(
+        default=60,
+        ge=0,
+        le=3600,
+        description="Time (s) to save a checkpoint when a pod is terminated.",
+    )
+    on_change: Literal["keep", "replace"] = Field(
+        default="keep",
+        description="Run of the previous specification: keep leaves it in the cluster, running or "
+        "finished; replace deletes it.",
+    )
+
+    @field_validator("hyperparameters")
+    @classmethod
+    def _directories_are_decided(cls, config: TrainingConfig | None) -> TrainingConfig | None:
+        if config is not None and (decided := DECIDED_BY_STACK & config.model_fields_set):
+            raise ValueError(
+                f"sets {', '.join(sorted(decided))}, which the stack decides: leave it out"
+            )
+        return config
+
+    @field_validator("fatal_exit_codes")
+    @classmethod
+    def _codes_differ(cls, codes: list[int]) -> list[int]:
+        if len(set(codes)) < len(codes):
+            raise ValueError("has a code twice: write each once")
+        return codes
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if problems := list(job_problems(self)):
+            raise ValueError("; it ".join(problems))
+        return self
+
+    @property
+    def shared_memory(self) -> str:
+        """Size of /dev/shm."""
+        return self.shm or default_shm(self.gpus_per_node, self.memory)
+
+    @property
+    def min_pods(self) -> int:
+        """Number of pods that are scheduled together or not at all."""
+        return self.min_nodes or self.nodes
+
+    @property
+    def several_pods(self) -> bool:
+        """True if more than one pod mounts the claims."""
+        return self.nodes > 1 or KINDS[self.kind].has_launcher or bool(self.steps)
+
+    @property
+    def node_labels(self) -> dict[str, str]:
+        """Labels that the nodes need in addition to those of all GPU nodes."""
+        product = {} if self.gpu_product is None else {"nvidia.com/gpu.product": self.gpu_product}
+        count = {} if self.node_gpus is None else {"nvidia.com/gpu.count": str(self.node_gpus)}
+        return {**product, **count, **self.node_selector}
+
+
+class TrainingSettings(Settings):
+    """Training jobs by key."""
+
+    jobs: dict[RunKey, TrainingJobSettings] = Field(
+        default={}, description="Jobs by key. A run is named <key>-<hash of its specification>."
+    )
+
+    @model_validator(mode="after")
+    def _names_are_short_enough(self) -> Self:
+        for key, job in self.jobs.items():
+            run = len(f"{key}-12345678")
+            suffix = KINDS[job.kind].pod_suffix.format(last=job.nodes - 1)
+            limit = KINDS[job.kind].max_run_name or _MAX_POD_NAME - len(suffix)
+            if run > limit:
+                raise ValueError(
+                    f"has job {key!r} of kind {job.kind!r}: the names of its runs would have {run} "
+                    f"characters, but the kind allows {limit}. Write a shorter key"
+                )
+            for step in job.steps:
+                # A JobFlow names the pods of a step <run>-<hash>-<step>-<task>-<index>.
+                pod = run + len(f"-12345678-{step}-worker-{job.nodes}")
+                if pod > _MAX_POD_NAME:
+                    raise ValueError(
+                        f"has job {key!r} with the step {step!r}: names of its pods would have "
+                        f"{pod} characters, but {_MAX_POD_NAME} are allowed. Write a shorter key "
+                        "or step name"
+                    )
+        return self

@@ -1,0 +1,76 @@
+"""Data from outside a pod: environment variables by reference, and additional volumes."""
+
+from typing import Final, Self
+
+from pydantic import Field, model_validator
+
+from infra.settings.types import AbsolutePath, DnsLabel, DnsName, MemoryQuantity, Settings
+from kube.names import (
+    CHECKPOINTS_PATH,
+    CHECKPOINTS_VOLUME,
+    DATASETS_PATH,
+    DATASETS_VOLUME,
+    SHM_PATH,
+    SHM_VOLUME,
+    SSH_PATH,
+    SSH_VOLUME,
+    TMP_PATH,
+    TMP_VOLUME,
+)
+
+RESERVED_VOLUMES: Final = frozenset(
+    {SHM_VOLUME, TMP_VOLUME, CHECKPOINTS_VOLUME, DATASETS_VOLUME, SSH_VOLUME}
+)
+"""Names of volumes that every training pod may have."""
+
+_RESERVED_PATHS: Final = (SHM_PATH, TMP_PATH, CHECKPOINTS_PATH, DATASETS_PATH, SSH_PATH)
+
+_SOURCES: Final = ("claim", "secret", "config_map", "scratch")
+
+
+class ReferenceSettings(Settings):
+    """A value in a Secret or a ConfigMap of the namespace."""
+
+    secret: DnsName | None = Field(default=None, description="Name of the Secret.")
+    config_map: DnsName | None = Field(default=None, description="Name of the ConfigMap.")
+    key: str = Field(
+        pattern=r"^[-._A-Za-z0-9]{1,253}$", description="Key of the value in the object."
+    )
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.secret is None) == (self.config_map is None):
+            raise ValueError("needs one of secret and config_map, and not both")
+        return self
+
+
+class VolumeSettings(Settings):
+    """An additional volume of every pod: a claim, a Secret, a ConfigMap, or scratch space."""
+
+    path: AbsolutePath = Field(description="Mount path in the container.")
+    claim: DnsLabel | None = Field(default=None, description="Claim of this stack.")
+    secret: DnsName | None = Field(default=None, description="Secret of the namespace.")
+    config_map: DnsName | None = Field(default=None, description="ConfigMap of the namespace.")
+    scratch: MemoryQuantity | None = Field(
+        default=None,
+        description="Size of an empty directory on the node's disk, deleted with the pod.",
+    )
+    read_only: bool = Field(
+        default=False,
+        description="Mount a claim read-only; Secrets and ConfigMaps are always read-only.",
+    )
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        sources = [name for name in _SOURCES if getattr(self, name) is not None]
+        if len(sources) != 1:
+            found = " and ".join(sources) or "none"
+            raise ValueError(f"needs one of {', '.join(_SOURCES)}, but has {found}")
+        if self.read_only and self.claim is None:
+            raise ValueError(f"sets read_only with {sources[0]}: it applies to claim, leave it out")
+        for reserved in _RESERVED_PATHS:
+            if self.path == "/" or f"{self.path.rstrip('/')}/".startswith(f"{reserved}/"):
+                raise ValueError(
+                    f"has path {self.path}, which is reserved in every pod: choose another"
+                )
+        return self

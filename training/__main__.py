@@ -1,4 +1,4 @@
-"""`python -m training`, alone or under torchrun: read the configuration, run, say how it ended."""
+"""`python -m training`, alone or under torchrun: read the configuration, train, report."""
 
 import os
 import signal
@@ -14,21 +14,21 @@ from workload.report import conclude
 
 
 def main() -> int:
-    """Run the program and give its exit code (workload.exit_codes)."""
+    """Run the program and return its exit code (workload.exit_codes)."""
     try:
-        # Before torch is imported: --help and mistakes are answered at once.
+        # Before torch is imported, so that --help and mistakes are answered immediately.
         return run(read_config(sys.argv[1:], os.environ))
     except ConfigurationError as error:
         return failed(str(error), exit_codes.BAD_INPUT)
 
 
 def run(config: TrainingConfig) -> int:
-    """Train, and turn every failure into one plain line and an exit code."""
+    """Train, and turn every failure into one event and an exit code."""
     from training.data import DataError
-    from training.distributed import lost_peer
+    from training.gang.distributed import is_lost_peer
+    from training.gang.world import read_world, use_threads
+    from training.telemetry.progress import DivergedError
     from training.train import run as train
-    from training.watching import DivergedError
-    from training.world import read_world, use_threads
 
     try:
         use_threads(os.environ)
@@ -38,14 +38,14 @@ def run(config: TrainingConfig) -> int:
     except OSError as error:
         return failed(f"the run cannot be saved: {error}", exit_codes.FAILED)
     except Exception as error:
-        if lost_peer(error):
-            return failed(f"another process of the gang is lost: {error}", exit_codes.FAILED)
+        if is_lost_peer(error):
+            return failed(f"lost connection to another rank: {error}", exit_codes.FAILED)
         traceback.print_exc()
         return failed(f"{type(error).__name__}: {error}", exit_codes.FAILED)
 
 
 def failed(message: str, code: int) -> int:
-    """Say what went wrong, in one line of progress and in the termination message."""
+    """Report an error as the last event and as the termination message; return the exit code."""
     conclude(Failed(message=message, rank=os.environ.get("RANK", "0"), exit_code=code))
     return code
 
@@ -57,6 +57,6 @@ if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    # All is on the disk. Leaving Python in the ordinary way may abort now and then: threads of the
-    # process group still run while their library is taken down.
+    # Everything is on disk. A regular interpreter shutdown occasionally aborts, because threads of
+    # the process group still run while their library is unloaded.
     os._exit(code)

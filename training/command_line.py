@@ -1,4 +1,4 @@
-"""How a run is told: flags, environment variables and a file, in this order of weight."""
+"""Configuration of a run from flags, environment variables and a file, in order of precedence."""
 
 import argparse
 import tomllib
@@ -13,18 +13,18 @@ from workload.configuration import ConfigurationError, problem_sentences
 
 ENVIRONMENT_PREFIX: Final = "TRAINING_"
 FILE: Final = "config"
-"""The flag, and with the prefix the variable, that names a file of settings."""
+"""Name of the flag, and with the prefix of the variable, that names a settings file."""
 
 
 def variable_of(field: str) -> str:
-    """`batch_size` → `TRAINING_BATCH_SIZE`."""
+    """Return the environment variable of a field: `batch_size` → `TRAINING_BATCH_SIZE`."""
     return ENVIRONMENT_PREFIX + field.upper()
 
 
 def read_config(arguments: Sequence[str], environment: Mapping[str, str]) -> TrainingConfig:
-    """Read a run's configuration; a flag wins over its environment variable, that over the file.
+    """Read a run's configuration; flags override environment variables, which override the file.
 
-    Raises ConfigurationError that lists every mistake, each under the name it was written with.
+    Raises ConfigurationError that lists every mistake under the name that the user wrote.
     """
     flags = vars(_parser().parse_args(arguments))
     file = flags[FILE] or environment.get(variable_of(FILE))
@@ -49,32 +49,32 @@ def _read_file(path: Path) -> dict[str, Any]:
             f"{flag_of(FILE)} {path} cannot be read: {error.strerror}"
         ) from None
     except ValueError as error:
-        raise ConfigurationError(f"{flag_of(FILE)} {path} is no TOML: {error}") from None
+        raise ConfigurationError(f"{flag_of(FILE)} {path} is not valid TOML: {error}") from None
 
 
 class _Parser(argparse.ArgumentParser):
-    """Raises instead of exiting with a code of its own."""
+    """Parser that raises ConfigurationError instead of exiting."""
 
     def error(self, message: str) -> NoReturn:
-        raise ConfigurationError(f"{message} (python -m training --help lists what there is)")
+        raise ConfigurationError(f"{message} (see python -m training --help)")
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="python -m training",
         description="Train a PyTorch model, alone or as a gang of processes under torchrun.",
-        epilog="Every flag can be given as an environment variable instead: --batch-size is "
-        f"{variable_of('batch_size')}. A run that was interrupted continues from its last "
-        "checkpoint when it is started again with the same run_dir. Exit codes: 0 done, 64 wrong "
-        "configuration or data (do not retry), 75 interrupted after saving (retry), 76 hung "
-        "(retry), others are failures.",
+        epilog="Every flag has an environment variable: --batch-size is "
+        f"{variable_of('batch_size')}. An interrupted run resumes from its last checkpoint when it "
+        "is started again with the same run_dir. Exit codes: 0 done, 64 invalid configuration or "
+        "data (do not retry), 75 interrupted after saving (retry), 76 hung (retry); others are "
+        "failures.",
         allow_abbrev=False,
     )
     parser.add_argument(
         flag_of(FILE),
         metavar="FILE",
-        help="TOML file of the settings below, under their names with underscores, such as "
-        "batch_size = 32; flags and environment variables win over it",
+        help="TOML file with the settings below, named with underscores (batch_size = 32); flags "
+        "and environment variables override it",
     )
     for name, field in TrainingConfig.model_fields.items():
         default = str(written(field.get_default(call_default_factory=True))) or "none"

@@ -1,6 +1,6 @@
-"""What a training run can be told, and whether it makes sense.
+"""Configuration of a training run and its validation.
 
-Imports no torch: the stack validates a job's hyperparameters with this very class in the preview.
+Imports no torch: the stack validates a job's hyperparameters with this class in the preview.
 """
 
 import json
@@ -47,191 +47,208 @@ DECISIVE_WHERE_SET: Final = (
     "model_options", "optimizer", "schedule", "warm_up", "accumulate", "clip_norm", "precision",
     "gradient_compression",
 )  # fmt: skip
-"""Came later: named only where they differ from their defaults, so older runs stay the same."""
+"""Added later: listed only with other values than the default, so that older runs stay the same."""
 
 
 class TrainingConfig(BaseModel):
-    """One training run. Field names are the flags' names with underscores."""
+    """Configuration of one training run. Field names are the flags with underscores."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
     model: ModelName = Field(
         default="simple-cnn",
-        description="network to train, with what it takes (images are enlarged to it): "
+        description="Model to train, with its input (images are enlarged to it): "
         + "; ".join(f"{name} {known.takes}" for name, known in MODELS.items())
-        + "; or your own as package.module:factory",
+        + "; or a custom model as package.module:factory.",
     )
     model_options: dict[str, Option] = Field(
         default_factory=dict,
-        description='what the network can be told, as JSON: \'{"layers": 6, "context": 512}\' of '
-        "gpt (also heads, width, dropout), image_size of the resnets, anything of your own",
+        description='Options of the model as JSON, such as \'{"layers": 6, "context": 512}\' for '
+        "gpt (also heads, width, dropout), image_size for the resnets, any for a custom model.",
     )
     dataset: DatasetName = Field(
         default="digits",
-        description="digits, glyphs and photos come with packages, synthetic is made from the "
-        "seed, all others are read from data_dir",
+        description="Data set. digits, glyphs and photos are part of packages, synthetic is "
+        "generated from the seed, all others are read from data_dir.",
     )
     data_dir: PurePosixPath = Field(
         default=PurePosixPath("/data"),
-        description="folder of data sets, never written but by download",
+        description="Directory of data sets; only download writes to it.",
     )
     download: bool = Field(
         default=False,
-        description="fetch mnist, fashion-mnist, cifar10 or cifar100 into data_dir first",
+        description="Download mnist, fashion-mnist, cifar10 or cifar100 to data_dir first.",
     )
     loader_workers: int = Field(
         default=0,
         ge=0,
         le=256,
-        description="processes that read data ahead for each training process",
+        description="Data loader processes per training process. 0 reads data without them.",
     )
     run_dir: PurePosixPath = Field(
         default=PurePosixPath("/checkpoints/run"),
-        description="folder of this run on storage that all processes share: "
-        "checkpoints/ and export/ are written here and resumed from",
+        description="Directory of this run on storage that all processes share. checkpoints/ and "
+        "export/ are written there, and the run resumes from it.",
     )
-    epochs: PositiveInt = Field(default=10, description="passes over the training data")
-    batch_size: PositiveInt = Field(
-        default=64, description="samples per process that are computed at once"
-    )
+    epochs: PositiveInt = Field(default=10, description="Passes over the training data.")
+    batch_size: PositiveInt = Field(default=64, description="Samples per process and batch.")
     accumulate: PositiveInt = Field(
-        default=1, description="batches per process whose gradients make one step"
+        default=1, description="Batches per process and optimizer step (gradient accumulation)."
     )
     optimizer: Literal["adamw", "sgd"] = Field(
-        default="adamw", description="sgd has Nesterov momentum 0.9"
+        default="adamw", description="Optimizer; sgd uses Nesterov momentum 0.9."
     )
     learning_rate: float = Field(
-        default=1e-3, gt=0, le=10, allow_inf_nan=False, description="peak of the schedule"
+        default=1e-3,
+        gt=0,
+        le=10,
+        allow_inf_nan=False,
+        description="Peak learning rate of the schedule.",
     )
     schedule: Literal["one-cycle", "linear", "constant"] = Field(
         default="one-cycle",
-        description="of the learning rate after the warm-up: down on a cosine, down in a "
-        "straight line, or not at all",
+        description="Learning rate after the warm-up: cosine decay, linear decay, or constant.",
     )
     warm_up: float = Field(
         default=0.2,
         ge=0,
         lt=1,
         allow_inf_nan=False,
-        description="share of the run in which the learning rate rises to its peak",
+        description="Share of the run in which the learning rate rises to its peak.",
     )
     weight_decay: float = Field(
-        default=1e-4, ge=0, le=1, allow_inf_nan=False, description="decoupled with adamw"
+        default=1e-4,
+        ge=0,
+        le=1,
+        allow_inf_nan=False,
+        description="Weight decay; decoupled with adamw.",
     )
     clip_norm: float = Field(
         default=0,
         ge=0,
         allow_inf_nan=False,
-        description="gradients whose norm, all together, is larger are scaled down to it; 0 is off",
+        description="Maximum global gradient norm (clipping). 0 disables clipping.",
     )
     seed: int = Field(
-        default=0, ge=0, lt=2**31, description="of weights, dropout, order and synthetic data"
+        default=0,
+        ge=0,
+        lt=2**31,
+        description="Seed of weights, dropout, sample order and synthetic data.",
     )
     parallel: Literal["ddp", "fsdp"] = Field(
         default="ddp",
-        description="ddp keeps the whole model in every process, fsdp (FSDP2) a part in each",
+        description="ddp replicates the model in every process, fsdp (FSDP2) shards it.",
     )
     precision: Literal["fp32", "bf16", "fp16"] = Field(
         default="fp32",
-        description="of the computation by autocast; weights stay fp32, fp16 scales the loss",
+        description="Autocast precision. Weights stay fp32; fp16 scales the loss.",
     )
     compile: bool = Field(
-        default=False, description="torch.compile the model: slower start, faster steps"
+        default=False,
+        description="Compile the model with torch.compile: slower start, faster steps.",
     )
     activation_checkpointing: bool = Field(
         default=False,
-        description="compute blocks again instead of keeping their activations: less memory",
+        description="Recompute activations in the backward pass: less memory, slower steps.",
     )
     gradient_compression: Literal["none", "bf16", "fp16"] = Field(
-        default="none", description="of what the processes send one another (ddp only)"
+        default="none", description="Data type of the gradients that processes exchange (ddp only)."
     )
-    checkpoint_every: PositiveInt = Field(default=1, description="epochs between two checkpoints")
+    checkpoint_every: PositiveInt = Field(default=1, description="Epochs between two checkpoints.")
     checkpoint_steps: int = Field(
-        default=0, ge=0, description="steps between two checkpoints inside an epoch; 0 is none"
+        default=0,
+        ge=0,
+        description="Steps between two checkpoints within an epoch. 0 disables them.",
     )
     checkpoint_async: bool = Field(
         default=True,
-        description="write checkpoints while training goes on; only a copy makes it wait",
+        description="Write checkpoints in the background; training waits only for a copy.",
     )
     keep_checkpoints: PositiveInt = Field(
-        default=3, description="newest checkpoints that are kept; older ones are removed"
+        default=3, description="Number of newest checkpoints to keep."
     )
     keep_best: bool = Field(
         default=True,
-        description="keep the checkpoint of the epoch with the least held-out loss as well",
+        description="Also keep the checkpoint of the epoch with the lowest held-out loss.",
     )
     log_every: int = Field(
-        default=0, ge=0, description="steps between two progress lines; 0 writes one line an epoch"
+        default=0,
+        ge=0,
+        description="Steps between two progress lines. 0 writes one line per epoch.",
     )
     metrics_port: int = Field(
         default=0,
         ge=0,
         le=65_535,
-        description="port at which the first process of every node answers Prometheus; "
-        "0 is no port",
+        description="Port on which the first process of every node serves Prometheus metrics. "
+        "0 disables the port.",
     )
-    device: DeviceName = Field(default="auto", description="auto takes a GPU where there is one")
+    device: DeviceName = Field(
+        default="auto", description="Device; auto uses a GPU if one is available."
+    )
     peer_timeout: float = Field(
         default=60,
         gt=0,
         le=86_400,
         allow_inf_nan=False,
-        description="seconds to wait for another process before giving up; "
-        "must exceed the time that saving a checkpoint takes",
+        description="Timeout of collective operations in seconds; must exceed the time to save a "
+        "checkpoint.",
     )
     hang_timeout: float = Field(
         default=1800,
         ge=0,
         le=86_400,
         allow_inf_nan=False,
-        description="seconds without a step, a batch of the evaluation, a checkpoint or another "
-        "part of the run after which a process shows its stacks and ends with 76; 0 is for ever; "
-        "unless it is written, a longer peer_timeout takes its place",
+        description="Seconds without progress (a step, a batch of the evaluation, a checkpoint, …) "
+        "after which a process dumps all stacks and exits with code 76. 0 disables the watchdog. "
+        "If it is not set, a longer peer_timeout replaces the default.",
     )
     tensorboard: bool = Field(
-        default=False, description="write event files for TensorBoard to run_dir/tensorboard"
+        default=False, description="Write TensorBoard event files to run_dir/tensorboard."
     )
     profile_steps: int = Field(
         default=0,
         ge=0,
         le=1000,
-        description="steps whose profile goes to run_dir/profile; 0 is none",
+        description="Steps to profile; traces are written to run_dir/profile. 0 disables it.",
     )
     profile_after: int = Field(
-        default=10, ge=0, description="steps of this process before the profile begins"
+        default=10, ge=0, description="Steps of this process before the profile begins."
     )
     export_formats: tuple[ExportFormat, ...] = Field(
         default=(),
-        description="Programs that are exported with the weights: pt2 (torch.export).",
+        description="Programs to export in addition to the weights: pt2 (torch.export).",
     )
     prune: float = Field(
         default=0,
         ge=0,
         lt=1,
         allow_inf_nan=False,
-        description="share of the smallest weights that a second export does without",
+        description="Share of the smallest weights to prune in a second export. 0 disables it.",
     )
     quantize: Literal["none", "static", "dynamic", "weight-only"] = Field(
         default="none",
-        description="second export with whole numbers of 8 bits: static for networks of "
-        "convolutions, dynamic or weight-only for those of linear layers",
+        description="Also export an int8-quantized model: static for CNNs, dynamic or weight-only "
+        "for linear layers.",
     )
     step_delay: float = Field(
         default=0,
         ge=0,
         le=60,
         allow_inf_nan=False,
-        description="seconds slept after each step: makes an interruption visible on tiny data, "
-        "for demonstrations only",
+        description="Seconds to sleep after each step, to show an interruption on tiny data; for "
+        "demonstrations only.",
     )
 
     @field_validator("*", mode="before")
     @classmethod
-    def _no_truth_values(cls, value: object, info: ValidationInfo) -> object:
-        """YAML's `epochs: yes` is a mistake and not 1."""
+    def _refuse_booleans(cls, value: object, info: ValidationInfo) -> object:
+        """Refuse YAML's `epochs: yes`, which pydantic would read as 1."""
         field = cls.model_fields[info.field_name or ""]
         if isinstance(value, bool) and field.annotation is not bool:
-            raise ValueError("a truth value cannot be used here")
+            raise ValueError(
+                "a boolean is not valid here (YAML reads yes, no, on and off as booleans)"
+            )
         return value
 
     @field_validator("model_options", mode="before")
@@ -257,11 +274,11 @@ class TrainingConfig(BaseModel):
         return value
 
     @model_validator(mode="after")
-    def _delays_are_no_hangs(self) -> Self:
+    def _hang_timeout_exceeds_step_delay(self) -> Self:
         if 0 < self.hang_timeout <= self.step_delay:
             raise ValueError(
                 f"hang_timeout {self.hang_timeout:g} is not above step_delay {self.step_delay:g}: "
-                "every step would be taken for a hang, so write more, or 0"
+                "every step would count as a hang, so write more, or 0"
             )
         return self
 
@@ -299,17 +316,17 @@ class TrainingConfig(BaseModel):
 
     @property
     def hang_limit(self) -> float:
-        """Seconds without progress that are a hang.
+        """Return the seconds without progress that count as a hang.
 
-        Who raised `peer_timeout` has checkpoints or steps that take this long, and need not know
-        that there is a default for hangs.
+        A raised `peer_timeout` means that checkpoints or steps take this long; it also raises the
+        default of `hang_timeout`.
         """
         if "hang_timeout" in self.model_fields_set:
             return self.hang_timeout
         return max(self.hang_timeout, self.peer_timeout)
 
     def decisive(self) -> dict[str, str | int | float]:
-        """The settings that decide the result; the rest is about where and how it is made."""
+        """Return the settings that determine the result, unlike location, logging or speed."""
         fields = type(self).model_fields
         names = [
             *ALWAYS_DECISIVE,
@@ -322,10 +339,10 @@ class TrainingConfig(BaseModel):
         return {name: written(getattr(self, name)) for name in names}
 
     def to_args(self) -> list[str]:
-        """Flags for `python -m training` that give this configuration again.
+        """Return the flags for `python -m training` that reproduce this configuration.
 
-        Only fields that were set are written, so that a new default or a new field does not
-        change the arguments (and with them the name) of runs that exist.
+        Only fields that were set are written, so that a new default or a new field does not change
+        the arguments (and with them the names) of existing runs.
         """
         return [
             f"{flag_of(name)}={written(getattr(self, name))}"
@@ -335,12 +352,12 @@ class TrainingConfig(BaseModel):
 
 
 def flag_of(field: str) -> str:
-    """`batch_size` → `--batch-size`."""
+    """Return the flag of a field: `batch_size` → `--batch-size`."""
     return "--" + field.replace("_", "-")
 
 
 def written(value: Any) -> str | int | float:
-    """A field's value as it is written on a command line, numbers as they are."""
+    """Return a field's value as it is written on a command line; numbers stay numbers."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict):

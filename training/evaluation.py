@@ -1,4 +1,4 @@
-"""How good a model is on samples that it was not trained on."""
+"""Evaluation of a model on held-out samples."""
 
 import math
 from dataclasses import dataclass
@@ -10,30 +10,29 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from training.data.loader import Loader, deal
 from training.data.samples import Samples
-from training.loader import Loader
+from training.gang.watchdog import Watchdog
+from training.gang.world import World
 from training.parallel import Parallel
-from training.sampler import deal
-from training.watchdog import Watchdog
-from training.world import World
 
 BATCH: Final = 512
-"""Images that are computed at once."""
+"""Images per batch."""
 
 TOKENS: Final = 16_384
-"""Tokens that are computed at once."""
+"""Tokens per batch."""
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """The mean cross entropy, and the share of right answers, from 0 to 1."""
+class Evaluation:
+    """Mean cross entropy, and accuracy from 0 to 1."""
 
     loss: float
     accuracy: float
 
 
 def losses(logits: Tensor, targets: Tensor) -> Tensor:
-    """Cross entropy of each sample, N: over its tokens the mean.
+    """Return the cross entropy of each sample, N; of a text, the mean over its tokens.
 
     Logits are N x outputs with N targets, or N x T x outputs with N x T targets.
     """
@@ -44,8 +43,8 @@ def losses(logits: Tensor, targets: Tensor) -> Tensor:
 @torch.no_grad()
 def evaluate(
     model: Parallel, samples: Samples, world: World, device: torch.device, watchdog: Watchdog
-) -> Judgement:
-    """Judge the model on all of the samples; the processes share the work, and call it together."""
+) -> Evaluation:
+    """Evaluate the model on all samples, which the processes share. All of them must call it."""
     model.train(False)
     tokens = math.prod(samples.batch(np.zeros(1, np.int64))[1].shape)
     batch_size = BATCH if tokens == 1 else max(1, TOKENS // tokens)
@@ -53,7 +52,7 @@ def evaluate(
     sums = torch.zeros(3, dtype=torch.float64, device=device)
     for loaded in Loader(samples, batches, device, workers=0):
         real = loaded.batch.real
-        # With FSDP all processes compute equally many batches, also those that do not count.
+        # With FSDP all processes compute the same number of batches, including padding.
         logits, targets = model(loaded.inputs)[:real], loaded.targets[:real]
         if real:
             right = (logits.argmax(-1) == targets).double().view(real, -1).mean(1)
@@ -63,4 +62,4 @@ def evaluate(
         watchdog.beat()
     dist.all_reduce(sums)
     loss, right, count = sums.tolist()
-    return Judgement(loss / count, right / count)
+    return Evaluation(loss / count, right / count)

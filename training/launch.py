@@ -1,8 +1,8 @@
-"""`python -m training.launch ARGS`: torchrun, with the same arguments, but an exit code that tells.
+"""`python -m training.launch ARGS`: torchrun with the same arguments and a meaningful exit code.
 
-torchrun itself ends with 1 whatever happened. A job's failure policy needs to know more, so this
-ends with the code of the process that failed first (workload.exit_codes), or as interrupted after
-SIGTERM, once its processes had time to save.
+torchrun itself always exits with 1 after a failure. A job's failure policy needs more, so this
+exits with the code of the process that failed first (workload.exit_codes), or with INTERRUPTED
+after SIGTERM, once its processes had time to save.
 """
 
 import os
@@ -14,24 +14,24 @@ from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import parse_args, run
 
-from training.distributed import NEW_STORE
+from training.gang.distributed import NEW_STORE
 from workload import exit_codes
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Start the processes of this machine, wait for them, and give the exit code of all."""
+    """Start the processes of this machine, wait for them, and return their common exit code."""
     parsed = parse_args(list(arguments))  # type: ignore[no-untyped-call]
     os.environ.pop(NEW_STORE, None)
     if parsed.standalone or parsed.rdzv_backend != "static":
-        # A process that was not lost itself counts no restart, so the count cannot tell the starts.
+        # Only failed agents count a restart, so the count does not identify a start.
         os.environ[NEW_STORE] = "1"
-    return ended(lambda: run(parsed))  # type: ignore[no-untyped-call]
+    return run_launcher(lambda: run(parsed))  # type: ignore[no-untyped-call]
 
 
-def ended(launch: Callable[[], object]) -> int:
-    """Let a launcher that is made of torchrun start its processes, and give the exit code of all.
+def run_launcher(launch: Callable[[], object]) -> int:
+    """Run a launcher that is based on torchrun, and return the common exit code of its processes.
 
-    A port that another program listens at is BAD_INPUT: it would be taken again.
+    A port that another program uses is BAD_INPUT, since a retry would fail again.
     """
     try:
         launch()
@@ -49,7 +49,7 @@ def ended(launch: Callable[[], object]) -> int:
 
 
 def shell_code(code: int) -> int:
-    """A negative code is the signal that ended a process; a shell would say 128 and the signal."""
+    """Return the exit code that a shell reports: 128 plus the signal number for a negative code."""
     return code if code >= 0 else 128 - code
 
 

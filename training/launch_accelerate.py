@@ -1,7 +1,7 @@
-"""`python -m training.launch_accelerate ARGS`: accelerate launch, but with an exit code that tells.
+"""`python -m training.launch_accelerate ARGS`: accelerate launch with a meaningful exit code.
 
-accelerate itself ends with 1 whatever happened, and a single process that it has started does not
-hear of SIGTERM. The arguments are those of `accelerate launch`; see training.launch.
+accelerate itself always exits with 1 after a failure, and does not forward SIGTERM to a single
+process that it started. The arguments are those of `accelerate launch`; see training.launch.
 """
 
 import contextlib
@@ -10,22 +10,22 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from training.launch import ended, shell_code
+from training.launch import run_launcher, shell_code
 from workload import exit_codes
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Start the processes of this machine, wait for them, and give the exit code of all."""
+    """Start the processes of this machine, wait for them, and return their common exit code."""
     try:
         from accelerate.commands.launch import launch_command, launch_command_parser
     except ImportError as error:
         sys.stderr.write(f"accelerate is not in this image: {error}\n")
         return exit_codes.BAD_INPUT
-    # torchrun, which starts several processes, puts its own handler in place of this one.
-    signal.signal(signal.SIGTERM, lambda *_: _pass_on())
+    # For several processes, torchrun replaces this handler with its own.
+    signal.signal(signal.SIGTERM, lambda *_: _forward_sigterm())
     try:
         options = launch_command_parser().parse_args(list(arguments))
-        return ended(lambda: launch_command(options))
+        return run_launcher(lambda: launch_command(options))
     except subprocess.CalledProcessError as error:
         sys.stderr.write(f"the process ended with {error.returncode}\n")
         return shell_code(error.returncode)
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
         return exit_codes.BAD_INPUT
 
 
-def _pass_on() -> None:
+def _forward_sigterm() -> None:
     import psutil
 
     for child in psutil.Process().children():

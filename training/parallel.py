@@ -1,4 +1,4 @@
-"""How processes compute one model together, and in which precision: outside of the model."""
+"""Parallelism and precision of a model: DDP, FSDP2, autocast and activation checkpointing."""
 
 import contextlib
 import functools
@@ -23,89 +23,89 @@ COMPRESSIONS = {
     "bf16": default_hooks.bf16_compress_hook,
     "fp16": default_hooks.fp16_compress_hook,
 }
-"""Communication hooks of DDP that send two bytes for each gradient value."""
+"""DDP communication hooks that send two bytes per gradient value."""
 
 
 class Parallel:
     """A model that all processes train together.
 
-    `model` is the model itself, whose names are those of a checkpoint; calling this computes with
-    all processes. With FSDP2 its parameters are DTensors, of which each process has a part.
+    `model` is the unwrapped model, whose parameter names are used in checkpoints; calling this
+    object computes with all processes. With FSDP2 the parameters are DTensors.
     """
 
     def __init__(self, model: nn.Module, config: TrainingConfig, device: torch.device) -> None:
-        """Every process must give a model with the same weights, already on its device."""
+        """Wrap a model that is on its device and has the same weights in every process."""
         self.model, self._device = model, device
         self._dtype = PRECISIONS[config.precision]
         units = blocks(model) or [model]
         if config.activation_checkpointing:
             for unit in units:
-                _compute_again(unit)
+                _checkpoint_activations(unit)
         if config.compile:
             for unit in units:
                 unit.compile()
         if config.parallel == "fsdp":
-            self._whole: nn.Module = self._shard(units)
+            self._wrapped: nn.Module = self._shard(units)
         else:
             ddp = DistributedDataParallel(model, gradient_as_bucket_view=True)
             if config.gradient_compression != "none":
                 ddp.register_comm_hook(None, COMPRESSIONS[config.gradient_compression])
-            self._whole = ddp
+            self._wrapped = ddp
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """Logits of inputs N x sample shape, in fp32."""
+        """Return the logits of inputs N x sample shape, in fp32."""
         with torch.autocast(self._device.type, self._dtype, self._dtype != torch.float32):
-            # Nothing is exchanged without gradients: DDP would send the statistics of batch norm.
-            logits: Tensor = (self._whole if torch.is_grad_enabled() else self.model)(inputs)
+            # Without gradients, the unwrapped model: DDP would broadcast batch norm statistics.
+            logits: Tensor = (self._wrapped if torch.is_grad_enabled() else self.model)(inputs)
         return logits.float()
 
     def train(self, mode: bool) -> None:
-        """Whether dropout and batch norm are at work."""
-        self._whole.train(mode)
+        """Switch dropout and batch norm between training and evaluation mode."""
+        self._wrapped.train(mode)
 
     @contextlib.contextmanager
-    def exchanging(self, gradients: bool) -> Iterator[None]:
-        """Inside, a backward pass adds to the gradients; they are exchanged only where asked."""
-        if isinstance(self._whole, DistributedDataParallel):
-            with contextlib.nullcontext() if gradients else self._whole.no_sync():
+    def gradient_sync(self, enabled: bool) -> Iterator[None]:
+        """Accumulate gradients inside; synchronize them across processes if enabled."""
+        if isinstance(self._wrapped, DistributedDataParallel):
+            with contextlib.nullcontext() if enabled else self._wrapped.no_sync():
                 yield
         else:
-            cast(FSDPModule, self._whole).set_requires_gradient_sync(gradients)
+            cast(FSDPModule, self._wrapped).set_requires_gradient_sync(enabled)
             yield
 
-    def clip(self, largest: float) -> Tensor:
-        """The Euclidean norm of all gradients together, a scalar, before they are scaled to it.
+    def clip(self, max_norm: float) -> Tensor:
+        """Clip the gradients to a total norm of `max_norm`; return their norm before, a scalar.
 
-        Where `largest` is 0 they are left as they are.
+        They are not clipped if `max_norm` is 0.
         """
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         norm = nn.utils.get_total_norm(gradients)
-        if largest:
-            nn.utils.clip_grads_with_norm_(self.model.parameters(), largest, norm)
-        return whole(norm)
+        if max_norm:
+            nn.utils.clip_grads_with_norm_(self.model.parameters(), max_norm, norm)
+        return complete_tensor(norm)
 
     def parameters(self) -> dict[str, nn.Parameter]:
-        """By name; with FSDP this process's parts of them."""
+        """Return the parameters by name; with FSDP, the local shards."""
         for module in self.model.modules():
             if isinstance(module, FSDPModule):
-                # After an evaluation the whole parameters may still be there.
+                # After an evaluation the parameters may still be unsharded.
                 module.reshard()
         return dict(self.model.named_parameters())
 
     def weights(self) -> dict[str, Tensor]:
-        """All weights and buffers, complete and on the CPU; all processes must call this."""
+        """Return all weights and buffers, unsharded and on the CPU. All processes must call it."""
         state: dict[str, Tensor] = self.model.state_dict()
-        return {name: whole(tensor.detach()).cpu() for name, tensor in state.items()}
+        return {name: complete_tensor(tensor.detach()).cpu() for name, tensor in state.items()}
 
-    def settle(self, inputs: Tensor) -> None:
-        """Do what DDP does once after its first step, without a trace.
+    def rebuild_buckets(self, inputs: Tensor) -> None:
+        """Trigger the bucket rebuilding that DDP does after its first step, without side effects.
 
-        It sorts the gradients into other buckets then. A resumed run must have done so before its
-        first step, as the run that was never interrupted has: else sums are added up in another
-        order.
+        The rebuilt buckets change the order in which gradients are summed. A resumed run must
+        therefore rebuild them before its first step, to compute exactly what an uninterrupted run
+        computes.
         """
-        if not isinstance(self._whole, DistributedDataParallel) or dist.get_world_size() == 1:
+        if not isinstance(self._wrapped, DistributedDataParallel) or dist.get_world_size() == 1:
             return
         buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
         devices = [self._device] if self._device.type == "cuda" else []
@@ -126,12 +126,12 @@ class Parallel:
         return cast(nn.Module, fully_shard(self.model, mp_policy=policy))
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """All of a tensor of which this process may have a part only; all must call this together."""
+def complete_tensor(tensor: Tensor) -> Tensor:
+    """Return the full tensor of a DTensor. All processes must call it together."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def _compute_again(unit: nn.Module) -> None:
-    """Keep only the unit's input, and compute what is inside once more for the backward pass."""
+def _checkpoint_activations(unit: nn.Module) -> None:
+    """Keep only the input of a block, and recompute its activations in the backward pass."""
     forward: Callable[..., Tensor] = unit.forward
     unit.forward = functools.partial(checkpoint, forward, use_reentrant=False)

@@ -1,23 +1,23 @@
-"""What a run needs before its first step; what would go wrong later is found now."""
+"""Preparation of a run: checks, data, model and optimizer."""
 
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import nn
 
+from training.checkpoints.saver import Saver
+from training.checkpoints.state import Run
 from training.config import TrainingConfig
 from training.data import Dataset, load
-from training.data.progress import tell_run
-from training.distributed import all_or_none, by_leader
+from training.data.progress import report_event
 from training.export import check_export
-from training.metrics import Metrics
+from training.gang.distributed import all_or_none, on_rank0
+from training.gang.preflight import check_free_space, check_run_dir, check_shared_memory
+from training.gang.watchdog import Watchdog
+from training.gang.world import World
+from training.optimizer import optimizer, state_bytes
 from training.parallel import Parallel
-from training.preflight import check_room, check_run_dir, check_shared_memory
-from training.saver import Saver
-from training.state import Run
-from training.watchdog import Watchdog
-from training.world import World
+from training.telemetry.metrics import Metrics
 from workload.catalog import input_shape
 from workload.models import build
 
@@ -29,7 +29,7 @@ def prepare(
     watchdog: Watchdog,
     metrics: Metrics,
 ) -> Run:
-    """Find out all that would go wrong later, load the data, build the model."""
+    """Check everything that could fail later, load the data, and build the model."""
     data = all_or_none(lambda: load_data(config, world, watchdog))
     all_or_none(lambda: metrics.serve(config, world, device))
     watchdog.beat()
@@ -38,12 +38,14 @@ def prepare(
         lambda: build(config.model, config.model_options, data.outputs, data.shape)
     )
     needed = state_bytes(network, config)
-    by_leader(
+    on_rank0(
         world,
-        lambda: check_room(Path(config.run_dir), needed, config.keep_checkpoints, config.keep_best),
+        lambda: check_free_space(
+            Path(config.run_dir), needed, config.keep_checkpoints, config.keep_best
+        ),
     )
     model = Parallel(network.to(device), config, device)
-    # From here on dropout differs from process to process.
+    # From here on dropout differs between processes.
     torch.manual_seed(config.seed + 2**31 * (world.rank + 1))
     return Run(
         config=config,
@@ -62,14 +64,14 @@ def prepare(
 
 
 def load_data(config: TrainingConfig, world: World, watchdog: Watchdog) -> Dataset:
-    """Load the data, after the leader has seen that results can be written."""
-    if world.leads:
+    """Load the data; rank 0 first checks that results can be written."""
+    if world.is_rank0:
         check_run_dir(Path(config.run_dir))
         check_export(config)
 
-    def tell(line: str) -> None:
+    def report(line: str) -> None:
         watchdog.beat()
-        tell_run(line)
+        report_event(line)
 
     data = load(
         config.dataset,
@@ -78,27 +80,10 @@ def load_data(config: TrainingConfig, world: World, watchdog: Watchdog) -> Datas
         config.seed,
         download=config.download,
         verify=not world.local_rank,
-        tell=tell,
+        report=report,
     )
     if not world.local_rank and config.loader_workers:
         inputs, targets = data.train.batch(np.zeros(1, np.int64))
         batch = config.batch_size * (inputs.nbytes + targets.nbytes)
         check_shared_memory(batch, config.loader_workers, world.local_size)
     return data
-
-
-def state_bytes(network: nn.Module, config: TrainingConfig) -> int:
-    """Of one checkpoint: weights, and what the optimizer keeps for each of them."""
-    kept = {"adamw": 2, "sgd": 1}[config.optimizer]
-    tensors = [*network.parameters(), *network.buffers()]
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors) * (1 + kept)
-
-
-def optimizer(config: TrainingConfig, model: Parallel) -> torch.optim.Optimizer:
-    """What makes steps of gradients; its learning rate is set before each of them."""
-    parameters, decay = model.model.parameters(), config.weight_decay
-    if config.optimizer == "sgd":
-        return torch.optim.SGD(
-            parameters, config.learning_rate, momentum=0.9, nesterov=True, weight_decay=decay
-        )
-    return torch.optim.AdamW(parameters, config.learning_rate, weight_decay=decay)

@@ -1,4 +1,4 @@
-"""A training run from beginning to end: read it downwards."""
+"""A training run from start to end, to be read from top to bottom."""
 
 import signal
 import time
@@ -10,20 +10,19 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from training.checkpoints.state import Run, resume, save
 from training.config import TrainingConfig
-from training.distributed import Vote, by_leader, gather, joined
-from training.evaluation import Judgement, evaluate, losses
+from training.data.loader import GangSampler, Loaded, Loader
+from training.evaluation import Evaluation, evaluate, losses
 from training.export import finished_export, write_export
-from training.loader import Loaded, Loader
-from training.metrics import Metrics
-from training.preflight import await_room
+from training.gang.distributed import Vote, gather, joined, on_rank0
+from training.gang.preflight import await_free_space
+from training.gang.watchdog import Watchdog
+from training.gang.world import World
+from training.optimizer import learning_rate
 from training.preparation import prepare
-from training.sampler import GangSampler
-from training.schedule import learning_rate
-from training.state import Run, resume, save
-from training.watchdog import Watchdog
-from training.watching import Watching, done_samples, finite
-from training.world import World
+from training.telemetry.metrics import Metrics
+from training.telemetry.progress import ProgressOutputs, done_samples, require_finite
 from workload import exit_codes
 from workload.configuration import ConfigurationError
 from workload.devices import choose_device
@@ -32,30 +31,30 @@ from workload.models import build
 from workload.progress import Finished, Interrupted, Started
 from workload.report import conclude, emit
 
-LOOK_EVERY: Final = 100
-"""Steps between two looks at whether the loss is a number: to look at every one stalls a GPU."""
+CHECK_LOSS_EVERY: Final = 100
+"""Steps between two checks that the loss is finite; each check stalls a GPU."""
 
 
 def run(config: TrainingConfig, world: World) -> int:
-    """Train until done or interrupted, and give the exit code.
+    """Train until done or interrupted, and return the exit code.
 
-    Raises ConfigurationError, DataError, DivergedError, OSError when something cannot be saved,
-    and RuntimeError when another process is lost.
+    Raises ConfigurationError, DataError, DivergedError, OSError when something cannot be saved, and
+    RuntimeError when another process is lost.
     """
     device = choose_device(config.device, world.local_rank)
-    await_room(Path(config.run_dir), config.hang_limit)
+    await_free_space(Path(config.run_dir), config.hang_limit)
     with (
         joined(world, device, config.peer_timeout),
         Watchdog(config.hang_limit) as watchdog,
         Metrics(device) as metrics,
     ):
-        done = by_leader(world, lambda: finished_export(export_folder(config)))
+        done = on_rank0(world, lambda: finished_export(export_folder(config)))
         if done is not None:
             return report_finished(config, world, done, already=True)
         watchdog.beat()
         run = prepare(config, world, device, watchdog, metrics)
-        stop_when_asked(run)
-        # Once it is announced, every process can be asked to stop.
+        stop_on_signal(run)
+        # Once the start is reported, every process can handle a stop signal.
         announce(run, resumed=all(gather(resume(run))))
         if not train(run):
             return exit_codes.INTERRUPTED
@@ -64,11 +63,11 @@ def run(config: TrainingConfig, world: World) -> int:
         return report_finished(config, world, manifest, already=False)
 
 
-def stop_when_asked(run: Run) -> None:
-    """Save and end at SIGTERM, as Kubernetes sends it, and at the first Ctrl-C."""
+def stop_on_signal(run: Run) -> None:
+    """Save and exit at SIGTERM, which Kubernetes sends, and at the first Ctrl-C."""
 
     def stop(number: int, _: object) -> None:
-        run.stop_asked = True
+        run.stop_requested = True
         if number == signal.SIGINT:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -77,7 +76,7 @@ def stop_when_asked(run: Run) -> None:
 
 
 def train(run: Run) -> bool:
-    """Train to the end and be True, or save and be False when a process was asked to stop."""
+    """Train to the end and return True, or save and return False if a process was asked to stop."""
     config, position, world = run.config, run.position, run.world
     sampler = GangSampler(
         run.data.train,
@@ -90,21 +89,21 @@ def train(run: Run) -> bool:
     loader = Loader(run.data.train, sampler, run.device, config.loader_workers)
     vote = Vote()
     run.watchdog.beat()
-    with Watching(run) as watching:
+    with ProgressOutputs(run) as outputs:
         for epoch in range(position.epoch, config.epochs):
             started = time.monotonic()
             sampler.set_epoch(epoch, position.seen)
             for batches in run.metrics.timed(steps(loader)):
-                step(run, batches, watching)
-                if vote.cast(run.stop_asked or run.saver.failed):
+                step(run, batches, outputs)
+                if vote.cast(run.stop_requested or run.saver.failed):
                     return interrupt(run)
-            finish_epoch(run, started, watching)
+            finish_epoch(run, started, outputs)
     vote.close()
     return True
 
 
 def steps(loader: Loader) -> Iterator[list[Loaded]]:
-    """The batches of one step after another."""
+    """Yield the batches of each step."""
     batches: list[Loaded] = []
     for loaded in loader:
         batches.append(loaded)
@@ -113,8 +112,8 @@ def steps(loader: Loader) -> Iterator[list[Loaded]]:
             batches = []
 
 
-def step(run: Run, batches: list[Loaded], watching: Watching) -> None:
-    """One step of the optimizer, and what is to be told and saved after it."""
+def step(run: Run, batches: list[Loaded], outputs: ProgressOutputs) -> None:
+    """Run one optimizer step, then report and save as configured."""
     config, position, seen = run.config, run.position, batches[-1].batch.seen
     rate = learning_rate(config, done_samples(run) / (config.epochs * len(run.data.train)))
     for group in run.optimizer.param_groups:
@@ -123,32 +122,32 @@ def step(run: Run, batches: list[Loaded], watching: Watching) -> None:
     run.metrics.stepped(position.step + 1, seen - position.seen, rate)
     position.seen, position.step = seen, position.step + 1
     run.watchdog.beat()
-    watching.stepped(loss, rate)
-    if position.step % LOOK_EVERY == 0:
+    outputs.stepped(loss, rate)
+    if position.step % CHECK_LOSS_EVERY == 0:
         mean_loss(run)
-    # After an epoch's last step it is judged first.
-    if seen < len(run.data.train) and is_turn(run):
+    # The last step of an epoch is saved after the evaluation.
+    if seen < len(run.data.train) and is_checkpoint_due(run):
         save(run)
     time.sleep(config.step_delay)
 
 
 def learn(run: Run, batches: list[Loaded]) -> Tensor:
-    """Change the weights a little; gives the mean loss of this process's samples, a scalar."""
+    """Update the weights; return the mean loss of this process's samples, a scalar."""
     model, scaler = run.model, run.model.scaler
     loss_sum, real = torch.zeros((), device=run.device), 0
     model.train(True)
     run.optimizer.zero_grad()
     for loaded in batches:
         batch = loaded.batch
-        with model.exchanging(gradients=batch.last):
+        with model.gradient_sync(enabled=batch.last):
             each = losses(model(loaded.inputs), loaded.targets)[: batch.real]
-            # The processes' gradients are averaged: so that every sample weighs the same.
+            # DDP and FSDP average over processes; this factor gives every sample the same weight.
             loss = each.sum() * (run.world.size / batch.total)
             scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         loss_sum += each.detach().sum()
         real += batch.real
     norm = None
-    # Computed only where somebody may look at it, but then by all processes alike.
+    # Computed only if it is used, and then by all processes.
     if run.config.metrics_port or run.config.clip_norm:
         scaler.unscale_(run.optimizer)
         norm = model.clip(run.config.clip_norm)
@@ -165,87 +164,87 @@ def learn(run: Run, batches: list[Loaded]) -> Tensor:
 
 
 def mean_loss(run: Run) -> tuple[float, int]:
-    """Of this epoch's samples so far in all processes, and how many these are.
+    """Return the mean loss of this epoch so far over all processes, and the number of samples.
 
     Raises DivergedError in all of them.
     """
     totals = torch.stack([run.loss_sum, torch.full_like(run.loss_sum, run.samples)])
     dist.all_reduce(totals)
-    return finite(float(totals[0] / totals[1]), run), int(totals[1])
+    return require_finite(float(totals[0] / totals[1]), run), int(totals[1])
 
 
-def finish_epoch(run: Run, started: float, watching: Watching) -> None:
-    """Judge the epoch, report it, and save it when its turn has come."""
-    (loss, samples), judgement = mean_loss(run), judge(run)
+def finish_epoch(run: Run, started: float, outputs: ProgressOutputs) -> None:
+    """Evaluate the epoch, report it, and save a checkpoint if one is due."""
+    (loss, samples), evaluation = mean_loss(run), evaluate_held_out(run)
     run.position.epoch, run.position.seen = run.position.epoch + 1, 0
     run.loss_sum.zero_()
     run.samples = 0
-    watching.judged(
+    outputs.evaluated(
         samples,
         loss=loss,
-        accuracy=judgement.accuracy,
-        held_out_loss=judgement.loss,
+        accuracy=evaluation.accuracy,
+        held_out_loss=evaluation.loss,
         seconds=time.monotonic() - started,
     )
     epoch, epochs = run.position.epoch, run.config.epochs
-    if epoch % run.config.checkpoint_every == 0 or epoch == epochs or is_turn(run):
-        save(run, judgement.loss)
+    if epoch % run.config.checkpoint_every == 0 or epoch == epochs or is_checkpoint_due(run):
+        save(run, evaluation.loss)
 
 
-def is_turn(run: Run) -> bool:
-    """Whether a checkpoint is due after this step, wherever in an epoch it is."""
+def is_checkpoint_due(run: Run) -> bool:
+    """Return whether `checkpoint_steps` asks for a checkpoint after this step."""
     every = run.config.checkpoint_steps
     return every > 0 and run.position.step % every == 0
 
 
-def judge(run: Run) -> Judgement:
-    """How good the model is now on what it was not trained on."""
+def evaluate_held_out(run: Run) -> Evaluation:
+    """Evaluate the model on the held-out samples."""
     with run.metrics.activities.doing("evaluation"):
         return evaluate(run.model, run.data.held_out, run.world, run.device, run.watchdog)
 
 
 def interrupt(run: Run) -> bool:
-    """Save in the middle of an epoch because a process of the gang got SIGTERM.
+    """Save in the middle of an epoch because a process of the gang received SIGTERM.
 
-    Raises OSError where the last checkpoint could not be written, which interrupts as well.
+    Raises OSError when the last checkpoint could not be written, which also interrupts the run.
     """
     mean_loss(run)
     save(run)
     run.saver.close()
-    if run.world.leads:
+    if run.world.is_rank0:
         conclude(Interrupted(epoch=run.position.epoch, step=run.position.step))
     return False
 
 
 def export_folder(config: TrainingConfig) -> Path:
-    """Where a run's finished model is."""
+    """Return the directory of the finished model."""
     return Path(config.run_dir) / "export"
 
 
 def export(run: Run) -> Manifest:
-    """Write the finished model with what it achieved, and let all processes know."""
-    config, data, judgement = run.config, run.data, judge(run)
+    """Write the finished model and its metrics; return the manifest in all processes."""
+    config, data, evaluation = run.config, run.data, evaluate_held_out(run)
     metrics = {
-        "accuracy": judgement.accuracy,
-        "loss": judgement.loss,
+        "accuracy": evaluation.accuracy,
+        "loss": evaluation.loss,
         "seconds": round(run.seconds, 3),
     }
     weights = run.model.weights()
 
     def write() -> Manifest:
-        # A model of its own, whole and on the CPU, whatever the processes have shared.
+        # A new unsharded model on the CPU.
         model = build(config.model, config.model_options, data.outputs, data.shape)
         model.load_state_dict(weights)
         beat = run.watchdog.beat
         return write_export(export_folder(config), model, config, data, metrics, beat=beat)
 
     with run.metrics.activities.doing("export"):
-        return by_leader(run.world, write, run.saver.group)
+        return on_rank0(run.world, write, run.saver.group)
 
 
 def announce(run: Run, resumed: bool) -> None:
-    """Say what begins, and from where."""
-    if not run.world.leads:
+    """Report the start or the resumption of the run."""
+    if not run.world.is_rank0:
         return
     fields = {
         **run.config.decisive(),
@@ -261,7 +260,7 @@ def announce(run: Run, resumed: bool) -> None:
 
 
 def report_finished(config: TrainingConfig, world: World, manifest: Manifest, already: bool) -> int:
-    """Say what the run achieved. Raises ConfigurationError when it was another run that did."""
+    """Report the result. Raises ConfigurationError when a different run produced it."""
     differences = [
         f"{name} {manifest.settings.get(name)} instead of {value}"
         for name, value in config.decisive().items()
@@ -272,7 +271,7 @@ def report_finished(config: TrainingConfig, world: World, manifest: Manifest, al
             f"{config.run_dir} holds a finished run with {', '.join(differences)}: "
             "choose another run_dir"
         )
-    if world.leads:
+    if world.is_rank0:
         result = {
             **manifest.metrics,
             "export": str(export_folder(config)),

@@ -27,7 +27,7 @@ class ResNetOptions(Options):
     """Options of resnet18 and resnet50."""
 
     image_size: int = Field(
-        default=224, ge=32, le=1024, description="height and width of the images"
+        default=224, ge=32, le=1024, description="Height and width of the images in pixels."
     )
 
     def input_shape(self) -> tuple[int, ...]:
@@ -38,13 +38,13 @@ class ResNetOptions(Options):
 class GptOptions(Options):
     """Options of gpt."""
 
-    context: int = Field(default=256, ge=8, le=131_072, description="tokens that it sees at once")
-    layers: int = Field(default=4, ge=1, le=128)
-    heads: int = Field(default=4, ge=1, le=128)
-    width: int = Field(
-        default=128, ge=8, le=16_384, description="of a token's vector, all heads together"
+    context: int = Field(
+        default=256, ge=8, le=131_072, description="Maximum number of tokens of a sample."
     )
-    dropout: float = Field(default=0.0, ge=0, lt=1)
+    layers: int = Field(default=4, ge=1, le=128, description="Number of blocks.")
+    heads: int = Field(default=4, ge=1, le=128, description="Attention heads per block.")
+    width: int = Field(default=128, ge=8, le=16_384, description="Embedding width over all heads.")
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="Dropout probability.")
 
     @model_validator(mode="after")
     def _heads_share_the_width(self) -> "GptOptions":
@@ -86,12 +86,12 @@ MODELS: Final = {
     "resnet50": KnownModel("workload.models.resnet:resnet50", "the same", options=ResNetOptions),
     "gpt": KnownModel("workload.models.gpt:Gpt", "text", options=GptOptions),
 }
-"""Images can be enlarged and grey turned into colour, but nothing is shrunk."""
+"""Images are enlarged and converted to colour as needed, but never shrunk."""
 
 
 def _is_model_name(name: str) -> str:
     if name not in MODELS and not FACTORY.fullmatch(name):
-        raise ValueError(f"write {', '.join(MODELS)}, or your own as package.module:factory")
+        raise ValueError(f"write {', '.join(MODELS)}, or a custom model as package.module:factory")
     return name
 
 

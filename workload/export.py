@@ -85,7 +85,7 @@ def fill(network: nn.Module, path: Path) -> nn.Module:
     try:
         tensors = load_file(path)
     except (SafetensorError, OSError) as error:
-        raise ExportError(f"{path} is no readable safetensors file: {error}") from None
+        raise ExportError(f"{path} is not a readable safetensors file: {error}") from None
     _check_tensors(path, tensors, tensors_of(network))
     # Not strict: the file has only one name of each shared tensor.
     network.load_state_dict(tensors, strict=False)
@@ -108,7 +108,7 @@ def _load_weights(folder: Path, manifest: Manifest, file: Weights, custom: str) 
 def _build(manifest: Manifest, custom: str) -> nn.Module:
     if ":" in manifest.model and manifest.model != custom:
         raise ExportError(
-            f"the manifest names the model {manifest.model!r}, which is none of this project: "
+            f"the manifest names the model {manifest.model!r}, which is not part of this project: "
             + (
                 f"only {custom} may be loaded here"
                 if custom

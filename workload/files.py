@@ -1,4 +1,4 @@
-"""Files that are there completely or not at all, also after a power cut."""
+"""Durable files: complete or absent, even after a power failure."""
 
 import hashlib
 import os
@@ -8,9 +8,10 @@ from typing import BinaryIO
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Let `write` fill a file beside `path`, bring it to the disk, and only then give it its name.
+    """Write a file next to `path`, flush it to disk, and rename it to `path`.
 
-    Raises OSError when the disk is full or not writable; `path` is then as it was before.
+    `write` receives the open file. Raises OSError when the disk is full or not writable; `path` is
+    then unchanged.
     """
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -25,7 +26,7 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring a folder's entries to the disk: a rename is durable only after this."""
+    """Flush a directory's entries to disk; a rename is durable only after this."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -34,6 +35,6 @@ def sync_folder(folder: Path) -> None:
 
 
 def sha256_of(path: Path) -> str:
-    """Hexadecimal SHA-256 of a file's content. Raises OSError."""
+    """Return the hexadecimal SHA-256 of a file. Raises OSError."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

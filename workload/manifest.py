@@ -1,4 +1,4 @@
-"""What an export says about itself: the agreement between training and inference. No torch."""
+"""Manifest of an export: the contract between training and inference. Imports no torch."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -15,63 +15,67 @@ MANIFEST_FILE: Final = "manifest.json"
 WEIGHTS_FILE: Final = "model.safetensors"
 
 InputType = Literal["float32", "int64"]
-"""Pixels from 0 to 1 or the like, or tokens."""
+"""Pixels from 0 to 1 or similar, or tokens."""
 
 
 class ExportError(Exception):
-    """An export is missing, incomplete or damaged; the message says which and where."""
+    """An export is missing, incomplete or damaged; the message says where."""
 
 
 class Weights(BaseModel):
-    """A file beside the manifest: the weights, of which everything else was made."""
+    """The weights' file, from which everything else is derived."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     file: str = Field(default=WEIGHTS_FILE, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)
-    size: int = Field(gt=0, description="bytes")
+    size: int = Field(gt=0, description="Size in bytes.")
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
 
     @property
     def what(self) -> str:
-        """In messages."""
+        """Return the content's name for messages."""
         return "weights"
 
 
 class Artifact(Weights):
-    """The same model in another form, and what that form costs and gains."""
+    """Another form of the model, with its quality and speed."""
 
     file: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)
-    kind: str = Field(pattern=r"^[a-z0-9-]+$", description="pt2, pruned or int8")
-    method: str = Field(default="", description="how it was made, such as static for int8")
-    metrics: dict[str, float] = Field(default_factory=dict, description="of this form")
+    kind: str = Field(
+        pattern=r"^[a-z0-9-]+$", description="Kind of the artifact: pt2, pruned or int8."
+    )
+    method: str = Field(default="", description="Method, such as static for int8.")
+    metrics: dict[str, float] = Field(default_factory=dict, description="Metrics of this form.")
     metrics_before: dict[str, float] = Field(
-        default_factory=dict, description="of the weights, judged in the same way"
+        default_factory=dict, description="Metrics of the weights in the same evaluation."
     )
-    relative_size: float = Field(gt=0, description="this file over the weights' file")
+    relative_size: float = Field(gt=0, description="Size relative to the weights' file.")
     relative_speed: float = Field(
-        gt=0, description="median seconds of the weights in eager fp32 over those of this form"
+        gt=0, description="Speed relative to the weights in eager fp32 (ratio of median times)."
     )
-    seconds: float = Field(gt=0, description="median of one batch, on the CPU")
-    batch: int = Field(ge=1, description="samples in the batch that was timed")
-    threads: int = Field(default=1, ge=1, description="of the CPU that computed it")
+    seconds: float = Field(gt=0, description="Median seconds per batch on the CPU.")
+    batch: int = Field(ge=1, description="Samples per timed batch.")
+    threads: int = Field(default=1, ge=1, description="CPU threads.")
     largest_difference: float | None = Field(
-        default=None, ge=0, description="of an output from that of the weights, on the batch"
+        default=None, ge=0, description="Largest output difference from the weights on the batch."
     )
     zeros: float | None = Field(
-        default=None, ge=0, le=1, description="share of the weights that are 0"
+        default=None, ge=0, le=1, description="Share of zeros in the weights."
     )
     compressed_size: float | None = Field(
-        default=None, gt=0, description="this file over the weights' file, both compressed by zlib"
+        default=None,
+        gt=0,
+        description="Size relative to the weights' file, both compressed by zlib.",
     )
 
     @property
     def what(self) -> str:
-        """In messages."""
+        """Return the content's name for messages."""
         return f"contents of artifact {self.kind}"
 
 
 class Signature(BaseModel):
-    """A tensor that the model takes, in the words of the Open Inference Protocol; -1 is any."""
+    """An input tensor in terms of the Open Inference Protocol; -1 is any size."""
 
     name: str
     datatype: Literal["FP32", "INT64"]
@@ -79,33 +83,37 @@ class Signature(BaseModel):
 
 
 class Manifest(BaseModel):
-    """Written last: where it is, the export is complete."""
+    """Manifest of an export. It is written last, so an export with a manifest is complete."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, protected_namespaces=())
 
     format: int = Field(default=1, ge=1, le=1)
-    model: str = Field(description="name in workload.catalog.MODELS, or package.module:factory")
-    options: dict[str, Option] = Field(default_factory=dict, description="of the model")
+    model: str = Field(description="Name in workload.catalog.MODELS, or package.module:factory.")
+    options: dict[str, Option] = Field(default_factory=dict, description="Options of the model.")
     input_shape: tuple[int, ...] = Field(
         min_length=1,
-        description="of one sample without the batch: channels, height, width, or tokens",
+        description="Shape of one sample: channels, height and width, or tokens.",
     )
     input_dtype: InputType = "float32"
     classes: tuple[str, ...] = Field(
-        default=(), description="in the order of the outputs; none where outputs are tokens"
+        default=(), description="Class names in the order of the outputs; empty for tokens."
     )
     outputs: int = Field(
         default_factory=lambda data: len(data.get("classes", ())), ge=1, validate_default=True
     )
-    metrics: dict[str, float] = Field(description="at the end of training, on held-out data")
+    metrics: dict[str, float] = Field(
+        description="Metrics on held-out data at the end of training."
+    )
     weights: Weights
-    artifacts: tuple[Artifact, ...] = Field(default=(), description="other forms of the same model")
-    run: str = Field(default="", description="name of the training run")
+    artifacts: tuple[Artifact, ...] = Field(
+        default=(), description="Other forms of the same model."
+    )
+    run: str = Field(default="", description="Name of the training run.")
     settings: dict[str, str | int | float] = Field(
-        default_factory=dict, description="of TrainingConfig, those that decide the result"
+        default_factory=dict, description="Settings of TrainingConfig that determine the result."
     )
     torch_version: str
-    code_version: str = Field(default="", description="of the program that trained it")
+    code_version: str = Field(default="", description="Version of the training program.")
 
     @model_validator(mode="after")
     def _classes_name_the_outputs(self) -> Self:
@@ -124,7 +132,7 @@ class Manifest(BaseModel):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def signature(self) -> Signature:
-        """What the model takes: a batch of any size."""
+        """Return the model's input: a batch of any size."""
         shape = (-1, *self.input_shape)
         if self.input_dtype == "int64":
             return Signature(name="tokens", datatype="INT64", shape=shape)
@@ -134,7 +142,7 @@ class Manifest(BaseModel):
 
     @property
     def version(self) -> str:
-        """Short name of exactly these weights."""
+        """Return a short name of exactly these weights."""
         return self.weights.sha256[:12]
 
     def artifact(self, kind: str) -> Artifact:
@@ -151,7 +159,7 @@ def _twice(names: Iterable[str]) -> str:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read an export's manifest. Raises ExportError when it is missing or not as agreed."""
+    """Read an export's manifest. Raises ExportError when it is missing or invalid."""
     path = folder / MANIFEST_FILE
     try:
         text = path.read_bytes()
@@ -172,16 +180,13 @@ def parse_manifest(text: bytes, location: str) -> Manifest:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write an export's manifest; everything that it names must be on the disk. Raises OSError."""
+    """Write an export's manifest; all files that it names must be on disk. Raises OSError."""
     text = manifest.model_dump_json(indent=2, exclude_none=True) + "\n"
     write_atomically(folder / MANIFEST_FILE, lambda stream: stream.write(text.encode()))
 
 
 def checked_file(folder: Path, file: Weights) -> Path:
-    """Path of a file of the export, after its size and digest were compared.
-
-    Raises ExportError.
-    """
+    """Return the path of a file after comparing its size and digest. Raises ExportError."""
     path = folder / file.file
     try:
         size = path.stat().st_size

@@ -1,6 +1,6 @@
-"""What a run says: JSON objects, one a line, or lines and a bar for somebody at a terminal.
+"""Progress output of a program: JSON lines, or text and a progress bar on a terminal.
 
-The last line also goes where Kubernetes looks for it, always as JSON.
+The last event is also the pod's termination message, always as JSON.
 """
 
 import contextlib
@@ -17,25 +17,26 @@ if TYPE_CHECKING:
     from workload.terminal import Terminal
 
 TERMINATION_LOG: Final = Path("/dev/termination-log")
-"""Becomes the pod's terminated.message. Kubernetes makes the file; elsewhere it is not there."""
+"""Becomes the pod's terminated.message. Kubernetes creates the file; it does not exist elsewhere.
+"""
 
-LONGEST_MESSAGE: Final = 4096
-"""Bytes of a termination message that Kubernetes keeps."""
+MAX_MESSAGE_BYTES: Final = 4096
+"""Maximum bytes of a termination message that Kubernetes keeps."""
 
-LOOKS: Final = 0.25
-"""Seconds between two numbers at the bar: to fetch the loss makes a GPU wait."""
+REFRESH_SECONDS: Final = 0.25
+"""Seconds between two updates of the bar; reading the loss makes a GPU wait."""
 
 _terminals: list["Terminal"] = []
 
 
 def emit(event: "str | Event", **fields: object) -> str:
-    """Write one line of progress to standard output, and return its JSON text."""
+    """Write one event to standard output; return its JSON."""
     content = {"event": event, **fields} if isinstance(event, str) else event.line()
     line = json.dumps(content, default=str)
     terminal = _terminal()
     if terminal is not None:
         name = str(content.pop("event"))
-        terminal.say(name, content)
+        terminal.write_event(name, content)
     else:
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
@@ -45,36 +46,37 @@ def emit(event: "str | Event", **fields: object) -> str:
 def conclude(event: "str | Event", **fields: object) -> None:
     """Write the last line of a run, also as the pod's termination message.
 
-    Of several processes in a pod the first is heard: the others often fail because of it.
+    Of several processes in a pod the first one counts, because the others often fail as a
+    consequence.
     """
     terminal = _terminal()
     if terminal is not None:
-        # The process may end at once, and must not leave the terminal without its cursor.
+        # The process may exit immediately and must restore the terminal's cursor.
         terminal.close()
     line = emit(event, **fields)
     with contextlib.suppress(OSError):
         if TERMINATION_LOG.stat().st_size == 0:
-            TERMINATION_LOG.write_bytes(line.encode()[:LONGEST_MESSAGE])
+            TERMINATION_LOG.write_bytes(line.encode()[:MAX_MESSAGE_BYTES])
 
 
 class Bar:
-    """Shows, while it is entered, how far a run is: on a terminal, and nothing anywhere else.
+    """Progress bar, shown while entered if standard output is a terminal.
 
-    Counts samples: `total` of the whole run, `done` before this process began.
+    Counts samples: `total` of the run, `done` before this process started.
     """
 
     def __init__(self, total: int, done: int, shown: bool = True) -> None:
         self._total, self._done = total, done
         self._terminal = _terminal() if shown else None
-        self._looked = -LOOKS
+        self._refreshed = -REFRESH_SECONDS
 
     def advance(self, done: int, step: int, loss: SupportsFloat) -> None:
-        """`done` samples are done after `step` steps; `loss` is looked at now and then only."""
+        """Show `done` samples after `step` steps; `loss` is read only when the bar is updated."""
         if self._terminal is None:
             return
         now = time.monotonic()
-        if now - self._looked >= LOOKS:
-            self._looked = now
+        if now - self._refreshed >= REFRESH_SECONDS:
+            self._refreshed = now
             self._terminal.show(done, step, float(loss))
 
     def __enter__(self) -> Self:

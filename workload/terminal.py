@@ -1,4 +1,4 @@
-"""A run as somebody at a terminal sees it: lines of words, and a bar below them. Needs rich."""
+"""Progress on a terminal: text lines with a bar below them. Needs rich."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -13,14 +13,14 @@ STYLES: Final = {"error": "bold red", "warning": "yellow", "finished": "bold gre
 
 
 class Terminal:
-    """Standard output. Lines go above the bar, where there is one."""
+    """Standard output with lines above an optional bar."""
 
     def __init__(self) -> None:
         self._console = Console(soft_wrap=True)
         self._progress: Progress | None = None
 
-    def say(self, event: str, fields: Mapping[str, object]) -> None:
-        """Write `event`, and after it each field's name and value."""
+    def write_event(self, event: str, fields: Mapping[str, object]) -> None:
+        """Write `event`, followed by the name and value of each field."""
         line = Text(f"{event:<12}", style=STYLES.get(event, "bold"))
         for name, value in fields.items():
             text = f"{value:.6g}" if isinstance(value, float) else str(value)
@@ -28,7 +28,7 @@ class Terminal:
         self._console.print(line)
 
     def open(self, total: int, done: int) -> None:
-        """Show the bar; both are samples."""
+        """Show the bar; both arguments count samples."""
         self._progress = Progress(
             BarColumn(bar_width=None),
             TaskProgressColumn(),
@@ -43,13 +43,13 @@ class Terminal:
         self._progress.start()
 
     def show(self, done: int, step: int, loss: float) -> None:
-        """Move the bar to `done` samples."""
+        """Set the bar to `done` samples."""
         if self._progress is not None:
             task = self._progress.task_ids[0]
             self._progress.update(task, completed=done, step=step, loss=f"{loss:.4g}")
 
     def close(self) -> None:
-        """Take the bar away, and give the cursor back."""
+        """Remove the bar and restore the cursor."""
         if self._progress is not None:
             self._progress.stop()
         self._progress = None

@@ -12,7 +12,7 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
-from training.preflight import check_run_dir
+from training.gang.preflight import check_run_dir
 from workload import exit_codes
 from workload.configuration import ConfigurationError
 from workload.report import conclude

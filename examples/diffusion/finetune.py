@@ -165,7 +165,7 @@ def held_out_loss(
 
 
 def report(accelerator: Accelerator, step: int, loss: Tensor) -> None:
-    """Tell the mean loss of all processes. Raises ConfigurationError when it is no number."""
+    """Report the mean loss of all processes. Raises ConfigurationError when it is no number."""
     mean = float(accelerator.reduce(loss, "mean"))
     if not math.isfinite(mean):
         raise ConfigurationError(f"the loss became {mean} by step {step}: lower --learning-rate")

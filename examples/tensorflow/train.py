@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf  # type: ignore[import-untyped]
 from examples.tensorflow.cluster import Worker
 from training.config import TrainingConfig
-from training.data.digits import digits
+from training.data.builtin import digits
 from workload.configuration import ConfigurationError
 from workload.report import conclude, emit
 

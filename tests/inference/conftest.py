@@ -6,8 +6,8 @@ import torch
 
 from tests.inference.serving import Server, serving
 from training.config import TrainingConfig
+from training.gang.world import World
 from training.train import run
-from training.world import World
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -6,8 +6,8 @@ import torch
 import torch.distributed as dist
 
 from training.config import TrainingConfig
+from training.gang.world import World
 from training.train import run
-from training.world import World
 
 ALONE = World(rank=0, size=1, local_rank=0, master="")
 Train = Callable[..., int]

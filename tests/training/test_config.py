@@ -47,7 +47,7 @@ def test_a_flag_wins_over_its_variable() -> None:
     ("values", "sentence"),
     [
         ({"epochs": 0}, "epochs is 0: input should be greater than or equal to 1"),
-        ({"epochs": True}, "epochs is True: a truth value cannot be used here"),
+        ({"epochs": True}, "epochs is True: a boolean is not valid here"),
         ({"epochs": 1.5}, "epochs is 1.5: input should be a valid integer"),
         ({"learning_rate": float("nan")}, "learning_rate is nan: input should be a finite number"),
         ({"learning_rate": "fast"}, "learning_rate is 'fast': input should be a valid number"),
@@ -132,7 +132,7 @@ def test_a_file_is_weaker_than_a_variable_and_a_variable_than_a_flag(tmp_path: P
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("epochs = many", "is no TOML"),
+        ("epochs = many", "is not valid TOML"),
         ("epochs = 0", r"epochs \(in .*run.toml\) is 0: input should be greater than"),
         ("epoch = 1", r"epoch \(in .*run.toml\) is not known here"),
         (None, "cannot be read: No such file"),
@@ -165,7 +165,7 @@ def test_what_came_later_decides_a_run_only_where_it_is_set() -> None:
         ({"model_options": "{"}, "write a JSON object"),
         ({"parallel": "fsdp", "gradient_compression": "bf16"}, "with fsdp write none"),
         ({"compile": 7}, "compile is 7: input should be a valid boolean"),
-        ({"model": "my.module.factory"}, "or your own as package.module:factory"),
+        ({"model": "my.module.factory"}, "or a custom model as package.module:factory"),
     ],
 )
 def test_what_does_not_fit_together_is_said(values: dict[str, object], sentence: str) -> None:

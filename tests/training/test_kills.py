@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from tests.training.programs import Program, start_gang, until
-from training import checkpoint
+from training.checkpoints import storage
 from workload import exit_codes
 
 KILLS = 12
@@ -18,17 +18,19 @@ FLAGS = ["--model=digits-net", "--epochs=2000", "--batch-size=64", "--checkpoint
 def newest(run_dir: Path) -> int:
     """Steps in the newest checkpoint; every checkpoint that there is must be intact."""
     steps = 0
-    for path in checkpoint.checkpoints(run_dir / "checkpoints"):
-        seal = checkpoint.read_seal(path)
-        assert isinstance(seal, checkpoint.Seal), seal
-        assert checkpoint.fault(path, seal.files) is None
+    for path in storage.list_checkpoints(run_dir / "checkpoints"):
+        seal = storage.read_seal(path)
+        assert isinstance(seal, storage.Seal), seal
+        assert storage.find_fault(path, seal.files) is None
         steps = seal.position.step
     return steps
 
 
 def last(run_dir: Path) -> str:
     """Name of the newest checkpoint, whether it is intact or not."""
-    return max((path.name for path in checkpoint.checkpoints(run_dir / "checkpoints")), default="")
+    return max(
+        (path.name for path in storage.list_checkpoints(run_dir / "checkpoints")), default=""
+    )
 
 
 def begun(gang: list[Program]) -> bool:

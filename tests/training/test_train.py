@@ -10,9 +10,9 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from training import checkpoint
+from training.checkpoints import storage
 from training.data import DataError
-from training.watching import DivergedError
+from training.telemetry.progress import DivergedError
 from workload import exit_codes
 from workload.configuration import ConfigurationError
 from workload.manifest import checked_file, read_manifest
@@ -139,11 +139,11 @@ def test_an_epoch_that_ends_with_a_checkpoint_of_its_steps_is_judged_before_it_i
     # 1,437 samples: 23 steps of 64 an epoch.
     train(epochs=3, batch_size=64, checkpoint_every=3, checkpoint_steps=23)
     folder = tmp_path / "run/checkpoints"
-    seals = [checkpoint.read_seal(path) for path in checkpoint.checkpoints(folder)]
+    seals = [storage.read_seal(path) for path in storage.list_checkpoints(folder)]
     found = [
         (seal.position.step, seal.position.epoch, seal.position.seen, seal.held_out_loss is None)
         for seal in seals
-        if isinstance(seal, checkpoint.Seal)
+        if isinstance(seal, storage.Seal)
     ]
     assert found == [(23, 1, 0, False), (46, 2, 0, False), (69, 3, 0, False)]
 
@@ -188,13 +188,13 @@ def test_a_loss_that_is_no_number_ends_the_run_and_is_not_saved(
     [file] = path.glob("*.safetensors")
     tensors = load_file(file)
     with safe_open(file, "pt") as stored:
-        described = stored.metadata()
+        info = stored.metadata()
     tensors["model/fc2.bias"][0] = torch.nan
-    save_file(tensors, file, described)
-    seal = checkpoint.read_seal(path)
-    assert isinstance(seal, checkpoint.Seal)
-    again = seal.model_copy(update={"files": (checkpoint.sealed(file),)})
-    (path / checkpoint.SEAL_FILE).write_text(again.model_dump_json())
+    save_file(tensors, file, info)
+    seal = storage.read_seal(path)
+    assert isinstance(seal, storage.Seal)
+    again = seal.model_copy(update={"files": (storage.file_entry(file),)})
+    (path / storage.SEAL_FILE).write_text(again.model_dump_json())
     (tmp_path / "run/export/manifest.json").unlink()
     with pytest.raises(DivergedError, match="lower learning_rate"):
         train(epochs=2)

@@ -23,18 +23,17 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils import data
 
+from training.checkpoints.state import Run, save
 from training.config import TrainingConfig
 from training.data import Images
-from training.distributed import Vote, joined
-from training.loader import Loader
-from training.metrics import Metrics
+from training.data.loader import GangSampler, Loader
+from training.gang.distributed import Vote, joined
+from training.gang.watchdog import Watchdog
+from training.gang.world import World, read_world
 from training.preparation import prepare
-from training.sampler import GangSampler
-from training.state import Run, save
+from training.telemetry.metrics import Metrics
+from training.telemetry.progress import ProgressOutputs
 from training.train import step, steps
-from training.watchdog import Watchdog
-from training.watching import Watching
-from training.world import World, read_world
 from workload.models import build
 
 BATCH = 64
@@ -65,7 +64,7 @@ def throughput(folder: Path, world: World, turns: int) -> dict[str, Any]:
 def pause(folder: Path, world: World, turns: int) -> dict[str, Any]:
     """Seconds that a step waits: for our checkpoint, and for torch.save and the disk."""
     text = folder / "data/text"
-    if world.leads:
+    if world.is_rank0:
         text.mkdir(parents=True, exist_ok=True)
         (text / "text.txt").write_bytes(os.urandom(200_000))
     dist.barrier()
@@ -90,7 +89,7 @@ def pause(folder: Path, world: World, turns: int) -> dict[str, Any]:
         next(loop)
         dist.barrier()
         begun = time.perf_counter()
-        if world.leads:
+        if world.is_rank0:
             state = {"model": bare.state_dict(), "optimizer": run.optimizer.state_dict()}
             with (folder / "state.pt").open("wb") as stream:
                 torch.save(state, stream)
@@ -142,7 +141,7 @@ def main() -> None:
     world = read_world(os.environ)
     with joined(world, CPU, peer_timeout=600):
         samples = MEASUREMENTS[options.measurement](options.folder, world, options.turns)
-        if world.leads:
+        if world.is_rank0:
             (options.folder / "samples.json").write_text(json.dumps(samples))
         dist.barrier()
     os._exit(0)
@@ -179,13 +178,13 @@ def ours(run: Run) -> Loop:
     )
     loader = Loader(run.data.train, sampler, run.device, config.loader_workers)
     vote = Vote()
-    with Watching(run) as watching:
+    with ProgressOutputs(run) as outputs:
         for epoch in itertools.count():
             sampler.set_epoch(epoch)
             run.position.epoch, run.position.seen = 0, 0
             for batches in run.metrics.timed(steps(loader)):
-                step(run, batches, watching)
-                vote.cast(run.stop_asked or run.saver.failed)
+                step(run, batches, outputs)
+                vote.cast(run.stop_requested or run.saver.failed)
                 yield
 
 

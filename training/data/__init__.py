@@ -1,24 +1,37 @@
-"""The data sets, by name."""
+"""Data sets by name."""
 
 from pathlib import Path
 
-from training.config import DatasetName
-from training.data.cifar import CIFAR10_CLASSES, cifar10, cifar100
-from training.data.digits import TEN_DIGITS, digits, held_out_digits
-from training.data.download import ALSO, FOLDERS, fetch
-from training.data.glyphs import glyphs
-from training.data.images import Images, Shape, fit, fitted
-from training.data.photos import CLASSES as PHOTOS_CLASSES
-from training.data.photos import photos
-from training.data.progress import Tell, tell_run
-from training.data.samples import DataError, Dataset
-from training.data.shards import shards
-from training.data.synthetic import synthetic
-from training.data.text import text
-from training.data.tokens import tokens
-from training.data.vision import FASHION_CLASSES, mnist
+import numpy as np
 
-__all__ = ["DataError", "Dataset", "Images", "fit", "held_out_digits", "load"]
+from training.config import DatasetName
+from training.data.builtin import (
+    PHOTO_CLASSES,
+    TEN_DIGITS,
+    digits,
+    glyphs,
+    held_out_digits,
+    photos,
+    synthetic,
+)
+from training.data.images import Images, Shape, fit, fitted
+from training.data.manifest import Manifest, ShardsManifest, read_manifest, verify
+from training.data.progress import Report, report_event
+from training.data.published import (
+    ALSO,
+    CIFAR10_CLASSES,
+    FASHION_CLASSES,
+    FOLDERS,
+    cifar10,
+    cifar100,
+    fetch,
+    mnist,
+)
+from training.data.samples import DataError, Dataset
+from training.data.shards import read_index, scan, shards
+from training.data.text import text, tokens
+
+__all__ = ["DataError", "Dataset", "Images", "check_prepared", "fit", "held_out_digits", "load"]
 
 
 def load(
@@ -29,15 +42,15 @@ def load(
     *,
     download: bool = False,
     verify: bool = True,
-    tell: Tell = tell_run,
+    report: Report = report_event,
 ) -> Dataset:
-    """Load a data set in the shape that a model takes; `seed` is of synthetic data only.
+    """Load a data set in a model's input shape; `seed` applies to synthetic data only.
 
-    Where `shape` is None the samples keep their own. With `download` what is published as files is
-    fetched first; all processes may ask for it, and one does it for its machine. Shards and tokens
-    are compared with the digests of their manifest where `verify`, so one process of a machine is
-    enough; `tell` is given a line of progress every two seconds. Raises DataError that names the
-    file which is missing or damaged.
+    If `shape` is None, samples keep their own shape. With `download`, published files are
+    downloaded first; all processes may request it, and one downloads for its machine. `verify`
+    compares shards and tokens with the digests of their manifest; one process per machine is
+    enough. `report` is called with a line of progress every two seconds. Raises DataError that
+    names the missing or damaged file.
     """
     if download:
         fetch(name, folder)
@@ -45,9 +58,9 @@ def load(
         case "text":
             return text(folder / "text", shape)
         case "tokens":
-            return tokens(folder / "tokens", shape, verify, tell)
+            return tokens(folder / "tokens", shape, verify, report)
         case "shards":
-            data = shards(folder / "shards", verify, tell)
+            data = shards(folder / "shards", verify, report)
         case _:
             data = _in_memory(name, folder, shape, seed)
     if shape is None:
@@ -65,7 +78,7 @@ def _in_memory(name: DatasetName, folder: Path, shape: Shape | None, seed: int) 
             train, held_out = glyphs()
         case "photos":
             train, held_out = photos()
-            classes = PHOTOS_CLASSES
+            classes = PHOTO_CLASSES
         case "mnist":
             train, held_out = mnist(folder / FOLDERS[name] / "raw", folder / ALSO[name])
         case "fashion-mnist":
@@ -81,3 +94,23 @@ def _in_memory(name: DatasetName, folder: Path, shape: Shape | None, seed: int) 
         case _:
             raise DataError(f"data set {name} is not known")
     return Dataset(train, held_out, train.pixels.shape[1:], len(classes), classes)
+
+
+def check_prepared(folder: Path, report: Report) -> Manifest:
+    """Compare all files of a prepared data set with its manifest, and shards with their index.
+
+    Raises DataError that names the first damaged file.
+    """
+    manifest = read_manifest(folder)
+    verify(folder, manifest.parts(), True, report)
+    if isinstance(manifest, ShardsManifest):
+        for split in (manifest.train, manifest.held_out):
+            index = read_index(folder, split, len(manifest.classes))
+            for number, part in enumerate(split.parts):
+                rows = index[index[:, 0] == number]
+                if not np.array_equal(rows, scan(folder / part.file, number)):
+                    raise DataError(
+                        f"{folder / split.index.file} is not the index of {part.file}: "
+                        "prepare the data set again"
+                    )
+    return manifest

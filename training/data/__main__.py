@@ -9,23 +9,23 @@ from typing import Literal, NoReturn
 
 from training.config import IMAGES
 from training.data.manifest import Manifest
-from training.data.progress import tell_user
+from training.data.progress import report_stderr
 from training.data.samples import DataError
 from workload import exit_codes
 
 INTERRUPTED = 130
-"""As a shell gives it for Ctrl-C."""
+"""Exit code that a shell reports for Ctrl-C."""
 
 
 class _Parser(argparse.ArgumentParser):
-    """Ends with the training program's own code for wrong input."""
+    """Parser that exits with the training program's code for invalid input."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(exit_codes.BAD_INPUT, f"{message} ({self.prog} --help lists what there is)\n")
+        self.exit(exit_codes.BAD_INPUT, f"{message} (see {self.prog} --help)\n")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a command and give its exit code."""
+    """Run a command and return its exit code."""
     options = _parser().parse_args(arguments)
     try:
         manifest: Manifest = options.run(options)
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _failed(message: str, code: int) -> int:
-    tell_user(message)
+    report_stderr(message)
     return code
 
 
@@ -56,18 +56,17 @@ def _summary(target: Path, manifest: Manifest) -> str:
 
 
 def _images(options: argparse.Namespace) -> Manifest:
-    # Imported here, as below: --help and mistakes are answered at once.
-    from training.data.prepare.images import prepare_images
-    from training.data.prepare.sources import from_dataset, from_folder
-    from training.data.prepare.target import check_apart
+    # Imported here, as below, so that --help and mistakes are answered immediately.
+    from training.data.prepare.images import from_dataset, from_folder, prepare_images
+    from training.data.prepare.output import check_apart
 
     if options.folder:
         check_apart(options.folder, options.target)
         channels: Literal[1, 3] = 1 if options.grey else 3
         shape = (channels, options.size, options.size)
-        smallest = options.size if options.min_size is None else options.min_size
-        source = from_folder(options.folder, shape, smallest, options.held_out, options.workers)
-        settings = {"size": options.size, "min_size": smallest, "held_out": options.held_out}
+        minimum = options.size if options.min_size is None else options.min_size
+        source = from_folder(options.folder, shape, minimum, options.held_out, options.workers)
+        settings = {"size": options.size, "min_size": minimum, "held_out": options.held_out}
     else:
         source = from_dataset(options.dataset, options.data_dir)
         settings = {"dataset": options.dataset}
@@ -77,12 +76,12 @@ def _images(options: argparse.Namespace) -> Manifest:
         limit=options.max_mib * 2**20,
         force=options.force,
         settings=settings,
-        tell=tell_user,
+        report=report_stderr,
     )
 
 
 def _text(options: argparse.Namespace) -> Manifest:
-    from training.data.prepare.target import check_apart
+    from training.data.prepare.output import check_apart
     from training.data.prepare.text import bytes_encoder, prepare_text, tokenizer_encoder
 
     check_apart(options.folder, options.target)
@@ -92,23 +91,23 @@ def _text(options: argparse.Namespace) -> Manifest:
         options.target,
         encoder,
         held_out=options.held_out,
-        smallest=options.min_bytes,
+        minimum=options.min_bytes,
         limit=options.max_mib * 2**20,
         force=options.force,
         settings={"held_out": options.held_out, "min_bytes": options.min_bytes},
-        tell=tell_user,
+        report=report_stderr,
     )
 
 
 def _check(options: argparse.Namespace) -> Manifest:
-    from training.data.check import check
+    from training.data import check_prepared
 
-    return check(options.target, tell_user)
+    return check_prepared(options.target, report_stderr)
 
 
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"is {text}: write a whole number from 1 on")
+        raise argparse.ArgumentTypeError(f"is {text}: write a positive integer")
     return int(text)
 
 
@@ -132,33 +131,33 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="python -m training.data",
         description="Prepare data sets for training, and check them.",
-        epilog="Exit codes: 0 done, 64 wrong input or a damaged data set, 130 interrupted, others "
-        "are failures such as a full disk.",
+        epilog="Exit codes: 0 done, 64 invalid input or a damaged data set, 130 interrupted; "
+        "others are failures such as a full disk.",
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     prepare = commands.add_parser(
         "prepare",
         help="clean, split and pack images or text",
-        description="Clean, split and pack images or text. What is unreadable, too small or there "
-        "twice is left out and counted. The manifest, with the digests of all files, is written "
-        "last; until then nothing in the target is changed, and an interrupted command is simply "
-        "started again.",
+        description="Clean, split and pack images or text. Unreadable, small and duplicate files "
+        "are dropped and counted. The manifest, with the digests of all files, is written last; "
+        "until then nothing in the target changes, and an interrupted command can be started "
+        "again.",
         allow_abbrev=False,
     )
     kinds = prepare.add_subparsers(required=True, metavar="KIND")
     _add_images(kinds.add_parser(
         "images",
         help="labelled images into shards, for dataset shards",
-        description="Pack labelled images into WebDataset shards. Train on them with "
-        "--dataset=shards and a --data-dir in which the target is named shards.",
+        description="Pack labelled images into WebDataset shards. To train on them, name the "
+        "target shards and use --dataset=shards with its parent as --data-dir.",
         allow_abbrev=False,
     ))  # fmt: skip
     _add_text(kinds.add_parser(
         "text",
         help="text files into tokens, for dataset tokens",
-        description="Turn all *.txt of a folder into tokens. Train on them with --dataset=tokens "
-        "and a --data-dir in which the target is named tokens.",
+        description="Convert all *.txt of a directory to tokens. To train on them, name the "
+        "target tokens and use --dataset=tokens with its parent as --data-dir.",
         allow_abbrev=False,
     ))  # fmt: skip
     check = commands.add_parser(
@@ -167,7 +166,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Compare every file of a prepared data set with its manifest.",
         allow_abbrev=False,
     )
-    check.add_argument("target", type=Path, metavar="DIR", help="folder that has manifest.json")
+    check.add_argument("target", type=Path, metavar="DIR", help="directory with manifest.json")
     check.set_defaults(run=_check)
     return parser
 
@@ -175,29 +174,32 @@ def _parser() -> argparse.ArgumentParser:
 def _add_images(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument(
-        "--folder", type=Path, metavar="DIR", help="folder that has one folder of images per class"
+        "--folder",
+        type=Path,
+        metavar="DIR",
+        help="directory with one directory of images per class",
     )
     known = [name for name in IMAGES if name not in ("shards", "synthetic")]
     source.add_argument(
-        "--dataset", choices=known, help="a known data set, split as it is and in its own size"
+        "--dataset", choices=known, help="a known data set, with its own split and image size"
     )
     parser.add_argument(
         "--data-dir", type=Path, default=Path("/data"), metavar="DIR",
-        help="where --dataset is read from, if it is not of a package (default: %(default)s)",
+        help="directory of --dataset, unless it is part of a package (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--size", type=_side, default=224, metavar="N",
-        help="height and width that images of --folder are scaled to, after what is beyond a "
-        "square was cut off (default: %(default)s)",
+        help="height and width to which images of --folder are scaled after a square crop "
+        "(default: %(default)s)",
     )  # fmt: skip
     parser.add_argument("--grey", action="store_true", help="one channel instead of three")
     parser.add_argument(
         "--min-size", type=_positive, metavar="N",
-        help="images whose height or width is less are left out (default: as --size)",
+        help="minimum height and width; smaller images are dropped (default: --size)",
     )  # fmt: skip
     parser.add_argument(
         "--workers", type=_positive, default=len(os.sched_getaffinity(0)), metavar="N",
-        help="images that are read at once (default: one for each processor, %(default)s)",
+        help="images read in parallel (default: one per processor, %(default)s)",
     )  # fmt: skip
     _add_common(parser, "images of --folder")
     parser.set_defaults(run=_images)
@@ -205,33 +207,31 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
 
 def _add_text(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--folder", type=Path, required=True, metavar="DIR", help="folder that has *.txt files"
+        "--folder", type=Path, required=True, metavar="DIR", help="directory with *.txt files"
     )
     parser.add_argument(
         "--tokenizer", type=Path, metavar="FILE",
-        help="tokenizer.json; needs the package tokenizers (default: every byte is a token)",
+        help="tokenizer.json; needs the package tokenizers (default: one token per byte)",
     )  # fmt: skip
     parser.add_argument(
         "--min-bytes", type=_positive, default=64, metavar="N",
-        help="texts that are shorter are left out (default: %(default)s)",
+        help="minimum length of a text; shorter ones are dropped (default: %(default)s)",
     )  # fmt: skip
-    _add_common(parser, "every text, its end,")
+    _add_common(parser, "every text, taken from its end")
     parser.set_defaults(run=_text)
 
 
 def _add_common(parser: argparse.ArgumentParser, held_out: str) -> None:
     parser.add_argument(
         "--held-out", type=_share, default=0.1, metavar="X",
-        help=f"share of {held_out} that is not trained on (default: %(default)s)",
+        help=f"held-out share of {held_out} (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--max-mib", type=_positive, default=256, metavar="N",
-        help="size of a file of the data set at most (default: %(default)s)",
+        help="maximum size of each file of the data set (default: %(default)s)",
     )  # fmt: skip
-    parser.add_argument(
-        "--force", action="store_true", help="replace a data set that is in the target"
-    )
-    parser.add_argument("target", type=Path, metavar="DIR", help="folder that is written")
+    parser.add_argument("--force", action="store_true", help="replace a data set in the target")
+    parser.add_argument("target", type=Path, metavar="DIR", help="directory to write")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Labelled images, in memory or not, and how they are brought into a model's shape."""
+"""Labelled images, in memory or not, and their conversion to a model's input shape."""
 
 import math
 from dataclasses import dataclass
@@ -11,16 +11,16 @@ from training.data.samples import DataError, Indices, Samples, Targets
 
 Shape = tuple[int, ...]
 
-LARGEST_ENLARGED: Final = 256 * 2**20
-"""Bytes up to which images in memory are enlarged once; beyond, batch by batch."""
+MAX_ENLARGED_BYTES: Final = 256 * 2**20
+"""Maximum bytes of images that are enlarged once in memory; larger sets are enlarged by batch."""
 
 
 @dataclass(frozen=True)
 class Images:
     """`pixels` N x channels x height x width from 0 to `white`; `labels` N.
 
-    Give pixels a channel by reshape, not by an index of None: the strides of that look to PyTorch
-    as if channels came last, and gradients then have another layout than DDP's buffers.
+    Add a channel dimension by reshape, not by indexing with None: PyTorch takes the strides of the
+    latter for channels-last, and gradients then have another layout than DDP's buffers.
     """
 
     pixels: NDArray[np.uint8]
@@ -31,66 +31,66 @@ class Images:
         return len(self.labels)
 
     def batch(self, indices: Indices) -> tuple[NDArray[Any], Targets]:
-        """Pixels and labels of some images."""
+        """Return pixels and labels of some images."""
         return self.pixels[indices], self.labels[indices]
 
     def order(self, random: np.random.Generator) -> Indices:
-        """Any order is as cheap as any other in memory."""
+        """Return a random permutation."""
         return random.permutation(len(self))
 
     def scaled(self) -> NDArray[np.float32]:
-        """Pixels from 0 to 1, as the models take them."""
+        """Return pixels from 0 to 1, as the models take them."""
         return self.pixels.astype(np.float32) / np.float32(self.white)
 
 
 @dataclass(frozen=True)
 class Enlarged:
-    """Images that get their size when they are read: 60,000 of 3x224x224 are 9 GB."""
+    """Images that are enlarged when they are read: 60,000 of 3x224x224 take 9 GB."""
 
     samples: Samples
     shape: Shape
 
     @property
     def white(self) -> int:
-        """That of the images."""
+        """Return the white level of the images."""
         return self.samples.white
 
     def __len__(self) -> int:
         return len(self.samples)
 
     def batch(self, indices: Indices) -> tuple[NDArray[Any], Targets]:
-        """Pixels and labels of some images. Raises DataError."""
+        """Return pixels and labels of some images. Raises DataError."""
         pixels, labels = self.samples.batch(indices)
         return enlarge(pixels, self.shape), labels
 
     def order(self, random: np.random.Generator) -> Indices:
-        """That of the images."""
+        """Return the order of the original images."""
         return self.samples.order(random)
 
 
 def fit(images: Images, shape: Shape) -> Images:
-    """Images in memory in another shape. Raises DataError when they would have to be shrunk."""
+    """Convert images in memory to another shape. Raises DataError if they would have to shrink."""
     return Images(enlarge(images.pixels, shape), images.labels, images.white)
 
 
 def fitted(samples: Samples, own: Shape, shape: Shape) -> Samples:
-    """Images of shape `own` in another shape, at once where that takes little memory.
+    """Convert images from shape `own` to another shape, in advance if that takes little memory.
 
-    Raises DataError when they would have to be shrunk.
+    Raises DataError when they would have to shrink.
     """
     if own == shape:
         return samples
-    enlarge(np.empty((0, *own), np.uint8), shape)  # raises now and not in the first step
-    if isinstance(samples, Images) and len(samples) * math.prod(shape) <= LARGEST_ENLARGED:
+    enlarge(np.empty((0, *own), np.uint8), shape)  # raises now instead of in the first step
+    if isinstance(samples, Images) and len(samples) * math.prod(shape) <= MAX_ENLARGED_BYTES:
         return fit(samples, shape)
     return Enlarged(samples, shape)
 
 
 def enlarge(pixels: NDArray[np.uint8], shape: Shape) -> NDArray[np.uint8]:
-    """Enlarge images by a whole factor, centre them on black, and turn grey into colour.
+    """Enlarge images by an integer factor, centre them on black, and convert grey to colour.
 
-    N x channels x height x width become N x `shape`. Raises DataError when they would have to be
-    shrunk, or colour turned into grey.
+    N x channels x height x width become N x `shape`. Raises DataError when they would have to
+    shrink, or colour would have to become grey.
     """
     channels, height, width = pixels.shape[1:]
     factor = min(shape[1] // height, shape[2] // width) if len(shape) == 3 else 0

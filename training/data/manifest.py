@@ -1,4 +1,4 @@
-"""What a prepared data set says about itself: the agreement between preparing and training."""
+"""Manifest of a prepared data set: the contract between preparation and training."""
 
 import hashlib
 from collections.abc import Iterable
@@ -7,21 +7,21 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from training.data.progress import Progress, Tell
+from training.data.progress import Progress, Report
 from training.data.samples import DataError
 from workload.configuration import first_problem
 from workload.files import write_atomically
 
 MANIFEST_FILE: Final = "manifest.json"
-LARGEST_SIDE: Final = 4096
-"""Pixels of an image's height or width: what claims to be larger is never decoded."""
+MAX_SIDE: Final = 4096
+"""Maximum height and width of an image in pixels; larger ones are never decoded."""
 CHUNK: Final = 8 * 2**20
 
 SHARDS_KIND: Final = "shards"
 TOKENS_KIND: Final = "tokens"
 
 
-Side = Annotated[int, Field(ge=1, le=LARGEST_SIDE)]
+Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
 
 
 class _Model(BaseModel):
@@ -29,16 +29,16 @@ class _Model(BaseModel):
 
 
 class Part(_Model):
-    """A file beside the manifest: never one elsewhere, whatever a manifest says."""
+    """A file next to the manifest, never in another directory."""
 
     file: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)
-    size: int = Field(ge=0, description="bytes")
+    size: int = Field(ge=0, description="Size in bytes.")
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    count: int = Field(ge=0, description="samples, or tokens")
+    count: int = Field(ge=0, description="Number of samples or tokens.")
 
 
 class ShardSplit(_Model):
-    """Tar files of images, and an array that says where in them each sample is."""
+    """Tar files of images, and an array with the location of each sample."""
 
     parts: tuple[Part, ...]
     index: Part
@@ -60,15 +60,19 @@ class ShardsManifest(_Model):
 
     kind: Literal["shards"] = SHARDS_KIND
     format: Literal[1] = 1
-    shape: tuple[Literal[1, 3], Side, Side] = Field(description="channels, height, width")
-    classes: tuple[str, ...] = Field(min_length=1, description="in the order of the labels")
+    shape: tuple[Literal[1, 3], Side, Side] = Field(description="Channels, height and width.")
+    classes: tuple[str, ...] = Field(
+        min_length=1, description="Class names in the order of the labels."
+    )
     train: ShardSplit
     held_out: ShardSplit
-    dropped: dict[str, int] = Field(default_factory=dict, description="reasons and their counts")
+    dropped: dict[str, int] = Field(
+        default_factory=dict, description="Number of dropped samples by reason."
+    )
     settings: dict[str, str | int | float] = Field(default_factory=dict)
 
     def parts(self) -> tuple[Part, ...]:
-        """All files."""
+        """Return all files."""
         splits = (self.train, self.held_out)
         return tuple(part for split in splits for part in (*split.parts, split.index))
 
@@ -76,28 +80,30 @@ class ShardsManifest(_Model):
     def _consistent(self) -> Self:
         for split in (self.train, self.held_out):
             if sum(part.count for part in split.parts) != split.index.count:
-                raise ValueError("the shards have other counts than their index")
+                raise ValueError("the shards and their index have different counts")
         _all_different(self.parts())
         return self
 
 
 class TokensManifest(_Model):
-    """Text as numbers."""
+    """Tokenized text."""
 
     kind: Literal["tokens"] = TOKENS_KIND
     format: Literal[1] = 1
-    dtype: Literal["uint16", "uint32"] = Field(description="of a token, low byte first")
-    vocabulary: int = Field(ge=1, le=2**31, description="different tokens")
+    dtype: Literal["uint16", "uint32"] = Field(description="Data type of a token, little-endian.")
+    vocabulary: int = Field(ge=1, le=2**31, description="Number of different tokens.")
     tokenizer: Part | None = Field(
-        default=None, description="tokenizer.json; none where tokens are bytes"
+        default=None, description="tokenizer.json; None if tokens are bytes."
     )
     train: TokenSplit
     held_out: TokenSplit
-    dropped: dict[str, int] = Field(default_factory=dict, description="reasons and their counts")
+    dropped: dict[str, int] = Field(
+        default_factory=dict, description="Number of dropped samples by reason."
+    )
     settings: dict[str, str | int | float] = Field(default_factory=dict)
 
     def parts(self) -> tuple[Part, ...]:
-        """All files."""
+        """Return all files."""
         tokenizer = (self.tokenizer,) if self.tokenizer else ()
         return (*self.train.parts, *self.held_out.parts, *tokenizer)
 
@@ -106,7 +112,7 @@ class TokensManifest(_Model):
         width = int(self.dtype[4:]) // 8
         for part in (*self.train.parts, *self.held_out.parts):
             if part.size != part.count * width:
-                raise ValueError(f"{part.file} has {part.size} bytes, not {width} for each token")
+                raise ValueError(f"{part.file} has {part.size} bytes, not {width} per token")
         _all_different(self.parts())
         return self
 
@@ -122,7 +128,7 @@ def read_manifest(folder: Path) -> Manifest:
         return _ANY.validate_json(path.read_bytes())
     except FileNotFoundError:
         raise DataError(
-            f"{path} is missing: make the data set with python -m training.data prepare, "
+            f"{path} is missing: create the data set with python -m training.data prepare, "
             "or write another data_dir"
         ) from None
     except OSError as error:
@@ -133,12 +139,12 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write a manifest; all that it names must be on the disk. Raises OSError."""
+    """Write a manifest; all files that it names must be on disk. Raises OSError."""
     text = manifest.model_dump_json(indent=2) + "\n"
     write_atomically(folder / MANIFEST_FILE, lambda stream: stream.write(text.encode()))
 
 
-def verify(folder: Path, parts: Iterable[Part], digests: bool, tell: Tell) -> None:
+def verify(folder: Path, parts: Iterable[Part], digests: bool, report: Report) -> None:
     """Compare files with the manifest: their sizes, and their SHA-256 as well where `digests`.
 
     Raises DataError that names the first file which differs.
@@ -154,12 +160,12 @@ def verify(folder: Path, parts: Iterable[Part], digests: bool, tell: Tell) -> No
             raise DataError(f"{path} is damaged: {size} bytes instead of {part.size}")
     if not digests:
         return
-    progress = Progress(f"bytes of {folder} checked", sum(part.size for part in parts), tell)
+    progress = Progress(f"bytes of {folder} checked", sum(part.size for part in parts), report)
     for part in parts:
         if _sha256_of(folder / part.file, progress) != part.sha256:
             raise DataError(
-                f"{folder / part.file} is damaged: its sha256 is not that of the manifest, "
-                "so copy it or prepare the data set anew"
+                f"{folder / part.file} is damaged: its sha256 differs from the manifest, "
+                "so copy it or prepare the data set again"
             )
 
 

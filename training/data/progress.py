@@ -1,4 +1,4 @@
-"""Says how far something is that takes longer than two seconds."""
+"""Progress of data operations that take longer than two seconds."""
 
 import sys
 import time
@@ -11,32 +11,32 @@ from workload.report import emit
 INTERVAL: Final = 2.0
 """Seconds between two lines."""
 
-Tell = Callable[[str], object]
-"""Is given one line."""
+Report = Callable[[str], object]
+"""Called with one line."""
 
 
-def tell_run(line: str) -> None:
-    """As one event among those of a training run."""
+def report_event(line: str) -> None:
+    """Report a line as an event of a training run."""
     emit(Message(event="data", message=line))
 
 
-def tell_user(line: str) -> None:
-    """On standard error, where results are not."""
+def report_stderr(line: str) -> None:
+    """Write a line to standard error, separate from results."""
     sys.stderr.write(line + "\n")
     sys.stderr.flush()
 
 
 class Progress:
-    """Counts up to `total`, and tells it now and then: nothing, where all is done at once."""
+    """Counter up to `total`, reported every two seconds; nothing is reported before."""
 
-    def __init__(self, what: str, total: int, tell: Tell) -> None:
-        self._what, self._total, self._tell = what, total, tell
-        self._done, self._told = 0, time.monotonic()
+    def __init__(self, what: str, total: int, report: Report) -> None:
+        self._what, self._total, self._report = what, total, report
+        self._done, self._reported = 0, time.monotonic()
 
     def advance(self, count: int, note: str = "") -> None:
-        """Count on; `note` is told as well."""
+        """Add to the count; `note` is appended to the line."""
         self._done += count
-        if time.monotonic() - self._told >= INTERVAL:
-            self._told = time.monotonic()
+        if time.monotonic() - self._reported >= INTERVAL:
+            self._reported = time.monotonic()
             percent = 100 * self._done // max(self._total, 1)
-            self._tell(f"{self._what}: {self._done:,} of {self._total:,} ({percent} %){note}")
+            self._report(f"{self._what}: {self._done:,} of {self._total:,} ({percent} %){note}")

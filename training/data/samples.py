@@ -1,5 +1,6 @@
-"""What a run trains on and is judged by, whatever it is and wherever it lies. No torch."""
+"""Samples of a data set, independent of content and location. Imports no torch."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -7,38 +8,38 @@ import numpy as np
 from numpy.typing import NDArray
 
 Indices = NDArray[np.int64]
-"""Numbers of samples, N."""
+"""Sample numbers, N."""
 
 Targets = NDArray[np.int64]
-"""The right outputs: N classes, or N x tokens of the token that comes next."""
+"""Expected outputs: N classes, or N x tokens of the next token."""
 
 
 class DataError(Exception):
-    """A data set is missing or not what it should be; the message names the file."""
+    """A data set is missing or invalid; the message names the file."""
 
 
 class Samples(Protocol):
-    """A fixed number of samples, each of which can be had at any time by its number."""
+    """A fixed number of samples with random access by number."""
 
     @property
     def white(self) -> int:
-        """What inputs are divided by on the device: of bytes that are pixels; 0 for tokens."""
+        """Divisor of inputs on the device: the white level of pixel bytes, or 0 for tokens."""
 
     def __len__(self) -> int: ...
 
     def batch(self, indices: Indices) -> tuple[NDArray[Any], Targets]:
-        """Inputs N x sample shape, as they are stored, and targets. Raises DataError."""
+        """Return inputs N x sample shape, as stored, and targets. Raises DataError."""
 
     def order(self, random: np.random.Generator) -> Indices:
-        """All numbers, each once, in an order that is good for training and cheap to read."""
+        """Return a random permutation that is cheap to read."""
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """What a run trains on, what it is judged by, and what a model's outputs mean.
+    """Training and held-out samples, and the meaning of a model's outputs.
 
-    `shape` is that of one input; `outputs` the number of classes, or of different tokens;
-    `classes` has the classes' names, and is empty for tokens.
+    `shape` is that of one input; `outputs` is the number of classes or of different tokens;
+    `classes` has the class names and is empty for tokens.
     """
 
     train: Samples
@@ -46,3 +47,21 @@ class Dataset:
     shape: tuple[int, ...]
     outputs: int
     classes: tuple[str, ...] = ()
+
+
+def local_order(sizes: Sequence[int], window: int, random: np.random.Generator) -> Indices:
+    """Return a permutation of all samples of files that have `sizes` samples each.
+
+    Files come in random order, and samples are shuffled within `window` files at a time, so that
+    only these files are read at once, and each is read completely before the next ones.
+    """
+    ends = np.cumsum(sizes, dtype=np.int64)
+    files = random.permutation(len(sizes))
+    mixed = [np.empty(0, np.int64)]
+    for first in range(0, len(files), window):
+        numbers = [
+            np.arange(ends[file] - sizes[file], ends[file])
+            for file in files[first : first + window]
+        ]
+        mixed.append(random.permutation(np.concatenate(numbers)))
+    return np.concatenate(mixed)

@@ -1,8 +1,8 @@
-"""Labelled images in tar files, as WebDataset lays them out: NUMBER.png or .jpg, and NUMBER.cls.
+"""Labelled images in WebDataset tar files: NUMBER.png or .jpg, and NUMBER.cls.
 
-The webdataset package reads shards as streams. Here every sample can be had by its number, since
-only so does an interrupted run go on exactly, with any number of processes, and see each sample
-once: an index beside the shards says where in them a sample is. Nothing is ever unpacked.
+The webdataset package reads shards as streams. Here an index next to the shards gives random access
+by sample number, so that an interrupted run resumes exactly, with any number of processes, and sees
+each sample once. Nothing is unpacked.
 """
 
 import tarfile
@@ -15,24 +15,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.data.manifest import ShardsManifest, ShardSplit, read_manifest, verify
-from training.data.order import local_order
-from training.data.progress import Tell
-from training.data.samples import DataError, Dataset, Indices, Targets
+from training.data.progress import Report
+from training.data.samples import DataError, Dataset, Indices, Targets, local_order
 
-LARGEST_IMAGE: Final = 64 * 2**20
-"""Bytes of one image as it is stored."""
+MAX_IMAGE_BYTES: Final = 64 * 2**20
+"""Maximum size of a stored image."""
 WINDOW: Final = 8
-"""Shards whose samples are mixed at a time."""
+"""Shards whose samples are shuffled together."""
 IMAGE_FORMATS: Final = {"png": "PNG", "jpg": "JPEG", "jpeg": "JPEG"}
 LABEL: Final = "cls"
 
 
 @dataclass(frozen=True)
 class Shards:
-    """Images in tar files; `index` N x 4 has of each its file, offset, size and label.
+    """Images in tar files; `index` N x 4 has the file, offset, size and label of each.
 
-    Files are opened for one batch only, so that nothing is open when processes fork, and nothing
-    but names and numbers is pickled.
+    Files are open only during a batch, so that no file is open when processes fork and only paths
+    and numbers are pickled.
     """
 
     paths: tuple[Path, ...]
@@ -45,12 +44,12 @@ class Shards:
         return len(self.index)
 
     def order(self, random: np.random.Generator) -> Indices:
-        """Mixed among a few shards at a time."""
+        """Return a random permutation that shuffles within a few shards at a time."""
         sizes = np.bincount(self.index[:, 0], minlength=len(self.paths))
         return local_order(sizes.tolist(), WINDOW, random)
 
     def batch(self, indices: Indices) -> tuple[NDArray[Any], Targets]:
-        """Pixels N x shape and labels N. Raises DataError that names the shard."""
+        """Return pixels N x shape and labels N. Raises DataError that names the shard."""
         rows = self.index[indices]
         pixels = np.empty((len(rows), *self.shape), np.uint8)
         for number in np.unique(rows[:, 0]):
@@ -76,12 +75,12 @@ class Shards:
 
 
 def decode(content: bytes, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
-    """Pixels of a PNG or JPEG image: channels x height x width.
+    """Decode a PNG or JPEG image to channels x height x width.
 
-    Its size is looked at before it is decoded, so a small file cannot fill the memory. Raises
-    ValueError when it is damaged or has another shape.
+    Its size is checked before decoding, so a small file cannot fill the memory. Raises ValueError
+    when it is damaged or has another shape.
     """
-    # Imported here: whoever needs other data needs no Pillow.
+    # Imported here: other data sets do not need Pillow.
     from PIL import Image
 
     channels, height, width = shape
@@ -89,20 +88,20 @@ def decode(content: bytes, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
         with Image.open(BytesIO(content), formats=("PNG", "JPEG")) as image:
             found = (len(image.getbands()), image.height, image.width)
             if found != shape:
-                raise ValueError(f"is {found}, and the manifest says {shape}")
+                raise ValueError(f"is {found}, but the manifest has {shape}")
             pixels = np.asarray(image, np.uint8).reshape(height, width, channels)
-    # Pillow raises SyntaxError for broken PNG, and may be told to raise its warnings.
+    # Pillow raises SyntaxError for broken PNG, and may be configured to raise its warnings.
     except (OSError, SyntaxError, Image.DecompressionBombError, Warning) as error:
         raise ValueError(f"cannot be decoded: {error}") from None
     return pixels.transpose(2, 0, 1)
 
 
-def shards(folder: Path, digests: bool, tell: Tell) -> Dataset:
-    """A prepared data set of images, after its files were verified. Raises DataError."""
+def shards(folder: Path, digests: bool, report: Report) -> Dataset:
+    """Load a prepared data set of images and verify its files. Raises DataError."""
     manifest = read_manifest(folder)
     if not isinstance(manifest, ShardsManifest):
         raise DataError(f"{folder} holds {manifest.kind}: write this as dataset, or other data_dir")
-    verify(folder, manifest.parts(), digests, tell)
+    verify(folder, manifest.parts(), digests, report)
     train, held_out = (
         Shards(
             tuple(folder / part.file for part in split.parts),
@@ -118,7 +117,7 @@ def shards(folder: Path, digests: bool, tell: Tell) -> Dataset:
 
 
 def read_index(folder: Path, split: ShardSplit, classes: int) -> NDArray[np.int64]:
-    """An index, N x 4, all of whose numbers are possible. Raises DataError."""
+    """Read an index, N x 4, and validate all of its numbers. Raises DataError."""
     path = folder / split.index.file
     try:
         index = np.load(path, allow_pickle=False)
@@ -129,23 +128,23 @@ def read_index(folder: Path, split: ShardSplit, classes: int) -> NDArray[np.int6
         or index.dtype != np.int64
         or index.shape != (split.index.count, 4)
     ):
-        raise DataError(f"{path} is no index of {split.index.count} images")
+        raise DataError(f"{path} is not an index of {split.index.count} images")
     file, offset, size, label = index.T
     counts = np.array([part.count for part in split.parts], np.int64)
     ends = np.array([part.size for part in split.parts], np.int64)
     possible = (
         np.array_equal(file, np.repeat(np.arange(len(counts)), counts))
-        and bool(np.all((offset >= 0) & (size > 0) & (size <= LARGEST_IMAGE)))
+        and bool(np.all((offset >= 0) & (size > 0) & (size <= MAX_IMAGE_BYTES)))
         and bool(np.all(offset <= ends[file] - size))
         and bool(np.all((label >= 0) & (label < classes)))
     )
     if not possible:
-        raise DataError(f"{path} is damaged: it points to what cannot be")
+        raise DataError(f"{path} is damaged: it has impossible values")
     return index
 
 
 def scan(path: Path, number: int) -> NDArray[np.int64]:
-    """The index of one shard, N x 4, from the shard itself. Raises DataError."""
+    """Build the index of one shard, N x 4. Raises DataError."""
     rows = []
     try:
         with tarfile.open(path, "r:") as shard:
@@ -155,7 +154,7 @@ def scan(path: Path, number: int) -> NDArray[np.int64]:
             for image, label in zip(members[::2], members[1::2], strict=True):
                 rows.append((number, image.offset_data, image.size, _label(shard, image, label)))
     except (OSError, tarfile.TarError, ValueError) as error:
-        raise DataError(f"{path} is no shard of images: {error}") from None
+        raise DataError(f"{path} is not a shard of images: {error}") from None
     return np.array(rows, np.int64).reshape(-1, 4)
 
 
@@ -167,5 +166,5 @@ def _label(shard: tarfile.TarFile, image: tarfile.TarInfo, label: tarfile.TarInf
         )
     content = shard.extractfile(label) if label.isreg() and label.size <= 20 else None
     if content is None or not image.isreg():
-        raise ValueError(f"{image.name} or {label.name} is no ordinary file")
+        raise ValueError(f"{image.name} or {label.name} is not a regular file")
     return int(content.read())

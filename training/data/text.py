@@ -1,4 +1,4 @@
-"""Text for language models: windows of tokens, each with the tokens that come next."""
+"""Text for language models: windows of tokens, each with the token that comes next."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,30 +8,31 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from training.data.order import local_order
-from training.data.samples import DataError, Dataset, Indices, Targets
+from training.data.manifest import TokensManifest, TokenSplit, read_manifest, verify
+from training.data.progress import Report
+from training.data.samples import DataError, Dataset, Indices, Targets, local_order
 
 BYTES: Final = 256
-"""Different tokens where each byte of a text is one."""
+"""Number of different tokens if each byte is a token."""
 HELD_OUT_SHARE: Final = 0.1
-"""The end of every file: what comes later is harder to guess than what lies in between."""
+"""Share at the end of every file: later text is harder to guess than text in between."""
 CONTEXT: Final = 256
-"""Tokens of a sample for models that do not say how many they take."""
+"""Tokens per sample for models that do not define it."""
 WINDOW: Final = 8
-"""Files whose samples are mixed at a time."""
+"""Files whose samples are shuffled together."""
 
 
 class Stream(Protocol):
-    """Tokens that follow one another, in memory or in a file."""
+    """A sequence of tokens, in memory or in a file."""
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """Name for messages."""
 
     def __len__(self) -> int: ...
 
     def tokens(self) -> NDArray[Any]:
-        """All of them, perhaps memory mapped. Raises DataError."""
+        """Return all tokens, possibly memory-mapped. Raises DataError."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +46,14 @@ class MemoryStream:
         return len(self.content)
 
     def tokens(self) -> NDArray[Any]:
-        """The bytes."""
+        """Return the bytes."""
         return self.content
 
 
 class Windows:
-    """Every `context` tokens of the streams are one sample, and none is in two.
+    """Samples of `context` consecutive tokens that do not overlap.
 
-    A stream's last tokens are left out where they do not fill a sample and one token more.
+    The last tokens of a stream are dropped if they do not fill a sample plus one token.
     """
 
     white: Final = 0
@@ -66,11 +67,11 @@ class Windows:
         return sum(self._sizes)
 
     def order(self, random: np.random.Generator) -> Indices:
-        """Mixed among a few files at a time."""
+        """Return a random permutation that shuffles within a few files at a time."""
         return local_order(self._sizes, WINDOW, random)
 
     def batch(self, indices: Indices) -> tuple[NDArray[Any], Targets]:
-        """Tokens and the tokens after them, both N x context. Raises DataError."""
+        """Return tokens and the tokens after them, both N x context. Raises DataError."""
         found = np.empty((len(indices), self._context + 1), np.int64)
         holders = np.searchsorted(self._ends, indices, side="right")
         for number in np.unique(holders):
@@ -79,14 +80,14 @@ class Windows:
             first = (indices[mine] - begin) * self._context
             stream = self._streams[number]
             found[mine] = stream.tokens()[first[:, None] + np.arange(self._context + 1)]
-            # On a GPU the first sign of a wrong token would be a crash that names nothing.
+            # On a GPU a wrong token would only cause a crash without a useful message.
             if found[mine].max() >= self._outputs:
                 raise DataError(f"{stream.name} has a token above {self._outputs - 1}")
         return found[:, :-1], found[:, 1:]
 
 
 def text(folder: Path, shape: tuple[int, ...] | None) -> Dataset:
-    """All *.txt below `folder` as bytes; the end of every file is held out. Raises DataError."""
+    """Load all *.txt below `folder` as bytes, holding out the end of each. Raises DataError."""
     paths = sorted(folder.rglob("*.txt"))
     if not paths:
         raise DataError(f"{folder} has no *.txt file: put text there, or write another data_dir")
@@ -106,7 +107,7 @@ def text(folder: Path, shape: tuple[int, ...] | None) -> Dataset:
 
 
 def train_length(length: int, held_out: float) -> int:
-    """How much of a text is trained on, from its beginning."""
+    """Return how much of a text, from its start, is used for training."""
     return length - int(length * held_out)
 
 
@@ -117,7 +118,7 @@ def windows(
     outputs: int,
     source: Path,
 ) -> Dataset:
-    """A data set of streams. Raises DataError when there is not one sample of each part."""
+    """Build a data set of streams. Raises DataError when a part has no complete sample."""
     context = shape[0] if shape else CONTEXT
     parts = [Windows(part, context, outputs) for part in (train, held_out)]
     for part, streams, what in zip(
@@ -130,3 +131,50 @@ def windows(
                 f"needs {context + 1}: add text, or choose a smaller context"
             )
     return Dataset(parts[0], parts[1], (context,), outputs)
+
+
+DTYPES: Final[dict[str, np.dtype[Any]]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
+
+
+@dataclass(frozen=True)
+class TokenFile:
+    """`count` tokens in a file.
+
+    It is memory-mapped for every batch, which takes microseconds, so that no file is open when
+    processes fork and only a path is pickled.
+    """
+
+    path: Path
+    dtype: np.dtype[Any]
+    count: int
+
+    @property
+    def name(self) -> str:
+        """Return the path."""
+        return str(self.path)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def tokens(self) -> NDArray[Any]:
+        """Return the memory-mapped tokens. Raises DataError if the file is truncated or gone."""
+        try:
+            return np.memmap(self.path, self.dtype, mode="r", shape=(self.count,))
+        except (OSError, ValueError) as error:
+            raise DataError(f"{self.path} cannot be read any more: {error}") from None
+
+
+def tokens(folder: Path, shape: tuple[int, ...] | None, digests: bool, report: Report) -> Dataset:
+    """Load a prepared data set of tokens and verify its files. Raises DataError."""
+    manifest = read_manifest(folder)
+    if not isinstance(manifest, TokensManifest):
+        raise DataError(f"{folder} holds {manifest.kind}: write this as dataset, or other data_dir")
+    verify(folder, manifest.parts(), digests, report)
+    dtype = DTYPES[manifest.dtype]
+
+    def files(split: TokenSplit) -> list[TokenFile]:
+        return [TokenFile(folder / part.file, dtype, part.count) for part in split.parts]
+
+    return windows(
+        files(manifest.train), files(manifest.held_out), shape, manifest.vocabulary, folder
+    )

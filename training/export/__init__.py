@@ -1,11 +1,134 @@
 """Export of the finished model, for a server to load."""
 
-from training.export.artifacts import Evaluate
-from training.export.writing import check_export, finished_export, write_export
+import copy
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
 
-__all__ = [
-    "Evaluate",
-    "check_export",
-    "finished_export",
-    "write_export",
-]
+import torch
+from torch import Tensor, nn
+
+from training.config import TrainingConfig
+from training.data import Dataset
+from training.export.artifacts import (
+    Evaluate,
+    Source,
+    evaluate_on,
+    make_artifacts,
+    spread_samples,
+    write_weights,
+)
+from training.export.compression import check_installed
+from workload.files import sha256_of
+from workload.manifest import (
+    MANIFEST_FILE,
+    WEIGHTS_FILE,
+    Artifact,
+    ExportError,
+    InputType,
+    Manifest,
+    Weights,
+    checked_file,
+    read_manifest,
+    write_manifest,
+)
+
+VARIABLE: Final = "CODE_VERSION"
+"""Holds a version if one is known, such as the commit that an image was built from."""
+
+PACKAGES: Final = ("training", "workload")
+
+
+def code_version() -> str:
+    """Return CODE_VERSION, or `sources-` and 12 digits of a digest of the program's sources.
+
+    Equal digests mean equal programs, in any checkout or image.
+    """
+    return os.environ.get(VARIABLE) or f"sources-{_sources_digest(Path(__file__).parents[2])}"
+
+
+def _sources_digest(root: Path) -> str:
+    complete = hashlib.sha256()
+    for path in sorted(path for name in PACKAGES for path in (root / name).rglob("*.py")):
+        content = hashlib.sha256(path.read_bytes()).hexdigest()
+        complete.update(f"{path.relative_to(root).as_posix()} {content}\n".encode())
+    return complete.hexdigest()[:12]
+
+
+CALIBRATION: Final = 256
+"""Training samples that quantization observes, evenly spaced over all of them."""
+
+
+def check_export(config: TrainingConfig) -> None:
+    """Check before the training what the export will need. Raises ConfigurationError."""
+    if config.quantize != "none":
+        check_installed(config.quantize)
+
+
+def write_export(
+    folder: Path,
+    model: nn.Module,
+    config: TrainingConfig,
+    data: Dataset,
+    metrics: dict[str, float],
+    *,
+    evaluate: Evaluate | None = None,
+    calibration: Tensor | None = None,
+    beat: Callable[[], None] = lambda: None,
+) -> Manifest:
+    """Write a trained model so that a server can load and verify it.
+
+    `model` is unsharded and unwrapped, on any device, and is not changed. `evaluate` evaluates it
+    and its other forms on the CPU, by default on up to 2,048 held-out samples. `calibration` are
+    inputs as in training, by default 256 of `data.train`. `beat` is called regularly. Raises
+    OSError when weights or manifest cannot be written; a form that fails is skipped with a warning.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / MANIFEST_FILE).unlink(missing_ok=True)
+    path = folder / WEIGHTS_FILE
+    write_weights(path, model)
+    weights = Weights(size=path.stat().st_size, sha256=sha256_of(path))
+    beat()
+    artifacts: tuple[Artifact, ...] = ()
+    if config.export_formats or config.prune or config.quantize != "none":
+        evaluation = evaluate or evaluate_on(data.held_out)
+        seen = (
+            spread_samples(data.train, CALIBRATION)[0] if calibration is None else calibration.cpu()
+        )
+        complete = copy.deepcopy(model).cpu().eval().requires_grad_(False)
+        source = Source(folder, complete, weights, seen, evaluation)
+        artifacts = make_artifacts(source, config, beat)
+    manifest = Manifest(
+        model=config.model,
+        options=config.model_options,
+        input_shape=data.shape,
+        input_dtype=_input_type(spread_samples(data.train, 1)[0]),
+        classes=data.classes,
+        outputs=data.outputs,
+        metrics=metrics,
+        weights=weights,
+        artifacts=artifacts,
+        run=config.run_dir.name,
+        settings=config.decisive(),
+        torch_version=str(torch.__version__),
+        code_version=code_version(),
+    )
+    write_manifest(folder, manifest)
+    return manifest
+
+
+def finished_export(folder: Path) -> Manifest | None:
+    """Return the manifest of a complete and undamaged export, or None."""
+    try:
+        manifest = read_manifest(folder)
+        for file in (manifest.weights, *manifest.artifacts):
+            checked_file(folder, file)
+    except ExportError:
+        return None
+    return manifest
+
+
+def _input_type(samples: Tensor) -> InputType:
+    return "float32" if samples.is_floating_point() else "int64"

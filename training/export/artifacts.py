@@ -1,52 +1,125 @@
-"""Other forms of a trained model, each written, read again, compared, judged and timed."""
+"""Other forms of a trained model: written, read again, compared, evaluated and timed."""
 
 import copy
 import functools
 import math
+import statistics
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import torch
+from safetensors.torch import save
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from training.config import TrainingConfig
-from training.export.programs import exported, write_program
-from training.export.pruning import pruned, share_of_zeros
-from training.export.quantization import quantized
-from training.export.timing import compare
-from training.export.weights import write_weights
+from training.data.samples import Samples
+from training.export.compression import exported, pruned, quantized, share_of_zeros, write_program
 from workload.configuration import ConfigurationError
-from workload.export import fill, read_form
-from workload.files import sha256_of
+from workload.export import fill, read_form, tensors_of
+from workload.files import sha256_of, write_atomically
 from workload.manifest import Artifact, ExportError, Weights
 from workload.progress import Message
 from workload.report import emit
 
+
+def write_weights(path: Path, model: nn.Module) -> None:
+    """Write a model's tensors to a safetensors file. Raises OSError."""
+    # Copies, since a file cannot contain overlapping tensors.
+    tensors = {
+        name: tensor.cpu().contiguous().clone() for name, tensor in tensors_of(model).items()
+    }
+    write_atomically(path, lambda stream: stream.write(save(tensors)))
+
+
+TIMING_RUNS: Final = (3, 30)
+"""Minimum and maximum number of runs."""
+
+TIMING_SECONDS: Final = 3.0
+"""Seconds after which no additional run begins."""
+
+
+def time_both(one: nn.Module, other: nn.Module, inputs: Tensor) -> tuple[float, float]:
+    """Return the median seconds of each model for these inputs.
+
+    The runs alternate, so that other load on the machine slows both alike.
+    """
+    seconds: tuple[list[float], list[float]] = ([], [])
+    began = time.perf_counter()
+    with torch.no_grad():
+        for model in (one, other):
+            model(inputs)
+        while len(seconds[0]) < TIMING_RUNS[0] or (
+            len(seconds[0]) < TIMING_RUNS[1] and time.perf_counter() - began < TIMING_SECONDS
+        ):
+            for model, taken in zip((one, other), seconds, strict=True):
+                started = time.perf_counter()
+                model(inputs)
+                taken.append(time.perf_counter() - started)
+    return statistics.median(seconds[0]), statistics.median(seconds[1])
+
+
+MAX_EVALUATED: Final = 2048
+"""Maximum number of held-out samples per evaluation, evenly spaced over the set."""
+
+EVALUATION_BATCH: Final = 32
+
+
+def spread_samples(samples: Samples, count: int) -> tuple[Tensor, Tensor]:
+    """Return up to `count` evenly spaced samples: inputs as a model takes them, and targets."""
+    last = len(samples) - 1
+    chosen = np.linspace(0, last, min(count, last + 1)).astype(np.int64)
+    inputs, targets = map(torch.from_numpy, samples.batch(chosen))
+    return (inputs.float() / samples.white if samples.white else inputs), targets
+
+
+@torch.no_grad()
+def evaluate_on_cpu(model: nn.Module, samples: Samples) -> dict[str, float]:
+    """Return accuracy (from 0 to 1) and mean cross entropy, per class or per token."""
+    inputs, targets = spread_samples(samples, MAX_EVALUATED)
+    loss = correct = 0.0
+    pairs = zip(
+        torch.split(inputs, EVALUATION_BATCH), torch.split(targets, EVALUATION_BATCH), strict=True
+    )
+    for part, expected in pairs:
+        logits = model(part).flatten(0, -2)
+        loss += float(cross_entropy(logits, expected.flatten(), reduction="sum"))
+        correct += float((logits.argmax(1) == expected.flatten()).sum())
+    return {"accuracy": correct / targets.numel(), "loss": loss / targets.numel()}
+
+
+def evaluate_on(samples: Samples) -> functools.partial[dict[str, float]]:
+    """Return a function that evaluates any model on these samples."""
+    return functools.partial(evaluate_on_cpu, samples=samples)
+
+
 Evaluate = Callable[[nn.Module], dict[str, float]]
-"""Judges a model that is on the CPU: accuracy, loss or the like. It must leave the model there."""
+"""Evaluates a model on the CPU, for example its accuracy, and leaves it there."""
 
 FILES: Final = {
     "pt2": "model.pt2",
     "pruned": "model-pruned.safetensors",
     "int8": "model-int8.pt2",
 }
-"""Of each kind."""
+"""File name of each kind."""
 
 BATCH: Final = 32
 """Samples that are compared and timed at once."""
 
 CLOSE: Final = 1e-3
-"""How much an output of the same computation may differ, beside the largest of the outputs."""
+"""Maximum difference of an output of the same computation, relative to the largest output."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """What forms are made of: the model on the CPU in evaluation mode, its file, some inputs.
+    """Input of all forms: the model on the CPU in evaluation mode, its file, and some samples.
 
-    `samples` are inputs as in training on the CPU: static quantization observes all of them.
+    `samples` are inputs as in training on the CPU; static quantization observes all of them.
     """
 
     folder: Path
@@ -58,7 +131,10 @@ class Source:
 
 @dataclass(frozen=True)
 class Form:
-    """How one form is written and read; `setting` asked for it, `exact` ones compute the same."""
+    """One form: how to write and read it, and its `setting`.
+
+    `exact` forms compute the same outputs.
+    """
 
     kind: str
     setting: str
@@ -71,10 +147,10 @@ class Form:
 def make_artifacts(
     source: Source, config: TrainingConfig, beat: Callable[[], None]
 ) -> tuple[Artifact, ...]:
-    """Make the forms that the configuration asks for, and call `beat` between the parts of it.
+    """Write the configured forms, calling `beat` regularly.
 
-    One that cannot be made is told as a warning that names its setting, and left out: the weights
-    are worth more.
+    A form that fails is skipped with a warning that names its setting, because the weights matter
+    more.
     """
     for file in FILES.values():
         (source.folder / file).unlink(missing_ok=True)
@@ -88,7 +164,7 @@ def make_artifacts(
             artifacts.append(_make(source, form, path, before, beat))
         except Exception as error:
             path.unlink(missing_ok=True)
-            message = f"{form.setting}: no {path.name} is exported: {_plain(error)}"
+            message = f"{form.setting}: no {path.name} is exported: {_one_line(error)}"
             emit(Message(event="warning", message=message))
     beat()
     return tuple(artifacts)
@@ -133,9 +209,9 @@ def _make(
     beat()
     metrics = source.evaluate(model)
     if not all(map(math.isfinite, metrics.values())):
-        raise ExportError(f"it was judged with {metrics}")
+        raise ExportError(f"its evaluation returned {metrics}")
     beat()
-    eager, seconds = compare(source.model, model, inputs)
+    eager, seconds = time_both(source.model, model, inputs)
     weights = source.folder / source.weights.file
     is_pruned = form.kind == "pruned"
     return Artifact(
@@ -159,16 +235,16 @@ def _make(
 
 @torch.no_grad()
 def _difference(model: nn.Module, form: nn.Module, inputs: Tensor, exact: bool) -> float:
-    """The largest of any output, for the batch and for its first sample alone.
+    """Return the largest output difference, for the batch and for its first sample alone.
 
-    Raises ExportError when outputs are not numbers, or not the same where they should be.
+    Raises ExportError when outputs are not finite, or differ although they should be equal.
     """
     largest = 0.0
     for part in (inputs, inputs[:1]):
         expected, outputs = model(part), form(part)
         difference = float((outputs - expected).abs().max())
         if not math.isfinite(difference):
-            raise ExportError("its outputs are not numbers")
+            raise ExportError("its outputs are not finite")
         limit = CLOSE * max(1.0, float(expected.abs().max()))
         if exact and difference > limit:
             raise ExportError(
@@ -183,8 +259,8 @@ def _compressed(path: Path) -> int:
     return len(zlib.compress(path.read_bytes(), level=1))
 
 
-def _plain(error: Exception) -> str:
-    """One line, with the kind of the error where its author was a library."""
+def _one_line(error: Exception) -> str:
+    """Return the error in one line, with its type if it comes from a library."""
     lines = str(error).strip().splitlines() or ["no reason given"]
     if isinstance(error, ExportError | ConfigurationError):
         return " ".join(lines)

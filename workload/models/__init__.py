@@ -1,4 +1,4 @@
-"""The models, built by name, and custom models: `package.module:factory`."""
+"""Models by name, and custom models: `package.module:factory`."""
 
 import importlib
 import inspect
@@ -22,7 +22,7 @@ def build(name: str, options: dict[str, Option], outputs: int, shape: tuple[int,
         return _custom_model(name, options, outputs, shape)
     if name not in MODELS:
         raise ConfigurationError(
-            f"model {name} is not known: write {', '.join(MODELS)}, or your own as "
+            f"model {name} is not known: write {', '.join(MODELS)}, or a custom model as "
             "package.module:factory"
         )
     try:
@@ -55,8 +55,8 @@ def _custom_model(
     arguments = {"outputs": outputs, "input_shape": shape}
     if reserved := arguments.keys() & options.keys():
         raise ConfigurationError(
-            f"model_options of {name} name {', '.join(sorted(reserved))}, which the data decide: "
-            "leave it out"
+            f"model_options of {name} name {', '.join(sorted(reserved))}, which the data "
+            "set determines: leave it out"
         )
     given = ", ".join([*arguments, *options])
     try:
@@ -64,7 +64,7 @@ def _custom_model(
     except (TypeError, ValueError) as error:
         raise ConfigurationError(
             f"model {name} cannot be called with {given}: {error} "
-            "(it is given outputs, input_shape and each of model_options by name)"
+            "(it gets outputs, input_shape and each of model_options by name)"
         ) from None
     try:
         model = factory(**arguments, **options)
@@ -75,7 +75,7 @@ def _custom_model(
         ) from error
     if not isinstance(model, nn.Module):
         raise ConfigurationError(
-            f"model {name} gave {type(model).__name__}: it must give a torch.nn.Module"
+            f"model {name} returned {type(model).__name__}: it must return a torch.nn.Module"
         )
     return model
 
@@ -86,7 +86,7 @@ def _find(name: str) -> Callable[..., object]:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise ConfigurationError(
-            f"model {name} is not there: {error}; its folder must be on PYTHONPATH"
+            f"model {name} is not importable: {error}; its directory must be on PYTHONPATH"
         ) from error
     except Exception as error:
         raise ConfigurationError(

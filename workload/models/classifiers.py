@@ -6,7 +6,7 @@ from torch.nn import functional
 
 
 class DigitsNet(nn.Module):
-    """Two small convolutions for 8x8 digits: trained on a CPU within seconds."""
+    """Two small convolutions for 8x8 digits; trains on a CPU within seconds."""
 
     def __init__(self, classes: int = 10) -> None:
         super().__init__()
@@ -16,7 +16,7 @@ class DigitsNet(nn.Module):
         self.fc2 = nn.Linear(64, classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """8x8, padded convolutions, one pool: 4x4."""
+        """Map N x 1x8x8 pixels to N x classes logits."""
         x = functional.relu(self.conv1(images))
         x = functional.max_pool2d(functional.relu(self.conv2(x)), 2)
         x = functional.relu(self.fc1(torch.flatten(x, 1)))
@@ -37,7 +37,10 @@ class MnistNet(nn.Module):
         self.fc2 = nn.Linear(128, classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """28 → 26 → 24 by the convolutions, 12 by the pool."""
+        """Map N x 1x28x28 pixels to logits.
+
+        The size is 26 and 24 after the convolutions, 12 after the pool.
+        """
         x = functional.relu(self.conv1(images))
         x = functional.max_pool2d(functional.relu(self.conv2(x)), 2)
         x = torch.flatten(self.dropout1(x), 1)
@@ -57,7 +60,7 @@ class SimpleCNN(nn.Module):
         self.fc2 = nn.Linear(128, classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """32 → 30 → 15 by the first convolution and pool, 13 → 6 by the second."""
+        """Map N x 3x32x32 pixels to logits; the size is 15 and 6 after the pools."""
         x = functional.max_pool2d(functional.relu(self.conv1(images)), 2)
         x = functional.max_pool2d(functional.relu(self.conv2(x)), 2)
         x = functional.relu(self.fc1(torch.flatten(x, 1)))

@@ -1,8 +1,7 @@
-"""A language model of today's usual parts, small enough to be read at once.
+"""A small language model of today's usual parts.
 
-Decoder of Vaswani et al. 2017 (arXiv:1706.03762) with the norm before each part, RMSNorm
-(1910.07467), rotary positions (RoFormer, 2104.09864), SwiGLU (2002.05202), and the token embedding
-used again for the output (1608.05859).
+Decoder of Vaswani et al. 2017 (arXiv:1706.03762) with pre-normalization, RMSNorm (1910.07467),
+rotary positions (RoFormer, 2104.09864), SwiGLU (2002.05202), and tied embeddings (1608.05859).
 """
 
 import math
@@ -20,9 +19,9 @@ INIT: Final = 0.02
 
 
 class Gpt(nn.Module):
-    """Takes tokens N x T with T up to `context`, int64; gives logits N x T x `tokens`.
+    """Maps tokens N x T (int64, T up to `context`) to logits N x T x `tokens`.
 
-    Position t sees itself and what is before it. Has no buffers: all of its state is weights.
+    Attention is causal. There are no buffers, so the state consists of weights only.
     """
 
     def __init__(
@@ -36,13 +35,13 @@ class Gpt(nn.Module):
         self.blocks = nn.ModuleList(Block(width, heads, dropout) for _ in range(layers))
         self.norm = nn.RMSNorm(width)
         self.apply(_initialize)
-        # What the blocks add up on the way keeps its scale, however many they are (GPT-2).
+        # Scale the residual branches with the number of blocks (GPT-2).
         for name, weight in self.named_parameters():
             if name.endswith("out.weight"):
                 nn.init.normal_(weight, std=INIT / math.sqrt(2 * layers))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits of the token after each one. Raises ValueError when there are too many."""
+        """Return the logits of the next token at each position. Raises ValueError for too many."""
         length = tokens.shape[1]
         if length > self.context:
             raise ValueError(f"{length} tokens are more than the context of {self.context}")
@@ -54,7 +53,7 @@ class Gpt(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then a network of its own for each token; each adds to what was there."""
+    """Attention and a feed-forward network, both residual."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -65,14 +64,14 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, rotation: Rotation) -> Tensor:
-        """N x T x width to the same."""
+        """Map N x T x width to the same shape."""
         x = x + self.dropout(self.attention(self.attention_norm(x), rotation))
         changed: Tensor = x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
         return changed
 
 
 class Attention(nn.Module):
-    """Causal attention of several heads, by the fastest kernel that the device has."""
+    """Causal multi-head attention with the fastest kernel of the device."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -82,7 +81,7 @@ class Attention(nn.Module):
         self.out = nn.Linear(width, width, bias=False)
 
     def forward(self, x: Tensor, rotation: Rotation) -> Tensor:
-        """N x T x width to the same."""
+        """Map N x T x width to the same shape."""
         queries, keys, values = (
             part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for part in self.queries_keys_values(x).chunk(3, dim=-1)
@@ -99,7 +98,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """SwiGLU; its width makes it as large as the usual one of four times the width."""
+    """SwiGLU with as many weights as a usual layer of four times the width."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -108,7 +107,7 @@ class FeedForward(nn.Module):
         self.out = nn.Linear(hidden, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """N x T x width to the same."""
+        """Map N x T x width to the same shape."""
         gate, values = self.gate_and_values(x).chunk(2, dim=-1)
         changed: Tensor = self.out(functional.silu(gate) * values)
         return changed
@@ -124,7 +123,10 @@ def rotations(length: int, head_width: int, device: torch.device) -> Rotation:
 
 
 def rotated(x: Tensor, rotation: Rotation) -> Tensor:
-    """Turn each pair of numbers, N x heads x T x head width: products then know distances only."""
+    """Rotate each pair of features, N x heads x T x head width.
+
+    Products of rotated vectors depend on relative positions only.
+    """
     cos, sin = (part.to(x.dtype) for part in rotation)
     first, second = x.chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)

@@ -1,4 +1,4 @@
-"""Torchvision's residual networks, made fit for small images as well (pixels from 0 to 1)."""
+"""Residual networks of torchvision, adapted to small images (pixels from 0 to 1)."""
 
 from typing import Final
 
@@ -8,24 +8,24 @@ from torchvision.models import resnet18 as torchvision_resnet18
 from torchvision.models import resnet50 as torchvision_resnet50
 
 SMALL: Final = 64
-"""Height and width up to which an image is not made smaller by the first layers."""
+"""Maximum height and width of images that the first layers do not shrink."""
 
 
 def resnet18(outputs: int, image_size: int) -> ResNet:
-    """ResNet-18 (He et al. 2015, arXiv:1512.03385) with new weights, for images of 3 colours."""
+    """Build a ResNet-18 (He et al. 2015, arXiv:1512.03385) with new weights, for RGB images."""
     return _fit(torchvision_resnet18(weights=None, num_classes=outputs), image_size)
 
 
 def resnet50(outputs: int, image_size: int) -> ResNet:
-    """ResNet-50 with new weights, for images of 3 colours."""
+    """Build a ResNet-50 with new weights, for RGB images."""
     return _fit(torchvision_resnet50(weights=None, num_classes=outputs), image_size)
 
 
 def _fit(network: ResNet, image_size: int) -> ResNet:
-    """Small images begin as in the paper's networks for CIFAR-10 (section 4.2).
+    """Replace the first layers for small images, as in the paper's networks for CIFAR-10.
 
-    One 3x3 convolution that keeps the size instead of 7x7 with stride and a pool, which would leave
-    1x1 of 32x32.
+    A 3x3 convolution that keeps the size replaces the 7x7 with stride and a pool, which would
+    shrink 32x32 to 1x1 (section 4.2).
     """
     if image_size <= SMALL:
         network.conv1 = nn.Conv2d(3, 64, kernel_size=3, padding=1, bias=False)

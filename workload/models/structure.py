@@ -1,4 +1,4 @@
-"""What a model is made of: its repeated blocks, and the arithmetic of one sample."""
+"""Structure of a model: its repeated blocks, and the FLOPs per sample."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -9,7 +9,7 @@ from torch.func import functional_call
 from torch.utils.flop_counter import FlopCounterMode
 
 RESIDUAL: Final = ("BasicBlock", "Bottleneck")
-"""What the blocks of a ResNet are called, in torchvision and elsewhere."""
+"""Class names of ResNet blocks, in torchvision and elsewhere."""
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
@@ -35,16 +35,17 @@ def _blocks(module: nn.Module) -> Iterator[nn.Module]:
 def flops_per_sample(
     model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype = torch.float32
 ) -> int:
-    """Floating-point operations to train on one sample: forward, and twice as many backward.
+    """Return the floating-point operations to train on one sample.
 
-    Counts products of matrices, convolutions and attention (causal attention as if it saw
-    everything) as the usual model FLOPs utilization does (PaLM, arXiv:2204.02311, appendix B); what
-    activation checkpointing computes again is not counted. Computes nothing and changes nothing.
-    `shape` is that of one input. The model is the whole one, before it is sharded or wrapped.
+    Counts matrix products, convolutions and attention (causal attention as if it were full),
+    forward and twice as many backward, as usual for model FLOPs utilization (PaLM,
+    arXiv:2204.02311, appendix B). Recomputation by activation checkpointing is not counted. The
+    model is not executed or changed; it must not be sharded or wrapped. `shape` is that of one
+    input.
     """
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     shadow = {name: torch.empty_like(tensor, device="meta") for name, tensor in state.items()}
-    # Two, since batch normalization in training refuses one.
+    # Two samples, because batch norm in training mode refuses one.
     inputs = torch.zeros((2, *shape), dtype=dtype, device="meta")
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         functional_call(model, shadow, (inputs,))

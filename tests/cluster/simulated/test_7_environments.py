@@ -12,7 +12,7 @@ from torch.distributed.run import parse_args
 
 from tests.cluster.environments import add_nodes, carry_over, configure_scheduler
 from tests.cluster.platform import Platform, await_, copy_checkout
-from training.world import World, read_world
+from training.gang.world import World, read_world
 
 TRAINING = "NVIDIA-A800-SXM4-80GB"
 SERVING = "NVIDIA-L4"

@@ -12,7 +12,7 @@ from torch import nn
 
 from inference.engine.engine import ModelEngine
 from inference.engine.interface import Answer
-from training.export.weights import write_weights
+from training.export.artifacts import write_weights
 from workload.files import sha256_of
 from workload.manifest import WEIGHTS_FILE, Manifest, Weights, write_manifest
 from workload.models import build

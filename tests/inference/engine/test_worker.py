@@ -116,7 +116,7 @@ def test_weights_outside_the_export_are_refused(export: Path) -> None:
     ("changes", "message"),
     [
         ({"model": "alexnet"}, "model alexnet is not known: write digits-net, mnist-net"),
-        ({"model": "shutil:rmtree"}, "'shutil:rmtree', which is none of this project"),
+        ({"model": "shutil:rmtree"}, "'shutil:rmtree', which is not part of this project"),
         ({"model": "gpt"}, r"gpt takes inputs of \(256,\), but these are of \(1, 8, 8\)"),
         ({"options": {"layers": 2}}, "model_options of digits-net: layers is not known here"),
         ({"input_shape": [3, 8, 8]}, "digits-net takes inputs of"),
@@ -183,7 +183,7 @@ def test_an_unreadable_manifest_is_refused(content: bytes, export: Path) -> None
 def test_an_invalid_safetensors_file_is_refused(export: Path) -> None:
     (export / "model.safetensors").write_bytes(b"\xff" * 100)
     seal(export)
-    with pytest.raises(ExportError, match="no readable safetensors"):
+    with pytest.raises(ExportError, match="not a readable safetensors"):
         loaded(export)
 
 

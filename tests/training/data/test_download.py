@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.training.data.files import write_cifar10, write_mnist
-from training.data import DataError, download, load
+from training.data import DataError, load, published
 
 
 @pytest.fixture
@@ -26,8 +26,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.setattr(download, "CIFAR_SITE", f"http://127.0.0.1:{server.server_port}/")
-    monkeypatch.setitem(download.CIFAR, "cifar10", (archive.name, digest))
+    monkeypatch.setattr(published, "CIFAR_SITE", f"http://127.0.0.1:{server.server_port}/")
+    monkeypatch.setitem(published.CIFAR, "cifar10", (archive.name, digest))
     yield site
     server.shutdown()
     server.server_close()
@@ -35,7 +35,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_what_is_missing_is_fetched_once_and_only_when_asked(site: Path, tmp_path: Path) -> None:
     folder = tmp_path / "data"
-    with pytest.raises(DataError, match="have it fetched with download"):
+    with pytest.raises(DataError, match="or set download"):
         load("cifar10", folder, None, seed=0)
     assert not folder.exists()
     assert len(load("cifar10", folder, None, seed=0, download=True).train) == 25
@@ -51,14 +51,14 @@ def test_another_archive_is_refused_and_nothing_of_it_is_left(site: Path, tmp_pa
     with tarfile.open(fileobj=evil, mode="w:gz") as tar:
         tar.addfile(tarfile.TarInfo("cifar-10-batches-bin/data_batch_1.bin"))
     (site / "cifar-10-binary.tar.gz").write_bytes(evil.getvalue())
-    with pytest.raises(DataError, match=r"cifar10 cannot be fetched into .*corrupted"):
+    with pytest.raises(DataError, match=r"cifar10 cannot be downloaded to .*corrupted"):
         load("cifar10", tmp_path / "data", None, seed=0, download=True)
     assert [path.name for path in (tmp_path / "data").iterdir()] == [".cifar10.lock"]
 
 
 def test_a_site_that_does_not_answer_is_a_plain_error(site: Path, tmp_path: Path) -> None:
     (site / "cifar-10-binary.tar.gz").unlink()
-    with pytest.raises(DataError, match="cifar10 cannot be fetched into"):
+    with pytest.raises(DataError, match="cifar10 cannot be downloaded to"):
         load("cifar10", tmp_path / "data", None, seed=0, download=True)
 
 
@@ -68,11 +68,11 @@ def test_files_in_the_plain_folder_need_no_fetching(tmp_path: Path) -> None:
 
 
 def test_only_what_is_published_can_be_fetched(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="shards cannot be fetched, only mnist"):
+    with pytest.raises(DataError, match="shards cannot be downloaded, only mnist"):
         load("shards", tmp_path, None, seed=0, download=True)
 
 
 def test_a_folder_that_cannot_be_written_is_a_plain_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match="mnist cannot be fetched into"):
+    with pytest.raises(DataError, match="mnist cannot be downloaded to"):
         load("mnist", tmp_path / "file", None, seed=0, download=True)

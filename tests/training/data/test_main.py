@@ -13,9 +13,9 @@ import pytest
 from PIL import Image
 
 from tests.training.data.files import write_text
+from training import data
 from training.command_line import read_config
 from training.config import DatasetName
-from training.data import check as checking
 from training.data import load
 from training.data.__main__ import main
 from training.data.manifest import read_manifest
@@ -106,7 +106,7 @@ def test_an_index_of_other_shards_is_found(
     index = np.load(path)
     index[3, 3] = (index[3, 3] + 1) % 10
     np.save(path, index)
-    monkeypatch.setattr(checking, "verify", lambda *_: None)
+    monkeypatch.setattr(data, "verify", lambda *_: None)
     assert main(["check", str(made / "shards")]) == 64
     assert "train-index.npy is not the index of train-00000.tar" in capsys.readouterr().err
 

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.data.order import local_order
+from training.data.samples import local_order
 
 SIZES = st.lists(st.integers(0, 9), max_size=12)
 

@@ -25,5 +25,5 @@ def test_a_long_check_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_run_says_it_as_an_event(capsys: pytest.CaptureFixture[str]) -> None:
-    progress.tell_run("half")
+    progress.report_event("half")
     assert capsys.readouterr().out == '{"event": "data", "message": "half"}\n'

@@ -12,8 +12,7 @@ from PIL import Image
 
 from training.data import DataError, load
 from training.data.manifest import MANIFEST_FILE, ShardsManifest, read_manifest, write_manifest
-from training.data.prepare.target import part_of
-from training.data.prepare.writers import ShardWriter
+from training.data.prepare.output import ShardWriter, part_of
 from training.data.shards import scan
 
 SHAPE = (3, 4, 5)
@@ -98,8 +97,8 @@ def test_webdataset_reads_the_shards(shards: Path) -> None:
     ("file", "damage", "message"),
     [
         ("train-00001.tar", lambda old: old[:-1], "train-00001.tar is damaged: .* bytes instead"),
-        ("train-00001.tar", lambda old: old[:700] + b"?" + old[701:], "its sha256 is not that of"),
-        ("train-index.npy", lambda old: old[:-1] + b"?", "its sha256 is not that of"),
+        ("train-00001.tar", lambda old: old[:700] + b"?" + old[701:], "its sha256 differs from"),
+        ("train-index.npy", lambda old: old[:-1] + b"?", "its sha256 differs from"),
         ("train-00001.tar", None, "train-00001.tar cannot be read: No such file"),
         (MANIFEST_FILE, None, "manifest.json is missing"),
         (MANIFEST_FILE, lambda old: old[:-9], "manifest.json is damaged: the document"),
@@ -137,7 +136,7 @@ def test_an_image_of_another_size_is_refused_before_it_is_decoded(tmp_path: Path
     Image.new("RGB", (6000, 6000)).save(stream, "PNG")
     write_shards(tmp_path / "shards", [png(1), stream.getvalue()])
     train = load("shards", tmp_path, None, seed=0).train
-    with pytest.raises(DataError, match=r"is \(3, 6000, 6000\), and the manifest says \(3, 4, 5\)"):
+    with pytest.raises(DataError, match=r"is \(3, 6000, 6000\), but the manifest has \(3, 4, 5\)"):
         train.batch(np.array([1]))
 
 
@@ -152,7 +151,7 @@ def test_an_index_that_points_elsewhere_is_refused(
     np.save(path, np.array([row], np.int64))
     train = manifest.train.model_copy(update={"index": part_of(path, 1)})
     write_manifest(tmp_path / "shards", manifest.model_copy(update={"train": train}))
-    with pytest.raises(DataError, match=r"train-index.npy is damaged: it points to what cannot be"):
+    with pytest.raises(DataError, match=r"train-index.npy is damaged: it has impossible values"):
         load("shards", tmp_path, None, seed=0)
 
 
@@ -231,7 +230,7 @@ def member(name: str, content: bytes = b"", kind: bytes = tarfile.REGTYPE) -> Me
     [
         ([member("1.pickle"), member("1.cls")], "members 1.pickle and 1.cls are not KEY.png"),
         ([member("1.png"), member("2.cls")], "members 1.png and 2.cls are not"),
-        ([member("1.png")], "is no shard of images: 1.png is without an image or a label"),
+        ([member("1.png")], "is not a shard of images: 1.png is without an image or a label"),
         ([member("1.png"), member("1.cls", b"cat")], "invalid literal"),
         ([member("1.png"), member("1.cls", b"1" * 99)], "1.cls is no ordinary file"),
         ([member("1.png", kind=tarfile.SYMTYPE), member("1.cls", b"1")], "is no ordinary file"),

@@ -9,8 +9,8 @@ import pytest
 
 from training.data import DataError, load
 from training.data.manifest import MANIFEST_FILE, TokensManifest, write_manifest
-from training.data.prepare.writers import TokenWriter
-from training.data.tokens import DTYPES
+from training.data.prepare.output import TokenWriter
+from training.data.text import DTYPES
 
 
 def write_tokens(
@@ -61,7 +61,7 @@ def test_a_loaders_processes_get_names_and_not_the_tokens(tmp_path: Path) -> Non
     ("file", "damage", "message"),
     [
         ("train-00001.bin", lambda old: old[:-2], "is damaged: 78 bytes instead of 80"),
-        ("train-00001.bin", lambda old: b"\xff\xff" + old[2:], "its sha256 is not that of"),
+        ("train-00001.bin", lambda old: b"\xff\xff" + old[2:], "its sha256 differs from"),
         ("train-00001.bin", None, "cannot be read: No such file"),
         (MANIFEST_FILE, None, "is missing: make the data set with"),
         (MANIFEST_FILE, lambda old: old.replace(b'"uint16"', b'"uint32"'), "80 bytes, not 4 for"),

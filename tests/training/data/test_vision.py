@@ -25,9 +25,9 @@ def test_mnist_is_read_from_torchvisions_folder_and_from_a_plain_one(
     ("file", "content", "message"),
     [
         ("train-images-idx3-ubyte", None, "is missing: put the data set there"),
-        ("train-images-idx3-ubyte", b"\0\0\x08\x01", "is damaged, or no IDX file"),
-        ("train-images-idx3-ubyte", b"", "is damaged, or no IDX file"),
-        ("train-images-idx3-ubyte", b"\0\0\x0a\x03" + b"\0" * 12, "is damaged, or no IDX file"),
+        ("train-images-idx3-ubyte", b"\0\0\x08\x01", "is damaged, or not an IDX file"),
+        ("train-images-idx3-ubyte", b"", "is damaged, or not an IDX file"),
+        ("train-images-idx3-ubyte", b"\0\0\x0a\x03" + b"\0" * 12, "is damaged, or not an IDX file"),
         ("train-images-idx3-ubyte", idx(np.zeros((2, 28, 28), np.uint8))[:-1], "is damaged"),
         ("train-images-idx3-ubyte", idx(np.zeros(2, np.uint8)), "should have 3 dimension"),
         ("t10k-labels-idx1-ubyte", idx(np.zeros(3, np.uint8)), "12 images and 3 labels"),

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tests.training.export.trained import Export
-from training.export.pruning import pruned, share_of_zeros
+from training.export.compression import pruned, share_of_zeros
 
 
 def network() -> nn.Module:

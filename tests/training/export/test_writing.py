@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from tests.training.export.trained import Export, Trained
 from training.config import TrainingConfig
 from training.data import load
-from training.export import finished_export, version, write_export
-from training.export.weights import write_weights
+from training.export import _sources_digest, code_version, finished_export, write_export
+from training.export.artifacts import write_weights
 from workload.export import fill, load_network, tensors_of
 from workload.manifest import ExportError, read_manifest
 from workload.models import build
@@ -141,16 +141,16 @@ def test_the_code_version_is_given_or_found_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CODE_VERSION", "3f2a")
-    assert version.code_version() == "3f2a"
+    assert code_version() == "3f2a"
     monkeypatch.delenv("CODE_VERSION")
-    assert version.code_version() == version.code_version()
+    assert code_version() == code_version()
     for package in ("training", "workload", "inference"):
         (tmp_path / package).mkdir()
         (tmp_path / package / "a.py").write_text("1")
     (tmp_path / "training" / "b.txt").write_text("1")
-    first = version._digest(tmp_path)
+    first = _sources_digest(tmp_path)
     (tmp_path / "training" / "b.txt").write_text("2")
     (tmp_path / "inference" / "a.py").write_text("2")
-    assert version._digest(tmp_path) == first
+    assert _sources_digest(tmp_path) == first
     (tmp_path / "workload" / "a.py").write_text("2")
-    assert version._digest(tmp_path) != first
+    assert _sources_digest(tmp_path) != first

@@ -44,15 +44,15 @@ def test_a_class_or_function_is_called_with_what_it_has_to_fit() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("own_nowhere:Net", {}, "No module named 'own_nowhere'; its folder must be on PYTHONPATH"),
+        ("own_nowhere:Net", {}, "No module named 'own_nowhere'; its dir must be on PYTHONPATH"),
         ("own_broken:Net", {}, "own_broken cannot be imported: ZeroDivisionError"),
         ("own_models:Nut", {}, "own_models has no function or class named Nut"),
         ("own_models:number", {}, "no function or class named number"),
         ("own_models:Net", {"depth": 2}, "cannot be called with outputs, input_shape, depth: got"),
         ("own_models:picky", {}, "missing a required argument: 'depth'"),
         ("own_models:picky", {"depth": 2}, "failed with .*: RuntimeError: no depth of 2"),
-        ("own_models:Net", {"outputs": 2}, "name outputs, which the data decide"),
-        ("own_models:words", {}, "gave str: it must give a torch.nn.Module"),
+        ("own_models:Net", {"outputs": 2}, "name outputs, which the data set determines"),
+        ("own_models:words", {}, "returned str: it must return a torch.nn.Module"),
     ],
 )
 def test_what_is_wrong_with_an_own_model_is_told_in_one_sentence(

@@ -10,7 +10,7 @@ from tools.bench.inference.workloads import WORKLOADS, Workload
 from training.config import TrainingConfig
 from training.data import load
 from training.export import write_export
-from training.export.weights import write_weights
+from training.export.artifacts import write_weights
 from workload.files import sha256_of
 from workload.manifest import WEIGHTS_FILE, Manifest, Weights, write_manifest
 from workload.models import build

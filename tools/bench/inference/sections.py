@@ -25,7 +25,7 @@ from tools.bench.inference.measure import (
 from tools.bench.inference.networks import compute_of
 from tools.bench.inference.workloads import WORKLOADS, Array, Workload
 from tools.bench.outcome import Goal, say
-from training.export.version import code_version
+from training.export import code_version
 from workload.manifest import MANIFEST_FILE
 
 MOST: Final = closed(CLIENTS[-1])

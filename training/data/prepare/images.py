@@ -1,18 +1,162 @@
-"""Images into shards."""
+"""Preparation of labelled images as shards."""
 
+import hashlib
 import warnings
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
+from typing import Final, Literal
 
-from PIL import Image
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
 
+from training.config import DatasetName
+from training.data import load
 from training.data.manifest import ShardsManifest, write_manifest
-from training.data.prepare.sources import Dropped, Source, distinct
-from training.data.prepare.target import new_dataset
-from training.data.prepare.writers import ShardWriter
-from training.data.progress import Progress, Tell
-from training.data.samples import DataError
+from training.data.prepare.output import ShardWriter, new_dataset
+from training.data.progress import Progress, Report
+from training.data.samples import DataError, Samples
+
+ImageShape = tuple[Literal[1, 3], int, int]
+
+ORDER_SEED: Final = 0
+"""Files are written in a fixed random order, so that every shard has all classes."""
+AT_ONCE: Final = 512
+"""Images in memory at a time."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One image as it will be stored: PNG in the shape of the data set."""
+
+    content: bytes
+    digest: bytes
+    label: int
+    held_out: bool
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """An image that will not be stored, and the reason."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Source:
+    """Images to prepare; `pictures` can be iterated once."""
+
+    classes: tuple[str, ...]
+    shape: ImageShape
+    total: int
+    pictures: Iterator[Picture | Dropped]
+
+
+def from_folder(
+    folder: Path, shape: ImageShape, minimum: int, held_out: float, workers: int
+) -> Source:
+    """Read images from one directory per class, cropped and scaled to `shape`.
+
+    An image's pixels decide whether it is held out, so additional images do not change the split of
+    existing ones. Raises DataError when there is no image.
+    """
+    try:
+        classes = tuple(sorted(path.name for path in folder.iterdir() if _is_class(path)))
+    except OSError as error:
+        raise DataError(f"{folder} cannot be read: {error.strerror}") from None
+    files = [
+        (path, label)
+        for label, name in enumerate(classes)
+        for path in sorted((folder / name).rglob("*"))
+        if path.is_file() and not path.name.startswith(".")
+    ]
+    if not files:
+        raise DataError(f"{folder} has no file in a folder: write one that has a folder per class")
+
+    def picture(file: tuple[Path, int]) -> Picture | Dropped:
+        return _from_file(*file, shape, minimum, held_out)
+
+    def pictures() -> Iterator[Picture | Dropped]:
+        order = np.random.default_rng(ORDER_SEED).permutation(len(files))
+        with ThreadPoolExecutor(workers) as pool:
+            for start in range(0, len(order), AT_ONCE):
+                yield from pool.map(picture, [files[n] for n in order[start : start + AT_ONCE]])
+
+    return Source(classes, shape, len(files), pictures())
+
+
+def from_dataset(name: DatasetName, data_dir: Path) -> Source:
+    """Read all images of a known data set with its own split. Raises DataError."""
+    data = load(name, data_dir, None, seed=0)
+    channels, height, width = data.shape
+    shape: ImageShape = (1 if channels == 1 else 3, height, width)
+
+    def pictures() -> Iterator[Picture]:
+        # Held-out images come first, so that duplicates are not used for training.
+        for samples, held_out in ((data.held_out, True), (data.train, False)):
+            order = np.random.default_rng(ORDER_SEED).permutation(len(samples))
+            for start in range(0, len(order), AT_ONCE):
+                yield from _from_samples(samples, order[start : start + AT_ONCE], held_out)
+
+    return Source(data.classes, shape, len(data.train) + len(data.held_out), pictures())
+
+
+def _is_class(path: Path) -> bool:
+    return path.is_dir() and not path.name.startswith(".")
+
+
+def _from_samples(
+    samples: Samples, indices: NDArray[np.int64], held_out: bool
+) -> Iterator[Picture]:
+    pixels, labels = samples.batch(indices)
+    bright = (pixels.astype(np.uint16) * 255 // samples.white).astype(np.uint8)
+    for image, label in zip(bright.transpose(0, 2, 3, 1), labels.tolist(), strict=True):
+        picture = Image.fromarray(image[:, :, 0] if image.shape[2] == 1 else image)
+        yield Picture(_encoded(picture), _digest(picture), label, held_out)
+
+
+def _from_file(
+    path: Path, label: int, shape: ImageShape, minimum: int, held_out: float
+) -> Picture | Dropped:
+    channels, height, width = shape
+    try:
+        with Image.open(path) as image:
+            if min(image.size) < minimum:
+                return Dropped("too small")
+            upright = ImageOps.exif_transpose(image).convert("L" if channels == 1 else "RGB")
+    # Decoders raise anything for a damaged file; it is counted and reported at the end.
+    except Exception:
+        return Dropped("unreadable")
+    picture = ImageOps.fit(upright, (width, height), Image.Resampling.BICUBIC)
+    digest = _digest(picture)
+    share = int.from_bytes(digest[:8], "big") / 2**64
+    return Picture(_encoded(picture), digest, label, share < held_out)
+
+
+def _digest(picture: Image.Image) -> bytes:
+    return hashlib.sha256(picture.tobytes()).digest()
+
+
+def _encoded(picture: Image.Image) -> bytes:
+    stream = BytesIO()
+    picture.save(stream, "PNG")
+    return stream.getvalue()
+
+
+def distinct(pictures: Iterator[Picture | Dropped]) -> Iterator[Picture | Dropped]:
+    """Replace images that have the pixels of an earlier one with Dropped."""
+    seen: set[bytes] = set()
+    for picture in pictures:
+        if isinstance(picture, Picture):
+            if picture.digest in seen:
+                yield Dropped("duplicate")
+                continue
+            seen.add(picture.digest)
+        yield picture
 
 
 def prepare_images(
@@ -22,22 +166,22 @@ def prepare_images(
     limit: int,
     force: bool,
     settings: Mapping[str, str | int | float],
-    tell: Tell,
+    report: Report,
 ) -> ShardsManifest:
-    """Write the images of `source` as shards of at most `limit` bytes into `target`.
+    """Write the images of `source` as shards of at most `limit` bytes to `target`.
 
-    Raises DataError when nothing is left to train on or to hold out, or `target` is not empty;
-    OSError. `target` is then as it was before.
+    Raises DataError when no image is left for training or to hold out, or `target` is not empty;
+    OSError. `target` is then unchanged.
     """
     dropped: Counter[str] = Counter()
-    progress = Progress("images prepared", source.total, tell)
+    progress = Progress("images prepared", source.total, report)
     with (
         new_dataset(target, force) as folder,
         ShardWriter(folder, "train", limit) as train,
         ShardWriter(folder, "held-out", limit) as held_out,
         warnings.catch_warnings(),
     ):
-        # A small file that would fill the memory is no image.
+        # Refuse a small file that would fill the memory.
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         for picture in distinct(source.pictures):
             if isinstance(picture, Dropped):
@@ -49,7 +193,7 @@ def prepare_images(
         for writer, what in ((train, "to train on"), (held_out, "to hold out")):
             if not writer.count:
                 raise DataError(
-                    f"of {source.total} images none is left {what}, {told(dropped)} were dropped: "
+                    f"no image of {source.total} is left {what}, {_counts(dropped)} were dropped: "
                     "add images, or change --held-out or --min-size"
                 )
         manifest = ShardsManifest(
@@ -64,7 +208,7 @@ def prepare_images(
     return manifest
 
 
-def told(dropped: Mapping[str, int]) -> str:
-    """Counts with their reasons."""
+def _counts(dropped: Mapping[str, int]) -> str:
+    """Return the counts with their reasons."""
     counts = ", ".join(f"{count:,} {reason}" for reason, count in sorted(dropped.items()))
     return counts or "0"

@@ -1,4 +1,4 @@
-"""Text files into files of tokens."""
+"""Preparation of text files as files of tokens."""
 
 import hashlib
 from collections import Counter
@@ -11,21 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.data.manifest import TokensManifest, write_manifest
-from training.data.prepare.target import new_dataset, part_of
-from training.data.prepare.writers import TokenWriter
-from training.data.progress import Progress, Tell
+from training.data.prepare.output import TokenWriter, new_dataset, part_of
+from training.data.progress import Progress, Report
 from training.data.samples import DataError
-from training.data.text import BYTES, train_length
-from training.data.tokens import DTYPES
+from training.data.text import BYTES, DTYPES, train_length
 
 PIECE: Final = 2**18
-"""Bytes that are encoded at a time: whole lines, a little more than this."""
+"""Minimum bytes that are encoded at a time, extended to the end of a line."""
 TOKENIZER_FILE: Final = "tokenizer.json"
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """Makes tokens of UTF-8; `content` is that of tokenizer.json, empty where tokens are bytes."""
+    """Encoder of UTF-8; `content` is that of tokenizer.json, empty if each byte is a token."""
 
     encode: Callable[[bytes], NDArray[Any]]
     vocabulary: int
@@ -33,12 +31,12 @@ class Encoder:
 
 
 def bytes_encoder() -> Encoder:
-    """Every byte is a token."""
+    """Return an encoder with one token per byte."""
     return Encoder(lambda text: np.frombuffer(text, np.uint8), BYTES)
 
 
 def tokenizer_encoder(path: Path) -> Encoder:
-    """A tokenizer of Hugging Face's tokenizers package. Raises DataError."""
+    """Return an encoder for a tokenizer.json of the package tokenizers. Raises DataError."""
     try:
         from tokenizers import Tokenizer
     except ImportError:
@@ -50,8 +48,8 @@ def tokenizer_encoder(path: Path) -> Encoder:
         tokenizer = Tokenizer.from_buffer(content)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from None
-    except Exception as error:  # the package raises nothing more special
-        raise DataError(f"{path} is no tokenizer.json: {error}") from None
+    except Exception as error:  # the package raises nothing more specific
+        raise DataError(f"{path} is not a valid tokenizer.json: {error}") from None
 
     def encode(text: bytes) -> NDArray[Any]:
         ids = tokenizer.encode(text.decode(), add_special_tokens=False).ids
@@ -67,16 +65,16 @@ def prepare_text(
     encoder: Encoder,
     *,
     held_out: float,
-    smallest: int,
+    minimum: int,
     limit: int,
     force: bool,
     settings: Mapping[str, str | int | float],
-    tell: Tell,
+    report: Report,
 ) -> TokensManifest:
-    """Write all *.txt below `folder` as tokens into `target`, in files of at most `limit` bytes.
+    """Write all *.txt below `folder` as tokens to `target`, in files of at most `limit` bytes.
 
     The last share `held_out` of every text is held out. Raises DataError when there is nothing to
-    train on, or `target` is not empty; OSError. `target` is then as it was before.
+    train on, or `target` is not empty; OSError. `target` is then unchanged.
     """
     paths = sorted(path for path in folder.rglob("*.txt") if path.is_file())
     if not paths:
@@ -88,8 +86,8 @@ def prepare_text(
         TokenWriter(unfinished, "train", DTYPES[dtype], limit) as train,
         TokenWriter(unfinished, "held-out", DTYPES[dtype], limit) as kept,
     ):
-        for text in _cleaned(paths, smallest, dropped, tell):
-            cut = _letter_at(text, train_length(len(text), held_out))
+        for text in _cleaned(paths, minimum, dropped, report):
+            cut = _character_start(text, train_length(len(text), held_out))
             for writer, part in ((train, text[:cut]), (kept, text[cut:])):
                 for piece in _pieces(part):
                     writer.add(encoder.encode(piece))
@@ -117,11 +115,11 @@ def prepare_text(
 
 
 def _cleaned(
-    paths: list[Path], smallest: int, dropped: Counter[str], tell: Tell
+    paths: list[Path], minimum: int, dropped: Counter[str], report: Report
 ) -> Iterator[bytes]:
-    """The texts that are UTF-8, long enough, and unlike all before; the others are counted."""
+    """Yield the distinct texts that are UTF-8 and long enough; count the others as dropped."""
     seen: set[bytes] = set()
-    progress = Progress("texts prepared", len(paths), tell)
+    progress = Progress("texts prepared", len(paths), report)
     for path in paths:
         progress.advance(1, f", {dropped.total():,} dropped")
         try:
@@ -131,7 +129,7 @@ def _cleaned(
             dropped["unreadable"] += 1
             continue
         digest = hashlib.sha256(text).digest()
-        if len(text) < smallest:
+        if len(text) < minimum:
             dropped["too small"] += 1
         elif digest in seen:
             dropped["duplicate"] += 1
@@ -140,15 +138,18 @@ def _cleaned(
             yield text
 
 
-def _letter_at(text: bytes, place: int) -> int:
-    """The same place, or a little before it, where a letter of UTF-8 begins."""
-    while 0 < place < len(text) and text[place] & 0b1100_0000 == 0b1000_0000:
-        place -= 1
-    return place
+def _character_start(text: bytes, offset: int) -> int:
+    """Return this offset, or a smaller one at which a UTF-8 character starts."""
+    while 0 < offset < len(text) and text[offset] & 0b1100_0000 == 0b1000_0000:
+        offset -= 1
+    return offset
 
 
 def _pieces(text: bytes) -> Iterator[bytes]:
-    """Whole lines, as many as have `PIECE` bytes: tokenizers get slow with more at once."""
+    """Yield pieces of complete lines with at least `PIECE` bytes.
+
+    Tokenizers are slow on long input.
+    """
     start = 0
     while start < len(text):
         end = text.find(b"\n", start + PIECE) + 1 or len(text)

@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from training.data import DataError, Images, load
+from training.data import DataError, Images, check_prepared, load
 from training.data.__main__ import main
-from training.data.check import check
 from training.data.manifest import MANIFEST_FILE, ShardsManifest, read_manifest
-from training.data.prepare.images import prepare_images
-from training.data.prepare.sources import Dropped, Picture, Source, from_dataset
+from training.data.prepare.images import Dropped, Picture, Source, from_dataset, prepare_images
 
 
 def write_pictures(folder: Path, count: int = 20) -> None:
@@ -93,7 +91,7 @@ def test_a_picture_that_would_fill_the_memory_is_not_decoded(
 def test_files_have_a_limited_size(tmp_path: Path) -> None:
     target = tmp_path / "shards"
     assert main(["prepare", "images", "--dataset=digits", "--max-mib=1", str(target)]) == 0
-    manifest = check(target, print)
+    manifest = check_prepared(target, print)
     assert len(manifest.train.parts) == 3
     assert all(part.size <= 2**20 for part in manifest.parts())
 
@@ -162,7 +160,7 @@ def test_an_interruption_leaves_nothing_and_the_next_start_makes_the_same(
 
     def make(source: Source, target: Path) -> ShardsManifest:
         return prepare_images(
-            source, target, limit=2**18, force=False, settings={}, tell=lambda _: None
+            source, target, limit=2**18, force=False, settings={}, report=lambda _: None
         )
 
     target = tmp_path / "shards"
@@ -178,4 +176,4 @@ def test_a_picture_of_two_classes_is_taken_once(tmp_path: Path) -> None:
     picture = Picture(b"", b"same", 0, False)
     source = Source(("a", "b"), (1, 8, 8), 2, iter([picture, picture]))
     with pytest.raises(DataError, match=r"none is left to hold out, 1 duplicate were dropped"):
-        prepare_images(source, tmp_path, limit=9999, force=False, settings={}, tell=print)
+        prepare_images(source, tmp_path, limit=9999, force=False, settings={}, report=print)

@@ -12,7 +12,7 @@ from training.data.manifest import (
     read_manifest,
     write_manifest,
 )
-from training.data.prepare.target import UNFINISHED, new_dataset, part_of
+from training.data.prepare.output import UNFINISHED, new_dataset, part_of
 
 
 def fill(folder: Path, word: str) -> None:

@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.training.data.files import write_text
-from training.data import load
+from training.data import check_prepared, load
 from training.data.__main__ import main
-from training.data.check import check
 from training.data.manifest import read_manifest
 from training.data.prepare import text
 from training.data.prepare.text import _letter_at, _pieces
@@ -48,7 +47,7 @@ def test_what_is_no_good_is_left_out_and_counted(
 def test_files_have_a_limited_size_and_nothing_is_lost_between_them(tmp_path: Path) -> None:
     write_text(tmp_path / "text", {"a.txt": 1_500_000})
     assert prepare(tmp_path / "text", tmp_path / "tokens", "--max-mib=1") == 0
-    manifest = check(tmp_path / "tokens", print)
+    manifest = check_prepared(tmp_path / "tokens", print)
     files = [tmp_path / "tokens" / part.file for part in manifest.train.parts]
     assert [path.stat().st_size for path in files] == [2**20, 2**20, 1_350_000 * 2 - 2**21]
     tokens = np.concatenate([np.fromfile(path, "<u2") for path in files])

@@ -1,0 +1,141 @@
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from training.checkpoints.storage import (
+    SEAL_FILE,
+    Position,
+    Seal,
+    create_unfinished,
+    file_entry,
+    find_fault,
+    list_checkpoints,
+    read_seal,
+    remove_unfinished,
+    seal_checkpoint,
+)
+
+TENSORS = "shard-00001-model-00001-of-00001.safetensors"
+
+
+def save(
+    folder: Path, step: int, keep: int = 3, loss: float | None = None, keep_best: bool = False
+) -> Path:
+    written = create_unfinished(folder, step)
+    (written / TENSORS).write_bytes(os.urandom(1000))
+    seal = Seal(
+        model="digits-net",
+        model_options={},
+        dataset="digits",
+        samples=1437,
+        optimizer="adamw",
+        position=Position(1, 0, step),
+        processes=1,
+        seconds=1.5,
+        held_out_loss=loss,
+        files=(file_entry(written / TENSORS),),
+    )
+    return seal_checkpoint(written, seal, keep, keep_best)
+
+
+def steps(folder: Path) -> list[int]:
+    return [int(path.name.removeprefix("step-")) for path in list_checkpoints(folder)]
+
+
+def problem(path: Path) -> str | None:
+    seal = read_seal(path)
+    return seal if isinstance(seal, str) else find_fault(path, seal.files)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Checkpoints of steps 1, 2 and 3."""
+    for step in (1, 2, 3):
+        save(tmp_path, step)
+    return tmp_path
+
+
+def test_what_is_sealed_is_read_back(folder: Path) -> None:
+    path = save(folder, 4, loss=0.5)
+    seal = read_seal(path)
+    assert isinstance(seal, Seal)
+    assert (seal.position.step, seal.held_out_loss) == (4, 0.5)
+    assert problem(path) is None
+
+
+def test_without_checkpoints_there_is_none(tmp_path: Path) -> None:
+    assert list_checkpoints(tmp_path / "never-made") == []
+
+
+def test_only_the_newest_are_kept(folder: Path) -> None:
+    save(folder, 10, keep=2)
+    assert steps(folder) == [3, 10]
+
+
+def test_the_best_is_kept_however_old_it_is(tmp_path: Path) -> None:
+    for step, loss in enumerate([0.9, 0.2, 0.5, None, 0.3, 0.4], start=1):
+        save(tmp_path, step, keep=2, loss=loss, keep_best=True)
+    assert steps(tmp_path) == [2, 5, 6]
+
+
+def truncate(path: Path) -> None:
+    (path / TENSORS).write_bytes((path / TENSORS).read_bytes()[:500])
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray((path / TENSORS).read_bytes())
+    content[500] ^= 1
+    (path / TENSORS).write_bytes(content)
+
+
+def lose_the_seal(path: Path) -> None:
+    (path / SEAL_FILE).unlink()
+
+
+def empty_the_seal(path: Path) -> None:
+    (path / SEAL_FILE).write_bytes(b"{}")
+
+
+def point_the_seal_elsewhere(path: Path) -> None:
+    text = (path / SEAL_FILE).read_text()
+    (path / SEAL_FILE).write_text(text.replace(TENSORS, "../../secret"))
+
+
+def lose_the_tensors(path: Path) -> None:
+    (path / TENSORS).unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (truncate, "has 500 bytes instead of 1000"),
+        (flip_a_bit, "has another digest than when it was saved"),
+        (lose_the_seal, "cannot be read: No such file"),
+        (empty_the_seal, "is not as it was written: model: Field required"),
+        (point_the_seal_elsewhere, "files.0.name: String should match pattern"),
+        (lose_the_tensors, "cannot be read: No such file"),
+    ],
+)
+def test_a_damage_is_told(damage: Callable[[Path], None], told: str, folder: Path) -> None:
+    damage(folder / "step-00000003")
+    assert told in str(problem(folder / "step-00000003"))
+    assert problem(folder / "step-00000002") is None
+
+
+def test_going_back_behind_a_checkpoint_removes_it_with_the_next_save(folder: Path) -> None:
+    save(folder, 2, keep=1)
+    assert steps(folder) == [2]
+
+
+def test_a_damaged_checkpoint_is_replaced_when_its_step_comes_again(folder: Path) -> None:
+    truncate(folder / "step-00000003")
+    assert problem(save(folder, 3)) is None
+
+
+def test_what_a_killed_save_left_behind_is_no_checkpoint_and_is_removed(folder: Path) -> None:
+    (create_unfinished(folder, 4) / TENSORS).write_bytes(b"half")
+    assert steps(folder) == [1, 2, 3]
+    remove_unfinished(folder)
+    assert len(list(folder.iterdir())) == 3

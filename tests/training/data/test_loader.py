@@ -1,0 +1,85 @@
+from collections import Counter
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from training.data import Images
+from training.data.loader import Batch, GangSampler
+
+SIZES = {
+    "count": st.integers(1, 60),
+    "batch": st.integers(1, 9),
+    "accumulate": st.integers(1, 3),
+    "size": st.integers(1, 5),
+}
+
+
+def samples(count: int) -> Images:
+    return Images(np.zeros((count, 1, 1, 1), np.uint8), np.zeros(count, np.int64), white=1)
+
+
+def deal(
+    count: int, batch: int, accumulate: int, size: int, epoch: int = 0, seen: int = 0
+) -> list[tuple[Batch, ...]]:
+    """What all processes compute at the same time, one after another."""
+    ranks = []
+    for rank in range(size):
+        sampler = GangSampler(samples(count), batch, accumulate, rank, size, seed=3)
+        sampler.set_epoch(epoch, seen)
+        ranks.append(list(sampler))
+    return list(zip(*ranks, strict=True))
+
+
+def counted(dealt: list[tuple[Batch, ...]]) -> Counter[int]:
+    return Counter(
+        sample for gang in dealt for mine in gang for sample in mine.indices[: mine.real].tolist()
+    )
+
+
+@given(**SIZES)
+def test_every_sample_counts_once(count: int, batch: int, accumulate: int, size: int) -> None:
+    assert counted(deal(count, batch, accumulate, size)) == Counter(range(count))
+
+
+@given(**SIZES)
+def test_all_processes_compute_equally_many(
+    count: int, batch: int, accumulate: int, size: int
+) -> None:
+    for gang in deal(count, batch, accumulate, size):
+        assert len({len(mine.indices) for mine in gang}) == 1
+        assert 1 <= len(gang[0].indices) <= batch
+        assert len({(mine.total, mine.seen, mine.last) for mine in gang}) == 1
+
+
+@given(**SIZES)
+def test_a_step_says_how_many_samples_it_has_and_where_the_epoch_is(
+    count: int, batch: int, accumulate: int, size: int
+) -> None:
+    in_step, seen = 0, 0
+    for gang in deal(count, batch, accumulate, size):
+        in_step += sum(mine.real for mine in gang)
+        if gang[0].last:
+            seen += in_step
+            assert (in_step, seen) == (gang[0].total, gang[0].seen)
+            in_step = 0
+    assert (in_step, seen) == (0, count)
+
+
+@given(**SIZES, other=st.integers(1, 5), after=st.integers(0, 20))
+def test_another_number_of_processes_goes_on_where_one_stopped(
+    count: int, batch: int, accumulate: int, size: int, other: int, after: int
+) -> None:
+    dealt = deal(count, batch, accumulate, size)
+    ends = [index + 1 for index, gang in enumerate(dealt) if gang[0].last]
+    cut = ends[after % len(ends)]
+    rest = deal(count, batch, accumulate, other, seen=dealt[cut - 1][0].seen)
+    assert counted(dealt[:cut]) + counted(rest) == Counter(range(count))
+
+
+def test_every_epoch_has_an_order_of_its_own_that_the_seed_decides() -> None:
+    def order(epoch: int) -> list[int]:
+        return [int(gang[0].indices[0]) for gang in deal(50, 1, 1, 1, epoch)]
+
+    assert order(0) == order(0)
+    assert order(0) != order(1)

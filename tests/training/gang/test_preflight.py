@@ -1,0 +1,149 @@
+"""On a real file system of 1 MiB, made in namespaces of its own: nothing is mounted outside."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from training.gang.preflight import check_free_space, check_run_dir, free_bytes
+from workload.configuration import ConfigurationError
+
+MIB = 2**20
+
+ON_A_SMALL_VOLUME = """
+import json, subprocess, sys
+from pathlib import Path
+from workload.configuration import ConfigurationError
+from training.gang.preflight import *
+
+volume = Path(sys.argv[1])
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "small", str(volume)], check=True)
+said = []
+def see(check, *arguments, **more):
+    try:
+        said.append(check(*arguments, **more))
+    except ConfigurationError as error:
+        said.append(str(error))
+
+see(check_run_dir, volume / "run")
+see(check_free_space, volume / "run", 300_000, keep=1, best=True)
+see(check_free_space, volume / "run", 400_000, keep=1, best=True)
+old = volume / "run" / "checkpoints" / "step-00000001"
+old.mkdir(parents=True)
+(old / "state").write_bytes(bytes(300_000))
+see(check_free_space, volume / "run", 300_000, keep=1, best=True)
+see(check_shared_memory, 10_000, workers=2, local_size=8, folder=volume)
+see(check_shared_memory, 100_000, workers=2, local_size=8, folder=volume)
+see(check_shared_memory, 100_000, workers=0, local_size=8, folder=volume)
+try:
+    (volume / "rest").write_bytes(bytes(2**20))
+except OSError:
+    pass
+see(check_run_dir, volume / "run")
+print(json.dumps(said))
+"""
+
+
+def test_a_volume_that_is_too_small_is_told_before_it_is_full(tmp_path: Path) -> None:
+    roomy, fits, too_small, fits_with_own, few, many, none, full = json.loads(
+        on_a_small_volume(ON_A_SMALL_VOLUME, tmp_path)
+    )
+    assert (roomy, fits, fits_with_own, few, none) == (None,) * 5
+    assert "has 1 MiB free, but 3 checkpoints of 390.6 KiB" in too_small
+    assert "write a smaller keep_checkpoints" in too_small
+    assert "batches of 4.578 MiB are read ahead" in many
+    assert "loader_workers 2 in each of 8 processes" in many
+    assert full == (
+        f"run_dir {tmp_path}/run cannot be written: No space left on device; "
+        "mount a writable volume there or choose another folder"
+    )
+    assert not list(tmp_path.iterdir())
+
+
+WAITING_ON_A_SMALL_VOLUME = """
+import subprocess, sys, threading, time
+from pathlib import Path
+from training.gang import preflight
+
+preflight.POLL_SECONDS = 0.01
+volume = Path(sys.argv[1])
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "small", str(volume)], check=True)
+run, rest = volume / "run", volume / "rest"
+run.mkdir()
+
+def fill():
+    try:
+        rest.write_bytes(bytes(2**20))
+    except OSError:
+        pass
+
+fill()
+preflight.await_free_space(run, 0)
+print("a new run does not wait", flush=True)
+rest.unlink()
+old = run / "checkpoints" / "step-00000001"
+old.mkdir(parents=True)
+(old / "state").write_bytes(bytes(300_000))
+preflight.await_free_space(run, 0)
+print("there is room", flush=True)
+fill()
+preflight.await_free_space(run, 0.05)
+print("it gives up", flush=True)
+threading.Timer(0.2, lambda: (print("somebody makes room", flush=True), rest.unlink())).start()
+preflight.await_free_space(run, 0)
+print("it goes on", flush=True)
+unfinished = run / "checkpoints" / ".step-00000002.tmp"
+unfinished.mkdir()
+rest = unfinished / "state"
+fill()
+preflight.await_free_space(run, 0)
+print("what it was writing itself is in nobody's way", flush=True)
+"""
+
+
+def test_a_run_that_has_begun_waits_where_others_have_filled_the_volume(tmp_path: Path) -> None:
+    warning = '{"event": "warning", "message": "run_dir %s/run is full: waiting for space"}'
+    assert on_a_small_volume(WAITING_ON_A_SMALL_VOLUME, tmp_path).splitlines() == [
+        "a new run does not wait",
+        "there is room",
+        warning % tmp_path,
+        "it gives up",
+        warning % tmp_path,
+        "somebody makes room",
+        "it goes on",
+        "what it was writing itself is in nobody's way",
+    ]
+
+
+def on_a_small_volume(program: str, folder: Path) -> str:
+    """What a program has printed that may mount something over the folder."""
+    namespaces = ["unshare", "--user", "--map-root-user", "--mount"]
+    if subprocess.run([*namespaces, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("this machine lets nobody make namespaces")
+    done = subprocess.run(
+        [*namespaces, sys.executable, "-c", program, str(folder)],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout
+
+
+def test_checkpoints_as_large_as_the_disk_do_not_fit(tmp_path: Path) -> None:
+    free = free_bytes(tmp_path)
+    assert free is not None
+    check_free_space(tmp_path, MIB, keep=3, best=True)
+    with pytest.raises(ConfigurationError, match=f"run_dir {tmp_path} has .* free, but 2 check"):
+        check_free_space(tmp_path, free, keep=1, best=False)
+
+
+def test_a_folder_that_cannot_be_written_is_told_and_left_as_it_was(tmp_path: Path) -> None:
+    check_run_dir(tmp_path / "new" / "run")
+    assert not list((tmp_path / "new" / "run").iterdir())
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError, match="cannot be written: Not a directory"):
+        check_run_dir(tmp_path / "file" / "run")
+    with pytest.raises(ConfigurationError, match="/nowhere cannot be inspected"):
+        free_bytes(Path("/nowhere"))

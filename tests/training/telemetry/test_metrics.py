@@ -1,0 +1,173 @@
+"""Asked over HTTP while real runs go on."""
+
+import math
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+import torch
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.training.programs import Program, free_port, start, until
+from training.checkpoints.state import resume
+from training.config import TrainingConfig
+from training.gang.distributed import joined
+from training.gang.watchdog import Watchdog
+from training.gang.world import World
+from training.preparation import prepare
+from training.telemetry.metrics import Metrics
+from workload import exit_codes
+from workload.configuration import ConfigurationError
+from workload.manifest import read_manifest
+
+Train = Callable[..., int]
+
+
+def ask(port: int) -> dict[str, float]:
+    """Values by name; nothing while nobody answers."""
+    try:
+        text = httpx.get(f"http://127.0.0.1:{port}/metrics").text
+    except httpx.TransportError:
+        return {}
+    families = text_string_to_metric_families(text)
+    return {
+        sample.name: sample.value
+        for family in families
+        for sample in family.samples
+        if "le" not in sample.labels
+    }
+
+
+def start_node(port: int, folder: Path) -> list[Program]:
+    """Two processes of one node, whose local ranks tell them apart."""
+    flags = ["--model=digits-net", "--epochs=2", "--batch-size=64", "--step-delay=0.1"]
+    flags += [f"--metrics-port={port}", f"--run-dir={folder / 'run'}"]
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    return [
+        start("training", flags, {**shared, "RANK": r, "LOCAL_RANK": r}, folder / f"rank-{r}")
+        for r in "01"
+    ]
+
+
+def test_a_nodes_first_process_tells_how_the_run_goes(tmp_path: Path) -> None:
+    port = free_port()
+    seen: list[dict[str, float]] = []
+    gang = start_node(port, tmp_path)
+
+    def in_the_second_epoch() -> bool:
+        seen.append(ask(port))
+        return seen[-1].get("training_epoch") == 1 and seen[-1]["training_step"] > 14
+
+    until(in_the_second_epoch)
+    assert [program.exit_code() for program in gang] == [exit_codes.DONE] * 2
+    now = seen[-1]
+    # 1437 samples in steps of 128, and a first epoch that is complete.
+    assert now["training_samples_total"] == 1437 + 128 * (now["training_step"] - 12)
+    assert now["training_step_seconds_count"] == pytest.approx(now["training_step"], abs=1)
+    assert now["training_step_seconds_sum"] >= 0.1 * now["training_step_seconds_count"]
+    assert now["training_data_wait_seconds_sum"] < now["training_step_seconds_sum"]
+    assert now["training_checkpoint_seconds_count"] == 1
+    assert 0 < now["training_samples_per_second"] <= 128 / 0.1
+    assert 0 < now["training_loss"] < 2.5
+    assert 0 < now["training_learning_rate"] <= 1e-3
+    assert 0 < now["training_gradient_norm"] < 100
+    assert 0.1 < now["training_accuracy"] <= 1
+    assert now["training_info"] == 1
+    rates = [found["training_learning_rate"] for found in seen if found.get("training_step")]
+    assert len(set(rates)) > 1
+
+
+def test_a_run_that_is_watched_ends_with_the_same_weights(train: Train, tmp_path: Path) -> None:
+    train("alone")
+    train("watched", metrics_port=free_port())
+    digests = [
+        read_manifest(tmp_path / run / "export").weights.sha256 for run in ("alone", "watched")
+    ]
+    assert digests[0] == digests[1]
+
+
+def test_a_port_that_is_taken_is_told_before_the_first_step(
+    train: Train, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("0.0.0.0", 0))  # noqa: S104 - as the server binds
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigurationError, match=f"metrics_port {port} is not available"):
+            train(metrics_port=port)
+    assert not capsys.readouterr().out
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float:
+    found = metrics.registry.get_sample_value(name, labels)
+    assert found is not None, name
+    return found
+
+
+def seconds(metrics: Metrics, activity: str) -> float:
+    return value(metrics, "training_seconds_total", activity=activity)
+
+
+def test_all_time_belongs_to_one_activity() -> None:
+    before = time.perf_counter()
+    metrics = Metrics(torch.device("cpu"))
+    made = time.perf_counter()
+    for _ in metrics.timed([1, 2]):
+        time.sleep(0.02)
+        with metrics.checkpoint_pause():
+            time.sleep(0.04)
+    with metrics.activities.doing("evaluation"):
+        time.sleep(0.02)
+    least = time.perf_counter() - made
+    assert seconds(metrics, "checkpoint") >= 0.08
+    assert seconds(metrics, "step") >= 0.04
+    assert seconds(metrics, "evaluation") >= 0.02
+    names = ("start", "data", "step", "checkpoint", "evaluation", "export", "other")
+    total = sum(seconds(metrics, name) for name in names)
+    # The clock goes on while it is read.
+    assert least <= total <= time.perf_counter() - before
+    assert value(metrics, "training_checkpoint_seconds_count") == 2
+    assert value(metrics, "training_step_seconds_sum") >= 0.12
+
+
+def test_a_checkpoint_counts_when_it_is_written_by_whatever_thread() -> None:
+    metrics = Metrics(torch.device("cpu"))
+    writer = threading.Thread(target=metrics.saved, args=(120, 2.5))
+    writer.start()
+    writer.join()
+    assert value(metrics, "training_checkpoint_step") == 120
+    assert value(metrics, "training_checkpoint_write_seconds_sum") == 2.5
+
+
+def test_a_resumed_run_tells_of_its_checkpoint_before_it_saves_the_next_one(
+    train: Train, tmp_path: Path
+) -> None:
+    # 1,437 samples: 23 steps of 64 an epoch.
+    train(epochs=2, batch_size=64)
+    settings = {"model": "digits-net", "dataset": "digits", "batch_size": 64}
+    config = TrainingConfig.model_validate(settings | {"run_dir": str(tmp_path / "run")})
+    device, alone = torch.device("cpu"), World(rank=0, size=1, local_rank=0, master="")
+    with joined(alone, device, 60), Watchdog(0) as watchdog, Metrics(device) as metrics:
+        assert resume(prepare(config, alone, device, watchdog, metrics))
+    assert value(metrics, "training_checkpoint_step") == 46
+    assert value(metrics, "training_step") == 46
+    assert value(metrics, "training_epoch") == 2
+
+
+def test_a_step_left_out_by_the_scaler_is_counted() -> None:
+    metrics = Metrics(torch.device("cpu"))
+    assert value(metrics, "training_loss_scale") == 1
+    metrics.scaled(65536, skipped=False)
+    metrics.scaled(32768, skipped=True)
+    assert value(metrics, "training_loss_scale") == 32768
+    assert value(metrics, "training_skipped_steps_total") == 1
+
+
+def test_what_is_not_known_yet_is_not_a_number() -> None:
+    metrics = Metrics(torch.device("cpu"))
+    assert math.isnan(value(metrics, "training_loss"))
+    assert math.isnan(value(metrics, "training_gradient_norm"))

@@ -1,0 +1,26 @@
+"""How full the shared memory is, as Prometheus is told."""
+
+import tempfile
+from pathlib import Path
+
+from training.gang.preflight import SHARED_MEMORY
+from training.telemetry.metrics import SharedMemory
+
+
+def told(folder: Path) -> dict[str, float]:
+    return {family.name: family.samples[0].value for family in SharedMemory(folder).collect()}
+
+
+def test_what_is_written_counts() -> None:
+    before = told(SHARED_MEMORY)
+    with tempfile.NamedTemporaryFile(dir=SHARED_MEMORY) as file:
+        file.write(b"x" * 2**20)
+        file.flush()
+        after = told(SHARED_MEMORY)
+    assert after["training_shm_size_bytes"] == before["training_shm_size_bytes"]
+    assert 0 <= after["training_shm_used_bytes"] <= after["training_shm_size_bytes"]
+    assert after["training_shm_used_bytes"] > 0
+
+
+def test_where_there_is_none_nothing_is_told(tmp_path: Path) -> None:
+    assert told(tmp_path / "none") == {}

@@ -1,0 +1,62 @@
+"""Read back as TensorBoard itself reads event files."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from training.telemetry.tensorboard import KEPT, EventFiles
+from workload.configuration import ConfigurationError
+
+
+def curve(folder: Path, name: str) -> list[tuple[int, float]]:
+    events = EventAccumulator(str(folder)).Reload().Scalars(name)
+    return [(event.step, round(event.value, 4)) for event in events]
+
+
+def steps(files: EventFiles, first: int, last: int, loss: float) -> None:
+    for step in range(first, last + 1):
+        files.stepped(step, torch.tensor(loss + step), 0.001 * step)
+
+
+def test_every_step_and_epoch_is_in_the_curves(tmp_path: Path) -> None:
+    count = KEPT + 5
+    with EventFiles(tmp_path) as files:
+        steps(files, 1, count, loss=0.5)
+        files.add_scalars(count, accuracy=0.75, held_out_loss=1.5)
+    assert curve(tmp_path, "loss") == [(step, step + 0.5) for step in range(1, count + 1)]
+    assert curve(tmp_path, "learning_rate")[-1] == (count, 0.001 * count)
+    assert curve(tmp_path, "accuracy") == [(count, 0.75)]
+
+
+def test_a_run_that_went_back_to_its_checkpoint_has_no_step_twice(tmp_path: Path) -> None:
+    killed = EventFiles(tmp_path)
+    steps(killed, 1, 7, loss=0.1)
+    killed.flush()
+    with EventFiles(tmp_path, step=4) as files:
+        steps(files, 5, 9, loss=0.2)
+    expected = [(step, step + (0.1 if step <= 4 else 0.2)) for step in range(1, 10)]
+    assert curve(tmp_path, "loss") == expected
+    killed.close()
+
+
+def test_without_a_folder_nothing_is_written_or_imported() -> None:
+    code = """
+import sys, torch
+from training.telemetry.tensorboard import EventFiles
+with EventFiles(None) as files:
+    files.stepped(1, torch.tensor(1.0), 0.1)
+    files.add_scalars(1, accuracy=1.0)
+    files.flush()
+assert "tensorboard" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_missing_package_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(ConfigurationError, match="install tensorboard in the image"):
+        EventFiles(tmp_path)

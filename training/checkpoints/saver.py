@@ -1,0 +1,139 @@
+"""Saving of checkpoints on all processes while training continues."""
+
+import functools
+import itertools
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Final, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor
+
+from training.checkpoints import storage
+from training.checkpoints.sharded_tensors import Tensors, write
+from training.checkpoints.storage import CheckpointInfo, Seal
+from training.gang.distributed import all_or_none, gather, on_rank0
+from training.gang.world import World
+
+
+class Staging:
+    """Reused CPU memory for copies of tensors; newly allocated memory is slow on first access."""
+
+    def __init__(self) -> None:
+        self._copies: Tensors = {}
+
+    def copy(self, tensors: Tensors) -> Tensors:
+        """Copy the tensors; the result is valid until the next call. DTensors stay DTensors."""
+        copied = {name: self._copy(name, tensor) for name, tensor in tensors.items()}
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return copied
+
+    def _copy(self, name: str, tensor: Tensor) -> Tensor:
+        local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+        copy = self._copies.get(name)
+        if copy is None or (copy.shape, copy.dtype) != (local.shape, local.dtype):
+            copy = torch.empty(
+                local.shape, dtype=local.dtype, pin_memory=local.device.type == "cuda"
+            )
+            self._copies[name] = copy
+        copy.copy_(local, non_blocking=True)
+        if not isinstance(tensor, DTensor):
+            return copy
+        return DTensor.from_local(
+            copy,
+            self._mesh,
+            tensor.placements,
+            run_check=False,
+            shape=tensor.shape,
+            stride=tensor.stride(),
+        )
+
+    @functools.cached_property
+    def _mesh(self) -> DeviceMesh:
+        """Return the mesh of all processes in one dimension, as in FSDP, on the CPU."""
+        return init_device_mesh("cpu", (dist.get_world_size(),))
+
+
+SAVE_TIMEOUT: Final = timedelta(hours=1)
+"""Maximum wait for the files of other processes: a slow disk is not a lost peer."""
+
+
+class Saver:
+    """Saves one checkpoint at a time, with a background thread in every process.
+
+    Training waits only for the copy of the tensors. All processes call all methods in the same
+    order.
+    """
+
+    def __init__(self, folder: Path, world: World, keep: int, keep_best: bool) -> None:
+        self._folder, self._world, self._keep, self._keep_best = folder, world, keep, keep_best
+        group = dist.new_group(backend="gloo", timeout=SAVE_TIMEOUT)
+        self.group = cast(dist.ProcessGroup, group)
+        self._staging = Staging()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._pending: Future[float] | None = None
+        self._step: int | None = None
+
+    def save(self, tensors: Tensors, info: CheckpointInfo, done: Callable[[float], object]) -> None:
+        """Copy the tensors and start to write them, after the previous checkpoint is on disk.
+
+        `done` is called with the seconds until everything was on disk. Raises OSError when the
+        previous checkpoint could not be written.
+        """
+        started = time.monotonic()
+        self.wait()
+        if info.position.step == self._step:
+            return
+        self._step = info.position.step
+        staged = self._staging.copy(tensors)
+        self._pending = self._thread.submit(self._write, staged, info, started)
+        self._pending.add_done_callback(
+            lambda future: None if future.exception() else done(future.result())
+        )
+
+    def resumed(self, step: int) -> None:
+        """Record that the checkpoint after `step` steps exists, so it is not written again."""
+        self._step = step
+
+    @property
+    def failed(self) -> bool:
+        """Return whether the pending checkpoint could not be written; `wait` raises the reason."""
+        return (
+            self._pending is not None
+            and self._pending.done()
+            and self._pending.exception() is not None
+        )
+
+    def wait(self) -> None:
+        """Wait until everything is on disk. Raises OSError on every process when that failed."""
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            pending.result()
+
+    def close(self) -> None:
+        """Wait, and stop the thread."""
+        self.wait()
+        self._thread.shutdown()
+
+    def _write(self, tensors: Tensors, info: CheckpointInfo, started: float) -> float:
+        step = info.position.step
+        folder = on_rank0(
+            self._world, lambda: storage.create_unfinished(self._folder, step), self.group
+        )
+        paths = write(folder, tensors, self.group, self._world.rank)
+        entries = all_or_none(lambda: [storage.file_entry(path) for path in paths], self.group)
+        files = tuple(itertools.chain.from_iterable(gather(entries, self.group)))
+        seal = Seal(**dict(info), files=files)
+        on_rank0(
+            self._world,
+            lambda: storage.seal_checkpoint(folder, seal, self._keep, self._keep_best),
+            self.group,
+        )
+        return time.monotonic() - started

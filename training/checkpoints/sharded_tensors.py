@@ -1,0 +1,95 @@
+"""Safetensors files of tensors that are replicated or sharded over processes.
+
+Uses torch.distributed.checkpoint with its safetensors storage: a replicated tensor is written by
+one process, a DTensor by all of them in shards, and any number of processes can read it again.
+"""
+
+from pathlib import Path
+
+import torch.distributed as dist
+from torch import Tensor, empty
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.hf_storage import (
+    HuggingFaceStorageReader,
+    HuggingFaceStorageWriter,
+)
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.tensor import DTensor
+
+from training.gang.world import World
+
+Tensors = dict[str, Tensor]
+
+
+def assign_tensors(tensors: Tensors, world: World) -> Tensors:
+    """Return the tensors that this process saves: its shards of DTensors and some replicated ones.
+
+    Every process computes the same assignment without communication, with about the same number of
+    bytes per process.
+    """
+    mine, load = dict(tensors), [0] * world.size
+    replicated = {
+        name: tensor for name, tensor in tensors.items() if not isinstance(tensor, DTensor)
+    }
+    for name in sorted(replicated, key=lambda name: (-replicated[name].nbytes, name)):
+        rank = load.index(min(load))
+        load[rank] += replicated[name].nbytes
+        if rank != world.rank:
+            del mine[name]
+    return mine
+
+
+def write(folder: Path, tensors: Tensors, group: dist.ProcessGroup, rank: int) -> list[Path]:
+    """Write this process's part of all tensors to disk; return its files.
+
+    Tensors that only some processes have must have unique names. All processes of the group call it
+    together, and all raise OSError when one of them could not write.
+    """
+    writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
+    try:
+        save(dict(tensors), storage_writer=writer, process_group=group)
+    except CheckpointException as error:
+        raise _first_error(error) from None
+    return sorted(folder.glob(f"shard-{rank + 1:05d}-*.safetensors"))
+
+
+def read(
+    folder: Path, tensors: Tensors, prefixes: tuple[str, ...], group: dist.ProcessGroup
+) -> Tensors:
+    """Fill `tensors` in place; return all other tensors whose names start with one of `prefixes`.
+
+    These are on the CPU. Raises ValueError when a tensor is missing or has another shape, OSError
+    when it cannot be read.
+    """
+    reader = HuggingFaceStorageReader(str(folder))
+    stored = reader.read_metadata().state_dict_metadata
+    others: Tensors = {}
+    for name, kind in stored.items():
+        if name.startswith(prefixes) and isinstance(kind, TensorStorageMetadata):
+            others[name] = empty(kind.size, dtype=kind.properties.dtype)
+    for name, tensor in tensors.items():
+        found = stored.get(name)
+        if not isinstance(found, TensorStorageMetadata):
+            raise ValueError(f"it has no tensor {name}")
+        if found.size != tensor.shape:
+            raise ValueError(f"{name} is {list(found.size)} instead of {list(tensor.shape)}")
+    wanted: dict[str, Tensor] = tensors | others
+    try:
+        load(dict(wanted), storage_reader=reader, process_group=group)
+    except CheckpointException as error:
+        raise _first_error(error) from None
+    return others
+
+
+def _first_error(error: CheckpointException) -> Exception:
+    """Return the first error; the library's own is not an Exception and includes every stack."""
+    reasons = [reason for reason, _ in error.failures.values()]
+    for reason in reasons:
+        if isinstance(reason, OSError):
+            return OSError(reason.errno, reason.strerror or str(reason), reason.filename)
+    for reason in reasons:
+        if "os error" in str(reason).lower() or "No space" in str(reason):
+            return OSError(str(reason))
+    return RuntimeError(f"{type(reasons[0]).__name__}: {reasons[0]}")

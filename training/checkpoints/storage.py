@@ -1,0 +1,162 @@
+"""Checkpoint directories: complete or absent, verified when read, limited to the newest N.
+
+`checkpoints/step-00000046/` holds the tensors in safetensors files, written by all processes, and
+`checkpoint.json`, the seal, with the size and digest of each file. The directory is renamed to its
+final name after everything is on disk. Its content is data only; reading it executes no code.
+"""
+
+import re
+import shutil
+from pathlib import Path
+from typing import Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.dataclasses import dataclass
+
+from workload.catalog import Option
+from workload.configuration import first_problem
+from workload.files import sha256_of, sync_folder, write_atomically
+
+SEAL_FILE: Final = "checkpoint.json"
+FOLDER_NAME: Final = re.compile(r"step-(\d{8,})")
+
+
+@dataclass
+class Position:
+    """Position of a run: complete epochs, samples of all processes in this epoch, all steps."""
+
+    epoch: int = 0
+    seen: int = 0
+    step: int = 0
+
+
+class File(BaseModel):
+    """A file next to the seal."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    size: int = Field(ge=0, description="Size in bytes.")
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+class CheckpointInfo(BaseModel):
+    """Description of a checkpoint, without its files."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+    model: str
+    model_options: dict[str, Option]
+    dataset: str
+    samples: int = Field(description="Number of training samples.")
+    optimizer: str
+    position: Position
+    processes: int
+    seconds: float = Field(description="Seconds of training so far.")
+    held_out_loss: float | None = Field(
+        description="Held-out loss; None in the middle of an epoch."
+    )
+
+
+class Seal(CheckpointInfo):
+    """Content of checkpoint.json, which is written last."""
+
+    format: Literal[2] = 2
+    files: tuple[File, ...]
+
+
+def create_unfinished(folder: Path, step: int) -> Path:
+    """Create an empty directory for the checkpoint after `step` steps, replacing leftovers."""
+    path = folder / f".step-{step:08d}.tmp"
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True)
+    return path
+
+
+def file_entry(path: Path) -> File:
+    """Return the size and digest of a file. Raises OSError."""
+    return File(name=path.name, size=path.stat().st_size, sha256=sha256_of(path))
+
+
+def seal_checkpoint(written: Path, seal: Seal, keep: int, keep_best: bool) -> Path:
+    """Seal a written checkpoint, rename it, and remove checkpoints that are not to be kept.
+
+    The newest `keep` are kept, and with `keep_best` also the one with the lowest held-out loss.
+    Checkpoints of later steps are removed, because the run went back behind them. Raises OSError;
+    earlier checkpoints are then unchanged.
+    """
+    folder, step = written.parent, seal.position.step
+    target = folder / f"step-{step:08d}"
+    text = seal.model_dump_json(indent=2).encode()
+    write_atomically(written / SEAL_FILE, lambda stream: stream.write(text))
+    if target.exists():
+        # A damaged checkpoint, which the run went back behind.
+        _remove(target)
+    written.rename(target)
+    sync_folder(folder)
+    earlier = [path for path in list_checkpoints(folder) if _step(path) <= step]
+    kept = set(earlier[-keep:])
+    if keep_best:
+        kept |= _best(earlier)
+    for path in set(list_checkpoints(folder)) - kept:
+        _remove(path)
+    return target
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """Return all checkpoints, oldest first."""
+    if not folder.is_dir():
+        return []
+    found = [path for path in folder.iterdir() if FOLDER_NAME.fullmatch(path.name)]
+    return sorted(found, key=_step)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove leftovers of a process that was killed while it wrote or removed a checkpoint."""
+    for path in folder.glob(".step-*.tmp"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def read_seal(path: Path) -> Seal | str:
+    """Return a checkpoint's seal, or a description of what is wrong with it."""
+    try:
+        return Seal.model_validate_json((path / SEAL_FILE).read_bytes())
+    except OSError as error:
+        return f"{SEAL_FILE} cannot be read: {error.strerror}"
+    except ValidationError as error:
+        return f"{SEAL_FILE} is not as it was written: {first_problem(error, 'it')}"
+
+
+def find_fault(path: Path, files: tuple[File, ...]) -> str | None:
+    """Return what is wrong with any of the given files, or None."""
+    for file in files:
+        try:
+            size = (path / file.name).stat().st_size
+            if size != file.size:
+                return f"{file.name} has {size} bytes instead of {file.size}"
+            if sha256_of(path / file.name) != file.sha256:
+                return f"{file.name} has another digest than when it was saved"
+        except OSError as error:
+            return f"{file.name} cannot be read: {error.strerror}"
+    return None
+
+
+def _remove(path: Path) -> None:
+    """Rename the checkpoint first, so that a partly removed one is never found."""
+    nameless = path.with_name(f".{path.name}.old.tmp")
+    shutil.rmtree(nameless, ignore_errors=True)
+    path.rename(nameless)
+    shutil.rmtree(nameless, ignore_errors=True)
+
+
+def _step(path: Path) -> int:
+    return int(path.name.removeprefix("step-"))
+
+
+def _best(paths: list[Path]) -> set[Path]:
+    losses: dict[Path, float] = {}
+    for path in paths:
+        seal = read_seal(path)
+        if isinstance(seal, Seal) and seal.held_out_loss is not None:
+            losses[path] = seal.held_out_loss
+    return {min(losses, key=losses.__getitem__)} if losses else set()

@@ -1,0 +1,151 @@
+"""Data sets that need no files: from packages, or generated from a seed."""
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.data.images import Images, Shape, fit
+
+if TYPE_CHECKING:
+    from PIL.ImageFont import FreeTypeFont, ImageFont
+
+    Font = FreeTypeFont | ImageFont
+
+DIGITS_HELD_OUT_SHARE: Final = 0.2
+DIGITS_SPLIT_SEED: Final = 20
+"""Fixed and independent of a run's seed, so that all runs and clients hold out the same images."""
+
+TEN_DIGITS: Final = tuple("0123456789")
+
+
+def held_out_digits(shape: Shape = (1, 8, 8)) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Return the digits that no run has trained on: pixels from 0 to 1, and labels.
+
+    `shape` is a model's input shape.
+    """
+    images = fit(digits()[1], shape)
+    return images.scaled(), images.labels
+
+
+def digits() -> tuple[Images, Images]:
+    """Return training and held-out images: 1,797 digits of 8 x 8 from scikit-learn."""
+    # Imported here: scikit-learn takes a second to import, and other data sets do not need it.
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    bunch = load_digits()
+    train, held_out = train_test_split(
+        np.arange(len(bunch.target)),
+        test_size=DIGITS_HELD_OUT_SHARE,
+        stratify=bunch.target,
+        random_state=DIGITS_SPLIT_SEED,
+    )
+    pixels = bunch.images.astype(np.uint8).reshape(-1, 1, 8, 8)
+    labels = bunch.target.astype(np.int64)
+    return (
+        Images(pixels[train], labels[train], white=16),
+        Images(pixels[held_out], labels[held_out], white=16),
+    )
+
+
+GLYPH_SIDE: Final = 28
+GLYPHS_TRAIN: Final = 6000
+GLYPHS_HELD_OUT: Final = 1000
+GLYPHS_SEED: Final = 28
+"""Fixed and independent of a run's seed, so that all runs hold out the same images."""
+
+GLYPH_SIZES: Final = range(16, 25)
+GLYPH_MAX_TURN: Final = 25.0
+"""Degrees either way, so that a 6 does not look like a 9."""
+GLYPH_MAX_MOVE: Final = 4
+GLYPH_NOISE: Final = 24.0
+"""Standard deviation, of 255."""
+
+
+def glyphs() -> tuple[Images, Images]:
+    """Return training and held-out images: noisy digits of 28 x 28 in Pillow's default font.
+
+    They are turned, moved and sized at random, but the same for every run with the same Pillow.
+    """
+    # Imported here: other data sets do not need Pillow.
+    from PIL import ImageFont
+
+    fonts = [ImageFont.load_default(size) for size in GLYPH_SIZES]
+    random = np.random.default_rng(GLYPHS_SEED)
+    labels = np.arange(GLYPHS_TRAIN + GLYPHS_HELD_OUT) % 10
+    drawn = np.stack(
+        [_draw_glyph(str(label), fonts[random.integers(len(fonts))], random) for label in labels]
+    )
+    noise = random.normal(0, GLYPH_NOISE, drawn.shape)
+    pixels = np.clip(drawn + noise, 0, 255).astype(np.uint8).reshape(-1, 1, GLYPH_SIDE, GLYPH_SIDE)
+    return (
+        Images(pixels[GLYPHS_HELD_OUT:], labels[GLYPHS_HELD_OUT:], white=255),
+        Images(pixels[:GLYPHS_HELD_OUT], labels[:GLYPHS_HELD_OUT], white=255),
+    )
+
+
+def _draw_glyph(digit: str, font: "Font", random: np.random.Generator) -> NDArray[np.uint8]:
+    """Draw a digit in white on black, `GLYPH_SIDE` x `GLYPH_SIDE`."""
+    from PIL import Image, ImageDraw
+
+    across, down = random.integers(-GLYPH_MAX_MOVE, GLYPH_MAX_MOVE + 1, 2)
+    middle = GLYPH_SIDE / 2 + across, GLYPH_SIDE / 2 + down
+    image = Image.new("L", (GLYPH_SIDE, GLYPH_SIDE))
+    ImageDraw.Draw(image).text(middle, digit, fill=255, font=font, anchor="mm")
+    turn = random.uniform(-GLYPH_MAX_TURN, GLYPH_MAX_TURN)
+    return np.asarray(image.rotate(turn, Image.Resampling.BILINEAR, center=middle))
+
+
+PHOTO_CLASSES: Final = ("china", "flower")
+PIECE_SIDE: Final = 32
+PHOTO_BLOCK: Final = 64
+"""Pixels; every block of a photograph is either for training or held out."""
+PIECE_STEP: Final = 8
+"""Pixels from one piece of a block to the next; pieces of a block overlap."""
+HELD_OUT_EVERY: Final = 5
+"""One in this many blocks is held out, in diagonals, so both parts cover every area of a scene."""
+
+
+def photos() -> tuple[Images, Images]:
+    """Return training and held-out images: 32 x 32 pieces of scikit-learn's two photographs.
+
+    No pixel is in both parts.
+    """
+    # Imported here: scikit-learn takes a second to import, and other data sets do not need it.
+    from sklearn.datasets import load_sample_images
+
+    pixels: tuple[list[NDArray[np.uint8]], ...] = ([], [])
+    labels: tuple[list[int], ...] = ([], [])
+    for label, photograph in enumerate(load_sample_images().images):
+        for row in range(photograph.shape[0] // PHOTO_BLOCK):
+            for column in range(photograph.shape[1] // PHOTO_BLOCK):
+                part = (row * 2 + column) % HELD_OUT_EVERY == 0
+                top, left = row * PHOTO_BLOCK, column * PHOTO_BLOCK
+                pieces = _pieces(photograph[top : top + PHOTO_BLOCK, left : left + PHOTO_BLOCK])
+                pixels[part].append(pieces)
+                labels[part].extend([label] * len(pieces))
+    train, held_out = (
+        Images(np.concatenate(pixels[part]), np.array(labels[part], np.int64), white=255)
+        for part in (False, True)
+    )
+    return train, held_out
+
+
+def _pieces(block: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return the pieces of a block of height x width x 3: N x 3 x side x side."""
+    windows = np.lib.stride_tricks.sliding_window_view(block, (PIECE_SIDE, PIECE_SIDE), axis=(0, 1))
+    return windows[::PIECE_STEP, ::PIECE_STEP].reshape(-1, 3, PIECE_SIDE, PIECE_SIDE)
+
+
+def synthetic(shape: Shape, seed: int) -> tuple[Images, Images]:
+    """Return training and held-out images: ten random pictures, each repeated with noise."""
+    random = np.random.default_rng(seed)
+    pictures = random.integers(0, 256, (10, *shape))
+    labels = np.arange(2560) % 10
+    noise = random.normal(0, 64, (len(labels), *shape))
+    pixels = np.clip(pictures[labels] + noise, 0, 255).astype(np.uint8)
+    return (
+        Images(pixels[512:], labels[512:], white=255),
+        Images(pixels[:512], labels[:512], white=255),
+    )

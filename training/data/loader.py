@@ -1,0 +1,146 @@
+"""Sampling order of an epoch, and loading of its batches onto the device."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils import data
+
+from training.data.samples import Indices, Samples
+
+
+@dataclass(frozen=True)
+class Batch:
+    """This process's part of a batch.
+
+    All processes have the same number of `indices`; only the first `real` of them count. `total` is
+    the number of samples of the step in all processes, and `seen` that of the epoch after the step.
+    `last` marks the last batch of the step, which the optimizer follows.
+    """
+
+    indices: Indices
+    real: int
+    total: int
+    seen: int
+    last: bool
+
+
+class GangSampler:
+    """Distributes the samples of an epoch over `size` processes in an order derived from the seed.
+
+    The order does not depend on the number of processes, and can start at any point. Every sample
+    counts exactly once per epoch. A step has `accumulate` batches of `batch_size` samples per
+    process; the last step of an epoch may have fewer.
+    """
+
+    def __init__(
+        self, samples: Samples, batch_size: int, accumulate: int, rank: int, size: int, seed: int
+    ) -> None:
+        self._samples, self._batch_size, self._seed = samples, batch_size, seed
+        self._rank, self._size = rank, size
+        self._step = batch_size * accumulate * size
+        self.set_epoch(0)
+
+    def set_epoch(self, epoch: int, seen: int = 0) -> None:
+        """Set the order of `epoch`, without the `seen` samples that were already used."""
+        self._order = self._samples.order(np.random.default_rng((self._seed, epoch)))
+        self._seen = seen
+
+    def __iter__(self) -> Iterator[Batch]:
+        for start in range(self._seen, len(self._order), self._step):
+            yield from deal(
+                self._order[start : start + self._step],
+                self._batch_size,
+                self._rank,
+                self._size,
+                seen=start,
+            )
+
+
+def deal(samples: Indices, batch_size: int, rank: int, size: int, seen: int = 0) -> Iterator[Batch]:
+    """Yield one process's batches of a step over `samples`.
+
+    `seen` samples came before in the epoch.
+    """
+    total, each = len(samples), -(-len(samples) // size)
+    mine = samples[rank::size]
+    padded = np.resize(mine, each) if len(mine) else np.repeat(samples[:1], each)
+    for start in range(0, each, batch_size):
+        part = padded[start : start + batch_size]
+        real = min(max(len(mine) - start, 0), len(part))
+        yield Batch(part, real, total, seen + total, last=start + batch_size >= each)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A batch with its inputs N x sample shape (pixels from 0 to 1, or tokens) and targets."""
+
+    batch: Batch
+    inputs: Tensor
+    targets: Tensor
+
+
+class Loader:
+    """Reads the batches of a sampler in its order; it has no state that must be saved."""
+
+    def __init__(
+        self, samples: Samples, batches: Iterable[Batch], device: torch.device, workers: int
+    ) -> None:
+        self._samples, self._batches, self._device = samples, batches, device
+        self._ahead: data.DataLoader[tuple[Batch, Tensor, Tensor]] | None = None
+        if workers:
+            self._ahead = data.DataLoader(
+                _BatchDataset(samples),
+                batch_size=None,
+                sampler=_ReusableSampler(batches),
+                num_workers=workers,
+                pin_memory=device.type == "cuda",
+                collate_fn=_identity,
+                persistent_workers=True,
+                # A separate generator, so that a resumed run draws the same random numbers.
+                generator=torch.Generator(),
+            )
+
+    def __iter__(self) -> Iterator[Loaded]:
+        read = _BatchDataset(self._samples)
+        for batch, inputs, targets in (
+            map(read.__getitem__, self._batches) if self._ahead is None else self._ahead
+        ):
+            yield Loaded(
+                batch,
+                scale(inputs.to(self._device, non_blocking=True), self._samples.white),
+                targets.to(self._device, non_blocking=True),
+            )
+
+
+def scale(inputs: Tensor, white: int) -> Tensor:
+    """Convert pixel bytes to 0 to 1; return tokens unchanged."""
+    return inputs.float() / white if white else inputs
+
+
+def _identity(read: Any) -> Any:
+    return read
+
+
+class _BatchDataset(data.Dataset[tuple[Batch, Tensor, Tensor]]):
+    """Maps a batch's sample numbers to tensors, in loader processes."""
+
+    def __init__(self, samples: Samples) -> None:
+        self._samples = samples
+
+    def __getitem__(self, batch: Batch) -> tuple[Batch, Tensor, Tensor]:
+        inputs, targets = self._samples.batch(batch.indices)
+        return batch, torch.from_numpy(inputs), torch.from_numpy(targets)
+
+
+class _ReusableSampler(data.Sampler[Batch]):
+    """A sampler that iterates again at every epoch."""
+
+    def __init__(self, batches: Iterable[Batch]) -> None:
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[Batch]:
+        return iter(self._batches)

@@ -1,0 +1,198 @@
+"""Output of a prepared data set: files of limited size in a directory that appears complete."""
+
+import fcntl
+import io
+import os
+import shutil
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.data.manifest import MANIFEST_FILE, Part, ShardSplit, TokenSplit, read_manifest
+from training.data.samples import DataError
+from training.data.shards import LABEL, scan
+from workload.files import sha256_of, sync_folder
+
+UNFINISHED: Final = ".unfinished"
+"""Inside the target, which may be a mounted volume, so that publishing only renames files."""
+
+
+@contextmanager
+def new_dataset(target: Path, force: bool) -> Iterator[Path]:
+    """Provide an empty directory whose files and manifest are moved to `target` at the end.
+
+    An interrupted earlier attempt is removed, or completed if only the renames were left. With
+    `force` a data set in `target` is replaced at the end; other files stay. Raises DataError when
+    `target` is not empty, or another process prepares a data set in it; OSError.
+    """
+    target.mkdir(parents=True, exist_ok=True)
+    with _locked(target):
+        unfinished = target / UNFINISHED
+        if (unfinished / MANIFEST_FILE).exists():
+            _publish(unfinished, target)
+        shutil.rmtree(unfinished, ignore_errors=True)
+        found = sorted(path.name for path in target.iterdir() if path.name != "lost+found")
+        if found and not force:
+            raise DataError(
+                f"{target} is not empty, it has {found[0]}: choose another directory, "
+                "or write --force to replace a data set"
+            )
+        unfinished.mkdir()
+        try:
+            yield unfinished
+        except BaseException:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise
+        _publish(unfinished, target)
+
+
+def check_apart(source: Path, target: Path) -> None:
+    """Raise DataError if the target would be read as part of its own source."""
+    if target.resolve().is_relative_to(source.resolve()):
+        raise DataError(f"{target} is inside of the source {source}: choose another directory")
+
+
+def part_of(path: Path, count: int) -> Part:
+    """Flush a written file to disk and return its manifest entry. Raises OSError."""
+    with path.open("rb") as stream:
+        os.fsync(stream.fileno())
+    return Part(file=path.name, size=path.stat().st_size, sha256=sha256_of(path), count=count)
+
+
+@contextmanager
+def _locked(target: Path) -> Iterator[None]:
+    folder = os.open(target, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DataError(f"another process prepares a data set in {target}") from None
+        yield
+    finally:
+        os.close(folder)
+
+
+def _publish(unfinished: Path, target: Path) -> None:
+    """Replace the old files, then the manifest. It can be repeated after an interruption."""
+    if (target / MANIFEST_FILE).exists():
+        try:
+            old = [part.file for part in read_manifest(target).parts()]
+        except DataError:
+            old = []
+        for name in [*old, MANIFEST_FILE]:
+            (target / name).unlink(missing_ok=True)
+    for path in unfinished.iterdir():
+        if path.name != MANIFEST_FILE:
+            path.replace(target / path.name)
+    sync_folder(target)
+    (unfinished / MANIFEST_FILE).replace(target / MANIFEST_FILE)
+    sync_folder(target)
+    unfinished.rmdir()
+
+
+class ShardWriter:
+    """WebDataset tar files PREFIX-00000.tar and so on, and their index.
+
+    The same images produce the same bytes: no time and no user is stored.
+    """
+
+    def __init__(self, folder: Path, prefix: str, limit: int) -> None:
+        self._folder, self._prefix, self._limit = folder, prefix, limit
+        self._parts: list[Part] = []
+        self._index = [np.empty((0, 4), np.int64)]
+        self._shard: tarfile.TarFile | None = None
+        self.count = 0
+
+    def add(self, image: bytes, extension: str, label: int) -> None:
+        """Add a sample. Raises OSError."""
+        if self._shard and _size_after(self._shard.offset, len(image)) > self._limit:
+            self._end_shard()
+        if self._shard is None:
+            path = self._folder / f"{self._prefix}-{len(self._parts):05}.tar"
+            self._shard = tarfile.open(path, "w", format=tarfile.USTAR_FORMAT)  # noqa: SIM115
+        for name, content in ((extension, image), (LABEL, b"%d" % label)):
+            member = tarfile.TarInfo(f"{self.count:09}.{name}")
+            member.size = len(content)
+            self._shard.addfile(member, io.BytesIO(content))
+        self.count += 1
+
+    def close(self) -> ShardSplit:
+        """Finish the last shard and write the index. Raises OSError."""
+        self._end_shard()
+        path = self._folder / f"{self._prefix}-index.npy"
+        np.save(path, np.concatenate(self._index), allow_pickle=False)
+        return ShardSplit(parts=tuple(self._parts), index=part_of(path, self.count))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the open file after a failure; the caller removes the output."""
+        if self._shard is not None and self._shard.fileobj is not None:
+            self._shard.fileobj.close()
+
+    def _end_shard(self) -> None:
+        if self._shard is None:
+            return
+        self._shard.close()
+        path, self._shard = Path(str(self._shard.name)), None
+        rows = scan(path, len(self._parts))
+        self._index.append(rows)
+        self._parts.append(part_of(path, len(rows)))
+
+
+def _size_after(offset: int, image: int) -> int:
+    """Return the size of the shard after another image, with its header, label and end blocks."""
+    blocks = -(-image // tarfile.BLOCKSIZE) + 5
+    return -(-(offset + blocks * tarfile.BLOCKSIZE) // tarfile.RECORDSIZE) * tarfile.RECORDSIZE
+
+
+class TokenWriter:
+    """Files PREFIX-00000.bin and so on of at most `limit` bytes."""
+
+    def __init__(self, folder: Path, prefix: str, dtype: np.dtype[Any], limit: int) -> None:
+        self._folder, self._prefix, self._dtype = folder, prefix, dtype
+        self._capacity = max(limit // dtype.itemsize, 1)
+        self._parts: list[Part] = []
+        self._stream: BinaryIO | None = None
+        self._written = 0
+        self.count = 0
+
+    def add(self, tokens: NDArray[Any]) -> None:
+        """Append tokens. Raises OSError."""
+        while len(tokens):
+            if self._stream is None:
+                path = self._folder / f"{self._prefix}-{len(self._parts):05}.bin"
+                self._stream, self._written = path.open("wb"), 0
+            now = tokens[: self._capacity - self._written]
+            self._stream.write(now.astype(self._dtype).tobytes())
+            self._written += len(now)
+            self.count += len(now)
+            tokens = tokens[len(now) :]
+            if self._written == self._capacity:
+                self._end_file()
+
+    def close(self) -> TokenSplit:
+        """Finish the last file. Raises OSError."""
+        self._end_file()
+        return TokenSplit(parts=tuple(self._parts))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the open file after a failure; the caller removes the output."""
+        if self._stream is not None:
+            self._stream.close()
+
+    def _end_file(self) -> None:
+        if self._stream is None:
+            return
+        self._stream.close()
+        path, self._stream = Path(self._stream.name), None
+        self._parts.append(part_of(path, self._written))

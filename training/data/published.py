@@ -1,0 +1,220 @@
+"""MNIST, Fashion-MNIST, CIFAR-10 and CIFAR-100, from files or downloaded.
+
+CIFAR is read from its binary version (https://www.cs.toronto.edu/~kriz/cifar.html). torchvision
+reads only the pickled version, and unpickling a file on shared storage can run anyone's code.
+"""
+
+import fcntl
+import gzip
+import shutil
+import tempfile
+import urllib.error
+import zlib
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.config import DatasetName
+from training.data.images import Images
+from training.data.samples import DataError
+
+FOLDERS: Final[dict[DatasetName, str]] = {
+    "mnist": "MNIST",
+    "fashion-mnist": "FashionMNIST",
+    "cifar10": "cifar-10-batches-bin",
+    "cifar100": "cifar-100-binary",
+}
+"""Directory of a data set below data_dir, as named by torchvision or by the archive."""
+ALSO: Final[dict[DatasetName, str]] = {"mnist": "mnist", "fashion-mnist": "fashion-mnist"}
+"""Alternative directory with plain files."""
+
+CIFAR: Final = {
+    "cifar10": ("cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),
+    "cifar100": ("cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8"),
+}
+"""Archives and their MD5 as published at https://www.cs.toronto.edu/~kriz/cifar.html."""
+CIFAR_SITE: Final = "https://www.cs.toronto.edu/~kriz/"
+
+
+def fetch(name: DatasetName, folder: Path) -> None:
+    """Download a data set to `folder` unless it exists; it appears there complete or not at all.
+
+    torchvision compares digests. Processes on one machine wait for one another, and the first one
+    downloads for all. Raises DataError.
+    """
+    if name not in FOLDERS:
+        raise DataError(
+            f"{name} cannot be downloaded, only {', '.join(FOLDERS)}: leave out download"
+        )
+    place = folder / FOLDERS[name]
+    if place.is_dir() or (name in ALSO and (folder / ALSO[name]).is_dir()):
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / f".{name}.lock").open("wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not place.is_dir():
+                _download(name, place)
+    except (OSError, RuntimeError, urllib.error.URLError) as error:
+        raise DataError(f"{name} cannot be downloaded to {folder}: {error}") from None
+
+
+def _download(name: DatasetName, place: Path) -> None:
+    # Imported here: it imports torch, which other data sets do not need.
+    from torchvision import datasets
+    from torchvision.datasets.utils import download_and_extract_archive
+
+    unfinished = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=place.parent))
+    try:
+        if name in CIFAR:
+            file, md5 = CIFAR[name]
+            download_and_extract_archive(
+                CIFAR_SITE + file, unfinished, md5=md5, remove_finished=True
+            )
+        else:
+            kind = datasets.MNIST if name == "mnist" else datasets.FashionMNIST
+            kind(unfinished, download=True)
+        (unfinished / place.name).chmod(0o755)
+        (unfinished / place.name).rename(place)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+# fmt: off
+FASHION_CLASSES: Final = (
+    "t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag",
+    "ankle boot",
+)
+# fmt: on
+
+
+def mnist(*folders: Path) -> tuple[Images, Images]:
+    """Return training and held-out images from the first of `folders` that exists.
+
+    Files are in the IDX format, optionally compressed as .gz. Raises DataError.
+    """
+    folder = next((folder for folder in folders if folder.is_dir()), folders[0])
+
+    def part(name: str) -> Images:
+        pixels = _read_idx(folder / f"{name}-images-idx3-ubyte")
+        labels = _read_idx(folder / f"{name}-labels-idx1-ubyte")
+        channel = pixels.reshape(len(pixels), 1, *pixels.shape[1:])
+        return _checked_images(folder / f"{name}-*", channel, labels, 10)
+
+    return part("train"), part("t10k")
+
+
+def _checked_images(
+    source: Path, pixels: NDArray[np.uint8], labels: NDArray[Any], classes: int
+) -> Images:
+    """Return images N x channels x height x width with their labels. Raises DataError."""
+    if len(pixels) != len(labels):
+        raise DataError(f"{source} has {len(pixels)} images and {len(labels)} labels")
+    if not len(labels) or labels.max() >= classes:
+        raise DataError(
+            f"{source} must have at least one image, and labels from 0 to {classes - 1}"
+        )
+    return Images(pixels, labels.astype(np.int64), white=255)
+
+
+def _read_idx(path: Path) -> NDArray[Any]:
+    """Read images N x height x width, or labels N, depending on the name."""
+    # Imported here: it imports torch, which other data sets do not need.
+    from torchvision.datasets import mnist as torchvision
+
+    read = torchvision.read_image_file if "-idx3-" in path.name else torchvision.read_label_file
+    compressed = path.with_name(path.name + ".gz")
+    try:
+        if path.exists() or not compressed.exists():
+            return np.asarray(read(str(path)))
+        # torchvision would write the uncompressed file next to it; the directory may be read-only.
+        with tempfile.NamedTemporaryFile() as uncompressed:
+            uncompressed.write(gzip.decompress(compressed.read_bytes()))
+            uncompressed.flush()
+            return np.asarray(read(uncompressed.name))
+    except FileNotFoundError:
+        raise _missing(path) from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path} cannot be read: {error}") from None
+    except (AssertionError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        # Everything that torchvision raises for a file of another format or length.
+        raise DataError(
+            f"{path} is damaged, or not an IDX file of this kind: {error or 'wrong header'}"
+        ) from None
+
+
+def _missing(path: Path) -> DataError:
+    """Return the error for a missing file."""
+    return DataError(
+        f"{path} is missing: put the data set there, write another data_dir, or set download"
+    )
+
+
+# fmt: off
+CIFAR10_CLASSES: Final = (
+    "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
+)
+# fmt: on
+
+CIFAR_PIXELS: Final = 3 * 32 * 32
+
+
+def cifar10(folder: Path) -> tuple[Images, Images]:
+    """Return training and held-out images. Raises DataError."""
+    train = _read_cifar([folder / f"data_batch_{number}.bin" for number in range(1, 6)], 1, 10)
+    return train, _read_cifar([folder / "test_batch.bin"], 1, 10)
+
+
+def cifar100(folder: Path) -> tuple[Images, Images, tuple[str, ...]]:
+    """Return training images, held-out images and the class names. Raises DataError."""
+    path = folder / "fine_label_names.txt"
+    try:
+        classes = tuple(path.read_text("ascii").split())
+    except FileNotFoundError:
+        raise _missing_cifar(path) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from None
+    if len(set(classes)) != 100:
+        raise DataError(f"{path} has {len(set(classes))} different classes instead of 100")
+    return (
+        _read_cifar([folder / "train.bin"], 2, 100),
+        _read_cifar([folder / "test.bin"], 2, 100),
+        classes,
+    )
+
+
+def _read_cifar(paths: list[Path], labels: int, classes: int) -> Images:
+    """Read records of one or two label bytes, the last of which is used, and 3x32x32 pixels."""
+    length, parts = labels + CIFAR_PIXELS, []
+    for path in paths:
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            raise _missing_cifar(path) from None
+        except OSError as error:
+            raise DataError(f"{path} cannot be read: {error}") from None
+        if not content or len(content) % length:
+            raise DataError(
+                f"{path} is damaged: {len(content)} bytes is not a multiple of {length}"
+            )
+        records = np.frombuffer(content, np.uint8).reshape(-1, length)
+        pixels = records[:, labels:].reshape(-1, 3, 32, 32)
+        parts.append(_checked_images(path, pixels, records[:, labels - 1], classes))
+    return Images(
+        np.concatenate([part.pixels for part in parts]),
+        np.concatenate([part.labels for part in parts]),
+        white=255,
+    )
+
+
+def _missing_cifar(path: Path) -> DataError:
+    for python in ("cifar-10-batches-py", "cifar-100-python"):
+        if (path.parent.parent / python).is_dir() and python[:8] == path.parent.name[:8]:
+            return DataError(
+                f"{path} is missing: {path.parent.parent / python} is the pickled version, which "
+                "is never read, so put the binary version next to it or set "
+                "download"
+            )
+    return _missing(path)

@@ -1,0 +1,155 @@
+"""Programs of torch.export, pruning, and post-training int8 quantization (torchao).
+
+static: PT2E quantization of convolutions and linear layers with ranges observed on samples.
+dynamic: linear layers, with the input range computed at run time. weight-only: int8 weights of
+linear layers, computed in fp32.
+"""
+
+import copy
+import io
+from pathlib import Path
+from typing import Final, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+from torch.fx import GraphModule
+from torch.nn.utils import prune
+
+from workload.configuration import ConfigurationError
+from workload.export import torchao
+from workload.files import write_atomically
+
+
+def exported(model: nn.Module, inputs: Tensor, strict: bool = False) -> ExportedProgram:
+    """Export a model's graph for any batch size. `inputs` provide shape and type only."""
+    example = torch.zeros((2, *inputs.shape[1:]), dtype=inputs.dtype)
+    dynamic = ({0: Dim("batch", min=1)},)
+    return torch.export.export(model, (example,), dynamic_shapes=dynamic, strict=strict)
+
+
+def write_program(path: Path, program: ExportedProgram) -> None:
+    """Write a graph as .pt2. Raises OSError."""
+    buffer = io.BytesIO()
+    torch.export.save(program, buffer)
+    write_atomically(path, lambda stream: stream.write(buffer.getbuffer()))
+
+
+def pruned(model: nn.Module, share: float) -> nn.Module:
+    """Return a copy in which the smallest weights of linear layers and convolutions are set to 0.
+
+    `share` of them, ranked over the whole model (magnitude pruning, Han et al. 2015,
+    arXiv:1506.02626); biases and norms stay. Raises ValueError when there are none.
+    """
+    result = copy.deepcopy(model)
+    weights = _prunable_weights(result)
+    if not weights:
+        raise ValueError("the model has no linear layer and no convolution")
+    prune.global_unstructured(weights, pruning_method=prune.L1Unstructured, amount=share)
+    for module, name in weights:
+        prune.remove(module, name)  # type: ignore[no-untyped-call]
+    return result
+
+
+def share_of_zeros(model: nn.Module) -> float:
+    """Return the share of zeros among the prunable weights."""
+    tensors = [getattr(module, name) for module, name in _prunable_weights(model)]
+    zeros = sum(int((tensor == 0).sum()) for tensor in tensors)
+    return zeros / sum(int(tensor.numel()) for tensor in tensors)
+
+
+def _prunable_weights(model: nn.Module) -> list[tuple[nn.Module, str]]:
+    """Return each weight once; pruning of a shared weight could not be made permanent twice."""
+    found: dict[int, tuple[nn.Module, str]] = {}
+    for module in model.modules():
+        if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
+            weight: Tensor = module.weight
+            found.setdefault(id(weight), (module, "weight"))
+    return list(found.values())
+
+
+Method = Literal["static", "dynamic", "weight-only"]
+
+CALIBRATION_BATCH: Final = 32
+
+
+def check_installed(method: str) -> None:
+    """Raise ConfigurationError if torchao is not installed."""
+    try:
+        torchao("torchao")
+    except ImportError as error:
+        raise ConfigurationError(
+            f"quantize {method} needs the package torchao, which cannot be imported ({error}): "
+            "install it into the image, or write quantize none"
+        ) from error
+
+
+def quantized(model: nn.Module, method: Method, calibration: Tensor) -> ExportedProgram:
+    """Return a model's int8 graph. `calibration` are inputs as in training.
+
+    Raises ConfigurationError when torchao is missing or when the method does not apply to the
+    model.
+    """
+    check_installed(method)
+    if method == "static":
+        return _static(model, calibration)
+    return _linear(model, method, calibration)
+
+
+def _static(model: nn.Module, calibration: Tensor) -> ExportedProgram:
+    if not any(isinstance(module, nn.Conv2d) for module in model.modules()):
+        raise ConfigurationError(
+            "quantize static is for models with convolutions, and this has none: "
+            "write dynamic or weight-only"
+        )
+    pt2e = torchao("torchao.quantization.pt2e.quantize_pt2e")
+    x86 = torchao("torchao.quantization.pt2e.quantizer.x86_inductor_quantizer")
+    # 7 bits for activations: with 8, sums overflow silently on CPUs without VNNI.
+    settings = x86.get_default_x86_inductor_quantization_config(reduce_range=True)
+    quantizer = x86.X86InductorQuantizer().set_global(settings)
+    # Strict: the quantizer identifies layers by metadata that only Dynamo records.
+    observed = pt2e.prepare_pt2e(exported(model, calibration, strict=True).module(), quantizer)
+    with torch.no_grad():
+        for part in torch.split(calibration, CALIBRATION_BATCH):
+            observed(part)
+    graph = pt2e.convert_pt2e(observed)
+    _drop_unused(graph)
+    return exported(graph, calibration)
+
+
+def _linear(model: nn.Module, method: Method, calibration: Tensor) -> ExportedProgram:
+    smaller = copy.deepcopy(model)
+    shared = _shared_weights(smaller)
+    ao, utilities = torchao("torchao.quantization"), torchao("torchao.utils")
+    if method == "dynamic":
+        settings = ao.Int8DynamicActivationInt8WeightConfig(set_inductor_config=False)
+    else:
+        settings = ao.Int8WeightOnlyConfig(set_inductor_config=False)
+
+    def chosen(module: nn.Module, _: str) -> bool:
+        # A weight that is also used elsewhere would have to be kept in fp32 as well.
+        return isinstance(module, nn.Linear) and id(module.weight) not in shared
+
+    if not any(chosen(module, "") for module in smaller.modules()):
+        raise ConfigurationError(
+            f"quantize {method} changes linear layers, and this model has none: write static"
+        )
+    ao.quantize_(smaller, settings, filter_fn=chosen)
+    utilities.unwrap_tensor_subclass(smaller)  # Plain tensors: no pickle in the file.
+    return exported(smaller, calibration)
+
+
+def _shared_weights(model: nn.Module) -> set[int]:
+    names: dict[int, int] = {}
+    for _, weight in model.named_parameters(remove_duplicate=False):
+        names[id(weight)] = names.get(id(weight), 0) + 1
+    return {weight for weight, count in names.items() if count > 1}
+
+
+def _drop_unused(graph: GraphModule) -> None:
+    """Delete the fp32 weights, which would be saved otherwise."""
+    used = {node.target for node in graph.graph.nodes if node.op == "get_attr"}
+    for name, _ in [*graph.named_parameters(), *graph.named_buffers()]:
+        if name not in used:
+            owner, _, leaf = name.rpartition(".")
+            delattr(graph.get_submodule(owner), leaf)

@@ -1,0 +1,129 @@
+"""Collective operations of a gang: the only code that uses the default process group."""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Final, TypeVar, cast
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore, PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
+
+from training.gang.world import World, port_taken
+
+T = TypeVar("T")
+
+NEW_STORE: Final = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+"""Makes torchrun create a new store for every start; training.launch sets it where possible."""
+
+
+@contextlib.contextmanager
+def joined(world: World, device: torch.device, peer_timeout: float) -> Iterator[None]:
+    """Join the process group inside: gloo on the CPU, plus NCCL with a GPU.
+
+    Raises torch.distributed.DistError (a RuntimeError) when the other processes cannot be reached,
+    and ConfigurationError when the port of rank 0 is in use. Inside, an operation with a dead peer
+    fails at once or after `peer_timeout` seconds.
+    """
+    backend = "gloo"
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        backend = "cpu:gloo,cuda:nccl"
+    try:
+        dist.init_process_group(
+            backend,
+            store=HashStore() if world.size == 1 else _store(timedelta(seconds=peer_timeout)),
+            rank=world.rank,
+            world_size=world.size,
+            timeout=timedelta(seconds=peer_timeout),
+        )
+    except dist.DistNetworkError as error:
+        raise port_taken(world, error) or error from None
+    yield
+    # Not after an error: with a dead peer it may block, and the process exits anyway.
+    dist.destroy_process_group()
+
+
+def _store(timeout: timedelta) -> Store:
+    """Return the rendezvous store, at rank 0 or in torchrun's agent.
+
+    torchrun keeps its store when it restarts the processes, including the addresses of dead ones,
+    which PyTorch reads again (seen with 2.15). So every start uses its own prefix.
+    """
+    store: Store
+    store, _, _ = next(rendezvous("env://", timeout=timeout))
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and NEW_STORE not in os.environ:
+        return PrefixStore(f"start-{os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
+    return store
+
+
+def gather(mine: T, group: dist.ProcessGroup | None = None) -> list[T]:
+    """Return the values of all processes, by rank. This is also a barrier."""
+    everyone: list[T | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, mine, group)
+    return everyone  # type: ignore[return-value]
+
+
+def on_rank0(world: World, action: Callable[[], T], group: dist.ProcessGroup | None = None) -> T:
+    """Run an action on rank 0; every process returns the result or raises the error."""
+    box: list[tuple[T | None, Exception | None]] = [(None, None)]
+    if world.is_rank0:
+        try:
+            box = [(action(), None)]
+        except Exception as error:
+            box = [(None, error)]
+    dist.broadcast_object_list(box, src=0, group=group)
+    result, failure = box[0]
+    if failure is not None:
+        raise failure
+    return cast(T, result)
+
+
+def all_or_none(action: Callable[[], T], group: dist.ProcessGroup | None = None) -> T:
+    """Run an action that may fail in one process; if it does, every process raises the error."""
+    failure: Exception | None = None
+    try:
+        result = action()
+    except Exception as error:
+        failure = error
+    for problem in gather(failure, group):
+        if problem is not None:
+            raise problem
+    return result
+
+
+def is_lost_peer(error: Exception) -> bool:
+    """Return whether an error means that another process is dead or unreachable."""
+    return isinstance(error, dist.DistError) or "gloo/transport" in str(error)
+
+
+class Vote:
+    """Agreement to stop all processes after the same step if one of them wants to.
+
+    The result is fetched a step later, so that no process waits for the network.
+    """
+
+    def __init__(self) -> None:
+        self._flag = torch.zeros(1)
+        self._pending: dist.Work | None = None
+
+    def cast(self, stop: bool) -> bool:
+        """Cast this step's vote; return True if a process voted to stop in the previous step."""
+        decided = self._result()
+        self._flag.fill_(float(stop))
+        if not decided:
+            self._pending = dist.all_reduce(self._flag, dist.ReduceOp.MAX, async_op=True)
+        return decided
+
+    def close(self) -> None:
+        """Wait for the last vote, whose result is not needed any more."""
+        self._result()
+
+    def _result(self) -> bool:
+        if self._pending is None:
+            return False
+        self._pending.wait()
+        self._pending = None
+        return bool(self._flag.item())

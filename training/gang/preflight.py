@@ -1,0 +1,155 @@
+"""Checks before the first step for problems that would appear hours later. Imports no torch.
+
+Every check raises ConfigurationError with one sentence and changes nothing.
+"""
+
+import errno
+import os
+import time
+from pathlib import Path
+from typing import Final
+
+from workload.configuration import ConfigurationError
+from workload.progress import Message
+from workload.report import emit
+
+SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - where Linux keeps it
+
+PROBE: Final = bytes(4096)
+"""Written and removed to test whether a directory is writable; a full volume rejects even this."""
+
+POLL_SECONDS: Final = 2.0
+"""Seconds between two checks of a full volume; well below any peer_timeout."""
+
+FULL: Final = {errno.ENOSPC, errno.EDQUOT}
+
+
+def await_free_space(folder: Path, timeout: float) -> None:
+    """Wait for free space if a run with checkpoints resumes on a full volume, and report it.
+
+    The volume may have been filled by others, and exiting would lose progress. Wait until there is
+    space for one checkpoint of the newest size, at most `timeout` seconds (0 waits forever); the
+    later checks report what is still wrong. Every process waits on its own, before it joins the
+    gang.
+    """
+    found = sorted((folder / "checkpoints").glob("step-*"))
+    if not found:
+        return
+    needed = _size_of(found[-1])
+    began, reported = time.monotonic(), False
+    while _is_full(folder, needed) and (not timeout or time.monotonic() - began < timeout):
+        if not reported:
+            reported = True
+            emit(Message(event="warning", message=f"run_dir {folder} is full: waiting for space"))
+        time.sleep(POLL_SECONDS)
+
+
+def _is_full(folder: Path, needed: int) -> bool:
+    # Leftovers of an interrupted save are removed before the next one.
+    leftovers = sum(_size_of(path) for path in (folder / "checkpoints").glob(".step-*.tmp"))
+    available = free_bytes(folder)
+    if available is not None and available + leftovers < needed:
+        return True
+    try:
+        _write_probe(folder)
+    except OSError as error:
+        return error.errno in FULL and not leftovers
+    return False
+
+
+def _write_probe(folder: Path) -> None:
+    probe = folder / f".probe-{os.getpid()}"
+    try:
+        with probe.open("wb") as stream:
+            stream.write(PROBE)
+            stream.flush()
+            os.fsync(stream.fileno())
+    finally:
+        probe.unlink(missing_ok=True)
+
+
+def check_run_dir(folder: Path) -> None:
+    """Check that `folder` can be created and that files in it reach the disk."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_probe(folder)
+    except OSError as error:
+        raise ConfigurationError(
+            f"run_dir {folder} cannot be written: {error.strerror}; "
+            "mount a writable volume there or choose another folder"
+        ) from None
+
+
+def check_free_space(run_dir: Path, state_bytes: int, keep: int, best: bool) -> None:
+    """Check that a run's checkpoints will fit on the volume.
+
+    `state_bytes` is the size of one checkpoint. The newest `keep` are kept, also the one of the
+    best epoch if `best`, and one more exists while it is written. Existing checkpoints in `run_dir`
+    count.
+    """
+    count = keep + best + 1
+    needed = state_bytes * count
+    available = free_bytes(run_dir)
+    if available is None:
+        return
+    existing = _size_of(run_dir / "checkpoints")
+    if available + existing < needed:
+        raise ConfigurationError(
+            f"run_dir {run_dir} has {_readable(available)} free"
+            + (f" and checkpoints of {_readable(existing)}" if existing else "")
+            + f", but {count} checkpoints of {_readable(state_bytes)} will be there at once: "
+            "write a smaller keep_checkpoints (or keep_best false), or choose a larger volume"
+        )
+
+
+def check_shared_memory(
+    batch_bytes: int, workers: int, local_size: int, prefetch: int = 2, folder: Path = SHARED_MEMORY
+) -> None:
+    """Check that the batches that loader workers prefetch fit into shared memory.
+
+    `batch_bytes` is the size of one process's batch. Each of its `workers` holds `prefetch` batches
+    and one in progress, and `local_size` processes share the memory of their node or pod.
+    """
+    if not workers:
+        return
+    needed = batch_bytes * workers * (prefetch + 1) * local_size
+    available = free_bytes(folder)
+    if available is not None and available < needed:
+        raise ConfigurationError(
+            f"{folder} has {_readable(available)} free, but batches of {_readable(needed)} are "
+            f"read ahead there (loader_workers {workers} in each of {local_size} processes): "
+            "write fewer loader_workers or a smaller batch_size, or give the pod more shm"
+        )
+
+
+def free_bytes(folder: Path) -> int | None:
+    """Return the bytes that an ordinary user can still write; None if the file system does not say.
+
+    Per-user quotas are not visible. Raises ConfigurationError when the directory does not exist.
+    """
+    try:
+        # See statvfs(3). Some network and user-space file systems report 0 for everything.
+        found = os.statvfs(folder)
+    except OSError as error:
+        raise ConfigurationError(f"{folder} cannot be inspected: {error.strerror}") from None
+    return found.f_bavail * found.f_frsize if found.f_blocks else None
+
+
+def _size_of(folder: Path) -> int:
+    """Return the bytes on disk of all files below `folder`; ignore files that vanish meanwhile."""
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += (Path(parent) / name).lstat().st_blocks * 512
+            except OSError:
+                continue
+    return total
+
+
+def _readable(count: float) -> str:
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.4g} {unit}"
+        count /= 1024
+    return f"{count:.4g} TiB"

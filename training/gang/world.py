@@ -1,0 +1,257 @@
+"""Rank and size of this process, from the variables of its launcher. The only code that reads them.
+
+There are three kinds of launchers: torchrun and accelerate start the processes of a node and set
+the rank of each; Open MPI starts each process of all nodes; Kubeflow, Volcano and Indexed Jobs
+start pods, whose number is a rank only if each pod runs one process. A run that is started alone is
+a gang of one, so no other code distinguishes the two.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from workload.configuration import ConfigurationError
+
+
+@dataclass(frozen=True)
+class LauncherVariables:
+    """Variable names of one launcher. `checked`: the variables of other launchers must agree."""
+
+    rank: str = "RANK"
+    size: str = "WORLD_SIZE"
+    local_rank: str = "LOCAL_RANK"
+    local_size: str = "LOCAL_WORLD_SIZE"
+    host: str = "MASTER_ADDR"
+    port: str = "MASTER_PORT"
+    checked: bool = False
+
+
+TORCHRUN: Final = LauncherVariables()
+"""torchrun and accelerate. mpirun may start torchrun; its ranks then count nodes."""
+
+PLAIN: Final = LauncherVariables(checked=True)
+"""The same names, set by hand, by Volcano's pytorch plugin or by a PyTorchJob; they count pods."""
+
+INDEXED: Final = LauncherVariables(rank="JOB_COMPLETION_INDEX")
+"""An Indexed Job sets the index of a pod but not the number of pods."""
+
+KUBEFLOW: Final = LauncherVariables(
+    rank="PET_NODE_RANK", size="PET_NNODES", host="PET_MASTER_ADDR", port="PET_MASTER_PORT"
+)
+"""A TrainJob sets only torchrun's own variables."""
+
+ONE_POD_ONE_RANK: Final = (INDEXED, KUBEFLOW)
+
+OPEN_MPI: Final = LauncherVariables(
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+)
+"""Open MPI sets no address; MASTER_ADDR and MASTER_PORT are needed as well."""
+
+ACCELERATE_OPTIONS: Final = {
+    "ACCELERATE_MIXED_PRECISION": ("no", "--mixed_precision", "--precision"),
+    "ACCELERATE_DYNAMO_BACKEND": ("no", "--dynamo_backend", "--compile"),
+    "ACCELERATE_USE_FSDP": ("false", "--use_fsdp", "--parallel=fsdp"),
+    "ACCELERATE_USE_DEEPSPEED": ("false", "--use_deepspeed", "--parallel=fsdp"),
+    "ACCELERATE_USE_MEGATRON_LM": ("false", "--use_megatron_lm", "--parallel=fsdp"),
+}
+"""By variable: the value for off, accelerate's flag, and the equivalent flag of this program."""
+
+
+def launcher_variables(environment: Mapping[str, str]) -> LauncherVariables | None:
+    """Return the variables that hold the rank of this process; None if it runs alone.
+
+    Raises ConfigurationError when they were meant for a launcher that was not used.
+    """
+    if "TORCHELASTIC_RUN_ID" in environment:
+        return TORCHRUN
+    _check_processes_of_pod(environment)
+    if environment.keys() & {"RANK", "LOCAL_RANK"}:
+        return PLAIN
+    if environment.get(OPEN_MPI.size, "1") != "1":
+        return OPEN_MPI
+    if "WORLD_SIZE" in environment:
+        return INDEXED if INDEXED.rank in environment else PLAIN
+    if environment.get(KUBEFLOW.size, "1") != "1":
+        return KUBEFLOW
+    _check_alone(environment)
+    return None
+
+
+def check_accelerate(environment: Mapping[str, str]) -> None:
+    """Refuse options of `accelerate launch` that this program would ignore.
+
+    Raises ConfigurationError.
+    """
+    for variable, (nothing, flag, ours) in ACCELERATE_OPTIONS.items():
+        value = environment.get(variable, nothing)
+        if value.lower() != nothing:
+            raise ConfigurationError(
+                f"accelerate launch was given {flag} ({variable} is {value!r}), which this program "
+                f"does not read: leave it out there, and pass {ours} to this program instead"
+            )
+
+
+def _check_processes_of_pod(environment: Mapping[str, str]) -> None:
+    """Refuse a PyTorchJob or TrainJob pod of several processes that did not start torchrun."""
+    each = environment.get("PET_NPROC_PER_NODE", "1")
+    nodes = environment.get("PET_NNODES", "1")
+    # A PyTorchJob sets `auto` by default; `2:4` is the node range of an elastic job.
+    if "LOCAL_RANK" in environment or (each in {"1", "auto"} and nodes.isdecimal()):
+        return
+    raise ConfigurationError(
+        f"PET_NPROC_PER_NODE is {each} and PET_NNODES is {nodes}, which are for torchrun, but this "
+        "process was started without it: start it with python -m training.launch -m training"
+    )
+
+
+def _check_alone(environment: Mapping[str, str]) -> None:
+    index = environment.get(INDEXED.rank, "0")
+    if index != "0":
+        raise ConfigurationError(
+            f"{INDEXED.rank} is {index}, but WORLD_SIZE is missing: set it to the number of pods, "
+            "with MASTER_ADDR and MASTER_PORT, or write RANK 0 and WORLD_SIZE 1 if every pod "
+            "is a separate run"
+        )
+    if "ACCELERATE_MIXED_PRECISION" in environment and "MASTER_ADDR" in environment:
+        raise ConfigurationError(
+            "accelerate launch was configured for several processes but started one, as it "
+            "does with --cpu: write --multi_gpu there, also on the CPU, and --device=cpu for this "
+            "program"
+        )
+
+
+@dataclass(frozen=True)
+class World:
+    """Rank of this process: `rank` of `size`, and `local_rank` of `local_size` on its node.
+
+    `master` is host:port of rank 0, empty for a single process.
+    """
+
+    rank: int
+    size: int
+    local_rank: int
+    master: str
+    local_size: int = 1
+
+    @property
+    def is_rank0(self) -> bool:
+        """Return whether this process writes checkpoints and the export, and reports progress."""
+        return self.rank == 0
+
+
+def read_world(environment: Mapping[str, str]) -> World:
+    """Read the rank from the variables of torchrun, accelerate, Open MPI or a pod scheduler.
+
+    Raises ConfigurationError when the variables are incomplete or contradictory.
+    """
+    check_accelerate(environment)
+    names = launcher_variables(environment)
+    if names is None:
+        return World(rank=0, size=1, local_rank=0, master="")
+    rank, size = _rank_of(environment, names)
+    local_rank, local_size = _local_rank_of(environment, names, size)
+    if size == 1:
+        return World(rank, size, local_rank, "", local_size)
+    return World(rank, size, local_rank, _master(environment, names), local_size)
+
+
+def port_taken(world: World, error: Exception) -> ConfigurationError | None:
+    """Return an error that names the master port if rank 0 could not listen there, else None.
+
+    PyTorch reports the cause only as text in a DistNetworkError.
+    """
+    if not isinstance(error, torch.distributed.DistNetworkError) or "EADDRINUSE" not in str(error):
+        return None
+    return ConfigurationError(
+        f"MASTER_PORT of {world.master} is taken by another program on this machine: write another"
+    )
+
+
+def _rank_of(environment: Mapping[str, str], names: LauncherVariables) -> tuple[int, int]:
+    rank, size = _number(environment, names.rank), _number(environment, names.size)
+    if size < 1 or rank >= size:
+        raise ConfigurationError(
+            f"{names.rank} is {rank} and {names.size} is {size}: "
+            f"ranks go from 0 to {names.size} - 1"
+        )
+    if names.checked:
+        _check_open_mpi(environment, rank, size)
+    return rank, size
+
+
+def _check_open_mpi(environment: Mapping[str, str], rank: int, size: int) -> None:
+    # One process of mpirun may be a script that starts several processes.
+    if environment.get(OPEN_MPI.size, "1") == "1":
+        return
+    for ours, value, theirs in (("RANK", rank, OPEN_MPI.rank), ("WORLD_SIZE", size, OPEN_MPI.size)):
+        if _number(environment, theirs) != value:
+            raise ConfigurationError(
+                f"{ours} is {value} but {theirs} is {environment[theirs]}: they come from two "
+                "launchers, so unset the variables of one of them"
+            )
+
+
+def _local_rank_of(
+    environment: Mapping[str, str], names: LauncherVariables, size: int
+) -> tuple[int, int]:
+    if names in ONE_POD_ONE_RANK:
+        return 0, 1
+    rank = _number(environment, names.local_rank, default=0)
+    # Without the variable, assume the minimum that the local rank implies.
+    local_size = _number(environment, names.local_size, default=rank + 1)
+    if rank >= local_size:
+        raise ConfigurationError(
+            f"{names.local_rank} is {rank} and {names.local_size} is {local_size}: "
+            f"local ranks go from 0 to {names.local_size} - 1"
+        )
+    if local_size > size:
+        raise ConfigurationError(
+            f"{names.local_rank} is {rank} of {local_size} but {names.size} is {size}: "
+            "a node cannot have more processes than there are in all"
+        )
+    if names.local_size in environment and size % local_size:
+        raise ConfigurationError(
+            f"{names.size} is {size}, which is not a multiple of {names.local_size} {local_size}: "
+            "start the same number of processes on every node"
+        )
+    return rank, local_size
+
+
+def _master(environment: Mapping[str, str], names: LauncherVariables) -> str:
+    port = _number(environment, names.port)
+    host = environment.get(names.host, "")
+    if not host or not 0 < port < 65536:
+        raise ConfigurationError(
+            f"{names.host} is {host!r} and {names.port} is {port}: "
+            "both are needed, the host name and port (1-65535) of rank 0"
+        )
+    return f"{host}:{port}"
+
+
+def _number(environment: Mapping[str, str], name: str, default: int | None = None) -> int:
+    text = environment.get(name)
+    if text is None and default is not None:
+        return default
+    if text is None:
+        raise ConfigurationError(
+            f"{name} is missing, but other variables imply several processes: "
+            "start them with torchrun (python -m training.launch), or set it as well"
+        )
+    if not text.isdecimal():
+        raise ConfigurationError(f"{name} is {text!r}: it must be an integer")
+    return int(text)
+
+
+def use_threads(environment: Mapping[str, str]) -> None:
+    """Set the number of CPU threads: OMP_NUM_THREADS, or one per available core."""
+    if "OMP_NUM_THREADS" in environment:
+        threads = _number(environment, "OMP_NUM_THREADS")
+    else:
+        threads = len(os.sched_getaffinity(0))
+    torch.set_num_threads(max(1, threads))

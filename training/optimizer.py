@@ -1,0 +1,56 @@
+"""The optimizer of a run and its learning rate."""
+
+import math
+from typing import Final
+
+import torch
+from torch import nn
+
+from training.config import TrainingConfig
+from training.parallel import Parallel
+
+INITIAL_SHARE: Final = 0.1
+"""Share of the peak learning rate at the start of the warm-up."""
+
+FINAL_SHARE: Final = 0.001
+"""Share of the peak learning rate at the end of the run."""
+
+
+def learning_rate(config: TrainingConfig, progress: float) -> float:
+    """Return the learning rate at `progress`, the share from 0 to 1 of all samples of all epochs.
+
+    The rate rises linearly to the peak. Then it falls along a cosine (one-cycle, after Smith and
+    Topin, arXiv:1708.07120), falls linearly, or stays constant. It has no state, so it is the same
+    for any number of processes.
+    """
+    return config.learning_rate * _share(config, progress)
+
+
+def _share(config: TrainingConfig, progress: float) -> float:
+    if progress < config.warm_up:
+        return INITIAL_SHARE + (1 - INITIAL_SHARE) * progress / config.warm_up
+    left = (1 - progress) / (1 - config.warm_up)
+    match config.schedule:
+        case "one-cycle":
+            return FINAL_SHARE + (1 - FINAL_SHARE) * (1 - math.cos(math.pi * left)) / 2
+        case "linear":
+            return FINAL_SHARE + (1 - FINAL_SHARE) * left
+        case "constant":
+            return 1.0
+
+
+def state_bytes(network: nn.Module, config: TrainingConfig) -> int:
+    """Return the size of one checkpoint: weights, buffers and optimizer state."""
+    kept = {"adamw": 2, "sgd": 1}[config.optimizer]
+    tensors = [*network.parameters(), *network.buffers()]
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors) * (1 + kept)
+
+
+def optimizer(config: TrainingConfig, model: Parallel) -> torch.optim.Optimizer:
+    """Build the optimizer; its learning rate is set before each step."""
+    parameters, decay = model.model.parameters(), config.weight_decay
+    if config.optimizer == "sgd":
+        return torch.optim.SGD(
+            parameters, config.learning_rate, momentum=0.9, nesterov=True, weight_decay=decay
+        )
+    return torch.optim.AdamW(parameters, config.learning_rate, weight_decay=decay)

@@ -1,0 +1,305 @@
+"""Prometheus metrics of a run, served by the first process of every node."""
+
+import contextlib
+import math
+import os
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final, Literal, Self, TypeVar, get_args
+
+import torch
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    start_http_server,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+from torch import Tensor
+
+from training.config import TrainingConfig
+from training.gang.preflight import SHARED_MEMORY
+from training.gang.world import World
+from workload.configuration import ConfigurationError
+
+Activity = Literal["start", "data", "step", "checkpoint", "evaluation", "export", "other"]
+
+
+class Activities(Collector):
+    """Counters of seconds by activity; exactly one activity is current, so the sum is all time.
+
+    Plain floats until they are scraped, since `switch` is called several times per step.
+    """
+
+    def __init__(self) -> None:
+        self._seconds: dict[Activity, float] = dict.fromkeys(get_args(Activity), 0.0)
+        self._current: Activity = "start"
+        self._since = time.perf_counter()
+
+    def switch(self, activity: Activity) -> Activity:
+        """Switch to another activity; return the previous one."""
+        now, before = time.perf_counter(), self._current
+        self._seconds[before] += now - self._since
+        self._current, self._since = activity, now
+        return before
+
+    @contextlib.contextmanager
+    def doing(self, activity: Activity) -> Iterator[None]:
+        """Count the time inside for `activity`."""
+        around = self.switch(activity)
+        try:
+            yield
+        finally:
+            self.switch(around)
+
+    def collect(self) -> Iterable[CounterMetricFamily]:
+        """Return the counters, including the time of the current activity so far."""
+        family = CounterMetricFamily(
+            "training_seconds",
+            "Time of this process by activity; the sum over activities is its lifetime",
+            labels=["activity"],
+        )
+        current, since = self._current, self._since
+        for activity, seconds in self._seconds.copy().items():
+            more = time.perf_counter() - since if activity == current else 0.0
+            family.add_metric([activity], seconds + more)
+        return [family]
+
+
+class SharedMemory(Collector):
+    """Size and use of the pod's shared memory, read when scraped.
+
+    If full, a process dies of SIGBUS.
+    """
+
+    def __init__(self, folder: Path = SHARED_MEMORY) -> None:
+        self._folder = folder
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """Return the gauges in bytes (statvfs(3)), or none without shared memory."""
+        try:
+            found = os.statvfs(self._folder)
+        except OSError:
+            return []
+        size = found.f_blocks * found.f_frsize
+        used = size - found.f_bavail * found.f_frsize
+        return [
+            GaugeMetricFamily("training_shm_size_bytes", "Size of the pod's shared memory", size),
+            GaugeMetricFamily(
+                "training_shm_used_bytes", "Used part of the pod's shared memory", used
+            ),
+        ]
+
+
+T = TypeVar("T")
+
+SECONDS: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
+
+
+class Metrics(contextlib.ExitStack):
+    """Metrics of one process, always updated, and served after `serve` was called.
+
+    Loss and gradient norm stay on the device until they are scraped: a copy at every step would
+    stall a GPU.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self._total = 0
+        self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        self._samples = Counter(
+            "training_samples",
+            "Training samples over all ranks since this process started",
+            registry=registry,
+        )
+        self._rate = Gauge(
+            "training_samples_per_second",
+            "Training throughput over all ranks, last step",
+            registry=registry,
+        )
+        self._step_seconds = Histogram(
+            "training_step_seconds",
+            "Time from the request for a batch to the end of its step",
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self._data_wait = Histogram(
+            "training_data_wait_seconds",
+            "Part of a step spent waiting for its batch",
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self.checkpoint_seconds = Histogram(
+            "training_checkpoint_seconds",
+            "Pause of training for a checkpoint",
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self._write_seconds = Histogram(
+            "training_checkpoint_write_seconds",
+            "Time from the start of a checkpoint until it is complete on disk",
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self._saved_step = Gauge(
+            "training_checkpoint_step", "Step of the newest complete checkpoint", registry=registry
+        )
+        self.activities = Activities()
+        registry.register(self.activities)
+        registry.register(SharedMemory())
+        self._skipped = Counter(
+            "training_skipped_steps",
+            "Steps skipped because a gradient was not finite, which happens occasionally with fp16",
+            registry=registry,
+        )
+        self._scale = Gauge(
+            "training_loss_scale",
+            "fp16 loss scale in the last step; 1 without fp16",
+            registry=registry,
+        )
+        self._scale.set(1)
+        self._epoch = Gauge("training_epoch", "Completed epochs", registry=registry)
+        self._step = Gauge("training_step", "Completed steps", registry=registry)
+        self._accuracy = Gauge(
+            "training_accuracy", "Accuracy on held-out data after the last epoch", registry=registry
+        )
+        self._held_out_loss = Gauge(
+            "training_held_out_loss",
+            "Loss on held-out data after the last epoch",
+            registry=registry,
+        )
+        self._learning_rate = Gauge(
+            "training_learning_rate", "Learning rate of the last step", registry=registry
+        )
+        self._loss = self._latest(
+            "training_loss", "Loss of this process's samples in the last step"
+        )
+        self._norm = self._latest(
+            "training_gradient_norm", "Global gradient norm before clipping in the last step"
+        )
+        self._info = Gauge(
+            "training_info",
+            "Labels of the run; always 1",
+            ["run", "model", "dataset", "device", "rank", "processes"],
+            registry=registry,
+        )
+        if device.type == "cuda":
+            _register_gpu_metrics(registry, device)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def serve(self, config: TrainingConfig, world: World, device: torch.device) -> None:
+        """Serve the metrics at `metrics_port` until exit, on the first process of a node only.
+
+        Raises ConfigurationError when the port is in use.
+        """
+        if not config.metrics_port or world.local_rank:
+            return
+        try:
+            server, thread = start_http_server(config.metrics_port, registry=self.registry)
+        except OSError as error:
+            raise ConfigurationError(
+                f"metrics_port {config.metrics_port} is not available: {error.strerror}; "
+                "write another, or 0 for none"
+            ) from None
+        self.callback(thread.join)
+        self.callback(server.server_close)
+        self.callback(server.shutdown)
+        labels = (config.run_dir.name, config.model, config.dataset, device.type)
+        self._info.labels(*labels, world.rank, world.size).set(1)
+
+    def timed(self, batches: Iterable[T]) -> Iterator[T]:
+        """Yield the batches, and record the wait for each and the duration of its step."""
+        source, switch = iter(batches), self.activities.switch
+        while True:
+            begun = time.perf_counter()
+            switch("data")
+            try:
+                batch = next(source)
+            except StopIteration:
+                switch("other")
+                return
+            self._data_wait.observe(time.perf_counter() - begun)
+            seen = self._total
+            switch("step")
+            yield batch
+            seconds = time.perf_counter() - begun
+            self._step_seconds.observe(seconds)
+            self._rate.set((self._total - seen) / seconds)
+
+    def resumed(self, epochs: int, step: int) -> None:
+        """Record that the run resumes from a checkpoint after so many epochs and steps."""
+        self._epoch.set(epochs)
+        self._step.set(step)
+        self._saved_step.set(step)
+
+    def stepped(self, step: int, samples: int, learning_rate: float) -> None:
+        """Record a step; `samples` counts all processes."""
+        self._step.set(step)
+        self._learning_rate.set(learning_rate)
+        self._total += samples
+        self._samples.inc(samples)
+
+    def computed(self, loss: Tensor, norm: Tensor | None) -> None:
+        """Record the latest loss and gradient norm, each a scalar on any device."""
+        self._loss[0] = loss
+        if norm is not None:
+            self._norm[0] = norm
+
+    def scaled(self, scale: float, skipped: bool) -> None:
+        """Record the fp16 loss scale after a step, and whether the step was skipped."""
+        self._scale.set(scale)
+        self._skipped.inc(skipped)
+
+    @contextlib.contextmanager
+    def checkpoint_pause(self) -> Iterator[None]:
+        """Record the time inside as the pause of training for a checkpoint."""
+        with self.activities.doing("checkpoint"), self.checkpoint_seconds.time():
+            yield
+
+    def saved(self, step: int, seconds: float) -> None:
+        """Record a complete checkpoint, `seconds` after its pause began; called from any thread."""
+        self._write_seconds.observe(seconds)
+        self._saved_step.set(step)
+
+    def evaluated(self, epoch: int, accuracy: float, loss: float = math.nan) -> None:
+        """Record an epoch with its accuracy and loss on held-out data."""
+        self._epoch.set(epoch)
+        self._accuracy.set(accuracy)
+        self._held_out_loss.set(loss)
+
+    def _latest(self, name: str, meaning: str) -> list[Tensor]:
+        """Register a gauge of a scalar on any device, which is copied only when scraped."""
+        cell = [torch.tensor(torch.nan)]
+        Gauge(name, meaning, registry=self.registry).set_function(lambda: float(cell[0]))
+        return cell
+
+
+def _register_gpu_metrics(registry: CollectorRegistry, device: torch.device) -> None:
+    memory = Gauge(
+        "training_gpu_memory_bytes",
+        "Memory that PyTorch has reserved on this process's GPU",
+        registry=registry,
+    )
+    memory.set_function(lambda: torch.cuda.memory_reserved(device))
+    # Needs nvidia-ml-py and a full GPU; without them there is no such metric.
+    if not math.isnan(_utilization(device)):
+        busy = Gauge(
+            "training_gpu_utilization",
+            "Share of the last second or less in which this process's GPU was busy, from 0 to 1",
+            registry=registry,
+        )
+        busy.set_function(lambda: _utilization(device))
+
+
+def _utilization(device: torch.device) -> float:
+    """Return the GPU utilization from 0 to 1; NaN if it is not available for any reason."""
+    with contextlib.suppress(Exception):
+        return torch.cuda.utilization(device) / 100
+    return math.nan

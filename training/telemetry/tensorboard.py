@@ -1,0 +1,84 @@
+"""TensorBoard event files, written by rank 0 to run_dir/tensorboard."""
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+
+import torch
+from torch import Tensor
+
+from workload.configuration import ConfigurationError
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+KEPT: Final = 100
+"""Steps whose losses stay on the device until they are copied together; each copy stalls it."""
+
+
+class EventFiles(contextlib.ExitStack):
+    """Event files of a run; without a folder nothing is written or imported.
+
+    `step` is the number of steps before this process: TensorBoard hides later steps, which an
+    earlier process wrote before it was killed. Raises ConfigurationError when the package is not
+    installed.
+    """
+
+    def __init__(self, folder: Path | None, step: int = 0) -> None:
+        super().__init__()
+        self._writer: SummaryWriter | None = None
+        self._steps: list[int] = []
+        self._kept: list[Tensor] = []
+        if folder is None:
+            return
+        writer = _writer_class()(str(folder), purge_step=step + 1)
+        self._writer = writer
+        self.callback(writer.close)
+        self.callback(self.flush)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def stepped(self, step: int, loss: Tensor, learning_rate: float) -> None:
+        """Record the loss (a scalar on any device) and learning rate of a step."""
+        if self._writer is None:
+            return
+        self._writer.add_scalar("learning_rate", learning_rate, step)
+        self._steps.append(step)
+        self._kept.append(loss.detach())
+        if len(self._steps) == KEPT:
+            self._fetch()
+
+    def add_scalars(self, step: int, **values: float) -> None:
+        """Record values under their names, such as accuracy after an epoch."""
+        if self._writer is None:
+            return
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+
+    def flush(self) -> None:
+        """Write everything to disk; call it with every checkpoint. Raises OSError."""
+        if self._writer is not None:
+            self._fetch()
+            self._writer.flush()
+
+    def _fetch(self) -> None:
+        if not self._kept or self._writer is None:
+            return
+        losses = torch.stack(self._kept).tolist()
+        for step, loss in zip(self._steps, losses, strict=True):
+            self._writer.add_scalar("loss", loss, step)
+        self._steps.clear()
+        self._kept.clear()
+
+
+def _writer_class() -> "type[SummaryWriter]":
+    try:
+        # The import takes seconds.
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise ConfigurationError(
+            f"tensorboard is asked for, but the package is not there ({error}): "
+            "install tensorboard in the image, or leave the setting out"
+        ) from None
+    return SummaryWriter

@@ -58,7 +58,7 @@ def fetch(url: str, folder: Path, sha256: str = "", kinds: Sequence[str] = ()) -
     for file in (manifest.weights, *(manifest.artifact(kind) for kind in kinds)):
         _download(store, url, file, folder)
     text = manifest.model_dump_json(indent=2, exclude_none=True)
-    write_atomically(folder / MANIFEST_FILE, lambda stream: stream.write(text.encode()))
+    write_atomically(folder / MANIFEST_FILE, text.encode())
     return read_manifest(folder)
 
 

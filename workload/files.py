@@ -7,16 +7,18 @@ from pathlib import Path
 from typing import BinaryIO
 
 
-def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
+def write_atomically(
+    path: Path, content: bytes | memoryview | Callable[[BinaryIO], object]
+) -> None:
     """Write a file next to `path`, flush it to disk, and rename it to `path`.
 
-    `write` receives the open file. Raises OSError when the disk is full or not writable; `path` is
-    then unchanged.
+    `content` is the content, or a function that writes it to the open file. Raises OSError when
+    the disk is full or not writable; `path` is then unchanged.
     """
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with unfinished.open("wb") as stream:
-            write(stream)
+            content(stream) if callable(content) else stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
         unfinished.replace(path)

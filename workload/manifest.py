@@ -182,7 +182,7 @@ def parse_manifest(text: bytes, location: str) -> Manifest:
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write an export's manifest; all files that it names must be on disk. Raises OSError."""
     text = manifest.model_dump_json(indent=2, exclude_none=True) + "\n"
-    write_atomically(folder / MANIFEST_FILE, lambda stream: stream.write(text.encode()))
+    write_atomically(folder / MANIFEST_FILE, text.encode())
 
 
 def checked_file(folder: Path, file: Weights) -> Path:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gitops.engine import PROJECT
 from gitops.errors import GitopsError
-from gitops.files import write_text
+from workload.files import write_atomically
 
 if TYPE_CHECKING:
     from gitops.environments.template import Environment
@@ -119,8 +119,8 @@ def run(options: argparse.Namespace) -> int:
     for file in (target, config):
         if file.exists():
             raise GitopsError(f"{file} is there already and was not changed: choose another name")
-    write_text(target, written)
-    write_text(config, rules(environment))
+    write_atomically(target, written.encode())
+    write_atomically(config, rules(environment).encode())
     sys.stdout.write(_next_steps(environment, target, config))
     return 0
 

@@ -146,8 +146,8 @@ def _write(out: Path | None, built: "Report", comment: str) -> None:
         return
     out.mkdir(parents=True, exist_ok=True)
     document = built.model_dump_json(by_alias=True, indent=2) + "\n"
-    write_atomically(out / "comment.md", lambda file: file.write(comment.encode()))
-    write_atomically(out / "report.json", lambda file: file.write(document.encode()))
+    write_atomically(out / "comment.md", comment.encode())
+    write_atomically(out / "report.json", document.encode())
 
 
 def _plan(log: Path, ended: Ended, hide: "Mask") -> "Plan":

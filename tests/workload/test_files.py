@@ -8,7 +8,7 @@ from workload.files import write_atomically
 
 def test_a_file_that_cannot_be_completed_leaves_the_old_one(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    write_atomically(path, lambda stream: stream.write(b"old"))
+    write_atomically(path, b"old")
 
     def fail(stream: BinaryIO) -> None:
         stream.write(b"new, but not all of it")

@@ -88,7 +88,7 @@ def seal_checkpoint(written: Path, seal: Seal, keep: int, keep_best: bool) -> Pa
     folder, step = written.parent, seal.position.step
     target = folder / f"step-{step:08d}"
     text = seal.model_dump_json(indent=2).encode()
-    write_atomically(written / SEAL_FILE, lambda stream: stream.write(text))
+    write_atomically(written / SEAL_FILE, text)
     if target.exists():
         # A damaged checkpoint, which the run went back behind.
         _remove(target)

@@ -141,7 +141,7 @@ def read_manifest(folder: Path) -> Manifest:
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write a manifest; all files that it names must be on disk. Raises OSError."""
     text = manifest.model_dump_json(indent=2) + "\n"
-    write_atomically(folder / MANIFEST_FILE, lambda stream: stream.write(text.encode()))
+    write_atomically(folder / MANIFEST_FILE, text.encode())
 
 
 def verify(folder: Path, parts: Iterable[Part], digests: bool, report: Report) -> None:

@@ -34,7 +34,7 @@ def write_weights(path: Path, model: nn.Module) -> None:
     tensors = {
         name: tensor.cpu().contiguous().clone() for name, tensor in tensors_of(model).items()
     }
-    write_atomically(path, lambda stream: stream.write(save(tensors)))
+    write_atomically(path, save(tensors))
 
 
 TIMING_RUNS: Final = (3, 30)

@@ -32,7 +32,7 @@ def write_program(path: Path, program: ExportedProgram) -> None:
     """Write a graph as .pt2. Raises OSError."""
     buffer = io.BytesIO()
     torch.export.save(program, buffer)
-    write_atomically(path, lambda stream: stream.write(buffer.getbuffer()))
+    write_atomically(path, buffer.getbuffer())
 
 
 def pruned(model: nn.Module, share: float) -> nn.Module:

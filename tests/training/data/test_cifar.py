@@ -37,11 +37,11 @@ def test_the_fine_label_is_meant_and_has_a_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "file", "content", "message"),
     [
-        ("cifar10", "test_batch.bin", b"x" * 3072, "no multiple of 3073"),
-        ("cifar10", "data_batch_3.bin", b"", "no multiple of 3073"),
+        ("cifar10", "test_batch.bin", b"x" * 3072, "not a multiple of 3073"),
+        ("cifar10", "data_batch_3.bin", b"", "not a multiple of 3073"),
         ("cifar10", "data_batch_3.bin", None, "is missing: put the data set there"),
         ("cifar10", "data_batch_3.bin", b"\x0a" * 3073, "labels from 0 to 9"),
-        ("cifar100", "train.bin", b"x" * 3073, "no multiple of 3074"),
+        ("cifar100", "train.bin", b"x" * 3073, "not a multiple of 3074"),
         ("cifar100", "train.bin", b"\x64" * 3074, "labels from 0 to 99"),
         ("cifar100", "fine_label_names.txt", None, "is missing"),
         ("cifar100", "fine_label_names.txt", b"cat dog cat", "2 different classes instead of 100"),

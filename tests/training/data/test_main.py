@@ -48,7 +48,7 @@ def test_every_command_has_a_help(command: list[str], capsys: pytest.CaptureFixt
         ([], "the following arguments are required: COMMAND"),
         (["prepare", "images", "/x"], "one of the arguments --folder --dataset is required"),
         (["prepare", "images", "--dataset=cats", "/x"], "choose from 'digits', 'glyphs'"),
-        (["prepare", "images", "--folder=/y", "--size=0", "/x"], "--size: is 0: write a whole"),
+        (["prepare", "images", "--folder=/y", "--size=0", "/x"], "--size: is 0: write a positive"),
         (["prepare", "images", "--folder=/y", "--size=5000", "/x"], "write at most 4096"),
         (["prepare", "text", "--folder=/y", "--held-out=1", "/x"], "between 0 and 1"),
         (["prepare", "text", "--folder=/y", "--held-out=some", "/x"], "between 0 and 1"),
@@ -128,7 +128,7 @@ def test_a_target_inside_of_its_source_is_refused(
 ) -> None:
     (tmp_path / "cat").mkdir()
     assert main(["prepare", kind, f"--folder={tmp_path}", str(tmp_path / "cat/../new")]) == 64
-    assert f"is inside of {tmp_path}, which is read" in capsys.readouterr().err
+    assert f"is inside of the source {tmp_path}" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["cat"]
 
 

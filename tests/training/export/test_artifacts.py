@@ -137,7 +137,7 @@ def test_a_form_that_computes_something_else_is_not_listed(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"quantize": "static"}, "quantize static is for networks of convolutions"),
+        ({"quantize": "static"}, "quantize static is for models with convolutions"),
         (
             {"quantize": "dynamic"},
             "quantize dynamic changes linear layers, and this model has",

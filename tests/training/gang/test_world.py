@@ -95,15 +95,15 @@ def test_every_launcher_is_understood(environment: dict[str, str], world: World)
         ({"LOCAL_RANK": "one"}, "LOCAL_RANK is 'one'"),
         ({"LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "2"}, "LOCAL_RANK is 2 and LOCAL_WORLD_SIZE is 2"),
         ({"LOCAL_RANK": "7", "LOCAL_WORLD_SIZE": "8"}, "more processes than there are in all"),
-        ({"LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "3"}, "no multiple of LOCAL_WORLD_SIZE 3"),
+        ({"LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "3"}, "not a multiple of LOCAL_WORLD_SIZE 3"),
         ({**OPEN_MPI, "RANK": "0"}, "RANK is 0 but OMPI_COMM_WORLD_RANK is 3"),
         (
             {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "8"},
             "WORLD_SIZE is 4 but OMPI_COMM_WORLD_SIZE is 8",
         ),
         ({"PET_NPROC_PER_NODE": "2"}, "PET_NPROC_PER_NODE is 2 .* training.launch"),
-        ({"ACCELERATE_MIXED_PRECISION": "bf16"}, "write --precision"),
-        ({"ACCELERATE_USE_FSDP": "true"}, "write --parallel=fsdp"),
+        ({"ACCELERATE_MIXED_PRECISION": "bf16"}, "pass --precision"),
+        ({"ACCELERATE_USE_FSDP": "true"}, "pass --parallel=fsdp"),
     ],
 )
 def test_a_contradictory_environment_is_refused(
@@ -118,7 +118,7 @@ def test_a_contradictory_environment_is_refused(
     ("environment", "message"),
     [
         ({"JOB_COMPLETION_INDEX": "3"}, "WORLD_SIZE is missing: set it to the number of pods"),
-        (TRAINJOB | {"PET_NPROC_PER_NODE": "8"}, "start it by python -m training.launch"),
+        (TRAINJOB | {"PET_NPROC_PER_NODE": "8"}, "start it with python -m training.launch"),
         (TRAINJOB | {"PET_NNODES": "2:4"}, "PET_NNODES is 2:4"),
         (OPEN_MPI, "MASTER_PORT is missing"),
         # What `accelerate launch --cpu --num_processes=2` leaves behind.

@@ -44,7 +44,11 @@ def test_a_class_or_function_is_called_with_what_it_has_to_fit() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("own_nowhere:Net", {}, "No module named 'own_nowhere'; its dir must be on PYTHONPATH"),
+        (
+            "own_nowhere:Net",
+            {},
+            "No module named 'own_nowhere'; its directory must be on PYTHONPATH",
+        ),
         ("own_broken:Net", {}, "own_broken cannot be imported: ZeroDivisionError"),
         ("own_models:Nut", {}, "own_models has no function or class named Nut"),
         ("own_models:number", {}, "no function or class named number"),

@@ -143,7 +143,7 @@ def test_nothing_left_to_train_on_is_told(
     (tmp_path / "pictures/cat/bad.png").write_text("no image")
     assert prepare(tmp_path / "pictures", tmp_path / "shards") == 64
     said = capsys.readouterr().err
-    assert "of 1 images none is left to train on, 1 unreadable were dropped: add images" in said
+    assert "no image of 1 is left to train on, 1 unreadable were dropped: add images" in said
     assert list((tmp_path / "shards").iterdir()) == []
 
 
@@ -175,5 +175,7 @@ def test_an_interruption_leaves_nothing_and_the_next_start_makes_the_same(
 def test_a_picture_of_two_classes_is_taken_once(tmp_path: Path) -> None:
     picture = Picture(b"", b"same", 0, False)
     source = Source(("a", "b"), (1, 8, 8), 2, iter([picture, picture]))
-    with pytest.raises(DataError, match=r"none is left to hold out, 1 duplicate were dropped"):
+    with pytest.raises(
+        DataError, match=r"no image of 2 is left to hold out, 1 duplicate were dropped"
+    ):
         prepare_images(source, tmp_path, limit=9999, force=False, settings={}, report=print)

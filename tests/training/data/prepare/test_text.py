@@ -10,7 +10,7 @@ from training.data import check_prepared, load
 from training.data.__main__ import main
 from training.data.manifest import read_manifest
 from training.data.prepare import text
-from training.data.prepare.text import _letter_at, _pieces
+from training.data.prepare.text import _character_start, _pieces
 
 
 def prepare(folder: Path, target: Path, *options: str) -> int:
@@ -111,7 +111,7 @@ def test_a_tokenizer_that_is_none_is_told(
 @given(content=st.text(), place=st.integers(0, 20))
 def test_a_letter_is_never_cut(content: str, place: int) -> None:
     whole = content.encode()
-    cut = _letter_at(whole, min(place, len(whole)))
+    cut = _character_start(whole, min(place, len(whole)))
     assert whole[:cut].decode() + whole[cut:].decode() == content
     assert min(place, len(whole)) - cut <= 3
 

@@ -68,6 +68,11 @@ def failure_policy(gang: Gang, container: str) -> Manifest:
     return {"rules": [fatal, disrupted] if gang.fatal_exit_codes else [disrupted]}
 
 
+def success_policy(gang: Gang) -> Manifest | None:
+    """Return the policy of a Job that succeeds with its first pod, None if all must succeed."""
+    return {"rules": [{"succeededIndexes": "0"}]} if gang.success == "first" else None
+
+
 def _job(gang: Gang) -> Manifest:
     subdomain = gang.name if gang.size > 1 else None
     pod = replace(indexed_pod(gang, f"{gang.name}-0.{gang.name}"), subdomain=subdomain)
@@ -86,9 +91,7 @@ def _job(gang: Gang) -> Manifest:
                 "activeDeadlineSeconds": gang.deadline_seconds,
                 "ttlSecondsAfterFinished": gang.ttl_seconds,
                 "podFailurePolicy": failure_policy(gang, gang.pod.container),
-                "successPolicy": (
-                    {"rules": [{"succeededIndexes": "0"}]} if gang.success == "first" else None
-                ),
+                "successPolicy": success_policy(gang),
                 "template": grouped_template(gang, pod),
             }
         ),

@@ -1,7 +1,10 @@
 """Kind `jobset`: a JobSet with one Indexed Job, whose pods Volcano places together."""
 
-from infra.kinds.gang import Gang, metadata, pod_group
-from infra.kinds.trainjob import job_set_spec
+from collections.abc import Mapping
+from dataclasses import replace
+
+from infra.kinds.gang import Gang, grouped_template, metadata, pod_group
+from infra.kinds.indexed import failure_policy, indexed_pod, success_policy
 from infra.manifests import Manifest, compact
 from kube.kinds.jobset import JOB
 from kube.names import QUEUE_LABEL
@@ -11,10 +14,6 @@ _WORKER = "worker"
 
 def build(gang: Gang) -> list[Manifest]:
     """Return the PodGroup and the JobSet, which makes the Service for the pods' host names."""
-    spec = job_set_spec(gang, _WORKER, gang.pod.container)
-    if gang.success == "first":
-        (worker,) = spec["replicatedJobs"]
-        worker["template"]["spec"]["successPolicy"] = {"rules": [{"succeededIndexes": "0"}]}
     job_set = {
         "apiVersion": JOB.api_version,
         "kind": JOB.kind,
@@ -24,8 +23,51 @@ def build(gang: Gang) -> list[Manifest]:
                 "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
                 "suspend": gang.suspend or None,
                 "ttlSecondsAfterFinished": gang.ttl_seconds,
-                **spec,
+                **job_set_spec(gang, _WORKER, gang.pod.container),
             }
         ),
     }
     return [pod_group(gang), job_set]
+
+
+def job_set_spec(
+    gang: Gang, name: str, container: str, *, labels: Mapping[str, str] | None = None
+) -> Manifest:
+    """Return the specification of a JobSet with one Indexed Job, `name`.
+
+    When a pod fails, the Job fails, and JobSet restarts all pods unless the exit code is fatal.
+    """
+    # JobSet names pods <JobSet>-<job>-<replica>-<index>, and its Service like itself.
+    pod = indexed_pod(gang, f"{gang.name}-{name}-0-0.{gang.name}")
+    job = compact(
+        {
+            "completionMode": "Indexed",
+            "completions": gang.size,
+            "parallelism": gang.size,
+            "backoffLimit": 0,
+            "podFailurePolicy": failure_policy(gang, container),
+            "successPolicy": success_policy(gang),
+            "template": grouped_template(gang, replace(pod, container=container)),
+        }
+    )
+    return {
+        "failurePolicy": {
+            "maxRestarts": gang.retries,
+            "rules": [
+                {
+                    "name": "fatalExitCode",
+                    "action": "FailJobSet",
+                    "onJobFailureReasons": ["PodFailurePolicy"],
+                }
+            ],
+        },
+        "replicatedJobs": [
+            {
+                "name": name,
+                "replicas": 1,
+                "template": compact(
+                    {"metadata": {"labels": labels} if labels else None, "spec": job}
+                ),
+            }
+        ],
+    }

@@ -4,11 +4,8 @@ The runtime describes everything, and the TrainJob only names it: the overrides 
 changed between releases, and policies should find everything in one place.
 """
 
-from collections.abc import Mapping
-from dataclasses import replace
-
-from infra.kinds.gang import Gang, grouped_template, metadata, pod_group
-from infra.kinds.indexed import failure_policy, indexed_pod
+from infra.kinds.gang import Gang, metadata, pod_group
+from infra.kinds.jobset import job_set_spec
 from infra.manifests import Manifest, compact
 from kube.kinds.trainjob import JOB, RUNTIME
 from kube.names import QUEUE_LABEL
@@ -47,43 +44,3 @@ def build(gang: Gang) -> list[Manifest]:
         ),
     }
     return [pod_group(gang), runtime, job]
-
-
-def job_set_spec(
-    gang: Gang, name: str, container: str, *, labels: Mapping[str, str] | None = None
-) -> Manifest:
-    """Return the specification of a JobSet with one Indexed Job, `name`.
-
-    When a pod fails, the Job fails, and JobSet restarts all pods unless the exit code is fatal.
-    """
-    # JobSet names pods <JobSet>-<job>-<replica>-<index>, and its Service like itself.
-    pod = indexed_pod(gang, f"{gang.name}-{name}-0-0.{gang.name}")
-    job = {
-        "completionMode": "Indexed",
-        "completions": gang.size,
-        "parallelism": gang.size,
-        "backoffLimit": 0,
-        "podFailurePolicy": failure_policy(gang, container),
-        "template": grouped_template(gang, replace(pod, container=container)),
-    }
-    return {
-        "failurePolicy": {
-            "maxRestarts": gang.retries,
-            "rules": [
-                {
-                    "name": "fatalExitCode",
-                    "action": "FailJobSet",
-                    "onJobFailureReasons": ["PodFailurePolicy"],
-                }
-            ],
-        },
-        "replicatedJobs": [
-            {
-                "name": name,
-                "replicas": 1,
-                "template": compact(
-                    {"metadata": {"labels": labels} if labels else None, "spec": job}
-                ),
-            }
-        ],
-    }

@@ -116,7 +116,7 @@ def test_any_valid_job_becomes_objects_that_the_pack_passes(described: dict[str,
 
 @PATIENT
 @given(described=jobs())
-def test_the_pods_that_the_pack_sees_are_those_that_the_job_asks_for(
+def test_the_pack_sees_the_requested_pods(
     described: dict[str, Any],
 ) -> None:
     """A gang's pods with GPUs are `nodes`; a step has its own."""
@@ -134,7 +134,7 @@ def test_the_pods_that_the_pack_sees_are_those_that_the_job_asks_for(
 
 @PATIENT
 @given(described=jobs())
-def test_an_object_is_built_the_same_every_time_and_bears_the_runs_name(
+def test_objects_are_reproducible_and_named_after_the_run(
     described: dict[str, Any],
 ) -> None:
     built = objects(described)
@@ -176,7 +176,7 @@ def test_any_invalid_job_is_refused_with_the_key(
 
 @PATIENT
 @given(described=jobs(), kind=st.sampled_from(list(KINDS)))
-def test_a_job_changes_kind_by_one_line_or_is_told_what_the_other_cannot_do(
+def test_a_job_changes_kind_by_one_line_or_the_error_names_what_is_unsupported(
     described: dict[str, Any], kind: Any
 ) -> None:
     changed = {**described, "kind": kind}

@@ -9,7 +9,7 @@ from infra.settings.monitoring import RecorderSettings
 from infra.training_run import manifests as run_objects
 from kube.names import CHECKPOINTS_VOLUME, RUN_LABEL, WORKLOAD_LABEL
 from tests.infra.examples import good, problems
-from tests.infra.test_training_job import args
+from tests.infra.test_training_run import args
 
 NODES = GpuNodes(
     resource="nvidia.com/gpu",

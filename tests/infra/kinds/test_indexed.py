@@ -19,7 +19,7 @@ def container(gang: Gang) -> Manifest:
     return found
 
 
-def test_the_job_comes_after_what_its_pods_need() -> None:
+def test_the_job_follows_the_objects_that_its_pods_need() -> None:
     kinds = [manifest["kind"] for manifest in indexed.build(GANG)]
     assert kinds == ["PodGroup", "Service", "Job"]
 
@@ -63,7 +63,7 @@ def test_deadline_and_ttl_are_those_of_the_whole_job() -> None:
     assert spec["ttlSecondsAfterFinished"] == 3600
 
 
-def test_the_pods_find_rank_zero_by_a_name_that_resolves_early() -> None:
+def test_the_pods_resolve_rank_0_before_it_is_ready() -> None:
     service = build(GANG)["Service"]
     spec = build(GANG)["Job"]["spec"]["template"]["spec"]
     assert service["spec"]["clusterIP"] == "None"
@@ -89,7 +89,7 @@ def test_pulumi_awaits_none_of_the_objects() -> None:
         assert manifest["metadata"]["annotations"]["pulumi.com/skipAwait"] == "true"
 
 
-def test_the_first_pods_success_can_be_that_of_the_job() -> None:
+def test_a_job_may_succeed_with_its_first_pod() -> None:
     spec = build(replace(GANG, success="first"))["Job"]["spec"]
     assert spec["successPolicy"] == {"rules": [{"succeededIndexes": "0"}]}
     assert "successPolicy" not in build(GANG)["Job"]["spec"]
@@ -100,7 +100,7 @@ def test_a_job_without_fatal_exit_codes_retries_every_failure() -> None:
     assert rule["action"] == "Ignore"
 
 
-def test_a_suspended_job_says_so() -> None:
+def test_a_suspended_job_has_it_in_its_specification() -> None:
     assert build(replace(GANG, suspend=True))["Job"]["spec"]["suspend"] is True
 
 

@@ -19,7 +19,7 @@ def containers(**changes: object) -> dict[str, Manifest]:
     }
 
 
-def test_the_launcher_is_one_of_the_gang() -> None:
+def test_the_launcher_belongs_to_the_gang() -> None:
     described = spec(nodes=4)
     assert {task["name"]: task["replicas"] for task in described["tasks"]} == {
         "launcher": 1,
@@ -28,7 +28,7 @@ def test_the_launcher_is_one_of_the_gang() -> None:
     assert described["minAvailable"] == 5
 
 
-def test_the_plugins_make_keys_and_tell_the_launcher_the_hosts() -> None:
+def test_the_plugins_generate_keys_and_list_the_hosts_for_the_launcher() -> None:
     assert spec()["plugins"] == {
         "mpi": ["--master=launcher", "--worker=worker", "--port=2222"],
         "ssh": ["--ssh-key-file-path=/ssh"],
@@ -37,7 +37,7 @@ def test_the_plugins_make_keys_and_tell_the_launcher_the_hosts() -> None:
     }
 
 
-def test_the_job_is_complete_when_the_launcher_is_since_sshd_never_ends() -> None:
+def test_the_job_completes_with_the_launcher_because_sshd_never_exits() -> None:
     policies = {task["name"]: task.get("policies") for task in spec()["tasks"]}
     assert policies == {
         "launcher": [{"event": "TaskCompleted", "action": "CompleteJob"}],
@@ -46,7 +46,7 @@ def test_the_job_is_complete_when_the_launcher_is_since_sshd_never_ends() -> Non
     assert {"exitCode": 64, "action": "TerminateJob"} in spec()["policies"]
 
 
-def test_only_workers_have_gpus_and_the_launcher_is_as_large_as_the_job_says() -> None:
+def test_only_workers_have_gpus_and_the_launcher_has_the_configured_size() -> None:
     found = containers(launcher={"cpu": "2", "memory": "3Gi"})
     assert found["worker"]["resources"]["limits"]["nvidia.com/gpu"] == "4"
     assert found["launcher"]["resources"] == {
@@ -76,7 +76,7 @@ def test_the_launcher_starts_a_process_for_each_gpu_of_each_host() -> None:
     assert started[-4:] == ["--model=digits-net", "--dataset=digits", *started[-2:]]
 
 
-def test_the_launcher_sends_the_variables_that_a_session_of_sshd_has_not() -> None:
+def test_the_launcher_sends_the_variables_that_an_ssh_session_lacks() -> None:
     found = containers(
         env={"LOUD": "1"}, env_from={"TOKEN": {"secret": "hub", "key": "token"}}, omp_threads=3
     )
@@ -112,7 +112,7 @@ def test_the_launcher_has_a_value_for_every_variable_that_it_sends(
         assert env.get("NCCL_IB_HCA") == rdma.get("hca")
 
 
-def test_a_process_knows_its_rank_by_the_names_that_torchrun_uses() -> None:
+def test_a_process_has_torchruns_rank_variables() -> None:
     started = run_launcher(containers()["launcher"]["command"], "a.run,b.run")
     inside = started[started.index("sh") :]
     program = [*inside[: inside.index("python3")], "env"]
@@ -136,13 +136,13 @@ def test_a_process_knows_its_rank_by_the_names_that_torchrun_uses() -> None:
     assert found["GROUP_RANK"] == "1"
 
 
-def test_a_command_of_ones_own_takes_the_programs_place() -> None:
+def test_a_custom_command_replaces_the_program() -> None:
     command = containers(command=["./solve", "a b"], hyperparameters=None)["launcher"]["command"]
     assert command[-2:] == ["./solve", "a b"]
     assert shlex.split(command[2])
 
 
-def test_the_launcher_is_not_counted_where_workers_are_spread() -> None:
+def test_the_launcher_does_not_count_when_workers_are_spread() -> None:
     templates = {task["name"]: task["template"] for task in spec()["tasks"]}
     (spread,) = templates["worker"]["spec"]["topologySpreadConstraints"]
     counted = spread["labelSelector"]["matchLabels"].items()

@@ -7,7 +7,7 @@ def spec(**changes: object) -> Manifest:
     return found
 
 
-def test_the_command_is_run_as_it_is_in_every_pod() -> None:
+def test_every_pod_runs_the_unchanged_command() -> None:
     (task,) = spec(nodes=3, command=["./train", "--fast"])["tasks"]
     (container,) = task["template"]["spec"]["containers"]
     assert task["replicas"] == 3
@@ -18,14 +18,14 @@ def test_the_pods_know_their_index_and_their_peers() -> None:
     assert sorted(spec()["plugins"]) == ["env", "svc"]
 
 
-def test_a_command_is_told_its_size_and_its_folder() -> None:
+def test_a_command_has_variables_for_its_size_and_directory() -> None:
     (container,) = spec(nodes=4, min_nodes=2)["tasks"][0]["template"]["spec"]["containers"]
     env = {variable["name"]: variable["value"] for variable in container["env"]}
     assert (env["NNODES"], env["NPROC_PER_NODE"]) == ("2:4", "4")
     assert env["RUN_DIR"] == "/checkpoints/job-0123abcd"
 
 
-def test_an_elastic_job_starts_with_its_fewest_and_is_done_with_these() -> None:
+def test_an_elastic_job_starts_and_succeeds_with_its_minimum() -> None:
     described = spec(nodes=4, min_nodes=2)
     assert described["minAvailable"] == described["minSuccess"] == 2
     assert described["tasks"][0]["minAvailable"] == 2

@@ -13,7 +13,7 @@ def container(**changes: object) -> Manifest:
     return dict(found)
 
 
-def test_a_master_and_workers_are_as_many_as_the_nodes() -> None:
+def test_master_and_workers_add_up_to_the_gang() -> None:
     replicas = spec(nodes=4)["pytorchReplicaSpecs"]
     assert {role: replica["replicas"] for role, replica in replicas.items()} == {
         "Master": 1,
@@ -23,7 +23,7 @@ def test_a_master_and_workers_are_as_many_as_the_nodes() -> None:
     assert list(spec(nodes=1)["pytorchReplicaSpecs"]) == ["Master"]
 
 
-def test_the_run_policy_holds_what_the_job_says_as_a_whole() -> None:
+def test_the_run_policy_has_the_settings_of_the_whole_job() -> None:
     described = spec(nodes=4, retries=5, deadline_seconds=60, ttl_seconds=30)
     assert described["nprocPerNode"] == "4"
     assert described["runPolicy"] == {
@@ -40,7 +40,7 @@ def test_the_run_policy_holds_what_the_job_says_as_a_whole() -> None:
     }
 
 
-def test_the_pods_join_a_group_of_their_own_that_is_as_large_as_the_gang() -> None:
+def test_the_pods_join_a_pod_group_of_the_gangs_size() -> None:
     group, found = objects(job("pytorch", nodes=4))
     template = found["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
     assert (group["kind"], group["spec"]["minMember"]) == ("PodGroup", 4)
@@ -51,11 +51,11 @@ def test_the_pods_join_a_group_of_their_own_that_is_as_large_as_the_gang() -> No
     assert template["spec"]["schedulerName"] == "volcano"
 
 
-def test_the_container_has_the_name_that_the_operator_looks_for() -> None:
+def test_the_container_has_the_name_that_the_operator_expects() -> None:
     assert container()["name"] == "pytorch"
 
 
-def test_the_nodes_meet_where_the_operator_says() -> None:
+def test_the_pods_meet_at_the_operators_address() -> None:
     command = container()["command"]
     assert command[:5] == [
         "python3",
@@ -68,12 +68,12 @@ def test_the_nodes_meet_where_the_operator_says() -> None:
     assert "--master-addr=$(MASTER_ADDR)" in command
 
 
-def test_a_suspended_job_says_so_in_its_run_policy() -> None:
+def test_a_suspended_job_has_it_in_its_run_policy() -> None:
     assert spec(suspend=True)["runPolicy"]["suspend"] is True
     assert "suspend" not in spec()["runPolicy"]
 
 
-def test_an_elastic_job_has_workers_alone_that_meet_at_the_first() -> None:
+def test_an_elastic_job_has_only_workers_that_meet_at_worker_0() -> None:
     described = spec(nodes=4, min_nodes=2, retries=7)
     (worker,) = described["pytorchReplicaSpecs"].values()
     (computing,) = worker["template"]["spec"]["containers"]

@@ -15,11 +15,11 @@ def pods(**changes: object) -> dict[str, Manifest]:
     return {"head": cluster["headGroupSpec"]["template"], "workers": workers["template"]}
 
 
-def test_the_entry_point_is_the_command_as_a_shell_reads_it() -> None:
+def test_the_entry_point_is_the_command_quoted_for_a_shell() -> None:
     assert spec(command=["python3", "tune.py", "a b"])["entrypoint"] == "python3 tune.py 'a b'"
 
 
-def test_a_reference_to_a_variable_is_one_that_the_shell_knows() -> None:
+def test_variable_references_become_those_of_the_shell() -> None:
     command = ["sh", "-c", 'printf "%s|" "$@"', "-", "--out=$(RUN_DIR)/a b", "$(RUN_DIR)", "$(x y)"]
     done = subprocess.run(
         ["sh", "-c", spec(command=command)["entrypoint"]],
@@ -42,7 +42,7 @@ def test_head_and_workers_are_one_gang() -> None:
         assert template["spec"]["schedulerName"] == "volcano"
 
 
-def test_only_workers_have_gpus_and_ray_knows() -> None:
+def test_only_workers_have_gpus_and_ray_counts_none_on_the_head() -> None:
     limits = {
         role: template["spec"]["containers"][0]["resources"]["limits"]
         for role, template in pods().items()
@@ -58,7 +58,7 @@ def test_ray_writes_the_commands_of_its_pods() -> None:
         assert "command" not in template["spec"]["containers"][0]
 
 
-def test_a_finished_job_keeps_no_gpus_and_a_failed_one_is_tried_again() -> None:
+def test_a_finished_job_releases_its_gpus_and_a_failed_one_is_retried() -> None:
     described = spec(retries=2, deadline_seconds=60, suspend=True)
     assert described["shutdownAfterJobFinishes"] is True
     assert described["submissionMode"] == "HTTPMode"
@@ -67,7 +67,7 @@ def test_a_finished_job_keeps_no_gpus_and_a_failed_one_is_tried_again() -> None:
     assert described["suspend"] is True
 
 
-def test_the_operator_may_ask_the_head_and_nobody_else() -> None:
+def test_only_the_operator_may_query_the_head() -> None:
     policy = kind_of(job("ray"), "NetworkPolicy")["spec"]
     labels = pods()["head"]["metadata"]["labels"]
     assert policy["podSelector"]["matchLabels"].items() <= labels.items()

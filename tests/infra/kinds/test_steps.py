@@ -27,7 +27,7 @@ def container(name: str) -> Manifest:
     return dict(found)
 
 
-def test_each_step_waits_for_the_end_of_those_before_it() -> None:
+def test_each_step_waits_for_the_preceding_ones() -> None:
     flow = built()["job-0123abcd"]
     assert flow["kind"] == "JobFlow"
     assert flow["spec"]["flows"] == [
@@ -38,7 +38,7 @@ def test_each_step_waits_for_the_end_of_those_before_it() -> None:
     ]
 
 
-def test_the_templates_come_before_the_flow_that_names_them() -> None:
+def test_the_templates_precede_the_flow_that_names_them() -> None:
     *templates, flow = built().values()
     names = {template["metadata"]["name"] for template in templates}
     assert {template["kind"] for template in templates} == {"JobTemplate"}
@@ -59,7 +59,7 @@ def test_a_step_is_one_pod_with_a_command_in_the_jobs_image() -> None:
     assert (env["SPLIT"], env["RUN_DIR"]) == ("test", "/checkpoints/job-0123abcd")
 
 
-def test_only_a_step_that_says_so_may_write_the_data() -> None:
+def test_only_a_step_with_writes_datasets_may_write_datasets() -> None:
     def reads_only(name: str) -> bool:
         mounts = {mount["name"]: mount for mount in container(name)["volumeMounts"]}
         return "readOnly" in mounts["datasets"]

@@ -7,7 +7,7 @@ def spec(**changes: object) -> Manifest:
     return found
 
 
-def test_all_pods_are_workers_and_the_plugin_tells_each_of_all() -> None:
+def test_all_pods_are_workers_and_the_plugin_lists_them() -> None:
     described = spec(nodes=3)
     (task,) = described["tasks"]
     assert (task["name"], task["replicas"], described["minAvailable"]) == ("worker", 3, 3)

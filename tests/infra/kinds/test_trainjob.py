@@ -30,7 +30,7 @@ def test_the_train_job_names_its_runtime_and_overrides_nothing() -> None:
     }
 
 
-def test_the_runtime_has_as_many_pods_as_there_are_nodes() -> None:
+def test_the_runtime_has_the_size_of_the_gang() -> None:
     runtime = kind_of(job("trainjob", nodes=4), "TrainingRuntime")
     assert runtime["spec"]["mlPolicy"] == {"numNodes": 4}
     described = inner(nodes=4)
@@ -38,7 +38,7 @@ def test_the_runtime_has_as_many_pods_as_there_are_nodes() -> None:
     assert kind_of(job("trainjob", nodes=4), "PodGroup")["spec"]["minMember"] == 4
 
 
-def test_trainer_finds_the_job_and_the_container_that_train() -> None:
+def test_job_and_container_have_the_names_that_trainer_expects() -> None:
     (replicated,) = job_set()["replicatedJobs"]
     (container,) = replicated["template"]["spec"]["template"]["spec"]["containers"]
     assert replicated["name"] == container["name"] == "node"
@@ -46,7 +46,7 @@ def test_trainer_finds_the_job_and_the_container_that_train() -> None:
     assert labels == {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
 
 
-def test_one_fault_restarts_all_pods_but_a_fatal_exit_code_ends_the_run() -> None:
+def test_a_failed_pod_restarts_all_pods_but_a_fatal_exit_code_ends_the_run() -> None:
     described = inner(fatal_exit_codes=[3, 64])
     assert job_set(retries=5)["failurePolicy"] == {
         "maxRestarts": 5,
@@ -63,7 +63,7 @@ def test_one_fault_restarts_all_pods_but_a_fatal_exit_code_ends_the_run() -> Non
     assert fatal["onExitCodes"] == {"containerName": "node", "operator": "In", "values": [3, 64]}
 
 
-def test_the_nodes_meet_at_the_name_that_job_set_gives_the_first_pod() -> None:
+def test_the_pods_meet_at_the_host_name_of_pod_0() -> None:
     (container,) = inner()["template"]["spec"]["containers"]
     env = {variable["name"]: variable for variable in container["env"]}
     assert env["MASTER_ADDR"]["value"] == "job-0123abcd-node-0-0.job-0123abcd"
@@ -72,5 +72,5 @@ def test_the_nodes_meet_at_the_name_that_job_set_gives_the_first_pod() -> None:
     assert "--nnodes=2" in container["command"]
 
 
-def test_a_suspended_job_says_so_in_the_train_job() -> None:
+def test_a_suspended_job_has_it_in_the_train_job() -> None:
     assert kind_of(job("trainjob", suspend=True), "TrainJob")["spec"]["suspend"] is True

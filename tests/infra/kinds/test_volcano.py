@@ -32,7 +32,7 @@ def test_a_gang_is_as_large_as_its_tasks(size: int) -> None:
     assert sum(task["replicas"] for task in spec["tasks"]) == size
 
 
-def test_the_job_says_where_it_waits_and_how_often_it_is_retried() -> None:
+def test_the_job_has_its_queue_and_its_retries() -> None:
     job = build(GANG)
     assert job["apiVersion"] == "batch.volcano.sh/v1alpha1"
     assert job["kind"] == "Job"
@@ -51,14 +51,14 @@ def test_the_job_says_where_it_waits_and_how_often_it_is_retried() -> None:
     }
 
 
-def test_pulumi_neither_awaits_the_job_nor_stumbles_over_an_existing_one() -> None:
+def test_pulumi_neither_awaits_the_job_nor_fails_if_it_exists() -> None:
     assert build(GANG)["metadata"]["annotations"] == {
         "pulumi.com/skipAwait": "true",
         "pulumi.com/patchForce": "true",
     }
 
 
-def test_the_plugins_give_ranks_and_names_that_resolve_early() -> None:
+def test_the_plugins_set_ranks_and_publish_host_names_early() -> None:
     assert build(GANG)["spec"]["plugins"] == {
         "pytorch": ["--master=master", "--worker=worker", "--port=23456"],
         "svc": ["--publish-not-ready-addresses=true", "--disable-network-policy=true"],
@@ -100,7 +100,7 @@ def test_a_single_node_needs_no_rendezvous() -> None:
     assert not any("$(" in part for part in command)
 
 
-def test_an_elastic_gang_starts_with_its_fewest_and_never_without_its_master() -> None:
+def test_an_elastic_gang_starts_with_its_minimum_and_its_master() -> None:
     spec = build(replace(GANG, min_size=2))["spec"]
     assert {task["name"]: task["minAvailable"] for task in spec["tasks"]} == {
         "master": 1,
@@ -110,7 +110,7 @@ def test_an_elastic_gang_starts_with_its_fewest_and_never_without_its_master() -
     assert sum(task["replicas"] for task in spec["tasks"]) == 4
 
 
-def test_an_elastic_gang_goes_on_without_a_pod_that_had_to_leave() -> None:
+def test_an_elastic_gang_keeps_running_when_a_pod_is_evicted() -> None:
     spec = build(replace(GANG, min_size=2))["spec"]
     command = spec["tasks"][0]["template"]["spec"]["containers"][0]["command"]
     assert spec["policies"][-1] == {"events": ["PodFailed"], "action": "RestartJob"}
@@ -133,7 +133,7 @@ def test_the_processes_of_an_elastic_gang_meet_in_a_fresh_store_each_time() -> N
     assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE" not in variables(GANG)
 
 
-def test_each_fatal_exit_code_ends_the_job_and_stands_before_the_events() -> None:
+def test_each_fatal_exit_code_ends_the_job_and_precedes_the_events() -> None:
     policies = build(replace(GANG, fatal_exit_codes=(3, 64)))["spec"]["policies"]
     assert policies[:-1] == [
         {"exitCode": 3, "action": "TerminateJob"},
@@ -141,13 +141,13 @@ def test_each_fatal_exit_code_ends_the_job_and_stands_before_the_events() -> Non
     ]
 
 
-def test_the_first_pods_success_can_be_that_of_the_job() -> None:
+def test_a_job_may_succeed_with_its_first_pod() -> None:
     master, worker = build(replace(GANG, success="first"))["spec"]["tasks"]
     assert master["policies"] == [{"event": "TaskCompleted", "action": "CompleteJob"}]
     assert "policies" not in worker
 
 
-def test_a_command_of_ones_own_gets_the_gang_and_keeps_its_words() -> None:
+def test_a_custom_command_is_unchanged_and_has_the_gangs_variables() -> None:
     own = replace(GANG, custom_command=True, pod=replace(POD, command=["accelerate", "launch"]))
     container = build(own)["spec"]["tasks"][0]["template"]["spec"]["containers"][0]
     env = {variable["name"]: variable["value"] for variable in container["env"]}
@@ -156,6 +156,6 @@ def test_a_command_of_ones_own_gets_the_gang_and_keeps_its_words() -> None:
     assert "pytorch" in build(own)["spec"]["plugins"]
 
 
-def test_the_network_topology_is_the_whole_jobs() -> None:
+def test_the_network_topology_applies_to_the_whole_job() -> None:
     topology = {"mode": "hard", "highestTierAllowed": 2}
     assert build(replace(GANG, network_topology=topology))["spec"]["networkTopology"] == topology

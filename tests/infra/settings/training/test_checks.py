@@ -1,4 +1,4 @@
-"""What a job cannot say: each mistake is told with the job's key, the setting and what to write."""
+"""Mistakes of one job: each is reported with the job's key, the setting and a remedy."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ JOB = "gpu-platform:training.jobs.job"
 RDMA = {"resource": "rdma/hca", "interface": "ib0"}
 STEP = {"command": ["./step"]}
 
-# name: job, what the sentence begins with after the job's key, what it advises
+# name: job, beginning of the sentence after the job's key, remedy
 MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     "no program": (job("volcano", hyperparameters=None), " has neither", "or command"),
     "two programs": (job("volcano", command=["a"]), " has hyperparameters and", "write one"),
@@ -157,7 +157,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_told_with_its_key_and_what_to_write(mistake: str) -> None:
+def test_a_mistake_is_reported_with_its_key_and_a_remedy(mistake: str) -> None:
     described, place, advice = MISTAKES[mistake]
     (sentence,) = problems_of(described)
     assert sentence.startswith(f"{JOB}{place}")
@@ -169,7 +169,7 @@ def test_every_kind_has_a_builder(kind: JobKind) -> None:
     assert builder(kind).__module__ == f"infra.kinds.{kind}"
 
 
-ASKING: dict[str, dict[str, Any]] = {
+REQUESTS: dict[str, dict[str, Any]] = {
     "hyperparameters": {"hyperparameters": {"epochs": 3}, "command": None},
     "min_nodes": {"min_nodes": 1},
     "deadline_seconds": {"deadline_seconds": 60},
@@ -186,10 +186,10 @@ ASKING: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("limited", LIMITED_SETTINGS, ids=lambda limited: limited.title)
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_a_kind_does_not_support_is_refused_with_the_kinds_that_do(
+def test_an_unsupported_setting_is_refused_with_the_kinds_that_support_it(
     kind: Any, limited: LimitedSetting
 ) -> None:
-    wanted = ASKING[limited.capability]
+    wanted = REQUESTS[limited.capability]
     if limited.key == "hyperparameters" and kind == "tensorflow":
         wanted = {}
     found = problems_of(job(kind, **wanted))
@@ -200,17 +200,17 @@ def test_what_a_kind_does_not_support_is_refused_with_the_kinds_that_do(
         sentence.startswith(JOB)
         and f"sets {limited.key} to " in sentence
         and f"kind {kind!r} does not support" in sentence
-        and all(able in sentence for able in limited.kinds)
+        and all(name in sentence for name in limited.kinds)
         for sentence in found
     ), found
 
 
-def test_several_mistakes_of_one_job_are_told_at_once() -> None:
+def test_all_mistakes_of_a_job_are_reported_at_once() -> None:
     (sentence,) = problems_of(job("mpi", min_nodes=1, suspend=True, deadline_seconds=5))
     assert all(key in sentence for key in ("min_nodes", "suspend", "deadline_seconds"))
 
 
-def test_a_host_network_needs_a_namespace_that_admits_it() -> None:
+def test_a_host_network_needs_a_privileged_namespace() -> None:
     values = configuration(job("volcano", host_network=True))
     values["tenancy"]["pod_security"] = "baseline"
     with pytest.raises(SettingsError, match="host_network is true, which only 'privileged'"):
@@ -218,7 +218,7 @@ def test_a_host_network_needs_a_namespace_that_admits_it() -> None:
 
 
 @pytest.mark.parametrize(("version", "fine"), [("1.10.0", False), ("1.11.0", True)])
-def test_a_topology_needs_a_scheduler_that_knows_it(version: str, fine: bool) -> None:
+def test_a_network_topology_needs_a_scheduler_that_supports_it(version: str, fine: bool) -> None:
     values = configuration(job("volcano", network_topology={"mode": "soft"}))
     values["volcano"]["version"] = version
     if fine:
@@ -228,7 +228,7 @@ def test_a_topology_needs_a_scheduler_that_knows_it(version: str, fine: bool) ->
         validate(values)
 
 
-def test_names_that_a_kind_makes_longer_are_bounded() -> None:
+def test_the_length_of_names_is_limited_by_the_kind() -> None:
     values = configuration(job("ray"))
     values["training"]["jobs"] = {"j" * 40: job("ray")}
     with pytest.raises(SettingsError, match="the kind allows 47"):
@@ -241,7 +241,7 @@ def test_names_that_a_kind_makes_longer_are_bounded() -> None:
         validate(values)
 
 
-def test_an_elastic_job_needs_room_for_its_fewest_only() -> None:
+def test_an_elastic_job_needs_capacity_for_its_minimum_only() -> None:
     values = configuration(job("volcano", nodes=8, min_nodes=2))
     values["tenancy"]["quota"] = {"gpus": 8}
     validate(values)
@@ -250,7 +250,7 @@ def test_an_elastic_job_needs_room_for_its_fewest_only() -> None:
         validate(values)
 
 
-def test_what_the_tensorflow_program_exports_is_not_served() -> None:
+def test_an_export_of_the_tensorflow_program_is_not_served() -> None:
     values = configuration(job("tensorflow"))
     values["inference"] = {"services": {"s": {"job": "job", "cpu": 1, "memory": "2Gi"}}}
     with pytest.raises(SettingsError, match=r"inference\.services\.s\.job is 'job', whose kind"):
@@ -276,7 +276,7 @@ def test_shared_memory_is_4gi_a_gpu_but_at_most_half_of_the_memory(
     assert settings.training.jobs["job"].shared_memory == size
 
 
-def test_a_steps_pod_needs_room_in_the_quota_and_in_the_queue() -> None:
+def test_a_steps_pod_must_fit_the_quota_and_the_queue() -> None:
     values = configuration(job("volcano", steps={"score": {**STEP, "gpus": 16, "memory": "1Ti"}}))
     values["tenancy"]["quota"] = {"gpus": 8}
     with pytest.raises(SettingsError, match=r"steps\.score\.gpus is 16: one pod with 16 nvidia"):
@@ -289,7 +289,7 @@ def test_a_steps_pod_needs_room_in_the_quota_and_in_the_queue() -> None:
 
 
 @pytest.mark.parametrize(("cpu", "fine"), [("20", True), ("19", False)])
-def test_a_gang_needs_room_for_the_pod_that_starts_the_others(cpu: str, fine: bool) -> None:
+def test_a_gang_needs_capacity_for_its_launcher(cpu: str, fine: bool) -> None:
     values = configuration(job("mpi", nodes=2, cpu="8", launcher={"cpu": "4"}))
     values["volcano"]["queues"]["research"] = {"capability": {"cpu": cpu}}
     if fine:

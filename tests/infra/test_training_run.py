@@ -41,7 +41,7 @@ def test_the_same_specification_has_the_same_name() -> None:
     assert run_name(args()) == run_name(args())
 
 
-def test_the_name_does_not_depend_on_the_digest_that_a_build_gives() -> None:
+def test_the_name_does_not_depend_on_the_digest_of_a_build() -> None:
     assert run_name(replace(args(), image="a@sha256:1")) == run_name(replace(args(), image="b"))
 
 
@@ -72,11 +72,11 @@ def test_changed_training_code_is_another_run() -> None:
         ("inference.services.digits.cpu", "2"),
     ],
 )
-def test_what_is_no_part_of_the_run_leaves_its_name_alone(path: str, value: object) -> None:
+def test_settings_outside_the_run_do_not_change_its_name(path: str, value: object) -> None:
     assert run_name(args(path, value)) == run_name(args())
 
 
-def test_the_program_writes_into_a_folder_of_the_run() -> None:
+def test_the_program_writes_to_a_directory_of_the_run() -> None:
     command = pod(args())["containers"][0]["command"]
     assert command[-5:] == [
         "training",
@@ -87,7 +87,7 @@ def test_the_program_writes_into_a_folder_of_the_run() -> None:
     ]
 
 
-def test_a_program_that_answers_prometheus_says_where() -> None:
+def test_a_program_with_metrics_declares_its_port() -> None:
     def template(job: TrainingJobArgs) -> Manifest:
         task: Manifest = manifests(job, "digits-1", "image")[-1]["spec"]["tasks"][0]
         found: Manifest = task["template"]
@@ -102,7 +102,7 @@ def test_a_program_that_answers_prometheus_says_where() -> None:
     assert "prometheus.io/port" not in silent["metadata"].get("annotations", {})
 
 
-def test_claims_are_mounted_where_the_program_looks() -> None:
+def test_claims_are_mounted_at_the_programs_paths() -> None:
     spec = pod(args())
     claims = {
         volume["name"]: volume["persistentVolumeClaim"]["claimName"]
@@ -114,17 +114,17 @@ def test_claims_are_mounted_where_the_program_looks() -> None:
     assert (paths["checkpoints"], paths["datasets"]) == ("/checkpoints", "/data")
 
 
-def test_a_job_may_do_without_a_claim_for_data() -> None:
+def test_a_job_needs_no_datasets_claim() -> None:
     names = [volume["name"] for volume in pod(args(f"{JOB}.datasets"))["volumes"]]
     assert names == ["shm", "tmp", "checkpoints"]
 
 
-def test_the_pods_of_a_gang_spread_over_the_nodes_unless_told_otherwise() -> None:
+def test_the_pods_of_a_gang_spread_over_the_nodes_by_default() -> None:
     assert "topologySpreadConstraints" in pod(args())
     assert "topologySpreadConstraints" not in pod(args(f"{JOB}.spread", False))
 
 
-def test_a_job_may_ask_for_gpus_by_another_name() -> None:
+def test_a_job_may_request_another_gpu_resource() -> None:
     limits = pod(args(f"{JOB}.gpu_resource", "amd.com/gpu"))["containers"][0]["resources"]["limits"]
     assert limits["amd.com/gpu"] == "4"
     assert "nvidia.com/gpu" not in limits
@@ -137,16 +137,14 @@ def test_an_attempt_may_have_a_deadline() -> None:
 @pytest.mark.parametrize(
     ("kind", "name"), [("volcano", "digits-1d096766"), ("indexed", "digits-8e8d2e73")]
 )
-def test_a_run_that_exists_is_not_started_again_by_settings_that_were_added_since(
-    kind: str, name: str
-) -> None:
+def test_new_settings_do_not_rename_existing_runs(kind: str, name: str) -> None:
     # Whoever changes these names starts everybody's runs anew: give new settings defaults that
     # leave the objects as they were.
     assert run_name(args(f"{JOB}.kind", kind)) == name
 
 
 @pytest.mark.parametrize("kind", ["indexed", "pytorch", "trainjob"])
-def test_a_run_that_is_suspended_is_the_same_run(kind: str) -> None:
+def test_a_suspended_run_keeps_its_name(kind: str) -> None:
     running = args(f"{JOB}.kind", kind)
     suspended = replace(running, job=running.job.model_copy(update={"suspend": True}))
     assert run_name(suspended) == run_name(running)
@@ -179,7 +177,7 @@ def test_nodes_are_chosen_by_product_and_count() -> None:
     }
 
 
-def test_additional_volumes_are_mounted_from_where_they_come() -> None:
+def test_additional_volumes_are_mounted_from_their_sources() -> None:
     volumes = {
         "more": VolumeSettings(path="/more", claim="datasets", read_only=True),
         "code": VolumeSettings(path="/code", config_map="code"),
@@ -196,7 +194,7 @@ def test_additional_volumes_are_mounted_from_where_they_come() -> None:
     assert {name for name in volumes if "readOnly" not in mounts[name]} == {"cache"}
 
 
-def test_an_update_touches_nothing_but_what_may_change_while_a_run_goes_on() -> None:
+def test_an_update_changes_only_the_suspension_of_an_existing_run() -> None:
     spec = {"runPolicy": {"suspend": True, "backoffLimit": 3}, "suspend": True, "template": {}}
     ignored = ignored_paths({"spec": spec}, suspendable=True)
     assert ignored == ["spec.runPolicy.backoffLimit", "spec.template"]

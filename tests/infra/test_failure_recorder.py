@@ -126,4 +126,6 @@ def test_claims_must_be_there_and_writable_by_many() -> None:
     assert "gpu-platform:logs.recorder.claims.0 is 'nothing'" in problem
     values = configured()
     values["storage"]["claims"]["checkpoints"]["access_modes"] = ["ReadWriteOnce"]
-    assert any("ReadWriteMany, or no recorder" in problem for problem in problems(values))
+    assert any(
+        "ReadWriteMany, or leave the recorder out" in problem for problem in problems(values)
+    )

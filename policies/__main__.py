@@ -1,13 +1,13 @@
-"""Builds the policy pack for `pulumi --policy-pack policies` and nothing else."""
+"""Build the policy pack for `pulumi --policy-pack policies` and nothing else."""
 
 import gc
 import sys
 from pathlib import Path
 
-# Imports make nothing that is to be collected, and looking for it takes a fifth of their time.
+# Imports create no garbage, and collecting takes a fifth of their time.
 gc.disable()
 
-# The engine runs this folder, not the package in it.
+# The engine runs this directory as a program, not as a package.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from policies.pack import serve  # noqa: E402  after the path is right

@@ -1,8 +1,8 @@
-"""Makes Pulumi policies of rules.
+"""Pulumi policies from rules.
 
-A resource's properties are converted to plain data once and judged by all rules. Stack rules get
-the resources as they were declared, not as the cluster answered: an autoscaled Deployment comes
-back with a number of replicas that nobody wrote.
+A resource's properties are converted to plain data once for all rules. Stack rules receive the
+resources as declared, not as the cluster returned them: an autoscaled Deployment comes back with a
+number of replicas that the program does not contain.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ _CORRECT = "Correct the name in the pack's configuration file."
 
 @dataclass(frozen=True)
 class _Exempted:
-    """A violation that was not reported as such, and the exemption that covers it."""
+    """A violation that an exemption covers, and the exemption."""
 
     violation: Violation
     exemption: Exemption
 
 
 class _Call(threading.local):
-    """What belongs to the resource at hand, since the engine may ask about several at a time."""
+    """State of the current resource; the engine may check several concurrently."""
 
     def __init__(self) -> None:
         self.properties: Any = None
@@ -65,7 +65,7 @@ class _Call(threading.local):
 
 
 class Binding:
-    """Binds rules to the policy SDK, sharing views between them."""
+    """Binds rules to the policy SDK and shares views between them."""
 
     def __init__(self, exemptions: Exemptions | None = None) -> None:
         self._declared: dict[str, View] = {}
@@ -77,19 +77,19 @@ class Binding:
         self._exemptions = exemptions or Exemptions()
 
     def configure(self, config: Mapping[str, Any]) -> None:
-        """Takes the exemptions, and names that no rule has, from the whole configuration."""
+        """Read exemptions and unknown rule names from the whole configuration."""
         self._exemptions = Exemptions(config.get(KEY), RULES_BY_NAME)
         self._unknown = unknown_rules(config, RULES_BY_NAME)
 
     def policies(self, rules: Iterable[Rule[Any]]) -> list[Policy]:
-        """One policy for each rule."""
+        """Return one policy for each rule."""
         return [
             self._stack_policy(rule) if rule.scope == "stack" else self._resource_policy(rule)
             for rule in rules
         ]
 
     def own_policies(self) -> list[Policy]:
-        """Policies about the configuration itself; they come after those that are exempted."""
+        """Return policies about the configuration itself, in order after the exemptible ones."""
         properties = {
             "workloads": {
                 "type": "array",
@@ -148,10 +148,10 @@ class Binding:
         configure = _Configuration(rule)
 
         def validate(args: ResourceValidationArgs, report: ReportViolation) -> None:
-            def judge() -> Iterable[Violation]:
+            def evaluate() -> Iterable[Violation]:
                 return rule.violations(self._view(args), configure(args.get_config()))
 
-            self._report_all(rule, judge, report, args.name)
+            self._report_all(rule, evaluate, report, args.name)
 
         def remediate(args: ResourceValidationArgs) -> Mapping[str, Any] | None:
             try:
@@ -162,7 +162,7 @@ class Binding:
                 properties = editable(args.props)
                 apply_edits(properties, edits)
             except Exception:
-                # The validation that follows reports what is still wrong, this failure included.
+                # The validation that follows reports what is still wrong, including this failure.
                 return None
             return properties if edits else None
 
@@ -176,31 +176,31 @@ class Binding:
         configure = _Configuration(rule)
 
         def validate(args: StackValidationArgs, report: ReportViolation) -> None:
-            def judge() -> Iterable[Violation]:
+            def evaluate() -> Iterable[Violation]:
                 stack = self._stack_of(args)
                 return rule.check(stack, configure(args.get_config()))
 
-            self._report_all(rule, judge, report, "the stack")
+            self._report_all(rule, evaluate, report, "the stack")
 
         return StackValidationPolicy(validate=validate, **_metadata(rule))
 
     def _report_all(
         self,
         rule: Rule[Any],
-        judge: Callable[[], Iterable[Violation]],
+        evaluate: Callable[[], Iterable[Violation]],
         report: ReportViolation,
         subject: str,
     ) -> None:
-        """Reports every violation; a failure of the rule itself is one too."""
+        """Report every violation; a failure of the rule itself is one too."""
         try:
-            for violation in judge():
+            for violation in evaluate():
                 resource = violation.resource
                 if exemption := self._exemptions.covering(rule.name, resource):
                     self._call.exempted.append(_Exempted(violation, exemption))
                 else:
                     report(rule.describe(violation), resource.urn if resource else None)
         except ConfigurationError as error:
-            # Once says it; every resource would be told the same.
+            # Report once: the problem is the same for every resource.
             if rule.name not in self._misconfigured:
                 self._misconfigured.add(rule.name)
                 report(str(error), None)
@@ -226,33 +226,33 @@ class Binding:
 
 
 def _is_root(args: Any) -> bool:
-    """Whether it is the one resource that every stack has, and has once."""
+    """Return whether this is the stack's own resource, of which there is exactly one."""
     return isinstance(args, ResourceValidationArgs) and args.resource_type == _ROOT
 
 
 class _EverywherePolicy(ResourceValidationPolicy, StackValidationPolicy):
-    """A policy that is asked about every resource and about the stack."""
+    """A policy that is called for every resource and for the stack."""
 
-    def __init__(self, judge: Callable[[Any, ReportViolation], None], **metadata: Any) -> None:
-        # Both parents would want a function for their own arguments, and call each other.
+    def __init__(self, evaluate: Callable[[Any, ReportViolation], None], **metadata: Any) -> None:
+        # The constructors of both parents require a function and call each other.
         Policy.__init__(self, **metadata)
-        self._judge = judge
+        self._evaluate = evaluate
 
     def validate(self, args: Any, report_violation: ReportViolation) -> None:
-        """Judges whatever it is asked about."""
-        self._judge(args, report_violation)
+        """Call the check."""
+        self._evaluate(args, report_violation)
 
     def has_validation(self) -> bool:
-        """It does nothing else."""
+        """Keep the signature that the SDK requires."""
         return True
 
     def has_remediation(self) -> bool:
-        """It changes nothing."""
+        """Change nothing."""
         return False
 
 
 class _Configuration:
-    """Validates a rule's configuration once, since it is the same for every resource."""
+    """Validate a rule's configuration once, since it is the same for every resource."""
 
     def __init__(self, rule: Rule[Any]) -> None:
         self._rule = rule
@@ -268,7 +268,7 @@ class _Configuration:
 
 
 def _resource(args: Any) -> Resource:
-    """The plain view of a resource, from the arguments of a validation or from a stack's list."""
+    """Return the plain view of a resource, from the arguments of a validation or of a stack."""
     return Resource(
         args.resource_type,
         plain(args.props),
@@ -279,7 +279,7 @@ def _resource(args: Any) -> Resource:
 
 
 def config_schema(config: type[RuleConfig]) -> PolicyConfigSchema | None:
-    """A configuration as the JSON schema that the engine checks configuration with."""
+    """Return a configuration as the JSON schema with which the engine validates it."""
     properties = config.model_json_schema(by_alias=True).get("properties", {})
     for schema in properties.values():
         schema.pop("title", None)

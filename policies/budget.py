@@ -1,4 +1,4 @@
-"""Rules about how many GPUs a stack may ask for, and what they may cost."""
+"""Rules about the number of GPUs that a stack may request, and their cost."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class CostConfig(GpuConfig):
     """Configuration of `gpu-cost`."""
 
     hourly_prices: dict[str, float] = Field(
-        default={}, description="The price of one GPU for an hour, by resource name."
+        default={}, description="Price of one GPU per hour, by resource name."
     )
     max_hourly_cost: float | None = Field(
-        default=None, ge=0, description="What the stack's GPUs may cost in an hour, same currency."
+        default=None, ge=0, description="Maximum hourly cost of all GPUs, in the same currency."
     )
 
 
 def _gpus(workload: Workload, config: GpuConfig) -> Iterator[tuple[str, str, Decimal]]:
-    """(queue, resource, number) of GPUs that the pods of a workload ask for together."""
+    """Return (queue, resource, number) of the GPUs that the pods of a workload request together."""
     for pod in workload.pods:
         queue = workload.queue(pod).text or ""
         for container in pod.containers:
@@ -49,14 +49,14 @@ def _gpus(workload: Workload, config: GpuConfig) -> Iterator[tuple[str, str, Dec
 
 @stack_rule(
     name="gpu-budget",
-    description="The stack asks for no more GPUs than it may.",
+    description="The stack requests no more GPUs than its budget allows.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Ask for fewer GPUs, or have the budget raised.",
+    remediation="Request fewer GPUs, or raise the budget.",
     config=BudgetConfig,
 )
 def gpu_budget(stack: Stack, config: BudgetConfig) -> Iterator[Violation]:
-    """A typing error in a number of nodes is noticed before the GPUs are taken."""
+    """A typo in a number of nodes is found before the GPUs are allocated."""
     by_queue: dict[str, Decimal] = defaultdict(Decimal)
     for workload in stack.workloads:
         for queue, _, count in _gpus(workload, config):
@@ -79,14 +79,14 @@ def gpu_budget(stack: Stack, config: BudgetConfig) -> Iterator[Violation]:
 
 @stack_rule(
     name="gpu-cost",
-    description="The stack's GPUs cost no more an hour than they may.",
+    description="The hourly cost of the stack's GPUs is within its limit.",
     severity=Severity.MEDIUM,
     level=Level.MANDATORY,
-    remediation="Ask for fewer or cheaper GPUs, or have the limit raised.",
+    remediation="Request fewer or cheaper GPUs, or raise the limit.",
     config=CostConfig,
 )
 def gpu_cost(stack: Stack, config: CostConfig) -> Iterator[Violation]:
-    """The bill is seen in the pull request, not at the end of the month."""
+    """The cost appears in the pull request, not at the end of the month."""
     cost = Decimal(0)
     for workload in stack.workloads:
         for _, name, count in _gpus(workload, config):

@@ -1,4 +1,4 @@
-"""Judges Kubernetes manifests by the rules of the pack, without Pulumi."""
+"""Check Kubernetes manifests with the rules of the pack, without Pulumi."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from policies.catalogue import RULES
 from policies.configuration import Configuration, configure, parse
 from policies.documents import Document, DocumentError, read
-from policies.judging import applied, judge
+from policies.evaluation import applied, evaluate
 from policies.reports import FORMATS, Report
 from policies.rule import ConfigurationError
 
@@ -29,12 +29,12 @@ examples:
 exit status:
   0  no violation, or only advisory ones
   1  at least one mandatory violation
-  2  the input or the configuration cannot be used; nothing was judged
+  2  the input or the configuration is not valid; nothing was checked
 
-Give everything that is deployed together at once: some rules ask whether the queue, the claim or
-the NetworkPolicy that a workload needs is declared beside it. What exists elsewhere is named in the
-configuration (existingQueues, existingNamespaces, existingPriorityClasses, existingServices), which
-is the file that Pulumi takes as --policy-pack-config:
+Pass everything that is deployed together in one call: some rules check that the queue, the claim or
+the NetworkPolicy that a workload needs is declared. List objects that exist elsewhere in the
+configuration (existingQueues, existingNamespaces, existingPriorityClasses, existingServices), the
+same file as Pulumi's --policy-pack-config:
 
   {
     "image-digest-pinned": "mandatory",
@@ -46,13 +46,13 @@ is the file that Pulumi takes as --policy-pack-config:
 
 
 class _UnusableInputError(Exception):
-    """What was given cannot be judged; the text says what to give instead."""
+    """The input cannot be checked; the message states what to pass instead."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit status."""
+    """Run the command and return its exit code."""
     options = _parser().parse_args(arguments)
-    # Nothing is thrown away in so short a run, and looking for it takes a third of the time.
+    # Such a short run creates little garbage, and collecting takes a third of its time.
     with _without_collection():
         return _check(options)
 
@@ -78,7 +78,7 @@ def _check(options: argparse.Namespace) -> int:
     whole = not options.no_stack_rules
     rules = [rule for rule, _, _ in applied(configuration, whole=whole)]
     left_out = 0 if whole else len(applied(configuration, whole=True)) - len(rules)
-    findings = judge(documents, configuration, whole=whole)
+    findings = evaluate(documents, configuration, whole=whole)
     report = Report(findings, sources, len(documents), rules, left_out)
     sys.stdout.write(FORMATS[options.format](report))
     return _REFUSED if report.mandatory else _CLEAN
@@ -124,7 +124,7 @@ def _documents(names: Sequence[str]) -> tuple[list[Document], list[str]]:
         sources.append(source)
         documents += read(source, text)
     if not documents:
-        raise _UnusableInputError(f"there is no object in {', '.join(names)}: nothing was judged")
+        raise _UnusableInputError(f"no object found in {', '.join(names)}: nothing was checked")
     return documents, sources
 
 

@@ -1,6 +1,7 @@
-"""The pack's configuration file, as Pulumi reads it: levels and settings by rule, and exemptions.
+"""The pack's configuration file: levels and settings by rule, and exemptions.
 
-Under Pulumi the engine reads the file and hands each policy its part; this is for everything else.
+Under Pulumi the engine parses the file and passes each policy its part; this module is for all
+other uses.
 """
 
 from __future__ import annotations
@@ -15,21 +16,21 @@ from policies.exemptions import KEY, USED, Exemptions
 from policies.rule import ConfigurationError, Rule, RuleConfig
 
 CHECKED = "configuration"
-"""The name under which the pack reports names that no rule has."""
+"""Name of the policy that reports unknown rule names."""
 _ALL = "all"
 _LEVELS = ("advisory", "mandatory", "remediate", "disabled")
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """Every rule that is not disabled with whether it is mandatory and its settings."""
+    """Every enabled rule with its level and settings."""
 
     rules: list[tuple[Rule[Any], bool, RuleConfig]]
     exemptions: Exemptions
 
 
 def parse(text: str, rules: Iterable[Rule[Any]]) -> Configuration:
-    """Reads a configuration file's text; raises `ConfigurationError` with every problem."""
+    """Parse a configuration file; raise `ConfigurationError` with every problem."""
     try:
         values = json.loads(text)
     except ValueError as error:
@@ -40,7 +41,7 @@ def parse(text: str, rules: Iterable[Rule[Any]]) -> Configuration:
 
 
 def configure(values: Mapping[str, Any], rules: Iterable[Rule[Any]]) -> Configuration:
-    """Like `parse`, of the file's content."""
+    """Parse a configuration file by its path; see `parse`."""
     by_name = {rule.name: rule for rule in rules}
     problems = unknown_rules(values, by_name)
     levels, settings = {}, {}
@@ -62,7 +63,7 @@ def configure(values: Mapping[str, Any], rules: Iterable[Rule[Any]]) -> Configur
 
 
 def _split(name: str, value: Any, problems: list[str]) -> tuple[str | None, dict[str, Any]]:
-    """A rule's level, if one is written, and its settings."""
+    """Return a rule's level, if one is set, and its settings."""
     settings = {"enforcementLevel": value} if isinstance(value, str) else value
     if not isinstance(settings, dict):
         problems.append(f"{name}: found {value!r}; write a level or an object with settings")
@@ -74,12 +75,12 @@ def _split(name: str, value: Any, problems: list[str]) -> tuple[str | None, dict
 
 
 def unknown_rules(names: Iterable[str], rules: Iterable[str]) -> list[str]:
-    """What to say of the names in a configuration that no rule has."""
+    """Return an error about names in a configuration that no rule has, if there are any."""
     known = [*rules, _ALL, KEY, USED, CHECKED]
     problems = []
     for name in names:
         if name not in known:
             close = difflib.get_close_matches(name, known, 1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
-            problems.append(f"there is no rule {name!r}{hint}")
+            problems.append(f"unknown rule {name!r}{hint}")
     return problems

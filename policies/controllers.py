@@ -1,7 +1,7 @@
-"""What a workload says as a whole: its gang, its queue, its retries, whether Pulumi waits for it.
+"""Properties of a whole workload: gang, queue, retries, and whether Pulumi waits for it.
 
-Each controller spells these differently. The differences are dealt with here, so that a rule asks
-for "the queue" and not for the kind.
+Each controller has different fields for these. This module hides the differences, so that a rule
+reads "the queue" and does not depend on the kind.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _KUBEFLOW = "kubeflow.org"
 
 @dataclass(frozen=True)
 class Gang:
-    """How many pods have to start together, and how many there are (None: not known yet)."""
+    """Number of pods that must start together, and of all pods (None if unknown)."""
 
     minimum: Node
     size: Decimal | None
@@ -36,7 +36,7 @@ class Gang:
 
 
 def _count(member: Node) -> Decimal | None:
-    """The replicas of one task, one unless it says otherwise; None while not known."""
+    """Return the replicas of one task, by default one; None if unknown."""
     replicas = member["replicas"]
     if not replicas.known:
         return None
@@ -56,32 +56,32 @@ class Workload:
 
     @property
     def is_volcano_job(self) -> bool:
-        """Whether it is Volcano's own Job, or the template from which a JobFlow makes one."""
+        """True for a Volcano Job, or the template from which a JobFlow creates one."""
         return self.resource.is_kind("batch.volcano.sh", "Job") or self.is_step
 
     @property
     def is_step(self) -> bool:
-        """Whether it is the template of a step of a JobFlow."""
+        """True for the template of a step of a JobFlow."""
         return self.resource.is_kind("flow.volcano.sh", "JobTemplate")
 
     @property
     def is_batch_job(self) -> bool:
-        """Whether it is the plain Job of Kubernetes."""
+        """True for the Job of Kubernetes."""
         return self.resource.is_kind("batch", "Job")
 
     @property
     def is_kubeflow_job(self) -> bool:
-        """Whether it is a job of Kubeflow's training operator."""
+        """True for a job of Kubeflow's training operator."""
         return self.resource.group == _KUBEFLOW and self._spec["runPolicy"].value is not None
 
     @property
     def counts_each_pod(self) -> bool:
-        """Whether the failure of every pod is a retry of the job."""
+        """True if the failure of any pod counts as a retry of the job."""
         return self.is_batch_job or self.is_kubeflow_job
 
     @cached_property
     def size(self) -> Decimal | None:
-        """The number of pods; None while it is not known."""
+        """Number of pods; None if unknown."""
         members = self._members()
         if members is None:
             counts = [pod.replicas for pod in self.pods]
@@ -91,7 +91,7 @@ class Workload:
         return sum(known, Decimal(0)) if len(known) == len(counts) else None
 
     def _members(self) -> list[Node] | None:
-        """The tasks or replica specifications of kinds that have them."""
+        """Tasks or replica specifications, for kinds that have them."""
         if self.is_volcano_job:
             tasks = self._spec["tasks"]
             whole = tasks.complete and isinstance(tasks.value, list)
@@ -104,14 +104,14 @@ class Workload:
         return [replica for node in specs for _, replica in node.fields()]
 
     def scheduler(self, pod: Pod) -> Node:
-        """The scheduler's name; a Volcano Job gives its own to tasks that name none."""
+        """Return the scheduler's name; a Volcano Job sets the default of its tasks."""
         own = pod.spec["schedulerName"]
         if own.absent and self.is_volcano_job:
             return self._spec["schedulerName"]
         return own
 
     def queue(self, pod: Pod) -> Node:
-        """The queue's name; where there is none, the place where it belongs."""
+        """Return the queue's name, or its path if there is none."""
         annotations = pod.metadata["annotations"]
         job = self._spec["queue"]
         policy = self._spec["runPolicy"]["schedulingPolicy"]["queue"]
@@ -123,12 +123,12 @@ class Workload:
         return next((place for place in places if not place.absent), places[0])
 
     def joins_pod_group(self, pod: Pod) -> bool:
-        """Whether the pod belongs to a PodGroup declared elsewhere, which has the queue."""
+        """Return whether a PodGroup declared elsewhere, which has the queue, contains the pod."""
         return not pod.metadata["annotations"][GROUP_ANNOTATION].absent
 
     @cached_property
     def gang(self) -> Gang | None:
-        """The gang, for kinds that have one of their own."""
+        """Gang of the workload, for kinds with a gang of their own."""
         if self.is_volcano_job:
             return Gang(self._spec["minAvailable"], self.size, defaults_to_all=False)
         if self.resource.group == _KUBEFLOW:
@@ -141,7 +141,7 @@ class Workload:
 
     @cached_property
     def retry_limit(self) -> Node | None:
-        """Where the number of retries is written, for kinds that have one."""
+        """Path of the number of retries, for kinds that have one."""
         if self.is_volcano_job:
             return self._spec["maxRetry"]
         if self.is_batch_job:
@@ -163,9 +163,9 @@ class Workload:
 
     @cached_property
     def lifetime(self) -> tuple[Node, Node | None] | None:
-        """Where the deadline and the time kept after the end are written; None if nowhere.
+        """Paths of the deadline and of the time to live after the end, if the kind has them.
 
-        The steps of a JobFlow are kept: it makes those that are missing again.
+        Steps of a JobFlow have no time to live: the JobFlow creates missing steps again.
         """
         spec = self._spec
         if self.is_kubeflow_job:
@@ -178,7 +178,7 @@ class Workload:
         return spec["activeDeadlineSeconds"], kept
 
     def restart_policy(self, pod: Pod) -> Node:
-        """The restart policy; Kubeflow's replicas have one that overrides the pod's."""
+        """Return the restart policy; in Kubeflow's replicas, theirs overrides the pod's."""
         if self.resource.group == _KUBEFLOW and pod.spec.parent is not None:
             replica = pod.spec.parent.parent
             if replica is not None and not replica["restartPolicy"].absent:
@@ -187,6 +187,6 @@ class Workload:
 
     @property
     def awaited_flag(self) -> Node | None:
-        """Where it would have to say that Pulumi should not wait; None if Pulumi does not wait."""
+        """Path of the annotation that disables Pulumi's waiting; None if Pulumi does not wait."""
         waits_for_end = self.is_batch_job or self.resource.is_kind("", "Pod")
         return self.resource.annotations[SKIP_AWAIT_ANNOTATION] if waits_for_end else None

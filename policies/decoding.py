@@ -1,10 +1,10 @@
-"""Makes the SDK decode a resource once for all policies, and only if one of them looks at it.
+"""Lazy decoding: the SDK decodes a resource once for all policies, and only if one reads it.
 
-The SDK's loop over policies converts the same protobuf message to the same proxies again for every
-one of them, which for a pack of forty rules costs more than the rules do. While one call of the
-engine is answered, its conversions are put off here: policies are handed `Properties`, one for each
-message, which `policies.binding` turns into plain data once for all rules. Resources of the stack
-that were judged before are not decoded at all.
+For every policy, the SDK's loop converts the same protobuf message to the same proxies again. With
+forty rules, that costs more than the rules themselves. This module defers the conversion during a
+call of the engine: policies receive `Properties`, one for each message, and `policies.binding`
+converts them to plain data once for all rules. Resources of the stack that were checked before are
+not decoded at all.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ _REPEATED = ("_get_resource_options", "_get_provider_resource")
 
 
 class _Memory(threading.local):
-    """What was made in the current call; None outside of one."""
+    """Memory of the current call; None outside of a call."""
 
     results: dict[tuple[Any, ...], tuple[Any, Any]] | None = None
 
     def once(self, make: Callable[[], Any], source: Any, *key: Any) -> Any:
-        """What `make` gives, made once in a call for each source and key."""
+        """Return the result of `make`, computed once per call for each source and key."""
         if self.results is None:
             return make()
         place = (id(source), *key)
         if place not in self.results:
-            # The source is kept beside the result, so that its id stays its own.
+            # Keep a reference to the source, so that its id is not reused.
             self.results[place] = (source, make())
         return self.results[place][1]
 
 
 @dataclass(frozen=True)
 class _Encoded:
-    """A message on its way through the SDK, and how it is to be decoded if that is needed."""
+    """A message on its way through the SDK, with the function that decodes it on demand."""
 
     message: Any
     options: tuple[Any, ...]
 
 
 def share_decoding() -> None:
-    """Installs the memory in the SDK. Called once, before the pack starts."""
+    """Install the memory in the SDK, once before the pack starts."""
     memory = _Memory()
     module: Any = sdk
     json_format = module.json_format
@@ -88,7 +88,7 @@ def share_decoding() -> None:
 
 
 def on_configuration(listener: Callable[[dict[str, Any]], None]) -> None:
-    """Has a function called with the configuration of all policies when the engine sends it."""
+    """Call a function with the configuration of all policies when the engine sends it."""
     module: Any = sdk
     servicer: Any = module._PolicyAnalyzerServicer
     configure, decode = servicer.Configure, module.json_format.MessageToDict

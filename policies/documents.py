@@ -1,8 +1,8 @@
-"""Reads Kubernetes objects from YAML of several documents, and knows in which line each field is.
+"""Kubernetes objects from multi-document YAML, with the line of each field.
 
-Nothing is guessed: what is not an object with apiVersion and kind, what names a key twice (of which
-Kubernetes and this reader might choose different ones) and what grows without end by its aliases is
-an error that names file and document.
+The reader is strict: documents without apiVersion and kind, duplicate keys (of which Kubernetes
+might use another one) and aliases that expand without bounds are errors that name file and
+document.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _MAX_VALUES = 2_000_000
 
 
 class DocumentError(ValueError):
-    """The text holds something that cannot be judged; the message names file and document."""
+    """The text cannot be checked; the message names file and document."""
 
 
 @dataclass(frozen=True)
 class Document:
-    """One object, and the file and line where it begins; lines are counted from 1."""
+    """One object with the file and line where it begins; lines are counted from 1."""
 
     source: str
     manifest: dict[str, Any]
     node: Any
 
     def line(self, steps: tuple[Key, ...] = ()) -> int:
-        """The line of a field, or of the innermost object around it that is written."""
+        """Return the line of a field, or of the innermost existing object around it."""
         node, line = self.node, self.node.start_mark.line
         for step in steps:
             if isinstance(node, yaml.SequenceNode) and isinstance(step, int):
@@ -52,10 +52,10 @@ class Document:
 
 
 class _Loader(yaml.CSafeLoader):
-    """Reads dates as the strings that Kubernetes takes them for, and no key twice."""
+    """Loads dates as strings, as Kubernetes does, and refuses duplicate keys."""
 
     def __init__(self, stream: str | bytes) -> None:
-        # Manifests repeat their words, and finding a word's type takes a search.
+        # Manifests repeat their scalars, and resolving the type of a scalar is slow.
         self._resolved: dict[tuple[str, Any], str] = {}
         super().__init__(stream)
 
@@ -86,7 +86,7 @@ class _Loader(yaml.CSafeLoader):
 
 
 def read(source: str, text: str | bytes) -> Iterator[Document]:
-    """The objects of a text; lists of objects are unfolded. Raises `DocumentError`."""
+    """Return the objects of a text, lists unfolded. Raises `DocumentError`."""
     number = 1
     loader = None
     try:
@@ -125,7 +125,7 @@ def _objects(source: str, place: str, value: Any, node: Any) -> Iterator[Documen
 
 
 def _plain(value: Any, place: str) -> Any:
-    """The value with names for keys, bounded in size: aliases of aliases may be anything."""
+    """Return the value with string keys, limited in size: aliases may multiply it."""
     count = 0
 
     def convert(item: Any) -> Any:

@@ -1,11 +1,11 @@
-"""Exemptions: a named workload may break a named rule, for a reason and until a day.
+"""Exemptions: a named workload may violate a named rule, with a reason and an expiry date.
 
-They stand in the pack's configuration file, so that whoever reviews that file sees all of them:
+They are part of the pack's configuration file, so that a review of that file shows all of them:
 
     "exemptions": {"workloads": [{"workload": "ml/Job/old", "rule": "no-host-path",
                                   "reason": "moves to a claim with #12", "expires": "2027-01-31"}]}
 
-One that is not complete, or whose day is past, is refused and exempts nothing.
+An incomplete or expired exemption is refused and exempts nothing.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any
 from policies.resources import Resource
 
 KEY = "exemptions"
-"""The key in the configuration file."""
+"""Key in the configuration file."""
 USED = "exemption-used"
-"""The name under which each use is reported."""
+"""Name of the policy that reports each use."""
 DESCRIPTION = "Exemptions are complete and have not expired."
 USED_DESCRIPTION = "What was exempted is said in every report."
 REMEDIATION = "Write workload, rule, reason and expires, or remove the exemption."
@@ -33,7 +33,7 @@ _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 @dataclass(frozen=True)
 class Exemption:
-    """One exemption; it holds until the end of the day `expires`, in UTC."""
+    """One exemption, valid until the end of the day `expires` in UTC."""
 
     workload: str
     rule: str
@@ -42,12 +42,12 @@ class Exemption:
 
     @property
     def text(self) -> str:
-        """How a report tells it."""
+        """The exemption as a report prints it."""
         return f"exempted from {self.rule} until {self.expires}, because: {self.reason}"
 
 
 class Exemptions:
-    """The exemptions of a configuration: those in force, and what is wrong with the others."""
+    """The valid exemptions of a configuration, and the errors in the others."""
 
     def __init__(
         self, values: Any = None, rules: Collection[str] = (), today: date | None = None
@@ -76,7 +76,7 @@ class Exemptions:
         return entries if isinstance(entries, list) else []
 
     def covering(self, rule: str, resource: Resource | None) -> Exemption | None:
-        """The exemption of a resource from a rule, if there is one in force."""
+        """Return the valid exemption of a resource from a rule, if there is one."""
         if resource is None or not self._in_force:
             return None
         return self._in_force.get((resource.address, rule))

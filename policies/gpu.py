@@ -1,4 +1,4 @@
-"""Rules about how GPUs are asked for."""
+"""Rules about GPU requests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class LimitConfig(RoleConfig):
 
     components: list[str] = Field(
         default=["training", "inference"],
-        description="The kinds of workload that need a GPU: `training`, `inference` or both.",
+        description="Roles of workloads that need a GPU: `training`, `inference` or both.",
     )
 
 
@@ -31,7 +31,7 @@ class NodeConfig(RoleConfig):
     """Configuration of `gpu-whole-nodes`."""
 
     gpus_per_node: int | None = Field(
-        default=None, ge=1, description="GPUs of one node; while this is not set nothing is judged."
+        default=None, ge=1, description="GPUs of one node; the rule is inactive without it."
     )
 
 
@@ -61,7 +61,7 @@ class TolerationConfig(GpuConfig):
     config=LimitConfig,
 )
 def gpu_limit_present(workload: Workload, config: LimitConfig) -> Iterator[Violation]:
-    """A workload without a GPU limit lands on a node without GPUs, or sees none."""
+    """A workload without a GPU limit is placed on a node without GPUs, or sees none."""
     for role in config.components:
         pods = [pod for pod in workload.pods if pod.role(config) == role]
         containers = [container for pod in pods for container in pod.containers]
@@ -81,14 +81,14 @@ def gpu_limit_present(workload: Workload, config: LimitConfig) -> Iterator[Viola
 
 @pod_rule(
     name="gpu-requests-equal-limits",
-    description="GPUs are limits; a request beside a limit is equal to it.",
+    description="GPUs are limits; a GPU request, if there is one, equals the limit.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Write the GPU under limits, and under requests either nothing or the same number.",
     config=GpuConfig,
 )
 def gpu_requests_equal_limits(pod: Pod, config: GpuConfig) -> Iterator[Violation]:
-    """The API refuses GPUs that are only requested or overcommitted, after the stack is half up."""
+    """The API refuses GPUs that are only requested or overcommitted, in the middle of an update."""
     for container in pod.containers:
         for name, request, limit in container.gpus(config.gpu_resources):
             if request.absent or UNKNOWN in (request.value, limit.value):
@@ -103,19 +103,19 @@ def gpu_requests_equal_limits(pod: Pod, config: GpuConfig) -> Iterator[Violation
 
 @pod_rule(
     name="gpu-counts-whole",
-    description="GPUs are counted in whole numbers from 1, written plainly.",
+    description="Numbers of GPUs are integers from 1, in plain notation.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation='Write a plain number such as 1, not "0.5", "1000m" or "1e0"; for no GPU, nothing.',
     config=GpuConfig,
 )
 def gpu_counts_whole(pod: Pod, config: GpuConfig) -> Iterator[Violation]:
-    """Devices cannot be split by a limit; sharing is the device plugin's business."""
+    """A limit cannot split a device; sharing is configured in the device plugin."""
     for container in pod.containers:
         for name, request, limit in container.gpus(config.gpu_resources):
             for amount in (request, limit):
                 if amount.present and not _is_plain_count(amount):
-                    yield Violation(amount, f"a whole number of {name} such as 1, or leave it out")
+                    yield Violation(amount, f"an integer number of {name} such as 1, or omit it")
 
 
 def _is_plain_count(amount: Node) -> bool:
@@ -132,7 +132,7 @@ def _is_plain_count(amount: Node) -> bool:
     config=GpuConfig,
 )
 def gpu_memory_guaranteed(pod: Pod, config: GpuConfig) -> Iterator[Violation]:
-    """One training pod that outgrows its request takes its neighbours' expensive runs down."""
+    """A training pod that exceeds its request takes down the expensive runs of its neighbours."""
     for container in pod.gpu_containers(config.gpu_resources):
         limit = container.resources["limits"]["memory"]
         request = container.resources["requests"]["memory"]
@@ -150,11 +150,11 @@ def gpu_memory_guaranteed(pod: Pod, config: GpuConfig) -> Iterator[Violation]:
     description="A GPU container requests CPU for its data loaders.",
     severity=Severity.MEDIUM,
     level=Level.MANDATORY,
-    remediation="Write requests.cpu; a CPU limit is not asked for, throttling starves loaders.",
+    remediation="Write requests.cpu. A CPU limit is not required: throttling starves loaders.",
     config=GpuConfig,
 )
 def gpu_cpu_requested(pod: Pod, config: GpuConfig) -> Iterator[Violation]:
-    """Without a request the loaders get what others leave, and the GPU waits."""
+    """Without a request, data loaders get the remaining CPU time, and the GPU waits."""
     for container in pod.gpu_containers(config.gpu_resources):
         request = container.resources["requests"]["cpu"]
         limit = container.resources["limits"]["cpu"]
@@ -202,7 +202,7 @@ def _add_toleration(pod: Pod, config: TolerationConfig) -> Iterator[Edit]:
     remedy=_add_toleration,
 )
 def gpu_toleration(pod: Pod, config: TolerationConfig) -> Iterator[Violation]:
-    """A pod that does not tolerate the taint stays pending for ever."""
+    """A pod that does not tolerate the taint stays pending forever."""
     if _lacks_toleration(pod, config):
         yield Violation(
             pod.spec["tolerations"],
@@ -216,11 +216,11 @@ def gpu_toleration(pod: Pod, config: TolerationConfig) -> Iterator[Violation]:
     description="Training on several nodes takes all GPUs of each.",
     severity=Severity.LOW,
     level=Level.ADVISORY,
-    remediation="Ask for as many GPUs as a node has, or train on one node.",
+    remediation="Request as many GPUs as a node has, or train on one node.",
     config=NodeConfig,
 )
 def gpu_whole_nodes(workload: Workload, config: NodeConfig) -> Iterator[Violation]:
-    """Half a node here and half a node there speak over the network what NVLink would carry."""
+    """Two half nodes communicate over the network instead of NVLink."""
     if config.gpus_per_node is None or workload.size is None or workload.size <= 1:
         return
     for pod in workload.pods:
@@ -233,14 +233,14 @@ def gpu_whole_nodes(workload: Workload, config: NodeConfig) -> Iterator[Violatio
 
 @pod_rule(
     name="gpu-not-shared",
-    description="Training that wants several GPUs does not count shares of one.",
+    description="Training on several GPUs does not use shares of one GPU.",
     severity=Severity.HIGH,
     level=Level.ADVISORY,
-    remediation="Ask for whole GPUs, or for a single share.",
+    remediation="Request whole GPUs, or a single share.",
     config=SharedConfig,
 )
 def gpu_not_shared(pod: Pod, config: SharedConfig) -> Iterator[Violation]:
-    """Two time slices may be the same device, and NCCL refuses to find itself twice."""
+    """Two time slices may be the same device, and NCCL refuses duplicate devices."""
     if pod.role(config) != "training":
         return
     for container in pod.containers:

@@ -1,4 +1,4 @@
-"""The rule about what the other rules cannot see."""
+"""The rule about Helm releases, whose objects the other rules cannot see."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _REPOSITORIES = (("repositoryOpts", "repo"), ("spec", "repo"))
 
 
 def _first(resource: Resource, places: tuple[tuple[str, ...], ...]) -> Node:
-    """The first place at which a name is written, or else the first place."""
+    """Return the first path at which a name is set, or else the first path."""
     found = []
     for steps in places:
         node = resource.root
@@ -28,7 +28,7 @@ def _first(resource: Resource, places: tuple[tuple[str, ...], ...]) -> Node:
 
 
 def _command(resource: Resource) -> str:
-    """The command that renders the chart, as far as the release says."""
+    """Return the command that renders the chart, as far as the release defines it."""
     name = resource.root["name"].text or resource.name
     command = ["helm", "template", name, _first(resource, _CHARTS).text or "CHART"]
     for option, places in (("--repo", _REPOSITORIES), ("--version", _VERSIONS)):
@@ -39,20 +39,20 @@ def _command(resource: Resource) -> str:
 
 @release_rule(
     name="helm-release-judged",
-    description="What a Helm release renders is judged, too.",
+    description="The rendered charts of Helm releases are checked, too.",
     severity=Severity.MEDIUM,
     level=Level.ADVISORY,
-    remediation="Judge what the chart renders with policies.check, in CI or by hand.",
+    remediation="Check the rendered chart with policies.check, in CI or by hand.",
     config=NoConfig,
 )
 def helm_release_judged(resource: Resource, config: NoConfig) -> Iterator[Violation]:
-    """A release is a set of values: what its chart makes of them appears only in the cluster."""
+    """A release contains only values: the objects of its chart first appear in the cluster."""
     chart = _first(resource, _CHARTS)
     yield Violation(
         chart,
-        f"what the chart renders into the check: {_command(resource)}",
-        found=f"{show(chart.text)}, of which only the values are seen here; what the chart makes "
-        "of them was judged by no rule",
+        f"the rendered chart into the check: {_command(resource)}",
+        found=f"{show(chart.text)}, of which only the values are visible; its objects were "
+        "checked by no rule",
     )
 
 

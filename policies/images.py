@@ -22,13 +22,13 @@ class RegistryConfig(RuleConfig):
 
     allowed_registries: list[str] = Field(
         default=[],
-        description="Registries, or registries with a path, that images may come from; "
-        "with none written every registry is allowed.",
+        description="Registries, with or without a path, that images may come from; "
+        "without any, every registry is allowed.",
     )
 
 
 def _images(pod: Pod) -> Iterator[Node]:
-    """The image of every container, and of volumes that are images."""
+    """Return the image of every container and of every image volume."""
     for container in pod.containers:
         yield container.node["image"]
     for volume in pod.volumes.items():
@@ -43,7 +43,7 @@ def _known_images(pod: Pod) -> Iterator[tuple[Node, str]]:
 
 
 def registry_path(image: str) -> str:
-    """The image's name with its registry and without tag and digest."""
+    """Return the image's name with registry, without tag and digest."""
     name = image.partition("@")[0]
     head, slash, tail = name.rpartition("/")
     name = f"{head}{slash}{tail.partition(':')[0]}"
@@ -57,11 +57,11 @@ def registry_path(image: str) -> str:
     description="Images have a tag or a digest, and the tag is not latest.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Write the version as the tag, or better the digest that was pushed.",
+    remediation="Write the version as the tag, or better the digest of the pushed image.",
     config=NoConfig,
 )
 def image_tag_fixed(pod: Pod, config: NoConfig) -> Iterator[Violation]:
-    """A worker that is restarted must run the code that the others run."""
+    """A restarted worker must run the same code as the others."""
     for image, reference in _known_images(pod):
         tag = reference.partition("@")[0].rpartition("/")[2].partition(":")[2]
         pinned = bool(_DIGEST.search(reference))
@@ -78,7 +78,7 @@ def image_tag_fixed(pod: Pod, config: NoConfig) -> Iterator[Violation]:
     config=NoConfig,
 )
 def image_digest_pinned(pod: Pod, config: NoConfig) -> Iterator[Violation]:
-    """A tag can be moved between one worker's start and the next one's."""
+    """A tag can move between the starts of two workers."""
     for image, reference in _known_images(pod):
         if not _DIGEST.search(reference):
             yield Violation(image, "the same image with its digest: name@sha256:…")
@@ -86,14 +86,14 @@ def image_digest_pinned(pod: Pod, config: NoConfig) -> Iterator[Violation]:
 
 @pod_rule(
     name="image-registry-allowed",
-    description="Images come from the registries that are allowed.",
+    description="Images come from allowed registries.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Push the image to an allowed registry, or allow its registry.",
     config=RegistryConfig,
 )
 def image_registry_allowed(pod: Pod, config: RegistryConfig) -> Iterator[Violation]:
-    """What runs beside the data was looked at before."""
+    """Images from these registries have been reviewed."""
     allowed = [registry.rstrip("/") for registry in config.allowed_registries]
     if not allowed:
         return

@@ -1,4 +1,4 @@
-"""Rules about serving: probes, and staying up while nodes come and go."""
+"""Rules about serving: probes, and availability while nodes are drained."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SCALED_GROUPS = ("apps", "")
 
 
 def _serving_containers(pod: Pod, config: RoleConfig) -> list[Container]:
-    """The containers that answer requests: with ports or GPUs, or else all main ones."""
+    """Return the containers that serve: those with ports or GPUs, or else all main ones."""
     main = [container for container in pod.containers if container.kind == "main"]
     serving = [
         container
@@ -44,11 +44,11 @@ def _serving_containers(pod: Pod, config: RoleConfig) -> list[Container]:
     description="Inference containers have readiness, liveness and startup probes.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Write the three probes; a startup probe gives a large model time to load.",
+    remediation="Write the three probes; the startup probe gives a large model time to load.",
     config=RoleConfig,
 )
 def inference_probes(pod: Pod, config: RoleConfig) -> Iterator[Violation]:
-    """Without them traffic reaches a server that has no model, or one that hangs."""
+    """Without probes, traffic reaches a server without a model, or one that hangs."""
     if pod.role(config) != "inference":
         return
     for container in _serving_containers(pod, config):
@@ -59,7 +59,7 @@ def inference_probes(pod: Pod, config: RoleConfig) -> Iterator[Violation]:
 
 
 def _scalers(stack: Stack, target: Resource) -> Iterator[Resource]:
-    """Kubernetes' own autoscalers and KEDA's of a workload."""
+    """Return the HorizontalPodAutoscalers and KEDA's ScaledObjects of a workload."""
     own = stack.of_kind("autoscaling", "HorizontalPodAutoscaler")
     for scaler in (*own, *stack.of_kind("keda.sh", "ScaledObject")):
         reference = scaler.root["spec"]["scaleTargetRef"]
@@ -78,7 +78,7 @@ def _least(scaler: Resource) -> Node:
 
 
 def _has_several(workload: Workload, stack: Stack | None = None) -> bool:
-    """Whether more than one replica is asked for, by itself or by an autoscaler."""
+    """Return whether a workload or its autoscaler requests more than one replica."""
     if workload.size is None:
         return False
     scalers = _scalers(stack, workload.resource) if stack is not None else iter(())
@@ -101,13 +101,13 @@ def inference_spread(workload: Workload, config: RoleConfig) -> Iterator[Violati
     for pod in workload.pods:
         spread = pod.spec["topologySpreadConstraints"]
         affinity = pod.spec["affinity"]["podAntiAffinity"]
-        judged = pod.role(config) == "inference" and spread.known and affinity.known
-        if judged and not spread.value and not affinity.value:
+        applies = pod.role(config) == "inference" and spread.known and affinity.known
+        if applies and not spread.value and not affinity.value:
             yield Violation(spread, "a constraint over kubernetes.io/hostname")
 
 
 def _selects(selector: Node, labels: Node) -> bool:
-    """Whether a label selector matches; what cannot be judged counts as matching."""
+    """Return whether a label selector matches; an unknown selector counts as matching."""
     if UNKNOWN in (selector.value, labels.value) or not selector["matchExpressions"].absent:
         return True
     wanted = dict(selector["matchLabels"].fields())
@@ -126,7 +126,7 @@ def _selects(selector: Node, labels: Node) -> bool:
     config=RoleConfig,
 )
 def inference_disruption_budget(stack: Stack, config: RoleConfig) -> Iterator[Violation]:
-    """A drain of several nodes may otherwise take all replicas at once."""
+    """Draining several nodes may otherwise evict all replicas at once."""
     for workload in stack.workloads:
         pods = [pod for pod in workload.pods if pod.role(config) == "inference"]
         if not pods or not _has_several(workload, stack):
@@ -150,14 +150,14 @@ def inference_disruption_budget(stack: Stack, config: RoleConfig) -> Iterator[Vi
 
 @stack_rule(
     name="autoscaled-without-replicas",
-    description="What an autoscaler scales has no fixed number of replicas.",
+    description="Workloads with an autoscaler have no fixed number of replicas.",
     severity=Severity.MEDIUM,
     level=Level.MANDATORY,
-    remediation="Remove replicas and let the autoscaler's fewest replicas decide.",
+    remediation="Remove replicas; the autoscaler's minimum applies.",
     config=NoConfig,
 )
 def autoscaled_without_replicas(stack: Stack, config: NoConfig) -> Iterator[Violation]:
-    """Every update would set the number back, in the middle of the load."""
+    """Every update would reset the number of replicas under load."""
     for resource in stack.resources:
         replicas = resource.root["spec"]["replicas"]
         if resource.group in _SCALED_GROUPS and replicas.present:

@@ -1,4 +1,4 @@
-"""The rule that manifests have the shape that the other rules can read."""
+"""The rule that manifests have the structure that the other rules read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CONTAINER_OBJECTS = ("resources", "securityContext")
 
 
 def _objects_of(place: Node) -> Iterator[Violation]:
-    """What is wrong with a list of objects."""
+    """Return the errors in a list of objects."""
     if place.present and not isinstance(place.value, list):
         yield Violation(place, "a list of objects")
     elif isinstance(place.value, list):
@@ -35,11 +35,11 @@ def _object(place: Node) -> Iterator[Violation]:
     description="Pod specifications have lists and objects where Kubernetes expects them.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Correct the type: what no rule can read, no rule can judge.",
+    remediation="Correct the type: rules cannot check a value that they cannot read.",
     config=NoConfig,
 )
 def manifest_readable(pod: Pod, config: NoConfig) -> Iterator[Violation]:
-    """A wrong type would otherwise be read as something that is not there."""
+    """A value of a wrong type would otherwise be read as absent."""
     for key in _POD_LISTS:
         yield from _objects_of(pod.spec[key])
     yield from _object(pod.spec["securityContext"])

@@ -1,9 +1,8 @@
-"""Resource properties as plain data, with a marker where the engine does not know a value yet.
+"""Resource properties as plain data, with a marker for values that are unknown during a preview.
 
-The policy SDK hands properties over as proxies that raise when an unknown value is so much as
-looked at, which would silence a whole rule for a resource because of one image digest. Here they
-are converted once; from then on an unknown leaf is the value `UNKNOWN` and everything beside it
-can be judged.
+The policy SDK passes properties as proxies that raise when an unknown value is read, so that one
+image digest would disable a whole rule for a resource. Here they are converted once: an unknown
+leaf becomes the value `UNKNOWN`, and everything else can be checked.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ _SENTINELS: Final = frozenset(
 
 
 class Properties(Mapping[str, Any]):
-    """Properties as the engine sent them: decoded as the SDK would, but only if they are read.
+    """Properties as the engine sent them, decoded like the SDK does, but only on demand.
 
-    `message` is the protobuf struct, `decode` makes the SDK's proxies of it. Plain data are made of
-    the message itself, which takes a fifth of the time.
+    `message` is the protobuf struct, `decode` converts it to the SDK's proxies. Plain data are
+    built from the message itself, which takes a fifth of the time.
     """
 
     def __init__(self, message: Any, decode: Callable[[], Mapping[str, Any]]) -> None:
@@ -48,14 +47,14 @@ class Properties(Mapping[str, Any]):
         return len(self._decoded)
 
     def plain(self) -> Any:
-        """Dicts, lists and scalars, as of `plain`."""
+        """Dicts, lists and scalars, as `plain` returns them."""
         return _plain_struct(self._message)
 
 
 def _plain_struct(struct: Any) -> Any:
     fields = struct.fields
     if deserialize.SPECIAL_SIG_KEY in fields:
-        # A secret, an asset or an archive: rare enough for the long way.
+        # A secret, an asset or an archive: rare enough for the slow path.
         wrapped = {"value": json_format.MessageToDict(struct)}
         return plain(deserialize.deserialize_properties(wrapped)["value"])
     return {key: _plain_value(value) for key, value in fields.items()}
@@ -77,10 +76,10 @@ def _plain_value(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Converts properties to dicts, lists and scalars; unknown values become `UNKNOWN`.
+    """Convert properties to dicts, lists and scalars; unknown values become `UNKNOWN`.
 
-    Accepts the SDK's proxies, plain data and secrets (which are unwrapped). Whole floats become
-    integers, because protobuf knows only floats.
+    Accepts the SDK's proxies, plain data and secrets (which are unwrapped). Integral floats become
+    integers, because protobuf has only floats.
     """
     if isinstance(value, str):
         return UNKNOWN if value in _SENTINELS else value

@@ -1,4 +1,4 @@
-"""Applies edits to a resource's properties without disturbing what is unknown or secret in them."""
+"""Applies edits to a resource's properties and preserves unknown and secret values."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from policies.values import Key
 
 
 def editable(value: Any) -> Any:
-    """Copies properties to dicts and lists; secrets stay wrapped and unknowns stay sentinels.
+    """Copy properties to dicts and lists; secrets stay wrapped and unknowns stay sentinels.
 
-    The SDK's proxies unwrap what is read from them; underneath, as its own serializer knows, lies
-    the original under the key `__target`.
+    The SDK's proxies unwrap values on access; like its serializer, this reads the original from the
+    key `__target`.
     """
     if isinstance(value, Secret):
         return Secret(editable(value.value))
@@ -32,7 +32,7 @@ def editable(value: Any) -> Any:
 
 
 def apply_edits(properties: dict[str, Any], edits: Iterable[Edit]) -> None:
-    """Makes the edits in place, in order; objects on the way to a place are made if missing."""
+    """Apply the edits in place and in order, and create missing objects on their paths."""
     for edit in edits:
         _set(properties, edit.steps, edit.value)
 

@@ -1,4 +1,4 @@
-"""Writes what was found: for people, as JSON, and as SARIF 2.1.0 for code hosts and editors."""
+"""Reports of findings: as text, as JSON, and as SARIF 2.1.0 for code hosts and editors."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from urllib.parse import quote
 
 from policies import exemptions
-from policies.judging import Finding
+from policies.evaluation import Finding
 from policies.rule import Level, Rule, Severity
 
 TOOL = "gpu-platform-policies"
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
-# What code hosts sort security findings by, from 0 to 10.
+# Code hosts sort security findings by this score, from 0 to 10.
 _SCORES = {
     Severity.LOW: "3.0",
     Severity.MEDIUM: "5.5",
@@ -26,7 +26,7 @@ _SCORES = {
 
 @dataclass(frozen=True)
 class Report:
-    """What was found in which files; `left_out` counts rules that need the whole stack."""
+    """Findings and their files; `left_out` counts rules that need the whole stack."""
 
     findings: Sequence[Finding]
     sources: Sequence[str]
@@ -36,12 +36,12 @@ class Report:
 
     @property
     def mandatory(self) -> int:
-        """The number of mandatory violations."""
+        """Number of mandatory violations."""
         return sum(finding.mandatory for finding in self.findings)
 
 
 def human(report: Report) -> str:
-    """One paragraph for each finding, and a summary."""
+    """Return one paragraph for each finding, and a summary."""
     lines = []
     for finding in report.findings:
         level = "mandatory" if finding.mandatory else "advisory"
@@ -63,7 +63,7 @@ def _place(finding: Finding) -> str:
 
 
 def as_json(report: Report) -> str:
-    """The findings and a summary, as an object."""
+    """Return the findings and a summary as an object."""
     summary = {
         "objects": report.objects,
         "rules": len(report.rules),
@@ -91,7 +91,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
 
 
 def sarif(report: Report) -> str:
-    """A log of one run; findings about no object are placed at the start of the first file."""
+    """Return a log of one run; findings without an object are at the start of the first file."""
     rules = [_sarif_rule(rule) for rule in report.rules] + _EXEMPTION_RULES
     indexes = {rule["id"]: index for index, rule in enumerate(rules)}
     driver = {"name": TOOL, "rules": rules}
@@ -165,7 +165,7 @@ def _result(finding: Finding, report: Report, indexes: dict[str, int]) -> dict[s
 
 
 def _uri(source: str) -> str:
-    """A relative reference, or a URI of an absolute path."""
+    """Return a relative reference, or the URI of an absolute path."""
     path = Path(source)
     return path.as_uri() if path.is_absolute() else quote(path.as_posix())
 

@@ -1,4 +1,4 @@
-"""The plain view of one resource that rules are given."""
+"""The plain view of one resource, which rules receive."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from policies.values import UNKNOWN, Node
 
 _PULUMI_PREFIX = "kubernetes:"
-# A release hands its chart's values to Helm: what comes out of them is never seen here.
+# A release passes values to Helm: the rendered objects never appear here.
 _NOT_MANIFESTS = (
     *("kubernetes:helm.sh/", "kubernetes:kustomize:", "kubernetes:kustomize/"),
     *("kubernetes:yaml:", "kubernetes:yaml/"),
@@ -44,7 +44,7 @@ class Resource:
 
     @cached_property
     def api_version(self) -> str:
-        """Such as `apps/v1`; from the manifest, or else from the type token."""
+        """API version, such as `apps/v1`; from the manifest, or else from the type token."""
         declared = self.properties.get("apiVersion")
         if isinstance(declared, str):
             return declared
@@ -53,26 +53,26 @@ class Resource:
 
     @cached_property
     def group(self) -> str:
-        """The API group, in lower case; empty for core objects."""
+        """API group in lower case; empty for core objects."""
         return self.api_version.rpartition("/")[0].lower()
 
     @cached_property
     def kind(self) -> str:
-        """Such as `Deployment`."""
+        """Kind, such as `Deployment`."""
         declared = self.properties.get("kind")
         return declared if isinstance(declared, str) else self.pulumi_type.rpartition(":")[2]
 
     @cached_property
     def is_partial(self) -> bool:
-        """Whether the rest of the object is declared elsewhere, as with a server-side patch."""
-        # Only Pulumi's own patches: anybody may call a custom resource a patch.
+        """True if the rest of the object is declared elsewhere, as with a server-side patch."""
+        # Only Pulumi's own patches: the kind of any custom resource may end with Patch.
         built_in = "." not in self.group or self.group.endswith(".k8s.io")
         is_patch = built_in and self.pulumi_type.endswith("Patch")
         return is_patch or self.is_kind("trainer.kubeflow.org", "TrainJob")
 
     @cached_property
     def is_release(self) -> bool:
-        """Whether it is a Helm release: values, of which a chart makes manifests elsewhere."""
+        """True for a Helm release: values, from which a chart renders manifests elsewhere."""
         by_pulumi = self.pulumi_type.startswith("kubernetes:helm.sh/") and self.kind == "Release"
         by_flux = self.is_kind("helm.toolkit.fluxcd.io", "HelmRelease")
         return by_pulumi or by_flux or self.is_kind("helm.cattle.io", "HelmChart")
@@ -84,53 +84,53 @@ class Resource:
 
     @cached_property
     def name(self) -> str:
-        """The object's name in the cluster, or Pulumi's name where that is not known yet."""
+        """Name of the object in the cluster, or Pulumi's name if that is unknown."""
         declared = self.root["metadata"]["name"].text
         return declared or self.pulumi_name or "(no name)"
 
     @cached_property
     def namespace(self) -> str | None:
-        """The namespace, `default` where none is written, None while it is not known."""
+        """Namespace, `default` if none is set, None if unknown."""
         declared = self.root["metadata"]["namespace"]
         if declared.value is UNKNOWN:
             return None
         return declared.text or "default"
 
     def may_be(self, namespace: str | None, name: str) -> bool:
-        """Whether it has that name in that namespace, or might, for all that is known (None)."""
+        """Return whether it has, or might have (None is unknown), that name in that namespace."""
         declared = self.root["metadata"]["name"]
         same_name = declared.value is UNKNOWN or self.name == name
         return same_name and (namespace is None or self.namespace in (namespace, None))
 
     @cached_property
     def title(self) -> str:
-        """How messages name the resource: `Job "digits" in namespace "training"`."""
+        """Name of the resource in messages: `Job "digits" in namespace "training"`."""
         declared = self.root["metadata"]["namespace"].text
         place = f' in namespace "{declared}"' if declared else ""
         return f'{self.kind} "{self.name}"{place}'
 
     @cached_property
     def address(self) -> str:
-        """How configuration names the resource: `namespace/Kind/name`."""
+        """Name of the resource in configuration: `namespace/Kind/name`."""
         return f"{self.namespace or '(unknown)'}/{self.kind}/{self.name}"
 
     def is_named(self, patterns: Sequence[str]) -> bool:
-        """Whether configuration names it; `*` stands for anything, as at the end of a run's name.
+        """Return whether configuration names it; `*` matches anything, such as a run's suffix.
 
-        What the namespace is must be known, unless the pattern leaves it open.
+        The namespace must be known, unless the pattern matches every namespace.
         """
         return any(fnmatchcase(self.address, pattern) for pattern in patterns)
 
     @cached_property
     def labels(self) -> Node:
-        """The object's own labels."""
+        """The object's labels."""
         return self.root["metadata"]["labels"]
 
     @cached_property
     def annotations(self) -> Node:
-        """The object's own annotations."""
+        """The object's annotations."""
         return self.root["metadata"]["annotations"]
 
     def is_kind(self, group: str, *kinds: str) -> bool:
-        """Whether this is one of the kinds of an API group, however they are capitalised."""
+        """Return whether this is one of the kinds of an API group, ignoring case."""
         return self.group == group and self.kind.lower() in {kind.lower() for kind in kinds}

@@ -1,4 +1,4 @@
-"""Rules about new versions of what serves: they come without a gap, and so do the old ones go."""
+"""Rules about updates of servers: without a gap in serving, and with graceful shutdown."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class DrainConfig(RoleConfig):
 
     drain_variables: list[str] = Field(
         default=["INFERENCE_NOTICE_SECONDS", "INFERENCE_DRAIN_SECONDS"],
-        description="Environment variables with the seconds that a server takes after SIGTERM.",
+        description="Environment variables with the seconds that a server takes to stop.",
     )
 
 
@@ -51,14 +51,14 @@ class BackendConfig(RuleConfig):
 
 @pod_rule(
     name="inference-grace-period",
-    description="Inference pods are given the time that they need to finish what is in flight.",
+    description="Inference pods have enough time to finish the requests in flight.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Raise terminationGracePeriodSeconds above the preStop pause and the drain.",
     config=DrainConfig,
 )
 def inference_grace_period(pod: Pod, config: DrainConfig) -> Iterator[Violation]:
-    """A server that is killed while it drains loses the requests that it had taken."""
+    """A server that is killed while it drains loses the requests that it has accepted."""
     if pod.role(config) != "inference":
         return
     grace = pod.spec["terminationGracePeriodSeconds"]
@@ -84,14 +84,14 @@ def _leaving(container: Node, variables: Sequence[str]) -> Iterator[Decimal]:
 
 @workload_rule(
     name="inference-rolling-update",
-    description="An update of inference takes no pod away before a new one is ready.",
+    description="An update of inference removes no pod before a new one is ready.",
     severity=Severity.MEDIUM,
     level=Level.ADVISORY,
     remediation="Write the strategy RollingUpdate with maxUnavailable 0.",
     config=RoleConfig,
 )
 def inference_rolling_update(workload: Workload, config: RoleConfig) -> Iterator[Violation]:
-    """The pods that remain get the load of all of them, in the middle of an update."""
+    """The remaining pods get the whole load during an update."""
     if not workload.resource.is_kind("apps", "Deployment"):
         return
     if not any(pod.role(config) == "inference" for pod in workload.pods):
@@ -107,7 +107,7 @@ def inference_rolling_update(workload: Workload, config: RoleConfig) -> Iterator
 
 
 def _missing(unavailable: Node, size: Decimal | None) -> int:
-    """How many pods an update may take away; Kubernetes rounds a percentage down."""
+    """Return how many pods an update may remove; Kubernetes rounds a percentage down."""
     value = _DEFAULT_UNAVAILABLE if unavailable.absent else unavailable.value
     if isinstance(value, str) and value.endswith("%"):
         share = quantity_or_none(value.removesuffix("%"))
@@ -125,10 +125,10 @@ def _missing(unavailable: Node, size: Decimal | None) -> int:
     config=BackendConfig,
 )
 def route_backends_declared(stack: Stack, config: BackendConfig) -> Iterator[Violation]:
-    """A route answers the share of a Service that is not there with errors."""
+    """A route answers the share of a missing Service with errors."""
     for route, backend in _backends(stack):
         name, namespace = backend["name"], route.namespace
-        # Another namespace belongs to others.
+        # Services of other namespaces belong to other stacks.
         if not name.text or namespace is None or not backend["namespace"].absent:
             continue
         existing = f"{namespace}/{name.text}" in config.existing_services

@@ -1,14 +1,14 @@
-"""What a rule is: metadata, configuration and a function that yields violations.
+"""Rules: metadata, configuration and a function that yields violations.
 
-A rule is written for one of five scopes and never asks for a kind:
+A rule has one of five scopes and does not depend on kinds:
 
 - `pod_rule`: called for every pod specification, wherever it was found;
 - `workload_rule`: called for every resource that runs pods;
 - `resource_rule`: called for every resource;
-- `release_rule`: called for every Helm release, of which only the values are seen;
+- `release_rule`: called for every Helm release, of which only the values are visible;
 - `stack_rule`: called once with all resources of the stack.
 
-Nothing here knows Pulumi; `policies.binding` makes a policy of each rule.
+This module is independent of Pulumi; `policies.binding` turns each rule into a policy.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SHOWN_LENGTH = 80
 
 
 class Severity(Enum):
-    """How bad a violation is."""
+    """Severity of a violation."""
 
     LOW = "low"
     MEDIUM = "medium"
@@ -41,7 +41,7 @@ class Severity(Enum):
 
 
 class Level(Enum):
-    """What a violation does unless configuration says otherwise."""
+    """Effect of a violation, unless configuration overrides it."""
 
     ADVISORY = "advisory"
     MANDATORY = "mandatory"
@@ -56,15 +56,15 @@ class RuleConfig(BaseModel):
 
 
 class ConfigurationError(ValueError):
-    """A rule's configuration is wrong; the text names key, value and what is allowed."""
+    """A rule's configuration is wrong; the message names key, value and what is allowed."""
 
 
 @dataclass(frozen=True)
 class Violation:
-    """Something that breaks a rule.
+    """A violation of a rule.
 
-    `node` is the place, `write` what belongs there, `found` overrides the value shown (for values
-    that must not be shown, or where several values disagree). Stack rules name the `resource`.
+    `node` is the path, `write` the value to write there. `found` overrides the printed value, for
+    values that must not be printed or if several values disagree. Stack rules set the `resource`.
     """
 
     node: Node
@@ -82,14 +82,14 @@ class Violation:
 
 @dataclass(frozen=True)
 class Edit:
-    """A remediation: sets the value at a place; a key one past a list's end appends."""
+    """A remediation: sets the value at a path; an index past the end of a list appends."""
 
     steps: tuple[Key, ...]
     value: Any
 
 
 def show(value: Any) -> str:
-    """Renders a found value for a message, shortened."""
+    """Return a value for a message, shortened."""
     if value is None:
         return "nothing"
     if value is UNKNOWN:
@@ -110,7 +110,7 @@ C = TypeVar("C", bound=RuleConfig)
 class Rule(Generic[C]):
     """A rule of the pack; `check` and `remedy` take the view of its scope and the configuration.
 
-    `about_pulumi` marks a rule that makes no sense where manifests are not deployed by Pulumi.
+    `about_pulumi` marks a rule that applies only to manifests that Pulumi deploys.
     """
 
     name: str
@@ -126,7 +126,7 @@ class Rule(Generic[C]):
     about_pulumi: bool = False
 
     def configure(self, values: Mapping[str, Any]) -> C:
-        """Validates the rule's configuration; raises `ConfigurationError`."""
+        """Validate the rule's configuration; raise `ConfigurationError`."""
         try:
             return self.config.model_validate(dict(values))
         except ValidationError as error:
@@ -139,27 +139,27 @@ class Rule(Generic[C]):
             raise ConfigurationError(text) from error
 
     def describe(self, violation: Violation) -> str:
-        """The message of a violation: resource, place, what was found and what to write."""
+        """Return the message of a violation: resource, path, what was found and what to write."""
         subject = violation.resource.title if violation.resource else "The stack"
         return f"{subject}: {violation.text}\n{self.remediation}"
 
     def violations(self, view: View, config: C) -> Iterator[Violation]:
-        """Judges one resource."""
+        """Check one resource."""
         for part in view.parts(self.scope):
             for violation in self.check(part, config):
                 yield replace(violation, resource=view.resource)
 
     def edits(self, view: View, config: C) -> list[Edit]:
-        """What the remediation would change in one resource."""
+        """Return the edits with which the remediation would change one resource."""
         if self.remedy is None:
             return []
         return [edit for part in view.parts(self.scope) for edit in self.remedy(part, config)]
 
 
 def failure(rule: Rule[Any], error: Exception) -> str:
-    """What is reported, as a violation, where a rule itself fails."""
+    """Return the violation that is reported if a rule itself fails."""
     return (
-        f"the rule {rule.name} failed on it and could not judge it "
+        f"the rule {rule.name} itself failed and could not check the resource "
         f"({type(error).__name__}: {error}); this counts as a violation"
     )
 

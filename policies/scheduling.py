@@ -1,4 +1,4 @@
-"""Rules about how training is queued, started together, retried and waited for."""
+"""Rules about training: queues, gangs, retries and Pulumi's waiting."""
 
 from __future__ import annotations
 
@@ -31,9 +31,7 @@ _POD_GROUP = ("scheduling.volcano.sh", "PodGroup")
 class SchedulerConfig(RoleConfig):
     """Configuration of `training-scheduler`."""
 
-    schedulers: list[str] = Field(
-        default=["volcano"], description="Schedulers that place a gang as one."
-    )
+    schedulers: list[str] = Field(default=["volcano"], description="Schedulers that support gangs.")
 
 
 class GangConfig(RoleConfig):
@@ -41,8 +39,8 @@ class GangConfig(RoleConfig):
 
     elastic_workloads: list[str] = Field(
         default=[],
-        description="Workloads that may start with a part of their pods: `namespace/Kind/name`, in "
-        "which `*` stands for anything.",
+        description="Workloads that may start with a part of their pods: `namespace/Kind/name`; "
+        "`*` matches anything.",
     )
 
 
@@ -52,8 +50,8 @@ class RetryConfig(RoleConfig):
     max_retries: int = Field(
         default=10,
         ge=0,
-        description="The highest number of retries; for a Job or one of Kubeflow's, where every "
-        "pod of a gang that fails is counted, of each pod.",
+        description="Maximum number of retries. For Jobs and Kubeflow's jobs, which count every "
+        "failed pod of a gang, the maximum per pod.",
     )
 
 
@@ -80,14 +78,14 @@ def _training_pods(workload: Workload, config: RoleConfig) -> list[Pod]:
 
 @workload_rule(
     name="training-scheduler",
-    description="Training is placed by a scheduler that knows gangs.",
+    description="Training uses a scheduler that supports gangs.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Write schedulerName: volcano in the pod template (or on the Volcano Job).",
     config=SchedulerConfig,
 )
 def training_scheduler(workload: Workload, config: SchedulerConfig) -> Iterator[Violation]:
-    """Placed one by one, two half-placed jobs hold GPUs and wait for each other for ever."""
+    """Two gangs that are placed pod by pod can block each other forever, holding GPUs."""
     for pod in _training_pods(workload, config):
         scheduler = workload.scheduler(pod)
         if scheduler.known and scheduler.value not in config.schedulers:
@@ -103,7 +101,7 @@ def training_scheduler(workload: Workload, config: SchedulerConfig) -> Iterator[
     config=RoleConfig,
 )
 def training_queue_named(workload: Workload, config: RoleConfig) -> Iterator[Violation]:
-    """Without a queue no team's share is counted and anyone can take the whole cluster."""
+    """Without a queue, no team's share is counted and anyone can take the whole cluster."""
     reported = set()
     for pod in _training_pods(workload, config):
         queue = workload.queue(pod)
@@ -123,7 +121,7 @@ def training_queue_named(workload: Workload, config: RoleConfig) -> Iterator[Vio
     config=QueueConfig,
 )
 def training_queue_declared(stack: Stack, config: QueueConfig) -> Iterator[Violation]:
-    """A job in a queue that does not exist stays pending without a word."""
+    """A job in a queue that does not exist stays pending without an error."""
     queues = list(stack.of_kind("scheduling.volcano.sh", "Queue"))
     known = {queue.name for queue in queues} | set(config.existing_queues)
     if any(not queue.root["metadata"]["name"].known for queue in queues):
@@ -148,7 +146,7 @@ def training_queue_declared(stack: Stack, config: QueueConfig) -> Iterator[Viola
     config=GangConfig,
 )
 def training_gang_whole(workload: Workload, config: GangConfig) -> Iterator[Violation]:
-    """A part of a gang holds its GPUs and waits for the rest."""
+    """A partial gang holds its GPUs and waits for the rest."""
     gang = workload.gang
     if gang is None or not _training_pods(workload, config):
         return
@@ -164,14 +162,14 @@ def training_gang_whole(workload: Workload, config: GangConfig) -> Iterator[Viol
 
 @workload_rule(
     name="training-retries-bounded",
-    description="Training pods are not restarted in place for ever, and retries are counted.",
+    description="Training pods are not restarted in place forever, and retries are limited.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Write restartPolicy Never (or OnFailure) and a limit of retries.",
     config=RetryConfig,
 )
 def training_retries_bounded(workload: Workload, config: RetryConfig) -> Iterator[Violation]:
-    """A run that fails for ever holds its GPUs for ever."""
+    """A run that fails forever holds its GPUs forever."""
     pods = _training_pods(workload, config)
     for pod in pods:
         policy = workload.restart_policy(pod)
@@ -200,7 +198,7 @@ def training_retries_bounded(workload: Workload, config: RetryConfig) -> Iterato
     config=GangConfig,
 )
 def training_pod_group_whole(stack: Stack, config: GangConfig) -> Iterator[Violation]:
-    """An annotation that names a PodGroup is no gang until the group says how many."""
+    """A gang needs its size in the PodGroup, not only an annotation that names the group."""
     for workload in stack.workloads:
         pods = [pod for pod in _training_pods(workload, config) if workload.joins_pod_group(pod)]
         for pod in pods[:1]:
@@ -226,14 +224,14 @@ def training_pod_group_whole(stack: Stack, config: GangConfig) -> Iterator[Viola
 
 @workload_rule(
     name="training-ends",
-    description="Training has a deadline, and what is finished is cleaned up.",
+    description="Training has a deadline, and finished jobs are cleaned up.",
     severity=Severity.LOW,
     level=Level.ADVISORY,
     remediation="Write activeDeadlineSeconds (on the Job or the pods) and ttlSecondsAfterFinished.",
     config=RoleConfig,
 )
 def training_ends(workload: Workload, config: RoleConfig) -> Iterator[Violation]:
-    """A run that hangs holds its GPUs until somebody looks."""
+    """A run that hangs holds its GPUs until someone notices."""
     pods = _training_pods(workload, config)
     if not pods or workload.lifetime is None:
         return
@@ -255,7 +253,7 @@ def training_ends(workload: Workload, config: RoleConfig) -> Iterator[Violation]
     config=PriorityConfig,
 )
 def priority_class_known(stack: Stack, config: PriorityConfig) -> Iterator[Violation]:
-    """Pods with a class that does not exist are refused one by one, long after the update."""
+    """Pods with a priority class that does not exist are refused one by one after the update."""
     for workload in stack.workloads:
         for pod in workload.pods:
             name = pod.spec["priorityClassName"]
@@ -287,7 +285,7 @@ def _skip_await(workload: Workload, config: RoleConfig) -> Iterator[Edit]:
     about_pulumi=True,
 )
 def gpu_job_not_awaited(workload: Workload, config: RoleConfig) -> Iterator[Violation]:
-    """Pulumi waits ten minutes for a Job to complete, and then calls the training failed."""
+    """Pulumi waits ten minutes for a Job to complete and then reports the training as failed."""
     if _is_awaited(workload, config) and workload.awaited_flag is not None:
         yield Violation(workload.awaited_flag, '"true"')
 
@@ -305,10 +303,10 @@ def _set_cluster_dns(pod: Pod, config: NoConfig) -> Iterator[Edit]:
 
 @pod_rule(
     name="host-network-dns",
-    description="A pod on the node's network still resolves the cluster's names.",
+    description="A pod on the node's network resolves names of the cluster.",
     severity=Severity.MEDIUM,
     level=Level.MANDATORY,
-    remediation="Write dnsPolicy: ClusterFirstWithHostNet beside hostNetwork: true.",
+    remediation="Write dnsPolicy: ClusterFirstWithHostNet in addition to hostNetwork: true.",
     config=NoConfig,
     remedy=_set_cluster_dns,
 )

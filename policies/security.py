@@ -42,7 +42,7 @@ class CapabilityConfig(SystemConfig):
     )
     rdma_resources: list[str] = Field(
         default=["rdma/", "nvidia.com/rdma", "openshift.io/", "vpc.amazonaws.com/efa"],
-        description="Beginnings of the resource names beside which IPC_LOCK may be added.",
+        description="Prefixes of the resource names with which a container may add IPC_LOCK.",
     )
 
 
@@ -67,7 +67,7 @@ def _is_system(pod: Pod, config: SystemConfig) -> bool:
 
 
 def _effective(pod: Pod, container: Container, key: str) -> Node:
-    """A security setting of a container; where it has none, the pod's."""
+    """Return a security setting of a container, or else the pod's."""
     own = container.node["securityContext"][key]
     inherited = pod.spec["securityContext"][key]
     return inherited if own.absent and not inherited.absent else own
@@ -78,7 +78,7 @@ def _effective(pod: Pod, container: Container, key: str) -> Node:
     description="Containers do not run as root.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Write runAsNonRoot: true and a runAsUser above 0 in the security context.",
+    remediation="Write runAsNonRoot: true and a positive runAsUser in the security context.",
     config=SystemConfig,
 )
 def run_as_non_root(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
@@ -121,7 +121,7 @@ def no_privilege_escalation(pod: Pod, config: SystemConfig) -> Iterator[Violatio
     config=SystemConfig,
 )
 def not_privileged(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
-    """A privileged container owns the node and every job on it."""
+    """A privileged container controls the node and every job on it."""
     if _is_system(pod, config):
         return
     for container in pod.containers:
@@ -148,11 +148,11 @@ def _has_rdma(container: Container, config: CapabilityConfig) -> bool:
     description="Containers drop all capabilities and add none.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation='Write capabilities: {drop: ["ALL"]}; IPC_LOCK may be added beside an RDMA device.',
+    remediation='Write capabilities: {drop: ["ALL"]}; with an RDMA device, IPC_LOCK may be added.',
     config=CapabilityConfig,
 )
 def capabilities_dropped(pod: Pod, config: CapabilityConfig) -> Iterator[Violation]:
-    """Most capabilities are not needed for computing, and each is a way to the node."""
+    """Computing needs few capabilities, and each is a way to the node."""
     if _is_system(pod, config):
         return
     for container in pod.containers:
@@ -185,7 +185,7 @@ def _capability(item: Node) -> str:
     config=SystemConfig,
 )
 def no_host_namespaces(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
-    """With them a pod reads and signals every process of every job on the node."""
+    """They let a pod inspect and signal every process of every job on the node."""
     if _is_system(pod, config):
         return
     for key in ("hostPID", "hostIPC"):
@@ -203,7 +203,7 @@ def no_host_namespaces(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     config=SystemConfig,
 )
 def no_host_path(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
-    """A path on a node is one way out of the pod, and different on every node besides."""
+    """A host path is a way out of the pod, and its content differs between nodes."""
     if _is_system(pod, config):
         return
     for volume in pod.volumes.items():
@@ -220,7 +220,7 @@ def no_host_path(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     config=EnvironmentConfig,
 )
 def no_literal_secrets(pod: Pod, config: EnvironmentConfig) -> Iterator[Violation]:
-    """Whoever may read the pod reads its environment, and so does every log of it."""
+    """Everyone who may read the pod can read its environment, and logs contain it too."""
     for container in pod.containers:
         for variable in container.node["env"].items():
             name, value = variable["name"].text or "", variable["value"]
@@ -241,14 +241,14 @@ def no_literal_secrets(pod: Pod, config: EnvironmentConfig) -> Iterator[Violatio
 
 @pod_rule(
     name="no-service-account-token",
-    description="Pods that do not talk to the API do not carry a token for it.",
+    description="Pods that do not use the API have no token for it.",
     severity=Severity.MEDIUM,
     level=Level.ADVISORY,
     remediation="Write automountServiceAccountToken: false.",
     config=SystemConfig,
 )
 def no_service_account_token(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
-    """A model that is made to run foreign code finds the token first."""
+    """If a model executes foreign code, that code finds the token first."""
     flag = pod.spec["automountServiceAccountToken"]
     if flag.known and flag.value is not False and not _is_system(pod, config):
         yield Violation(flag, "false")
@@ -263,7 +263,7 @@ def no_service_account_token(pod: Pod, config: SystemConfig) -> Iterator[Violati
     config=ServiceConfig,
 )
 def service_not_public(resource: Resource, config: ServiceConfig) -> Iterator[Violation]:
-    """A load balancer puts the model on the internet, and costs by the hour."""
+    """A load balancer exposes the model to the internet and is billed by the hour."""
     if not resource.is_kind("", "Service") or resource.address in config.allowed_services:
         return
     kind = resource.root["spec"]["type"]

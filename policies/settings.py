@@ -17,7 +17,7 @@ def _quantity(value: str) -> str:
 
 
 Quantity = Annotated[str, AfterValidator(_quantity)]
-"""A quantity as Kubernetes writes it, such as `8Gi`."""
+"""Quantity as Kubernetes writes it, such as `8Gi`."""
 
 GPU_RESOURCES = [
     "nvidia.com/gpu",
@@ -32,24 +32,24 @@ GPU_RESOURCES = [
 
 
 class NoConfig(RuleConfig):
-    """For rules with nothing to configure."""
+    """Configuration of rules without settings."""
 
 
 class GpuConfig(RuleConfig):
-    """Which extended resources are GPUs."""
+    """Names of the extended resources that are GPUs."""
 
     gpu_resources: list[str] = Field(
         default=GPU_RESOURCES,
-        description="Names of the resources that are GPUs; `*` stands for anything.",
+        description="Names of the resources that are GPUs; `*` matches anything.",
     )
 
 
 class RoleConfig(GpuConfig):
-    """How training and inference are told from everything else."""
+    """Labels that identify training and inference."""
 
     component_labels: list[str] = Field(
         default=[COMPONENT_LABEL, WORKLOAD_LABEL],
-        description="The labels that say what a pod is for; the first that is there decides.",
+        description="Labels that state the role of a pod; the first existing one decides.",
     )
     training_components: list[str] = Field(
         default=["training"], description="Values of the label that mean training."
@@ -60,10 +60,10 @@ class RoleConfig(GpuConfig):
 
 
 class SystemConfig(RuleConfig):
-    """Which workloads are trusted with what the rule forbids to all others."""
+    """Workloads that may do what the rule forbids to all others."""
 
     system_workloads: list[str] = Field(
         default=[],
-        description="Workloads that may do it all the same, each as `namespace/Kind/name`, in "
-        "which `*` stands for anything.",
+        description="Workloads that are exempt from the rule, each as `namespace/Kind/name`; `*` "
+        "matches anything.",
     )

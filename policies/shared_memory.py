@@ -1,4 +1,4 @@
-"""Rules about /dev/shm, which PyTorch's loaders and NCCL need and Kubernetes keeps at 64 MiB."""
+"""Rules about /dev/shm, which loaders and NCCL need; its default size is 64 MiB."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ class ShareConfig(RoleConfig):
         default=SHARE,
         gt=0,
         le=1,
-        description="The part of a container's memory limit that its memory volumes may take.",
+        description="Share of a container's memory limit that its memory volumes may use.",
     )
 
 
 class PerGpuConfig(RoleConfig):
     """Configuration of `shm-per-gpu`."""
 
-    per_gpu: Quantity = Field(default="1Gi", description="The least shared memory for each GPU.")
+    per_gpu: Quantity = Field(default="1Gi", description="Minimum shared memory per GPU.")
 
 
 def normal_path(value: str) -> str:
-    """A mount path without trailing or double slashes and without dots."""
+    """Return a mount path without trailing or double slashes and without dots."""
     path = posixpath.normpath(value)
     return "/" + path.lstrip("/") if path.startswith("/") else path
 
@@ -60,7 +60,7 @@ def _shm_mounts(container: Container) -> list[Node]:
 
 
 def _working_containers(pod: Pod, config: RoleConfig) -> list[Container]:
-    """The containers of a training pod that load data: with GPUs, or else the main ones."""
+    """Return the containers of a training pod that load data: with GPUs, or else the main ones."""
     if pod.role(config) != "training":
         return []
     computing = [c for c in pod.gpu_containers(config.gpu_resources) if c.is_long_running]
@@ -108,7 +108,7 @@ def _append(place: Node, item: object) -> Edit:
     remedy=_mount_shm,
 )
 def shm_mounted(pod: Pod, config: MountConfig) -> Iterator[Violation]:
-    """Without it /dev/shm has 64 MiB, and loaders and NCCL die with a bus error."""
+    """By default /dev/shm has 64 MiB, and loaders and NCCL die with a bus error."""
     for container in _lacking_shm(pod, config):
         mounts = container.node["volumeMounts"]
         paths = [mount["mountPath"].value for mount in mounts.items()]
@@ -147,7 +147,7 @@ def _bound_shm(pod: Pod, config: MountConfig) -> Iterator[Edit]:
 
 @pod_rule(
     name="shm-bounded-memory",
-    description="What is mounted at /dev/shm is a memory volume with a size limit.",
+    description="The volume at /dev/shm is a memory volume with a size limit.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Make the volume at /dev/shm an emptyDir with medium Memory and a sizeLimit.",
@@ -155,7 +155,7 @@ def _bound_shm(pod: Pod, config: MountConfig) -> Iterator[Edit]:
     remedy=_bound_shm,
 )
 def shm_bounded_memory(pod: Pod, config: MountConfig) -> Iterator[Violation]:
-    """A disk there is slow, and memory without a limit is the node's memory."""
+    """A disk is slow there, and memory without a limit is the node's memory."""
     for mount, volume in _volumes_at_shm(pod):
         if volume is None:
             yield Violation(mount["name"], "the name of a volume of this pod")
@@ -184,7 +184,7 @@ def _is_size(node: Node) -> bool:
     description="A container's memory volumes fit into its memory limit.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Raise limits.memory or lower the sizeLimit: what lies in the volume counts there.",
+    remediation="Raise limits.memory or lower the sizeLimit: the volume counts as memory.",
     config=ShareConfig,
 )
 def shm_fits_memory(pod: Pod, config: ShareConfig) -> Iterator[Violation]:
@@ -231,7 +231,7 @@ def _memory_volumes(pod: Pod, container: Container) -> Iterator[Node]:
     config=PerGpuConfig,
 )
 def shm_per_gpu(pod: Pod, config: PerGpuConfig) -> Iterator[Violation]:
-    """Every process has loaders and NCCL buffers of its own there."""
+    """Every process has its own loaders and NCCL buffers there."""
     for container in _working_containers(pod, config):
         limits = [limit for _, _, limit in container.gpus(config.gpu_resources)]
         count = sum((quantity_or_none(limit.value) or Decimal(0) for limit in limits), Decimal(0))
@@ -255,7 +255,7 @@ def shm_per_gpu(pod: Pod, config: PerGpuConfig) -> Iterator[Violation]:
     config=NoConfig,
 )
 def shm_not_from_host(pod: Pod, config: NoConfig) -> Iterator[Violation]:
-    """The node's /dev/shm is shared with every process there and cleaned by nobody."""
+    """All processes of the node share its /dev/shm, and nobody cleans it up."""
     at_shm = {volume.steps for _, volume in _volumes_at_shm(pod) if volume is not None}
     for volume in pod.volumes.items():
         host_path = volume["hostPath"]

@@ -22,7 +22,7 @@ class CheckpointConfig(RoleConfig):
 
     checkpoint_claims: list[str] = Field(
         default=["*checkpoint*"],
-        description="Names of claims that hold checkpoints; `*` stands for anything.",
+        description="Names of claims with checkpoints; `*` matches anything.",
     )
 
 
@@ -39,7 +39,7 @@ def _is_read_only(pod: Pod, volume: Node) -> bool:
 
 
 def _written_claims(workload: Workload, config: RoleConfig) -> Iterator[Node]:
-    """The names of the claims that a training workload may write to."""
+    """Return the names of the claims that a training workload may write to."""
     pods = [pod for pod in workload.pods if pod.role(config) == "training"]
     for pod in pods:
         for volume in pod.volumes.items():
@@ -57,11 +57,11 @@ def _written_claims(workload: Workload, config: RoleConfig) -> Iterator[Node]:
     description="Training on several nodes writes to claims that all of them can mount.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Give the claim the access mode ReadWriteMany and a class that offers it.",
+    remediation="Write the access mode ReadWriteMany, and a class that supports it.",
     config=RoleConfig,
 )
 def checkpoints_shared(stack: Stack, config: RoleConfig) -> Iterator[Violation]:
-    """With ReadWriteOnce the second node's pod waits for a volume that it never gets."""
+    """With ReadWriteOnce, the second node's pod waits forever for the volume."""
     for workload in stack.workloads:
         if workload.size is not None and workload.size <= 1:
             continue
@@ -81,7 +81,7 @@ def checkpoints_shared(stack: Stack, config: RoleConfig) -> Iterator[Violation]:
 
 
 def _is_retained(stack: Stack, claim: Resource) -> bool:
-    """Whether the volume outlives the claim, or that cannot be told yet."""
+    """Return whether the volume outlives the claim, or might, as far as is known."""
     spec = claim.root["spec"]
     if claim.protected or UNKNOWN in (spec["storageClassName"].value, spec["volumeName"].value):
         return True
@@ -112,7 +112,7 @@ def _is_retained(stack: Stack, claim: Resource) -> bool:
     config=CheckpointConfig,
 )
 def checkpoints_kept(stack: Stack, config: CheckpointConfig) -> Iterator[Violation]:
-    """Weeks of GPU time are not deleted with a stack."""
+    """Checkpoints of weeks of GPU time must not be deleted with a stack."""
     written = {
         (workload.resource.namespace, name.value)
         for workload in stack.workloads

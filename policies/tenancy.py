@@ -19,17 +19,17 @@ class NamespaceConfig(RoleConfig):
     """Configuration of the rules about namespaces."""
 
     existing_namespaces: list[str] = Field(
-        default=[], description="Namespaces that are guarded outside of this stack."
+        default=[], description="Namespaces that are protected outside of this stack."
     )
 
 
 def _workload_namespaces(stack: Stack, config: NamespaceConfig) -> dict[str, Resource]:
-    """The namespaces of training and inference, each with a workload in it."""
+    """Return the namespaces of training and inference, each with a workload in it."""
     found: dict[str, Resource] = {}
     for workload in stack.workloads:
         namespace = workload.resource.namespace
-        judged = any(pod.role(config) != "other" for pod in workload.pods)
-        if judged and namespace is not None and namespace not in config.existing_namespaces:
+        applies = any(pod.role(config) != "other" for pod in workload.pods)
+        if applies and namespace is not None and namespace not in config.existing_namespaces:
             found.setdefault(namespace, workload.resource)
     return found
 
@@ -60,7 +60,7 @@ def _limits_gpus(quota: Resource, config: NamespaceConfig) -> bool:
     config=NamespaceConfig,
 )
 def namespace_gpu_quota(stack: Stack, config: NamespaceConfig) -> Iterator[Violation]:
-    """Without a quota one team's typing error takes every GPU of the cluster."""
+    """Without a quota, one team's typo takes every GPU of the cluster."""
     for namespace, workload in _workload_namespaces(stack, config).items():
         quotas = _in_namespace(stack, "", "ResourceQuota", namespace)
         if not any(_limits_gpus(quota, config) for quota in quotas):
@@ -73,7 +73,7 @@ def namespace_gpu_quota(stack: Stack, config: NamespaceConfig) -> Iterator[Viola
 
 
 def _denies_by_default(policy: Resource) -> bool:
-    """Whether it selects every pod and lets nothing in by itself."""
+    """Return whether it selects every pod and allows no ingress itself."""
     spec = policy.root["spec"]
     selector, types = spec["podSelector"], spec["policyTypes"]
     if UNKNOWN in (spec.value, selector.value, types.value):
@@ -93,14 +93,14 @@ def _denies_by_default(policy: Resource) -> bool:
 
 @stack_rule(
     name="namespace-default-deny",
-    description="A namespace with training or inference lets no traffic in by default.",
+    description="A namespace with training or inference denies ingress by default.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Declare a NetworkPolicy with an empty podSelector and no ingress rules.",
     config=NamespaceConfig,
 )
 def namespace_default_deny(stack: Stack, config: NamespaceConfig) -> Iterator[Violation]:
-    """Rendezvous and NCCL speak without passwords: whoever reaches a worker may join."""
+    """Rendezvous and NCCL have no authentication: anyone who reaches a worker may join."""
     for namespace, workload in _workload_namespaces(stack, config).items():
         policies = _in_namespace(stack, "networking.k8s.io", "NetworkPolicy", namespace)
         if not any(_denies_by_default(policy) for policy in policies):

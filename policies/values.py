@@ -1,7 +1,7 @@
-"""Plain data with the place where each value stands, and a marker for what is not known yet.
+"""Plain data with the path of each value, and a marker for unknown values.
 
-Nothing here knows Pulumi; `policies.properties` makes such data of what the policy SDK hands over,
-`policies.documents` of YAML.
+This module is independent of Pulumi; `policies.properties` creates such data from the policy SDK's
+properties, `policies.documents` from YAML.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 
 class Unknown(Enum):
-    """The type of `UNKNOWN`."""
+    """Type of `UNKNOWN`."""
 
     UNKNOWN = "unknown"
 
@@ -29,11 +29,11 @@ Key = str | int
 
 
 class Node:
-    """A value together with the place where it was found.
+    """A value with its path.
 
-    Reading never fails: a key that is not there gives a node of `None`, and anything below an
-    unknown value is unknown. In a partial manifest, such as a patch, a missing key is unknown too,
-    since the other part is elsewhere.
+    Reading never fails: a missing key returns a node of `None`, and anything below an unknown value
+    is unknown. In a partial manifest, such as a patch, a missing key is unknown too, since the
+    other part is elsewhere.
     """
 
     __slots__ = ("_key", "_parent", "_partial", "value")
@@ -65,7 +65,7 @@ class Node:
 
     @property
     def path(self) -> str:
-        """The place as text, such as `spec.containers[0].resources.limits["nvidia.com/gpu"]`."""
+        """The path as text, such as `spec.containers[0].resources.limits["nvidia.com/gpu"]`."""
         text = ""
         for step in self.steps:
             if isinstance(step, int):
@@ -78,22 +78,22 @@ class Node:
 
     @property
     def parent(self) -> Node | None:
-        """The object or list that holds this value; None at the root."""
+        """The object or list that contains this value; None at the root."""
         return self._parent
 
     @property
     def known(self) -> bool:
-        """Whether the value itself can be judged."""
+        """True if the value itself is known."""
         return self.value is not UNKNOWN
 
     @property
     def absent(self) -> bool:
-        """Whether nothing is written here; null counts as nothing, as it does in Kubernetes."""
+        """True if the value is absent; null counts as absent, as in Kubernetes."""
         return self.value is None
 
     @property
     def present(self) -> bool:
-        """Whether something known is written here."""
+        """True if there is a known value."""
         return self.value is not None and self.value is not UNKNOWN
 
     @property
@@ -103,20 +103,20 @@ class Node:
 
     @property
     def complete(self) -> bool:
-        """Whether all items of a list are known, so that something missing is really missing."""
+        """True if all items of a list are known, so that a missing item is really missing."""
         if isinstance(self.value, list):
             return all(item is not UNKNOWN for item in self.value)
         return self.value is not UNKNOWN
 
     def items(self) -> Iterator[Node]:
-        """The known items of a list; nothing for anything else."""
+        """Return the known items of a list; nothing for anything else."""
         if isinstance(self.value, list):
             for index, item in enumerate(self.value):
                 if item is not None and item is not UNKNOWN:
                     yield Node(item, self, index, self._partial)
 
     def fields(self) -> Iterator[tuple[str, Node]]:
-        """The keys and values of an object; nothing for anything else."""
+        """Return the keys and values of an object; nothing for anything else."""
         if isinstance(self.value, dict):
             for key, item in self.value.items():
                 yield key, Node(item, self, key, self._partial)

@@ -1,4 +1,4 @@
-"""The views that rules judge: one resource cut into its parts, and the stack as a whole."""
+"""The views that rules check: one resource divided into its parts, and the whole stack."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ Scope = Literal["pod", "workload", "resource", "release", "stack"]
 
 
 class View:
-    """One resource, cut once into the parts that rules of each scope look at."""
+    """One resource, divided once into the parts that each scope checks."""
 
     def __init__(self, resource: Resource) -> None:
         self.resource = resource
 
     @cached_property
     def workload(self) -> Workload:
-        """The resource as something that runs pods; `pods` is empty where it runs none."""
+        """The resource as something that runs pods; `pods` is empty if it runs none."""
         return Workload(self.resource, find_pods(self.resource))
 
     def parts(self, scope: Scope) -> Sequence[Any]:
-        """The parts for a scope; a stack rule sees none here, it is called with the whole stack."""
+        """Return the parts for a scope; stack rules have none, they are called with the stack."""
         if scope == "pod":
             return self.workload.pods
         if scope == "workload":
@@ -69,13 +69,13 @@ class Stack:
         return found
 
     def of_kind(self, group: str, *kinds: str) -> Iterator[Resource]:
-        """The objects of some kinds of an API group."""
+        """Return the objects of some kinds of an API group."""
         return (item for kind in kinds for item in self._by_kind.get((group, kind.lower()), ()))
 
     def find(self, group: str, kind: str, namespace: str | None, name: str) -> Resource | None:
-        """The object of that name, if the stack declares it and its name is known."""
+        """Return the object of that name, if the stack declares it and its name is known."""
         return self._by_name.get((group, kind.lower(), namespace, name))
 
     def may_have(self, group: str, kind: str, namespace: str | None, name: str) -> bool:
-        """Whether an object might turn out to be the one of that name."""
+        """Return whether an object might turn out to have that name."""
         return any(resource.may_be(namespace, name) for resource in self.of_kind(group, kind))

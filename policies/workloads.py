@@ -1,23 +1,23 @@
-"""Finds the pod specifications in any resource, and says what each is for.
+"""Search for pod specifications in any resource, and the role of each pod.
 
-`find_pods` is the only place that knows where pods hide. It searches by structure and not by kind:
-whatever holds a list of containers is a pod specification, in a Deployment as in a Volcano task, a
-PyTorchJob's replica, a JobSet in a TrainingRuntime, or a kind that nobody has heard of yet.
+`find_pods` searches by structure and not by kind: every object with a list of containers is a pod
+specification, in a Deployment, a Volcano task, a PyTorchJob's replica, a JobSet in a
+TrainingRuntime, or an unknown kind.
 
-**What a pod is for** decides which rules apply to it:
+**The role of a pod** decides which rules apply to it:
 
 - `training` and `inference` come from the label `app.kubernetes.io/component` or
   `gpu-platform.dev/workload` on the pod template, or else on the resource itself (the labels and
   their values are configuration);
 - kinds that exist for training (a Volcano Job, PyTorchJob, TFJob, MPIJob, TrainJob, TrainingRuntime
-  and their relatives) are training whatever their labels say;
-- without such a label, a pod that wants a GPU is training if it runs to its end (a Job, CronJob or
-  JobSet, or any pod with restartPolicy Never or OnFailure), and inference if a Deployment,
-  ReplicaSet or StatefulSet keeps it alive;
+  and similar kinds) are training whatever their labels are;
+- without such a label, a pod that requests a GPU is training if it runs to completion (a Job,
+  CronJob or JobSet, or any pod with restartPolicy Never or OnFailure), and inference if it belongs
+  to a Deployment, ReplicaSet or StatefulSet;
 - everything else is `other`.
 
-A label cannot exempt anything from the rules that hold for every pod, and privileges are given only
-to workloads named in the configuration, never to labels.
+A label cannot exempt a pod from the rules for every pod. Only workloads named in the configuration
+have privileges.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class RoleSettings(Protocol):
 
     @property
     def component_labels(self) -> Sequence[str]:
-        """The labels that say what a pod is for."""
+        """Labels that state the role of a pod."""
 
     @property
     def training_components(self) -> Sequence[str]:
@@ -70,7 +70,7 @@ class RoleSettings(Protocol):
 
 
 class Container:
-    """One container of a pod, of any sort."""
+    """One container of a pod, of any type."""
 
     def __init__(self, node: Node, kind: ContainerKind) -> None:
         self.node = node
@@ -79,7 +79,7 @@ class Container:
 
     @property
     def name(self) -> str:
-        """The container's name, or its place where it has none."""
+        """Name of the container, or its path if it has none."""
         return self.node["name"].text or self.node.path
 
     @cached_property
@@ -89,11 +89,11 @@ class Container:
 
     @property
     def is_long_running(self) -> bool:
-        """Whether it runs beside the others, which init and ephemeral containers do not."""
+        """True if it runs next to the others, unlike init and ephemeral containers."""
         return self.kind in ("main", "sidecar", "trainer")
 
     def gpus(self, patterns: Sequence[str]) -> list[tuple[str, Node, Node]]:
-        """The GPU resources it names: (resource, request, limit), either of which may be absent."""
+        """Return the GPU resources it names: (resource, request, limit), any of them absent."""
         key = tuple(patterns)
         if key not in self._gpus:
             self._gpus[key] = self._find_gpus(key)
@@ -109,7 +109,7 @@ class Container:
         return [(name, requests[name], limits[name]) for name in names]
 
     def wants_gpu(self, patterns: Sequence[str]) -> bool:
-        """Whether it asks for a GPU, rightly or wrongly spelled."""
+        """Return whether it requests a GPU, correctly spelled or not."""
         for _, request, limit in self.gpus(patterns):
             for amount in (request, limit):
                 if amount.value is UNKNOWN:
@@ -120,7 +120,7 @@ class Container:
 
 
 class Pod:
-    """A pod specification, with what surrounds it."""
+    """A pod specification with its surroundings."""
 
     def __init__(self, resource: Resource, spec: Node, trainer: bool = False) -> None:
         self.resource = resource
@@ -130,7 +130,7 @@ class Pod:
 
     @cached_property
     def metadata(self) -> Node:
-        """The template's metadata (a Pod's own)."""
+        """Metadata of the template, or of the Pod itself."""
         holder = self.spec.parent
         return (holder if holder is not None else self.spec)["metadata"]
 
@@ -153,7 +153,7 @@ class Pod:
 
     @cached_property
     def replicas(self) -> Decimal | None:
-        """How many such pods the resource asks for; None while that is not known."""
+        """Number of such pods that the resource requests; None if unknown."""
         product = Decimal(1)
         for count in self.replica_counts():
             if not count.known:
@@ -163,7 +163,7 @@ class Pod:
         return product
 
     def replica_counts(self) -> Iterator[Node]:
-        """The numbers around the pod that multiply it, from the inside out."""
+        """Return the numbers around the pod that multiply it, innermost first."""
         node = self.spec.parent
         while node is not None:
             for key in ("replicas", "parallelism"):
@@ -172,7 +172,7 @@ class Pod:
             node = node.parent
 
     def volume(self, name: Node) -> Node | None:
-        """The volume that a mount names, if it is declared."""
+        """Return the volume that a mount names, if it is declared."""
         for volume in self.volumes.items():
             if volume["name"].text == name.text and name.text:
                 return volume
@@ -180,16 +180,16 @@ class Pod:
 
     @property
     def volume_names_known(self) -> bool:
-        """Whether a name that no volume has is really missing."""
+        """Return whether a name that no volume has is really missing."""
         names = (volume["name"] for volume in self.volumes.items())
         return self.volumes.complete and all(name.known for name in names)
 
     def gpu_containers(self, patterns: Sequence[str]) -> list[Container]:
-        """The containers that ask for a GPU."""
+        """Return the containers that request a GPU."""
         return [container for container in self.containers if container.wants_gpu(patterns)]
 
     def role(self, settings: RoleSettings) -> Role:
-        """What the pod is for, as described at the top of this file."""
+        """Return the role of the pod, as described at the top of this file."""
         key = (
             tuple(settings.component_labels),
             tuple(settings.training_components),
@@ -221,7 +221,7 @@ class Pod:
 
 
 def is_gpu(resource_name: str, patterns: Sequence[str]) -> bool:
-    """Whether a resource name matches one of the patterns for GPUs."""
+    """Return whether a resource name matches one of the patterns for GPUs."""
     return _matches(resource_name, tuple(patterns))
 
 
@@ -232,7 +232,7 @@ def _matches(resource_name: str, patterns: tuple[str, ...]) -> bool:
 
 
 def find_pods(resource: Resource) -> list[Pod]:
-    """Finds every pod specification in a resource, whatever its kind and however deeply nested."""
+    """Return every pod specification in a resource, whatever its kind and nesting."""
     if not resource.is_manifest or resource.kind.lower() in _NO_MANIFEST_KINDS:
         return []
     pods = [Pod(resource, node) for node in _pod_specs(resource.root)]

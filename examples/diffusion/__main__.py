@@ -1,9 +1,9 @@
-"""A fine-tune in the style of SDXL, as users write it: diffusers' UNet, started by accelerate.
+"""A fine-tune in the style of SDXL: diffusers' UNet, started by accelerate.
 
     accelerate launch --multi_gpu --num_processes=2 -m examples.diffusion --run-dir=DIR
 
-It uses nothing of this project but how a run reports and ends, so it runs wherever the training
-program runs, and the jobs' failure policies understand its exit codes.
+Of this project it uses only the progress report and the exit codes. It therefore runs wherever the
+training program runs, and the failure policies of jobs apply to it.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from workload.report import conclude
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises instead of exiting with a code of its own."""
+    """Argument parser that raises instead of exiting."""
 
     def error(self, message: str) -> NoReturn:
         """Raise ConfigurationError."""
@@ -27,33 +27,35 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser() -> Parser:
-    """The flags."""
+    """Return the parser of the flags."""
     made = Parser(
         prog="accelerate launch -m examples.diffusion",
-        description="Fine-tune a UNet of SDXL's kind on made pictures. A run that was interrupted "
-        "continues from its last checkpoint when it is started again with the same run-dir. "
+        description="Fine-tune a UNet of SDXL's type on synthetic pictures. An interrupted run "
+        "resumes from its last checkpoint when it is started again with the same run-dir. "
         "Exit codes: 0 done, 64 wrong input (do not retry), 75 interrupted after saving (retry).",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         allow_abbrev=False,
     )
-    made.add_argument("--run-dir", type=Path, required=True, help="for checkpoints and the result")
+    made.add_argument(
+        "--run-dir", type=Path, required=True, help="directory of checkpoints and the export"
+    )
     made.add_argument(
         "--unet",
         type=Path,
-        help="folder of the UNet to begin with, as diffusers saves it; without it a tiny one "
-        "begins at random",
+        help="directory of the initial UNet, as diffusers saves it; by default a tiny UNet with "
+        "random weights",
     )
-    made.add_argument("--steps", type=positive, default=200, help="of the optimizer")
-    made.add_argument("--batch-size", type=positive, default=8, help="pictures a process and step")
-    made.add_argument("--learning-rate", type=float, default=2e-3, help="peak of a cosine")
-    made.add_argument("--checkpoint-every", type=positive, default=50, help="steps")
-    made.add_argument("--log-every", type=positive, default=10, help="steps")
-    made.add_argument("--seed", type=int, default=0, help="of pictures, weights and noise")
+    made.add_argument("--steps", type=positive, default=200, help="optimizer steps")
+    made.add_argument("--batch-size", type=positive, default=8, help="pictures per process")
+    made.add_argument("--learning-rate", type=float, default=2e-3, help="peak of the cosine")
+    made.add_argument("--checkpoint-every", type=positive, default=50, help="interval in steps")
+    made.add_argument("--log-every", type=positive, default=10, help="interval in steps")
+    made.add_argument("--seed", type=int, default=0, help="seed of pictures, weights and noise")
     return made
 
 
 def positive(text: str) -> int:
-    """A whole number of at least 1."""
+    """Return an integer of at least 1."""
     number = int(text)
     if number < 1:
         raise ValueError(text)
@@ -61,11 +63,11 @@ def positive(text: str) -> int:
 
 
 def main() -> int:
-    """Run the fine-tune and give its exit code."""
+    """Run the fine-tune and return its exit code."""
     try:
         options = parser().parse_args()
         check_run_dir(options.run_dir)
-        # Takes seconds; mistakes are answered before.
+        # The import takes seconds: invalid flags must not wait for it.
         from examples.diffusion.finetune import finetune
 
         return finetune(options)
@@ -77,7 +79,7 @@ def main() -> int:
 
 
 def failed(message: str, code: int) -> int:
-    """Say what went wrong as the training program does."""
+    """Report an error like the training program does, and return its exit code."""
     conclude("error", message=message, exit_code=code)
     return code
 

@@ -1,4 +1,4 @@
-"""The fine-tune from beginning to end: read it downwards."""
+"""The fine-tune, in the order of its steps."""
 
 import argparse
 import math
@@ -28,20 +28,20 @@ CAPTION_WIDTH = 32
 
 
 def finetune(options: argparse.Namespace) -> int:
-    """Train until done or interrupted; gives the exit code. Raises ConfigurationError."""
+    """Train until done or interrupted and return the exit code. Raises ConfigurationError."""
     accelerator = Accelerator(cpu=not torch.cuda.is_available())
     set_seed(options.seed)
     unet = load_unet(options.unet)
     sizes = sizes_of(unet)
-    # SDXL's own noise.
+    # The noise schedule of SDXL.
     noise = DDPMScheduler(beta_schedule="scaled_linear", beta_start=0.00085, beta_end=0.012)
     optimizer = torch.optim.AdamW(unet.parameters(), lr=options.learning_rate)
     processes = accelerator.num_processes
-    # A scheduler that accelerate has prepared goes on by one for every process.
+    # A scheduler prepared by accelerate advances by one step per process.
     schedule = get_cosine_schedule_with_warmup(optimizer, 10, options.steps * processes)
     pictures = Pictures(options.steps * options.batch_size * processes, sizes, options.seed)
-    # Not shuffled: every picture is random already, and so a step is always of the same ones.
-    # A generator of its own, since it draws a number that a resumed run would not draw again.
+    # Not shuffled: every picture is random, and this way a step always has the same pictures.
+    # A separate generator, because a loader draws a number that a resumed run would not draw.
     loader = DataLoader(pictures, batch_size=options.batch_size, generator=torch.Generator())
     model, optimizer, schedule, loader = accelerator.prepare(unet, optimizer, schedule, loader)
 
@@ -77,14 +77,16 @@ def finetune(options: argparse.Namespace) -> int:
 
 
 def load_unet(folder: Path | None) -> UNet2DConditionModel:
-    """The UNet in a folder, or a tiny one of SDXL's kind. Raises ConfigurationError."""
+    """Return the UNet in a directory, or a tiny one of SDXL's type. Raises ConfigurationError."""
     if folder is not None:
         try:
             return UNet2DConditionModel.from_pretrained(
                 folder, use_safetensors=True, local_files_only=True
             )
         except (OSError, ValueError) as error:
-            raise ConfigurationError(f"--unet {folder} is no UNet of diffusers: {error}") from None
+            raise ConfigurationError(
+                f"--unet {folder} is not a UNet saved by diffusers: {error}"
+            ) from None
     return UNet2DConditionModel(
         sample_size=8,
         in_channels=4,
@@ -105,29 +107,29 @@ def load_unet(folder: Path | None) -> UNet2DConditionModel:
 
 
 def sizes_of(unet: UNet2DConditionModel) -> Sizes:
-    """What the data must have. Raises ConfigurationError when the UNet is not of SDXL's kind."""
+    """Return the sizes of the data. Raises ConfigurationError if the UNet is not of SDXL's type."""
     config = unet.config
     if config.addition_embed_type != "text_time" or config.in_channels != 4:
         raise ConfigurationError(
             f"the UNet has addition_embed_type {config.addition_embed_type} and "
-            f"{config.in_channels} channels: one of SDXL's kind has text_time and 4"
+            f"{config.in_channels} channels: a UNet of SDXL's type has text_time and 4"
         )
     caption = config.projection_class_embeddings_input_dim - 6 * config.addition_time_embed_dim
     return Sizes(config.sample_size, config.cross_attention_dim, caption)
 
 
 def diffusion_loss(model: nn.Module, noise: DDPMScheduler, batch: Batch) -> Tensor:
-    """How well the noise that was put over the pictures is told (Ho et al., arXiv:2006.11239)."""
+    """Return the error of the predicted noise of noisy pictures (Ho et al., arXiv:2006.11239)."""
     clean = batch["latent"]
     added = torch.randn_like(clean)
     times = torch.randint(0, noise.config.num_train_timesteps, clean.shape[:1], device=clean.device)
-    told = model(
+    predicted = model(
         noise.add_noise(clean, added, times),
         times,
         encoder_hidden_states=batch["words"],
         added_cond_kwargs={"text_embeds": batch["caption"], "time_ids": batch["time_ids"]},
     ).sample
-    return mse_loss(told.float(), added.float())
+    return mse_loss(predicted.float(), added.float())
 
 
 def train_step(
@@ -138,7 +140,7 @@ def train_step(
     noise: DDPMScheduler,
     batch: Batch,
 ) -> Tensor:
-    """One step of the optimizer; gives the loss of this process's pictures, a scalar."""
+    """Run one optimizer step and return the loss of this process's pictures, a scalar."""
     model.train()
     loss = diffusion_loss(model, noise, batch)
     accelerator.backward(loss)
@@ -153,7 +155,7 @@ def train_step(
 def held_out_loss(
     unet: UNet2DConditionModel, noise: DDPMScheduler, sizes: Sizes, device: torch.device
 ) -> float:
-    """On pictures that are never trained on, with the same noise every time."""
+    """Return the loss on held-out pictures, always with the same noise."""
     unet.eval()
     with torch.random.fork_rng():
         torch.manual_seed(1)
@@ -165,7 +167,7 @@ def held_out_loss(
 
 
 def report(accelerator: Accelerator, step: int, loss: Tensor) -> None:
-    """Report the mean loss of all processes. Raises ConfigurationError when it is no number."""
+    """Report the mean loss over all processes. Raises ConfigurationError if it is not finite."""
     mean = float(accelerator.reduce(loss, "mean"))
     if not math.isfinite(mean):
         raise ConfigurationError(f"the loss became {mean} by step {step}: lower --learning-rate")
@@ -174,7 +176,7 @@ def report(accelerator: Accelerator, step: int, loss: Tensor) -> None:
 
 
 def save(accelerator: Accelerator, run_dir: Path, step: int) -> None:
-    """Save all processes' state, complete or not at all, and remove the checkpoints before."""
+    """Save the state of all processes atomically, and remove earlier checkpoints."""
     folder = run_dir / "checkpoints"
     unfinished, target = folder / f".step-{step:08d}.tmp", folder / f"step-{step:08d}"
     accelerator.save_state(str(unfinished))
@@ -190,22 +192,22 @@ def save(accelerator: Accelerator, run_dir: Path, step: int) -> None:
 
 
 def resume(accelerator: Accelerator, run_dir: Path) -> int:
-    """Load the newest checkpoint; gives its step, or 0 where there is none.
+    """Load the latest checkpoint and return its step, or 0 without a checkpoint.
 
-    Raises ConfigurationError when it is of another UNet.
+    Raises ConfigurationError if it belongs to another UNet.
     """
     found = sorted((run_dir / "checkpoints").glob("step-*"))
     if not found:
         return 0
     try:
         accelerator.load_state(str(found[-1]))
-    except Exception as error:  # of as many kinds as there are files in it
-        raise ConfigurationError(f"{found[-1]} cannot be continued from: {error}") from None
+    except Exception as error:  # each file in it has its own errors
+        raise ConfigurationError(f"cannot resume from {found[-1]}: {error}") from None
     return int(found[-1].name.removeprefix("step-"))
 
 
 def export(unet: UNet2DConditionModel, run_dir: Path) -> None:
-    """Write the UNet as diffusers loads it, complete or not at all."""
+    """Write the UNet atomically in diffusers' format."""
     unfinished, target = run_dir / ".export.tmp", run_dir / "export"
     unet.save_pretrained(unfinished / "unet", safe_serialization=True)
     shutil.rmtree(target, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""Made pictures with captions, as SDXL sees them after its encoders.
+"""Synthetic pictures with captions, in the form in which SDXL's encoders return them.
 
-A picture is a latent of 4 channels, a caption a sequence of word vectors and one vector of all of
-it. A real data set has them encoded beforehand in the same shapes (see SDXL, arXiv:2307.01952).
+A picture is a latent of 4 channels. A caption is a sequence of word vectors and one vector of the
+whole caption. A real data set is encoded in advance to the same shapes (SDXL, arXiv:2307.01952).
 """
 
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ COLOURS: Final = ("red", "green", "blue", "white")
 SHAPES: Final = ("disc", "square", "stripe", "frame")
 WORDS: Final = ("a", *COLOURS, *SHAPES)
 ENCODER_SEED: Final = 20231
-"""Word vectors are the same in every run, as a frozen text encoder's are."""
+"""Word vectors are the same in every run, like those of a frozen text encoder."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the UNet takes: the side of a latent, the width of a word and of a whole caption."""
+    """Input sizes of the UNet: side of a latent, width of a word and of a whole caption."""
 
     side: int
     word: int
@@ -30,7 +30,7 @@ class Sizes:
 
 
 class Pictures(Dataset[dict[str, Tensor]]):
-    """Picture `index` is always the same, made from the seed; there are `count`."""
+    """`count` pictures; the picture at an index depends only on the seed."""
 
     def __init__(self, count: int, sizes: Sizes, seed: int) -> None:
         self._count, self._sizes, self._seed = count, sizes, seed
@@ -42,7 +42,7 @@ class Pictures(Dataset[dict[str, Tensor]]):
         return self._count
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
-        """`latent` (4, side, side), `words` (3, word), `caption` (caption), `time_ids` (6)."""
+        """Return latent (4, side, side), words (3, word), caption (caption) and time_ids (6)."""
         chance = np.random.default_rng((self._seed, index))
         colour, shape = int(chance.integers(len(COLOURS))), int(chance.integers(len(SHAPES)))
         words = [0, 1 + colour, 1 + len(COLOURS) + shape]
@@ -52,13 +52,13 @@ class Pictures(Dataset[dict[str, Tensor]]):
             "latent": torch.from_numpy(draw(colour, SHAPES[shape], side, top, left)),
             "words": torch.from_numpy(self._words[words]),
             "caption": torch.from_numpy(self._captions[words].mean(0)),
-            # Original size, upper left corner of the crop, size that is aimed at.
+            # Original size, upper left corner of the crop, target size.
             "time_ids": torch.tensor([side, side, top, left, side, side], dtype=torch.float32),
         }
 
 
 def draw(colour: int, shape: str, side: int, top: int, left: int) -> NDArray[np.float32]:
-    """A latent of -1 to 1: red, green, blue and a mask; `shape` is moved by `top` and `left`."""
+    """Return a latent of -1 to 1: red, green, blue, mask; `shape` moves by `top` and `left`."""
     y, x = np.mgrid[:side, :side]
     y, x = y - top - side * 3 // 8, x - left - side * 3 // 8
     far = np.maximum(abs(y), abs(x))

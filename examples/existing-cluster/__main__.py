@@ -1,4 +1,4 @@
-"""Queues, storage and a run on a cluster that has Volcano and NVIDIA's device plugin already."""
+"""Queues, storage and a run on a cluster with existing Volcano and NVIDIA device plugin."""
 
 import pulumi
 
@@ -29,7 +29,7 @@ from gpu_platform import (
 config = pulumi.Config()
 image = config.require("image")
 
-# The cluster has them: `install=False` makes nothing, and says how pods get GPUs.
+# Installed already: `install=False` creates nothing and only describes how pods request GPUs.
 gpu = GpuStack(
     "gpu",
     GpuStackArgs(

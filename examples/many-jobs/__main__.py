@@ -1,4 +1,4 @@
-"""A team's own stack: many runs on the platform that another stack provides."""
+"""A team's stack: many runs on the platform of another stack."""
 
 import pulumi
 
@@ -8,7 +8,7 @@ config = pulumi.Config()
 
 
 async def main() -> pulumi.Inputs:
-    """Reads the platform's stack and places a run for each job of the configuration."""
+    """Read the platform's stack and create a run for each job of the configuration."""
     cluster = connect(ClusterSettings.model_validate(config.require_object("cluster")))
     platform = await Platform.read(config.require("platform"))
     jobs = [

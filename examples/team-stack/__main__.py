@@ -1,4 +1,4 @@
-"""A team's own stack: one training run on the platform that another stack provides."""
+"""A team's stack: one training run on the platform of another stack."""
 
 import pulumi
 
@@ -8,7 +8,7 @@ config = pulumi.Config()
 
 
 async def main() -> pulumi.Inputs:
-    """Reads the platform's stack and places the run."""
+    """Read the platform's stack and create the run."""
     platform = await Platform.read(config.require("platform"))
     job = TrainingJobSettings(
         queue=config.require("queue"),

@@ -1,1 +1,1 @@
-"""The same kind of training with TensorFlow: several workers by TF_CONFIG, or one with its GPUs."""
+"""Training with TensorFlow: several workers (TF_CONFIG), or one worker with its GPUs."""

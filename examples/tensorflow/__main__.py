@@ -1,4 +1,4 @@
-"""`python -m examples.tensorflow`: the flags of `python -m training`, as far as they are followed.
+"""`python -m examples.tensorflow`, with the supported flags of `python -m training`.
 
 Exit codes are those of workload.exit_codes.
 """
@@ -19,7 +19,7 @@ from workload.report import conclude
 
 
 def main() -> int:
-    """Run the program and give its exit code."""
+    """Run the program and return its exit code."""
     try:
         config = read_config(sys.argv[1:], os.environ)
         check(config)
@@ -33,7 +33,7 @@ def main() -> int:
 def run(config: TrainingConfig, worker: Worker) -> int:
     """Train until the end or until SIGTERM."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    # Here, since --help and mistakes are answered before it is imported, which takes seconds.
+    # The import takes seconds: --help and invalid flags must not wait for it.
     from examples.tensorflow.train import InterruptedRunError
     from examples.tensorflow.train import run as train
 
@@ -46,14 +46,14 @@ def run(config: TrainingConfig, worker: Worker) -> int:
         conclude("error", message=str(error), exit_code=exit_codes.BAD_INPUT)
         return exit_codes.BAD_INPUT
     except Exception as error:
-        # Also a lost peer: the gang starts again from its newest checkpoint.
+        # Also a lost peer: the gang restarts from its latest checkpoint.
         conclude("error", message=f"{type(error).__name__}: {error}", exit_code=exit_codes.FAILED)
         return exit_codes.FAILED
     return exit_codes.DONE
 
 
 def listen() -> Callable[[], bool]:
-    """From now on SIGTERM only sets a flag; the function tells whether it is set."""
+    """Make SIGTERM set a flag, and return a function that reads the flag."""
     asked = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: asked.set())
     return asked.is_set
@@ -63,5 +63,5 @@ if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    # A lost peer leaves threads of the collectives behind that would keep the process.
+    # After the loss of a peer, threads of the collectives would keep the process alive.
     os._exit(code)

@@ -1,4 +1,4 @@
-"""Who else trains: TF_CONFIG names the workers, and its absence a single one.
+"""The workers of a run from TF_CONFIG; without it, there is one worker.
 
 Format: TensorFlow's guide "Distributed training", TF_CONFIG. Imports no TensorFlow.
 """
@@ -28,19 +28,19 @@ class _TfConfig(BaseModel):
 
 @dataclass(frozen=True)
 class Worker:
-    """This process among the `workers` that train together; the first of them is the chief."""
+    """This process as one of the `workers` that train together; the first one is the chief."""
 
     index: int = 0
     workers: int = 1
 
     @property
     def is_chief(self) -> bool:
-        """Whether it is the one whose files stay and that tells how the run goes."""
+        """True for the worker that keeps its files and reports the run's progress."""
         return self.index == 0
 
 
 def read_worker(environment: Mapping[str, str]) -> Worker:
-    """Where this process stands. Raises ConfigurationError when TF_CONFIG cannot be used."""
+    """Return this process's worker. Raises ConfigurationError if TF_CONFIG is not valid."""
     text = environment.get("TF_CONFIG")
     if not text:
         return Worker()
@@ -48,15 +48,15 @@ def read_worker(environment: Mapping[str, str]) -> Worker:
         found = _TfConfig.model_validate(json.loads(text))
     except (ValueError, ValidationError) as error:
         raise ConfigurationError(
-            f"TF_CONFIG is no cluster as TensorFlow writes it: {error}"
+            f"TF_CONFIG is not a valid cluster specification of TensorFlow: {error}"
         ) from None
     others = sorted(set(found.cluster) - {"worker", "chief"})
     if others or found.task.type not in found.cluster:
         raise ConfigurationError(
             f"TF_CONFIG has task {found.task.type!r} in a cluster of {', '.join(found.cluster)}: "
-            "this program knows workers and a chief, which are all equal, and no others"
+            "this program supports only workers and a chief"
         )
-    # The chief comes first, wherever it was written.
+    # The chief comes first, whatever the order in TF_CONFIG.
     ranks = [
         (role, i) for role in ("chief", "worker") for i in range(len(found.cluster.get(role, [])))
     ]

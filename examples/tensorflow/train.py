@@ -1,7 +1,7 @@
-"""One run: the digits, a small network, every worker the same steps at the same time.
+"""Training of a small network on the digits, all workers in lockstep.
 
-With one worker MirroredStrategy uses all of its GPUs (or the CPU); with several
-MultiWorkerMirroredStrategy adds up the gradients of all.
+With one worker, MirroredStrategy uses all of its GPUs (or the CPU). With several,
+MultiWorkerMirroredStrategy sums the gradients of all workers.
 """
 
 import math
@@ -25,7 +25,7 @@ _CLASSES = 10
 
 
 class InterruptedRunError(Exception):
-    """A worker was asked to stop; the state is saved."""
+    """A worker received SIGTERM, and the state is saved."""
 
 
 class DigitsNet(tf.Module):  # type: ignore[misc]
@@ -47,7 +47,7 @@ class DigitsNet(tf.Module):  # type: ignore[misc]
 
     @tf.function(input_signature=[tf.TensorSpec([None, 8, 8, 1], tf.float32)])  # type: ignore[untyped-decorator]
     def __call__(self, images: tf.Tensor) -> tf.Tensor:
-        """Logits of each class, for images with values from 0 to 1."""
+        """Return the logits of each class for images with values from 0 to 1."""
         found = tf.nn.relu(tf.nn.conv2d(images, self.filters, strides=1, padding="SAME"))
         pooled = tf.nn.max_pool2d(found, ksize=2, strides=2, padding="VALID")
         flat = tf.reshape(pooled, [-1, 4 * 4 * 16])
@@ -55,7 +55,7 @@ class DigitsNet(tf.Module):  # type: ignore[misc]
 
 
 def strategy_of(worker: Worker, peer_timeout: float) -> tf.distribute.Strategy:
-    """How the gradients are added up: over all workers, or over the GPUs of this one."""
+    """Return the strategy that sums gradients over all workers, or over one worker's GPUs."""
     if worker.workers == 1:
         return tf.distribute.MirroredStrategy()
     options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=peer_timeout)
@@ -63,10 +63,10 @@ def strategy_of(worker: Worker, peer_timeout: float) -> tf.distribute.Strategy:
 
 
 def run(config: TrainingConfig, worker: Worker, listen: Callable[[], Callable[[], bool]]) -> None:
-    """Train, or go on from the newest checkpoint, and leave a SavedModel in the export's folder.
+    """Train, or resume from the latest checkpoint, and write a SavedModel to the export directory.
 
-    `listen()` begins to listen for SIGTERM and gives a function that tells whether it came. Raises
-    InterruptedRunError once it came to any worker and the state is saved.
+    `listen()` handles SIGTERM and returns a function that is true once the signal arrived. Raises
+    InterruptedRunError after any worker received it and the state is saved.
     """
     began = time.monotonic()
     strategy = strategy_of(worker, config.peer_timeout)
@@ -75,7 +75,7 @@ def run(config: TrainingConfig, worker: Worker, listen: Callable[[], Callable[[]
         optimizer = tf.keras.optimizers.Adam(config.learning_rate)
         optimizer.build(model.trainable_variables)
         epoch = tf.Variable(0, dtype=tf.int64)
-    # Not before: the service through which workers meet takes SIGTERM for itself when it starts.
+    # Not earlier: the coordination service installs its own SIGTERM handler when it starts.
     stopping = listen()
     keeper = _Keeper(config, worker, model, optimizer, epoch)
     start = keeper.restore()
@@ -101,14 +101,14 @@ def run(config: TrainingConfig, worker: Worker, listen: Callable[[], Callable[[]
 
 def _batches(strategy: Any, config: TrainingConfig, epoch: int) -> Any:
     train, _ = digits()
-    # Channels last: convolutions on the CPU know nothing else.
+    # Channels last: convolutions on the CPU support nothing else.
     images = np.moveaxis(train.scaled(), 1, -1)
-    # All take equally many whole steps: one that took more would wait for the others for ever.
+    # All workers take the same number of steps: one with more would wait forever for the others.
     steps = len(images) // (config.batch_size * strategy.num_replicas_in_sync)
     if steps == 0:
         raise ConfigurationError(
             f"batch_size {config.batch_size} on {strategy.num_replicas_in_sync} devices is more "
-            f"than the {len(images)} samples: write less"
+            f"than the {len(images)} samples: write a smaller one"
         )
 
     def of_worker(context: Any) -> Any:
@@ -132,10 +132,10 @@ def _step(strategy: Any, model: DigitsNet, optimizer: Any) -> Any:
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, model(images))
             loss = tf.reduce_mean(losses)
         gradients = tape.gradient(loss, model.trainable_variables)
-        # The optimizer adds up what the replicas have; a mean over all samples is wanted.
+        # The optimizer sums over replicas, but the loss is a mean over all samples.
         gradients = [gradient / replicas for gradient in gradients]
         optimizer.apply(gradients, model.trainable_variables)
-        # A copy for each replica: what is the same in all of them cannot be added up.
+        # A copy per replica: a value shared by all replicas cannot be summed.
         return loss / replicas, tf.identity(stop)
 
     @tf.function  # type: ignore[untyped-decorator]
@@ -157,7 +157,7 @@ def _epoch(
 ) -> float:
     loss = 0.0
     for images, labels in _batches(strategy, config, number):
-        # All learn in the same step that one of them has to stop, so that all save together.
+        # All workers see in the same step that one of them must stop, so that all save together.
         loss, stops = step(images, labels, tf.constant(int(stopping())))
         if int(stops) > 0:
             keeper.save()
@@ -176,8 +176,10 @@ def _accuracy(model: DigitsNet) -> float:
 
 
 class _Keeper:
-    """Checkpoints and the export. All workers write, as the strategy wants it, but the chief's
-    files stay alone."""
+    """Checkpoints and the export.
+
+    The strategy requires that all workers write, but only the chief's files are kept.
+    """
 
     def __init__(
         self, config: TrainingConfig, worker: Worker, model: Any, optimizer: Any, epoch: Any
@@ -193,7 +195,7 @@ class _Keeper:
         )
 
     def restore(self) -> int:
-        """Take up the newest checkpoint; the number of epochs that are done."""
+        """Load the latest checkpoint and return the number of finished epochs."""
         newest = tf.train.latest_checkpoint(str(self._run / "checkpoints"))
         if newest is not None:
             self._state.restore(newest).assert_existing_objects_matched()
@@ -205,7 +207,7 @@ class _Keeper:
         self._clean()
 
     def export(self) -> Path:
-        """Write a SavedModel with the function that gives logits."""
+        """Write a SavedModel whose function returns logits."""
         folder = self._run / "export" if self._worker.is_chief else self._scratch / "export"
         tf.saved_model.save(self._model, str(folder), signatures=self._model.__call__)
         self._clean()

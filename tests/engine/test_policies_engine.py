@@ -26,7 +26,7 @@ def test_a_mandatory_rule_refuses_and_says_what_to_write(run: Run):
     assert "gpu-counts-whole" in done.stdout
     assert 'Job "digits" in namespace "training"' in done.stdout
     place = 'spec.tasks[0].template.spec.containers[0].resources.limits["nvidia.com/gpu"]'
-    assert f'{place}: found "0.5"; write a whole number of nvidia.com/gpu' in done.stdout
+    assert f'{place}: found "0.5"; write an integer number of nvidia.com/gpu' in done.stdout
 
 
 def test_an_unknown_image_does_not_silence_the_rules_beside_it(run: Run):

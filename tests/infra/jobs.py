@@ -12,7 +12,7 @@ from kube.kinds import KINDS, kinds_that_support
 from policies.catalogue import RULES
 from policies.configuration import configure
 from policies.documents import read
-from policies.judging import judge
+from policies.evaluation import evaluate
 from tests.infra.examples import TRAINING_IMAGE, good, problems
 
 _PROGRAM: Final = {"model": "digits-net", "dataset": "digits", "epochs": 3}
@@ -90,7 +90,7 @@ def refused(described: dict[str, Any]) -> list[str]:
     documents = [document for text in texts for document in read("", text)]
     return [
         f"{finding.rule}: {finding.message}"
-        for finding in judge(documents, configure(PACK, RULES))
+        for finding in evaluate(documents, configure(PACK, RULES))
         if finding.mandatory
     ]
 

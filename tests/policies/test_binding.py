@@ -42,7 +42,7 @@ def test_a_rule_that_fails_is_reported_as_a_violation():
     policy: Any = Binding().policies([broken])[0]
     policy.validate(arguments(manifests.service()), lambda message, urn: messages.append(message))
     (message,) = messages
-    assert "the rule broken failed on it" in message
+    assert "the rule broken itself failed" in message
     assert "ZeroDivisionError: oh" in message
     assert "counts as a violation" in message
 

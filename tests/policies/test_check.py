@@ -212,10 +212,10 @@ def test_sarif_names_relative_files_and_stdin_by_references(
     ("content", "config", "says"),
     [
         ("kind: [", None, "document 1, line 2: this is not YAML"),
-        ("# nothing", None, "there is no object in"),
+        ("# nothing", None, "no object found in"),
         (None, None, "No such file"),
         ("apiVersion: v1\nkind: A", "{", "it is not JSON"),
-        ("apiVersion: v1\nkind: A", '{"x": "advisory"}', "there is no rule 'x'"),
+        ("apiVersion: v1\nkind: A", '{"x": "advisory"}', "unknown rule 'x'"),
         ("apiVersion: v1\nkind: A", None, ""),
     ],
     ids=["yaml", "empty", "missing", "config", "rule", "usable"],

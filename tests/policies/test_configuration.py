@@ -67,5 +67,5 @@ def test_what_is_wrong_is_named(text: str, says: str):
 def test_all_problems_are_told_at_once():
     with pytest.raises(ConfigurationError) as caught:
         configure({"a": "mandatory", "shm-fits-memory": {"share": 7}}, RULES)
-    assert "there is no rule 'a'" in str(caught.value)
+    assert "unknown rule 'a'" in str(caught.value)
     assert "shm-fits-memory.share" in str(caught.value)

@@ -141,7 +141,7 @@ def test_a_name_in_the_configuration_that_no_rule_has_is_refused():
         any_policy: Any = policy
         any_policy.validate(root, lambda text, urn: messages.append(text))
     (message,) = messages
-    assert "there is no rule 'no-host-pth'; did you mean 'no-host-path'?" in message
+    assert "unknown rule 'no-host-pth'; did you mean 'no-host-path'?" in message
 
 
 def test_exemptions_come_with_the_configuration_of_the_engine():

@@ -14,7 +14,7 @@ from infra.settings.monitoring import MonitoringSettings, Thresholds
 from policies.catalogue import RULES
 from policies.configuration import configure
 from policies.documents import read
-from policies.judging import judge
+from policies.evaluation import evaluate
 from tests.infra.test_monitoring import args
 
 MONITORING = (CHECKOUT / "docs" / "monitoring.md").read_text()
@@ -50,5 +50,5 @@ def refusals(policies: dict[str, Any]) -> list[str]:
     everything = args(prometheus="operator", grafana={"dashboards": True})
     texts = [json.dumps(manifest) for manifest in manifests(everything)]
     documents = [document for text in texts for document in read("", text)]
-    found = judge(documents, configure(policies, RULES), whole=False)
+    found = evaluate(documents, configure(policies, RULES), whole=False)
     return [f"{each.rule}: {each.message}" for each in found if each.mandatory]

@@ -1,4 +1,4 @@
-"""Judges manifests without Pulumi, by the same rules as the pack."""
+"""Evaluation of manifests without Pulumi, with the same rules as the pack."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from policies.views import Stack, View
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of a report. `document` is None where it is about no object in particular."""
+    """One line of a report. `document` is None if the finding is about no particular object."""
 
     rule: str
     mandatory: bool
@@ -30,13 +30,13 @@ class Finding:
     steps: tuple[Key, ...] = ()
 
 
-def judge(
+def evaluate(
     documents: Sequence[Document], configuration: Configuration, *, whole: bool = True
 ) -> list[Finding]:
-    """Findings in the order of the documents, then those about the stack.
+    """Return findings in the order of the documents, then those about the stack.
 
-    `whole` says whether the documents are all that there is; if not, rules about the stack as a
-    whole are left out. Rules about Pulumi itself are left out always.
+    If the documents are not the `whole` stack, rules about the stack are skipped. Rules about
+    Pulumi itself are always skipped.
     """
     found = [_refused(problem) for problem in configuration.exemptions.refused]
     views = [View(_resource(document)) for document in documents]
@@ -58,7 +58,7 @@ def judge(
 def applied(
     configuration: Configuration, *, whole: bool
 ) -> list[tuple[Rule[Any], bool, RuleConfig]]:
-    """The rules that are judged here."""
+    """Return the rules that apply without Pulumi."""
     return [
         entry
         for entry in configuration.rules
@@ -74,7 +74,7 @@ def _resource(document: Document) -> Resource:
 def _guarded(
     rule: Rule[Any], violations: Iterable[Violation], resource: Resource | None
 ) -> Iterator[Violation | str]:
-    """The violations, and as text the failure of the rule itself."""
+    """Return the violations, and the failure of the rule itself as text."""
     try:
         yield from violations
     except Exception as error:

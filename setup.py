@@ -1,4 +1,4 @@
-"""How the components are put into one package, `gpu_platform`; pyproject.toml has the rest.
+"""Build of the package `gpu_platform` from the components; the metadata is in pyproject.toml.
 
 In the checkout infra/, training/, inference/, workload/ and kube/ are packages. Such common names
 must not be installed into other people's environments, so in the wheel they are parts of
@@ -15,7 +15,7 @@ PACKAGE = "gpu_platform"
 FOLDERS = ("infra", "training", "inference", "workload", "kube")
 IMPORT = re.compile(rf"^(\s*from )(?={'|'.join(FOLDERS)}\b)", re.MULTILINE)
 
-# What infra/ imports of the programs: all of it imports no torch.
+# The modules of the programs that infra/ imports; none of them imports torch.
 PARTS = {
     f"{PACKAGE}.training": {"__init__", "config"},
     f"{PACKAGE}.inference": {"__init__", "config"},
@@ -24,10 +24,10 @@ PARTS = {
 
 
 class BuildComponents(build_py):
-    """Takes the modules that the components need, and names their imports anew."""
+    """Copies the modules that the components need, and rewrites their imports."""
 
     def find_package_modules(self, package: str, package_dir: str) -> list[tuple[str, str, str]]:
-        """Name of the package, name and file of each module."""
+        """Return the package, name and file of each module."""
         return [
             found
             for found in super().find_package_modules(package, package_dir)
@@ -44,7 +44,7 @@ class BuildComponents(build_py):
 
 
 def packages(folder: str) -> list[str]:
-    """Names of the packages in a folder of the checkout, with dots."""
+    """Return the dotted names of the packages in a directory of the checkout."""
     return sorted(
         ".".join(file.parent.parts)
         for file in Path(folder).rglob("__init__.py")

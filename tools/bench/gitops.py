@@ -1,11 +1,11 @@
-"""Measures what the preview report costs: `make bench-gitops`.
+"""Cost of the preview report: `make bench-gitops`.
 
-Stacks are rendered and applied; then `pulumi preview` (bare, and under the policy pack) and the
-whole command `python -m gitops preview` run in turns, so that whatever else the machine does falls
-on all alike. Seconds of the processors are measured beside those of the clock, since a busy machine
-changes them less. The first step of a CI job, the installation of requirements.txt into a new
-environment, is timed without and with a warm cache of wheels. Prints the ratios with their spread
-and writes every sample to .bench/gitops.json.
+Stacks are rendered and applied. Then `pulumi preview` (alone, and with the policy pack) and the
+whole command `python -m gitops preview` run in turns, so that other activity of the host affects
+all equally. CPU seconds are measured in addition to wall-clock time, since a busy host changes them
+less. The first step of a CI job, the installation of requirements.txt into a new environment, is
+timed without and with a warm cache of wheels. Prints the ratios with their spread and writes every
+sample to .bench/gitops.json.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BARE, PACK, REPORT = "pulumi preview", "pulumi preview, with the pack", "gitops 
 
 
 def main() -> None:
-    """Measures, prints and writes the result."""
+    """Measure, print and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repetitions", type=int, default=5, help="of each preview; default: 5")
     parser.add_argument("--no-install", action="store_true", help="leave out the installation")
@@ -106,7 +106,7 @@ def _run(command: list[str], stack: Stack) -> None:
 
 
 def _installation() -> dict[str, Any]:
-    """Seconds and size of what a CI job installs before it can preview; there is no torch in it."""
+    """Return duration and size of the installation before a CI job can preview, without torch."""
     with tempfile.TemporaryDirectory() as folder:
         cache, found = Path(folder) / "cache", {}
         for what in ("cold", "cached"):
@@ -123,7 +123,7 @@ def _installation() -> dict[str, Any]:
 
 
 def _cpu() -> float:
-    """Processor seconds of all programs that were run and have ended."""
+    """Return the CPU seconds of all child processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -135,7 +135,7 @@ def _timed(run: Callable[[], Any]) -> float:
 
 
 def _ratio(samples: Samples, other: str, what: str = "clock") -> dict[str, float]:
-    """Ratios of runs of the same turn: median, least and most."""
+    """Return ratios of runs of the same turn: median, minimum and maximum."""
     pairs = zip(samples[REPORT][what], samples[other][what], strict=True)
     ratios = [one / two for one, two in pairs]
     return {"median": statistics.median(ratios), "least": min(ratios), "most": max(ratios)}

@@ -1,4 +1,4 @@
-"""What a benchmark leaves behind: the machine, every sample, and which goals were met."""
+"""Outcome of a benchmark: the host, every sample, and which goals were met."""
 
 import json
 import os
@@ -16,7 +16,7 @@ FOLDER = Path(__file__).parents[2] / ".bench"
 
 @dataclass(frozen=True)
 class Goal:
-    """What was wanted: a value of at least `goal`, or where `at_most` of no more than it."""
+    """A goal: a value of at least `goal`, or with `at_most`, at most `goal`."""
 
     name: str
     value: float
@@ -25,12 +25,12 @@ class Goal:
 
     @property
     def met(self) -> bool:
-        """Whether it was reached."""
+        """True if the goal was met."""
         return self.value <= self.goal if self.at_most else self.value >= self.goal
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
+    """Return the host's processor and software."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((line.partition(":")[2].strip() for line in lines if "model name" in line), "")
     return {
@@ -44,7 +44,7 @@ def machine() -> dict[str, Any]:
 
 
 def spread(samples: Sequence[float]) -> dict[str, float]:
-    """Median, least and most."""
+    """Return median, minimum and maximum."""
     return {
         "median": statistics.median(samples),
         "least": min(samples),
@@ -53,12 +53,12 @@ def spread(samples: Sequence[float]) -> dict[str, float]:
 
 
 def ratios(first: Sequence[float], second: Sequence[float]) -> list[float]:
-    """Of samples that were taken in the same turn."""
+    """Return the ratios of samples of the same turn."""
     return [one / other for one, other in zip(first, second, strict=True)]
 
 
 def conclude(name: str, samples: dict[str, Any], goals: Sequence[Goal]) -> None:
-    """Print the goals, missed ones as well, and write .bench/<name>.json."""
+    """Print the goals, including missed ones, and write .bench/<name>.json."""
     FOLDER.mkdir(exist_ok=True)
     path = FOLDER / f"{name}.json"
     result = {
@@ -76,12 +76,12 @@ def conclude(name: str, samples: dict[str, Any], goals: Sequence[Goal]) -> None:
 
 
 def load(name: str) -> dict[str, Any]:
-    """What `conclude` has written."""
+    """Return the result that `conclude` has written."""
     result: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text())
     return result
 
 
 def say(text: str) -> None:
-    """One line of progress."""
+    """Print one line of progress."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()

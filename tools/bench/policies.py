@@ -1,9 +1,9 @@
-"""Measures what the policy pack costs: `make bench-policies`.
+"""Cost of the policy pack: `make bench-policies`.
 
-A stack of many workloads is previewed without a pack, with a pack of one empty rule (what the
-engine and the SDK cost by themselves) and with ours, in turns, so that whatever else the machine
-does falls on all three alike. Then the pack's answers alone are timed, and policies.check over the
-same manifests. Prints the ratios with their spread and writes every sample to .bench/policies.json.
+A stack of many workloads is previewed without a pack, with a pack of one empty rule (the cost of
+the engine and the SDK) and with ours, in turns, so that other activity of the host affects all
+equally. Then the pack alone and policies.check are timed with the same manifests. Prints the ratios
+with their spread and writes every sample to .bench/policies.json.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ PolicyPack(
 
 
 def main() -> None:
-    """Measures, prints and writes the result."""
+    """Measure, print and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workloads", type=int, default=1000, help="default: 1000")
     parser.add_argument("--repetitions", type=int, default=3, help="of each preview; default: 3")
@@ -124,7 +124,7 @@ def _pack() -> Path:
 def _project(
     folder: Path, tools: Toolchain, manifests: Sequence[Manifest]
 ) -> Callable[[list[str]], None]:
-    """A function that previews the stack with some packs; the stack must pass them."""
+    """Return a function that previews the stack with some packs, which the stack must pass."""
     runtime = {"name": "python", "options": {"virtualenv": str(CHECKOUT / ".venv")}}
     (folder / "Pulumi.yaml").write_text(yaml.safe_dump({"name": "measured", "runtime": runtime}))
     (folder / "__main__.py").write_text(PROGRAM)
@@ -167,7 +167,7 @@ def _timed(run: Callable[[], None]) -> float:
 
 
 def _ratios(samples: dict[str, list[float]]) -> dict[str, Any]:
-    """Ratios of runs of the same turn: median, least and most."""
+    """Return ratios of runs of the same turn: median, minimum and maximum."""
 
     def compare(first: str, second: str) -> dict[str, float]:
         return spread(ratios(samples[first], samples[second]))
@@ -199,7 +199,7 @@ def _print(result: dict[str, Any]) -> None:
 
 
 def microseconds(manifests: Sequence[Manifest]) -> dict[str, float]:
-    """Microseconds for each resource and rule; both calls of the engine are counted."""
+    """Return microseconds per resource and rule, over both calls of the engine."""
     requests = [_request(manifest, index) for index, manifest in enumerate(manifests)]
     nothing = ResourceValidationPolicy("nothing", "Nothing.", lambda args, report: None)
     empty = _seconds([nothing], requests, manifests)

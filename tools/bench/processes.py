@@ -1,4 +1,4 @@
-"""Runs commands and tells what they used, with everything that they started."""
+"""Resource usage of commands, including all processes that they start."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _EVERY = 0.1
 
 @dataclass(frozen=True)
 class Used:
-    """Of commands: seconds of the clock and of the processors, and its peak memory in MiB.
+    """Usage of commands: wall-clock and CPU seconds, and peak memory in MiB.
 
-    Memory is the proportional set size of all processes together, looked at ten times a second.
+    Memory is the proportional set size of all processes, sampled ten times per second.
     """
 
     seconds: float
@@ -31,14 +31,14 @@ class Used:
 
 
 def measured(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Used:
-    """Runs a command to its end. Exits with what it said where it fails."""
+    """Run a command. Exits with its output if it fails."""
     return measured_together([command], folder, environment, at_once=1)
 
 
 def measured_together(
     commands: Sequence[Sequence[str]], folder: Path, environment: Mapping[str, str], at_once: int
 ) -> Used:
-    """Runs commands to their ends, some at once. Exits with what the first said that failed."""
+    """Run commands, some concurrently. Exits with the output of the first one that fails."""
     before, began = _cpu(), time.perf_counter()
     running: dict[int, subprocess.Popen[str]] = {}
 

@@ -1,10 +1,10 @@
-"""Draws a run's loss and throughput over time, its faults and its recoveries included.
+"""Chart of a run's loss and throughput over time, including faults and recoveries.
 
     python -m tools.bench.run_curves --out docs/run-curves.svg LOG...
 
-Each LOG is of the run's first process, with times in front of the lines: what the failure recorder
-has kept of an attempt (docs/logs.md), or what `kubectl logs --timestamps` gives of the last one.
-Loss is drawn where the program tells it, of steps (`log_every`) or else of epochs.
+Each LOG is the log of rank 0 in one attempt, with a timestamp in front of each line: a record of
+the failure recorder (docs/logs.md), or the output of `kubectl logs --timestamps` for the last
+attempt. The loss is that of steps if the program reports it (`log_every`), else that of epochs.
 """
 
 import argparse
@@ -24,25 +24,25 @@ from workload.progress import AnyEvent, Epoch, Started, Step, parse
 
 _BLUE, _RED, _GREEN = "#1f77b4", "#d62728", "#2ca02c"
 _WINDOW: Final = 10.0
-"""Seconds over which throughput is taken."""
+"""Window of the throughput in seconds."""
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One life of the run. Seconds count from the run's first line."""
+    """One attempt of the run. Seconds count from the run's first line."""
 
     began: float
     ended: float
     resumed_at: int
-    """Step that it went on from."""
+    """Step from which it resumed."""
     seconds: tuple[float, ...]
     samples: tuple[int, ...]
-    """Seen in the whole run."""
+    """Number of samples in the whole run."""
     losses: tuple[float, ...]
 
 
 def main() -> None:
-    """Reads the logs, and writes the picture."""
+    """Read the logs and write the chart."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -52,12 +52,12 @@ def main() -> None:
     lines = [line for log in options.logs for line in log.read_text().splitlines()]
     found = attempts(lines)
     if not found:
-        parser.error("no line tells of a step or an epoch: are the times in front of the lines?")
+        parser.error("found no line with a step or an epoch: do the lines begin with a timestamp?")
     draw(found, options.out)
 
 
 def attempts(lines: Iterable[str]) -> list[Attempt]:
-    """The attempts in the order of their beginnings, from lines in any order."""
+    """Return the attempts by their start, from lines in any order."""
     events = sorted(_events(lines), key=lambda each: each[0])
     parts: list[tuple[Started, list[tuple[float, AnyEvent]]]] = []
     for at, event in events:
@@ -70,7 +70,7 @@ def attempts(lines: Iterable[str]) -> list[Attempt]:
 
 
 def throughput(attempt: Attempt) -> tuple[list[float], list[float]]:
-    """Seconds and samples a second, each over the last few seconds."""
+    """Return seconds and samples per second, each over the last few seconds."""
     x, y = [], []
     first = 0
     for last, at in enumerate(attempt.seconds):
@@ -84,7 +84,7 @@ def throughput(attempt: Attempt) -> tuple[list[float], list[float]]:
 
 
 def draw(found: list[Attempt], path: Path) -> None:
-    """Loss above, throughput below; between two attempts the time that was lost is shaded."""
+    """Draw the loss above and throughput below; the time lost between two attempts is shaded."""
     mpl.rcParams["svg.hashsalt"] = "run-curves"  # the same logs give the same file
     figure = Figure(figsize=(8, 5), layout="constrained")
     loss, rate = figure.subplots(2, 1, sharex=True)

@@ -1,12 +1,15 @@
-"""Measures jobs at cluster size: `make bench-scale`.
+"""Jobs at cluster size: `make bench-scale`.
 
-On simulated clusters of its own (real API server, real Volcano; nodes that run nothing), in two
-parts. Placement: a thousand nodes of eight GPUs get jobs that fill all of them, first as gangs by
-Volcano and then the same pods as plain pods by kube-scheduler, in turns; a watch sees each binding,
-and whether a part of a gang ever had nodes while the rest was left waiting. Updates: `pulumi up` of
-10, 100 and 1,000 jobs, in stacks of 50 that are updated at the same time as docs/scale.md advises,
-beside one stack of 100 and `kubectl apply --server-side` of the same objects, with the memory of
-each. Prints the goals, missed ones as well, and writes every sample to .bench/scale.json.
+The benchmark has two parts, each on its own simulated clusters (real API server, real Volcano,
+nodes that run nothing):
+
+- Placement: jobs fill a thousand nodes with eight GPUs, in turns as gangs with Volcano and as plain
+  pods with kube-scheduler. A watch records each binding, and every partial gang.
+- Updates: `pulumi up` of 10, 100 and 1,000 jobs, in stacks of 50 that are updated concurrently as
+  docs/scale.md recommends, compared with one stack of 100 and with `kubectl apply --server-side` of
+  the same objects, with the memory of each.
+
+Prints the goals, including missed ones, and writes every sample to .bench/scale.json.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ _SMALL = {"nodes": 80, "jobs": 10, "repetitions": 1, "sizes": [10, 50]}
 
 
 def main() -> None:
-    """Measures, prints and writes the result."""
+    """Measure, print and write the result."""
     options = _options()
     if options.small:
         vars(options).update(_SMALL)

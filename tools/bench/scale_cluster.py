@@ -1,4 +1,4 @@
-"""A simulated cluster of the benchmark's own, which lives as long as it is measured."""
+"""The benchmark's own simulated cluster, which exists during the measurement."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from infra.volcano import scheduler_configuration
 from tools.bench.outcome import say
 
 _AT_ONCE = 250
-"""Objects of one kubectl, which after 300 requests makes no more than 50 a second."""
+"""Objects per kubectl, which sends at most 50 requests per second after the first 300."""
 
 
 @contextmanager
 def simulated_cluster(nodes: int) -> Iterator[Cluster]:
-    """A cluster with real API server and Volcano; other clusters are left alone.
+    """Run a cluster with real API server and Volcano; other clusters are not affected.
 
-    Pods with the annotation `LASTS` go on running; without it those of a Job end at once.
+    Pods with the annotation `LASTS` keep running; other pods of a Job end at once.
     """
     reporter = Reporter()
     with tempfile.TemporaryDirectory(prefix="scale-") as folder:
@@ -48,7 +48,7 @@ def simulated_cluster(nodes: int) -> Iterator[Cluster]:
         layout.scheduler_configuration.write_text(text)
         bare, whole = cluster_spec(Kind.SIMULATED, 0), cluster_spec(Kind.SIMULATED, nodes)
         try:
-            # kwok reads its stages when it starts, and they are there after the first start.
+            # kwok reads its stages when it starts, and its first start writes them.
             lifecycle.up(bare, reporter)
             lifecycle.down(Kind.SIMULATED, purge=False)
             _let_pods_last(layout)
@@ -62,7 +62,7 @@ def simulated_cluster(nodes: int) -> Iterator[Cluster]:
 
 
 def create(cluster: Cluster, objects: Sequence[Manifest]) -> None:
-    """Creates objects, in one request after the other. Raises CalledProcessError."""
+    """Create objects, one request after another. Raises CalledProcessError."""
     for first in range(0, len(objects), _AT_ONCE):
         some = list(objects[first : first + _AT_ONCE])
         subprocess.run(
@@ -75,9 +75,9 @@ def create(cluster: Cluster, objects: Sequence[Manifest]) -> None:
 
 
 def delete_all(cluster: Cluster, *paths: str) -> None:
-    """Deletes what the API server has under some paths, and waits until it is gone."""
-    # Not `kubectl delete --all`, which waits for one object after the other: of a thousand, for
-    # longer than they were measured.
+    """Delete all objects under some API paths and wait until they are gone."""
+    # Not `kubectl delete --all`, which waits for one object after another: for a thousand, that
+    # takes longer than the measurement.
     for path in paths:
         delete = [*cluster.kubectl, "delete", "--raw", path]
         subprocess.run(delete, check=True, stdout=subprocess.DEVNULL)
@@ -109,15 +109,15 @@ QUEUE = "research"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 VOLCANO_JOBS = f"/apis/batch.volcano.sh/v1alpha1/namespaces/{NAMESPACE}/jobs"
 LASTS = "gpu-platform.dev/lasts"
-"""Annotation of pods that go on running on simulated nodes, where those of a job end at once."""
+"""Annotation of pods that keep running on simulated nodes; other pods of a job end at once."""
 
 IMAGE = f"127.0.0.1:5000/gpu-platform/training@sha256:{'7' * 64}"
 
 
 def configuration(jobs: int, nodes: int, first: int = 0) -> dict[str, Any]:
-    """Configuration of a stack with `jobs` training jobs of `nodes` pods with eight GPUs each.
+    """Return the configuration of `jobs` training jobs of `nodes` pods with eight GPUs each.
 
-    Jobs are numbered from `first`; each has a seed of its own and is a run of its own.
+    Jobs are numbered from `first`. Each has another seed and is therefore another run.
     """
     job = {
         "queue": QUEUE,
@@ -151,7 +151,7 @@ def configuration(jobs: int, nodes: int, first: int = 0) -> dict[str, Any]:
 
 
 def surroundings(settings: StackSettings) -> list[Manifest]:
-    """What the jobs of a stack need besides themselves, in the order of creation."""
+    """Return the objects that the jobs of a stack need, in the order of creation."""
     space = tenancy.TenancyArgs(tenancy=settings.tenancy, gpu_resource=settings.gpu.resource)
     claim = {"namespace": NAMESPACE, "name": "checkpoints"}
     return [
@@ -164,7 +164,7 @@ def surroundings(settings: StackSettings) -> list[Manifest]:
 
 
 def gangs(settings: StackSettings) -> list[Manifest]:
-    """The Volcano Jobs of the stack."""
+    """Return the Volcano Jobs of the stack."""
     made: list[Manifest] = []
     for key, job in settings.training.jobs.items():
         args = TrainingJobArgs(
@@ -181,7 +181,7 @@ def gangs(settings: StackSettings) -> list[Manifest]:
 
 
 def plain_pods(job: Manifest) -> list[Manifest]:
-    """The pods of a Volcano Job, each by itself, for the scheduler that Kubernetes has anyway."""
+    """Return the pods of a Volcano Job without a gang, for Kubernetes' default scheduler."""
     name, namespace = job["metadata"]["name"], job["metadata"]["namespace"]
     return [
         {
@@ -200,5 +200,5 @@ def plain_pods(job: Manifest) -> list[Manifest]:
 
 
 def checked(jobs: int, nodes: int) -> StackSettings:
-    """The settings of `configuration`."""
+    """Return the settings of `configuration`."""
     return validate(configuration(jobs, nodes))

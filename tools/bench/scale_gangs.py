@@ -1,4 +1,4 @@
-"""What was seen of gangs while their pods got nodes (pure)."""
+"""Observed bindings of gangs, and the watch that records them."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from kube.names import RUN_LABEL
 
 @dataclass
 class Gangs:
-    """Bindings by gang, in the order in which they were seen; `size` pods are a whole gang.
+    """Bindings by gang, in the order of their events; `size` pods are a whole gang.
 
-    A pod is bound by a request of its own, so even of a gang that is placed as one the bindings
-    come one after the other, between those of other gangs. A gang is partial where a part of it
-    has nodes while nothing is being bound.
+    Each pod is bound by a separate request. The bindings of a gang therefore arrive one after
+    another, mixed with those of other gangs. A gang is partial if some of its pods have nodes while
+    nothing is being bound.
     """
 
     size: int
     bound: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
     moments: int = 0
-    """News of any kind: each is a moment at which all gangs were looked at."""
+    """Times of all events: at each one, all gangs are inspected."""
 
     def note(self, gang: str, pod: str, node: str | None, moment: float) -> None:
-        """News of a pod, at a moment in seconds of one clock."""
+        """Record an event of a pod, at a time in seconds of one clock."""
         self.moments += 1
         if node is not None:
             self.bound[gang].setdefault(pod, moment)
 
     @property
     def count(self) -> int:
-        """Pods that have a node."""
+        """Number of pods that have a node."""
         return sum(len(pods) for pods in list(self.bound.values()))
 
     def partial(self, rest: float) -> set[str]:
-        """Gangs that were partial whenever no pod had been bound for `rest` seconds, or at the end.
+        """Return gangs that were partial in a pause of `rest` seconds, or at the end.
 
-        What was under way when a pause began has been bound by then.
+        Bindings in progress at the start of such a pause are complete at its end.
         """
         moments = sorted((moment, g) for g, pods in self.bound.items() for moment in pods.values())
         found: set[str] = set()
@@ -58,11 +58,11 @@ class Gangs:
         return found
 
     def spreads(self) -> list[float]:
-        """Seconds from the first to the last pod of each gang."""
+        """Return seconds from the first to the last bound pod of each gang."""
         return [max(pods.values()) - min(pods.values()) for pods in self.bound.values()]
 
     def summary(self, began: float, submitted: float, rest: float) -> dict[str, Any]:
-        """Rates and partial gangs of a round that began and was submitted at these moments."""
+        """Return rates and partial gangs of a round by its times of start and submission."""
         moments = sorted(moment for pods in self.bound.values() for moment in pods.values())
         last = moments[-1]
         spreads = self.spreads()
@@ -83,10 +83,10 @@ class Gangs:
 
 
 class PodWatch:
-    """Tells `gangs` of every change of the pods under a path, from the moment it is made on.
+    """Watch that reports every change of the pods under an API path to `gangs`.
 
-    The API server may end a stream at any time; the next one begins at the resource version that
-    was seen last, so nothing is missed.
+    The API server may end a stream at any time. The next one starts at the last resource version,
+    so that no event is missed.
     """
 
     def __init__(self, kubectl: Sequence[str], path: str, gangs: Gangs) -> None:
@@ -105,7 +105,7 @@ class PodWatch:
         self._reader.start()
 
     def stop(self) -> None:
-        """Ends the watch."""
+        """Stop the watch."""
         self._stopped = True
         if self._process is not None:
             self._process.terminate()

@@ -1,4 +1,4 @@
-"""How fast pods get nodes at cluster size: gangs by Volcano, and the same pods without gangs."""
+"""Rate of bindings at cluster size: gangs with Volcano, and the same pods without gangs."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from tools.bench.scale_gangs import Gangs, PodWatch
 VOLCANO, PLAIN = "Volcano, gangs", "kube-scheduler, plain pods"
 MIN_RATE = 60.0
 REST = 1.0
-"""Seconds without any binding, which is a cycle of Volcano, after which none is under way."""
+"""Seconds without a binding, a cycle of Volcano, after which no gang is being bound."""
 _PATIENCE = 600.0
 
 
 def placement(nodes: int, jobs: int, pods: int, repetitions: int) -> dict[str, Any]:
-    """Samples of both, in turns on one cluster: `jobs` jobs of `pods` pods, eight GPUs each."""
+    """Measure both in turns on one cluster: `jobs` jobs of `pods` pods with eight GPUs each."""
     samples: dict[str, list[dict[str, Any]]] = {VOLCANO: [], PLAIN: []}
     settings = checked(jobs, pods)
     made = gangs(settings)
@@ -49,7 +49,7 @@ def placement(nodes: int, jobs: int, pods: int, repetitions: int) -> dict[str, A
 
 
 def placement_goals(result: dict[str, Any]) -> list[Goal]:
-    """What is wanted of Volcano; of several rounds the slowest counts."""
+    """Return Volcano's goals; the slowest round counts."""
     rounds = result["rounds"][VOLCANO]
     rate = min(found["podsPerSecond"] for found in rounds)
     partial = sum(found["partialGangs"] for found in rounds)
@@ -81,7 +81,7 @@ def _round(
 
 
 def _await_claim(cluster: Cluster) -> None:
-    # A claim that is not bound yet is counted against the first gangs.
+    # An unbound claim would delay the first gangs.
     bound = ["--for=jsonpath={.status.phase}=Bound", "pvc", "--all", "--timeout=60s"]
     command = [*cluster.kubectl, "wait", "-n", NAMESPACE, *bound]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

@@ -1,4 +1,4 @@
-"""What `pulumi up` of many jobs costs beside `kubectl apply --server-side` of the same objects."""
+"""Cost of `pulumi up` of many jobs, compared with `kubectl apply --server-side`."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from tools.bench.scale_cluster import (
 KUBECTL = "kubectl apply --server-side"
 PULUMI, ONE_STACK = "pulumi up, stacks at once", "pulumi up, one stack"
 LARGEST_STACK = 100
-"""Jobs of the largest stack that is measured."""
+"""Number of jobs of the largest measured stack."""
 MAX_RATIO = 3.0
 MAX_GROWTH = 2.0
 _PODS = 8
 _AT_ONCE = max(1, len(os.sched_getaffinity(0)))
 ENGINE = {"GOGC": "400"}
-"""What docs/scale.md advises for large updates: more memory for less time."""
+"""Options that docs/scale.md recommends for large updates: more memory for less time."""
 PROGRAM = '''
-"""A team's own stack: its jobs, on a platform that is there."""
+"""Program of a team's stack: its jobs, on an existing platform."""
 
 import pulumi
 
@@ -76,13 +76,13 @@ Samples = dict[int, dict[str, list[dict[str, float]]]]
 
 
 def updates(sizes: list[int], per_stack: int, repetitions: int) -> dict[str, Any]:
-    """Samples of each way, in turns, for each number of jobs; the largest is measured once.
+    """Measure each method in turns for each number of jobs, the largest number only once.
 
-    Jobs are in stacks of `per_stack`, of which as many are updated at once as there are cores; and
-    beside that in one stack, up to `LARGEST_STACK`.
+    Jobs are in stacks of `per_stack`, updated concurrently with one update per core, and also in
+    one stack of up to `LARGEST_STACK` jobs.
     """
     samples: Samples = {size: {} for size in sizes}
-    # Without nodes all jobs wait, so nothing but the creation of the jobs is measured.
+    # Without nodes, all jobs wait, so that only the creation of the jobs is measured.
     with simulated_cluster(0) as cluster, tempfile.TemporaryDirectory() as folder:
         create(cluster, surroundings(checked(1, _PODS)))
         for size in sizes:
@@ -112,7 +112,7 @@ def _ways(size: int, per_stack: int) -> dict[str, Callable[[Cluster, Path, int],
 
 
 def update_goals(result: dict[str, Any]) -> list[Goal]:
-    """What is wanted where 100 and 1,000 jobs were measured; medians count."""
+    """Return the goals for 100 and 1,000 jobs; medians count."""
     samples: Samples = result["samples"]
     goals = []
     for what in (PULUMI, ONE_STACK):
@@ -158,7 +158,7 @@ def _pulumi(cluster: Cluster, folder: Path, size: int, *, per_stack: int) -> Use
         (folder / f"Pulumi.{stack}.yaml").write_text(yaml.safe_dump({"config": config}))
     init = ["pulumi", "stack", "init", "--non-interactive"]
     update = ["pulumi", "up", "--yes", "--skip-preview", "--non-interactive", "--suppress-outputs"]
-    # The first stack makes what others of a project share; what is measured are the updates.
+    # The first stack creates what stacks of a project share; only updates are measured.
     measured([*init, "--stack=team-0"], folder, environment)
     rest = [[*init, f"--stack={stack}"] for stack in list(stacks)[1:]]
     measured_together(rest, folder, environment, _AT_ONCE)

@@ -1,10 +1,10 @@
-"""Measures the training program: `make bench-training`.
+"""Throughput and overhead of the training program: `make bench-training`.
 
-Two processes on the CPU train the same model on the same data from the same seed, by our program
-and by others in turns, so that whatever else the machine does falls on all alike: a minimal loop
-written by hand, Lightning Fabric, and Hugging Face Accelerate. Then: the bytes that go over the
-wire with and without compression, how long a checkpoint makes a step wait beside torch.save, and
-the time from a killed worker to the next step. Writes every sample to .bench/training.json.
+Two processes on the CPU train the same model on the same data from the same seed, with our program,
+a minimal hand-written loop, Lightning Fabric and Hugging Face Accelerate, in turns, so that other
+activity of the host affects all equally. Also measured: bytes on the wire with and without
+compression, the time that a checkpoint blocks a step compared with torch.save, and the time from a
+killed worker to the next step. Writes every sample to .bench/training.json.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from workload.progress import Started, Step, parse
 
 
 def main() -> None:
-    """Measures, prints and writes the result."""
+    """Measure, print and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=20, help="of each comparison; default: 20")
     parser.add_argument("--kills", type=int, default=5, help="of a worker; default: 5")
@@ -60,13 +60,13 @@ def main() -> None:
 
 
 def _gang(measurement: str, folder: Path, turns: int, isolated: bool = False) -> dict[str, Any]:
-    """Let two processes measure; `isolated` in a network of their own, where that is allowed."""
+    """Run a measurement in two processes; `isolated` in a network namespace, if that is allowed."""
     say(f"{measurement} …")
     port = _free_port()
     arguments = [sys.executable, "-m", "tools.bench.training_gang", measurement, str(folder)]
     arguments += [f"--turns={turns}"]
     starter = ["unshare", "--net"] if isolated and os.geteuid() == 0 else []
-    # Both must be in the same namespace: a shell of it starts the second beside the first.
+    # Both must be in the same namespace, so one shell starts both.
     script = 'RANK=1 LOCAL_RANK=1 "$@" & RANK=0 LOCAL_RANK=0 "$@" && wait $!'
     environment = os.environ | {
         "WORLD_SIZE": "2",
@@ -83,7 +83,7 @@ def _gang(measurement: str, folder: Path, turns: int, isolated: bool = False) ->
 
 
 def _recovery(folder: Path) -> float:
-    """Seconds from the kill of a worker until the next step of the gang that was started again."""
+    """Return seconds from the kill of a worker until the next step of the restarted gang."""
     command = [sys.executable, "-m", "training.launch", "--nproc-per-node=2", "--max-restarts=1"]
     command += [f"--master-port={_free_port()}", "-m", "training", "--model=simple-cnn"]
     command += ["--epochs=1000", "--checkpoint-steps=5", "--log-every=1", "--step-delay=0.02"]
@@ -114,7 +114,7 @@ def _until_step(lines: Any, count: int) -> None:
     while count:
         line = next(lines, None)
         if line is None:
-            sys.exit("the training that was to be killed ended by itself")
+            sys.exit("the training ended before it was killed")
         count -= isinstance(parse(line), Step)
 
 

@@ -1,6 +1,6 @@
-"""One of the two processes that tools.bench.training measures: `… MEASUREMENT FOLDER OPTIONS`.
+"""One of the two processes of tools.bench.training: `… MEASUREMENT DIRECTORY OPTIONS`.
 
-The first of them writes its samples to FOLDER/samples.json.
+Rank 0 writes its samples to DIRECTORY/samples.json.
 """
 
 import argparse
@@ -41,14 +41,14 @@ PAUSE_OPTIONS = {"context": 128, "layers": 6, "heads": 8, "width": 512}
 
 
 def throughput(folder: Path, world: World, turns: int) -> dict[str, Any]:
-    """Samples a second of every loop, in turns of `STEPS` steps."""
+    """Return samples per second of every loop, in turns of `STEPS` steps."""
     run = prepared(config(folder / "run", batch_size=BATCH), world)
     loops = {name: begin(run) for name, begin in LOOPS.items()}
     samples: dict[str, list[float]] = {name: [] for name in loops}
     steps = 40
     for turn in range(-1, turns):
         names = list(loops)
-        # Each begins as often as any other.
+        # Each loop is first equally often.
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
             dist.barrier()
             begun = time.perf_counter()
@@ -62,7 +62,7 @@ def throughput(folder: Path, world: World, turns: int) -> dict[str, Any]:
 
 
 def pause(folder: Path, world: World, turns: int) -> dict[str, Any]:
-    """Seconds that a step waits: for our checkpoint, and for torch.save and the disk."""
+    """Return the seconds that a step waits for our checkpoint, and for torch.save and the disk."""
     text = folder / "data/text"
     if world.is_rank0:
         text.mkdir(parents=True, exist_ok=True)
@@ -105,7 +105,7 @@ def pause(folder: Path, world: World, turns: int) -> dict[str, Any]:
 
 
 def traffic(folder: Path, world: World, turns: int) -> dict[str, Any]:
-    """Bytes a step on the wire, which is the loopback of a network namespace of our own."""
+    """Return bytes per step on the wire: the loopback of our network namespace."""
     samples = {}
     for compression in ("none", "bf16", "fp16"):
         settings: dict[str, Any] = {"gradient_compression": compression, "batch_size": BATCH}
@@ -130,7 +130,7 @@ MEASUREMENTS: dict[str, Callable[[Path, World, int], dict[str, Any]]] = {
 
 
 def main() -> None:
-    """Joins the other process and measures."""
+    """Join the other process and measure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("measurement", choices=MEASUREMENTS)
     parser.add_argument("folder", type=Path)
@@ -148,21 +148,21 @@ def main() -> None:
 
 
 def _sent() -> int:
-    """Bytes that went over the loopback of this network namespace."""
+    """Return the bytes sent over the loopback of this network namespace."""
     lines = Path("/proc/self/net/dev").read_text().splitlines()
     fields = next(line.split() for line in lines if line.strip().startswith("lo:"))
     return int(fields[9])
 
 
 def _loopback_up() -> None:
-    """In a new network namespace the loopback is down."""
+    """Set up the loopback, which is down in a new network namespace."""
     set_flags, up_and_running = 0x8914, 0x1 | 0x40
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         request = struct.pack("16sh14x", b"lo", up_and_running)
         try:
             ioctl(probe.fileno(), set_flags, request)
         except PermissionError:
-            # Not a namespace of our own: it is up there.
+            # Not in a separate namespace: the loopback is up.
             return
 
 
@@ -171,7 +171,7 @@ Loop = Iterator[None]
 
 
 def ours(run: Run) -> Loop:
-    """What training.train does inside an epoch, with its watchdog, metrics and votes."""
+    """Train as training.train does in an epoch, with its watchdog, metrics and votes."""
     config, world = run.config, run.world
     sampler = GangSampler(
         run.data.train, config.batch_size, config.accumulate, world.rank, world.size, config.seed
@@ -189,13 +189,13 @@ def ours(run: Run) -> Loop:
 
 
 def prepared(config: TrainingConfig, world: World) -> Run:
-    """A run that is ready to be trained."""
+    """Return a run that is ready to train."""
     watchdog = Watchdog(config.hang_limit)
     return prepare(config, world, CPU, watchdog, Metrics(CPU))
 
 
 def by_hand(run: Run) -> Loop:
-    """The least that trains: DistributedDataParallel, AdamW and a loop, data in memory."""
+    """Train with a minimal loop: DistributedDataParallel and AdamW, data in memory."""
     model, optimizer = _fresh(run)
     ddp = DistributedDataParallel(model, gradient_as_bucket_view=True)
     images, world, batch_size = _images(run), run.world, run.config.batch_size
@@ -212,7 +212,7 @@ def by_hand(run: Run) -> Loop:
 
 
 def lightning_fabric(run: Run) -> Loop:
-    """Lightning Fabric as its guide uses it."""
+    """Train with Lightning Fabric as in its guide."""
     from lightning_fabric import Fabric
 
     fabric = Fabric(accelerator="cpu", devices=run.world.size, strategy="ddp")
@@ -224,7 +224,7 @@ def lightning_fabric(run: Run) -> Loop:
 
 
 def accelerate(run: Run) -> Loop:
-    """Hugging Face Accelerate as its guide uses it."""
+    """Train with Hugging Face Accelerate as in its guide."""
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True)
@@ -273,7 +273,7 @@ def _images(run: Run) -> Images:
 
 
 def config(run_dir: Path, **settings: Any) -> TrainingConfig:
-    """Of all measurements: SimpleCNN on digits enlarged to 32 x 32."""
+    """Return the configuration of all measurements: SimpleCNN on digits enlarged to 32 x 32."""
     usual = {"model": "simple-cnn", "dataset": "digits", "epochs": 1_000_000, "device": "cpu"}
     return TrainingConfig.model_validate({**usual, "run_dir": str(run_dir), **settings})
 

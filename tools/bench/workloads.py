@@ -1,4 +1,4 @@
-"""A stack of many workloads that keeps every mandatory rule."""
+"""A stack of many workloads that passes every mandatory rule."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _IMAGE = f"registry.example.com/workload@sha256:{'0' * 64}"
 
 
 def stack(workloads: int) -> list[Manifest]:
-    """What the workloads share, and then as many of three kinds in turn."""
+    """Return the shared objects of the stack and the workloads, of three kinds in turn."""
     builders = (_volcano_job, _indexed_job, _deployment)
     return [*_shared(), *(builders[i % 3](f"w-{i}") for i in range(workloads))]
 

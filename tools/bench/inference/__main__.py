@@ -1,13 +1,13 @@
-"""Measures the model server beside others: `make bench-inference`.
+"""Comparison of the model server with others: `make bench-inference`.
 
-The same weights are served by ours, mosec, LitServe, BentoML, MLServer and plain FastAPI, each set
-up as its documentation recommends, pinned to one core, while the load comes from the other. Every
-answer is compared with PyTorch's before anything is measured. Servers are measured in turns, and
-those that are not measured are stopped: a closed loop of 1, 4, 16 and 64 clients, then an open one,
-a Poisson process at 50, 80 and 120 percent of the server's own capacity, whose latency counts from
-the time when a request was due. Beside them: the bare PyTorch loop, JSON in place of bytes, the
-backends of our server, and HTTP servers alone. Writes .bench/inference.json, .bench/inference.md
-and .bench/inference-load.svg.
+Our server, mosec, LitServe, BentoML, MLServer and plain FastAPI serve the same weights. Each is
+configured as its documentation recommends and pinned to one core, and the load comes from another.
+Every answer is compared with PyTorch's before the measurement. Servers are measured in turns while
+all others are stopped: a closed loop of 1, 4, 16 and 64 clients, then an open loop, a Poisson
+process at 50, 80 and 120 percent of the server's capacity, whose latency counts from the time when
+a request was due. Also measured: the bare PyTorch loop, JSON instead of bytes, the backends of our
+server, and HTTP servers alone. Writes .bench/inference.json, .bench/inference.md and
+.bench/inference-load.svg.
 """
 
 import argparse
@@ -35,9 +35,9 @@ PICTURE: Final = CHECKOUT / "docs" / "inference-load.svg"
 
 
 def main() -> None:
-    """Measures, prints and writes the result."""
+    """Measure, print and write the result."""
     options = _options()
-    # As Ctrl-C does it: servers that are stopped must not be left behind.
+    # Like Ctrl-C, so that stopped servers are terminated.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     started = time.monotonic()
     program = generator()
@@ -122,7 +122,7 @@ def _names(known: Any) -> Any:
 
 @contextlib.contextmanager
 def _core(core: int) -> Any:
-    """Keep ourselves off the servers' core."""
+    """Pin this process to the cores that the servers do not use."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})
     try:

@@ -1,6 +1,7 @@
-"""The ceiling: PyTorch in a loop, raw bytes to batches to answers' bytes, without a server.
+"""The upper bound: PyTorch in a loop, from raw bytes to batches to answers, without a server.
 
-As a program it reads one JSON object a line, {"seconds": s}, and answers with samples a second.
+As a program, it reads one JSON object per line, {"seconds": s}, and answers with samples per
+second.
 """
 
 import contextlib
@@ -24,17 +25,17 @@ from tools.bench.inference.process import THREADS
 from tools.bench.inference.workloads import MAX_BATCH, WORKLOADS, Array, Compute, Workload
 
 PLAIN: Final = "plain"
-"""The network as PyTorch has it, which is what the peers compute; else a backend's name."""
+"""Plain PyTorch, as the peers compute; other values are names of our server's backends."""
 
 
 @dataclass(frozen=True)
 class Loop:
-    """A process that computes when asked."""
+    """A process that computes on request."""
 
     process: "subprocess.Popen[str]"
 
     def rate(self, seconds: float) -> float:
-        """Samples a second. Raises RuntimeError when the process has ended."""
+        """Return samples per second. Raises RuntimeError if the process has ended."""
         assert self.process.stdin  # noqa: S101  both are pipes
         assert self.process.stdout  # noqa: S101
         self.process.stdin.write(f"{json.dumps({'seconds': seconds})}\n")
@@ -47,7 +48,7 @@ class Loop:
 
 @contextlib.contextmanager
 def looping(workload: Workload, export: Path, backend: str, core: int) -> Iterator[Loop]:
-    """A loop on a core; it waits when it is not asked."""
+    """Run a loop on a core that waits between requests."""
     command = ["taskset", "--cpu-list", str(core), sys.executable, "-m", __name__]
     command += [workload.name, str(export), backend]
     environment = os.environ | dict.fromkeys(THREADS, "1")
@@ -66,7 +67,7 @@ def looping(workload: Workload, export: Path, backend: str, core: int) -> Iterat
 
 
 def computation(workload: Workload, folder: Path, backend: str, scratch: Path) -> Compute:
-    """Of a batch, by one backend of our server or the plain network."""
+    """Return the function that computes a batch, by a backend of our server or plain PyTorch."""
     if backend == PLAIN or not workload.computes:
         return compute_of(workload, folder)
     from inference.engine.backends import Choice, load_backend

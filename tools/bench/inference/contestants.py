@@ -1,4 +1,4 @@
-"""The servers: how each is started as its documentation recommends, and how it is asked."""
+"""The servers: how each is started, following its documentation, and its form of requests."""
 
 import functools
 import json
@@ -12,28 +12,28 @@ from tools.bench.inference.forms import Decode, Encode, Form
 from tools.bench.inference.workloads import MAX_BATCH, MAX_DELAY_MS, MAX_QUEUE, Workload
 
 TOLERANCE: Final = 5e-5
-"""Of a probability: batches of another size are computed in another order."""
+"""Tolerance of a probability: batches of another size are computed in another order."""
 
 PROGRAMS: Final = "tools.bench.inference.servers"
 
 
 @dataclass(frozen=True)
 class Task:
-    """One server to be started."""
+    """Parameters of one server start."""
 
     workload: Workload
     form: Form
     export: Path
     port: int
     scratch: Path
-    """An empty folder, its working directory."""
+    """Empty working directory of the server."""
     python: Path
-    """Of its environment."""
+    """Python interpreter of its environment."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """A command and what it needs beside the common environment."""
+    """Command of a server and its additional environment variables."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -41,17 +41,17 @@ class Start:
 
 @dataclass(frozen=True)
 class Contestant:
-    """One kind of server."""
+    """One type of server."""
 
     name: str
     environment: str
-    """requirements/bench-<environment>.txt; empty: the project's own."""
+    """Name of requirements/bench-<environment>.txt; empty for the project's environment."""
     path: str
     start: Callable[[Task], Start]
     encode: Mapping[Form, Encode]
     decode: Mapping[Form, Decode]
     note: str
-    """How it is set up, for the report."""
+    """Configuration of the server, for the report."""
     tolerance: float = TOLERANCE
 
 
@@ -194,11 +194,11 @@ BACKENDS: Final = {
     "aotinductor": TOLERANCE,
     "int8": 1.0,
 }
-"""Of our server, with the tolerance of an answer: how far int8 is off is told, not judged."""
+"""Our server with its tolerance: int8 differs by more, which is reported but not a failure."""
 
 
 def backends() -> list[Contestant]:
-    """Our server with each backend, and with the network as the peers have it."""
+    """Return our server with each backend, and with the network of the peers."""
     ours = CONTESTANTS[OURS]
     handler = f"{PROGRAMS}.plain_handler:PlainNetwork"
     plain = replace(ours, name=PLAIN, start=functools.partial(_ours, HANDLER=handler))

@@ -1,4 +1,4 @@
-"""The peers' packages, each in a virtual environment of its own that borrows our PyTorch."""
+"""The peers' packages, each in its own virtual environment, which reuses our PyTorch."""
 
 import hashlib
 import json
@@ -18,15 +18,15 @@ REQUIREMENTS = CHECKOUT / "requirements"
 
 
 def cache() -> Path:
-    """Where everything is kept that need not be made twice."""
+    """Return the cache directory."""
     return cache_root() / "bench-inference"
 
 
 def python_of(name: str) -> Path:
-    """The interpreter with requirements/bench-<name>.txt installed; ours where the name is empty.
+    """Return a Python with requirements/bench-<name>.txt, or ours without a name.
 
-    What a peer does not pin comes from our environment, above all PyTorch, which is not installed
-    once more. Raises subprocess.CalledProcessError when something cannot be installed.
+    Packages that a peer does not pin come from our environment, so that PyTorch is not installed
+    again. Raises subprocess.CalledProcessError if the installation fails.
     """
     if not name:
         return Path(sys.executable)
@@ -54,7 +54,7 @@ _ASK: Final = "import importlib.metadata as m, json; print(json.dumps(m.version(
 
 
 def versions(contestants: Sequence[Contestant]) -> dict[str, str]:
-    """PyTorch's, and each peer's."""
+    """Return the versions of PyTorch and of each peer."""
     found = {"PyTorch": version("torch")}
     for one in contestants:
         if one.environment:

@@ -17,11 +17,10 @@ from workload.models import build
 
 
 def export(workload: Workload, folder: Path) -> None:
-    """The weights and static int8.
+    """Export seeded weights, and their static int8 version.
 
-    Not trained: seeded weights are as fast. The statistics of the normalisations are those of the
-    requests, and the last layer is scaled by what they give, so that answers are neither all alike
-    nor saturated.
+    Untrained weights are as fast as trained ones. The normalisation layers have the statistics of
+    the requests, and the last layer is scaled, so that answers are neither equal nor saturated.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if not workload.computes:

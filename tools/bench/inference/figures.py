@@ -1,4 +1,4 @@
-"""What a measurement comes to: pure functions of its requests."""
+"""Figures of a measurement: pure functions of its requests."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -13,59 +13,59 @@ TOO_MANY: Final = 429
 
 @dataclass(frozen=True)
 class Records:
-    """One row a request: when it was due (seconds), seconds to its answer's end, status."""
+    """One row per request: due time (s), latency to the end of its answer (s), status."""
 
     rows: NDArray[np.float64]
 
     @property
     def codes(self) -> NDArray[np.int64]:
-        """HTTP status, 0 where no answer came."""
+        """HTTP status, 0 without an answer."""
         return self.rows[:, 2].astype(np.int64)
 
     @property
     def answered(self) -> NDArray[np.float64]:
-        """Those with status 200."""
+        """Requests with status 200."""
         good: NDArray[np.float64] = self.rows[self.codes == OK]
         return good
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Of one measurement. Latencies in seconds, of good answers only; rates a second."""
+    """Figures of one measurement: latencies (s) of answers with 200, and rates per second."""
 
     throughput: float
     goodput: float
-    """Good answers within the deadline."""
+    """Answers with status 200 within the deadline."""
     offered: float
     p50: float | None
-    """None where nothing was answered."""
+    """None without any answer."""
     p95: float | None
     p99: float | None
     requests: int
     refused: int
-    """429."""
+    """Requests refused with 429."""
     errors: int
-    """Everything else that is not 200."""
+    """All other statuses but 200."""
     codes: dict[str, int]
 
 
 @dataclass(frozen=True)
 class Window:
-    """What counts of a measurement: seconds from its start, after it has got going."""
+    """The measured part: seconds from the start of the load, after the warm-up."""
 
     begin: float
     end: float
 
     def due(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Requests that were due in it; all of them where none was."""
+        """Return requests that were due in the window, or all if none was."""
         inside = rows[(rows[:, 0] >= self.begin) & (rows[:, 0] <= self.end)]
         return inside if len(inside) else rows
 
     def ended(self, rows: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
-        """Requests whose answers ended in it, whenever they were due, and in how many seconds.
+        """Return requests whose answers ended in the window, and its length in seconds.
 
-        From answer to answer, where one ended shortly before either edge: of a slow server only a
-        few batches end in a window, and one more or less would be much.
+        The length is from answer to answer if one ended shortly before each edge: only a few
+        batches of a slow server end in a window, so that one more or less would matter.
         """
         ends = rows[:, 0] + rows[:, 1]
         slack = (self.end - self.begin) / 10
@@ -76,8 +76,8 @@ class Window:
 def figures(records: Records, deadline: float, window: Window) -> Figures:
     """Rates of the answers that ended in the window, latencies of what was due in it, all codes.
 
-    A slow server's last answers, which end when nobody sends any more, and the queue that a server
-    leaves behind do not count. Raises ValueError when nothing was sent.
+    Answers after the end of the load and requests still in the queue do not count. Raises
+    ValueError if nothing was sent.
     """
     if not len(records.rows):
         raise ValueError("no request was sent")
@@ -101,7 +101,7 @@ def figures(records: Records, deadline: float, window: Window) -> Figures:
 
 
 def pooled(turns: list[tuple[Records, Window]], deadline: float) -> dict[str, Any]:
-    """Percentiles over the requests of all turns: rare ones show only in many."""
+    """Return percentiles over the requests of all turns, because tails need many requests."""
     due = [Records(window.due(records.rows)).answered for records, window in turns]
     rows = np.concatenate(due)
     p50, p95, p99 = _percentiles(rows[:, 1])
@@ -110,7 +110,7 @@ def pooled(turns: list[tuple[Records, Window]], deadline: float) -> dict[str, An
 
 
 def _last(ends: NDArray[np.float64], edge: float, slack: float) -> float:
-    """When the last answer ended before the edge; the edge itself where that was long before."""
+    """Return when the last answer before the edge ended, or the edge if that was long before."""
     near = ends[(ends <= edge) & (ends >= edge - slack)]
     return float(near.max()) if len(near) else edge
 

@@ -1,4 +1,4 @@
-"""Requests and answers in the two forms that are compared: as bytes, and as JSON."""
+"""Requests and answers in the two compared forms: bytes and JSON."""
 
 import base64
 import json
@@ -20,7 +20,7 @@ HEADER_LENGTH: Final = "Inference-Header-Content-Length"
 
 @dataclass(frozen=True)
 class Request:
-    """A body and what goes with it."""
+    """Body and headers of a request."""
 
     body: bytes
     headers: dict[str, str]
@@ -31,28 +31,28 @@ Decode = Callable[[bytes, dict[str, str]], Array]
 
 
 def raw(_: Workload, sample: Array) -> Request:
-    """The tensor's bytes."""
+    """Return the bytes of the tensor."""
     return Request(sample.tobytes(), RAW)
 
 
 def values(_: Workload, sample: Array) -> Request:
-    """Lists of numbers."""
+    """Return nested lists of numbers."""
     return Request(_dump({"values": sample.tolist()}), JSON)
 
 
 def batch_of_values(_: Workload, sample: Array) -> Request:
-    """A batch of one, as BentoML asks for."""
+    """Return a batch of one, which BentoML requires."""
     return Request(_dump({"values": [sample.tolist()]}), JSON)
 
 
 def v2_json(workload: Workload, sample: Array) -> Request:
-    """Open Inference Protocol, numbers in one list."""
+    """Return a request of the Open Inference Protocol, numbers in one list."""
     tensor = _tensor(workload) | {"data": sample.ravel().tolist()}
     return Request(_dump({"inputs": [tensor], "outputs": [{"name": output_of(workload)}]}), JSON)
 
 
 def v2_binary(workload: Workload, sample: Array) -> Request:
-    """Open Inference Protocol with its extension for binary tensors."""
+    """Return a request of the Open Inference Protocol with its binary tensor extension."""
     blob = sample.tobytes()
     tensor = _tensor(workload) | {"parameters": {"binary_data_size": len(blob)}}
     output = {"name": output_of(workload), "parameters": {"binary_data": True}}
@@ -61,7 +61,7 @@ def v2_binary(workload: Workload, sample: Array) -> Request:
 
 
 def v2_base64(_: Workload, sample: Array) -> Request:
-    """Open Inference Protocol, MLServer's content type for bytes."""
+    """Return a request of the Open Inference Protocol with MLServer's content type for bytes."""
     data = base64.b64encode(sample.tobytes()).decode()
     tensor = {
         "name": "inputs",
@@ -74,19 +74,19 @@ def v2_base64(_: Workload, sample: Array) -> Request:
 
 
 def from_raw(body: bytes, _: dict[str, str]) -> Array:
-    """The tensor's bytes."""
+    """Parse the bytes of a tensor."""
     return np.frombuffer(body, "<f4")
 
 
 def from_list(body: bytes, _: dict[str, str]) -> Array:
-    """A list, perhaps in lists, perhaps under one name."""
+    """Parse a list, nested or not, with or without a name."""
     document = json.loads(body)
     found = document["values"] if isinstance(document, dict) else document
     return np.asarray(found, np.float32).ravel()
 
 
 def from_v2(body: bytes, headers: dict[str, str]) -> Array:
-    """The first output, in any of the three ways."""
+    """Parse the first output of the Open Inference Protocol, in any of its three forms."""
     length = headers.get(HEADER_LENGTH.lower())
     if length is not None:
         return np.frombuffer(body[int(length) :], "<f4")
@@ -97,7 +97,7 @@ def from_v2(body: bytes, headers: dict[str, str]) -> Array:
 
 
 def output_of(workload: Workload) -> str:
-    """What our server calls it."""
+    """Return the output's name in our server."""
     return "probabilities" if workload.computes else "outputs"
 
 

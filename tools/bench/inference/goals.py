@@ -1,4 +1,4 @@
-"""What was wanted of our server, judged by what was measured."""
+"""Goals of our server, evaluated on the measurements."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -10,13 +10,13 @@ from tools.bench.outcome import Goal, ratios, spread
 
 MOST: Final = closed(CLIENTS[-1])
 TO_BEST_PEER: Final = {"simple-cnn": 1.2}
-"""At 64 clients; 1 where nothing is said."""
+"""Required ratio at 64 clients; 1 by default."""
 
 
 def goals_of(
     workload: Workload, series: Mapping[str, Series], bare: Mapping[str, Sequence[float]]
 ) -> list[Goal]:
-    """Those of one workload; `bare` are samples a second of the bare loop, by backend."""
+    """Return the goals of one workload; `bare` is the bare loop's samples/s by backend."""
     if OURS not in series:
         return []
     title, ours = workload.title, series[OURS]
@@ -60,7 +60,7 @@ def _tail(title: str, ours: Series, peers: Mapping[str, Series]) -> list[Goal]:
 
 
 def _tail_at_same_load(title: str, ours: Series, peers: Mapping[str, float]) -> list[Goal]:
-    """A server that answers more has more to do at 80% of it; here both are sent as much."""
+    """Compare tails at equal rates: 80% of a faster server's capacity is more load."""
     tails = {peer: ours.pools.get(at_load_of(peer), {}).get("p99") for peer in peers}
     ratios = {peer: tail / peers[peer] for peer, tail in tails.items() if tail is not None}
     if not ratios:

@@ -1,4 +1,4 @@
-"""The HTTP servers that could be underneath, each with nothing above it: bytes in, bytes out."""
+"""HTTP servers without an application: they return the bytes of the request."""
 
 import contextlib
 import signal
@@ -19,7 +19,7 @@ from tools.bench.outcome import say
 
 ECHO: Final = "tools.bench.inference.servers.echo"
 SIZES: Final = {"64 B": 64, "12 KiB": 12_288}
-"""A no-op's request and an image's."""
+"""Sizes of a no-op request and of an image."""
 
 
 def _granian(interface: str, port: int) -> list[str]:
@@ -43,7 +43,7 @@ def _commands(port: int) -> Mapping[str, list[str]]:
 
 
 def http_servers(bench: Bench) -> dict[str, dict[str, list[float]]]:
-    """Requests a second of 64 clients, by server and size of the request, a sample a turn."""
+    """Return requests per second of 64 clients, by server and request size, one sample per turn."""
     found: dict[str, dict[str, list[float]]] = {}
     for _ in range(bench.turns):
         for name in _commands(0):

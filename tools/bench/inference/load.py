@@ -1,4 +1,4 @@
-"""The load generator: vegeta, told when to send by the small Go program in load/."""
+"""The load generator: vegeta, scheduled by the small Go program in load/."""
 
 import hashlib
 import os
@@ -19,7 +19,7 @@ SOURCES = CHECKOUT / "tools" / "bench" / "inference" / "load"
 
 
 def generator() -> Path:
-    """The program, built once for each state of its sources. Raises DevclusterError."""
+    """Return the program, built once per version of its sources. Raises DevclusterError."""
     digest = hashlib.sha256()
     for file in sorted(SOURCES.iterdir()):
         digest.update(file.read_bytes())
@@ -37,7 +37,7 @@ def generator() -> Path:
 
 @dataclass(frozen=True)
 class Target:
-    """Whom to ask, and what in turn."""
+    """Target of the load: address and requests, which are sent in turn."""
 
     url: str
     requests: tuple[Request, ...]
@@ -45,26 +45,26 @@ class Target:
 
 @dataclass(frozen=True)
 class Load:
-    """A closed loop of so many clients, or so many requests a second on average."""
+    """Load: a closed loop with a number of clients, or an average number of requests per second."""
 
     seconds: float
     clients: int = 0
     rate: float = 0
 
     def options(self) -> list[str]:
-        """For the generator."""
+        """Return the load as an argument of the generator."""
         loop = f"-clients={self.clients}" if self.clients else f"-rate={self.rate:.3f}"
         return [loop, f"-seconds={self.seconds:.3f}"]
 
 
 class Generator:
-    """Sends from one core, and gives every single request."""
+    """Sends load from one core and returns every request."""
 
     def __init__(self, program: Path, core: int, scratch: Path) -> None:
         self._program, self._core, self._scratch = program, core, scratch
 
     def run(self, target: Target, load: Load) -> Records:
-        """Blocks until the last answer. Raises subprocess.CalledProcessError."""
+        """Send and wait for the last answer. Raises subprocess.CalledProcessError."""
         files = []
         for number, request in enumerate(target.requests):
             file = self._scratch / f"body-{number}"

@@ -1,4 +1,4 @@
-"""All servers of one workload in turns, so that whatever else the machine does falls on all."""
+"""All servers of one workload in turns, so that other activity of the host affects all equally."""
 
 import contextlib
 import statistics
@@ -19,81 +19,81 @@ from tools.bench.outcome import say
 
 CLIENTS: Final = (1, 4, 16, 64)
 SHARES: Final = (0.5, 0.8, 1.2)
-"""Of a server's own capacity: what it answers to 64 clients in the same turn."""
+"""Shares of a server's capacity, which is its rate with 64 clients in the same turn."""
 
 SAME_LOAD: Final = 0.8
-"""Of each peer's capacity: ours is sent as many requests as well."""
+"""Share of each peer's capacity at which our server is measured as well."""
 
 LONGER: Final = {0.8: 2, 1.2: 2}
-"""Tails need many requests."""
+"""Factor of a level's length: tails need many requests."""
 
 FILLED: Final = MAX_QUEUE + 2 * MAX_BATCH
-"""Requests that a server with a bounded queue has taken when it begins to refuse."""
+"""Number of requests after which a server with a bounded queue begins to refuse."""
 
 LONGEST: Final = 15.0
-"""Seconds for which more than the capacity is sent before anything counts, at most."""
+"""Maximum time (s) of overload before a measurement."""
 
 WARM_UPS: Final = 6
-"""Most measurements that are thrown away after a pause; at least two are."""
+"""Maximum number of discarded measurements after a pause; the minimum is two."""
 
 FASTER: Final = 1.1
-"""So much faster than before is still warming up."""
+"""Warm-up continues while a measurement is this much faster than the one before."""
 
 FEWEST: Final = 30
-"""Requests on average, however slow a server is."""
+"""Average number of requests per measurement, also of slow servers."""
 
 WARM_UP: Final = 0.15
-"""Share of a measurement that does not count: connections are made then, and what is answered was
-asked when there was no load yet."""
+"""Share of a measurement that is discarded: connections are made then, and the first answers belong
+to requests that met an idle server."""
 
 
 def closed(clients: int) -> str:
-    """Name of a level."""
+    """Return the name of a level."""
     return f"{clients} clients"
 
 
 def opened(share: float) -> str:
-    """Name of a level."""
+    """Return the name of a level."""
     return f"{share:.0%} load"
 
 
 def at_load_of(peer: str) -> str:
-    """Name of the level at which a peer has its share of the capacity, and ours the same rate."""
+    """Return the name of the level with a peer's share of its capacity, and ours at that rate."""
     return f"{peer}'s {SAME_LOAD:.0%} load"
 
 
 @dataclass
 class Series:
-    """What was measured of one server, a sample a turn."""
+    """Measurements of one server, one sample per turn."""
 
     levels: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     pools: dict[str, dict[str, Any]] = field(default_factory=dict)
     memory: list[int] = field(default_factory=list)
     difference: float = 0.0
     beside: dict[str, list[tuple[Records, Window]]] = field(default_factory=dict)
-    """By peer, at the load that is a share of that peer's capacity."""
+    """Percentiles by peer, at a share of that peer's capacity."""
     records: dict[str, list[tuple[Records, Window]]] = field(default_factory=dict)
 
     def add(self, level: str, records: Records, window: Window, deadline: float) -> float:
-        """One measurement; gives its throughput."""
+        """Run one measurement and return its throughput."""
         found = figures(records, deadline, window)
         self.levels.setdefault(level, []).append(asdict(found))
         self.records.setdefault(level, []).append((records, window))
         return found.throughput
 
     def finish(self, deadline: float) -> None:
-        """Percentiles over all turns."""
+        """Compute percentiles over all turns."""
         for level, turns in self.records.items():
             self.pools[level] = pooled(turns, deadline)
         for peer, turns in self.beside.items():
             self.pools[at_load_of(peer)] = pooled(turns, deadline)
 
     def median(self, level: str, figure: str) -> float:
-        """Of the turns."""
+        """Return the medians over the turns."""
         return float(statistics.median(turn[figure] for turn in self.levels[level]))
 
     def to_json(self) -> dict[str, Any]:
-        """Without the single requests."""
+        """Return the figures without single requests, as JSON."""
         return {
             "levels": self.levels,
             "pooled": self.pools,
@@ -104,7 +104,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Bench:
-    """What all measurements share."""
+    """Parameters of all measurements."""
 
     generator: Generator
     server_core: int
@@ -123,7 +123,7 @@ def running(
 ) -> Iterator[dict[str, tuple[Running, float]]]:
     """All that start and answer rightly, paused, with the largest difference of an answer.
 
-    Others are told and left out.
+    Failing servers are reported and skipped.
     """
     with contextlib.ExitStack() as stack:
         servers = {}
@@ -154,7 +154,7 @@ def in_turns(
 ) -> dict[str, Series]:
     """Each server at every level, turn by turn, and what else is to be measured in each.
 
-    At the end of a turn ours gets the load that was a share of each peer's capacity.
+    At the end of a turn, our server is measured at the peers' rates.
     """
     series = {name: Series(difference=off) for name, (_, off) in servers.items()}
     for turn in range(bench.turns):
@@ -181,7 +181,7 @@ def measure(
     clients: Sequence[int],
     shares: Sequence[float],
 ) -> None:
-    """One turn of one server: more and more clients, then shares of what the most were given."""
+    """Run one turn of one server: increasing numbers of clients, then shares of its capacity."""
     target, base = server.target, bench.seconds * workload.patience
     warm_up(bench, target, base / 2)
     capacity = 0.0
@@ -204,7 +204,7 @@ def measure(
 def at_loads_of_peers(
     bench: Bench, server: Running, workload: Workload, series: dict[str, Series]
 ) -> None:
-    """Ours in the same turn, where it can answer as much at all."""
+    """Measure our server at the peers' rates in the same turn, if it can answer as much."""
     base = bench.seconds * workload.patience
     seconds = base * LONGER.get(SAME_LOAD, 1)
     warm_up(bench, server.target, base / 2)
@@ -220,12 +220,12 @@ def at_loads_of_peers(
 
 
 def capacity_of(series: Series) -> float:
-    """What the last turn gave."""
+    """Return the capacity in the last turn."""
     return float(series.levels[closed(CLIENTS[-1])][-1]["throughput"])
 
 
 def warm_up(bench: Bench, target: Target, seconds: float) -> None:
-    """Ask until it gets no faster: of a server that was stopped, the system takes pages away."""
+    """Send load until throughput is stable: the system reclaims pages of a stopped server."""
     best = 0.0
     for _ in range(WARM_UPS):
         records = bench.generator.run(target, Load(seconds, clients=16))
@@ -236,7 +236,7 @@ def warm_up(bench: Bench, target: Target, seconds: float) -> None:
 
 
 def overloaded_after(capacity: float, share: float, deadline: float) -> float:
-    """Seconds until a bounded queue has filled, or an unbounded one has outgrown the deadline."""
+    """Return seconds until a bounded queue is full, or an unbounded one exceeds the deadline."""
     filled = FILLED / max((share - 1) * capacity, 1)
     outgrown = deadline * share / (share - 1)
     return min(max(filled, outgrown), LONGEST)

@@ -1,4 +1,4 @@
-"""What every server computes, so that only what is around it differs."""
+"""The network that every server computes, so that only the servers differ."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ OUTPUTS = 10
 
 
 def compute_of(workload: Workload, folder: Path) -> Compute:
-    """The weights of the export in eager PyTorch, on one thread."""
+    """Return the exported network in eager PyTorch, on one thread."""
     torch.set_num_threads(1)
     if not workload.computes:
         return lambda batch: batch

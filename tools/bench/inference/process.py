@@ -1,4 +1,4 @@
-"""A server's processes: started on one core, asked until ready, paused between measurements."""
+"""A server's processes: started on one core, ready, and stopped between measurements."""
 
 import contextlib
 import os
@@ -29,12 +29,12 @@ THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class ServerError(Exception):
-    """A server does not start or answers wrongly; the message has the end of its log."""
+    """A server does not start or answers incorrectly; the message ends with its last log lines."""
 
 
 @dataclass(frozen=True)
 class Running:
-    """A server that has answered."""
+    """A server that is ready."""
 
     contestant: Contestant
     task: Task
@@ -43,7 +43,7 @@ class Running:
 
     @property
     def target(self) -> Target:
-        """For the load generator."""
+        """Target for the load generator."""
         encode = self.contestant.encode[self.task.form]
         workload = self.task.workload
         requests = tuple(encode(workload, sample) for sample in workload.samples())
@@ -51,12 +51,12 @@ class Running:
 
     @property
     def url(self) -> str:
-        """Where requests go."""
+        """URL of the requests."""
         return f"http://127.0.0.1:{self.task.port}{self.contestant.path}"
 
     @contextlib.contextmanager
     def awake(self) -> Iterator[None]:
-        """Runs in here, and is stopped behind: idle servers that poll would cost the others."""
+        """Let the server run in the block, and stop it afterwards: idle servers may poll."""
         self.signal(signal.SIGCONT)
         try:
             yield
@@ -68,19 +68,19 @@ class Running:
         self.signal(signal.SIGSTOP)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it to every process of the server."""
+        """Send a signal to every process of the server."""
         for process in self.tree():
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(number)
 
     def tree(self) -> list[psutil.Process]:
-        """The process and its descendants."""
+        """Return the process and its descendants."""
         with contextlib.suppress(psutil.NoSuchProcess):
             return [self.process, *self.process.children(recursive=True)]
         return []
 
     def memory(self) -> int:
-        """Bytes of all processes, shared pages divided among those that share them (PSS)."""
+        """Return the bytes of all processes, shared pages divided among them (PSS)."""
         total = 0
         for process in self.tree():
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -90,14 +90,14 @@ class Running:
     def check(self, expected: Array) -> float:
         """Ask for every sample four times at once; gives the largest difference.
 
-        Raises ServerError when an answer is not `expected`: that of another request, for example.
+        Raises ServerError if an answer is not `expected`, such as the answer to another request.
         """
         target = self.target
         decode = self.contestant.decode[self.task.form]
 
         def ask(number: int) -> float:
             request = target.requests[number % len(expected)]
-            # All are to be answered, though the server has just been started.
+            # All requests must succeed, although the server has just started.
             headers = {**request.headers, "X-Request-Timeout": "30"}
             answer = client.post(target.url, content=request.body, headers=headers)
             if answer.status_code != 200:
@@ -162,7 +162,7 @@ def _environment(task: Task, start: Start) -> dict[str, str]:
 def wait_for(
     url: str, request: Request, process: "subprocess.Popen[bytes]", log: Path, name: str
 ) -> None:
-    """Ask until the answer is 200. Raises ServerError when it takes too long or it ends."""
+    """Send requests until the status is 200. Raises ServerError on a timeout or if it ends."""
     deadline = time.monotonic() + READY_SECONDS
     last = "no answer"
     while time.monotonic() < deadline:
@@ -182,7 +182,7 @@ def _tail(log: Path) -> str:
 
 
 def end(running: Running, process: subprocess.Popen[bytes]) -> None:
-    """Terminate, and kill what does not end."""
+    """Terminate the processes, and kill those that do not end."""
     tree = running.tree()
     running.signal(signal.SIGCONT)
     process.terminate()
@@ -194,7 +194,7 @@ def end(running: Running, process: subprocess.Popen[bytes]) -> None:
 
 
 def free_port() -> int:
-    """One that nobody listens on, nor on the next."""
+    """Return a free port whose successor is free, too."""
     while True:
         with socket.socket() as probe, socket.socket() as second:
             probe.bind(("127.0.0.1", 0))

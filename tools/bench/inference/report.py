@@ -25,7 +25,7 @@ END: Final = "<!-- end of what is measured -->"
 
 
 def report(result: Mapping[str, Any]) -> str:
-    """Everything that was measured, as Markdown."""
+    """Return all measurements as Markdown."""
     machine = result["machine"]
     parts = [
         f"Measured {result['when'][:10]} on {machine['cores']} cores of an {machine['processor']}, "
@@ -47,7 +47,7 @@ def report(result: Mapping[str, Any]) -> str:
 
 
 def inserted(page: str, text: str) -> str:
-    """A page with the text between its two marks. Raises ValueError when it has none."""
+    """Return a page with the text between its markers. Raises ValueError without markers."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
@@ -195,7 +195,7 @@ COLOURS: Final = ("#d62728", "#1f77b4", "#2ca02c", "#9467bd", "#ff7f0e", "#7f7f7
 
 
 def draw(result: Mapping[str, Any], path: Path) -> None:
-    """A column a model: p99 of open loops, and the median of closed ones, against the rate."""
+    """Draw a column per model: p99 of open loops and median of closed ones over the rate."""
     # The same figures give the same file.
     mpl.rcParams["svg.hashsalt"] = "inference-load"
     names = list(result["servers"])

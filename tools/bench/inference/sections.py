@@ -1,4 +1,4 @@
-"""The parts of the benchmark; each adds what it measured to the result as soon as it has it."""
+"""Sections of the benchmark; each adds its measurements to the result as soon as it has them."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -39,7 +39,7 @@ def servers(
     result: dict[str, Any],
     goals: list[Goal],
 ) -> None:
-    """All servers with every model, and the bare loop."""
+    """Measure all servers with every model, and the bare loop."""
     result["servers"], result["bare"] = {}, {}
     for workload in workloads:
         folder = exported(workload)
@@ -70,7 +70,7 @@ def json(
     workloads: Sequence[Workload],
     result: dict[str, Any],
 ) -> None:
-    """The same requests as JSON, for one model."""
+    """Measure the same requests as JSON, for one model."""
     workload = WORKLOADS[FORMS_MODEL]
     if workload not in workloads:
         return
@@ -83,7 +83,7 @@ def json(
 
 
 def backends(bench: Bench, workloads: Sequence[Workload], result: dict[str, Any]) -> None:
-    """Our server with each of its backends."""
+    """Measure our server with each of its backends."""
     result["backends"] = {}
     for workload in workloads:
         if not workload.computes:
@@ -100,12 +100,12 @@ def backends(bench: Bench, workloads: Sequence[Workload], result: dict[str, Any]
 
 
 def http(bench: Bench, result: dict[str, Any]) -> None:
-    """HTTP servers without anything above them."""
+    """Measure HTTP servers without an application."""
     result["http"] = http_servers(bench)
 
 
 def exported(workload: Workload) -> Path:
-    """The folder with the model, made once for each state of the training program."""
+    """Return the directory with the model, exported once per version of the training program."""
     folder = cache() / "exports" / code_version() / workload.name
     if not (folder / MANIFEST_FILE).exists():
         say(f"{workload.title}: making the export …")
@@ -114,9 +114,9 @@ def exported(workload: Workload) -> Path:
 
 
 def answers(workload: Workload, folder: Path) -> Array:
-    """Of plain PyTorch, one sample after another.
+    """Return the answers of plain PyTorch, one sample after another.
 
-    Raises ValueError when two are so alike that an answer to the other would not be noticed.
+    Raises ValueError if two answers are too similar to detect a wrong one.
     """
     compute = compute_of(workload, folder)
     rows = np.concatenate([compute(row[None]) for row in workload.samples()])

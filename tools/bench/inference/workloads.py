@@ -1,4 +1,4 @@
-"""What is served: three models, and the requests that all servers get. Needs no PyTorch."""
+"""The served models, and the requests that all servers receive. Needs no PyTorch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,43 +10,43 @@ from numpy.typing import NDArray
 Array = NDArray[np.float32]
 
 Compute = Callable[[Array], Array]
-"""A batch of samples to the probabilities of each, or for the no-op to itself."""
+"""Computes the probabilities of each sample of a batch; the no-op returns the batch."""
 
 SAMPLES: Final = 16
-"""Different requests, sent in turn."""
+"""Number of different requests, sent in turn."""
 
 MAX_BATCH: Final = 16
 MAX_DELAY_MS: Final = 2
 MAX_QUEUE: Final = 96
-"""The same for every server that has such a bound; as many requests are computed within each
-workload's deadline."""
+"""Queue limit of every server that has one; each workload computes that many within its
+deadline."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """One model, how long it is measured, and within what an answer is useful."""
+    """One model, the length of its measurement, and the deadline of an answer."""
 
     title: str
     name: str
-    """In workload.catalog; the no-op is none of them and answers what it was asked."""
+    """Name in workload.catalog; the no-op has no network and returns its input."""
     shape: tuple[int, ...]
     deadline: float
-    """Seconds; more than 64 clients wait that are served one after another."""
+    """Deadline in seconds; more than 64 clients wait that are served one after another."""
     patience: float = 1
-    """How much longer than the others it is measured, since it answers less often."""
+    """Factor of the measurement's length, for models with fewer answers per second."""
 
     @property
     def computes(self) -> bool:
-        """Whether there is a network."""
+        """True if there is a network."""
         return self.name != "no-op"
 
     @property
     def options(self) -> dict[str, Any]:
-        """Of the model."""
+        """Options of the model."""
         return {"image_size": self.shape[-1]} if self.name == "resnet18" else {}
 
     def samples(self) -> Array:
-        """The requests, one a row, always the same: noise, each brighter than the one before."""
+        """Return the requests, one per row, always the same: noise with increasing brightness."""
         noise = np.random.default_rng(0).random((SAMPLES, *self.shape), dtype=np.float32)
         brightness = np.linspace(0.1, 1, SAMPLES, dtype=np.float32)
         return noise * brightness.reshape(-1, *[1] * len(self.shape))

@@ -1,4 +1,4 @@
-"""BentoML with adaptive batches."""
+"""BentoML with adaptive batching."""
 
 import functools
 from typing import Annotated, Any
@@ -23,7 +23,7 @@ Raw = Annotated[
 ]
 
 batched = functools.partial(bentoml.api, batchable=True, max_batch_size=MAX_BATCH)
-"""With the usual max_latency_ms: a smaller one made it answer 503 below its capacity."""
+"""max_latency_ms as usual: with a smaller one it answered 503 below its capacity."""
 
 
 @bentoml.service(
@@ -33,7 +33,7 @@ batched = functools.partial(bentoml.api, batchable=True, max_batch_size=MAX_BATC
     logging={"access": {"enabled": False}},
 )
 class Model:
-    """One process for HTTP and the model, as is its way with one worker."""
+    """One process for HTTP and the model, BentoML's default with one worker."""
 
     def __init__(self) -> None:
         self.compute = load()
@@ -42,12 +42,12 @@ class Model:
 
         @batched()
         def predict(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
-            """A batch; its first dimension is that of the samples."""
+            """Compute a batch, whose first dimension is the samples."""
             return self.compute(np.asarray(values, np.float32))
 
     else:
 
         @batched()
         def predict(self, batch: Raw, /) -> NDArray[np.float32]:
-            """The same of raw bytes."""
+            """Compute a batch of raw bytes."""
             return self.compute(batch)

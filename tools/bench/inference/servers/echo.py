@@ -1,4 +1,4 @@
-"""The least that answers a body with itself, for each interface between server and application."""
+"""Minimal echo servers, one for each interface between server and application."""
 
 import asyncio
 import sys
@@ -9,7 +9,7 @@ HEADERS = [("content-type", "application/octet-stream")]
 
 
 async def rsgi_app(_: Any, protocol: Any) -> None:
-    """Granian's own interface."""
+    """Answer by Granian's interface (RSGI)."""
     body = await protocol()
     protocol.response_bytes(200, HEADERS, body)
 
@@ -19,7 +19,7 @@ async def asgi_app(
     receive: Callable[[], Awaitable[dict[str, Any]]],
     send: Callable[[dict[str, Any]], Awaitable[None]],
 ) -> None:
-    """ASGI without a framework."""
+    """Answer by ASGI without a framework."""
     if scope["type"] == "lifespan":
         while (await receive())["type"] != "lifespan.shutdown":
             await send({"type": "lifespan.startup.complete"})

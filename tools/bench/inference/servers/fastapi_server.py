@@ -1,4 +1,4 @@
-"""FastAPI and nothing else: one request after another, without batches."""
+"""FastAPI alone: one request after another, without batching."""
 
 import numpy as np
 import uvicorn
@@ -12,19 +12,19 @@ compute = load()
 
 
 class Sample(BaseModel):
-    """The body in JSON; lists as deep as the sample's shape."""
+    """JSON body; lists nested like the sample's shape."""
 
     values: list[float] | list[list[list[float]]]
 
 
 async def predict_raw(request: Request) -> Response:
-    """In the event loop: on one core a thread would only cost."""
+    """Compute in the event loop: on one core, a thread would only add cost."""
     batch = sample_of(await request.body())[None]
     return Response(compute(batch).tobytes(), media_type="application/octet-stream")
 
 
 async def predict_json(sample: Sample) -> list[float]:
-    """The same."""
+    """Compute like `predict`, for JSON."""
     row: list[float] = compute(np.asarray([sample.values], np.float32))[0].tolist()
     return row
 

@@ -1,4 +1,4 @@
-"""LitServe with batches and its fast queue."""
+"""LitServe with batching and its fast queue."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -12,48 +12,48 @@ from tools.bench.inference.workloads import MAX_BATCH, MAX_DELAY_MS, Array
 
 
 async def body_of(request: Request) -> bytes:
-    """Unread, so that JSON is not asked for."""
+    """Return the body unparsed, so that JSON is not required."""
     return await request.body()
 
 
 class Raw(litserve.LitAPI):  # type: ignore[misc]
-    """Bytes in and out."""
+    """API with bytes in and out."""
 
     def setup(self, device: str) -> None:
-        """In the process that computes."""
+        """Load the model in the worker process."""
         self.compute = load()
 
     def decode_request(self, request: Annotated[bytes, Depends(body_of)]) -> Array:
-        """One sample."""
+        """Decode one sample."""
         return sample_of(request)
 
     def batch(self, inputs: Sequence[Array]) -> Array:
-        """Samples to a batch."""
+        """Join samples to a batch."""
         return np.stack(inputs)
 
     def predict(self, x: Array) -> Array:
-        """A batch."""
+        """Compute a batch."""
         return self.compute(x)
 
     def unbatch(self, output: Array) -> list[Array]:
-        """A batch to its samples."""
+        """Split a batch into its samples."""
         return list(output)
 
     def encode_response(self, output: Array) -> Response:
-        """One answer."""
+        """Encode one answer."""
         return Response(output.tobytes(), media_type="application/octet-stream")
 
 
 class Json(Raw):
-    """Its usual form: lists of numbers."""
+    """API with LitServe's usual form: lists of numbers."""
 
     # LitServe reads the form of a request from this annotation.
     def decode_request(self, request: dict[str, Any]) -> Array:  # type: ignore[override]
-        """One sample."""
+        """Decode one sample."""
         return np.asarray(request["values"], np.float32)
 
     def encode_response(self, output: Array) -> dict[str, Any]:
-        """One answer."""
+        """Encode one answer."""
         return {"values": output.tolist()}
 
 

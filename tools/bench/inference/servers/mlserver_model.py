@@ -1,4 +1,4 @@
-"""MLServer with adaptive batches."""
+"""MLServer with adaptive batching."""
 
 import numpy as np
 from mlserver import MLModel
@@ -9,15 +9,15 @@ from tools.bench.inference.servers.served import JSON, load, sample_of
 
 
 class Model(MLModel):  # type: ignore[misc]
-    """V2 over REST; what is raw elsewhere is base64 here, since it knows no binary tensors."""
+    """V2 over REST; raw tensors are base64, because MLServer has no binary tensors."""
 
     async def load(self) -> bool:
-        """In the process that computes."""
+        """Load the model in the worker process."""
         self.compute = load()
         return True
 
     async def predict(self, payload: InferenceRequest) -> InferenceResponse:
-        """A batch: MLServer has joined the requests."""
+        """Compute a batch, which MLServer has joined from requests."""
         tensor = payload.inputs[0]
         if JSON:
             batch = NumpyCodec.decode_input(tensor).astype(np.float32, copy=False)

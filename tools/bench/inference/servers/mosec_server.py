@@ -1,4 +1,4 @@
-"""mosec: its own HTTP server in Rust, which batches for a process in Python."""
+"""mosec: an HTTP server in Rust, which batches for a Python process."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from tools.bench.inference.workloads import MAX_BATCH, MAX_DELAY_MS, Array
 
 
 class Raw(Worker):  # type: ignore[misc]
-    """Bytes in and out."""
+    """Worker with bytes in and out."""
 
     resp_mime_type = "application/octet-stream"
 
@@ -19,27 +19,27 @@ class Raw(Worker):  # type: ignore[misc]
         self.compute = load()
 
     def deserialize(self, data: bytes) -> Array:
-        """One sample."""
+        """Decode one sample."""
         return sample_of(data)
 
     def forward(self, data: list[Array]) -> list[Array]:
-        """A batch."""
+        """Compute a batch."""
         return list(self.compute(np.stack(data)))
 
     def serialize(self, data: Array) -> bytes:
-        """One answer."""
+        """Encode one answer."""
         return data.tobytes()
 
 
 class Json(Worker):  # type: ignore[misc]
-    """Its usual form: lists of numbers."""
+    """Worker with mosec's usual form: lists of numbers."""
 
     def __init__(self) -> None:
         super().__init__()
         self.compute = load()
 
     def forward(self, data: list[Any]) -> list[list[float]]:
-        """A batch."""
+        """Compute a batch."""
         batch = np.asarray([one["values"] for one in data], np.float32)
         rows: list[list[float]] = self.compute(batch).tolist()
         return rows

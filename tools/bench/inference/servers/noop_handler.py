@@ -1,4 +1,4 @@
-"""The no-op of our own server: what came in."""
+"""The no-op handler of our server: it returns its input."""
 
 from typing import Any
 
@@ -7,14 +7,14 @@ from inference.engine.interface import TensorSpec
 
 
 class NoOp(Handler):
-    """A handler like a user's own, without a network."""
+    """A custom handler without a network."""
 
     def load(self, source: Source) -> None:
-        """Only the shapes."""
+        """Read the shapes."""
         shape = (-1, *source.manifest.input_shape)
         self.inputs = (TensorSpec("inputs", "FP32", shape),)
         self.outputs = (TensorSpec("outputs", "FP32", shape),)
 
     def predict(self, decoded: Any) -> Any:
-        """The same array under another name."""
+        """Return the input under the output's name."""
         return {"outputs": decoded["inputs"].copy()}

@@ -1,4 +1,4 @@
-"""Our own server with exactly the network that the peers compute, none of its backends."""
+"""A handler of our server with the same network as the peers, without our backends."""
 
 from pathlib import Path
 from typing import Any
@@ -10,15 +10,15 @@ from tools.bench.inference.workloads import WORKLOADS
 
 
 class PlainNetwork(Handler):
-    """A handler like a user's own."""
+    """A custom handler in eager PyTorch."""
 
     def load(self, source: Source) -> None:
-        """The weights in eager PyTorch."""
+        """Load the weights."""
         manifest = source.manifest
         self.compute_batch = compute_of(WORKLOADS[manifest.model], Path(source.folder))
         self.inputs = (TensorSpec("images", "FP32", (-1, *manifest.input_shape)),)
         self.outputs = (TensorSpec("probabilities", "FP32", (-1, manifest.outputs)),)
 
     def predict(self, decoded: Any) -> Any:
-        """Probabilities."""
+        """Return probabilities."""
         return {"probabilities": self.compute_batch(decoded["images"])}

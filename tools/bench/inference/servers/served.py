@@ -1,4 +1,4 @@
-"""What the peers' programs are told by the environment, and raw samples to and from arrays."""
+"""Configuration of the peers' programs from environment variables, and raw samples."""
 
 import os
 from pathlib import Path
@@ -13,13 +13,13 @@ JSON = os.environ["BENCH_FORM"] == "json"
 
 
 def load() -> Compute:
-    """The model, for the process that computes."""
-    # Imported here: the processes that only speak HTTP do without PyTorch.
+    """Return the model, in the process that computes."""
+    # Imported here: processes that only serve HTTP do not load PyTorch.
     from tools.bench.inference.networks import compute_of
 
     return compute_of(WORKLOAD, Path(os.environ["BENCH_EXPORT"]))
 
 
 def sample_of(body: bytes) -> Array:
-    """One sample of a body: little-endian float32, row-major."""
+    """Return the sample in a body: little-endian float32, row-major."""
     return np.frombuffer(body, "<f4").reshape(WORKLOAD.shape)

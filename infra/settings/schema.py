@@ -178,6 +178,11 @@ class _Generator(GenerateJsonSchema):
         """Return the whole schema."""
         found = super().generate(schema, mode)
         _tidy(found)
+        for section in (found, *found.get("$defs", {}).values()):
+            for field in section.get("properties", {}).values():
+                # Pydantic omits a description that is also the docstring of the section.
+                if "$ref" in field and "description" not in field:
+                    field["description"] = found["$defs"][definition_name(field)]["description"]
         if hyperparameters := found.get("$defs", {}).get("TrainingConfig"):
             for name in DECIDED_BY_STACK:
                 del hyperparameters["properties"][name]

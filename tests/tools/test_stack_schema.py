@@ -68,5 +68,5 @@ def test_secrets_and_the_keys_of_others_are_accepted() -> None:
 def test_editors_are_told_what_each_key_means() -> None:
     cluster = SCHEMA["properties"]["config"]["properties"]["gpu-platform:cluster"]
     definition = SCHEMA["$defs"][cluster["$ref"].rpartition("/")[2]]
-    assert "context of the kubeconfig" in definition["properties"]["context"]["description"]
+    assert "Context of the kubeconfig" in definition["properties"]["context"]["description"]
     assert "title" not in definition["properties"]["context"]

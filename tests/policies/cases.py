@@ -331,7 +331,7 @@ CASES = [
         "helm-release-judged",
         manifests.helm_release,
         says=(
-            'spec.chart.spec.chart: found "volcano", of which only the values are seen',
+            'spec.chart.spec.chart: found "volcano", of which only the values are visible',
             "helm template volcano volcano --repo https://charts.example.com --version 1.15.1",
             "| python -m policies.check -",
         ),

@@ -53,7 +53,9 @@ DECISIVE_WHERE_SET: Final = (
 class TrainingConfig(BaseModel):
     """Configuration of one training run. Field names are the flags with underscores."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False
+    )
 
     model: ModelName = Field(
         default="simple-cnn",
@@ -99,11 +101,7 @@ class TrainingConfig(BaseModel):
         default="adamw", description="Optimizer; sgd uses Nesterov momentum 0.9."
     )
     learning_rate: float = Field(
-        default=1e-3,
-        gt=0,
-        le=10,
-        allow_inf_nan=False,
-        description="Peak learning rate of the schedule.",
+        default=1e-3, gt=0, le=10, description="Peak learning rate of the schedule."
     )
     schedule: Literal["one-cycle", "linear", "constant"] = Field(
         default="one-cycle",
@@ -113,21 +111,13 @@ class TrainingConfig(BaseModel):
         default=0.2,
         ge=0,
         lt=1,
-        allow_inf_nan=False,
         description="Share of the run in which the learning rate rises to its peak.",
     )
     weight_decay: float = Field(
-        default=1e-4,
-        ge=0,
-        le=1,
-        allow_inf_nan=False,
-        description="Weight decay; decoupled with adamw.",
+        default=1e-4, ge=0, le=1, description="Weight decay; decoupled with adamw."
     )
     clip_norm: float = Field(
-        default=0,
-        ge=0,
-        allow_inf_nan=False,
-        description="Maximum global gradient norm (clipping). 0 disables clipping.",
+        default=0, ge=0, description="Maximum global gradient norm (clipping). 0 disables clipping."
     )
     seed: int = Field(
         default=0,
@@ -140,8 +130,7 @@ class TrainingConfig(BaseModel):
         description="ddp replicates the model in every process, fsdp (FSDP2) shards it.",
     )
     precision: Literal["fp32", "bf16", "fp16"] = Field(
-        default="fp32",
-        description="Autocast precision. Weights stay fp32; fp16 scales the loss.",
+        default="fp32", description="Autocast precision. Weights stay fp32; fp16 scales the loss."
     )
     compile: bool = Field(
         default=False,
@@ -190,7 +179,6 @@ class TrainingConfig(BaseModel):
         default=60,
         gt=0,
         le=86_400,
-        allow_inf_nan=False,
         description="Timeout of collective operations in seconds; must exceed the time to save a "
         "checkpoint.",
     )
@@ -198,7 +186,6 @@ class TrainingConfig(BaseModel):
         default=1800,
         ge=0,
         le=86_400,
-        allow_inf_nan=False,
         description="Seconds without progress (a step, a batch of the evaluation, a checkpoint, …) "
         "after which a process dumps all stacks and exits with code 76. 0 disables the watchdog. "
         "If it is not set, a longer peer_timeout replaces the default.",
@@ -216,14 +203,12 @@ class TrainingConfig(BaseModel):
         default=10, ge=0, description="Steps of this process before the profile begins."
     )
     export_formats: tuple[ExportFormat, ...] = Field(
-        default=(),
-        description="Programs to export in addition to the weights: pt2 (torch.export).",
+        default=(), description="Programs to export in addition to the weights: pt2 (torch.export)."
     )
     prune: float = Field(
         default=0,
         ge=0,
         lt=1,
-        allow_inf_nan=False,
         description="Share of the smallest weights to prune in a second export. 0 disables it.",
     )
     quantize: Literal["none", "static", "dynamic", "weight-only"] = Field(
@@ -235,7 +220,6 @@ class TrainingConfig(BaseModel):
         default=0,
         ge=0,
         le=60,
-        allow_inf_nan=False,
         description="Seconds to sleep after each step, to show an interruption on tiny data; for "
         "demonstrations only.",
     )

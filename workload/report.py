@@ -9,7 +9,6 @@ import json
 import sys
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, SupportsFloat
 
 if TYPE_CHECKING:
@@ -84,12 +83,7 @@ class Bar:
             self._terminal.open(self._total, self._done)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._terminal is not None:
             self._terminal.close()
 

@@ -4,7 +4,6 @@ import faulthandler
 import os
 import threading
 import time
-from types import TracebackType
 from typing import Final, Self
 
 from workload import exit_codes
@@ -42,12 +41,7 @@ class Watchdog:
             self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stopped.set()
         if self._timeout:
             self._thread.join()

@@ -1,7 +1,6 @@
 """Profiles of selected steps: a Chrome trace per process, for Perfetto or TensorBoard."""
 
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import torch
@@ -60,12 +59,7 @@ class Tracer:
         else:
             self._stop()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop()
 
     def _stop(self) -> None:

@@ -95,7 +95,10 @@ def test_a_tokenizer_is_used_and_kept_with_its_tokens(
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "tokenizer.json cannot be read: No such file"), ("{}", "is not a valid tokenizer.json")],
+    [
+        (None, "tokenizer.json cannot be read: No such file"),
+        ("{}", "is not a valid tokenizer.json"),
+    ],
 )
 def test_a_tokenizer_that_is_none_is_told(
     content: str | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

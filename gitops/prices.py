@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import ErrorDetails
 
 from gitops.errors import GitopsError
+from workload.configuration import problem_sentences
 
 DEFAULT = Path(__file__).parent / "config" / "prices.yaml"
 Purchase = Literal["on-demand", "spot"]
@@ -87,10 +87,5 @@ def load(path: Path = DEFAULT) -> Prices:
     except (OSError, yaml.YAMLError) as error:
         raise GitopsError(f"the price table {path} cannot be read: {error}") from error
     except ValidationError as error:
-        problems = "; ".join(_problem(item) for item in error.errors(include_url=False))
+        problems = "; ".join(problem_sentences(error))
         raise GitopsError(f"the price table {path} cannot be used: {problems}") from None
-
-
-def _problem(item: ErrorDetails) -> str:
-    key = ".".join(str(step) for step in item["loc"]) or "the file"
-    return f"{key} is {item['input']!r:.60}: {item['msg']}"

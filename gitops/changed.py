@@ -25,7 +25,7 @@ Without --base, or with one that Git does not know (the first push of a branch),
 
 _EVERYWHERE: Final = (
     *("__main__.py", "Pulumi.yaml", "requirements.txt", "requirements/workload.txt"),
-    *("infra/", "policies/", "training/", "inference/", "workload/"),
+    *("infra/", "kube/", "policies/", "training/", "inference/", "workload/", "recorder/"),
 )
 _OWN_RULES: Final = "policies/config/"
 

@@ -1,4 +1,4 @@
-"""What all components have in common: children that wait, and say so."""
+"""Base of all components: child objects, chart releases and the provider."""
 
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
@@ -15,7 +15,7 @@ from infra.settings.volcano import VolcanoSettings
 
 
 class KubernetesObject(pulumi.CustomResource):
-    """Any Kubernetes object, created from its manifest as it stands."""
+    """A Kubernetes object, created exactly as its manifest states."""
 
     def __init__(
         self, resource_name: str, manifest: Manifest, opts: pulumi.ResourceOptions | None = None
@@ -33,10 +33,10 @@ class KubernetesObject(pulumi.CustomResource):
 
 
 class Component(pulumi.ComponentResource):
-    """A component whose children wait for what the component waits for.
+    """A component whose children depend explicitly on the component's dependencies.
 
-    Pulumi itself delays children until their parent's dependencies are there, but records no
-    dependency, so that everything would be deleted at once: the queue before its jobs.
+    Pulumi delays children until their parent's dependencies exist, but it records no dependency for
+    them. A destroy would delete everything at once, for example a queue before its jobs.
     """
 
     def __init__(self, kind: str, name: str, opts: pulumi.ResourceOptions | None) -> None:
@@ -44,7 +44,7 @@ class Component(pulumi.ComponentResource):
         self._before = _dependencies(opts)
 
     def wait_for(self, resources: Iterable[pulumi.Resource]) -> None:
-        """Children that are created from now on wait for these as well."""
+        """Make children that are created later depend on these resources, too."""
         self._before = [*self._before, *resources]
 
     def options(
@@ -55,7 +55,7 @@ class Component(pulumi.ComponentResource):
         retain: bool | None = None,
         ignore: list[str] | None = None,
     ) -> pulumi.ResourceOptions:
-        """Options of a child that waits for `after`, too."""
+        """Return the options of a child that also depends on `after`."""
         return pulumi.ResourceOptions(
             parent=self,
             depends_on=[*self._before, *after],
@@ -81,7 +81,7 @@ def _dependencies(
         return list(depends_on)
     if depends_on is None:
         return []
-    raise TypeError("a component waits for resources, and not for outputs that hold them")
+    raise TypeError("depends_on must list resources, not outputs of resources")
 
 
 Chart = VolcanoSettings | KubePrometheusStackSettings
@@ -96,18 +96,19 @@ def chart_release(
     *,
     rendering: bool,
 ) -> list[pulumi.Resource]:
-    """Resources that everything of the chart's has to wait for; none where it is not installed.
+    """Create the release of a chart in a privileged namespace of its own.
 
-    `prefix` begins the logical names, `release` is the name in the cluster. Where manifests are
-    only rendered, the release is left out with a warning: it needs a cluster.
+    `prefix` is prepended to the logical names, `release` is the name in the cluster. When manifests
+    are only rendered, the release is left out with a warning, because it needs a cluster. Returns
+    the resources that objects of the chart's types depend on.
     """
     if not chart.install:
         return []
     namespace = parent.create(f"{prefix}-namespace", privileged_namespace(chart.namespace, release))
     if rendering:
         pulumi.log.warn(
-            f"The release of chart {chart.chart} {chart.version} is not among the manifests, "
-            "because a chart release needs a cluster: install it from "
+            f"The release of chart {chart.chart} {chart.version} is not rendered, because it needs "
+            "a cluster: install it from "
             f"{chart.repository} with the values of this stack.",
             parent,
         )
@@ -130,11 +131,11 @@ def chart_release(
 
 
 _AMBIENT: Final = ""
-"""Find the kubeconfig as kubectl does. Without it $KUBECONFIG becomes part of the stack's state."""
+"""Find the kubeconfig as kubectl does. If it is unset, $KUBECONFIG becomes part of the state."""
 
 
 def connect(cluster: ClusterSettings) -> kubernetes.Provider:
-    """A provider for the configured context, or one that writes manifests into a folder."""
+    """Return a provider for the configured context, or one that renders manifests."""
     if cluster.render_to is not None:
         return kubernetes.Provider(
             "cluster", render_yaml_to_directory=cluster.render_to, kubeconfig=_AMBIENT
@@ -142,8 +143,8 @@ def connect(cluster: ClusterSettings) -> kubernetes.Provider:
     return kubernetes.Provider(
         "cluster",
         context=cluster.context,
-        # Otherwise a cluster that comes back with new certificates or another address would be
-        # taken for a new one, and everything in it for lost.
+        # By default, new certificates or a new address identify a new cluster, and Pulumi would
+        # replace every resource.
         cluster_identifier=cluster.context,
         kubeconfig=cluster.kubeconfig or _AMBIENT,
         enable_server_side_apply=True,
@@ -151,5 +152,5 @@ def connect(cluster: ClusterSettings) -> kubernetes.Provider:
 
 
 def options(provider: kubernetes.Provider, *after: pulumi.Resource) -> pulumi.ResourceOptions:
-    """Options of a component: everything in it goes to the cluster, after other components."""
+    """Return the options of a component in the cluster that depends on other components."""
     return pulumi.ResourceOptions(providers=[provider], depends_on=list(after))

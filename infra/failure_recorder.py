@@ -1,4 +1,4 @@
-"""What keeps the last lines and events of failed pods beside the runs' checkpoints."""
+"""The failure recorder: archives the last log lines and events of failed pods."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ from infra.tenancy import PULL_SECRET
 RECORDER: Final = "failure-recorder"
 SELECTOR: Final = {
     f"app.kubernetes.io/{label}": RECORDER
-    for label in ("name", "instance")  # a job may have the one, but no run the other
+    for label in ("name", "instance")  # a job may share the name, but no run the instance
 }
-"""It is no workload: beside it a job may have its node to itself."""
+"""Labels of its pod. Without a workload label it may share a node with a `whole_node` job."""
 CLAIMS_PATH: Final = "/claims"
 _TOKEN_PATH: Final = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105  a path
 _RBAC: Final = "rbac.authorization.k8s.io"
@@ -27,7 +27,7 @@ _RBAC: Final = "rbac.authorization.k8s.io"
 
 @dataclass(frozen=True, kw_only=True)
 class FailureRecorderArgs:
-    """`claims` maps logical names to names in the cluster; `image` may be a Pulumi output."""
+    """Settings of the recorder, the names of the claims and the image, maybe a Pulumi output."""
 
     recorder: RecorderSettings
     namespace: str
@@ -60,7 +60,7 @@ class FailureRecorderArgs:
 
 
 class FailureRecorder(Component):
-    """One small pod that only reads the API; updates do not wait for it."""
+    """A Deployment with one pod that only reads the API. Pulumi does not wait for it."""
 
     def __init__(
         self, name: str, args: FailureRecorderArgs, opts: pulumi.ResourceOptions | None = None
@@ -75,7 +75,7 @@ class FailureRecorder(Component):
 
 
 def manifests(args: FailureRecorderArgs) -> list[Manifest]:
-    """The objects in the order of creation."""
+    """Return the objects in the order of creation."""
     return [
         _account(args),
         _role(args),
@@ -98,7 +98,7 @@ def _account(args: FailureRecorderArgs) -> Manifest:
 
 
 def _role(args: FailureRecorderArgs) -> Manifest:
-    """To read pods, their logs and events of its own namespace, and nothing else."""
+    """Return the permissions to read pods, their logs and events in the namespace."""
     rules = [
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
         {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]},
@@ -124,7 +124,7 @@ def _binding(args: FailureRecorderArgs) -> Manifest:
 
 
 def _allow_api_server(args: FailureRecorderArgs) -> Manifest:
-    """Lets it reach the API server, whose address no policy can name."""
+    """Allow connections to the API server, whose address no NetworkPolicy can select."""
     ports = [{"port": port, "protocol": "TCP"} for port in args.recorder.api_ports]
     return {
         "apiVersion": "networking.k8s.io/v1",
@@ -147,7 +147,7 @@ def _deployment(args: FailureRecorderArgs) -> Manifest:
             "replicas": 1,
             "revisionHistoryLimit": 1,
             "selector": {"matchLabels": SELECTOR},
-            # Two that overlap write the same files; a gap would miss what fails in it.
+            # Two pods write the same files, which is harmless; a gap would miss failures.
             "strategy": {
                 "type": "RollingUpdate",
                 "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1},
@@ -187,7 +187,7 @@ def _pod(args: FailureRecorderArgs) -> Pod:
 
 
 def _elsewhere(gpu_nodes: GpuNodes) -> Manifest:
-    """Rather not on nodes with GPUs, where there are others."""
+    """Return an affinity that prefers nodes without GPUs."""
     without = [{"key": key, "operator": "DoesNotExist"} for key in gpu_nodes.node_selector]
     if not without:
         return {}
@@ -196,7 +196,7 @@ def _elsewhere(gpu_nodes: GpuNodes) -> Manifest:
 
 
 def _token() -> Manifest:
-    """As the kubelet would mount it by itself, which is off for all pods of this project."""
+    """Return the volume that the kubelet would mount if automounting were not disabled."""
     path = {"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}
     root = {"key": "ca.crt", "path": "ca.crt"}
     sources = [

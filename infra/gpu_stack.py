@@ -1,4 +1,4 @@
-"""What makes a node's GPUs visible to pods: NVIDIA's device plugin and the runtime class."""
+"""NVIDIA's device plugin and the RuntimeClass."""
 
 import hashlib
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _KUBELET_SOCKETS: Final = "/var/lib/kubelet/device-plugins"
 
 @dataclass(frozen=True, kw_only=True)
 class GpuStackArgs:
-    """The settings of the GPUs."""
+    """Settings of the GPUs."""
 
     gpu: GpuSettings
 
@@ -42,7 +42,7 @@ class GpuStack(Component):
 
 
 def gpu_nodes(gpu: GpuSettings) -> GpuNodes:
-    """How workloads ask for GPUs."""
+    """Return how workloads request GPUs."""
     return GpuNodes(
         resource=gpu.resource,
         node_selector=gpu.node_selector,
@@ -52,7 +52,7 @@ def gpu_nodes(gpu: GpuSettings) -> GpuNodes:
 
 
 def manifests(gpu: GpuSettings) -> list[Manifest]:
-    """The objects in the order of creation; none where the cluster has everything."""
+    """Return the objects in the order of creation, empty if the cluster has all of them."""
     built: list[Manifest] = []
     if gpu.runtime_class is not None and gpu.runtime_class.create:
         built.append(
@@ -74,7 +74,7 @@ def manifests(gpu: GpuSettings) -> list[Manifest]:
 
 
 def plugin_config(gpu: GpuSettings) -> Manifest:
-    """The configuration file of the device plugin."""
+    """Return the configuration file of the device plugin."""
     config: Manifest = {"version": "v1", "flags": {"migStrategy": gpu.mig_strategy}}
     if gpu.time_slicing is not None:
         config["sharing"] = {
@@ -118,7 +118,7 @@ def _daemon_set(gpu: GpuSettings, config: str) -> Manifest:
             "template": {
                 "metadata": {
                     "labels": standard_labels(PLUGIN, PLUGIN),
-                    # The plugin reads its file once: a change has to restart it.
+                    # The plugin reads its file only at start: a change must restart it.
                     "annotations": {"gpu-platform.dev/config": checksum},
                 },
                 "spec": compact(
@@ -155,7 +155,7 @@ def _container(gpu: GpuSettings) -> Manifest:
         "capabilities": {"drop": ["ALL"]},
     }
     if gpu.mig_strategy != "none":
-        # Reading the layout of MIG slices needs it.
+        # Required to read the layout of MIG devices.
         env.append({"name": "NVIDIA_MIG_MONITOR_DEVICES", "value": "all"})
         security = {"readOnlyRootFilesystem": True, "capabilities": {"add": ["SYS_ADMIN"]}}
     return {

@@ -1,4 +1,4 @@
-"""One model that is served over HTTP."""
+"""Inference services: models that are served over HTTP."""
 
 import pulumi
 
@@ -14,9 +14,9 @@ from infra.serving.traffic import disruption_budget, http_route, ingresses, serv
 class InferenceService(Component):
     """Deployment, Service, disruption budget, autoscaler, canary and route of one model.
 
-    Pulumi does not wait for the stable pods: they become ready when the training's export is
-    there. It waits for a canary's, and changes the route after that, so that a new version gets
-    requests only when it can answer them.
+    Pulumi does not wait for the stable pods, which become ready when training has exported the
+    model. It waits for the canary's pods and changes the route after that, so that a new version
+    receives requests only when it can answer them.
     """
 
     summary: InferenceOutput
@@ -40,9 +40,9 @@ class InferenceService(Component):
 
 
 def build(args: InferenceServiceArgs) -> list[Manifest]:
-    """Service, Deployment, PodDisruptionBudget and, where asked for, the autoscaler.
+    """Return Service, Deployment, PodDisruptionBudget and, if configured, the autoscaler.
 
-    Pulumi waits for none of them: a model may still be in training.
+    Pulumi does not wait for them, because the model may still be in training.
     """
     stable = args.stable
     built = [
@@ -56,9 +56,9 @@ def build(args: InferenceServiceArgs) -> list[Manifest]:
 
 
 def build_canary(args: InferenceServiceArgs) -> list[Manifest]:
-    """Deployment and Service of the canary, for which Pulumi waits; empty without a canary.
+    """Return the objects of the canary, for which Pulumi waits; empty without a canary.
 
-    The update fails when the canary's pods are not ready within the progress deadline.
+    The update fails if the canary's pods are not ready within the progress deadline.
     """
     canary = args.canary
     if canary is None:
@@ -71,7 +71,7 @@ def build_canary(args: InferenceServiceArgs) -> list[Manifest]:
 
 
 def routes(args: InferenceServiceArgs) -> list[Manifest]:
-    """HTTPRoute or Ingresses. They name the canary, and so are made or changed after it."""
+    """Return the HTTPRoute or Ingresses. They refer to the canary and so are created after it."""
     route = args.service.route
     if route is None:
         return []
@@ -81,7 +81,7 @@ def routes(args: InferenceServiceArgs) -> list[Manifest]:
 
 
 def summary(args: InferenceServiceArgs) -> InferenceOutput:
-    """What the output `inference` says of a service: only what is known before pods are asked."""
+    """Return the service's entry in the output `inference`, without asking its pods."""
     told: InferenceOutput = {
         "url": args.url,
         "service": args.key,

@@ -6,24 +6,24 @@ from typing import Any, Final
 from kube.names import PATCH_FORCE_ANNOTATION, SKIP_AWAIT_ANNOTATION
 
 Manifest = dict[str, Any]
-"""A Kubernetes object as its API writes it. Values may be Pulumi outputs."""
+"""A Kubernetes object in the structure of its API. Values may be Pulumi outputs."""
 
 PART_OF: Final = "gpu-platform"
 
 NOT_AWAITED: Final = {SKIP_AWAIT_ANNOTATION: "true"}
-"""Annotation of objects that become ready in their own time, which may be days."""
+"""Annotation of objects that Pulumi does not wait for, because that may take days."""
 
 ADOPTED: Final = {PATCH_FORCE_ANNOTATION: "true"}
-"""Annotation of objects that are taken over where they exist already."""
+"""Annotation of objects that Pulumi adopts if they exist already."""
 
 
 def compact(fields: Mapping[str, Any]) -> Manifest:
-    """The fields without those that are None or empty."""
+    """Return the fields without those that are None or an empty mapping."""
     return {name: value for name, value in fields.items() if value is not None and value != {}}
 
 
 def standard_labels(name: str, instance: str) -> dict[str, str]:
-    """The labels that Kubernetes recommends."""
+    """Return the labels that Kubernetes recommends."""
     return {
         "app.kubernetes.io/name": name,
         "app.kubernetes.io/instance": instance,
@@ -33,7 +33,7 @@ def standard_labels(name: str, instance: str) -> dict[str, str]:
 
 
 def privileged_namespace(name: str, app: str) -> Manifest:
-    """A namespace of pods that need a folder of their node, which only "privileged" admits."""
+    """Return a namespace for pods that mount directories of their node."""
     return {
         "apiVersion": "v1",
         "kind": "Namespace",

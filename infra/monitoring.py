@@ -1,4 +1,4 @@
-"""Scraping, rules and alerts for Prometheus, and the exporter of what GPUs do."""
+"""Monitoring: scraping, rules, alerts, dashboards and NVIDIA's DCGM exporter."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -19,9 +19,9 @@ from kube.names import WORKLOAD_LABEL
 
 @dataclass(frozen=True, kw_only=True)
 class MonitoringArgs:
-    """What is monitored; `ports` are those at which workloads answer Prometheus.
+    """Settings of the monitoring and the namespaces to scrape.
 
-    `rendering` says that no cluster is asked.
+    `ports` are the ports of workloads that serve metrics. `rendering` is True without a cluster.
     """
 
     monitoring: MonitoringSettings
@@ -47,7 +47,7 @@ class MonitoringArgs:
 
 
 class Monitoring(Component):
-    """Nothing at all unless `monitoring.prometheus` says what there is."""
+    """The objects for Prometheus and Grafana, unless `monitoring.prometheus` is none."""
 
     def __init__(
         self, name: str, args: MonitoringArgs, opts: pulumi.ResourceOptions | None = None
@@ -55,7 +55,7 @@ class Monitoring(Component):
         super().__init__("Monitoring", name, opts)
         chart, grafana = args.monitoring.kube_prometheus_stack, args.monitoring.grafana
         values = scraping.chart_values(chart, grafana)
-        # Its node exporters look at their nodes, and so its namespace is privileged.
+        # Its node exporters mount directories of their nodes, so its namespace is privileged.
         earlier = chart_release(self, name, RELEASE, chart, values, rendering=args.rendering)
         for manifest in manifests(args):
             resource_name = f"{name}-{manifest['kind'].lower()}-{manifest['metadata']['name']}"
@@ -66,7 +66,7 @@ class Monitoring(Component):
 
 
 def manifests(args: MonitoringArgs) -> list[Manifest]:
-    """The objects in the order of creation."""
+    """Return the objects in the order of creation."""
     settings = args.monitoring
     if settings.prometheus == "none":
         return []
@@ -87,13 +87,13 @@ def manifests(args: MonitoringArgs) -> list[Manifest]:
 
 
 def targets(args: MonitoringArgs) -> list[scraping.Target]:
-    """Everything that is asked for numbers."""
+    """Return everything that Prometheus scrapes."""
     exporter = args.monitoring.dcgm_exporter
     gpus = scraping.dcgm(exporter.namespace, dcgm_exporter.EXPORTER)
     return [
         *scraping.workloads(args.namespace),
         *scraping.volcano(args.volcano_namespace),
-        # Whoever has installed another scrapes it, too.
+        # Who installs another exporter also scrapes it.
         *([gpus] if exporter.install else []),
     ]
 
@@ -108,7 +108,10 @@ def _prometheus_rule(args: MonitoringArgs) -> Manifest:
 
 
 def _files(args: MonitoringArgs) -> Manifest:
-    """For a Prometheus that mounts it, and so beside it: a pod mounts what its namespace has."""
+    """Return the ConfigMap for a Prometheus without operator.
+
+    It is created in Prometheus' namespace, because pods mount only ConfigMaps of their namespace.
+    """
     configs = [
         scraping.scrape_config(each, args.monitoring.interval_seconds) for each in targets(args)
     ]
@@ -127,7 +130,7 @@ def _files(args: MonitoringArgs) -> Manifest:
 
 
 def _allow_prometheus(args: MonitoringArgs) -> Manifest:
-    """Lets Prometheus through to the ports at which workloads answer it."""
+    """Return the NetworkPolicy that admits Prometheus to the workloads' metrics ports."""
     names = list(args.monitoring.scraped_from)
     where = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": names}
     return {

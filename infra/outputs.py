@@ -1,6 +1,6 @@
-"""What other stacks can read from this one: the outputs' names, types and meanings.
+"""Outputs of the stack: names, types and descriptions.
 
-docs/reuse.md has a table that is generated from it.
+`docs/reuse.md` contains a table that `make generate` writes from these types.
 """
 
 from typing import Annotated, Final, Literal, NotRequired, cast
@@ -11,64 +11,62 @@ from typing_extensions import TypedDict
 from infra.pods import GpuNodes
 from kube.kinds import JobKind
 
-# An output that a later version adds must not break a stack that reads an earlier one's.
+# A later version may add outputs, which must not break a stack that reads this version's.
 _OPEN: Final = ConfigDict(extra="ignore")
 
 
 @with_config(_OPEN)
 class TolerationOutput(TypedDict):
-    """A taint of the GPU nodes that pods have to tolerate."""
+    """A toleration of a taint of the GPU nodes."""
 
-    key: Annotated[str, Field(description="key of the taint")]
-    operator: Annotated[Literal["Exists", "Equal"], Field(description="how the value is compared")]
-    value: NotRequired[Annotated[str, Field(description="value of the taint, with Equal")]]
+    key: Annotated[str, Field(description="Key of the taint.")]
+    operator: Annotated[Literal["Exists", "Equal"], Field(description="How the value is compared.")]
+    value: NotRequired[Annotated[str, Field(description="Value of the taint, with Equal.")]]
     effect: NotRequired[
-        Annotated[str, Field(description="effect of the taint; without one, every effect")]
+        Annotated[str, Field(description="Effect of the taint. Absent for every effect.")]
     ]
 
 
 @with_config(_OPEN)
 class GpuNodesOutput(TypedDict):
-    """How pods get GPUs."""
+    """How pods request GPUs."""
 
-    resource: Annotated[str, Field(description="resource that a container asks for")]
-    nodeSelector: Annotated[dict[str, str], Field(description="labels of the nodes that have GPUs")]
-    tolerations: Annotated[list[TolerationOutput], Field(description="taints of those nodes")]
+    resource: Annotated[str, Field(description="Name of the GPU resource.")]
+    nodeSelector: Annotated[dict[str, str], Field(description="Labels of the nodes with GPUs.")]
+    tolerations: Annotated[list[TolerationOutput], Field(description="Their taints.")]
     runtimeClass: NotRequired[
         Annotated[
             str,
-            Field(description="runtime class of pods with GPUs; absent where they need none"),
+            Field(description="RuntimeClass of pods with GPUs. Absent if they need none."),
         ]
     ]
 
 
 @with_config(_OPEN)
 class RunOutput(TypedDict):
-    """The present run of a training job."""
+    """The current run of a training job."""
 
-    name: Annotated[str, Field(description="name of the run and of its folder: `<job>-<8 digits>`")]
-    kind: Annotated[JobKind, Field(description="what the job is made of (docs/jobs.md)")]
-    namespace: Annotated[str, Field(description="namespace of its pods")]
-    queue: Annotated[str, Field(description="queue that it waits in")]
-    nodes: Annotated[int, Field(description="pods")]
-    gpusPerNode: Annotated[int, Field(description="GPUs of each pod")]
+    name: Annotated[str, Field(description="Name of the run: `<job>-<8 digits>`.")]
+    kind: Annotated[JobKind, Field(description="Job kind (docs/jobs.md).")]
+    namespace: Annotated[str, Field(description="Namespace of the pods.")]
+    queue: Annotated[str, Field(description="Volcano queue of the run.")]
+    nodes: Annotated[int, Field(description="Number of pods.")]
+    gpusPerNode: Annotated[int, Field(description="Number of GPUs of each pod.")]
 
 
 class VersionOutput(TypedDict):
-    """Which model is served. What it says of itself is asked at `GET /v2/models/<model>`."""
+    """A version of a served model. `GET /v2/models/<model>` returns its metadata."""
 
     run: NotRequired[
-        Annotated[str, Field(description="run whose export is served; absent beside `export`")]
+        Annotated[str, Field(description="Run whose export is served. Absent with `export`.")]
     ]
-    export: NotRequired[
-        Annotated[str, Field(description="address in an object store, where pods fetch the export")]
-    ]
+    export: NotRequired[Annotated[str, Field(description="URL of the export in an object store.")]]
     digest: NotRequired[
         Annotated[
             str,
             Field(
-                description="sha256 of the weights, where the settings insist on one; otherwise "
-                "it is known when the run has ended"
+                description="SHA-256 of the weights, if the settings require one. Otherwise it is "
+                "known when the run has ended."
             ),
         ]
     ]
@@ -76,46 +74,44 @@ class VersionOutput(TypedDict):
 
 @with_config(_OPEN)
 class CanaryOutput(VersionOutput):
-    """A new version beside the served one."""
+    """The canary of a service."""
 
-    service: Annotated[str, Field(description="name of its Service")]
-    weight: Annotated[int, Field(description="percent of the requests that it gets")]
+    service: Annotated[str, Field(description="Name of its Service.")]
+    weight: Annotated[int, Field(description="Percentage of the requests that it receives.")]
 
 
 @with_config(_OPEN)
 class InferenceOutput(VersionOutput):
-    """A model that is served."""
+    """An inference service."""
 
-    url: Annotated[str, Field(description="where pods of the cluster reach it")]
-    service: Annotated[str, Field(description="name of the Service")]
-    namespace: Annotated[str, Field(description="namespace of the Service")]
-    model: Annotated[str, Field(description="name of the model in the protocol")]
-    canary: NotRequired[
-        Annotated[CanaryOutput, Field(description="the new version, where there is one")]
-    ]
+    url: Annotated[str, Field(description="URL inside the cluster.")]
+    service: Annotated[str, Field(description="Name of the Service.")]
+    namespace: Annotated[str, Field(description="Namespace of the Service.")]
+    model: Annotated[str, Field(description="Name of the model in the protocol.")]
+    canary: NotRequired[Annotated[CanaryOutput, Field(description="The canary, if there is one.")]]
 
 
 @with_config(_OPEN)
 class PlatformOutputs(TypedDict):
     """All outputs of the stack."""
 
-    namespace: Annotated[str, Field(description="namespace of the workloads")]
-    queues: Annotated[list[str], Field(description="queues in which jobs may wait, sorted")]
+    namespace: Annotated[str, Field(description="Namespace of the workloads.")]
+    queues: Annotated[list[str], Field(description="Queues in which jobs may wait, sorted.")]
     claims: Annotated[
-        dict[str, str], Field(description="claims by logical name: their names in the cluster")
+        dict[str, str], Field(description="Names of the claims in the cluster, by key.")
     ]
-    gpuNodes: Annotated[GpuNodesOutput, Field(description="how pods get GPUs")]
-    images: Annotated[dict[str, str], Field(description="images by name, pinned by digest")]
-    runs: Annotated[dict[str, RunOutput], Field(description="the jobs' present runs by job")]
-    inference: Annotated[dict[str, InferenceOutput], Field(description="services by name")]
+    gpuNodes: Annotated[GpuNodesOutput, Field(description="How pods request GPUs.")]
+    images: Annotated[dict[str, str], Field(description="Images by key, pinned by digest.")]
+    runs: Annotated[dict[str, RunOutput], Field(description="Current runs by job.")]
+    inference: Annotated[dict[str, InferenceOutput], Field(description="Services by key.")]
 
 
 PLATFORM_OUTPUTS: Final = TypeAdapter(PlatformOutputs)
-"""Checks what was read from another stack."""
+"""Validates outputs that were read from another stack."""
 
 
 def gpu_nodes_output(nodes: GpuNodes) -> GpuNodesOutput:
-    """How pods get GPUs, as other stacks read it."""
+    """Return the output for other stacks."""
     found: GpuNodesOutput = {
         "resource": nodes.resource,
         "nodeSelector": dict(nodes.node_selector),
@@ -127,7 +123,7 @@ def gpu_nodes_output(nodes: GpuNodes) -> GpuNodesOutput:
 
 
 def gpu_nodes_input(output: GpuNodesOutput) -> GpuNodes:
-    """The same, for the builders of pods."""
+    """Return the builders' type of another stack's output."""
     return GpuNodes(
         resource=output["resource"],
         node_selector=output["nodeSelector"],

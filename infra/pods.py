@@ -1,7 +1,7 @@
-"""The one pod template of training and inference: pure, from a typed description to a manifest.
+"""The pod template of training and inference, built from a typed specification.
 
-Decided here for every workload: GPU limits, /dev/shm, settings of NCCL and RDMA, the security
-context, volumes and placement.
+It determines for every workload: GPU limits, /dev/shm, NCCL and RDMA variables, security context,
+volumes and placement.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ _TMP_MOUNT: Final = {"name": TMP_VOLUME, "mountPath": TMP_PATH}
 
 @dataclass(frozen=True, kw_only=True)
 class GpuNodes:
-    """How pods get GPUs in this cluster, and what the nodes that have them look like."""
+    """How pods request GPUs in this cluster, and which nodes have them."""
 
     resource: str
     node_selector: Mapping[str, str] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class GpuNodes:
 
 @dataclass(frozen=True, kw_only=True)
 class Mount:
-    """A claim and where the container sees it."""
+    """A claim and its mount path."""
 
     name: str
     claim: str
@@ -38,7 +38,7 @@ class Mount:
 
 @dataclass(frozen=True, kw_only=True)
 class Volume:
-    """Any other volume: `source` as the API writes it, such as {"secret": {"secretName": …}}."""
+    """Any other volume, with `source` as in the API, such as {"secret": {"secretName": …}}."""
 
     name: str
     source: Manifest
@@ -48,9 +48,9 @@ class Volume:
 
 @dataclass(frozen=True, kw_only=True)
 class InitContainer:
-    """What runs to its end in the pod's image before the pod starts. `mounts`: path by volume.
+    """A container that runs in the pod's image before the pod starts. `mounts`: path by volume.
 
-    It may use what the container may use later, but no GPU.
+    It has the resources of the main container, but no GPU.
     """
 
     name: str
@@ -61,7 +61,7 @@ class InitContainer:
 
 @dataclass(frozen=True, kw_only=True)
 class Rdma:
-    """A direct network: the device's resource name and NCCL's way to it."""
+    """An RDMA device: its resource name and how NCCL reaches it."""
 
     resource: str
     count: int
@@ -71,10 +71,10 @@ class Rdma:
 
 @dataclass(frozen=True, kw_only=True)
 class Pod:
-    """One pod of one container. `image` is text or a Pulumi output of it; sizes are quantities.
+    """A pod with one container. `image` is text or a Pulumi output; sizes are quantities.
 
-    Without a command the image's own is run. Values of `env` are text, or what the API takes
-    besides a name, such as {"valueFrom": …}.
+    Without a command, the image's command runs. Values of `env` are text, or objects as in the API,
+    such as {"valueFrom": …}.
     """
 
     container: str
@@ -109,7 +109,7 @@ class Pod:
 
 
 def pod_template(pod: Pod) -> Manifest:
-    """Metadata and spec of the pod, as Jobs and Deployments embed them."""
+    """Return metadata and spec of the pod, as Jobs and Deployments embed them."""
     on_gpu_node = pod.gpus > 0
     selector = {**(pod.gpu_nodes.node_selector if on_gpu_node else {}), **pod.node_selector}
     spec = compact(
@@ -125,7 +125,7 @@ def pod_template(pod: Pod) -> Manifest:
             "enableServiceLinks": False,
             "subdomain": pod.subdomain,
             "hostNetwork": pod.host_network or None,
-            # The node's own resolver knows no Services, and so no peers.
+            # The node's resolver knows no Services, and so no peers.
             "dnsPolicy": "ClusterFirstWithHostNet" if pod.host_network else None,
             "affinity": pod.affinity,
             "nodeSelector": selector,
@@ -171,7 +171,7 @@ def _container(pod: Pod) -> Manifest:
                 *(_volume_mount(mount) for mount in pod.mounts),
                 *(_volume_mount(volume) for volume in pod.volumes),
             ],
-            # Slept by the kubelet: no shell is needed in the image.
+            # The kubelet sleeps: the image needs no shell.
             "lifecycle": {"preStop": {"sleep": {"seconds": pod.pre_stop_seconds}}}
             if pod.pre_stop_seconds
             else None,
@@ -181,7 +181,7 @@ def _container(pod: Pod) -> Manifest:
 
 
 def rdma_variables(rdma: Rdma | None) -> dict[str, str]:
-    """NCCL's way to the device, as a container that has it gets it."""
+    """Return the NCCL variables of a container with the device."""
     if rdma is None:
         return {}
     adapters = {} if rdma.hca is None else {"NCCL_IB_HCA": rdma.hca}
@@ -262,9 +262,9 @@ def _volumes(pod: Pod) -> list[Manifest]:
 
 
 def even_spread(labels: Mapping[str, str], *, strict: bool) -> list[Manifest]:
-    """Distribute the pods with these labels evenly over the nodes that can take them.
+    """Return constraints that spread the pods with these labels evenly over suitable nodes.
 
-    A node that is lost no longer counts, so that the rest finds room on the others.
+    A lost node no longer counts, so that its pods fit on the others.
     """
     return [
         {
@@ -279,7 +279,7 @@ def even_spread(labels: Mapping[str, str], *, strict: bool) -> list[Manifest]:
 
 
 def packed(labels: Mapping[str, str], node_label: str, *, required: bool) -> Manifest:
-    """Affinity that keeps the pods with these labels on nodes with one value of `node_label`."""
+    """Return an affinity that keeps the pods on nodes with the same value of `node_label`."""
     term = {"topologyKey": node_label, "labelSelector": {"matchLabels": dict(labels)}}
     if required:
         return {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
@@ -288,9 +288,9 @@ def packed(labels: Mapping[str, str], node_label: str, *, required: bool) -> Man
 
 
 def alone_on_its_node(label: str, but: Mapping[str, str]) -> Manifest:
-    """Affinity that keeps other pods that have the label off the node, in any namespace.
+    """Return an affinity that keeps pods with the label off the node, in any namespace.
 
-    Pods with the labels `but`, which take no GPU, may stay.
+    Pods with the labels `but`, which use no GPU, are exempt.
     """
     spared = [{"key": key, "operator": "NotIn", "values": [value]} for key, value in but.items()]
     term = {
@@ -302,7 +302,7 @@ def alone_on_its_node(label: str, but: Mapping[str, str]) -> Manifest:
 
 
 def variables_from(references: Mapping[str, ReferenceSettings]) -> dict[str, Any]:
-    """Environment variables by name, each with the place of its value."""
+    """Return environment variables whose values come from Secrets or ConfigMaps."""
 
     def value(reference: ReferenceSettings) -> Manifest:
         source = "configMapKeyRef" if reference.secret is None else "secretKeyRef"
@@ -313,7 +313,7 @@ def variables_from(references: Mapping[str, ReferenceSettings]) -> dict[str, Any
 
 
 def additional_volumes(volumes: Mapping[str, VolumeSettings]) -> list[Volume]:
-    """All but claims: Secrets, ConfigMaps and scratch folders."""
+    """Return the volumes other than claims: Secrets, ConfigMaps and scratch directories."""
     return [
         Volume(
             name=name,
@@ -327,7 +327,7 @@ def additional_volumes(volumes: Mapping[str, VolumeSettings]) -> list[Volume]:
 
 
 def secret_source(name: str) -> Manifest:
-    """The volume of a Secret, which only the pod's own group may read."""
+    """Return the volume of a Secret that only the pod's group may read."""
     return {"secret": {"secretName": name, "defaultMode": 0o440}}
 
 

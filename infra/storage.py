@@ -1,4 +1,4 @@
-"""Storage classes, volumes that exist, and the claims of the workloads."""
+"""Storage classes, existing volumes and the workloads' claims."""
 
 from dataclasses import dataclass
 from typing import Any, Self
@@ -19,7 +19,7 @@ from infra.settings.storage import (
 
 @dataclass(frozen=True, kw_only=True)
 class StorageArgs:
-    """What to store, and the namespace of the claims."""
+    """Settings of the storage, and the namespace of the claims."""
 
     storage: StorageSettings
     namespace: str
@@ -31,7 +31,7 @@ class StorageArgs:
 
 
 class Storage(Component):
-    """Classes, then volumes, then claims, which are bound when the component is there."""
+    """Storage classes, then volumes, then claims, which are bound when the component is ready."""
 
     claims: dict[str, str]
 
@@ -49,7 +49,7 @@ class Storage(Component):
             key: self.create(
                 f"{name}-volume-{key}",
                 volume(key, value, _claim_ref(args, owners.get(key))),
-                # A volume cannot be deleted while a claim that stays is bound to it.
+                # A volume cannot be deleted while a retained claim is bound to it.
                 self.options(retain=key in owners and settings.claims[owners[key]].retain),
             )
             for key, value in settings.volumes.items()
@@ -80,7 +80,7 @@ def _claim_ref(args: StorageArgs, key: str | None) -> Manifest | None:
 
 
 def storage_class(name: str, settings: StorageClassSettings) -> Manifest:
-    """A storage class of CephFS CSI, NFS CSI, local volumes or another provisioner."""
+    """Return a storage class of CephFS CSI, NFS CSI, local volumes or another provisioner."""
     return compact(
         {
             "apiVersion": "storage.k8s.io/v1",
@@ -97,7 +97,7 @@ def storage_class(name: str, settings: StorageClassSettings) -> Manifest:
 
 
 def volume(name: str, settings: VolumeSettings, claim_ref: Manifest | None) -> Manifest:
-    """A volume that exists already; `claim_ref` reserves it for one claim."""
+    """Return an existing volume; `claim_ref` reserves it for one claim."""
     spec: dict[str, Any] = {
         "capacity": {"storage": settings.capacity},
         "accessModes": settings.access_modes,
@@ -133,7 +133,7 @@ def volume(name: str, settings: VolumeSettings, claim_ref: Manifest | None) -> M
 
 
 def claim(name: str, namespace: str, settings: ClaimSettings) -> Manifest:
-    """A claim of the workloads."""
+    """Return a claim of the workloads."""
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",

@@ -1,4 +1,4 @@
-"""The namespace of the workloads: what they may use, and what they may reach."""
+"""The workloads' namespace: quota, limits, network policies and service accounts."""
 
 import base64
 import json
@@ -20,9 +20,9 @@ PULL_SECRET: Final = "registry"  # noqa: S105  the name of an object
 
 @dataclass(frozen=True, kw_only=True)
 class TenancyArgs:
-    """The borders of the namespace, and the name of the GPU resource that is counted.
+    """Settings of the namespace, and the name of the GPU resource that the quota counts.
 
-    `retain` leaves the namespace in the cluster, with what is retained in it, when the stack goes.
+    `retain` keeps the namespace, with what is retained in it, when the stack is destroyed.
     """
 
     tenancy: TenancySettings
@@ -66,7 +66,7 @@ class Tenancy(Component):
 
 
 def namespace(tenancy: TenancySettings) -> Manifest:
-    """The namespace, with the Pod Security Standard that is enforced in it."""
+    """Return the namespace with its Pod Security Standard."""
     level = tenancy.pod_security
     return {
         "apiVersion": "v1",
@@ -85,7 +85,7 @@ def namespace(tenancy: TenancySettings) -> Manifest:
 
 
 def manifests(args: TenancyArgs) -> list[Manifest]:
-    """Everything inside the namespace but the secret."""
+    """Return everything inside the namespace except the pull secret."""
     tenancy = args.tenancy
     built = [
         *quotas(tenancy, args.gpu_resource),
@@ -98,7 +98,7 @@ def manifests(args: TenancyArgs) -> list[Manifest]:
 
 
 def quotas(tenancy: TenancySettings, gpu_resource: str) -> list[Manifest]:
-    """The ResourceQuota, or nothing where no limit is set."""
+    """Return the ResourceQuota, or nothing if no limit is set."""
     quota = tenancy.quota
     hard: dict[str, Any] = {
         f"requests.{gpu_resource}": quota.gpus,
@@ -115,7 +115,7 @@ def quotas(tenancy: TenancySettings, gpu_resource: str) -> list[Manifest]:
 
 
 def limit_range(tenancy: TenancySettings) -> Manifest:
-    """What a container gets that asks for nothing. No CPU limit: throttling starves GPUs."""
+    """Return the defaults of containers. There is no CPU limit: throttling starves GPUs."""
     limits = tenancy.limits
     return _object(
         "v1",
@@ -141,7 +141,7 @@ def limit_range(tenancy: TenancySettings) -> Manifest:
 
 
 def service_accounts(tenancy: TenancySettings, *, with_secret: bool) -> list[Manifest]:
-    """One account for each kind of workload; none of them may talk to the API server."""
+    """Return one account per kind of workload, without access to the API server."""
     accounts = []
     for name in SERVICE_ACCOUNTS:
         account: Manifest = {
@@ -157,7 +157,7 @@ def service_accounts(tenancy: TenancySettings, *, with_secret: bool) -> list[Man
 
 
 def network_policies(tenancy: TenancySettings, inference_ports: tuple[int, ...]) -> list[Manifest]:
-    """Deny everything, then allow names, gangs, callers of inference and chosen addresses."""
+    """Deny all traffic, then allow DNS, gangs, callers of inference and configured addresses."""
     training = {"matchLabels": {WORKLOAD_LABEL: "training"}}
     inference = {"matchLabels": {WORKLOAD_LABEL: "inference"}}
     callers = [
@@ -206,7 +206,7 @@ def network_policies(tenancy: TenancySettings, inference_ports: tuple[int, ...])
 
 
 def pull_secret(namespace_name: str, login: RegistryLogin) -> Manifest:
-    """The secret with which nodes pull images."""
+    """Return the Secret with which nodes pull images."""
 
     def document(password: str) -> str:
         token = base64.b64encode(f"{login.username}:{password}".encode()).decode()

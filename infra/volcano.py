@@ -1,4 +1,4 @@
-"""The batch scheduler: release of its chart, queues and priority classes."""
+"""Volcano: its chart release, scheduler configuration, queues and priority classes."""
 
 from dataclasses import dataclass
 from typing import Any, Final, Self
@@ -22,7 +22,7 @@ from infra.settings.volcano import (
 
 @dataclass(frozen=True, kw_only=True)
 class VolcanoArgs:
-    """The scheduler's settings; `rendering` says that no cluster is asked."""
+    """Settings of Volcano. `rendering` is True without a cluster."""
 
     volcano: VolcanoSettings
     rendering: bool = False
@@ -34,7 +34,7 @@ class VolcanoArgs:
 
 
 class Volcano(Component):
-    """The scheduler and what jobs wait in."""
+    """The scheduler, its queues and priority classes."""
 
     queues: list[str]
 
@@ -59,7 +59,7 @@ class Volcano(Component):
 
 
 def chart_values(settings: VolcanoSettings) -> dict[str, Any]:
-    """The chart's values, and before them what the typed settings say that they leave open."""
+    """Return the chart's values, which override what the typed settings determine."""
     typed = {**settings.controllers.chart_values(), **settings.log_values}
     custom = {**typed, **settings.values.get("custom", {})}
     if not settings.custom_configuration:
@@ -69,7 +69,7 @@ def chart_values(settings: VolcanoSettings) -> dict[str, Any]:
 
 
 def parents_first(queues: dict[str, QueueSettings]) -> list[str]:
-    """Names of the queues, each after its parent; a circle is cut where it is entered."""
+    """Return the queues' names, each after its parent; a cycle is cut where it is entered."""
     ordered: list[str] = []
 
     def visit(name: str, path: frozenset[str]) -> None:
@@ -83,7 +83,7 @@ def parents_first(queues: dict[str, QueueSettings]) -> list[str]:
 
 
 def queue(name: str, settings: QueueSettings) -> Manifest:
-    """A Volcano queue."""
+    """Return a queue."""
     return {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
         "kind": "Queue",
@@ -103,7 +103,7 @@ def queue(name: str, settings: QueueSettings) -> Manifest:
 
 
 def priority_class(name: str, settings: PriorityClassSettings) -> Manifest:
-    """A priority class."""
+    """Return a priority class."""
     return {
         "apiVersion": "scheduling.k8s.io/v1",
         "kind": "PriorityClass",
@@ -115,13 +115,17 @@ def priority_class(name: str, settings: PriorityClassSettings) -> Manifest:
 
 
 _PACKED: Final = 10
-"""Weight of binpack beside nodeorder's scores, whose weights are 1 to 3."""
+"""Weight of binpack relative to the scores of nodeorder, whose weights are 1 to 3."""
 
 
 def scheduler_configuration(settings: SchedulerSettings, *, hierarchical: bool) -> str:
-    """The text of `volcano-scheduler.conf`; `hierarchical` where queues have parents."""
-    # All that judges victims is in one tier: of several, the first that names any decides alone,
-    # and a queue would lose pods within its share (`Session.Reclaimable`).
+    """Return the text of `volcano-scheduler.conf`; `hierarchical` if queues have parents.
+
+    The names are those of Volcano's `pkg/scheduler/conf`, the same from 1.10 to 1.15.
+    """
+    # All plugins that select victims are in one tier. With several tiers, the first one that
+    # selects any decides alone, and a queue would lose pods within its share
+    # (`Session.Reclaimable`).
     plugins: dict[str, dict[str, Any] | None] = {
         "priority": {} if settings.priority else None,
         "gang": {
@@ -130,7 +134,7 @@ def scheduler_configuration(settings: SchedulerSettings, *, hierarchical: bool) 
         },
         "conformance": {},
         "overcommit": _overcommit(settings),
-        # Its own idea of victims does not look at priorities.
+        # Its selection of victims ignores priorities.
         "drf": {"enablePreemptable": False} if settings.drf else None,
         "predicates": {},
         settings.share: {"enableHierarchy": True} if hierarchical else {},
@@ -173,7 +177,7 @@ def _sla(settings: SlaSettings) -> dict[str, Any]:
 
 
 def _node_order(settings: SchedulerSettings) -> dict[str, Any]:
-    # Its default prefers the emptiest node, the opposite of binpack.
+    # By default it prefers the emptiest node, the opposite of binpack.
     least = 0 if settings.placement == "binpack" else _PACKED
     return {"arguments": {"leastrequested.weight": least}}
 
@@ -181,7 +185,7 @@ def _node_order(settings: SchedulerSettings) -> dict[str, Any]:
 def _binpack(settings: SchedulerSettings) -> dict[str, Any] | None:
     if settings.placement != "binpack":
         return None
-    # Devices count only where they are named; CPU and memory have keys of their own.
+    # Devices count only if they are listed; CPU and memory have separate keys.
     weights = dict(settings.pack_by)
     basic = {f"binpack.{name}": weights.pop(name, 0) for name in ("cpu", "memory")}
     devices = {"binpack.resources": ", ".join(weights)} if weights else {}

@@ -1,4 +1,4 @@
-"""The image of a workload: built and pushed, or made elsewhere and pinned."""
+"""Images of workloads, built and pushed, or referenced by digest."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ from infra.settings.images import (
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadImageArgs:
-    """An image, and the place in a registry (host and path) that a built one is pushed to."""
+    """An image, and the registry path (host and path) that a built one is pushed to."""
 
     key: str
     image: ImageSettings
@@ -30,16 +30,16 @@ class WorkloadImageArgs:
 
     @classmethod
     def of(cls, images: ImagesSettings, key: str, login: RegistryLogin | None) -> Self:
-        """The arguments of one of the images in the settings."""
+        """Return the arguments of one of the configured images."""
         repository = "/".join(part for part in (images.registry, images.repository) if part)
         return cls(key=key, image=images.workloads[key], repository=repository, login=login)
 
 
 class WorkloadImage(Component):
-    """`reference` names the image by digest, which is unknown until a new one is built.
+    """An image of a workload.
 
-    `identity` says what is in it and is always known: the reference of a pinned image, a hash of
-    the sources of a built one.
+    `reference` is the image by digest, unknown until a new one is built. `identity` identifies the
+    contents and is always known: the reference of an existing image, or a hash of the sources.
     """
 
     reference: pulumi.Output[str]

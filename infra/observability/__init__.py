@@ -1,1 +1,1 @@
-"""What Prometheus is asked to collect, compute and tell: pure, from settings to objects."""
+"""Pure builders of what Prometheus scrapes, computes and alerts on, and of dashboards."""

@@ -1,4 +1,4 @@
-"""Alerts, and the rule file with all rules."""
+"""Alerts, and the rule groups of a rule file."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,19 +31,19 @@ _PODS: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class Alert:
-    """Something that somebody should look at. `summary` and `does` may have `{{ $labels.x }}`."""
+    """An alert. `summary` and `description` may contain `{{ $labels.x }}`."""
 
     name: str
     expr: str
     minutes: float
     severity: Severity
     summary: str
-    does: str
-    """What to do first; the runbook has the rest."""
+    description: str
+    """The first action; the runbook lists the others."""
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def manifest(self, runbooks: str) -> dict[str, Any]:
-        """As a rule file has it."""
+        """Return the rule as in a rule file."""
         return {
             "alert": self.name,
             "expr": self.expr,
@@ -51,7 +51,7 @@ class Alert:
             "labels": {"severity": self.severity, "part_of": "gpu-platform", **self.labels},
             "annotations": {
                 "summary": self.summary,
-                "description": self.does,
+                "description": self.description,
                 "runbook_url": f"{runbooks}#{self.name.lower()}",
             },
         }
@@ -68,7 +68,7 @@ def alerts(limits: Thresholds) -> dict[str, list[Alert]]:
 
 
 def rule_groups(settings: MonitoringSettings) -> list[dict[str, Any]]:
-    """The groups of a rule file, which are those of a PrometheusRule as well."""
+    """Return the groups of a rule file, or of a PrometheusRule."""
     every = settings.interval_seconds
     series = [rule.manifest() for rule in recordings(settings.gpu_prices, every)]
     groups = [group("gpu-platform-series", series, every)]
@@ -79,12 +79,12 @@ def rule_groups(settings: MonitoringSettings) -> list[dict[str, Any]]:
 
 
 def group(name: str, rules: Sequence[dict[str, Any]], interval_seconds: int) -> dict[str, Any]:
-    """Rules that are computed one after the other."""
+    """Return a group of rules, which are evaluated one after the other."""
     return {"name": name, "interval": f"{interval_seconds}s", "rules": list(rules)}
 
 
 def duration(minutes: float) -> str:
-    """As PromQL writes it, in whole seconds and at least one."""
+    """Return a duration as in PromQL, in whole seconds and at least one."""
     return f"{max(1, round(minutes * 60))}s"
 
 
@@ -96,28 +96,30 @@ def _gpus(limits: Thresholds) -> list[Alert]:
             f"< {limits.gpu_idle_share * 100:g}",
             minutes=limits.gpu_idle_minutes,
             severity="warning",
-            summary=f"{_GPU} is taken by {_POD} and idle",
-            does="See what the run waits for (python -m gitops status); end what is forgotten.",
+            summary=f"{_GPU} is allocated to {_POD} but idle",
+            description="Check what the run waits for (python -m gitops status), or delete it if "
+            "it is forgotten.",
         ),
         Alert(
             name="GpuXidError",
-            # The exporter keeps the last error until it is restarted, also while one pod after
-            # another gets the GPU.
+            # The exporter reports the last error until it restarts, even while other pods get
+            # the GPU.
             expr="DCGM_FI_DEV_XID_ERRORS > 0 unless on (Hostname, gpu) "
             f"{_XID.format('')} == {_XID.format(' offset 15m')}",
             minutes=0,
             severity="critical",
             summary=f"{_GPU} reports Xid {{{{ $value }}}}",
-            does="Look the number up in NVIDIA's list of Xid errors; cordon the node when it is "
-            "one of hardware.",
+            description="Look up the number in NVIDIA's list of Xid errors. Cordon the node if it "
+            "is a "
+            "hardware error.",
         ),
         Alert(
             name="GpuUnhealthy",
             expr=f"{GPUS_UNHEALTHY} > 0",
             minutes=limits.gpu_unhealthy_minutes,
             severity="warning",
-            summary="{{ $value }} GPUs of {{ $labels.node }} are given to nobody",
-            does="Its device plugin calls them unhealthy: read the plugin's log.",
+            summary="{{ $value }} GPUs of {{ $labels.node }} are unhealthy",
+            description="The device plugin does not offer them: read the plugin's log.",
         ),
         Alert(
             name="GpuMemoryNearlyFull",
@@ -126,7 +128,7 @@ def _gpus(limits: Thresholds) -> list[Alert]:
             minutes=limits.memory_minutes,
             severity="info",
             summary=f"The memory of {_GPU} is nearly full ({_POD})",
-            does="Lower batch_size, or set accumulate, checkpoint_activations or a lower "
+            description="Lower batch_size, or set accumulate, checkpoint_activations or a lower "
             "precision before a larger batch ends the run.",
         ),
     ]
@@ -141,26 +143,28 @@ def _training(limits: Thresholds) -> list[Alert]:
             expr="(max by (namespace, run) "
             f"(increase(training_step_seconds_count[{stalled}])) == 0 "
             f"and on (namespace, run) max by (namespace, run) (training_info offset {stalled})) "
-            # A process that is stopped altogether answers nobody.
+            # A stopped process does not answer scrapes.
             f'or (max by (namespace, run) (max_over_time(up{{run!=""}}[{stalled}])) == 0 '
             "and on (namespace, run) max by (namespace, run) "
             f'(up{{run!=""}} offset {stalled}))',
             minutes=limits.stalled_minutes / 20,
             severity="critical",
-            summary=f"{_RUN} makes no steps",
-            does="Read the last lines of rank 0, then of the others: one that is stuck holds up "
-            "all. hang_timeout ends such a run by itself.",
+            summary=f"{_RUN} makes no progress",
+            description="Read the last log lines of rank 0, then of the others: one rank that "
+            "hangs "
+            "blocks all. hang_timeout ends such a run.",
         ),
         Alert(
             name="LossNotFinite",
-            # Before its first step a process has no loss, which is not a number either.
+            # Before the first step, the loss is NaN, too.
             expr="max by (namespace, run) "
             "(((training_loss != training_loss) * 0 + 1 or (abs(training_loss) == Inf) * 0 + 1) "
             f"and {ON_POD} training_step_seconds_count > 0)",
             minutes=0,
             severity="critical",
-            summary=f"The loss of {_RUN} is not a number any more",
-            does="Lower learning_rate, clip gradients, or look for wrong values in the data.",
+            summary=f"The loss of {_RUN} is NaN or infinite",
+            description="Lower learning_rate, clip gradients, or look for invalid values in the "
+            "data.",
         ),
         Alert(
             name="CheckpointTooOld",
@@ -170,8 +174,9 @@ def _training(limits: Thresholds) -> list[Alert]:
             f"and on (namespace, run) max by (namespace, run) (training_info offset {age})",
             minutes=limits.checkpoint_minutes / 90,
             severity="warning",
-            summary=f"{_RUN} has saved nothing for {limits.checkpoint_minutes:g} minutes",
-            does="See whether the claim is full or slow; save more often (checkpoint_every).",
+            summary=f"{_RUN} has saved no checkpoint for {limits.checkpoint_minutes:g} minutes",
+            description="Check whether the claim is full or slow, or save more often "
+            "(checkpoint_every).",
         ),
         Alert(
             name="SharedMemoryNearlyFull",
@@ -181,7 +186,8 @@ def _training(limits: Thresholds) -> list[Alert]:
             minutes=limits.memory_minutes,
             severity="warning",
             summary=f"The shared memory of {_POD} is nearly full",
-            does="Raise the job's `shm`, or lower loader workers: a full /dev/shm ends as a bus "
+            description="Raise the job's `shm`, or lower loader_workers: a full /dev/shm causes a "
+            "bus "
             "error.",
         ),
         Alert(
@@ -193,7 +199,8 @@ def _training(limits: Thresholds) -> list[Alert]:
             severity="warning",
             summary="Claim {{ $labels.namespace }}/{{ $labels.persistentvolumeclaim }} is "
             "nearly full",
-            does="Remove old runs, keep less checkpoints (keep_checkpoints), or raise its size.",
+            description="Remove old runs, keep fewer checkpoints (keep_checkpoints), or expand the "
+            "claim.",
         ),
         Alert(
             name="MemoryNearLimit",
@@ -203,12 +210,12 @@ def _training(limits: Thresholds) -> list[Alert]:
             '(kube_pod_container_resource_limits{resource="memory"}) '
             f"> {limits.memory_share:g} and {ON_POD} "
             'kube_pod_labels{label_gpu_platform_dev_workload!=""} '
-            # Kubelet goes on telling what a pod had when it ended.
+            # The kubelet keeps reporting the last value of a terminated pod.
             f'and {ON_POD} kube_pod_status_phase{{phase="Running"}} == 1',
             minutes=limits.memory_minutes,
             severity="warning",
-            summary=f"{_POD} is about to be killed for its memory",
-            does="Raise `memory`; what is in /dev/shm counts as well.",
+            summary=f"{_POD} is about to be OOM-killed",
+            description="Raise `memory`, of which /dev/shm is a part.",
         ),
         Alert(
             name="RestartsInARow",
@@ -217,21 +224,22 @@ def _training(limits: Thresholds) -> list[Alert]:
             f"> {limits.restarts_per_hour}",
             minutes=0,
             severity="critical",
-            summary=f"{_POD} is started again and again",
-            does="Read its last words: python -m gitops status, kubectl logs --previous.",
+            summary=f"{_POD} restarts repeatedly",
+            description="Read its last log lines: python -m gitops status, kubectl logs --previous."
+            "",
         ),
         Alert(
             name="JobRestartsInARow",
-            # Volcano has no series of this: volcano_job_retry_counts counts attempts to place a
-            # gang, one a second. So: the run's pods of the last hour by the most at a time.
+            # volcano_job_retry_counts counts attempts to place a gang, one a second. Instead,
+            # divide the run's pods of the last hour by its maximum number of concurrent pods.
             expr="count by (namespace, run) "
             f"({named_by_run(f'last_over_time({OF_RUNS}[1h])')}) "
             "/ on (namespace, run) max_over_time(gpu_platform:run_pods[1h]) - 1 "
             f"> {limits.restarts_per_hour}",
             minutes=0,
             severity="critical",
-            summary=f"{_RUN} is started again and again",
-            does="Read its last words: python -m gitops status.",
+            summary=f"{_RUN} restarts repeatedly",
+            description="Read its last log lines: python -m gitops status.",
         ),
     ]
 
@@ -241,14 +249,14 @@ def _queues(limits: Thresholds) -> list[Alert]:
     return [
         Alert(
             name="GangPendingTooLong",
-            # The number of pods has the job's name alone.
+            # The number of pods has no label but the job's name.
             expr=f"group by (namespace, queue, job_id) ({known}) * on (job_id) group_left () "
             "max by (job_id) (volcano_unschedule_task_count) > 0",
             minutes=limits.pending_minutes,
             severity="warning",
-            summary="Job {{ $labels.namespace }}/{{ $labels.job_id }} waits in queue "
+            summary="Job {{ $labels.namespace }}/{{ $labels.job_id }} is pending in queue "
             "{{ $labels.queue }}: {{ $value }} of its pods have no node",
-            does="python -m gitops status tells why, in Volcano's words.",
+            description="python -m gitops status shows Volcano's reason.",
         ),
         Alert(
             name="QuotaExhausted",
@@ -259,8 +267,8 @@ def _queues(limits: Thresholds) -> list[Alert]:
             '(kube_resourcequota{type="hard"}) > 0',
             minutes=limits.exhausted_minutes,
             severity="info",
-            summary="{{ $labels.namespace }} uses all of its {{ $labels.resource }}",
-            does="New pods are refused: end something, or raise tenancy.quota.",
+            summary="{{ $labels.namespace }} has exhausted its quota of {{ $labels.resource }}",
+            description="New pods are refused: delete some, or raise tenancy.quota.",
         ),
     ]
 
@@ -274,9 +282,10 @@ def _serving(limits: Thresholds) -> list[Alert]:
             f"> {limits.latency_seconds:g}",
             minutes=limits.serving_minutes,
             severity="warning",
-            summary=f"1 of 100 requests to {_SERVICE} takes longer than "
+            summary=f"1 % of the requests to {_SERVICE} take longer than "
             f"{limits.latency_seconds:g} s",
-            does="See where the time goes (queue or model), then add replicas or a larger batch.",
+            description="Check whether queue or model takes the time, then add replicas or raise "
+            "the batch size.",
         ),
         Alert(
             name="InferenceErrors",
@@ -285,7 +294,7 @@ def _serving(limits: Thresholds) -> list[Alert]:
             minutes=limits.serving_minutes,
             severity="critical",
             summary=f"{{{{ $value | humanizePercentage }}}} of requests to {_SERVICE} fail",
-            does="Read the servers' logs: workers that die, or a model that does not load.",
+            description="Read the servers' logs for crashed workers or a model that fails to load.",
         ),
         Alert(
             name="InferenceQueueFull",
@@ -294,17 +303,18 @@ def _serving(limits: Thresholds) -> list[Alert]:
             minutes=limits.serving_minutes,
             severity="warning",
             summary=f"{_SERVICE} refuses {{{{ $value | humanizePercentage }}}} of its requests",
-            does="It has more to do than it can: add replicas, or let the autoscaler.",
+            description="The service is overloaded: add replicas or enable autoscaling.",
         ),
         Alert(
             name="InferenceNotReady",
-            # Pods that cannot start tell nothing; a service of no pods is scaled to zero.
+            # Pods that cannot start report nothing; a service without pods is scaled to zero.
             expr=f"(count {_BY} ({_PODS} * {NOT_ENDED}) or count {_BY} (inference_ready)) "
             f"unless on (namespace, service) max {_BY} (inference_ready == 1)",
             minutes=limits.serving_minutes,
             severity="critical",
             summary=f"No server of {_SERVICE} is ready",
-            does="Its /v2/health/ready says why; where nothing answers, kubectl describe pod does.",
+            description="Read /v2/health/ready for the reason, or kubectl describe pod if nothing "
+            "answers.",
         ),
         Alert(
             name="AutoscalerAtMaximum",
@@ -313,17 +323,17 @@ def _serving(limits: Thresholds) -> list[Alert]:
             "kube_horizontalpodautoscaler_spec_max_replicas",
             minutes=limits.scaled_out_minutes,
             severity="info",
-            summary="{{ $labels.namespace }}/{{ $labels.horizontalpodautoscaler }} cannot grow "
-            "any further",
-            does="Raise autoscaling.max where the queue has room.",
+            summary="{{ $labels.namespace }}/{{ $labels.horizontalpodautoscaler }} is at its "
+            "maximum",
+            description="Raise autoscaling.max if the queue has free capacity.",
         ),
         Alert(
             name="ModelVersionMismatch",
-            # A canary is a service of its own here.
+            # A canary counts as a separate service.
             expr=f"count {_BY} (count by (namespace, service, version) (inference_model_info)) > 1",
             minutes=limits.rollout_minutes,
             severity="warning",
-            summary=f"Servers of {_SERVICE} answer with different versions of the model",
-            does="Restart those that stayed behind: kubectl rollout restart deployment.",
+            summary=f"Servers of {_SERVICE} serve different versions of the model",
+            description="Restart the outdated ones: kubectl rollout restart deployment.",
         ),
     ]

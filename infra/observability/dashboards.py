@@ -57,32 +57,34 @@ def _cluster() -> Page:
         "GPU cluster",
         {
             "GPUs": [
-                Panel("In the cluster", {"": total}, shape="number"),
-                Panel("Taken", {"": taken}, shape="number"),
-                Panel("Taken of all", {"": f"{taken} / {total}"}, "percentunit", "number"),
+                Panel("Total", {"": total}, shape="number"),
+                Panel("Allocated", {"": taken}, shape="number"),
+                Panel("Share allocated", {"": f"{taken} / {total}"}, "percentunit", "number"),
                 Panel(
                     "Alerts",
                     {"": 'count(ALERTS{alertstate="firing"}) or vector(0)'},
                     shape="number",
                 ),
             ],
-            "Who has them": [
+            "Allocation": [
                 Panel("By queue", {"{{queue}}": "gpu_platform:queue_gpus"}, shape="stack"),
-                Panel("By team", {"{{namespace}}": "gpu_platform:team_gpus"}, shape="stack"),
+                Panel("By namespace", {"{{namespace}}": "gpu_platform:team_gpus"}, shape="stack"),
             ],
-            "What they do": [
+            "Utilization": [
                 Panel(
-                    "Use", {"{{Hostname}}": f"{_BY_NODE.format('GPU_UTIL')} / 100"}, "percentunit"
+                    "Compute",
+                    {"{{Hostname}}": f"{_BY_NODE.format('GPU_UTIL')} / 100"},
+                    "percentunit",
                 ),
                 Panel("Memory", {"{{Hostname}}": _BY_NODE.format("FB_USED")}, "decmbytes"),
                 Panel("Power", {"{{Hostname}}": _BY_NODE.format("POWER_USAGE")}, "watt"),
             ],
-            "Trouble": [
+            "Errors": [
                 Panel("Xid errors", {"{{Hostname}} {{gpu}}": "DCGM_FI_DEV_XID_ERRORS"}),
                 Panel(
                     "Unhealthy GPUs",
                     {"{{node}}": GPUS_UNHEALTHY},
-                    about="what a node has and gives to nobody",
+                    about="GPUs that a node has but does not offer",
                 ),
                 Panel(
                     "Alerts", {"{{alertname}}": 'sum by (alertname) (ALERTS{alertstate="firing"})'}
@@ -100,30 +102,31 @@ def _queues() -> Page:
                 Panel("Running", {"{{queue_name}}": _BY_QUEUE.format("pod_group_running_count")}),
                 Panel("Waiting", {"{{queue}}": "gpu_platform:queue_pending_gangs"}),
                 Panel(
-                    "Let in, without nodes",
+                    "Admitted, not placed",
                     {"{{queue_name}}": _BY_QUEUE.format("pod_group_inqueue_count")},
                 ),
             ],
             "Shares": [
                 Panel("GPUs", {"{{queue}}": "gpu_platform:queue_gpus"}, shape="stack"),
                 Panel(
-                    "Share of what is deserved",
+                    "Share of the deserved amount",
                     {"{{queue_name}}": _BY_QUEUE.format("share")},
                     "percentunit",
                 ),
             ],
             "Waiting": [
                 Panel(
-                    "Until a gang has its nodes",
+                    "Time until a gang is placed",
                     {
                         "{{queue}} longest": f"max by (queue) ({QUEUE_WAIT})",
                         "{{queue}} median": f"quantile by (queue) (0.5, {QUEUE_WAIT})",
                     },
                     "s",
-                    about="from its PodGroup on, for the first time; of those that wait, until now",
+                    about="from the creation of its PodGroup until it was first complete, or until "
+                    "now",
                 ),
                 Panel(
-                    "From the first pod to a whole gang",
+                    "Time from the first pod to the complete gang",
                     {"{{namespace}}/{{run}}": "gpu_platform:run_seconds_to_gang"},
                     "s",
                 ),
@@ -155,34 +158,34 @@ def _run() -> Page:
                     shape="number",
                 ),
             ],
-            "Whether it learns": [
+            "Learning": [
                 Panel(
                     "Loss",
                     {
                         "{{run}} {{pod}}": f"training_loss{_RUN}",
-                        "{{run}} held out": f"max by (run) (training_held_out_loss{_RUN})",
+                        "{{run}} test": f"max by (run) (training_held_out_loss{_RUN})",
                     },
                 ),
                 Panel(
-                    "Norm of the gradient",
+                    "Gradient norm",
                     {"{{run}}": f"max by (run) (training_gradient_norm{_RUN})"},
                 ),
                 Panel("Learning rate", {"{{run}}": f"max by (run) (training_learning_rate{_RUN})"}),
             ],
-            "How fast": [
+            "Speed": [
                 Panel(
                     "Samples per second",
                     {"{{run}}": f"max by (run) (training_samples_per_second{_RUN})"},
                 ),
-                Panel("Slowest step of a hundred", {"{{run}}": _STEP_P99}, "s"),
+                Panel("Step time, 99th percentile", {"{{run}}": _STEP_P99}, "s"),
                 Panel(
                     "Goodput",
                     {"{{run}}": f"gpu_platform:run_goodput{_RUN}"},
                     "percentunit",
-                    about="share of the time of the pods with GPUs that goes into steps",
+                    about="share of the pods' time with GPUs that is spent in steps",
                 ),
             ],
-            "Where the time goes": [
+            "Time": [
                 Panel(
                     "Activities",
                     {"{{activity}}": f"sum by (activity) (rate(training_seconds_total{_RUN}[5m]))"},
@@ -190,7 +193,7 @@ def _run() -> Page:
                     "stack",
                 ),
                 Panel(
-                    "Steps that a crash would cost",
+                    "Steps since the last checkpoint",
                     {
                         "{{run}}": f"max by (run) (training_step{_RUN} "
                         f"- training_checkpoint_step{_RUN})"
@@ -246,7 +249,7 @@ def _inference() -> Page:
             ],
             "Versions": [
                 Panel(
-                    "Servers by version of the model",
+                    "Servers by model version",
                     {
                         "{{service}} {{version}}": "count by (service, version) "
                         f"(inference_model_info{_SERVICE})"
@@ -275,9 +278,9 @@ def _cost(settings: MonitoringSettings) -> Page:
         return f"sum by ({label}) ({hours(series, '$__range', every)})"
 
     rows = {
-        "GPU hours in the chosen time": [
+        "GPU hours in the selected time": [
             Panel(
-                "By team",
+                "By namespace",
                 {"{{namespace}}": spent("gpu_platform:team_gpus", "namespace")},
                 shape="number",
             ),
@@ -292,7 +295,7 @@ def _cost(settings: MonitoringSettings) -> Page:
         ],
         "Idle": [
             Panel(
-                "GPUs that are taken and do nothing",
+                "Allocated but idle GPUs",
                 {"{{namespace}}/{{pod}}": 'DCGM_FI_DEV_GPU_UTIL{pod!=""} < 5'},
                 "percent",
             )
@@ -301,9 +304,9 @@ def _cost(settings: MonitoringSettings) -> Page:
     if settings.gpu_prices:
         cost = "gpu_platform:run_cost_per_hour"
         rows = {
-            "Cost in the chosen time": [
+            "Cost in the selected time": [
                 Panel(
-                    "By team",
+                    "By namespace",
                     {"{{namespace}}": spent("gpu_platform:team_cost_per_hour", "namespace")},
                     unit,
                     "number",
@@ -311,7 +314,7 @@ def _cost(settings: MonitoringSettings) -> Page:
                 Panel("By queue", {"{{queue}}": spent(cost, "queue")}, unit, "number"),
                 Panel("By run", {"{{run}}": f"topk(10, {spent(cost, 'run')})"}, unit, "number"),
             ],
-            "Cost for an hour": [
+            "Cost per hour": [
                 Panel("By queue", {"{{queue}}": f"sum by (queue) ({cost})"}, unit, "stack"),
             ],
             **rows,

@@ -1,4 +1,4 @@
-"""NVIDIA's DCGM exporter: what every GPU does, and for which pod."""
+"""NVIDIA's DCGM exporter: metrics of each GPU, with the pod that uses it."""
 
 from typing import Final
 
@@ -11,7 +11,7 @@ _POD_RESOURCES: Final = "/var/lib/kubelet/pod-resources"
 
 
 def manifests(settings: DcgmExporterSettings, nodes: GpuNodes) -> list[Manifest]:
-    """Namespace and DaemonSet."""
+    """Return namespace and DaemonSet."""
     return [privileged_namespace(settings.namespace, EXPORTER), _daemon_set(settings, nodes)]
 
 
@@ -58,7 +58,7 @@ def _container(settings: DcgmExporterSettings) -> Manifest:
         "imagePullPolicy": "IfNotPresent",
         "env": [
             *({"name": name, "value": value} for name, value in env.items()),
-            # Without it the label Hostname is the exporter's pod.
+            # Without it, the label Hostname is the name of the exporter's pod.
             {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
         ],
         "ports": [{"name": "metrics", "containerPort": settings.port}],
@@ -66,8 +66,8 @@ def _container(settings: DcgmExporterSettings) -> Manifest:
             "requests": {"cpu": "50m", "memory": "256Mi"},
             "limits": {"memory": "512Mi"},
         },
-        # Without SYS_ADMIN, which NVIDIA's chart gives it, there are no profiling counters, and
-        # nothing here is computed from them.
+        # Only profiling counters need SYS_ADMIN, which NVIDIA's chart adds. No rule or dashboard
+        # uses them.
         "securityContext": {
             "runAsNonRoot": False,
             "runAsUser": 0,

@@ -18,19 +18,19 @@ Shape = Literal["lines", "number", "stack"]
 
 @dataclass(frozen=True)
 class Panel:
-    """Queries by legend. `unit` is one of Grafana's: s, percentunit, bytes, reqps, currencyUSD …"""
+    """Queries by legend. `unit` is one of Grafana's: s, percentunit, bytes, reqps, currencyUSD."""
 
     title: str
     queries: dict[str, str]
     unit: str = "short"
     shape: Shape = "lines"
     about: str = ""
-    """What it tells, for whoever points at it."""
+    """Description of the panel."""
 
 
 @dataclass(frozen=True)
 class Variable:
-    """Something to choose at the top, from a label's values."""
+    """A variable of the dashboard, with the values of a label."""
 
     name: str
     query: str
@@ -47,7 +47,7 @@ class Page:
 
 
 def build(name: str, page: Page) -> Dashboard:
-    """The dashboard; its data source is chosen at the top."""
+    """Return the dashboard, which has its data source as a variable."""
     builder = (
         dashboard.Dashboard(page.title)
         .uid(f"gpu-platform-{name}")

@@ -1,4 +1,11 @@
-"""Rules as Prometheus reads them."""
+"""Recording rules: GPU hours, cost, goodput and waiting times by run, queue and namespace.
+
+Sources are kube-state-metrics (requests, phases, labels of pods and nodes), the training program
+and Volcano's scheduler. Volcano 1.10's series (pkg/scheduler/metrics) name the PodGroup:
+`e2e_job_scheduling_start_time` is its creation time (s), `e2e_job_scheduling_duration` the time
+(ms) from then until a pod was last assigned a node, even in an attempt that was abandoned, and
+`unschedule_task_count` the number of pods without a node.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,18 +18,18 @@ NOT_ENDED: Final = (
     f"{ON_POD} group_left () "
     'max by (namespace, pod) (kube_pod_status_phase{phase=~"Pending|Running"} == 1)'
 )
-"""By which a series of pods is multiplied to leave out those that have ended."""
+"""Factor that removes series of terminated pods."""
 
 
 @dataclass(frozen=True)
 class Recording:
-    """A series that is computed from others; named `level:metric:operations`."""
+    """A recorded series."""
 
     record: str
     expr: str
 
     def manifest(self) -> dict[str, Any]:
-        """As a rule file has it."""
+        """Return the rule as in a rule file."""
         return {"record": self.record, "expr": self.expr}
 
 
@@ -36,14 +43,14 @@ GPUS_UNHEALTHY: Final = (
     f'sum by (node) (kube_node_status_capacity{{resource=~"{_GPU_RESOURCES}"}}) '
     f'- sum by (node) (kube_node_status_allocatable{{resource=~"{_GPU_RESOURCES}"}})'
 )
-"""GPUs that the device plugin calls unhealthy: kubelet counts them, and gives them to nobody."""
+"""GPUs that the device plugin reports unhealthy: the kubelet counts but does not allocate them."""
 OF_RUNS: Final = 'kube_pod_labels{label_gpu_platform_dev_run!=""}'
 _IN_RUN: Final = f"{ON_POD} group_left (run) {POD_RUN}"
 _IN_RUN_AND_QUEUE: Final = f"{ON_POD} group_left (run, queue) {POD_RUN}"
 
 
 def recordings(prices: Mapping[str, float], interval_seconds: int) -> list[Recording]:
-    """The series, each after those that it is computed from."""
+    """Return the series, each after those that it is computed from."""
     return [
         Recording(POD_RUN, _pod_run()),
         Recording("gpu_platform:run_pods", f"count by (namespace, run) ({POD_RUN})"),
@@ -65,9 +72,9 @@ def recordings(prices: Mapping[str, float], interval_seconds: int) -> list[Recor
         ),
         Recording(
             "gpu_platform:run_goodput",
-            # Over what its pods have had, and not over what its processes know of: they do not
-            # see images pulled, imports and restarts. One process of a pod answers. A window of
-            # 5m has both of its ends in Prometheus 2, which would be one value more.
+            # Relative to the time that its pods had GPUs: processes cannot measure image pulls,
+            # imports and restarts. One process per pod serves metrics. In Prometheus 2, a window
+            # of 5m includes both ends, which would be one sample too many.
             'clamp_max(sum by (namespace, run) (increase(training_seconds_total{activity="step"}'
             f"[5m])) / (sum_over_time({_PLACED}[299s]) * {interval_seconds}), 1)",
         ),
@@ -77,7 +84,7 @@ def recordings(prices: Mapping[str, float], interval_seconds: int) -> list[Recor
         ),
         Recording(
             "gpu_platform:run_seconds_to_gang",
-            # Some kinds keep the failed pods of earlier attempts.
+            # Some kinds keep failed pods of earlier attempts.
             f"max by (namespace, run) (kube_pod_status_scheduled_time * {_IN_RUN} * {NOT_ENDED}) "
             f"- min by (namespace, run) (kube_pod_created * {_IN_RUN} * {NOT_ENDED})",
         ),
@@ -91,10 +98,10 @@ def recordings(prices: Mapping[str, float], interval_seconds: int) -> list[Recor
 
 
 def _pod_run() -> str:
-    """1 for each pod of a run, with the run and its queue.
+    """Return 1 for each pod of a run, with the run and its queue as labels.
 
-    Pods of Volcano's own kinds have the queue as a label. Those of other kinds have it as an
-    annotation, by which Volcano finds their PodGroup: one more label would rename every run.
+    Pods of Volcano Jobs have the queue as a label. Those of other kinds have it as an annotation,
+    by which Volcano finds their PodGroup: an additional label would rename every run.
     """
     annotated = 'kube_pod_annotations{annotation_scheduling_volcano_sh_queue_name!=""}'
     in_queue = (
@@ -107,7 +114,7 @@ def _pod_run() -> str:
 
 
 def named_by_run(series: str) -> str:
-    """The same with a label `run`, of series with the labels of pods."""
+    """Add the label `run` to series with the labels of pods."""
     return f'label_replace({series}, "run", "$1", "label_gpu_platform_dev_run", "(.*)")'
 
 
@@ -147,7 +154,7 @@ def _quoted(text: str) -> str:
 
 
 def hours(series: str, span: str, interval_seconds: int) -> str:
-    """PromQL of the hours that a series of amounts adds up to within a span such as `1d`."""
+    """Return PromQL for the hours that a series adds up to within a span such as `1d`."""
     return f"sum_over_time({series}[{span}]) * {interval_seconds} / 3600"
 
 
@@ -157,7 +164,7 @@ _GANG: Final = "namespace, queue, gang"
 
 
 def _queue_wait() -> list[Recording]:
-    """The wait of each gang: until it was whole for the first time, or else until now."""
+    """Return each gang's waiting time: until it was first complete, or until now."""
     return [
         Recording(_FIRST, _first()),
         Recording(
@@ -169,9 +176,10 @@ def _queue_wait() -> list[Recording]:
 
 
 def _first() -> str:
-    """The least that was told of a whole gang, which this series remembers by itself.
+    """Return the shortest wait that was reported for a complete gang.
 
-    A pod that is replaced sets Volcano's number again, and a restart of the scheduler forgets it.
+    The series refers to its own past: a replaced pod resets Volcano's value, and a restart of the
+    scheduler loses it.
     """
     now = (
         f"{_of_gangs('volcano_e2e_job_scheduling_duration')} / 1000 and on (gang) {_missing()} == 0"
@@ -183,7 +191,7 @@ def _first() -> str:
 
 
 def _marked(series: str, mark: str) -> str:
-    return f'label_replace({series}, "told", "{mark}", "", "")'
+    return f'label_replace({series}, "source", "{mark}", "", "")'
 
 
 def _of_gangs(series: str) -> str:
@@ -191,7 +199,7 @@ def _of_gangs(series: str) -> str:
 
 
 def of_group(series: str, label: str) -> str:
-    """A series of Volcano's with its PodGroup's `namespace`, and its name under this label."""
+    """Rename the labels of Volcano's series to the PodGroup's `namespace` and `label`."""
     named = f'label_replace({series}, "namespace", "$1", "job_namespace", "(.*)")'
     return f'label_replace({named}, "{label}", "$1", "job_name", "(.*)")'
 

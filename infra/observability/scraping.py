@@ -1,4 +1,4 @@
-"""Who is asked for numbers, and what the answers are labelled with."""
+"""Scrape targets, their labels, and the chart kube-prometheus-stack."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,35 +18,36 @@ from kube.names import (
 
 @dataclass(frozen=True)
 class Target:
-    """Pods that answer at a port of this name."""
+    """Pods that serve metrics at a named port, or Services at a numbered one."""
 
     name: str
     namespace: str
     selector: Mapping[str, str]
     port: str
-    """A port's name of the pods, or a number of whatever a Service leads to."""
+    """Name of the pods' port, or number of a Service's target port."""
     labels: Mapping[str, Sequence[str]]
-    """Labels of the series, and what of the pods they are from: the last one that is there."""
+    """Labels of the series, with the pod metadata that they come from; the last existing one
+    wins."""
     keeps_labels: bool = False
-    """Whether the answers name namespace and pod themselves: of those that they are about.
+    """True if the metrics state namespace and pod themselves, of the pods that they describe.
 
-    What is about no pod must not get those of the pod that answers either.
+    Metrics without a pod must not get the labels of the exporter's pod either.
     """
     of_services: bool = False
-    """Whether the selector and the port are of a Service, and not of pods."""
+    """True if selector and port are those of a Service."""
     may_have_tls: bool = False
-    """Whether pods say by an annotation that they answer by TLS."""
+    """True if pods request scraping over TLS by an annotation."""
 
 
 def workloads(namespace: str) -> list[Target]:
-    """Training and inference of a namespace."""
+    """Return training and inference in a namespace."""
     return [
         Target(
             "training",
             namespace,
             {WORKLOAD_LABEL: "training"},
             "metrics",
-            # Only pods of Volcano's own kinds have a queue's label.
+            # Only pods of Volcano Jobs have the queue label.
             {
                 "run": [_label(RUN_LABEL)],
                 "queue": [_annotation(QUEUE_ANNOTATION), _label(QUEUE_LABEL)],
@@ -79,12 +80,12 @@ def volcano(namespace: str) -> list[Target]:
 
 
 def dcgm(namespace: str, app: str) -> Target:
-    """NVIDIA's exporter; its series are about the pods that have the GPUs."""
+    """Return NVIDIA's exporter, whose series describe the pods that use the GPUs."""
     return Target("gpus", namespace, {"app.kubernetes.io/name": app}, "metrics", {}, True)
 
 
 def monitor(target: Target, metadata: Manifest, interval_seconds: int) -> Manifest:
-    """A PodMonitor or ServiceMonitor of the Prometheus operator."""
+    """Return a PodMonitor or ServiceMonitor of the Prometheus operator."""
     relabelings = [
         {"sourceLabels": [source], "regex": "(.+)", "targetLabel": name}
         for name, sources in target.labels.items()
@@ -94,11 +95,10 @@ def monitor(target: Target, metadata: Manifest, interval_seconds: int) -> Manife
         scheme = {"sourceLabels": [_annotation(SCHEME_ANNOTATION)], "targetLabel": "__scheme__"}
         relabelings.append({**scheme, "regex": "(https)"})
     if target.keeps_labels:
-        # The operator gives every target of pods these.
+        # The operator adds these to every pod target.
         relabelings.append({"regex": "namespace|pod|container", "action": "labeldrop"})
     if target.of_services:
-        # The operator's `targetPort` wants the port among the container's, and Volcano's chart
-        # leaves it out there.
+        # `targetPort` requires a port that the container declares, which Volcano's chart does not.
         relabelings.append(
             {"sourceLabels": ["__address__"], "regex": f".+:{target.port}", "action": "keep"}
         )
@@ -107,7 +107,7 @@ def monitor(target: Target, metadata: Manifest, interval_seconds: int) -> Manife
         "path": "/metrics",
         "interval": f"{interval_seconds}s",
         **({"honorLabels": True} if target.keeps_labels else {}),
-        # A certificate is for the service's name, and Prometheus comes by a pod's address.
+        # The certificate names the Service, but Prometheus connects to the pod's address.
         **({"tlsConfig": {"insecureSkipVerify": True}} if target.may_have_tls else {}),
         **({"relabelings": relabelings} if relabelings else {}),
     }
@@ -129,7 +129,7 @@ def monitor(target: Target, metadata: Manifest, interval_seconds: int) -> Manife
 
 
 def scrape_config(target: Target, interval_seconds: int) -> Manifest:
-    """The same as an entry of `scrape_configs` in Prometheus' own configuration."""
+    """Return the target as an entry of `scrape_configs` in Prometheus' configuration."""
     role, about = ("endpoints", "service") if target.of_services else ("pod", "pod")
     kept = [
         _keep(f"__meta_kubernetes_{about}_label_{_meta(label)}", value)
@@ -140,7 +140,7 @@ def scrape_config(target: Target, interval_seconds: int) -> Manifest:
         if target.of_services
         else _keep("__meta_kubernetes_pod_container_port_name", target.port)
     )
-    # Pods that have ended keep their address.
+    # Terminated pods keep their address.
     ended = {
         "source_labels": ["__meta_kubernetes_pod_phase"],
         "regex": "Failed|Succeeded",
@@ -161,7 +161,7 @@ def scrape_config(target: Target, interval_seconds: int) -> Manifest:
     return {
         "job_name": f"gpu-platform-{target.name}",
         "scrape_interval": f"{interval_seconds}s",
-        # Prometheus refuses a timeout that is longer than the interval.
+        # Prometheus refuses a timeout longer than the interval.
         "scrape_timeout": f"{min(interval_seconds, 10)}s",
         "honor_labels": target.keeps_labels,
         "kubernetes_sd_configs": [{"role": role, "namespaces": {"names": [target.namespace]}}],
@@ -183,18 +183,18 @@ def _annotation(name: str) -> str:
 
 
 def _meta(name: str) -> str:
-    """The name of a label or an annotation as Prometheus' discovery writes it."""
+    """Return a label or annotation name as Prometheus' service discovery writes it."""
     return "".join(c if c.isalnum() else "_" for c in name)
 
 
 POD_LABELS: Final = (RUN_LABEL, WORKLOAD_LABEL, SERVICE_LABEL, QUEUE_LABEL)
 NODE_LABELS: Final = ("nvidia.com/gpu.product",)
 POD_ANNOTATIONS: Final = (QUEUE_ANNOTATION,)
-"""What kube-state-metrics has to pass on."""
+"""Labels and annotations that kube-state-metrics must export."""
 
 
 def chart_values(settings: KubePrometheusStackSettings, grafana: GrafanaSettings) -> dict[str, Any]:
-    """The chart's values: those of the settings, over what the rules and dashboards need."""
+    """Return the values that rules and dashboards need, overridden by the configured ones."""
     ours = {
         "kube-state-metrics": {
             "metricLabelsAllowlist": [
@@ -213,7 +213,7 @@ def _allowed(resource: str, names: tuple[str, ...]) -> str:
 
 
 def _grafana(settings: GrafanaSettings) -> dict[str, Any]:
-    """The sidecar looks for our ConfigMaps in their namespace; else the chart's own ways."""
+    """Return the values with which Grafana's sidecar finds the stack's ConfigMaps."""
     if not settings.dashboards:
         return {}
     ((label, value),) = settings.labels.items()
@@ -222,7 +222,7 @@ def _grafana(settings: GrafanaSettings) -> dict[str, Any]:
 
 
 def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """As Helm lays values over each other: mappings key by key, anything else as a whole."""
+    """Merge values as Helm does: mappings key by key, anything else as a whole."""
     merged = dict(below)
     for key, value in above.items():
         under = below.get(key)

@@ -1,4 +1,4 @@
-"""Replicas by load: a HorizontalPodAutoscaler, or KEDA's ScaledObject."""
+"""Autoscaling: a HorizontalPodAutoscaler or KEDA's ScaledObject."""
 
 from typing import Final
 
@@ -7,11 +7,11 @@ from infra.serving.description import InferenceServiceArgs, metadata
 from infra.settings.inference import AutoscalingSettings, KedaSettings
 
 QUEUE_METRIC: Final = "inference_queue_depth"
-"""Gauge of the model server: samples that wait for a worker."""
+"""Gauge of the model server: samples in its queue."""
 
 
 def autoscaler(args: InferenceServiceArgs) -> Manifest:
-    """Only for a service that has `autoscaling`."""
+    """Return the autoscaler. Raises ValueError if the service has no autoscaling."""
     scaling = args.service.autoscaling
     if scaling is None:
         raise ValueError(f"service {args.key!r} has no autoscaling")
@@ -35,7 +35,7 @@ def _target(args: InferenceServiceArgs) -> Manifest:
 
 
 def _metrics(scaling: AutoscalingSettings) -> list[Manifest]:
-    """The one that asks for the most replicas decides."""
+    """Return the metrics; the one that requires the most replicas decides."""
     found: list[Manifest] = []
     if scaling.cpu_target is not None:
         target = {"type": "Utilization", "averageUtilization": scaling.cpu_target}
@@ -66,13 +66,13 @@ def _scaled_object(
 def _triggers(
     args: InferenceServiceArgs, scaling: AutoscalingSettings, keda: KedaSettings
 ) -> list[Manifest]:
-    """Values are text, as KEDA has them."""
-    # A Deployment's pods: two more parts of letters and digits. A canary's have three.
+    """Return the triggers. KEDA requires strings as values."""
+    # Names of a Deployment's pods have two more parts, names of a canary's pods have three.
     pods = f"{args.stable.name}-[a-z0-9]+-[a-z0-9]+"
     queue = f'sum({QUEUE_METRIC}{{namespace="{args.namespace}",pod=~"{pods}"}})'
     triggers = [_prometheus(keda, queue, str(scaling.queue_depth))]
     if keda.activation_query is not None:
-        # It wakes the first pod; how many there are is then the queue's matter.
+        # It starts the first pod; after that the queue depth decides.
         triggers.append(_prometheus(keda, f"({keda.activation_query}) > bool 0", "1"))
     if scaling.cpu_target is not None:
         metadata_of_cpu = {"value": str(scaling.cpu_target)}

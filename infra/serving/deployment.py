@@ -1,4 +1,4 @@
-"""The pods of one version: how they start, and how they leave without losing a request."""
+"""Deployment of one version: how its pods start, get their model and terminate."""
 
 import math
 from typing import Any, Final
@@ -37,9 +37,9 @@ _STARTUP_PERIOD: Final = 2
 def deployment(
     args: InferenceServiceArgs, version: Version, annotations: dict[str, str]
 ) -> Manifest:
-    """The pods. They are live at once, and ready when the export is there and loaded.
+    """Return the Deployment. Pods are live at once, and ready when the export is loaded.
 
-    An update adds a pod before it takes one away, and waits until the new one has been ready for a
+    An update adds a pod before it removes one, and waits until the new pod has been ready for a
     while.
     """
     settings = args.service
@@ -49,7 +49,7 @@ def deployment(
         "metadata": metadata(args, version, annotations),
         "spec": compact(
             {
-                # The autoscaler owns the number of replicas where there is one.
+                # An autoscaler owns the number of replicas.
                 "replicas": version.replicas,
                 "minReadySeconds": settings.min_ready_seconds,
                 "progressDeadlineSeconds": settings.progress_deadline_seconds,
@@ -66,7 +66,7 @@ def deployment(
 
 
 def server_config(args: InferenceServiceArgs, version: Version) -> InferenceConfig:
-    """What the model server of a version is told."""
+    """Return the model server's configuration for a version."""
     settings = args.service
     told: dict[str, Any] = {
         **version.server,
@@ -164,16 +164,16 @@ def _probes(settings: InferenceServiceSettings) -> dict[str, Manifest]:
 
 
 _OTHER_FORMS: Final = ("pt2", "int8", "pruned")
-"""Backends that compute another file of the export than the weights."""
+"""Backends that load another file of the export than the weights."""
 
 
 def export_path(version: Version) -> str:
-    """The folder with the manifest, in the container."""
+    """Return the directory with the manifest, in the container."""
     return f"{MODELS_PATH}/{version.run}/export" if version.url is None else f"{MODELS_PATH}/export"
 
 
 def model_mounts(args: InferenceServiceArgs, version: Version) -> list[Mount]:
-    """The claim with all runs; nothing where the export is fetched."""
+    """Return the claim with all runs, or nothing if the export is downloaded."""
     if version.url is not None:
         return []
     claim = args.claims[args.service.checkpoints]
@@ -181,7 +181,7 @@ def model_mounts(args: InferenceServiceArgs, version: Version) -> list[Mount]:
 
 
 def model_volumes(version: Version, fetch: FetchSettings) -> list[Volume]:
-    """Room for what is fetched."""
+    """Return the volume for a downloaded export."""
     if version.url is None:
         return []
     source = {"emptyDir": {"sizeLimit": fetch.size}}
@@ -189,9 +189,9 @@ def model_volumes(version: Version, fetch: FetchSettings) -> list[Volume]:
 
 
 def fetching(version: Version, fetch: FetchSettings) -> list[InitContainer]:
-    """Gets the export by its address and compares it with its manifest, before the server starts.
+    """Return the init container that downloads the export and verifies it by its manifest.
 
-    The keys of the object store are known to this container alone.
+    Only this container has the credentials of the object store.
     """
     if version.url is None:
         return []

@@ -1,4 +1,4 @@
-"""A service, its surroundings, and the versions of the model that it runs."""
+"""Arguments of an inference service, and the versions of the model that it runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,9 +13,9 @@ from kube.names import SERVICE_LABEL, WORKLOAD_LABEL
 
 @dataclass(frozen=True, kw_only=True)
 class Version:
-    """One Deployment of a service: the stable one has the service's name, a canary a longer one.
+    """One Deployment of a service: the stable version or the canary.
 
-    `image` is text or a Pulumi output of it. Either `run` or `url` is set.
+    `image` is text or a Pulumi output. Either `run` or `url` is set.
     """
 
     name: str
@@ -25,20 +25,19 @@ class Version:
     image: Any
     server: Mapping[str, Any]
     replicas: int | None
-    """None where an autoscaler decides."""
+    """None if an autoscaler decides."""
 
     @property
     def selector(self) -> dict[str, str]:
-        """The labels that this version's pods have and no others."""
+        """Labels that only this version's pods have."""
         return {WORKLOAD_LABEL: "inference", SERVICE_LABEL: self.name}
 
 
 @dataclass(frozen=True, kw_only=True)
 class InferenceServiceArgs:
-    """A service and its surroundings. Images are text or Pulumi outputs of it.
+    """A service and its surroundings. Images are text or Pulumi outputs.
 
-    `run` is None where the service has a `url`. Without a `canary_image` of its own a canary has
-    the service's image.
+    `run` is None if the service has a `url`. `canary_image` is used only by a canary with an image.
     """
 
     key: str
@@ -81,19 +80,19 @@ class InferenceServiceArgs:
 
     @property
     def model(self) -> str:
-        """The model's name in the protocol."""
+        """Name of the model in the protocol."""
         return self.service.model or self.key
 
     @property
     def url(self) -> str:
-        """Where pods of the cluster reach the service."""
+        """URL of the service inside the cluster."""
         host = f"{self.key}.{self.namespace}.svc.{self.domain}"
         scheme = "https" if self.service.tls else "http"
         return f"{scheme}://{host}:{self.service.port}"
 
     @property
     def stable(self) -> Version:
-        """What the service itself describes."""
+        """The version that the service itself describes."""
         settings = self.service
         return Version(
             name=self.key,
@@ -107,7 +106,7 @@ class InferenceServiceArgs:
 
     @property
     def canary(self) -> Version | None:
-        """The new version: like the stable one but for what it says itself."""
+        """The canary: the stable version with the settings that it overrides."""
         settings, stable = self.service.canary, self.stable
         if settings is None:
             return None
@@ -116,7 +115,7 @@ class InferenceServiceArgs:
             name=f"{self.key}-canary",
             run=settings.run if other else stable.run,
             url=settings.url if other else stable.url,
-            # Another model has other weights.
+            # Another model has different weights.
             digest=settings.digest if other else settings.digest or stable.digest,
             image=stable.image if settings.image is None else self.canary_image,
             server={**stable.server, **settings.server},
@@ -127,7 +126,7 @@ class InferenceServiceArgs:
 def metadata(
     args: InferenceServiceArgs, version: Version, annotations: Mapping[str, str] | None = None
 ) -> Manifest:
-    """Name, namespace and labels of a version's objects."""
+    """Return name, namespace and labels of a version's objects."""
     return compact(
         {
             "name": version.name,
@@ -139,5 +138,5 @@ def metadata(
 
 
 def labels(version: Version) -> dict[str, str]:
-    """Of a version's objects and pods."""
+    """Return the labels of a version's objects and pods."""
     return {**standard_labels("inference", version.name), **version.selector}

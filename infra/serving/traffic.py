@@ -1,7 +1,7 @@
-"""How requests from outside arrive, and which share of them a canary gets.
+"""Services, disruption budgets and routes: how requests reach the pods of each version.
 
-Gateway API v1, HTTPRoute: a backend with a weight but without a ready pod answers its share with
-errors (backendRefs, "weight"), so a route may name a canary only when its pods are ready.
+In Gateway API v1, a backend with a weight but without a ready pod answers its share of the requests
+with errors (HTTPRoute, backendRefs), so a route may refer to a canary only when its pods are ready.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ _NGINX: Final = "nginx.ingress.kubernetes.io"
 def http_route(
     args: InferenceServiceArgs, route: RouteSettings, gateway: GatewaySettings
 ) -> Manifest:
-    """Attached to the Gateway; shares requests out by weight."""
+    """Return the HTTPRoute, which splits requests by weight."""
     parent = {"name": gateway.name, "namespace": gateway.namespace, "sectionName": gateway.section}
     rule = {
         "matches": [{"path": {"type": "PathPrefix", "value": route.path}}],
@@ -42,7 +42,7 @@ def http_route(
 
 
 def shares(args: InferenceServiceArgs) -> dict[str, int]:
-    """Percent of the requests by Service; one that gets none is left out."""
+    """Return the percentage of requests by Service, without Services that get none."""
     canary, settings = args.canary, args.service.canary
     if canary is None or settings is None:
         return {args.key: 100}
@@ -53,7 +53,7 @@ def shares(args: InferenceServiceArgs) -> dict[str, int]:
 def ingresses(
     args: InferenceServiceArgs, route: RouteSettings, ingress: IngressSettings
 ) -> list[Manifest]:
-    """One for each version; ingress-nginx takes the second one's annotations for a canary."""
+    """Return an Ingress per version; ingress-nginx reads the canary's annotations."""
     built = [_ingress(args, args.stable, route, ingress, {})]
     canary, settings = args.canary, args.service.canary
     if canary is not None and settings is not None:
@@ -84,7 +84,7 @@ def _ingress(
 
 
 def _without_prefix(path: str) -> list[Manifest] | None:
-    """The server's own paths begin with /v2 and the like."""
+    """Return the filter that removes the prefix, because the server's paths start with /v2."""
     if path == "/":
         return None
     rewrite = {"path": {"type": "ReplacePrefixMatch", "replacePrefixMatch": "/"}}
@@ -92,7 +92,7 @@ def _without_prefix(path: str) -> list[Manifest] | None:
 
 
 def service(args: InferenceServiceArgs, version: Version, annotations: dict[str, str]) -> Manifest:
-    """The Service of the ready pods."""
+    """Return the Service of the ready pods."""
     settings = args.service
     port = {"name": "http", "port": settings.port, "targetPort": "http", "protocol": "TCP"}
     return {
@@ -108,7 +108,7 @@ def service(args: InferenceServiceArgs, version: Version, annotations: dict[str,
 
 
 def disruption_budget(args: InferenceServiceArgs, version: Version) -> Manifest:
-    """How many pods may be missing while nodes are drained."""
+    """Return the limit of pods that may be unavailable while nodes are drained."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",

@@ -1,4 +1,4 @@
-"""The stack's settings: one model a concern, checked as a whole."""
+"""Settings of the stack: one model per concern, validated together."""
 
 from collections.abc import Mapping
 from typing import Any, Final, cast
@@ -19,7 +19,7 @@ from infra.settings.volcano import VolcanoSettings
 
 
 class StackSettings(Settings):
-    """Everything that an environment decides, one model per concern."""
+    """Settings of the stack, one model per concern."""
 
     cluster: ClusterSettings
     gpu: GpuSettings = GpuSettings()
@@ -34,13 +34,13 @@ class StackSettings(Settings):
 
     @property
     def retains(self) -> bool:
-        """Whether claims or runs outlive the stack, and with them their namespace."""
+        """True if claims or runs, and so their namespace, outlive the stack."""
         kept_runs = any(job.on_change == "keep" for job in self.training.jobs.values())
         return kept_runs or any(claim.retain for claim in self.storage.claims.values())
 
     @property
     def metrics_ports(self) -> tuple[int, ...]:
-        """Ports at which workloads answer Prometheus."""
+        """Ports of workloads that serve metrics."""
         configs = [job.hyperparameters for job in self.training.jobs.values()]
         found = {config.metrics_port for config in configs if config and config.metrics_port}
         return tuple(sorted(found | {each.port for each in self.inference.services.values()}))
@@ -53,7 +53,7 @@ CONCERNS: Final = cast(
 
 
 class SettingsError(Exception):
-    """An invalid configuration; `problems` holds one sentence for each mistake."""
+    """An invalid configuration; `problems` holds one sentence per error."""
 
     def __init__(self, problems: list[str]) -> None:
         self.problems = problems
@@ -63,9 +63,9 @@ class SettingsError(Exception):
 
 
 def validate(values: Mapping[str, Any], secrets: frozenset[str] = frozenset()) -> StackSettings:
-    """Check a whole configuration: `values` by concern, `secrets` the names of secret keys.
+    """Return the settings of a configuration: `values` by concern, `secrets` the secret keys.
 
-    Raises SettingsError with every problem that was found.
+    Raises SettingsError with every problem found.
     """
     problems = [
         unknown_key([key], {*CONCERNS, PASSWORD_KEY})
@@ -92,11 +92,11 @@ def _password_problems(
     key, remedy = full_key(PASSWORD_KEY), f"pulumi config set --secret {PASSWORD_KEY}"
     if images.username is not None and PASSWORD_KEY not in values:
         return [
-            f"{key} is missing: {full_key('images', 'username')} is {images.username!r}, and its "
-            f"password is stored with `{remedy}`."
+            f"{key} is missing: {full_key('images', 'username')} is {images.username!r}; store "
+            f"the password with `{remedy}`."
         ]
     if PASSWORD_KEY in values and PASSWORD_KEY not in secrets:
         return [f"{key} is stored as plain text: store it again with `{remedy}`."]
     if PASSWORD_KEY in values and images.username is None:
-        return [f"{key} is set, but {full_key('images', 'username')} says for no user: write one."]
+        return [f"{key} is set, but {full_key('images', 'username')} is missing: write the user."]
     return []

@@ -238,7 +238,7 @@ PortNumber = Annotated[int, Field(ge=1, le=65535)]
 class RecorderSettings(Settings):
     """A pod that watches the pods of runs and archives the last log lines of failed ones.
 
-    Its image must be one of `images.workloads`, and whoever runs `pulumi up` needs the right to
+    Its image must be one of `images.workloads`, and the user of `pulumi up` needs the right to
     grant `get pods/log`.
     """
 

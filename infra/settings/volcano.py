@@ -18,7 +18,7 @@ from infra.settings.types import (
 from kube.quantities import parse_quantity
 
 Eviction = Literal["none", "surplus", "gangs"]
-"""Whose pods may be evicted: nobody's, those that elastic jobs run above their minimum, or whole
+"""Whose pods may be evicted: none, those that elastic jobs run above their minimum, or whole
 gangs'.
 
 One evicted pod ends its whole gang, and the job returns to its queue.

@@ -394,8 +394,8 @@ def test_what_is_told_names_what_it_is_about(program: Path, tmp_path: Path) -> N
     test = told(case.fires, case.minutes, "vector(0)", {"labels": "{}", "value": 0})
     labels = {"namespace": "ml", "pod": "p", "severity": "critical", "part_of": "gpu-platform"}
     annotations = {
-        "summary": "ml/p is started again and again",
-        "description": "Read its last words: python -m gitops status, kubectl logs --previous.",
+        "summary": "ml/p restarts repeatedly",
+        "description": "Read its last log lines: python -m gitops status, kubectl logs --previous.",
         "runbook_url": "docs/runbooks.md#restartsinarow",
     }
     expected = {"exp_labels": labels, "exp_annotations": annotations}

@@ -58,7 +58,7 @@ def test_values_of_ones_own_are_laid_over_the_stacks() -> None:
     [
         ({"prometheus": "plain"}, "prometheus is plain: write operator"),
         ({"labels": {"team": "ml"}}, "add release: kube-prometheus-stack to labels"),
-        ({"scraped_from": ["watching"]}, "comes from monitoring: add it to scraped_from"),
+        ({"scraped_from": ["watching"]}, "runs in monitoring: add it to scraped_from"),
         (
             {"grafana": {"dashboards": True, "labels": {"a": "1", "b": "2"}}},
             "grafana.labels has 2: write one",

@@ -1,4 +1,4 @@
-"""`python -m devcluster`: the embedded cluster, by itself. `make up` does this and the rest."""
+"""`python -m devcluster`: commands of the embedded cluster; `make` calls them."""
 
 import argparse
 import os
@@ -6,11 +6,9 @@ import subprocess
 import sys
 from collections import deque
 
-from devcluster import environment, host, launcher, lifecycle
-from devcluster.demands import Demands
-from devcluster.errors import DevclusterError
-from devcluster.lock import exclusive
-from devcluster.orphans import end_orphans
+from devcluster import DevclusterError, environment, host, launcher, lifecycle
+from devcluster.launcher import exclusive
+from devcluster.operators import Demands
 from devcluster.paths import Layout
 from devcluster.progress import Reporter
 from devcluster.spec import Kind, cluster_spec
@@ -18,40 +16,45 @@ from devcluster.toolchain import OPERATORS, Operator
 from gitops.errors import GitopsError
 from gitops.runs.snapshot import Cluster
 from gitops.runs.table import print_runs
+from simulation import ClusterError
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs one command; returns its exit status."""
+    """Run a command; return its exit status."""
     options = _parser().parse_args(arguments)
     os.environ.update(environment.past_proxies())  # for kubectl and skopeo
     try:
         return int(options.run(options))
-    except (DevclusterError, GitopsError) as error:
+    except (ClusterError, GitopsError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except subprocess.CalledProcessError as error:
         command = error.cmd if isinstance(error.cmd, str) else " ".join(map(str, error.cmd))
-        print(f"error: `{command}` ended with {error.returncode}", file=sys.stderr)
+        print(f"error: `{command}` exited with {error.returncode}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("interrupted: what is done is kept, and `make up` goes on from it", file=sys.stderr)
+        print("interrupted: `make up` resumes from here", file=sys.stderr)
         return 130
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m devcluster",
-        description="The embedded cluster: a real Kubernetes API server with Volcano, and nodes "
-        "that are real (containers, simulated GPUs; needs root) or simulated (no root).",
+        description="Embedded cluster: a real Kubernetes API server with Volcano. Nodes are real "
+        "(containers and simulated GPUs; requires root) or simulated (no root).",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, run, text in (
-        ("up", _up, "start the cluster, or say that it is up"),
-        ("deploy", _deploy, "start it, update its Pulumi stack, wait for training, predict"),
-        ("down", _down, "end the cluster; checkpoints and the stack's state are kept"),
-        ("status", _status, "what runs, and why each pending job waits"),
+        ("up", _up, "start the cluster, unless it is running"),
+        (
+            "deploy",
+            _deploy,
+            "start it, update its stack, wait for training, request a prediction",
+        ),
+        ("down", _down, "end the cluster; checkpoints and the stack's state stay"),
+        ("status", _status, "list runs, with the reason of each pending one"),
         ("env", _env, "print shell exports for pulumi, kubectl and docker"),
-        ("logs", _logs, "where the logs are, with the last lines of one of them"),
+        ("logs", _logs, "list log files, or print the last lines of one"),
     ):
         command = commands.add_parser(name, help=text, description=text)
         command.set_defaults(run=run)
@@ -59,11 +62,14 @@ def _parser() -> argparse.ArgumentParser:
             "--nodes",
             default="auto",
             metavar="KIND",
-            help="real, simulated, or auto: real where the machine can (default)",
+            help="real, simulated or auto (default): real if the host supports it",
         )
         if name in ("up", "deploy"):
             command.add_argument(
-                "--simulated-nodes", type=_count, metavar="N", help="nodes of eight simulated GPUs"
+                "--simulated-nodes",
+                type=_count,
+                metavar="N",
+                help="number of nodes with 8 GPUs",
             )
         if name == "up":
             command.add_argument(
@@ -71,61 +77,61 @@ def _parser() -> argparse.ArgumentParser:
                 type=_operators,
                 default=(),
                 metavar="NAMES",
-                help=f"run operators of Kubeflow as well, on real nodes: {','.join(OPERATORS)}; "
-                "deploy brings those that the stack's jobs need",
+                help=f"also run job operators, on real nodes: {','.join(OPERATORS)}; deploy runs "
+                "those that the stack's jobs need",
             )
         if name == "down":
             command.add_argument(
-                "--purge", action="store_true", help="remove checkpoints and the stack's state too"
+                "--purge", action="store_true", help="also delete checkpoints and the stack's state"
             )
         if name == "logs":
-            command.add_argument("process", nargs="?", help="such as gpu-node-0/kubelet")
+            command.add_argument("process", nargs="?", help="process, such as gpu-node-0/kubelet")
     return parser
 
 
 def _count(text: str) -> int:
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of nodes: write 0, 1, 2 …")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a valid number of nodes: use 0, 1, 2 …")
     return int(text)
 
 
 def _operators(text: str) -> tuple[Operator, ...]:
     names = text.split(",")
     if unknown := sorted(set(names) - set(OPERATORS)):
-        raise argparse.ArgumentTypeError(f"{unknown} is not known: write {', '.join(OPERATORS)}")
+        raise argparse.ArgumentTypeError(f"unknown operators {unknown}: use {', '.join(OPERATORS)}")
     return tuple(name for name in OPERATORS if name in names)
 
 
 def _up(options: argparse.Namespace) -> int:
-    verdict = host.choose_kind(options.nodes)
+    choice = host.choose_kind(options.nodes)
     reporter = Reporter()
-    reporter.say(f"{verdict.kind} nodes: {verdict.reason}")
-    spec = cluster_spec(verdict.kind, options.simulated_nodes)
-    if options.operators and verdict.kind is not Kind.REAL:
-        raise DevclusterError("--operators needs real nodes: they are pods, and here none runs")
-    with exclusive(Layout.of(verdict.kind).lock, "devcluster up"):
+    reporter.say(f"{choice.kind} nodes: {choice.reason}")
+    spec = cluster_spec(choice.kind, options.simulated_nodes)
+    if options.operators and choice.kind is not Kind.REAL:
+        raise DevclusterError("--operators needs real nodes: operators run in pods")
+    with exclusive(Layout.of(choice.kind).lock, "devcluster up"):
         lifecycle.up(spec, reporter, Demands(operators=options.operators))
     return 0
 
 
 def _deploy(options: argparse.Namespace) -> int:
-    # Here, not above: the other commands do not need what deploying imports.
+    # Imported here, since it takes time and the other commands do not need it.
     from devcluster.deploy.up import bring_up
 
-    verdict = host.choose_kind(options.nodes)
+    choice = host.choose_kind(options.nodes)
     reporter = Reporter()
-    reporter.say(f"{verdict.kind} nodes: {verdict.reason}")
-    spec = cluster_spec(verdict.kind, options.simulated_nodes)
-    with exclusive(Layout.of(verdict.kind).lock, "make up"):
+    reporter.say(f"{choice.kind} nodes: {choice.reason}")
+    spec = cluster_spec(choice.kind, options.simulated_nodes)
+    with exclusive(Layout.of(choice.kind).lock, "make up"):
         return bring_up(spec, reporter)
 
 
-def _kinds(asked: str) -> list[Kind]:
-    if asked == "auto":
+def _kinds(requested: str) -> list[Kind]:
+    if requested == "auto":
         return list(Kind)
-    if asked not in list(Kind):
-        raise DevclusterError(f"NODES is {asked!r}: write NODES=real, NODES=simulated or leave it")
-    return [Kind(asked)]
+    if requested not in list(Kind):
+        raise DevclusterError(f"NODES is {requested!r}: use NODES=real, NODES=simulated or neither")
+    return [Kind(requested)]
 
 
 def _down(options: argparse.Namespace) -> int:
@@ -133,17 +139,17 @@ def _down(options: argparse.Namespace) -> int:
     for kind in _kinds(options.nodes):
         layout = Layout.of(kind)
         if not layout.state.exists():
-            if end_orphans(kind):
-                print(f"the {kind} cluster, whose state folder is gone, is down")
+            if launcher.end_orphans(kind):
+                print(f"ended the {kind} cluster, whose state directory is missing")
             continue
         with exclusive(layout.lock, "devcluster down"):
             was_up = launcher.running(layout) is not None
             left = lifecycle.down(kind, purge=options.purge)
         if was_up or options.purge:
-            kept = "its state is removed" if options.purge else "checkpoints and state are kept"
-            print(f"the {kind} cluster is down; {kept}")
+            state = "deleted its state" if options.purge else "kept checkpoints and state"
+            print(f"ended the {kind} cluster and {state}")
         for path in left:
-            print(f"could not be removed: {path}", file=sys.stderr)
+            print(f"could not remove {path}", file=sys.stderr)
             status = 1
     return status
 
@@ -159,15 +165,15 @@ def _status(options: argparse.Namespace) -> int:
             subprocess.run([*cluster.kubectl, "get", "nodes"], check=False)
             print_runs(Cluster(cluster.kubectl))
     if not found:
-        print("no embedded cluster is up")
+        print("no embedded cluster is running")
     return 0 if found else 3
 
 
-def _running_kind(asked: str) -> Kind:
-    for kind in _kinds(asked):
+def _running_kind(requested: str) -> Kind:
+    for kind in _kinds(requested):
         if launcher.running(Layout.of(kind)) is not None:
             return kind
-    raise DevclusterError("no embedded cluster is up: `make up` brings it up")
+    raise DevclusterError("no embedded cluster is running: start one with `make up`")
 
 
 def _env(options: argparse.Namespace) -> int:
@@ -191,7 +197,9 @@ def _logs(options: argparse.Namespace) -> int:
             with file.open(errors="replace") as lines:
                 sys.stdout.writelines(deque(lines, maxlen=100))
     if not found:
-        raise DevclusterError(f"there is no log of {options.process!r}: name none to list them")
+        raise DevclusterError(
+            f"{options.process!r} has no log: `python -m devcluster logs` lists all"
+        )
     return 0
 
 

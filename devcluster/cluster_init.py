@@ -1,7 +1,7 @@
-"""Process 1 of the whole cluster: everything that the cluster runs is below it, and ends with it.
+"""Process 1 of the cluster: all its processes are children of this one and end with it.
 
-Of the real kind it holds the network switch and one supervised process a node, each with namespaces
-of its own. Of the simulated kind it holds the control plane and Volcano on the host's loopback.
+With real nodes it runs the network switch and a supervised process per node, in separate
+namespaces. With simulated nodes it runs the control plane and Volcano on the host's loopback.
 """
 
 import os
@@ -10,22 +10,21 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from devcluster import cgroups, links
-from devcluster.events import EventLog
-from devcluster.kwok_control_plane import ControlPlane
+from devcluster.nodes import cgroups, links
 from devcluster.paths import CHECKOUT, Layout
 from devcluster.spec import ClusterSpec, Kind, RealNode, cluster_spec
-from devcluster.supervisor import Service, Supervisor
-from devcluster.volcano_processes import apply_definitions, volcano_services
+from simulation.control_plane import ControlPlane
+from simulation.supervisor import EventLog, Service, Supervisor
+from simulation.volcano import apply_definitions, volcano_services
 
 
 def node_service(node: RealNode, groups: list[Path], arguments: list[str]) -> Service:
-    """The process of a real node. Restarting it is the node's reboot."""
+    """Return the process of a real node. A restart of it is a reboot of the node."""
     switch = os.open("/proc/self/ns/net", os.O_RDONLY)
     os.set_inheritable(switch, True)
     unshare = ["unshare", "--mount", "--net", "--pid", "--uts", "--ipc", "--cgroup"]
     flags = ["--fork", "--kill-child", "--mount-proc", "--propagation", "private", "--"]
-    program = [sys.executable, "-m", "devcluster.node_init", node.name, *arguments, str(switch)]
+    program = [sys.executable, "-m", "devcluster.nodes.init", node.name, *arguments, str(switch)]
     return Service(
         node.name,
         [*unshare, *flags, *program],
@@ -36,7 +35,7 @@ def node_service(node: RealNode, groups: list[Path], arguments: list[str]) -> Se
 
 
 def run_real(spec: ClusterSpec, layout: Layout, arguments: list[str], host_namespace: int) -> None:
-    """Makes the switch and starts the nodes."""
+    """Create the switch and run the nodes."""
     links.make_switch(spec, host_namespace)
     os.close(host_namespace)
     supervisor = Supervisor(layout.logs)
@@ -53,17 +52,18 @@ def run_real(spec: ClusterSpec, layout: Layout, arguments: list[str], host_names
 def run_simulated(
     spec: ClusterSpec, layout: Layout, binaries: Path, definitions: Path, api_port: int
 ) -> None:
-    """Starts the control plane and Volcano's processes beside it."""
+    """Run the control plane, and Volcano's processes next to it."""
     events = EventLog(layout.events)
     supervisor = Supervisor(layout.logs)
-    control_plane = ControlPlane(spec, layout, binaries, api_port)
+    control_plane = ControlPlane(layout.control_plane_settings(spec, binaries, api_port))
     try:
         control_plane.start()
         server = f"https://127.0.0.1:{api_port}"
         control_plane.write_kubeconfig(layout.kubeconfig, server)
         events.add("control-plane", "API server answers")
-        apply_definitions(layout, binaries, definitions)
-        for service in volcano_services(layout, binaries):
+        apply_definitions(layout.kubeconfig, binaries, definitions)
+        volcano = (layout.kubeconfig, binaries, layout.scheduler_configuration)
+        for service in volcano_services(*volcano, layout.state / "klog"):
             supervisor.start(service)
         events.add("control-plane", "Volcano runs", ready=True)
     except (OSError, subprocess.CalledProcessError) as error:
@@ -74,15 +74,18 @@ def run_simulated(
 
 
 def group_name(kind: Kind) -> str:
-    """The cluster's control group, below every hierarchy's root."""
+    """Return the cluster's control group in every hierarchy."""
     return f"gpu-platform-{kind}"
 
 
 def main(kind: str, binaries: str, files: str, last: str) -> None:
-    """Runs the cluster of a kind.
+    """Run a cluster.
 
-    Of the real kind `files` is the chart repository and `last` the host's network namespace (an
-    open descriptor); of the simulated kind Volcano's definitions and the API server's port.
+    Args:
+        kind: Kind of the cluster.
+        binaries: Directory of the tools.
+        files: The chart repository (real) or Volcano's definitions (simulated).
+        last: Open descriptor of the host's network namespace (real) or port of the API server.
     """
     spec = cluster_spec(Kind(kind))
     layout = Layout.of(spec.kind)

@@ -1,6 +1,6 @@
-"""The environment in which pulumi, kubectl and docker work on the embedded cluster.
+"""Environment in which pulumi, kubectl and docker use the embedded cluster.
 
-Nothing of the user's own is used: not ~/.kube, not ~/.pulumi, not their Docker.
+It uses neither ~/.kube nor ~/.pulumi nor the user's Docker.
 """
 
 import os
@@ -17,44 +17,44 @@ PASSPHRASE = "devcluster"  # noqa: S105
 
 
 def variables(layout: Layout, toolchain: Toolchain, kind: Kind) -> dict[str, str]:
-    """The variables to set; everything else of the environment stays."""
+    """Return the variables to set; all others stay."""
     layout.pulumi_backend.mkdir(parents=True, exist_ok=True)
-    own = layout.state / "bin"
+    links = layout.state / "bin"
     folders = [str(toolchain.bin), str(Path(sys.executable).parent), os.environ.get("PATH", "")]
     found = {
         "KUBECONFIG": str(layout.kubeconfig),
         "PULUMI_HOME": str(toolchain.pulumi_home),
-        # Without notes beside its files: a kill while one is written leaves it empty, and the next
-        # command then ends with "failed to load checkpoint: EOF", though the state is whole.
+        # Without metadata files: Pulumi leaves an empty one if it is killed meanwhile, and the next
+        # command fails with "failed to load checkpoint: EOF" although the state is complete.
         "PULUMI_BACKEND_URL": f"file://{layout.pulumi_backend}?metadata=skip",
         "PULUMI_CONFIG_PASSPHRASE": PASSPHRASE,
         "PULUMI_SKIP_UPDATE_CHECK": "1",
-        # What a killed update has made is taken over by the next one; nobody else manages it here.
+        # An update adopts the objects of a killed one; nothing else manages them here.
         "PULUMI_K8S_ENABLE_PATCH_FORCE": "true",
         **past_proxies(),
     }
     if kind is Kind.REAL:
-        _prefer_debian_docker(own)
-        folders.insert(0, str(own))
+        _prefer_debian_docker(links)
+        folders.insert(0, str(links))
         found["DOCKER_HOST"] = f"unix://{layout.docker_socket}"
         found["DOCKER_BUILDKIT"] = "1"
     return {**found, "PATH": ":".join(folders)}
 
 
 def past_proxies() -> dict[str, str]:
-    """Where the user has a proxy: variables that make programs reach the cluster without it."""
+    """Return variables that exclude the cluster from the user's proxy, if there is one."""
     names = {name.upper() for name, value in os.environ.items() if value}
     if not names & {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"}:
         return {}
-    said = os.environ.get("NO_PROXY") or os.environ.get("no_proxy") or ""
-    parts = [part for part in said.split(",") if part]
+    excluded = os.environ.get("NO_PROXY") or os.environ.get("no_proxy") or ""
+    parts = [part for part in excluded.split(",") if part]
     block = Network().block
     value = ",".join(parts if block in parts else [*parts, block])
     return {"NO_PROXY": value, "no_proxy": value}
 
 
 def _prefer_debian_docker(folder: Path) -> None:
-    # A docker of another origin first on PATH may lack BuildKit; Debian's has it built in.
+    # Another docker on PATH may lack BuildKit; Debian's includes it.
     link, debian = folder / "docker", Path("/usr/bin/docker")
     folder.mkdir(parents=True, exist_ok=True)
     if debian.exists() and not link.is_symlink():
@@ -62,5 +62,5 @@ def _prefer_debian_docker(folder: Path) -> None:
 
 
 def exports(found: dict[str, str]) -> str:
-    """The variables as shell commands, for `eval "$(make env)"`."""
+    """Return the variables as shell commands, for `eval "$(make env)"`."""
     return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in found.items())

@@ -1,4 +1,4 @@
-"""What this machine can do, asked before anything is started: packages, disk, addresses."""
+"""Checks of the host before anything starts: packages, disk, addresses."""
 
 import os
 import shutil
@@ -6,14 +6,14 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from devcluster import links
-from devcluster.errors import DevclusterError
-from devcluster.orphans import running_elsewhere
+from devcluster import DevclusterError
+from devcluster.launcher import running_elsewhere
+from devcluster.nodes import links
 from devcluster.paths import Layout
 from devcluster.spec import ClusterSpec, Kind
 
 GIB = 1 << 30
-# program -> Debian package, for the real nodes and their images
+# Debian packages by program, for real nodes and their images
 PROGRAMS = {
     "containerd": "containerd",
     "runc": "runc",
@@ -32,27 +32,27 @@ FILES = {
     "/usr/lib/cni/bridge": "containernetworking-plugins",
     "/usr/include/stdio.h": "libc6-dev",
 }
-# Says whether installing a package may start its services.
+# Script that decides whether the installation of a package may start its services.
 POLICY = Path("/usr/sbin/policy-rc.d")
-# Below a socket's path lies its name; the kernel takes at most 107 bytes in all.
+# Maximum length of a socket's path in bytes.
 SOCKET_LIMIT = 107
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """Which kind of cluster is chosen, and why."""
+class Choice:
+    """The chosen kind of cluster, and the reason."""
 
     kind: Kind
     reason: str
 
 
 def path_of_host() -> str:
-    """PATH with the folders where Debian keeps system programs."""
+    """Return PATH with Debian's directories of system programs."""
     return f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def missing_packages() -> list[str]:
-    """Debian packages that real nodes need and this machine lacks."""
+    """Return the Debian packages that real nodes need and this host lacks."""
     path = path_of_host()
     absent = {package for name, package in PROGRAMS.items() if not shutil.which(name, path=path)}
     absent |= {package for file, package in FILES.items() if not Path(file).exists()}
@@ -60,27 +60,27 @@ def missing_packages() -> list[str]:
 
 
 def can_install() -> bool:
-    """True as root on Debian or a distribution like it."""
+    """Return True for root on Debian or a derivative."""
     return os.geteuid() == 0 and shutil.which("apt-get") is not None
 
 
-def choose_kind(asked: str) -> Verdict:
-    """The kind of cluster for `auto`, `real` or `simulated`. DevclusterError if it can not be."""
+def choose_kind(requested: str) -> Choice:
+    """Choose a kind for `auto`, `real` or `simulated`. Raises DevclusterError if not possible."""
     obstacle = _obstacle_to_real_nodes()
-    if asked == Kind.SIMULATED:
-        return Verdict(Kind.SIMULATED, "asked for by NODES=simulated")
-    if asked == Kind.REAL:
+    if requested == Kind.SIMULATED:
+        return Choice(Kind.SIMULATED, "requested by NODES=simulated")
+    if requested == Kind.REAL:
         if obstacle:
             raise DevclusterError(
                 f"NODES=real is not possible here: {obstacle}. "
-                "Write NODES=simulated for a cluster whose pods run nothing."
+                "Use NODES=simulated for a cluster whose pods run nothing."
             )
-        return Verdict(Kind.REAL, "asked for by NODES=real")
-    if asked != "auto":
-        raise DevclusterError(f"NODES is {asked!r}: write NODES=real, NODES=simulated or leave it")
+        return Choice(Kind.REAL, "requested by NODES=real")
+    if requested != "auto":
+        raise DevclusterError(f"NODES is {requested!r}: use NODES=real, NODES=simulated or neither")
     if obstacle:
-        return Verdict(Kind.SIMULATED, f"real nodes are not possible here: {obstacle}")
-    return Verdict(Kind.REAL, "this is Linux, as root, with what real nodes need")
+        return Choice(Kind.SIMULATED, f"real nodes are not possible here: {obstacle}")
+    return Choice(Kind.REAL, "Linux, root, and all required packages")
 
 
 def _obstacle_to_real_nodes() -> str:
@@ -90,16 +90,16 @@ def _obstacle_to_real_nodes() -> str:
         return "they need root"
     absent = missing_packages()
     if absent and not can_install():
-        return f"these programs are missing, and there is no apt-get: {', '.join(absent)}"
+        return f"these packages are missing, and there is no apt-get: {', '.join(absent)}"
     return ""
 
 
 def install_packages(packages: list[str], log: Path) -> None:
-    """Installs Debian packages. DevclusterError with the command to try by hand."""
+    """Install Debian packages. Raises DevclusterError with the command to try by hand."""
     command = ["apt-get", "install", "--yes", "--no-install-recommends", *packages]
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     log.parent.mkdir(parents=True, exist_ok=True)
-    # Installing must not start Docker or containerd on the host: policy-rc.d says no (101).
+    # The installation must not start Docker or containerd on the host: 101 forbids it.
     ours = not POLICY.exists()
     if ours:
         POLICY.write_text("#!/bin/sh\nexit 101\n")
@@ -117,7 +117,7 @@ def install_packages(packages: list[str], log: Path) -> None:
                 )
     except subprocess.CalledProcessError as error:
         raise DevclusterError(
-            f"packages could not be installed (see {log}); try: {' '.join(command)}"
+            f"the installation of packages failed (see {log}); try: {' '.join(command)}"
         ) from error
     finally:
         if ours:
@@ -125,17 +125,17 @@ def install_packages(packages: list[str], log: Path) -> None:
 
 
 def check(spec: ClusterSpec, layout: Layout) -> None:
-    """Raises DevclusterError for what would make the start fail later."""
-    # Most of what a first start needs is for the compiler, whose caches are deleted afterwards.
-    first, later = (20, 3) if spec.kind is Kind.REAL else (10, 1)
+    """Raise DevclusterError for everything that would make the start fail later."""
+    # A first start needs most of it for Go's caches, which are deleted afterwards.
+    first, later = (15, 3) if spec.kind is Kind.REAL else (12, 1)
     layout.cache.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(layout.cache).free
     needed = (later if (layout.cache / "tools").exists() else first) * GIB
     if free < needed:
         raise DevclusterError(
-            f"{free / GIB:.1f} GiB are free where {layout.cache} is, and about "
-            f"{needed / GIB:.0f} GiB are needed: make room, or set GPU_PLATFORM_CACHE to a folder "
-            "on a larger disk"
+            f"{layout.cache} has {free / GIB:.1f} GiB of free disk space, and about "
+            f"{needed / GIB:.0f} GiB are needed: free some, or set GPU_PLATFORM_CACHE to a "
+            "directory on a larger disk"
         )
     if spec.kind is Kind.REAL:
         _check_real(spec, layout)
@@ -144,21 +144,21 @@ def check(spec: ClusterSpec, layout: Layout) -> None:
 def _check_real(spec: ClusterSpec, layout: Layout) -> None:
     if len(str(layout.docker_socket).encode()) > SOCKET_LIMIT:
         raise DevclusterError(
-            f"{layout.docker_socket} is longer than a socket's path may be ({SOCKET_LIMIT} bytes): "
-            "set GPU_PLATFORM_STATE to a folder with a shorter name"
+            f"{layout.docker_socket} is too long for the path of a socket ({SOCKET_LIMIT} bytes): "
+            "set GPU_PLATFORM_STATE to a directory with a shorter path"
         )
     for overlaid in ("/var", "/etc", "/opt", "/run", "/dev"):
         if layout.state.is_relative_to(overlaid) or layout.cache.is_relative_to(overlaid):
             raise DevclusterError(
-                f"the cluster's files can not lie below {overlaid}, which its nodes have of their "
-                "own: set GPU_PLATFORM_CACHE to a folder elsewhere"
+                f"the cluster's files cannot be in {overlaid}, which its nodes mount over: set "
+                "GPU_PLATFORM_CACHE to another directory"
             )
     ip = shutil.which("ip", path=path_of_host()) or "ip"
     if clashes := links.clashing_routes(spec.network, ip):
         if others := running_elsewhere(spec.kind):
             ways = " or ".join(f"GPU_PLATFORM_STATE={state} make down" for state in others)
-            raise DevclusterError(f"another embedded cluster runs on this machine; end it: {ways}")
+            raise DevclusterError(f"another embedded cluster runs on this host; end it: {ways}")
         raise DevclusterError(
-            f"the network {spec.network.block} is in use here ({', '.join(clashes)}), and the "
-            "embedded cluster needs it: end what uses it first"
+            f"the network {spec.network.block}, which the embedded cluster needs, is in use "
+            f"({', '.join(clashes)}): stop what uses it first"
         )

@@ -1,4 +1,7 @@
-"""Starts the cluster's one process, recognises it later, and ends it with everything below."""
+"""Starts the cluster's process, finds it later, and ends it with all its children.
+
+One command at a time may do so: the others report which one it is.
+"""
 
 import contextlib
 import json
@@ -7,32 +10,36 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
 import psutil
+from filelock import FileLock, Timeout
 
-from devcluster import cgroups
+from devcluster import DevclusterError
 from devcluster.cluster_init import group_name
+from devcluster.nodes import cgroups
 from devcluster.paths import CHECKOUT, Layout, cache_root, state_root
 from devcluster.spec import Kind
 
 
 @dataclass(frozen=True)
 class Record:
-    """What was started. A process is the same one only with the same start, in the same boot."""
+    """Record of a started cluster. A process ID is unique only with its start time and boot."""
 
     pid: int
     started: int
-    """In clock ticks since the boot, which no change of the clock moves (proc_pid_stat(5))."""
+    """Clock ticks since the boot, independent of changes of the clock (proc_pid_stat(5))."""
     boot: str
     kind: str
     cgroups: list[str]
     checkout: str
 
     def process(self) -> psutil.Process | None:
-        """The cluster's process, if it still runs."""
+        """Return the cluster's process if it still runs."""
         with contextlib.suppress(psutil.NoSuchProcess, OSError):
             process = psutil.Process(self.pid)
             same = (start_ticks(self.pid), boot_id()) == (self.started, self.boot)
@@ -42,17 +49,17 @@ class Record:
 
 
 def start_ticks(pid: int) -> int:
-    """When a process was started, in clock ticks since the boot. OSError when it is gone."""
+    """Return a process's start time in clock ticks since the boot. Raises OSError if it ended."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
 
 
 def boot_id() -> str:
-    """Another one after every boot of the machine."""
+    """Return an ID that changes with every boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def read_record(layout: Layout) -> Record | None:
-    """The record of the last start; None where there is none that can be read."""
+    """Return the record of the last start, or None if there is none or it is damaged."""
     try:
         return Record(**json.loads(layout.record.read_text()))
     except (OSError, ValueError, TypeError):
@@ -60,7 +67,7 @@ def read_record(layout: Layout) -> Record | None:
 
 
 def running(layout: Layout) -> Record | None:
-    """The record of the running cluster."""
+    """Return the record of the running cluster, or None."""
     record = read_record(layout)
     return record if record is not None and record.process() is not None else None
 
@@ -68,9 +75,14 @@ def running(layout: Layout) -> Record | None:
 def launch(
     kind: Kind, layout: Layout, binaries: Path, files: Path, api_port: int | None = None
 ) -> Record:
-    """Starts the cluster's process, detached from this one. It logs to `init.log`.
+    """Start the cluster's process, detached from this one. It logs to `init.log`.
 
-    `files`: the chart repository (real), or Volcano's definitions (simulated).
+    Args:
+        kind: Kind of the cluster.
+        layout: Its paths.
+        binaries: Directory of the tools.
+        files: The chart repository (real), or Volcano's definitions (simulated).
+        api_port: Port of the API server (simulated).
     """
     layout.logs.mkdir(parents=True, exist_ok=True)
     groups = []
@@ -112,9 +124,9 @@ def _namespaces(kind: Kind) -> list[str]:
 
 
 def _environment(binaries: Path) -> dict[str, str]:
-    """What the cluster's processes may know of the user's environment: little."""
+    """Return the environment of the cluster's processes: little of the user's."""
     environment = {name: os.environ[name] for name in ("HOME", "LANG") if name in os.environ}
-    # Absolute: inside, another folder is the present one.
+    # Absolute paths: the working directory inside is different.
     environment["GPU_PLATFORM_CACHE"] = str(cache_root())
     environment["GPU_PLATFORM_STATE"] = str(state_root())
     environment["PATH"] = f"{binaries}:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -122,10 +134,10 @@ def _environment(binaries: Path) -> dict[str, str]:
 
 
 def stop(layout: Layout) -> list[str]:
-    """Ends the cluster and removes its control groups; returns what could not be removed.
+    """End the cluster and remove its control groups; return those that could not be removed.
 
-    Mounts, interfaces, firewall rules and processes live in its namespaces and end with it.
-    Also cleans up after a cluster that was killed or did not survive a reboot.
+    Mounts, interfaces, firewall rules and processes are in its namespaces and end with it. This
+    also cleans up after a killed cluster or a reboot.
     """
     record = read_record(layout)
     if record is None:
@@ -143,8 +155,8 @@ def stop(layout: Layout) -> list[str]:
 
 
 def kill(process: psutil.Process) -> None:
-    """Ends a cluster's process with everything below it, and waits until all of it is gone."""
-    # unshare ignores SIGTERM, and --kill-child ends process 1 of the namespaces with it.
+    """End a cluster's process with all its children, and wait until they are gone."""
+    # unshare ignores SIGTERM; --kill-child ends process 1 of the namespaces with it.
     below = process.children(recursive=True)
     process.kill()
     with contextlib.suppress(psutil.TimeoutExpired, ChildProcessError):
@@ -152,3 +164,97 @@ def kill(process: psutil.Process) -> None:
     deadline = time.monotonic() + 10
     while any(child.is_running() for child in below) and time.monotonic() < deadline:
         psutil.wait_procs(below, timeout=0.05)
+
+
+def end_orphans(kind: Kind) -> int:
+    """End every cluster of a kind that has no record; return their number.
+
+    Their state directory was removed, or their start was interrupted before the record was written.
+    """
+    ended = 0
+    for process in _clusters(kind):
+        with contextlib.suppress(psutil.Error):
+            layout = Layout(Path(), _state(process) / kind)
+            # Another user's start has a process shortly before it has a record.
+            if layout.state != Layout.of(kind).state and is_held(layout.lock):
+                continue
+            record = read_record(layout)
+            if record is None or record.pid != process.pid:
+                kill(process)
+                ended += 1
+    if kind is Kind.REAL and not any(_clusters(kind)):
+        _remove_groups(kind)
+    return ended
+
+
+def running_elsewhere(kind: Kind) -> list[Path]:
+    """Return the state directories of all running clusters of a kind on this machine."""
+    found = []
+    for process in _clusters(kind):
+        with contextlib.suppress(psutil.Error):
+            found.append(_state(process))
+    return found
+
+
+def _clusters(kind: Kind) -> Iterator[psutil.Process]:
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            command = process.cmdline()
+            program = ["-m", "devcluster.cluster_init", kind]
+            ours = any(command[at : at + 3] == program for at in range(len(command)))
+            if ours and command[0] == "unshare":
+                yield process
+
+
+def _state(process: psutil.Process) -> Path:
+    return state_root(process.environ())
+
+
+def _remove_groups(kind: Kind) -> None:
+    folders = [folder / group_name(kind) for folder in cgroups.hierarchies().folders()]
+    present = [folder for folder in folders if folder.exists()]
+    if not cgroups.processes(present):
+        cgroups.remove(present)
+
+
+@contextlib.contextmanager
+def exclusive(path: Path, command: str) -> Iterator[None]:
+    """Hold a lock while the block runs; the kernel releases it if the process dies.
+
+    Raises DevclusterError with the command that holds it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    holder = path.with_suffix(".holder")
+    lock = FileLock(path, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise DevclusterError(f"{_describe(holder)}: wait for it, or end it first") from error
+    try:
+        began = datetime.now(UTC).isoformat(timespec="seconds")
+        holder.write_text(json.dumps({"pid": os.getpid(), "command": command, "began": began}))
+        yield
+    finally:
+        holder.unlink(missing_ok=True)
+        lock.release()
+
+
+def is_held(path: Path) -> bool:
+    """Return True if a command holds the lock at the moment."""
+    if not path.exists():
+        return False
+    lock = FileLock(path, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        return True
+    lock.release()
+    return False
+
+
+def _describe(holder: Path) -> str:
+    try:
+        about = json.loads(holder.read_text())
+        return f"`{about['command']}` runs since {about['began']} (process {about['pid']})"
+    except (OSError, ValueError, KeyError):
+        return "another command is working on this cluster"

@@ -1,4 +1,4 @@
-"""Up, down and status of the embedded cluster, in the order in which a person would do it."""
+"""Start and end of the embedded cluster, step by step."""
 
 import shutil
 import socket
@@ -7,25 +7,25 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from devcluster import host, image_stores, launcher, operators, simulated_nodes
-from devcluster.demands import Demands
-from devcluster.errors import DevclusterError
-from devcluster.events import EventLog
+from devcluster import DevclusterError, host, launcher, operators
 from devcluster.images.base_image import PYTORCH
 from devcluster.images.catalog import BaseImages, push_tools
-from devcluster.orphans import end_orphans
+from devcluster.nodes import image_stores
+from devcluster.operators import Demands
 from devcluster.paths import Layout
 from devcluster.progress import Reporter, Step
 from devcluster.spec import ClusterSpec, Kind
 from devcluster.toolchain import Group, Toolchain, ensure
+from simulation import nodes as simulated_nodes
+from simulation.supervisor import EventLog
 
 START_TIMEOUT = 120.0
-NOTHING_MORE = Demands()
+NO_DEMANDS = Demands()
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """A running cluster and the tools to work on it."""
+    """A running cluster and its tools."""
 
     spec: ClusterSpec
     layout: Layout
@@ -33,14 +33,14 @@ class Cluster:
 
     @property
     def kubectl(self) -> list[str]:
-        """The command that asks this cluster, whatever the user's kubeconfig says."""
+        """Kubectl for this cluster, independent of the user's kubeconfig."""
         return [str(self.toolchain.bin / "kubectl"), f"--kubeconfig={self.layout.kubeconfig}"]
 
 
-def up(spec: ClusterSpec, reporter: Reporter, demands: Demands = NOTHING_MORE) -> Cluster:
-    """Brings the cluster up, or says that it is up already, and real nodes with what is demanded.
+def up(spec: ClusterSpec, reporter: Reporter, demands: Demands = NO_DEMANDS) -> Cluster:
+    """Start the cluster unless it runs, and add what a stack demands of real nodes.
 
-    DevclusterError with a remedy.
+    Raises DevclusterError with a remedy.
     """
     layout = Layout.of(spec.kind)
     real = spec.kind is Kind.REAL
@@ -51,10 +51,10 @@ def up(spec: ClusterSpec, reporter: Reporter, demands: Demands = NOTHING_MORE) -
     alive = launcher.running(layout)
     if alive is None:
         launcher.stop(layout)
-        if ended := end_orphans(spec.kind):
-            reporter.say(f"{ended} cluster whose state is gone was ended")
-        if real and (made := image_stores.make_room(layout)):
-            reporter.say(made)
+        if ended := launcher.end_orphans(spec.kind):
+            reporter.say(f"ended {ended} cluster without a state directory")
+        if real and (message := image_stores.make_room(layout)):
+            reporter.say(message)
         host.check(spec, layout)
     base = BaseImages(layout, _uv(), demands.bases) if real else None
     if base is not None:
@@ -69,10 +69,11 @@ def up(spec: ClusterSpec, reporter: Reporter, demands: Demands = NOTHING_MORE) -
         with reporter.step("cluster") as step:
             _start(cluster, step)
     else:
-        reporter.say("cluster: it is up already")
+        reporter.say("cluster: already running")
     if base is not None:
         _publish(cluster, base, reporter)
-    simulated_nodes.ensure(spec, cluster.kubectl)
+    product, count = spec.gpu_product, spec.simulated_nodes
+    simulated_nodes.ensure(count, product, cluster.kubectl, tainted=real)
     _await_service_account(cluster)
     if toolchain.operators:
         with reporter.step(f"operators: {', '.join(wanted)}") as step:
@@ -83,7 +84,7 @@ def up(spec: ClusterSpec, reporter: Reporter, demands: Demands = NOTHING_MORE) -
 def _uv() -> Path:
     found = shutil.which("uv")
     if found is None:
-        raise DevclusterError("uv is not on PATH: run this by `make up`, which installs it")
+        raise DevclusterError("uv is not on PATH: use `make up`, which installs it")
     return Path(found)
 
 
@@ -107,17 +108,17 @@ def _start(cluster: Cluster, step: Step) -> None:
 
 
 def _make_volumes(layout: Layout) -> None:
-    """The folders behind the volumes. The state folder around them is the user's alone."""
+    """Create the directories of the volumes; only the user can read the state around them."""
     for name in ("checkpoints", "datasets"):
         folder = layout.volumes / name
         folder.mkdir(parents=True, exist_ok=True)
-        # kubelet gives a local volume to a pod's fsGroup only where the pod is the first on its
-        # node to mount it; a server that only reads may have come before every trainer.
+        # kubelet changes a local volume's group to the fsGroup of only the first pod that mounts it
+        # on a node, which may be a server that only reads.
         folder.chmod(0o777)
 
 
 def _free_port(layout: Layout) -> int:
-    """The API server's port: the one of the first start, which kwokctl has noted, or a free one."""
+    """Return the API server's port: that of the first start, which kwokctl keeps, or a free one."""
     kept = layout.state / "api-port"
     if not kept.exists():
         with socket.socket() as probe:
@@ -130,8 +131,8 @@ def _free_port(layout: Layout) -> int:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
             raise DevclusterError(
-                f"port {port} of the cluster's API server is taken by another program: end that, "
-                "or begin anew with `make down PURGE=1`"
+                f"port {port} of the cluster's API server is in use by another program: end that, "
+                "or start with a new cluster after `make down PURGE=1`"
             ) from error
     return port
 
@@ -166,7 +167,7 @@ def _publish(cluster: Cluster, bases: BaseImages, reporter: Reporter) -> None:
         push_tools(cluster.layout, toolchain.bin, registry, step.update, wanted)
         began = time.monotonic()
         while not bases.wait(1.0):
-            step.update(f"base images are being made, {time.monotonic() - began:.0f} s")
+            step.update(f"building base images, {time.monotonic() - began:.0f} s")
         for reference, layout in bases.layouts.items():
             step.update(f"pushing {reference}")
             layout.push(registry, reference, cluster.layout.logs / "push.log")
@@ -178,25 +179,25 @@ def _publish(cluster: Cluster, bases: BaseImages, reporter: Reporter) -> None:
 
 
 def _await_service_account(cluster: Cluster) -> None:
-    # Pods of a namespace without its default ServiceAccount are refused.
+    # The API server rejects pods of a namespace without its default ServiceAccount.
     wait = ["wait", "--for=create", "serviceaccount/default", "--timeout=60s"]
     subprocess.run([*cluster.kubectl, *wait], check=True, stdout=subprocess.DEVNULL)
 
 
 def attach(kind: Kind, spec: ClusterSpec) -> Cluster:
-    """The running cluster of a kind. DevclusterError when it is not up."""
+    """Return the running cluster of a kind. Raises DevclusterError if it is not running."""
     layout = Layout.of(kind)
     if launcher.running(layout) is None:
-        raise DevclusterError("the embedded cluster is not up: `make up` brings it up")
+        raise DevclusterError("the embedded cluster is not running: start it with `make up`")
     found = ensure("real" if kind is Kind.REAL else "simulated", layout.cache, lambda _line: None)
     return Cluster(spec, layout, found)
 
 
 def down(kind: Kind, *, purge: bool) -> list[str]:
-    """Ends the cluster; with `purge` its state goes too. Returns what could not be removed."""
+    """End the cluster, with `purge` delete its state; return what could not be removed."""
     layout = Layout.of(kind)
     left = launcher.stop(layout)
-    end_orphans(kind)
+    launcher.end_orphans(kind)
     if purge and layout.state.exists():
         for path in layout.state.iterdir():
             if path != layout.lock:

@@ -1,21 +1,58 @@
-"""Operators of Kubeflow's kinds of job, in pods of the embedded cluster."""
+"""What a stack needs beyond the default cluster: job operators and other base images."""
 
 import subprocess
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from devcluster.errors import DevclusterError
-from devcluster.toolchain import Operator
+import yaml
+
+from devcluster import DevclusterError
+from devcluster.images.base_image import BASES, Base
+from devcluster.toolchain import OPERATORS, Operator
 from devcluster.toolchain.progress import Report
+from kube.kinds import KINDS
 
 NAMESPACES: Final[Mapping[Operator, Sequence[str]]] = {
     "training-operator": ("kubeflow",),
     "trainer": ("jobset-system", "kubeflow-system"),
 }
-"""Where their manifests put them."""
+"""Namespaces of their manifests."""
 
 READY_SECONDS: Final = 180
+
+
+@dataclass(frozen=True)
+class Demands:
+    """Operators to run in the cluster, and base images for its registry."""
+
+    operators: tuple[Operator, ...] = ()
+    bases: tuple[Base, ...] = ()
+
+
+def of_stack(file: Path, registry: str) -> Demands:
+    """Return what a stack's configuration file needs; the stack itself reports errors in it."""
+    document = yaml.safe_load(file.read_text())
+    kinds = {value for value in _values(document, "kind") if isinstance(value, str)}
+    needed = {kind.operator for name, kind in KINDS.items() if name in kinds}
+    images = set(map(str, _values(document, "base_image")))
+    return Demands(
+        tuple(operator for operator in OPERATORS if operator in needed),
+        tuple(base for base in BASES if f"{registry}/{base.reference}" in images),
+    )
+
+
+def _values(tree: Any, key: str) -> Iterator[Any]:
+    """Yield all values of a key at any depth."""
+    if isinstance(tree, dict):
+        for name, value in tree.items():
+            if name == key:
+                yield value
+            yield from _values(value, key)
+    elif isinstance(tree, list):
+        for value in tree:
+            yield from _values(value, key)
 
 
 def install(
@@ -23,9 +60,9 @@ def install(
     folders: Mapping[Operator, Sequence[Path]],
     report: Report,
 ) -> None:
-    """Applies the manifests of each and waits until its webhooks answer.
+    """Apply the manifests of each operator and wait until its pods are available.
 
-    Raises DevclusterError with what kubectl or the pods say.
+    Raises DevclusterError with kubectl's message.
     """
     for operator, parts in folders.items():
         for folder in parts:

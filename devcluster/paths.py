@@ -1,19 +1,22 @@
-"""Where the embedded cluster keeps its files: one cache folder outside the checkout.
+"""Paths of the embedded cluster: a cache directory outside the checkout.
 
-The cache (tools, image layers, downloaded charts) can be made again and is kept by
-`make down PURGE=1`; the state (etcd, checkpoints, Pulumi's stack) can not, and is not.
+The cache (tools, image layers, charts) can be rebuilt, and `make down PURGE=1` keeps it. The state
+(etcd, checkpoints, Pulumi's stack) cannot, and is deleted.
 """
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from devcluster.spec import ClusterSpec, Kind
+from simulation.configuration import Settings, pki
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 
 
 def cache_root(environment: Mapping[str, str] = os.environ) -> Path:
-    """`$GPU_PLATFORM_CACHE`, else `gpu-platform` in `$XDG_CACHE_HOME` or `~/.cache`."""
+    """Return `$GPU_PLATFORM_CACHE`, else `gpu-platform` in `$XDG_CACHE_HOME` or `~/.cache`."""
     if named := environment.get("GPU_PLATFORM_CACHE"):
         return Path(named).expanduser().resolve()
     base = environment.get("XDG_CACHE_HOME") or f"{environment.get('HOME', '~')}/.cache"
@@ -21,7 +24,7 @@ def cache_root(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def state_root(environment: Mapping[str, str] = os.environ) -> Path:
-    """`$GPU_PLATFORM_STATE`, else `state` in the cache folder."""
+    """Return `$GPU_PLATFORM_STATE`, else `state` in the cache directory."""
     if named := environment.get("GPU_PLATFORM_STATE"):
         return Path(named).expanduser().resolve()
     return cache_root(environment) / "state"
@@ -29,54 +32,54 @@ def state_root(environment: Mapping[str, str] = os.environ) -> Path:
 
 @dataclass(frozen=True)
 class Layout:
-    """Every path of one cluster; nothing else builds paths of its own."""
+    """All paths of a cluster."""
 
     cache: Path
     state: Path
 
     @classmethod
     def of(cls, kind: str) -> "Layout":
-        """The layout of the cluster of a kind (`real` or `simulated`)."""
+        """Return the layout of the cluster of a kind (`real` or `simulated`)."""
         return cls(cache_root(), state_root() / kind)
 
     @property
     def logs(self) -> Path:
-        """One file a process."""
+        """Directory with a log file per process."""
         return self.state / "logs"
 
     @property
     def record(self) -> Path:
-        """What was started: process, boot, cgroups (JSON)."""
+        """Record of the running cluster: process, boot, cgroups (JSON)."""
         return self.state / "cluster.json"
 
     @property
     def events(self) -> Path:
-        """Steps of the start, a JSON object a line, written inside, read outside."""
+        """Steps of the start, a JSON object per line."""
         return self.state / "events.jsonl"
 
     @property
     def lock(self) -> Path:
-        """Held while a command changes the cluster or its stack."""
+        """Lock of the command that changes the cluster or its stack."""
         return self.state / "lock"
 
     @property
     def kubeconfig(self) -> Path:
-        """For the user's side of the cluster."""
+        """Kubeconfig for the user."""
         return self.state / "kubeconfig"
 
     @property
     def scheduler_configuration(self) -> Path:
-        """Volcano's own file format, for the scheduler beside a simulated cluster."""
+        """Configuration of the scheduler process with simulated nodes, in Volcano's format."""
         return self.state / "volcano" / "scheduler.conf"
 
     @property
     def docker_socket(self) -> Path:
-        """Of the Docker engine on the control plane's node."""
+        """Socket of the Docker engine."""
         return self.state / "docker.sock"
 
     @property
     def volumes(self) -> Path:
-        """Seen by every real node as /var/lib/shared-volumes: checkpoints live here."""
+        """Volumes such as checkpoints; real nodes mount it at /var/lib/shared-volumes."""
         return self.state / "volumes"
 
     @property
@@ -86,37 +89,46 @@ class Layout:
 
     @property
     def pki(self) -> Path:
-        """Certificates that kwokctl made."""
-        return self.control_plane / ".kwok" / "clusters" / "cluster" / "pki"
+        """Directory of kwokctl's certificates."""
+        return pki(self.control_plane)
+
+    def control_plane_settings(self, spec: ClusterSpec, binaries: Path, port: int) -> Settings:
+        """Return the settings of the control plane."""
+        address = spec.control_plane.address if spec.kind is Kind.REAL else ""
+        network, home = spec.network, self.control_plane
+        settings = Settings(home, self.logs, binaries, port, spec.context, spec.kubernetes)
+        return replace(
+            settings, services=network.services, api_service=network.api_service, address=address
+        )
 
     @property
     def pulumi_backend(self) -> Path:
-        """Pulumi's stacks of this cluster."""
+        """State of Pulumi's stacks."""
         return self.state / "pulumi"
 
     @property
     def registry(self) -> Path:
-        """Storage of the registry inside, kept as a cache."""
+        """Storage of the cluster's registry, kept as a cache."""
         return self.cache / "registry"
 
     @property
     def images(self) -> Path:
-        """Images that devcluster makes itself, as OCI layouts."""
+        """Images that devcluster builds, as OCI layouts."""
         return self.cache / "images"
 
     def node(self, name: str) -> Path:
-        """What a real node writes outside its images and pods."""
+        """Return a real node's files outside its images and pods."""
         return self.state / "nodes" / name
 
     def gpu_faults(self, node: str) -> Path:
-        """What is to be wrong with a real node's GPUs, where it is there (simulated_gpus.py)."""
+        """Return the file of faults of a real node's GPUs (nodes/gpus.py)."""
         return self.node(node) / "gpu-faults.json"
 
     @property
     def node_stores(self) -> Path:
-        """The real nodes' image stores, kept as a cache."""
+        """Image stores of the real nodes, kept as a cache."""
         return self.cache / "nodes"
 
     def node_store(self, name: str) -> Path:
-        """A real node's image stores."""
+        """Return the image stores of a real node."""
         return self.node_stores / name

@@ -1,4 +1,4 @@
-"""What a person sees of a long step: one line with elapsed time, or plain lines in a log."""
+"""Progress of long steps: a live line with the elapsed time, or plain lines in a log."""
 
 import time
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ QUIET_INTERVAL = 10.0
 
 
 class Reporter:
-    """Prints steps. On a terminal the present step is a live line; elsewhere it is repeated."""
+    """Prints steps. On a terminal the current step is a live line; elsewhere it is repeated."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False, soft_wrap=True)
@@ -20,12 +20,12 @@ class Reporter:
         self.took: dict[str, float] = {}
 
     def say(self, text: str) -> None:
-        """One line, with the time since the command began."""
+        """Print a line with the time since the command began."""
         self.console.print(f"[dim]{time.monotonic() - self.began:6.1f} s[/dim]  {escape(text)}")
 
     @contextmanager
     def step(self, name: str) -> Iterator["Step"]:
-        """A step of unknown length; its duration is kept in `took`, in seconds."""
+        """Report a step of unknown length; `took` keeps its duration in seconds."""
         began = time.monotonic()
         step = Step(self, name)
         with step:
@@ -35,19 +35,19 @@ class Reporter:
 
 
 class Step:
-    """One running step; `update` tells how far it is."""
+    """A running step; `update` reports its progress."""
 
     def __init__(self, reporter: Reporter, name: str) -> None:
         self.name = name
         self.detail = ""
         self._reporter = reporter
-        self._told = time.monotonic()
+        self._reported = time.monotonic()
         self._live: Progress | None = None
 
     def __enter__(self) -> "Step":
         if self._reporter.console.is_terminal:
-            said = TextColumn("{task.description}", markup=False)
-            columns = (SpinnerColumn(), said, TimeElapsedColumn())
+            text = TextColumn("{task.description}", markup=False)
+            columns = (SpinnerColumn(), text, TimeElapsedColumn())
             self._live = Progress(*columns, console=self._reporter.console, transient=True)
             self._live.add_task(self.name)
             self._live.start()
@@ -58,10 +58,10 @@ class Step:
             self._live.stop()
 
     def update(self, detail: str) -> None:
-        """Shows a detail now on a terminal, and elsewhere at most every ten seconds."""
+        """Show a detail: at once on a terminal, elsewhere at most every ten seconds."""
         self.detail = detail
         if self._live is not None:
             self._live.update(self._live.task_ids[0], description=f"{self.name}: {detail}")
-        elif time.monotonic() - self._told > QUIET_INTERVAL:
-            self._told = time.monotonic()
+        elif time.monotonic() - self._reported > QUIET_INTERVAL:
+            self._reported = time.monotonic()
             self._reporter.say(f"{self.name}: {detail}")

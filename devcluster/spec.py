@@ -1,11 +1,11 @@
-"""What the embedded cluster consists of: its nodes, its simulated GPUs and its addresses."""
+"""Specification of the embedded cluster: nodes, simulated GPUs and addresses."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """How pods run: for real in containers, or only in the API server's books."""
+    """Kind of the nodes: real ones run containers, simulated ones exist only in the API server."""
 
     REAL = "real"
     SIMULATED = "simulated"
@@ -13,7 +13,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class RealNode:
-    """A node with a kubelet and containerd of its own, in namespaces of its own."""
+    """A node with its own kubelet, containerd and namespaces."""
 
     name: str
     address: str
@@ -23,15 +23,15 @@ class RealNode:
 
     @property
     def gpu_uuids(self) -> list[str]:
-        """Names of its GPUs, which no other node's have."""
+        """UUIDs of its GPUs, unique in the cluster."""
         return [f"GPU-simulated-{self.name}-{index}" for index in range(self.gpus)]
 
 
 @dataclass(frozen=True)
 class Network:
-    """Addresses of the embedded cluster, out of one private block so that a clash is easy to see.
+    """Addresses of the embedded cluster in one private block, so that conflicts are easy to see.
 
-    The block is `10.250.0.0/16`: nodes and host share one link, pods have a /24 a node.
+    Nodes and host share a link; the pods of each node have a /24.
     """
 
     block: str = "10.250.0.0/16"
@@ -48,7 +48,7 @@ class Network:
 
 @dataclass(frozen=True)
 class ClusterSpec:
-    """The whole cluster; both kinds have the same API server, and the same GPUs per node."""
+    """The whole cluster; both kinds run the same API server."""
 
     kind: Kind
     simulated_nodes: int
@@ -60,12 +60,12 @@ class ClusterSpec:
 
     @property
     def context(self) -> str:
-        """Name of the kubectl context, which a stack names to be sure of its cluster."""
+        """Name of the kubectl context; a stack checks it."""
         return "gpu-platform-dev" if self.kind is Kind.REAL else "gpu-platform-simulated"
 
     @property
     def control_plane(self) -> RealNode:
-        """The real node that also runs the control plane, the registry and the builder."""
+        """The real node with the control plane, the registry and the Docker engine."""
         return next(node for node in self.real_nodes if node.control_plane)
 
 
@@ -76,7 +76,7 @@ REAL_NODES = (
 
 
 def cluster_spec(kind: Kind, simulated_nodes: int | None = None) -> ClusterSpec:
-    """The cluster of a kind; without a number, four simulated nodes where there are no others."""
+    """Return the cluster of a kind; by default four simulated nodes if there are no real ones."""
     if kind is Kind.REAL:
         return ClusterSpec(kind, simulated_nodes or 0, real_nodes=REAL_NODES)
     return ClusterSpec(kind, 4 if simulated_nodes is None else simulated_nodes)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from devcluster import host, links
+from devcluster import host
+from devcluster.nodes import links
 from devcluster.spec import Kind, cluster_spec
 from tests.cluster.host_state import HostState
 from tests.cluster.platform import Platform, copy_checkout

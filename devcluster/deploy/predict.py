@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from devcluster.errors import DevclusterError
+from devcluster import DevclusterError
 
 READY_TIMEOUT = 180.0
 LABEL = 8

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from devcluster.errors import DevclusterError
+from devcluster import DevclusterError
 from gitops import prices
 from gitops.errors import GitopsError
 from gitops.runs.progress import Progress, last_words

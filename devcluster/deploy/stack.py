@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from devcluster.errors import DevclusterError
+from devcluster import DevclusterError
 from devcluster.paths import CHECKOUT, Layout
 
 UNCHANGED = frozenset({"same", "read"})

@@ -10,11 +10,11 @@ from typing import Any
 from rich.table import Table
 
 from devcluster import docker_plugin, environment, lifecycle
-from devcluster.demands import of_stack
 from devcluster.deploy import predict, stack
 from devcluster.deploy.recovery import recover
 from devcluster.deploy.runs import Run, result, wait, wait_scheduled
 from devcluster.lifecycle import Cluster
+from devcluster.operators import of_stack
 from devcluster.paths import CHECKOUT
 from devcluster.progress import Reporter
 from devcluster.spec import ClusterSpec, Kind

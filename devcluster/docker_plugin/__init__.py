@@ -1,10 +1,104 @@
-"""A stand-in for Pulumi's Docker plugin where the official one cannot be had.
+"""Stand-in for Pulumi's Docker plugin, for hosts where the official one is not available.
 
-It offers the one resource `docker:index/image:Image` with the official inputs and outputs, and
-drives the Docker command line. The official plugin is preferred wherever it is installed or can
-be downloaded.
+It has the resource `docker:index/image:Image` with the official inputs and outputs, and uses the
+Docker CLI. The official plugin is preferred if it is installed or can be downloaded.
 """
 
-from devcluster.docker_plugin.install import VERSION, Plugin, install
+import os
+import shlex
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
 
-__all__ = ["VERSION", "Plugin", "install"]
+from devcluster.paths import CHECKOUT
+
+VERSION = "5.2.0"
+"""Version of the official plugin, which the SDK in requirements.txt requires."""
+
+DOWNLOAD_SECONDS = 60
+
+_FOLDER = f"resource-docker-v{VERSION}"
+_FILE = "pulumi-resource-docker"
+_MARK = "devcluster.docker_plugin"
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """The plugin in use, and its origin for the report."""
+
+    official: bool
+    note: str
+
+
+def install(pulumi_home: Path, python: Path, path: str | None = None) -> Plugin:
+    """Install a Docker plugin in the project's PULUMI_HOME: the official one, else the stand-in.
+
+    `python` is an interpreter with the project's requirements, and `path` the PATH for `pulumi`. A
+    download is tried only once, not while the stand-in is installed: a change of the plugin would
+    rebuild all images.
+    """
+    place = pulumi_home / "plugins" / _FOLDER / _FILE
+    if place.exists() and not _is_stand_in(place):
+        return Plugin(True, f"the official Docker plugin {VERSION}")
+    if users := _users_own(pulumi_home):
+        shutil.rmtree(place.parent, ignore_errors=True)
+        place.parent.mkdir(parents=True)
+        place.symlink_to(users)
+        return Plugin(True, f"the official Docker plugin {VERSION} from {users.parent}")
+    if not place.exists() and _download(pulumi_home, path) and place.exists():
+        return Plugin(True, f"the official Docker plugin {VERSION}, downloaded")
+    _write_launcher(place, python)
+    return Plugin(
+        False,
+        f"the project's stand-in for the Docker plugin {VERSION}, "
+        "which is neither installed nor available for download",
+    )
+
+
+def _is_stand_in(file: Path) -> bool:
+    with file.open("rb") as content:
+        return _MARK.encode() in content.read(1000)
+
+
+def _users_own(pulumi_home: Path) -> Path | None:
+    home = Path(os.environ.get("PULUMI_HOME") or "~/.pulumi").expanduser().resolve()
+    for candidate in (home, Path("~/.pulumi").expanduser().resolve()):
+        file = candidate / "plugins" / _FOLDER / _FILE
+        if candidate != pulumi_home.resolve() and os.access(file, os.X_OK):
+            return None if _is_stand_in(file) else file
+    return None
+
+
+def _download(pulumi_home: Path, path: str | None) -> bool:
+    pulumi = shutil.which("pulumi", path=path)
+    if pulumi is None:
+        return False
+    settings = {"PULUMI_HOME": str(pulumi_home), "PULUMI_SKIP_UPDATE_CHECK": "1"}
+    try:
+        done = subprocess.run(
+            [pulumi, "plugin", "install", "resource", "docker", VERSION, "--non-interactive"],
+            env=os.environ | settings,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=DOWNLOAD_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+def _write_launcher(place: Path, python: Path) -> None:
+    checkout, interpreter = shlex.quote(str(CHECKOUT)), shlex.quote(str(python))
+    text = (
+        "#!/bin/sh\n"
+        f"# Stand-in for Pulumi's Docker plugin: {_MARK} of the gpu-platform project.\n"
+        f'PYTHONPATH={checkout}${{PYTHONPATH:+:$PYTHONPATH}} exec {interpreter} -m {_MARK} "$@"\n'
+    )
+    if place.exists() and not place.is_symlink() and place.read_text() == text:
+        return
+    place.parent.mkdir(parents=True, exist_ok=True)
+    fresh = place.with_suffix(".new")
+    fresh.write_text(text)
+    fresh.chmod(0o755)
+    fresh.replace(place)

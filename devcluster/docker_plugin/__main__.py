@@ -1,9 +1,73 @@
-"""Started by Pulumi's engine with the engine's address as its first argument."""
+"""Server of the stand-in: Pulumi's engine starts it with the engine's address as first argument."""
 
+import argparse
 import asyncio
 import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Any
 
-from devcluster.docker_plugin.server import serve
+import grpc.aio
+from pulumi.provider.experimental.server import ProviderServicer
+from pulumi.runtime.proto import provider_pb2_grpc
+
+from devcluster.docker_plugin import VERSION
+from devcluster.docker_plugin.inputs import ImageError
+from devcluster.docker_plugin.provider import EngineLog, ImageProvider
+
+MAXIMUM_MESSAGE_BYTES = 400 * 1024 * 1024
+
+
+class Servicer(ProviderServicer):
+    """Reports errors of the user without a traceback.
+
+    The engine accepts their status as an orderly failure; other statuses leave a pending operation
+    in the stack's state.
+    """
+
+    async def Configure(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Store the provider's settings."""
+        return await _plainly(super().Configure, request, context)
+
+    async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Validate inputs and add defaults."""
+        return await _plainly(super().Check, request, context)
+
+    async def Create(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Build and push."""
+        return await _plainly(super().Create, request, context)
+
+    async def Update(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Build and push again."""
+        return await _plainly(super().Update, request, context)
+
+
+async def _plainly(method: Callable[[Any, Any], Awaitable[Any]], request: Any, context: Any) -> Any:
+    try:
+        return await method(request, context)
+    except ImageError as error:
+        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+
+
+async def serve(arguments: list[str] | None = None) -> None:
+    """Serve until the engine ends the process; print the port as the first line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("engine", help="address of Pulumi's engine, for log lines")
+    engine, _ = parser.parse_known_args(arguments)
+    async with grpc.aio.insecure_channel(engine.engine) as channel:
+        server, port = await start(ImageProvider(EngineLog.on(channel)), engine.engine)
+        print(port, flush=True)
+        await server.wait_for_termination()
+
+
+async def start(provider: ImageProvider, engine: str) -> tuple[grpc.aio.Server, int]:
+    """Start to serve on a free loopback port; return the server and the port."""
+    server = grpc.aio.server(options=[("grpc.max_receive_message_length", MAXIMUM_MESSAGE_BYTES)])
+    servicer = Servicer([], VERSION, provider, engine)
+    provider_pb2_grpc.add_ResourceProviderServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    return server, port
+
 
 if __name__ == "__main__":
     with contextlib.suppress(KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""The Docker command line: sign in, build, push, and nothing else."""
+"""Docker CLI: log in, build and push."""
 
 import asyncio
 import json
@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from devcluster.docker_plugin.errors import ImageError
-from devcluster.docker_plugin.inputs import Image, Registry
+from devcluster.docker_plugin.inputs import Image, ImageError, Registry
 
 Show = Callable[[str], Awaitable[None]]
-"""Is given each line that Docker prints."""
+"""Called with each line that Docker prints."""
 
 TAIL_LINES = 25
 
@@ -28,7 +27,7 @@ _DIGEST = re.compile(r"\bdigest: (sha256:[0-9a-f]{64})\b")
 
 @dataclass(frozen=True)
 class Docker:
-    """One executable with an environment, and what it must not show."""
+    """An executable with its environment, and secrets to hide in its output."""
 
     executable: str
     environment: dict[str, str]
@@ -36,12 +35,12 @@ class Docker:
     show: Show | None = None
 
     async def build(self, image: Image) -> None:
-        """Builds an image under its name. ImageError with the end of the output."""
+        """Build an image. Raises ImageError with the end of the output."""
         arguments, environment = build_arguments(image)
         await self._run(arguments, f"building {image.image_name} failed", environment)
 
     async def push(self, image: Image) -> str:
-        """Pushes an image; returns its digest in the registry, `sha256:…`."""
+        """Push an image; return its digest in the registry, `sha256:…`."""
         name = image.image_name
         lines = await self._run(["push", name], f"pushing {name} failed")
         for line in reversed(lines):
@@ -50,16 +49,16 @@ class Docker:
         raise ImageError(f"docker push {name} reported no digest:\n" + "\n".join(lines))
 
     async def image_id(self, image: Image) -> str:
-        """The local identity of a built image, `sha256:…`."""
+        """Return the local ID of a built image, `sha256:…`."""
         arguments = ["image", "inspect", "--format", "{{.Id}}", image.image_name]
         return (await self._run(arguments, f"inspecting {image.image_name} failed"))[-1]
 
     async def login(self, registry: Registry) -> None:
-        """Signs in for this object's private configuration; the password goes through a pipe."""
+        """Log in, in this object's private configuration; a pipe passes the password."""
         arguments = ["login", "--username", registry.username, "--password-stdin"]
         if registry.server:
             arguments.append(registry.server)
-        what = f"signing in to {registry.server or 'Docker Hub'} as {registry.username} failed"
+        what = f"logging in to {registry.server or 'Docker Hub'} as {registry.username} failed"
         await self._run(arguments, what, stdin=registry.password)
 
     async def _run(
@@ -82,7 +81,7 @@ class Docker:
         try:
             lines = await self._talk(process, stdin)
         except BaseException:  # also when the operation is cancelled
-            # With its plugins, which would hold the pipe and go on building.
+            # With its plugins, which would keep the pipe open and continue to build.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
@@ -115,10 +114,9 @@ class Docker:
 
 
 def build_arguments(image: Image) -> tuple[list[str], dict[str, str]]:
-    """Arguments and environment of `docker build`.
+    """Return arguments and environment of `docker build`.
 
-    A secret build argument travels in the environment, where the list of processes does not
-    show it.
+    The environment passes secret build arguments: the list of processes does not show it.
     """
     build = image.build
     kit = build.builder_version == "BuilderBuildKit"
@@ -146,10 +144,10 @@ def build_arguments(image: Image) -> tuple[list[str], dict[str, str]]:
 async def docker_for(
     image: Image, credentials: Registry | None, settings: dict[str, str], show: Show
 ) -> AsyncIterator[Docker]:
-    """A Docker command line for one image, signed in where there are credentials.
+    """Yield a Docker CLI for an image, logged in if there are credentials.
 
-    With credentials it gets a configuration folder of its own, which is removed at the end; the
-    user's is neither written nor left out: contexts and other registries' sign-ins are taken over.
+    With credentials it uses a temporary configuration directory, with the user's contexts and the
+    credentials of other registries. The user's directory stays unchanged.
     """
     executable = find(os.environ.get("PATH", ""))
     environment = dict(os.environ) | settings
@@ -165,7 +163,7 @@ async def docker_for(
 
 
 def copy_configuration(to: Path, server: str) -> None:
-    """Copies the user's Docker configuration, without what would store a new sign-in elsewhere."""
+    """Copy the user's Docker configuration, except for stores of new credentials."""
     source = Path(os.environ.get("DOCKER_CONFIG") or "~/.docker").expanduser()
     try:
         settings = json.loads((source / "config.json").read_text())
@@ -183,9 +181,9 @@ def copy_configuration(to: Path, server: str) -> None:
 
 @cache
 def find(path: str) -> str:
-    """The first Docker command line on a PATH that can build with BuildKit.
+    """Return the first Docker CLI on a PATH that can build with BuildKit.
 
-    From version 23 it needs a plugin for that, which distributions leave out. ImageError when
+    Version 23 and later need a plugin for that, which distributions omit. Raises ImageError if
     there is none.
     """
     tried = []
@@ -198,7 +196,7 @@ def find(path: str) -> str:
             f"{' and '.join(tried)} cannot build with BuildKit: install the buildx plugin "
             "(Debian: docker-buildx, or docker.io of Debian 12)"
         )
-    raise ImageError("there is no docker on PATH: install it (Debian: apt-get install docker.io)")
+    raise ImageError("docker is not on PATH: install it (Debian: apt-get install docker.io)")
 
 
 def _candidates(path: str) -> Iterable[str]:

@@ -1,22 +1,25 @@
-"""What a program says about an image: from Pulumi's property values to typed data."""
+"""Inputs of an image: typed data from Pulumi's property values, and the context's digest."""
 
+import hashlib
 import os
 import platform
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from docker.utils.build import exclude_paths  # type: ignore[import-untyped]
 from pulumi.provider.experimental.property_value import PropertyValue
 from pulumi.runtime import rpc
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from devcluster.docker_plugin import context
-from devcluster.docker_plugin.errors import ImageError
-
 Properties = dict[str, PropertyValue]
 
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+class ImageError(Exception):
+    """Error of an image for the user, with the end of Docker's output."""
 
 
 class _Input(BaseModel):
@@ -24,7 +27,7 @@ class _Input(BaseModel):
 
 
 class Registry(_Input):
-    """Where an image is pushed to, and as whom."""
+    """Registry that an image is pushed to, with credentials."""
 
     server: str = ""
     username: str = ""
@@ -32,13 +35,13 @@ class Registry(_Input):
 
 
 class CacheFrom(_Input):
-    """Images whose layers may be used again."""
+    """Images whose layers are used as a cache."""
 
     images: list[str]
 
 
 class Build(_Input):
-    """How an image is built."""
+    """Build of an image."""
 
     context: str = "."
     dockerfile: str = "Dockerfile"
@@ -52,7 +55,7 @@ class Build(_Input):
 
 
 class Image(_Input):
-    """The inputs of `docker:index/image:Image`."""
+    """Inputs of `docker:index/image:Image`."""
 
     image_name: str
     build: Build = Build()
@@ -63,29 +66,29 @@ class Image(_Input):
 
     @property
     def server(self) -> str:
-        """The registry's host, of `registry.server` or of the image's name."""
+        """Host of the registry, from `registry.server` or the image's name."""
         return host_of(self.registry.server) or registry_of(self.image_name)
 
 
 def host_of(address: str) -> str:
-    """Host and port of a registry's address, which may be a URL."""
+    """Return host and port of a registry's address, which may be a URL."""
     return address.removeprefix("https://").removeprefix("http://").partition("/")[0]
 
 
 def registry_of(image_name: str) -> str:
-    """The registry that an image's name begins with; empty where it names none."""
+    """Return the registry in an image's name; empty without one."""
     host, slash, _ = image_name.partition("/")
     named = slash and ("." in host or ":" in host or host == "localhost")
     return host if named else ""
 
 
 def is_unknown(value: PropertyValue) -> bool:
-    """Whether a value, or anything in it, is only known after other resources are created."""
+    """Return True if a value or a part of it depends on resources that do not exist yet."""
     return any(leaf == rpc.UNKNOWN for leaf in _leaves(value))
 
 
 def parse(properties: Properties) -> Image:
-    """The typed inputs. ImageError names every property that is wrong."""
+    """Return the typed inputs. Raises ImageError with every invalid property."""
     try:
         image = Image.model_validate(plain(properties))
     except ValidationError as error:
@@ -96,15 +99,15 @@ def parse(properties: Properties) -> Image:
 
 
 def reasons(error: ValidationError) -> Iterator[tuple[str, str]]:
-    """Path and reason of everything that is wrong."""
+    """Yield path and reason of every invalid property."""
     for wrong in error.errors():
         yield ".".join(str(part) for part in wrong["loc"]), wrong["msg"]
 
 
 def with_defaults(properties: Properties) -> Properties:
-    """The inputs as they are kept in the state: defaults filled in, the context's digest added.
+    """Return the inputs for the state, with defaults and the context's digest.
 
-    ImageError when the Dockerfile or the context cannot be read.
+    Raises ImageError if the Dockerfile or the context cannot be read.
     """
     given = properties.get("build") or PropertyValue.null()
     if not isinstance(given.value, Mapping | None):
@@ -119,13 +122,13 @@ def with_defaults(properties: Properties) -> Properties:
     folder, dockerfile = build["context"], build.get("dockerfile", PropertyValue(rpc.UNKNOWN))
     if not is_unknown(folder) and not is_unknown(dockerfile):
         place = Path(str(folder.value))
-        digest = context.digest(place, _existing(Path(str(dockerfile.value)), place))
+        digest = context_digest(place, _existing(Path(str(dockerfile.value)), place))
         build["contextDigest"] = PropertyValue(digest)
     return properties | {"build": given.with_value(build)}
 
 
 def plain(value: PropertyValue | Mapping[str, PropertyValue]) -> Any:
-    """A value without its secrecy; nothing for null, the engine's mark for what is unknown."""
+    """Return a value without secrets' wrappers and without null, the engine's unknown value."""
     inner = value.value if isinstance(value, PropertyValue) else value
     if isinstance(inner, Mapping):
         return {key: plain(item) for key, item in inner.items() if item.value is not None}
@@ -135,7 +138,7 @@ def plain(value: PropertyValue | Mapping[str, PropertyValue]) -> Any:
 
 
 def secrets(properties: Mapping[str, PropertyValue]) -> Iterator[str]:
-    """What must never be shown: the password, and build arguments that are secrets."""
+    """Yield all secrets: the password, and secret build arguments."""
     password = at(properties, "registry", "password")
     if password is not None and isinstance(password.value, str):
         yield password.value
@@ -150,7 +153,7 @@ def secrets(properties: Mapping[str, PropertyValue]) -> Iterator[str]:
 
 
 def at(properties: Mapping[str, PropertyValue], *path: str) -> PropertyValue | None:
-    """The value at a path of keys, if there is one."""
+    """Return the value at a path of keys, or None."""
     value: PropertyValue | None = PropertyValue(dict(properties))
     for key in path:
         if value is None or not isinstance(value.value, Mapping):
@@ -175,5 +178,51 @@ def _existing(dockerfile: Path, folder: Path) -> Path:
         return dockerfile
     advice = ""
     if (folder / dockerfile).is_file():
-        advice = f"; it is looked up from {Path.cwd()}: write {folder / dockerfile}"
-    raise ImageError(f"build.dockerfile: there is no file {dockerfile}{advice}")
+        advice = f"; it is relative to {Path.cwd()}: write {folder / dockerfile}"
+    raise ImageError(f"build.dockerfile: {dockerfile} does not exist{advice}")
+
+
+def context_digest(context: Path, dockerfile: Path) -> str:
+    """Return a digest of the Dockerfile and the context: names, contents and permissions.
+
+    .dockerignore works as in Docker. Raises ImageError if a file cannot be read.
+    """
+    total = hashlib.sha256()
+    try:
+        _add(total, "Dockerfile", dockerfile)
+        for name in sorted(files(context, dockerfile)):
+            _add(total, name, context / name)
+    except OSError as error:
+        raise ImageError(f"build.context: {error}") from error
+    return total.hexdigest()
+
+
+def files(context: Path, dockerfile: Path) -> list[str]:
+    """Return the relative names of the files and symbolic links in a context."""
+    inside = Path(os.path.relpath(dockerfile, context)).as_posix()
+    names = exclude_paths(
+        str(context.resolve()), ignore_patterns(context, dockerfile), dockerfile=inside
+    )
+    return [n for n in names if (context / n).is_symlink() or (context / n).is_file()]
+
+
+def ignore_patterns(context: Path, dockerfile: Path) -> list[str]:
+    """Return the lines of the Dockerfile's ignore file, else of the context's."""
+    for file in (
+        dockerfile.with_name(f"{dockerfile.name}.dockerignore"),
+        context / ".dockerignore",
+    ):
+        if file.exists():
+            lines = [line.strip() for line in file.read_text().splitlines()]
+            return [line for line in lines if line and not line.startswith("#")]
+    return []
+
+
+def _add(total: "hashlib._Hash", name: str, file: Path) -> None:
+    total.update(f"{len(name)}:{name}:".encode())
+    if file.is_symlink():
+        total.update(f"link:{file.readlink()}\n".encode())
+        return
+    with file.open("rb") as content:
+        content_digest = hashlib.file_digest(content, "sha256").hexdigest()
+    total.update(f"{file.stat().st_mode & 0o777:o}:{content_digest}\n".encode())

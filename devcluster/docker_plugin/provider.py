@@ -1,37 +1,62 @@
-"""The provider behind `docker:index/image:Image`."""
+"""Provider of `docker:index/image:Image`."""
 
 import asyncio
 import json
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
 
+import grpc.aio
 from pulumi.provider.experimental import provider as protocol
 from pulumi.provider.experimental.property_value import PropertyValue
 from pulumi.runtime import rpc
+from pulumi.runtime.proto import engine_pb2, engine_pb2_grpc
 from pydantic import TypeAdapter, ValidationError
 
 from devcluster.docker_plugin import docker_cli, inputs
-from devcluster.docker_plugin.engine_log import EngineLog
-from devcluster.docker_plugin.errors import ImageError
-from devcluster.docker_plugin.inputs import Image, Properties, Registry
+from devcluster.docker_plugin.inputs import Image, ImageError, Properties, Registry
 
 NOTICE = (
-    "the project's stand-in for the Docker plugin is used, "
-    "since the official one is neither installed nor could be downloaded"
+    "using the project's stand-in for the Docker plugin: "
+    "the official one is neither installed nor available for download"
 )
 
 IMAGE = "docker:index/image:Image"
 
 INPUTS = "__inputs"
-"""Property of the state that keeps the inputs, as the official plugin has it."""
+"""Property of the state with the inputs, as in the official plugin."""
 
 _NOT_COMPARED = ("buildOnPreview",)
 _SETTINGS = {"host": "DOCKER_HOST", "certPath": "DOCKER_CERT_PATH"}
 
 
+@dataclass(frozen=True)
+class EngineLog:
+    """Log of Pulumi's engine, the output of `pulumi up`. Undeliverable lines are dropped."""
+
+    stub: engine_pb2_grpc.EngineStub
+
+    @classmethod
+    def on(cls, channel: grpc.aio.Channel) -> "EngineLog":
+        """Return the log at the other end of a channel."""
+        return cls(engine_pb2_grpc.EngineStub(channel))
+
+    async def say(self, message: str, urn: str = "", *, passing: bool = False) -> None:
+        """Show a line for a resource; a passing one disappears at the end of the operation."""
+        line = engine_pb2.LogRequest(
+            severity=engine_pb2.INFO, message=message, urn=urn, ephemeral=passing
+        )
+        # The stub's types are those of a synchronous channel.
+        call = cast(Awaitable[object], self.stub.Log(line, timeout=5))
+        try:
+            await call
+        except grpc.RpcError:
+            return
+
+
 class ImageProvider(protocol.Provider):
-    """Builds and pushes images; whether one has changed is told by the digest of its context."""
+    """Builds and pushes images; an image changes with the digest of its context."""
 
     def __init__(self, log: EngineLog) -> None:
         self._log = log
@@ -41,13 +66,13 @@ class ImageProvider(protocol.Provider):
         self._work: set[asyncio.Task[Any]] = set()
 
     async def configure(self, request: protocol.ConfigureRequest) -> protocol.ConfigureResponse:
-        """Takes host, certificates and sign-ins. ImageError names a setting that is unknown."""
+        """Store host, certificates and credentials. Raises ImageError for an unknown setting."""
         settings = {k: v for k, v in inputs.plain(request.args).items() if k != "version"}
         unsupported = settings.keys() - {*_SETTINGS, "registryAuth"}
         if unsupported:
             raise ImageError(
-                f"docker:{min(unsupported)}: the stand-in for the Docker plugin knows only "
-                f"{', '.join([*_SETTINGS, 'registryAuth'])}; install the official one for it"
+                f"docker:{min(unsupported)}: the stand-in for the Docker plugin supports only "
+                f"{', '.join([*_SETTINGS, 'registryAuth'])}; install the official one for others"
             )
         self._settings = {_SETTINGS[k]: v for k, v in settings.items() if k in _SETTINGS}
         if "certPath" in settings:
@@ -56,23 +81,23 @@ class ImageProvider(protocol.Provider):
         return protocol.ConfigureResponse(accept_secrets=True, supports_preview=True)
 
     async def check(self, request: protocol.CheckRequest) -> protocol.CheckResponse:
-        """Validates the inputs and adds defaults and the context's digest."""
-        # The engine puts the types of the parent components before it, each with a $.
+        """Validate the inputs, and add defaults and the context's digest."""
+        # The engine prepends the types of the parent components, each with a $.
         if request.type.rpartition("$")[2] != IMAGE:
             raise ImageError(
-                f"{request.type}: the stand-in for the Docker plugin knows only {IMAGE}; "
-                "install the official one for it"
+                f"{request.type}: the stand-in for the Docker plugin supports only {IMAGE}; "
+                "install the official one for others"
             )
         if not self._noticed:
             self._noticed = True
             await self._log.say(NOTICE)
-        failures = [protocol.CheckFailure(*wrong) for wrong in _mistakes(request.new_inputs)]
+        failures = [protocol.CheckFailure(*error) for error in _errors(request.new_inputs)]
         if failures:
             return protocol.CheckResponse(request.new_inputs, failures)
         return protocol.CheckResponse(inputs.with_defaults(request.new_inputs))
 
     async def diff(self, request: protocol.DiffRequest) -> protocol.DiffResponse:
-        """Compares with the inputs of the last build; a new password alone changes nothing."""
+        """Compare with the inputs of the last build, except for passwords."""
         kept = request.old_state.get(INPUTS)
         old = _compared(kept.value if kept and isinstance(kept.value, Mapping) else {})
         new = _compared(request.new_inputs)
@@ -87,20 +112,20 @@ class ImageProvider(protocol.Provider):
         )
 
     async def create(self, request: protocol.CreateRequest) -> protocol.CreateResponse:
-        """Builds and pushes."""
+        """Build and push."""
         state = await self._make(request.urn, request.properties, request.preview)
         name = request.properties["imageName"].value
         return protocol.CreateResponse("" if request.preview else str(name), state)
 
     async def update(self, request: protocol.UpdateRequest) -> protocol.UpdateResponse:
-        """Builds and pushes again."""
+        """Build and push again."""
         return protocol.UpdateResponse(await self._make(request.urn, request.news, request.preview))
 
     async def delete(self, request: protocol.DeleteRequest) -> None:
-        """Leaves the image where it is, as the official plugin does."""
+        """Keep the image, as the official plugin does."""
 
     async def cancel(self) -> None:
-        """Ends every build and push that is under way."""
+        """Cancel all running builds and pushes."""
         for task in self._work:
             task.cancel()
 
@@ -119,7 +144,7 @@ class ImageProvider(protocol.Provider):
             raise ImageError(f"{image.image_name}: the operation was cancelled") from error
 
     async def _build_and_push(self, urn: str, image: Image, preview: bool) -> str:
-        """The output `repoDigest`; what a preview builds has none yet."""
+        """Return the output `repoDigest`, which is unknown in a preview."""
 
         async def show(line: str) -> None:
             await self._log.say(line, urn, passing=True)
@@ -139,7 +164,7 @@ class ImageProvider(protocol.Provider):
         return next((s for s in self._sign_ins if s.server == image.server), None)
 
 
-def _mistakes(properties: Properties) -> list[tuple[str, str]]:
+def _errors(properties: Properties) -> list[tuple[str, str]]:
     known = {key: value for key, value in properties.items() if not inputs.is_unknown(value)}
     given = inputs.plain(known)
     if "imageName" not in known and "imageName" in properties:
@@ -148,17 +173,17 @@ def _mistakes(properties: Properties) -> list[tuple[str, str]]:
         image = Image.model_validate(given)
     except ValidationError as error:
         return list(inputs.reasons(error))
-    mistakes = []
+    errors = []
     if not image.skip_push and not inputs.registry_of(image.image_name):
         name = image.image_name
-        mistakes.append(("imageName", f"{name!r} names no registry: write docker.io/{name}"))
+        errors.append(("imageName", f"{name!r} has no registry: write docker.io/{name}"))
     if bool(image.registry.username) != bool(image.registry.password):
-        mistakes.append(("registry", "username and password belong together: give both or none"))
-    return mistakes
+        errors.append(("registry", "username and password must be set together"))
+    return errors
 
 
 def _state(properties: Properties, repo_digest: PropertyValue) -> Properties:
-    """The outputs, with the inputs kept for the next comparison."""
+    """Return the outputs, with the inputs for the next comparison."""
     build = properties["build"].value
     fields = build if isinstance(build, Mapping) else {}
     server = inputs.at(properties, "registry", "server")
@@ -175,7 +200,7 @@ def _state(properties: Properties, repo_digest: PropertyValue) -> Properties:
 
 
 def _relative(dockerfile: PropertyValue | None, context: PropertyValue | None) -> PropertyValue:
-    """The Dockerfile's path seen from the context, as the official plugin puts it out."""
+    """Return the Dockerfile's path relative to the context, as the official plugin does."""
     if dockerfile is None or context is None:
         return PropertyValue(rpc.UNKNOWN)
     if inputs.is_unknown(dockerfile) or inputs.is_unknown(context):
@@ -184,10 +209,10 @@ def _relative(dockerfile: PropertyValue | None, context: PropertyValue | None) -
 
 
 def _compared(properties: Mapping[str, PropertyValue]) -> dict[str, Any]:
-    given = {k: v for k, v in inputs.plain(properties).items() if k not in _NOT_COMPARED}
-    if isinstance(given.get("registry"), dict):
-        given["registry"] = given["registry"].get("server")
-    return given
+    compared = {k: v for k, v in inputs.plain(properties).items() if k not in _NOT_COMPARED}
+    if isinstance(compared.get("registry"), dict):
+        compared["registry"] = compared["registry"].get("server")
+    return compared
 
 
 def _without_tag(name: str) -> str:
@@ -196,13 +221,13 @@ def _without_tag(name: str) -> str:
 
 
 class _SignIn(Registry):
-    """An entry of `registryAuth`."""
+    """Entry of `registryAuth`."""
 
     address: str
 
 
 def _sign_ins(given: object) -> list[Registry]:
-    """Entries of `registryAuth`, which arrives as a list or as its JSON."""
+    """Return the entries of `registryAuth`, which is a list or its JSON."""
     try:
         listed = json.loads(given) if isinstance(given, str) else given
         entries = TypeAdapter(list[_SignIn]).validate_python(listed)

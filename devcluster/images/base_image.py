@@ -1,19 +1,20 @@
-"""The base images of the embedded cluster: Debian, Python, and PyTorch's cut or TensorFlow.
+"""Base images of the embedded cluster: Debian, Python, and a reduced PyTorch or TensorFlow.
 
-On a cluster with GPUs their place is taken by images with CUDA; all are `BASE_IMAGE` to the
-Dockerfiles, which find here every package that they ask for, so that building needs no network.
+Clusters with GPUs use images with CUDA instead. All are `BASE_IMAGE` of the Dockerfiles, and these
+contain every package that the Dockerfiles install, so that builds need no network.
 """
 
 import hashlib
 import os
 import shutil
 import subprocess
+import tarfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from devcluster.errors import DevclusterError
-from devcluster.images import difference, torch_cpu
+from devcluster import DevclusterError
+from devcluster.images import torch_cpu
 from devcluster.images.oci import ImageConfig, Layer, Layout
 from devcluster.paths import CHECKOUT
 
@@ -27,7 +28,7 @@ DPKG_OPTIONS = (
 PYTHON = "3.11"
 SITE = f"usr/local/lib/python{PYTHON}/dist-packages"
 KEY = 12
-"""Hexadecimal digits that tell what an image was made of."""
+"""Number of hexadecimal digits that identify an image's sources."""
 CONFIG = ImageConfig(
     environment={
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -42,23 +43,23 @@ def _requirements(*names: str) -> tuple[Path, ...]:
 
 @dataclass(frozen=True)
 class Base:
-    """An image of two layers, Debian's packages and Python's from files of requirements.
+    """Image of two layers: Debian packages, and Python packages from requirements files.
 
-    `added` packages of Debian are a third one on top, so that the nodes have the others once.
+    Debian packages in `added` are a third layer, so that images share the other two.
     """
 
     reference: str
-    # Images are built without a network: what they install must be in their base already.
+    # Images are built without a network: the base must contain all packages that they install.
     requirements: tuple[Path, ...]
     headers: tuple[str, ...] = ()
-    """Folders of Python's packages that only compilers need."""
+    """Directories of Python packages that only compilers need."""
     added: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
-        """Tells the image and what it is made of: `pytorch-cpu-<12 hexadecimal digits>`."""
+        """Name with a digest of the sources: `pytorch-cpu-<12 hexadecimal digits>`."""
         parts = [file.read_bytes() for file in (*self.requirements, Path(__file__))]
-        parts += [Path(file).read_bytes() for file in (torch_cpu.__file__, difference.__file__)]
+        parts.append(Path(torch_cpu.__file__).read_bytes())
         key = hashlib.sha256(b"\0".join(parts)).hexdigest()[:KEY]
         return f"{self.reference.partition(':')[0]}-{key}"
 
@@ -73,14 +74,14 @@ TENSORFLOW = Base(
     headers=("tensorflow/include", "clang"),
 )
 BASES = (PYTORCH, MPI, TENSORFLOW)
-"""PyTorch's is always there; the others where a stack builds upon them."""
+"""PyTorch's always exists; the others if a stack uses them."""
 
 
 def build(base: Base, images: Path, uv: Path, log: Path) -> Layout:
-    """Makes an image in the folder `images`, unless it is there. Raises DevclusterError.
+    """Build an image in the directory `images`, unless it exists. Raises DevclusterError.
 
-    It takes about a minute. Layers that PyTorch's image has as well are taken from that one. Those
-    of the same image that were made of other things are removed.
+    This takes about a minute. Layers of PyTorch's image are reused, and images of the same name
+    with other sources are deleted.
     """
     layout = Layout(images / base.name)
     if layout.digest is not None:
@@ -94,14 +95,15 @@ def build(base: Base, images: Path, uv: Path, log: Path) -> Layout:
             layers: list[Path | Layer] = [*workshop.all_of(base)]
         else:
             root, site = Layout(images / PYTORCH.name).layers()
-            own = base.requirements != PYTORCH.requirements
-            layers = [root, workshop.site(base) if own else site]
+            differs = base.requirements != PYTORCH.requirements
+            layers = [root, workshop.site(base) if differs else site]
             if base.added:
                 layers.append(workshop.added(base, root))
         layout.write(layers, CONFIG)
     except subprocess.CalledProcessError as error:
-        what = f"the base image {base.reference} could not be made"
-        raise DevclusterError(f"{what}: {error}; see {log}") from error
+        raise DevclusterError(
+            f"building the base image {base.reference} failed: {error}; see {log}"
+        ) from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
     kind = base.name.rpartition("-")[0]
@@ -113,27 +115,27 @@ def build(base: Base, images: Path, uv: Path, log: Path) -> Layout:
 
 @dataclass(frozen=True)
 class _Workshop:
-    """Makes layers, as tar files in the scratch folder `work`."""
+    """Builds layers as tar files in the scratch directory `work`."""
 
     work: Path
     uv: Path
     log: Path
 
     def all_of(self, base: Base) -> list[Path]:
-        """Both layers, Debian's in the background: it waits for downloads most of the time."""
+        """Return both layers. Debian's is built in the background, as it mostly downloads."""
         tar = self.work / "root.tar"
         debian = self._start_debian(DEBIAN_PACKAGES, tar)
         try:
             site = self.site(base)
         except BaseException:
-            debian.terminate()  # else it would go on writing below `work`
+            debian.terminate()  # else it would continue to write to `work`
             debian.wait()
             raise
         self._finish(debian)
         return [tar, site]
 
     def site(self, base: Base) -> Path:
-        """Python's packages."""
+        """Return the layer of Python packages."""
         packages = self.work / "packages"
         _install(base, packages, self.uv, self.log)
         for folder in base.headers:
@@ -143,10 +145,10 @@ class _Workshop:
         return _pack(packages, self.work / "packages.tar")
 
     def added(self, base: Base, root: Layer) -> Path:
-        """What more packages of Debian bring, beyond a root without them."""
+        """Return the files that additional Debian packages add to `root`."""
         larger, tar = self.work / "larger.tar", self.work / "added.tar"
         self._finish(self._start_debian((*DEBIAN_PACKAGES, *base.added), larger))
-        difference.write(larger, root.file, tar)
+        write_difference(larger, root.file, tar)
         return tar
 
     def _start_debian(self, packages: Sequence[str], tar: Path) -> "subprocess.Popen[bytes]":
@@ -162,7 +164,7 @@ class _Workshop:
 
     def _finish(self, debian: "subprocess.Popen[bytes]") -> None:
         if debian.wait() != 0:
-            raise DevclusterError(f"Debian's base system could not be made; see {self.log}")
+            raise DevclusterError(f"building Debian's base system failed; see {self.log}")
 
 
 def _install(base: Base, packages: Path, uv: Path, log: Path) -> None:
@@ -202,3 +204,24 @@ def _pack(packages: Path, tar: Path) -> Path:
     renamed = f"--transform=s#^\\.#{SITE}#"
     subprocess.run(["tar", "-C", str(packages), *same, renamed, "-cf", str(tar), "."], check=True)
     return tar
+
+
+def write_difference(larger: Path, smaller: Path, to: Path) -> None:
+    """Write the members of the tar file `larger` that differ in or lack from `smaller`.
+
+    Files of a package have the package's time, so that the same size and time mean the same
+    content. Members that only `smaller` has are ignored: packages are only added.
+    """
+    with tarfile.open(smaller) as archive:
+        known = {member.name: _facts(member) for member in archive}
+    with tarfile.open(larger) as source, tarfile.open(to, "w", format=tarfile.PAX_FORMAT) as target:
+        for member in source:
+            if known.get(member.name) != _facts(member):
+                target.addfile(member, source.extractfile(member) if member.isreg() else None)
+
+
+def _facts(member: tarfile.TarInfo) -> tuple[object, ...]:
+    # Directories and links have the time of the installation.
+    time = member.mtime if member.isreg() else None
+    owner = (member.uid, member.gid, member.mode)
+    return member.type, member.size, member.linkname, owner, time

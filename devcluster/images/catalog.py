@@ -1,4 +1,4 @@
-"""The images that the embedded cluster has in its registry before anything is deployed."""
+"""Images in the cluster's registry before anything is deployed."""
 
 import hashlib
 import threading
@@ -15,16 +15,16 @@ from devcluster.toolchain import Operator
 
 @dataclass(frozen=True)
 class ToolImage:
-    """An image of one static binary: nothing else is in it."""
+    """Image of one static binary and nothing else."""
 
     reference: str
     tool: str
     program: str
-    """Path in the image; Volcano's chart starts the binaries by these."""
+    """Path in the image, which Volcano's chart uses."""
     user: str = ""
 
     def layout(self, images: Path, binaries: Path) -> Layout:
-        """Makes the image, unless the same one is there."""
+        """Build the image, unless it exists."""
         binary = binaries / self.tool
         with binary.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()[:12]
@@ -70,49 +70,49 @@ OPERATOR_IMAGES: Mapping[Operator, Sequence[ToolImage]] = {
         ),
     ),
 }
-"""Their manifests name them, in the folders toolchain/modules/<operator>."""
+"""Images in the operators' manifests (toolchain/modules/<operator>)."""
 
 
 class BaseImages:
-    """The base images, made one after another in the background while other things go on."""
+    """Base images, built one after another in the background."""
 
     def __init__(self, paths: Paths, uv: Path, bases: Sequence[Base] = (PYTORCH,)) -> None:
         self._paths = paths
         self._uv = uv
         self._failure: BaseException | None = None
-        # Others take layers of PyTorch's.
+        # The others reuse layers of PyTorch's.
         self._bases = (PYTORCH, *(base for base in bases if base is not PYTORCH))
-        self._thread = threading.Thread(target=self._make, daemon=True)
+        self._thread = threading.Thread(target=self._build, daemon=True)
 
     @property
     def layouts(self) -> dict[str, Layout]:
-        """The images by their names in the registry."""
+        """Images by their names in the registry."""
         return {base.reference: Layout(self._paths.images / base.name) for base in self._bases}
 
     def start(self) -> None:
-        """Begins, where not all of them are there already."""
-        if not self._made():
+        """Start to build, unless all of them exist."""
+        if not self._complete():
             self._thread.start()
 
-    def _made(self) -> bool:
+    def _complete(self) -> bool:
         return all(layout.digest is not None for layout in self.layouts.values())
 
-    def _make(self) -> None:
+    def _build(self) -> None:
         try:
             self._paths.logs.mkdir(parents=True, exist_ok=True)
             log = self._paths.logs / "base-image.log"
             for base in self._bases:
                 base_image.build(base, self._paths.images, self._uv, log)
-        except BaseException as error:  # raised again where it is waited for
+        except BaseException as error:  # raised again in wait
             self._failure = error
 
     def wait(self, seconds: float) -> bool:
-        """Waits up to so many seconds; True when all are there. Raises what went wrong."""
+        """Wait for at most this time; return True if all exist. Raises the error of a build."""
         if self._thread.is_alive():
             self._thread.join(seconds)
         if self._failure is not None:
             raise self._failure
-        return self._made()
+        return self._complete()
 
 
 def push_tools(
@@ -122,7 +122,7 @@ def push_tools(
     report: Callable[[str], None],
     operators: Collection[Operator] = (),
 ) -> None:
-    """Puts the images of single programs into the registry, those that it does not have."""
+    """Push the images of single programs that the registry does not have."""
     log = paths.logs / "push.log"
     others = [image for operator in operators for image in OPERATOR_IMAGES[operator]]
     for image in (*TOOL_IMAGES, *others):

@@ -1,7 +1,4 @@
-"""Images as OCI layouts on disk, and their way into a registry.
-
-Format: the OCI image layout specification 1.0. Pushing is skopeo's work.
-"""
+"""Images as OCI layouts on disk (image layout specification 1.0); skopeo pushes them."""
 
 import hashlib
 import json
@@ -16,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from devcluster.errors import DevclusterError
+from devcluster import DevclusterError
 
 LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar+gzip"
 CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
@@ -25,14 +22,14 @@ MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 
 @dataclass(frozen=True)
 class ImageConfig:
-    """What a container of the image runs, and as whom."""
+    """Program, environment and user of an image's containers."""
 
     entrypoint: Sequence[str] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     user: str = ""
 
     def document(self, diff_ids: Sequence[str]) -> dict[str, object]:
-        """The image configuration object (linux/amd64)."""
+        """Return the image configuration object (linux/amd64)."""
         config: dict[str, object] = {
             "Env": [f"{key}={value}" for key, value in self.environment.items()]
         }
@@ -50,14 +47,14 @@ class ImageConfig:
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer of an image that is there: its compressed file, and the digest of its tar file."""
+    """Layer of an existing image: its compressed file, and the digest of its tar file."""
 
     file: Path
     diff_id: str
 
 
 def file_layer(files: Mapping[str, Path], tar: Path) -> None:
-    """Writes a layer of executables, `{path in the image: file}`; the same bytes every time."""
+    """Write a reproducible layer of executables, `{path in the image: file}`."""
     with tarfile.open(tar, "w", format=tarfile.PAX_FORMAT) as archive:
         for name, source in sorted(files.items()):
             entry = archive.gettarinfo(source.resolve(), arcname=name.lstrip("/"))
@@ -69,7 +66,7 @@ def file_layer(files: Mapping[str, Path], tar: Path) -> None:
 
 
 class Layout:
-    """An OCI layout in a folder that is complete or not there at all."""
+    """OCI layout in a directory that is complete or absent."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -77,14 +74,14 @@ class Layout:
 
     @property
     def digest(self) -> str | None:
-        """Digest of the image's manifest; None until the image is complete."""
+        """Digest of the image's manifest; None if the image is absent."""
         index = self.folder / "index.json"
         if not index.exists():
             return None
         return str(json.loads(index.read_text())["manifests"][0]["digest"])
 
     def layers(self) -> list[Layer]:
-        """The layers of a complete image, the lowest first."""
+        """Return the layers of a complete image, the lowest first."""
         manifest = self._document(str(self.digest))
         diff_ids = self._document(manifest["config"]["digest"])["rootfs"]["diff_ids"]
         files = [self._file(layer["digest"]) for layer in manifest["layers"]]
@@ -97,7 +94,7 @@ class Layout:
         return self.folder / "blobs" / "sha256" / digest.removeprefix("sha256:")
 
     def write(self, layers: Sequence[Path | Layer], config: ImageConfig) -> None:
-        """Puts the image together from tar files, which are compressed, and others' layers."""
+        """Write the image from tar files, which are compressed, and layers of other images."""
         shutil.rmtree(self.part, ignore_errors=True)
         blobs = self.part / "blobs" / "sha256"
         blobs.mkdir(parents=True)
@@ -110,7 +107,7 @@ class Layout:
             else:
                 diff_ids.append("sha256:" + _sha256(layer))
                 with packed.open("wb") as out:
-                    # gzip, as Docker 20.10 can not build upon zstd layers; -n keeps it repeatable
+                    # gzip: Docker 20.10 cannot use zstd layers; -n makes it reproducible
                     subprocess.run(["pigz", "-4", "-n", "-c", str(layer)], stdout=out, check=True)
             digest, size = _sha256(packed), packed.stat().st_size
             packed.replace(blobs / digest)
@@ -139,14 +136,14 @@ class Layout:
         return {"mediaType": media_type, "digest": f"sha256:{digest}", "size": len(text)}
 
     def push(self, registry: str, reference: str, log: Path) -> bool:
-        """Pushes to `registry` (host:port, plain HTTP) as `reference` (name:tag).
+        """Push to `registry` (host:port, plain HTTP) as `reference` (name:tag).
 
-        Returns False where the registry has it already. Raises DevclusterError.
+        Return False if the registry already has it. Raises DevclusterError.
         """
         name, _, tag = reference.rpartition(":")
         url = f"http://{registry}/v2/{name}/manifests/{tag}"
         try:
-            # trust_env: a proxy of the user's could not reach the cluster's addresses.
+            # trust_env: the user's proxy cannot reach the cluster's addresses.
             answer = httpx.head(url, headers={"Accept": MANIFEST_TYPE}, trust_env=False)
         except httpx.HTTPError as error:
             raise DevclusterError(f"the registry {registry} does not answer: {error}") from error
@@ -161,7 +158,7 @@ class Layout:
                 stderr=out,
             )
         if done.returncode != 0:
-            raise DevclusterError(f"the image {reference} could not be pushed; see {log}")
+            raise DevclusterError(f"pushing the image {reference} failed; see {log}")
         return True
 
     def link_blobs(self, registry: Path) -> None:

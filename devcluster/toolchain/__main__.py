@@ -3,8 +3,7 @@
 import argparse
 import sys
 
-from devcluster import host
-from devcluster.errors import DevclusterError
+from devcluster import DevclusterError, host
 from devcluster.paths import cache_root
 from devcluster.progress import Reporter
 from devcluster.spec import Kind

@@ -1,5 +1,4 @@
-"""`python -m devcluster.toolchain.align`: give the modules that are built together one version of
-every dependency that they share.
+"""`python -m devcluster.toolchain.align`: align dependencies of modules that are built together.
 
 Go compiles a package once for all programs that use the same version of it. Run this after a
 version in one of the go.mod files has changed; a unit test fails when they disagree.

@@ -1,16 +1,65 @@
-"""Builds missing programs, one module after another, with one line of progress for all."""
+"""Builds missing programs into a store, one module after another, with one line of progress."""
 
 import shutil
 from collections import ChainMap
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from devcluster.toolchain import go
+from filelock import FileLock, Timeout
+
+from devcluster.toolchain import files, go
 from devcluster.toolchain.go import Go, Package
 from devcluster.toolchain.pins import Module, Program
 from devcluster.toolchain.progress import Meter, Report
-from devcluster.toolchain.store import Store
+
+ALONE = 2
+"""Packages of a module that are built by themselves: the largest ones are first in pins.toml."""
+
+
+@dataclass(frozen=True)
+class Store:
+    """Built tools of any number of checkouts below `root`."""
+
+    root: Path
+
+    def place(self, module: Module, program: Program) -> Path:
+        """Return the path of a program once it is built."""
+        return self.root / f"{program.name}-{module.digest()}" / program.name
+
+    def add(self, module: Module, program: Program, built: Path) -> None:
+        """Move a finished executable into the store atomically."""
+        place = self.place(module, program)
+        staged = built.with_name(f"{place.parent.name}.staged")
+        staged.mkdir()
+        shutil.move(built, staged / program.name)
+        (staged / program.name).chmod(0o755)
+        if place.parent.exists():  # its program was removed by hand
+            shutil.rmtree(place.parent)
+        staged.rename(place.parent)
+
+    @contextmanager
+    def workshop(self, report: Callable[[str], None]) -> Iterator[Path]:
+        """Lock and yield a scratch directory on the same disk.
+
+        A second process reports that it waits. Files of a killed process are removed.
+        """
+        self.root.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.root / ".lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            report("another process is building the tools: waiting for it")
+            lock.acquire()
+        try:
+            scratch = self.root / ".work"
+            shutil.rmtree(scratch, ignore_errors=True)
+            scratch.mkdir()
+            yield scratch
+            shutil.rmtree(scratch)
+        finally:
+            lock.release()
 
 
 @dataclass(frozen=True)
@@ -23,7 +72,7 @@ class Order:
     @property
     def packages(self) -> list[str]:
         """Go packages to be built; none for programs that are only copied."""
-        return [p.package for p in self.programs if p.package]
+        return list(dict.fromkeys(p.package for p in self.programs if p.package))
 
 
 class Builder:
@@ -41,6 +90,7 @@ class Builder:
         counted: list[dict[str, int]] = []
         for order in orders:
             counted.append({_counted(order.module, p.path): p.size for p in self._prepare(order)})
+        self._go.remove_archives()
         packages = dict(ChainMap(*counted))
         meter = Meter(self._report, packages, [p.name for o in orders for p in o.programs])
         for order, compiled in zip(orders, counted, strict=True):
@@ -72,26 +122,28 @@ class Builder:
         out = self._scratch / f"{module.name}.out"
         out.mkdir()
         if order.packages:
-            names = {_executable(module, p): p.name for p in order.programs if p.package}
+            built = {p.name: out / _executable(module, p) for p in order.programs if p.package}
 
             def tick(events: Path) -> None:
                 begun = list(go.begun(events))
-                meter.linked([names[file.name] for file in out.iterdir() if file.name in names])
+                meter.linked([name for name, file in built.items() if file.exists()])
                 meter.compiled([_counted(module, path) for path in begun], *begun[-1:])
 
-            self._go.build(order.packages, module.flags, work, out, log, tick)
+            for packages in _batches(order.packages):
+                self._go.build(packages, module.flags, work, out, log, tick)
         for program in order.programs:
             self._store.add(module, program, self._product(module, program, work, out, log))
         meter.linked([program.name for program in order.programs])
 
     def _product(self, module: Module, program: Program, work: Path, out: Path, log: Path) -> Path:
         """Return the new file of a program in the scratch directory."""
+        product = out / f"{program.name}.product"
         if program.package:
-            return out / _executable(module, program)
+            files.link(out / _executable(module, program), product)
+            return product
         source = self._go.module_folder(program.module or "", work, log) / (program.file or "")
-        copy = out / program.name
-        shutil.copyfile(source, copy)
-        return copy
+        shutil.copyfile(source, product)
+        return product
 
     def _work(self, module: Module) -> Path:
         return self._scratch / module.name
@@ -103,6 +155,16 @@ class Builder:
 def _counted(module: Module, path: str) -> str:
     """Return the name under which a package counts: once for all shared modules."""
     return f"{'shared' if module.shared else module.name} {path}"
+
+
+def _batches(packages: Sequence[str]) -> list[Sequence[str]]:
+    """Split packages: the first ones are built one by one, all others together.
+
+    Go keeps a second copy of everything that it compiles until a build ends.
+    """
+    first = [packages[at : at + 1] for at in range(min(ALONE, len(packages)))]
+    rest = packages[ALONE:]
+    return [*first, rest] if rest else first
 
 
 def _executable(module: Module, program: Program) -> str:

@@ -36,13 +36,18 @@ def put(executable: Path, at: Path, *, own: bool) -> None:
     at.parent.mkdir(parents=True, exist_ok=True)
     fresh = _beside(at)
     if own:
-        try:
-            os.link(executable, fresh)
-        except OSError:  # a file system without hard links
-            shutil.copy2(executable, fresh)
+        link(executable, fresh)
     else:
         fresh.symlink_to(executable)
     fresh.replace(at)
+
+
+def link(file: Path, at: Path) -> None:
+    """Create a hard link, or a copy if the file system has no hard links."""
+    try:
+        os.link(file, at)
+    except OSError:
+        shutil.copy2(file, at)
 
 
 def _beside(path: Path) -> Path:

@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from devcluster.errors import DevclusterError
+from devcluster import DevclusterError
 
 Tick = Callable[[], None]
 
@@ -70,6 +70,11 @@ class Go:
         """Delete both caches, unless the environment has `KEEP_GO_CACHE=1`."""
         if os.environ.get("KEEP_GO_CACHE") != "1":
             shutil.rmtree(self.caches, ignore_errors=True)
+
+    def remove_archives(self) -> None:
+        """Delete the archives of modules, which are extracted next to them; checksums stay."""
+        for archive in (self.caches / "mod" / "cache" / "download").rglob("*.zip"):
+            archive.unlink()
 
     def check(self, folder: Path) -> None:
         """Raise DevclusterError unless the installed Go can build the module in `folder`."""

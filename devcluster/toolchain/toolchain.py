@@ -5,13 +5,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from devcluster.toolchain import files, installed, pins
-from devcluster.toolchain.builder import Builder, Order
+from devcluster.toolchain.builder import Builder, Order, Store
 from devcluster.toolchain.go import Go
-from devcluster.toolchain.operators import OperatorFiles
+from devcluster.toolchain.manifests import OperatorFiles, VolcanoFiles
 from devcluster.toolchain.pins import Extra, Group, Module, Operator, Program
 from devcluster.toolchain.progress import Report, announcement
-from devcluster.toolchain.store import Store
-from devcluster.toolchain.volcano import VolcanoFiles
 
 
 @dataclass(frozen=True)

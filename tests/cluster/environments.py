@@ -2,16 +2,15 @@
 
 import json
 import shlex
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from devcluster import simulated_nodes
 from devcluster.spec import Kind, cluster_spec
 from infra.settings.volcano import SchedulerSettings
 from infra.volcano import scheduler_configuration
+from simulation import nodes as simulated_nodes
 from tests.cluster.platform import Platform
 
 SPEC = cluster_spec(Kind.SIMULATED, 0)
@@ -61,7 +60,7 @@ def _static(claims: dict[str, Any]) -> dict[str, Any]:
 
 def add_nodes(platform: Platform, numbers: range, product: str, **devices: str) -> None:
     """Adds simulated nodes of eight GPUs of a product, and waits until they are ready."""
-    nodes = [simulated_nodes.manifest(n, replace(SPEC, gpu_product=product)) for n in numbers]
+    nodes = [simulated_nodes.manifest(n, product) for n in numbers]
     for node in nodes:
         amounts = {**simulated_nodes.CAPACITY, **devices}
         node["status"] = {"capacity": amounts, "allocatable": amounts}

@@ -16,10 +16,9 @@ from pulumi.runtime import rpc
 from pulumi.runtime.proto import engine_pb2, engine_pb2_grpc, provider_pb2, provider_pb2_grpc
 
 from devcluster.docker_plugin import docker_cli
-from devcluster.docker_plugin.engine_log import EngineLog
-from devcluster.docker_plugin.errors import ImageError
-from devcluster.docker_plugin.provider import IMAGE, NOTICE, ImageProvider
-from devcluster.docker_plugin.server import start
+from devcluster.docker_plugin.__main__ import start
+from devcluster.docker_plugin.inputs import ImageError
+from devcluster.docker_plugin.provider import IMAGE, NOTICE, EngineLog, ImageProvider
 
 URN = f"urn:pulumi:dev::gpu-platform::{IMAGE}::training"
 NAME = "127.0.0.1:5000/training:1"
@@ -321,7 +320,7 @@ async def test_a_provider_signs_in_for_every_image_of_its_registry(plugin: Plugi
 
 async def test_a_provider_setting_that_the_stand_in_lacks_is_refused(plugin: Plugin):
     message = await refusal(plugin.configure(caMaterial="pem"))
-    assert message.startswith("docker:caMaterial: the stand-in for the Docker plugin knows only")
+    assert message.startswith("docker:caMaterial: the stand-in for the Docker plugin supports only")
 
 
 async def test_a_failed_build_shows_the_end_of_its_output(plugin: Plugin):
@@ -348,7 +347,7 @@ async def test_a_refused_sign_in_names_registry_and_user(plugin: Plugin):
     (plugin.fake / "refuse").touch()
     sign_in = {"server": "127.0.0.1:5000", "username": "ci", "password": Secret("hunter-22")}
     message = await refusal(plugin.create(registry=sign_in))
-    assert message == "signing in to 127.0.0.1:5000 as ci failed:\nunauthorized"
+    assert message == "logging in to 127.0.0.1:5000 as ci failed:\nunauthorized"
 
 
 async def test_the_stand_in_says_once_that_it_is_used(plugin: Plugin):
@@ -370,7 +369,7 @@ async def test_build_lines_are_passing_and_belong_to_the_image(plugin: Plugin):
     [
         ({"imageName": "training:1"}, "imageName", "write docker.io/training:1"),
         ({"imageName": "team/training:1"}, "imageName", "write docker.io/team/training:1"),
-        ({"registry": {"username": "ci"}}, "registry", "give both or none"),
+        ({"registry": {"username": "ci"}}, "registry", "must be set together"),
         (
             {"build": {"context": "app", "builderVersion": "V3"}},
             "build.builderVersion",
@@ -391,7 +390,7 @@ async def test_a_wrong_input_is_named(
 
 async def test_a_missing_dockerfile_is_named_with_where_it_is(plugin: Plugin):
     message = await refusal(plugin.check(build={"context": "app", "dockerfile": "Dockerfile"}))
-    assert message.startswith("build.dockerfile: there is no file Dockerfile")
+    assert message.startswith("build.dockerfile: Dockerfile does not exist")
     assert message.endswith("write app/Dockerfile")
 
 
@@ -427,5 +426,5 @@ def test_a_docker_without_buildkit_is_passed_over(tmp_path: Path):
 
 
 def test_without_any_docker_the_package_is_named(tmp_path: Path):
-    with pytest.raises(ImageError, match=r"no docker on PATH: install it .*docker\.io"):
+    with pytest.raises(ImageError, match=r"docker is not on PATH: install it .*docker\.io"):
         docker_cli.find(str(tmp_path))

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from devcluster.docker_plugin import context
-from devcluster.docker_plugin.errors import ImageError
+from devcluster.docker_plugin import inputs
+from devcluster.docker_plugin.inputs import ImageError
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def digest(folder: Path) -> str:
-    return context.digest(folder, folder / "Dockerfile")
+    return inputs.context_digest(folder, folder / "Dockerfile")
 
 
 def test_the_same_files_have_the_same_digest(folder: Path):
@@ -52,7 +52,7 @@ def test_permissions_and_targets_of_links_count(folder: Path):
 def test_ignored_files_do_not_count(folder: Path):
     (folder / ".dockerignore").write_text("# for the image\n\n*\n!training\n**/*.md\n")
     before = digest(folder)
-    assert sorted(context.files(folder, folder / "Dockerfile")) == [
+    assert sorted(inputs.files(folder, folder / "Dockerfile")) == [
         ".dockerignore",
         "Dockerfile",
         "training/train.py",
@@ -65,20 +65,20 @@ def test_ignored_files_do_not_count(folder: Path):
 def test_a_dockerfiles_own_ignore_file_goes_before(folder: Path):
     (folder / ".dockerignore").write_text("*\n")
     (folder / "Dockerfile.dockerignore").write_text("docs\n")
-    assert "training/train.py" in context.files(folder, folder / "Dockerfile")
-    assert "docs/page.md" not in context.files(folder, folder / "Dockerfile")
+    assert "training/train.py" in inputs.files(folder, folder / "Dockerfile")
+    assert "docs/page.md" not in inputs.files(folder, folder / "Dockerfile")
 
 
 def test_a_dockerfile_outside_of_the_context_counts(folder: Path):
     outside = folder / "Dockerfile"
-    before = context.digest(folder / "training", outside)
+    before = inputs.context_digest(folder / "training", outside)
     outside.write_text("FROM other")
-    assert context.digest(folder / "training", outside) != before
+    assert inputs.context_digest(folder / "training", outside) != before
 
 
 def test_a_missing_context_is_told_in_a_sentence(tmp_path: Path):
     with pytest.raises(ImageError, match=r"build\.context: .*nowhere"):
-        context.digest(tmp_path / "nowhere", tmp_path / "nowhere" / "Dockerfile")
+        inputs.context_digest(tmp_path / "nowhere", tmp_path / "nowhere" / "Dockerfile")
 
 
 FOLDERS = (
@@ -108,7 +108,7 @@ def test_every_source_of_the_projects_images_goes_into_their_builds(dockerfile: 
         for folder in FOLDERS
         for path in (root / folder).rglob("*.py")
     }
-    sent = {name for name in context.files(root, root / dockerfile) if (root / name).is_file()}
+    sent = {name for name in inputs.files(root, root / dockerfile) if (root / name).is_file()}
     others = {"requirements/workload.txt", "requirements/diffusion.txt", dockerfile}
     others |= {".dockerignore", "requirements/tensorflow.txt", "requirements/recorder.txt"}
     others |= {"examples/tensorflow/requirements.txt"}

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from devcluster import host, mounts
-from devcluster.errors import DevclusterError
+from devcluster import DevclusterError, host
+from devcluster.nodes import mounts
 from devcluster.paths import Layout
 from devcluster.spec import Kind, cluster_spec
 from tests.devcluster.programs import Install
@@ -37,13 +37,13 @@ def roomy(alone: None, monkeypatch: pytest.MonkeyPatch, install: Install) -> Non
 @pytest.mark.usefixtures("able")
 def test_real_nodes_are_chosen_where_they_are_possible():
     assert host.choose_kind("auto").kind is Kind.REAL
-    assert host.choose_kind("real").reason == "asked for by NODES=real"
+    assert host.choose_kind("real").reason == "requested by NODES=real"
 
 
 @pytest.mark.usefixtures("able")
 def test_simulated_nodes_can_be_asked_for_anywhere():
     verdict = host.choose_kind("simulated")
-    assert (verdict.kind, verdict.reason) == (Kind.SIMULATED, "asked for by NODES=simulated")
+    assert (verdict.kind, verdict.reason) == (Kind.SIMULATED, "requested by NODES=simulated")
 
 
 @pytest.mark.usefixtures("able")
@@ -60,13 +60,13 @@ def test_real_nodes_that_are_not_possible_are_refused_with_a_remedy(
 ):
     machine = SimpleNamespace(sysname="Darwin", machine="arm64")
     monkeypatch.setattr(os, "uname", lambda: machine)
-    with pytest.raises(DevclusterError, match=r"this is Darwin arm64.*Write NODES=simulated"):
+    with pytest.raises(DevclusterError, match=r"this is Darwin arm64.*Use NODES=simulated"):
         host.choose_kind("real")
 
 
 @pytest.mark.usefixtures("able")
 def test_a_word_that_is_no_kind_is_refused():
-    with pytest.raises(DevclusterError, match="NODES is 'fake': write NODES=real"):
+    with pytest.raises(DevclusterError, match="NODES is 'fake': use NODES=real"):
         host.choose_kind("fake")
 
 
@@ -156,7 +156,7 @@ def test_a_full_disk_is_refused_with_what_is_needed(
     layout: Layout, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(host, "GIB", 1 << 60)
-    with pytest.raises(DevclusterError, match=r"about 10 GiB are needed.*GPU_PLATFORM_CACHE"):
+    with pytest.raises(DevclusterError, match=r"about 12 GiB are needed.*GPU_PLATFORM_CACHE"):
         host.check(SIMULATED, layout)
 
 
@@ -182,7 +182,7 @@ def test_files_below_a_folder_that_the_nodes_have_of_their_own_are_refused(
     tmp_path: Path, name: str
 ):
     layout = Layout(tmp_path, Path("/", name, "platform"))
-    with pytest.raises(DevclusterError, match=f"can not lie below /{name},"):
+    with pytest.raises(DevclusterError, match=f"cannot be in /{name},"):
         host.check(REAL, layout)
 
 
@@ -190,5 +190,5 @@ def test_files_below_a_folder_that_the_nodes_have_of_their_own_are_refused(
 def test_a_network_that_is_in_use_is_refused(layout: Layout, install: Install):
     routes = json.dumps([{"dst": "10.250.7.0/24", "dev": "wg0"}])
     install("ip", f"echo '{routes}'")
-    with pytest.raises(DevclusterError, match=r"in use here \(10.250.7.0/24 dev wg0\)"):
+    with pytest.raises(DevclusterError, match=r"in use \(10.250.7.0/24 dev wg0\)"):
         host.check(REAL, layout)

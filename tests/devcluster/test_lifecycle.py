@@ -11,15 +11,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from devcluster import launcher, lifecycle
-from devcluster.errors import DevclusterError
-from devcluster.events import EventLog
+from devcluster import DevclusterError, launcher, lifecycle
 from devcluster.launcher import Record
 from devcluster.lifecycle import Cluster
 from devcluster.paths import Layout
 from devcluster.progress import Reporter, Step
 from devcluster.spec import Kind, cluster_spec
 from devcluster.toolchain import Toolchain
+from simulation.supervisor import EventLog
 
 
 @pytest.fixture
@@ -106,7 +105,7 @@ def test_a_port_that_was_taken_meanwhile_is_named_with_a_remedy(simulated: Layou
 @pytest.mark.usefixtures("home")
 @pytest.mark.parametrize("kind", Kind)
 def test_a_cluster_that_is_not_up_can_not_be_attached_to(kind: Kind):
-    with pytest.raises(DevclusterError, match="not up: `make up` brings it up"):
+    with pytest.raises(DevclusterError, match="not running: start it with `make up`"):
         lifecycle.attach(kind, cluster_spec(kind))
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from devcluster.errors import DevclusterError
-from devcluster.lock import exclusive
+from devcluster import DevclusterError
+from devcluster.launcher import exclusive
 
 HOLD = """
 import sys
 from pathlib import Path
-from devcluster.lock import exclusive
+from devcluster.launcher import exclusive
 with exclusive(Path(sys.argv[1]), "make up"):
     print("held", flush=True)
     sys.stdin.read()
@@ -43,7 +43,7 @@ def test_the_second_process_is_told_who_is_first(path: Path, other: subprocess.P
     with pytest.raises(DevclusterError) as caught, exclusive(path, "make down"):
         pass
     said = str(caught.value)
-    assert said.startswith("`make up` is at work since 20")
+    assert said.startswith("`make up` runs since 20")
     assert f"(process {other.pid})" in said
     assert said.endswith("wait for it, or end it first")
 
@@ -73,5 +73,5 @@ def test_a_holder_that_has_not_written_its_name_is_named_nevertheless(
     path: Path, other: subprocess.Popen[str]
 ):
     path.with_suffix(".holder").write_text('{"pid": 1')
-    with pytest.raises(DevclusterError, match="another command is at work"), exclusive(path, "x"):
+    with pytest.raises(DevclusterError, match="another command is working"), exclusive(path, "x"):
         pass

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from devcluster.__main__ import main
-from devcluster.lock import exclusive
+from devcluster.launcher import exclusive
 from devcluster.paths import CHECKOUT, Layout
 
 COMMANDS = {
     "up": "start the cluster",
-    "deploy": "wait for training, predict",
-    "down": "checkpoints and the stack's state are kept",
-    "status": "what runs",
+    "deploy": "wait for training, request a prediction",
+    "down": "checkpoints and the stack's state stay",
+    "status": "list runs",
     "env": "shell exports",
     "logs": "the last lines",
 }
@@ -40,7 +40,7 @@ def test_the_help_of_every_command_teaches(command: str, capsys: pytest.CaptureF
     assert ended.value.code == 0
     text = words(capsys.readouterr().out)
     assert COMMANDS[command] in text
-    assert "real, simulated, or auto" in text
+    assert "real, simulated or auto" in text
 
 
 def test_the_help_names_every_command(capsys: pytest.CaptureFixture[str]):
@@ -61,23 +61,23 @@ def test_a_number_of_nodes_that_is_none_is_refused(number: str, capsys: pytest.C
     with pytest.raises(SystemExit) as ended:
         main(["up", f"--simulated-nodes={number}"])
     assert ended.value.code == 2
-    assert f"'{number}' is not a number of nodes" in capsys.readouterr().err
+    assert f"'{number}' is not a valid number of nodes" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_wrong_kind_is_one_line(command: str, capsys: pytest.CaptureFixture[str]):
     line = refused([command, "--nodes=fake"], capsys)
-    assert line == "error: NODES is 'fake': write NODES=real, NODES=simulated or leave it"
+    assert line == "error: NODES is 'fake': use NODES=real, NODES=simulated or neither"
 
 
 def test_the_environment_of_no_cluster_is_one_line(capsys: pytest.CaptureFixture[str]):
     line = refused(["env"], capsys)
-    assert line == "error: no embedded cluster is up: `make up` brings it up"
+    assert line == "error: no embedded cluster is running: start one with `make up`"
 
 
 def test_the_status_of_no_cluster_says_so(capsys: pytest.CaptureFixture[str]):
     assert main(["status"]) == 3
-    assert capsys.readouterr().out == "no embedded cluster is up\n"
+    assert capsys.readouterr().out == "no embedded cluster is running\n"
 
 
 def test_ending_what_was_never_started_is_no_error(capsys: pytest.CaptureFixture[str], home: Path):
@@ -89,7 +89,7 @@ def test_ending_what_was_never_started_is_no_error(capsys: pytest.CaptureFixture
 def test_a_command_beside_another_is_one_line(layout: Layout, capsys: pytest.CaptureFixture[str]):
     with exclusive(layout.lock, "make up"):
         line = refused(["down"], capsys)
-    assert line.startswith("error: `make up` is at work since")
+    assert line.startswith("error: `make up` runs since")
 
 
 def test_purging_removes_the_state_and_keeps_the_cache(
@@ -99,7 +99,7 @@ def test_purging_removes_the_state_and_keeps_the_cache(
     layout.kubeconfig.touch()
     layout.images.mkdir()
     assert main(["down", "--nodes=real", "--purge"]) == 0
-    assert capsys.readouterr().out == "the real cluster is down; its state is removed\n"
+    assert capsys.readouterr().out == "ended the real cluster and deleted its state\n"
     assert {path.name for path in layout.state.iterdir()} <= {"lock"}
     assert layout.images.exists()
 
@@ -129,7 +129,7 @@ def test_the_last_lines_of_a_log_are_shown(layout: Layout, capsys: pytest.Captur
 
 def test_a_log_that_is_not_there_is_one_line(layout: Layout, capsys: pytest.CaptureFixture[str]):
     line = refused(["logs", "kublet"], capsys)
-    assert line == "error: there is no log of 'kublet': name none to list them"
+    assert line == "error: 'kublet' has no log: `python -m devcluster logs` lists all"
 
 
 def test_the_package_runs_as_a_program(home: Path):
@@ -139,14 +139,20 @@ def test_the_package_runs_as_a_program(home: Path):
         capture_output=True,
         text=True,
     )
-    assert (done.returncode, done.stdout, done.stderr) == (3, "no embedded cluster is up\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        3,
+        "no embedded cluster is running\n",
+        "",
+    )
 
 
 def test_an_operator_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as ended:
         main(["up", "--operators=trainer,kuberay"])
     assert ended.value.code == 2
-    assert "['kuberay'] is not known: write training-operator, trainer" in capsys.readouterr().err
+    assert (
+        "unknown operators ['kuberay']: use training-operator, trainer" in capsys.readouterr().err
+    )
 
 
 def test_operators_need_real_nodes(capsys: pytest.CaptureFixture[str]):

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from devcluster import operators
-from devcluster.errors import DevclusterError
+from devcluster import DevclusterError, operators
 from devcluster.images.base_image import PYTORCH
 from devcluster.images.catalog import OPERATOR_IMAGES
 from devcluster.toolchain import OPERATORS, pins

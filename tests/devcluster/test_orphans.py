@@ -11,9 +11,8 @@ from typing import Any
 import psutil
 import pytest
 
-from devcluster import launcher, orphans
-from devcluster.launcher import Record
-from devcluster.lock import exclusive
+from devcluster import launcher
+from devcluster.launcher import Record, exclusive
 
 # No cluster of the machine that runs the test is of this kind.
 KIND: Any = f"test-{os.getpid()}"
@@ -51,20 +50,20 @@ def note(state: Path, pid: int) -> None:
 def test_a_cluster_with_its_record_is_left_alone(tmp_path: Path, start: Start):
     process = start(tmp_path)
     note(tmp_path, process.pid)
-    assert orphans.end_orphans(KIND) == 0
+    assert launcher.end_orphans(KIND) == 0
     assert process.poll() is None
 
 
 def test_a_cluster_whose_state_is_gone_is_ended(tmp_path: Path, start: Start):
     process = start(tmp_path / "removed")
-    assert orphans.end_orphans(KIND) == 1
+    assert launcher.end_orphans(KIND) == 1
     assert not psutil.pid_exists(process.pid)
 
 
 def test_a_cluster_whose_record_names_another_is_ended(tmp_path: Path, start: Start):
     first, second = start(tmp_path), start(tmp_path)
     note(tmp_path, second.pid)
-    assert orphans.end_orphans(KIND) == 1
+    assert launcher.end_orphans(KIND) == 1
     assert not psutil.pid_exists(first.pid)
     assert second.poll() is None
 
@@ -72,9 +71,9 @@ def test_a_cluster_whose_record_names_another_is_ended(tmp_path: Path, start: St
 def test_a_cluster_that_somebody_else_is_starting_is_left_alone(tmp_path: Path, start: Start):
     process = start(tmp_path)  # its record is not written yet
     with exclusive(tmp_path / KIND / "lock", "make up"):
-        assert orphans.end_orphans(KIND) == 0
+        assert launcher.end_orphans(KIND) == 0
     assert process.poll() is None
-    assert orphans.end_orphans(KIND) == 1
+    assert launcher.end_orphans(KIND) == 1
 
 
 def test_what_an_own_start_left_without_a_record_is_ended(
@@ -83,20 +82,20 @@ def test_what_an_own_start_left_without_a_record_is_ended(
     monkeypatch.setenv("GPU_PLATFORM_STATE", str(tmp_path))
     process = start(tmp_path)
     with exclusive(tmp_path / KIND / "lock", "make up"):
-        assert orphans.end_orphans(KIND) == 1
+        assert launcher.end_orphans(KIND) == 1
     assert not psutil.pid_exists(process.pid)
 
 
 def test_clusters_of_others_are_found_by_their_state(tmp_path: Path, start: Start):
     start(tmp_path / "a")
     start(tmp_path / "b")
-    assert sorted(orphans.running_elsewhere(KIND)) == [tmp_path / "a", tmp_path / "b"]
+    assert sorted(launcher.running_elsewhere(KIND)) == [tmp_path / "a", tmp_path / "b"]
 
 
 def test_other_processes_are_no_clusters(tmp_path: Path):
     command = ["sh", "-c", "read line", "-m", "devcluster.cluster_init", KIND]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
-        assert orphans.running_elsewhere(KIND) == []
-        assert orphans.end_orphans(KIND) == 0
+        assert launcher.running_elsewhere(KIND) == []
+        assert launcher.end_orphans(KIND) == 0
         assert process.poll() is None
         process.kill()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from devcluster.toolchain.volcano import write_repository
+from devcluster.toolchain.manifests import write_repository
 
 
 @pytest.fixture

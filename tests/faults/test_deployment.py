@@ -50,7 +50,7 @@ def test_two_updates_at_once(changed: Arena) -> None:
         deadline = time.monotonic() + 30
         while not holder.exists() and time.monotonic() < deadline:
             time.sleep(0.1)
-        assert "is at work since" in changed.platform.make("up", status=2)
+        assert "runs since" in changed.platform.make("up", status=2)
         output, _ = first.communicate(timeout=900)
         assert first.returncode == 0, output
         assert re.search(r"accuracy (\d+\.\d+)%", output)

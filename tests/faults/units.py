@@ -32,7 +32,7 @@ class Units:
         for process in self.cluster().children(recursive=True):
             with contextlib.suppress(psutil.Error):
                 command = process.cmdline()
-                ours = "devcluster.node_init" in command and name in command
+                ours = "devcluster.nodes.init" in command and name in command
                 if ours and command[0] != "unshare":
                     return process
         raise LookupError(f"{name} has no process")

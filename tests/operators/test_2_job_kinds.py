@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from devcluster import host, links
+from devcluster import host
+from devcluster.nodes import links
 from devcluster.spec import Kind, cluster_spec
 from tests.cluster.killed_pods import PROGRAM, TRAINED, KilledPods
 from tests.cluster.platform import Platform, await_, copy_checkout

@@ -22,7 +22,7 @@ def test_other_pods_are_passed_over() -> None:
 
 def test_a_process_of_the_cluster_has_the_name_of_its_program() -> None:
     assert role("/opt/bin/kubelet --config=a", "5:memory:/node", PODS) == "kubelet"
-    assert role("python3 -m devcluster.node_init x", "/", PODS) == "devcluster.node_init"
+    assert role("python3 -m devcluster.nodes.init x", "/", PODS) == "devcluster.nodes.init"
 
 
 def test_programs_that_come_and_go_are_passed_over() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from devcluster import lifecycle, simulated_nodes
+from devcluster import lifecycle
 from devcluster.lifecycle import Cluster
 from devcluster.paths import Layout
 from devcluster.progress import Reporter
@@ -27,6 +27,7 @@ from infra.settings import StackSettings, validate
 from infra.settings.volcano import SchedulerSettings
 from infra.training_run import TrainingJobArgs, manifests, run_name
 from infra.volcano import scheduler_configuration
+from simulation import nodes as simulated_nodes
 from tools.bench.outcome import say
 
 _AT_ONCE = 250
@@ -54,7 +55,7 @@ def simulated_cluster(nodes: int) -> Iterator[Cluster]:
             _let_pods_last(layout)
             cluster = lifecycle.up(bare, reporter)
             say(f"{nodes} simulated nodes")
-            simulated_nodes.ensure(whole, cluster.kubectl)
+            simulated_nodes.ensure(nodes, whole.gpu_product, cluster.kubectl)
             _await_volcano(cluster)
             yield replace(cluster, spec=whole)
         finally:

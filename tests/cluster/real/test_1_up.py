@@ -284,7 +284,7 @@ def test_two_at_once_the_second_says_so_and_stops(real: Platform) -> None:
     holder = real.state / "real" / "lock.holder"
     await_(holder.exists, 120, "the first command at work")
     output = real.make("up", status=2)
-    assert "is at work since" in output
+    assert "runs since" in output
     os.killpg(first.pid, signal.SIGINT)
     said, _ = first.communicate(timeout=60)
     assert first.returncode != 0, said
@@ -357,6 +357,6 @@ def _node_process(real: Platform, node: str) -> psutil.Process:
     """Process 1 of a node's namespaces, as the host sees it."""
     for process in psutil.process_iter(["cmdline"]):
         command = process.info["cmdline"] or []
-        if "devcluster.node_init" in command and node in command and "unshare" not in command[0]:
+        if "devcluster.nodes.init" in command and node in command and "unshare" not in command[0]:
             return process
     raise AssertionError(f"{node} has no process")

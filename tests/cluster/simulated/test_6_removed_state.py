@@ -2,7 +2,7 @@
 
 import shutil
 
-from devcluster import orphans
+from devcluster import launcher
 from devcluster.spec import Kind
 from tests.cluster.platform import Platform
 
@@ -14,4 +14,4 @@ def test_a_cluster_whose_state_folder_was_removed_is_ended_by_the_next_down(
         simulated.make("up")
     shutil.rmtree(simulated.state)
     assert "whose state folder is gone" in simulated.make("down")
-    assert simulated.state not in orphans.running_elsewhere(Kind.SIMULATED)
+    assert simulated.state not in launcher.running_elsewhere(Kind.SIMULATED)

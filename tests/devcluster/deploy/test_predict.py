@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from devcluster import DevclusterError
 from devcluster.deploy import predict
-from devcluster.errors import DevclusterError
 from inference.engine.handlers import input_spec
 from inference.engine.interface import Answer, InputError, Served, TensorSpec
 from inference.protocol import v2_json

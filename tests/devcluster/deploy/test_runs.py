@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from devcluster import DevclusterError
 from devcluster.deploy import runs
 from devcluster.deploy.runs import Run, describe, result, wait, wait_scheduled
-from devcluster.errors import DevclusterError
 from gitops import prices
 from gitops.errors import GitopsError
 from gitops.runs.snapshot import Cluster

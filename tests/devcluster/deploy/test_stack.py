@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from devcluster import DevclusterError
 from devcluster.deploy.stack import (
     EventFollower,
     Stack,
@@ -16,7 +17,6 @@ from devcluster.deploy.stack import (
     describe_plan,
     is_unchanged,
 )
-from devcluster.errors import DevclusterError
 from devcluster.paths import CHECKOUT, Layout
 from tests.devcluster.programs import Install
 

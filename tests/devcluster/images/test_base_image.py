@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from devcluster.errors import DevclusterError
+from devcluster import DevclusterError
 from devcluster.images import base_image, torch_cpu
 from devcluster.images.base_image import BASES, MPI, PYTORCH, TENSORFLOW, Base
 from devcluster.images.oci import Layer

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from devcluster.errors import DevclusterError
+from devcluster import DevclusterError
 from devcluster.images.base_image import BASES, MPI, PYTORCH
 from devcluster.images.catalog import TOOL_IMAGES, BaseImages, ToolImage
-from devcluster.node_services import PAUSE_IMAGE
+from devcluster.nodes.services import PAUSE_IMAGE
 from devcluster.paths import CHECKOUT, Layout
 from devcluster.toolchain import pins
 from tests.devcluster.programs import Install

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from devcluster.errors import DevclusterError
+from devcluster import DevclusterError
 from devcluster.images.oci import MANIFEST_TYPE, ImageConfig, Layout, file_layer
 from tests.devcluster.programs import Install
 

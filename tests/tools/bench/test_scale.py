@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from devcluster.simulated_nodes import GPUS
 from kube.names import RUN_LABEL
+from simulation.nodes import GPUS
 from tools.bench.processes import Used, measured, measured_together
 from tools.bench.scale_cluster import NAMESPACE, PODS, checked, gangs, plain_pods
 from tools.bench.scale_gangs import Gangs, PodWatch

@@ -5,12 +5,7 @@ go 1.26.0
 tool (
 	github.com/pulumi/pulumi/pkg/v3/cmd/pulumi
 	go.etcd.io/etcd/server/v3
-	k8s.io/kubernetes/cmd/kube-apiserver
-	k8s.io/kubernetes/cmd/kube-controller-manager
-	k8s.io/kubernetes/cmd/kube-proxy
-	k8s.io/kubernetes/cmd/kube-scheduler
 	k8s.io/kubernetes/cmd/kubectl
-	k8s.io/kubernetes/cmd/kubelet
 	volcano.sh/volcano/cmd/controller-manager
 	volcano.sh/volcano/cmd/scheduler
 	volcano.sh/volcano/cmd/webhook-manager
@@ -22,7 +17,9 @@ require (
 	github.com/prometheus/client_golang v1.23.2
 	github.com/pulumi/pulumi/pkg/v3 v3.259.0
 	google.golang.org/grpc v1.83.1
+	k8s.io/component-base v0.36.0
 	k8s.io/kubelet v0.34.3
+	k8s.io/kubernetes v1.34.3
 	sigs.k8s.io/yaml v1.6.0
 )
 
@@ -420,7 +417,6 @@ require (
 	k8s.io/client-go v0.36.0 // indirect
 	k8s.io/cloud-provider v0.34.3 // indirect
 	k8s.io/cluster-bootstrap v0.0.0 // indirect
-	k8s.io/component-base v0.36.0 // indirect
 	k8s.io/component-helpers v0.34.3 // indirect
 	k8s.io/controller-manager v0.34.3 // indirect
 	k8s.io/cri-api v0.34.3 // indirect
@@ -437,7 +433,6 @@ require (
 	k8s.io/kube-proxy v0.0.0 // indirect
 	k8s.io/kube-scheduler v0.0.0 // indirect
 	k8s.io/kubectl v0.0.0 // indirect
-	k8s.io/kubernetes v1.34.3 // indirect
 	k8s.io/metrics v0.34.3 // indirect
 	k8s.io/mount-utils v0.0.0 // indirect
 	k8s.io/pod-security-admission v0.0.0 // indirect

@@ -1,9 +1,8 @@
-// Simulated-dcgm-exporter takes the place of NVIDIA's DCGM exporter on nodes without GPUs.
+// Simulated-dcgm-exporter replaces NVIDIA's DCGM exporter on nodes without GPUs.
 //
-// It is configured by the same environment (DCGM_EXPORTER_LISTEN, DCGM_EXPORTER_KUBERNETES,
-// NODE_NAME), names and labels its series in the same way, and asks the kubelet's pod resources API
-// (v1) which pod has which GPU. What NVIDIA's exporter would ask the driver, it asks the node's
-// maker, at a socket beside the kubelet's (devcluster/simulated_gpus.py).
+// It has the same environment variables (DCGM_EXPORTER_LISTEN, DCGM_EXPORTER_KUBERNETES, NODE_NAME),
+// series and labels, and gets the pod of each GPU from the kubelet's pod resources API (v1). The
+// simulated driver is a socket next to the kubelet's (devcluster/nodes/gpus.py).
 package main
 
 import (

@@ -1,8 +1,8 @@
-// Simulated-device-plugin takes the place of NVIDIA's device plugin on nodes without GPUs.
+// Simulated-device-plugin replaces NVIDIA's device plugin on nodes without GPUs.
 //
-// It speaks the kubelet's device plugin protocol (v1beta1) and reads the same configuration file
-// (CONFIG_FILE: flags.migStrategy, sharing.timeSlicing); what NVIDIA's plugin would ask the driver,
-// it reads from a file that the node's maker put beside the kubelet's socket.
+// It implements the kubelet's device plugin protocol (v1beta1) and reads the same configuration file
+// (CONFIG_FILE: flags.migStrategy, sharing.timeSlicing). The GPUs are in a file next to the kubelet's
+// socket instead of a driver.
 package main
 
 import (

@@ -1,0 +1,156 @@
+"""Simulated GPU driver of a real node: metrics derived from the processes that hold the GPUs.
+
+It writes a JSON list of the GPUs to every connection on its socket, each with fields of DCGM, which
+the simulated exporter serves (toolchain/modules/tools). A process holds the GPUs in its
+NVIDIA_VISIBLE_DEVICES, which the device plugin sets. No number comes from a real GPU:
+
+- utilization: processor time since the last sample, divided among the process's GPUs; 100 % is one
+  core;
+- memory: resident and not shared, divided in the same way;
+- power: from POWER_IDLE without use to POWER_LIMIT at full use;
+- Xid errors: none.
+
+A file of faults overrides fields by GPU index: {"0": {"DCGM_FI_DEV_XID_ERRORS": 79}}.
+"""
+
+import contextlib
+import json
+import socketserver
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import psutil
+from pydantic import BaseModel, ConfigDict, FiniteFloat, TypeAdapter, ValidationError
+
+from devcluster import DevclusterError
+
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+POWER_IDLE, POWER_LIMIT = 55.0, 400.0
+SHORTEST = 0.5
+"""Seconds between samples; earlier requests get the last sample."""
+
+Field = Literal[
+    "DCGM_FI_DEV_GPU_UTIL",
+    "DCGM_FI_DEV_FB_USED",
+    "DCGM_FI_DEV_FB_FREE",
+    "DCGM_FI_DEV_POWER_USAGE",
+    "DCGM_FI_DEV_XID_ERRORS",
+]
+Fields = dict[Field, float]
+_FAULTS = TypeAdapter(dict[int, dict[Field, FiniteFloat]])
+
+
+class Hardware(BaseModel):
+    """GPUs of a node, read from a file that the device plugin reads, too."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    product: str
+    memory_mib: int
+    uuids: list[str]
+
+
+class Gpus:
+    """GPUs of the node. Not thread-safe."""
+
+    def __init__(self, hardware: Hardware, faults: Path) -> None:
+        self._hardware = hardware
+        self._faults = faults
+        self._sampled = float("-inf")
+        self._seconds: dict[psutil.Process, float] = {}
+        self._measured: list[Fields] = []
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return index, UUID, product and fields of each GPU.
+
+        Raises DevclusterError if the file of faults is invalid.
+        """
+        if time.monotonic() - self._sampled >= SHORTEST:
+            self._sample()
+        faults = _read_faults(self._faults, len(self._measured))
+        return [
+            {
+                "index": index,
+                "uuid": self._hardware.uuids[index],
+                "product": self._hardware.product,
+                "fields": {**fields, **faults.get(index, {})},
+            }
+            for index, fields in enumerate(self._measured)
+        ]
+
+    def _sample(self) -> None:
+        now = time.monotonic()
+        passed, self._sampled = now - self._sampled, now
+        seconds: dict[psutil.Process, float] = {}
+        use: dict[str, float] = defaultdict(float)
+        memory: dict[str, float] = defaultdict(float)
+        for process, held in self._processes():
+            # A process that ends meanwhile is not counted.
+            with contextlib.suppress(psutil.Error):
+                times, resident = process.cpu_times(), process.memory_info()
+                spent = seconds[process] = times.user + times.system
+                # A process counts from the first sample that sees it.
+                new = spent - self._seconds.get(process, spent)
+                for uuid in held:
+                    use[uuid] += 100 * new / passed / len(held)
+                    memory[uuid] += (resident.rss - resident.shared) / 2**20 / len(held)
+        self._seconds = seconds
+        self._measured = [self._fields(use[uuid], memory[uuid]) for uuid in self._hardware.uuids]
+
+    def _processes(self) -> Iterator[tuple[psutil.Process, set[str]]]:
+        known = set(self._hardware.uuids)
+        for process in psutil.process_iter(["environ"]):
+            environment: Mapping[str, str] = process.info["environ"] or {}
+            if held := known.intersection(environment.get(VISIBLE, "").split(",")):
+                yield process, held
+
+    def _fields(self, use: float, memory_mib: float) -> Fields:
+        use, used = min(use, 100.0), min(round(memory_mib), self._hardware.memory_mib)
+        return {
+            "DCGM_FI_DEV_GPU_UTIL": round(use),
+            "DCGM_FI_DEV_FB_USED": used,
+            "DCGM_FI_DEV_FB_FREE": self._hardware.memory_mib - used,
+            "DCGM_FI_DEV_POWER_USAGE": POWER_IDLE + (POWER_LIMIT - POWER_IDLE) * use / 100,
+            "DCGM_FI_DEV_XID_ERRORS": 0,
+        }
+
+
+def _read_faults(file: Path, count: int) -> dict[int, dict[Field, float]]:
+    if not file.exists():
+        return {}
+    try:
+        found = _FAULTS.validate_json(file.read_bytes())
+    except ValidationError as error:
+        raise DevclusterError(f"{file} is not a map of GPUs to fields: {error}") from error
+    if unknown := found.keys() - set(range(count)):
+        raise DevclusterError(
+            f"{file}: GPU {min(unknown)} does not exist; write an index from 0 to {count - 1}"
+        )
+    return found
+
+
+def server(socket: Path, gpus: Gpus) -> socketserver.UnixStreamServer:
+    """Return a server that writes the GPUs to each connection, one after another."""
+
+    class Answer(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            self.wfile.write(json.dumps(gpus.read()).encode())
+
+    socket.parent.mkdir(parents=True, exist_ok=True)
+    socket.unlink(missing_ok=True)
+    return socketserver.UnixStreamServer(str(socket), Answer)
+
+
+def main(hardware: str, socket: str, faults: str) -> None:
+    """Serve until the process ends; the arguments are paths."""
+    has = Hardware.model_validate_json(Path(hardware).read_bytes())
+    with server(Path(socket), Gpus(has, Path(faults))) as served:
+        served.serve_forever()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,130 @@
+"""Process 1 of a real node: it mounts, connects and starts everything, then supervises it.
+
+`cluster_init` starts it in separate namespaces. Ending it ends the node like a power failure.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from devcluster.nodes import cgroups, links, mounts
+from devcluster.nodes.services import NodeServices
+from devcluster.paths import Layout
+from devcluster.spec import ClusterSpec, Kind, RealNode, cluster_spec
+from simulation.control_plane import ControlPlane
+from simulation.supervisor import EventLog, Supervisor
+
+READY_TIMEOUT = 180.0
+
+
+class Node:
+    """A real node, from empty namespaces to Ready."""
+
+    def __init__(self, spec: ClusterSpec, node: RealNode, layout: Layout, binaries: Path) -> None:
+        self.spec = spec
+        self.node = node
+        self.layout = layout
+        self.events = EventLog(layout.events)
+        logs = layout.logs / node.name
+        logs.mkdir(parents=True, exist_ok=True)
+        self.supervisor = Supervisor(logs)
+        self.services = NodeServices(spec, node, layout, binaries)
+        self.control_plane = ControlPlane(
+            layout.control_plane_settings(spec, binaries, spec.network.api_port)
+        )
+        self.kubectl = str(binaries / "kubectl")
+
+    def boot(self, switch_namespace: int, charts: Path) -> None:
+        """Start everything and wait until the node is Ready."""
+        machine = cgroups.hierarchies()
+        socket.sethostname(self.node.name)
+        mounts.prepare(self.layout, self.node.name, machine)
+        if machine.unified:
+            leaf = cgroups.ROOT / "init"
+            leaf.mkdir(exist_ok=True)
+            cgroups.enter([leaf])
+            cgroups.delegate(cgroups.ROOT)
+        links.link_node(self.spec, self.node, switch_namespace)
+        os.close(switch_namespace)
+        self.supervisor.start(self.services.containerd())
+        if self.node.control_plane:
+            self._start_control_plane(charts)
+        self._await_control_plane()
+        self._start_node()
+
+    def _start_control_plane(self, charts: Path) -> None:
+        self.supervisor.start(self.services.registry())
+        self.supervisor.start(self.services.chart_repository(charts))
+        self.supervisor.start(self.services.docker())
+        self.control_plane.start()
+        self.supervisor.on_orphan = self.control_plane.ended
+        server = f"https://{self.node.address}:{self.spec.network.api_port}"
+        self.control_plane.write_kubeconfig(self.layout.kubeconfig, server)
+        self.supervisor.start(self.services.coredns())
+        objects = json.dumps(self.services.dns_objects())
+        self._kubectl("apply", "--server-side", "-f", "-", text=objects)
+        self.events.add(self.node.name, "API server answers")
+
+    def _await_control_plane(self) -> None:
+        # The kubeconfig may be of an earlier start: ask the server.
+        deadline = time.monotonic() + READY_TIMEOUT
+        while time.monotonic() < deadline:
+            config = self.layout.kubeconfig
+            if config.exists():
+                self.services.kubeconfig.write_text(config.read_text())
+                self.services.kubeconfig.chmod(0o600)
+                if self._kubectl("get", "--raw", "/readyz", check=False):
+                    return
+            time.sleep(0.1)
+        raise TimeoutError(f"the API server did not answer within {READY_TIMEOUT:.0f} s")
+
+    def _start_node(self) -> None:
+        self.supervisor.start(self.services.gpus())
+        self.supervisor.start(self.services.kubelet())
+        self.supervisor.start(self.services.kube_proxy())
+        self._await_node("create")
+        self._await_node("condition=Ready")
+        self.events.add(self.node.name, "node is Ready", ready=True)
+
+    def _await_node(self, what: str) -> None:
+        deadline = time.monotonic() + READY_TIMEOUT
+        wait = ("wait", f"--for={what}", f"node/{self.node.name}", "--timeout=5s")
+        while not self._kubectl(*wait, check=False):
+            # Before the node exists nothing else restarts a kubelet that ended.
+            self.supervisor.restart_ended()
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the node did not reach {what} within {READY_TIMEOUT:.0f} s")
+            time.sleep(0.1)
+
+    def _kubectl(self, *arguments: str, text: str = "", check: bool = True) -> bool:
+        done = subprocess.run(
+            [self.kubectl, f"--kubeconfig={self.layout.kubeconfig}", *arguments],
+            input=text,
+            text=True,
+            stdout=subprocess.DEVNULL,
+            stderr=None if check else subprocess.DEVNULL,
+            check=check,
+        )
+        return done.returncode == 0
+
+
+def main(name: str, binaries: str, charts: str, switch_namespace: str) -> None:
+    """Run the node `name`; `switch_namespace` is an open descriptor of the switch's namespace."""
+    spec = cluster_spec(Kind.REAL)
+    node = next(node for node in spec.real_nodes if node.name == name)
+    layout = Layout.of(spec.kind)
+    starting = Node(spec, node, layout, Path(binaries))
+    try:
+        starting.boot(int(switch_namespace), Path(charts))
+    except Exception as error:
+        starting.events.add(name, "failed", error=f"{type(error).__name__}: {error}")
+        raise
+    starting.supervisor.run_forever()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

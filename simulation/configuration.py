@@ -1,0 +1,166 @@
+"""Configuration of the control plane for kwokctl."""
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+SIMULATED_ANNOTATION = "kwok.x-k8s.io/node=fake"
+# A real node that stops reporting is NotReady after this, and its pods are evicted after the next.
+NODE_GRACE_SECONDS = 16
+EVICTION_SECONDS = 10
+# With Kubernetes' default limits (20 to 50 per second) the controllers would need a minute to admit
+# a thousand nodes, and the scheduler as long to bind as many pods.
+REQUESTS_PER_SECOND = 1000
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+
+
+def pki(home: Path) -> Path:
+    """Return the directory of the certificates that kwokctl creates in its HOME."""
+    return home / ".kwok" / "clusters" / "cluster" / "pki"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A control plane. All nodes are simulated unless it has an address for real ones."""
+
+    home: Path
+    """HOME of kwokctl: etcd's data, certificates and component logs."""
+    logs: Path
+    binaries: Path
+    port: int
+    """Port of the API server."""
+    context: str
+    """Name of the kubectl context."""
+    kubernetes: str = "v1.34.3"
+    services: str = "10.250.128.0/20"
+    api_service: str = "10.250.128.1"
+    address: str = ""
+    """Address for real nodes; without one the API server listens on the loopback interface."""
+
+    @property
+    def pki(self) -> Path:
+        """Directory of kwokctl's certificates."""
+        return pki(self.home)
+
+    @property
+    def kwok(self) -> Path:
+        """Program that kwokctl starts as kwok."""
+        return self.binaries / "kwok" if self.address else self.home / "start-kwok"
+
+
+def write_kwok_start(settings: Settings) -> None:
+    """Write the script that deletes all node leases and then becomes kwok.
+
+    kwok holds a lease for each simulated node, under a name that changes with every process. After
+    a restart it would leave nodes and pods alone until the old leases expire, which takes minutes.
+    Not for clusters with real nodes: kubelets have leases, too.
+    """
+    kubeconfig = settings.pki.parent / "kubeconfig.yaml"
+    kubectl = [str(settings.binaries / "kubectl"), f"--kubeconfig={kubeconfig}"]
+    delete = shlex.join([*kubectl, "delete", f"--raw={LEASES}"])
+    lines = [
+        "#!/bin/sh",
+        # kwokctl asks for the version before the API server runs.
+        f'[ "$1" = --version ] || until {delete} >/dev/null 2>&1; do sleep 0.2; done',
+        f'exec {shlex.quote(str(settings.binaries / "kwok"))} "$@"',
+    ]
+    settings.kwok.write_text("\n".join(lines) + "\n")
+    settings.kwok.chmod(0o755)
+
+
+def kwokctl_configuration(settings: Settings) -> dict[str, object]:
+    """Return the KwokctlConfiguration (config.kwok.x-k8s.io/v1alpha1)."""
+    real, binaries = bool(settings.address), settings.binaries
+    names = [settings.address, settings.api_service] if real else [settings.api_service]
+    return {
+        "apiVersion": "config.kwok.x-k8s.io/v1alpha1",
+        "kind": "KwokctlConfiguration",
+        "options": {
+            "runtime": "binary",
+            "kubeVersion": settings.kubernetes,
+            "kubeApiserverPort": settings.port,
+            "bindAddress": "0.0.0.0" if real else "127.0.0.1",  # noqa: S104 - inside a namespace
+            # Nodes that cannot fail rarely report, and stay Ready longer without a report.
+            "heartbeatFactor": 1 if real else 20,
+            "kubeApiserverCertSANs": names,
+            "etcdBinary": str(binaries / "etcd"),
+            "kubeApiserverBinary": str(binaries / "kube-apiserver"),
+            "kubeControllerManagerBinary": str(binaries / "kube-controller-manager"),
+            "kubeSchedulerBinary": str(binaries / "kube-scheduler"),
+            "kwokControllerBinary": str(settings.kwok),
+        },
+        "componentsPatches": [
+            _etcd(real=real),
+            _api_server(settings),
+            _controllers(settings.services, real=real),
+            {"name": "kube-scheduler", "extraArgs": _single()},
+            _kwok(),
+        ],
+    }
+
+
+def _flag(key: str, value: str, *, override: bool = False) -> dict[str, object]:
+    return {"key": key, "value": value, **({"override": True} if override else {})}
+
+
+def _etcd(*, real: bool) -> dict[str, object]:
+    # Simulated nodes and jobs do not justify a disk flush per write.
+    flags = [] if real else [_flag("unsafe-no-fsync", "true")]
+    return {"name": "etcd", "extraArgs": flags}
+
+
+def _api_server(settings: Settings) -> dict[str, object]:
+    flags = [
+        _flag("service-cluster-ip-range", settings.services),
+        _flag("default-not-ready-toleration-seconds", str(EVICTION_SECONDS)),
+        _flag("default-unreachable-toleration-seconds", str(EVICTION_SECONDS)),
+    ]
+    if settings.address:
+        flags += [
+            _flag("advertise-address", settings.address),
+            _flag("kubelet-client-certificate", str(settings.pki / "admin.crt")),
+            _flag("kubelet-client-key", str(settings.pki / "admin.key")),
+            _flag("kubelet-preferred-address-types", "InternalIP"),
+        ]
+        return {"name": "kube-apiserver", "extraArgs": flags}
+    # Otherwise a busy API server spends an eighth of its time on garbage collection.
+    environment = [{"name": "GOGC", "value": "300"}]
+    return {"name": "kube-apiserver", "extraArgs": flags, "extraEnvs": environment}
+
+
+def _controllers(services: str, *, real: bool) -> dict[str, object]:
+    flags = [
+        *_single(),
+        _flag("service-cluster-ip-range", services),
+        # A claim that is created right after its volume may miss it until the next sync.
+        _flag("pvclaimbinder-sync-period", "1s"),
+    ]
+    if real:
+        grace = f"{NODE_GRACE_SECONDS}s"
+        flags.append(_flag("node-monitor-grace-period", grace, override=True))
+    else:
+        # One update for a service whose pods start one after another, not one per pod.
+        flags.append(_flag("endpointslice-updates-batch-period", "500ms"))
+        flags.append(_flag("endpoint-updates-batch-period", "500ms"))
+    return {"name": "kube-controller-manager", "extraArgs": flags}
+
+
+def _single() -> list[dict[str, object]]:
+    """Return flags of components with a single replica, which need no leader election.
+
+    They do not wait for the lease of a previous process, and do not exit when they cannot renew
+    their own in time, as on a laptop that slept.
+    """
+    return [
+        _flag("leader-elect", "false"),
+        _flag("kube-api-qps", str(REQUESTS_PER_SECOND)),
+        _flag("kube-api-burst", str(2 * REQUESTS_PER_SECOND)),
+    ]
+
+
+def _kwok() -> dict[str, object]:
+    flags = [
+        _flag("manage-all-nodes", "false", override=True),
+        _flag("manage-nodes-with-annotation-selector", SIMULATED_ANNOTATION),
+    ]
+    return {"name": "kwok-controller", "extraArgs": flags}

@@ -1,0 +1,152 @@
+"""Control plane: kwokctl runs etcd, API server, controller manager, scheduler and kwok.
+
+kwokctl's binary runtime starts them as plain processes and keeps its files in HOME.
+"""
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from simulation.configuration import Settings, kwokctl_configuration, write_kwok_start
+from simulation.supervisor import RESTART_DELAY
+
+NAME = "cluster"
+
+
+class ControlPlane:
+    """Control plane of one cluster, new or with the data of an earlier start."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.inner_kubeconfig = settings.home / "kubeconfig"
+        self._starting: int | None = None
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Environment of kwokctl, which writes to HOME and to the kubeconfig."""
+        return {
+            **os.environ,
+            "HOME": str(self.settings.home),
+            "KUBECONFIG": str(self.inner_kubeconfig),
+            "PATH": f"{self.settings.binaries}:{os.environ['PATH']}",
+        }
+
+    def start(self) -> None:
+        """Start the control plane. Raises CalledProcessError; kwokctl's log has the reason."""
+        home = self.settings.home
+        complete = home / "complete"
+        if complete.exists():
+            # Process IDs start again with the namespace; old ones could match new processes.
+            for file in self._pid_files():
+                file.unlink()
+            self._link_binaries()
+            self._kwokctl("start", "cluster", "--wait", "180s")
+            return
+        # An interrupted first start may have left half of the certificates: start over.
+        shutil.rmtree(home, ignore_errors=True)
+        home.mkdir(parents=True)
+        self._write_kwok_start()
+        file = home / "kwokctl.json"
+        file.write_text(json.dumps(kwokctl_configuration(self.settings), indent=2))
+        arguments = ("--config", str(file), "create", "cluster", "--wait", "180s")
+        self._kwokctl(*arguments, "--kubeconfig", str(self.inner_kubeconfig))
+        complete.touch()
+
+    def _link_binaries(self) -> None:
+        self._write_kwok_start()
+        # kwokctl starts the targets of its links, which are the tools of the cluster's first start.
+        for link in (self.settings.pki.parent / "bin").iterdir():
+            ours = self.settings.binaries / link.name
+            target = self.settings.kwok if link.name == "kwok-controller" else ours
+            if link.readlink() != target:
+                link.unlink()
+                link.symlink_to(target)
+
+    def _write_kwok_start(self) -> None:
+        if not self.settings.address:
+            write_kwok_start(self.settings)
+
+    def _kwokctl(self, *arguments: str) -> None:
+        with (self.settings.logs / "kwokctl.log").open("ab") as log:
+            subprocess.run(
+                [str(self.settings.binaries / "kwokctl"), "--name", NAME, *arguments],
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                check=True,
+            )
+
+    def ended(self, pid: int) -> None:
+        """Restart components that are down, without waiting; call it for every ended process.
+
+        Only one kwokctl runs at a time: two would both start a component, and record the process
+        ID of the one that ends because its port is in use.
+        """
+        again = pid == self._starting
+        if again:
+            self._starting = None
+        elif pid not in self.component_pids():
+            return
+        if self._starting is None and self._is_down():
+            if again:
+                time.sleep(RESTART_DELAY)
+            self._starting = self._start_again()
+
+    def _is_down(self) -> bool:
+        return not all(Path(f"/proc/{pid}").exists() for pid in self.component_pids())
+
+    def _start_again(self) -> int:
+        with (self.settings.logs / "kwokctl.log").open("ab") as log:
+            process = subprocess.Popen(
+                [str(self.settings.binaries / "kwokctl"), "--name", NAME, "start", "cluster"],
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        process.returncode = 0  # the supervisor waits for all processes and collects its status
+        return process.pid
+
+    def component_pids(self) -> dict[int, str]:
+        """Return component names by the process IDs that kwokctl recorded."""
+        found = {}
+        for file in self._pid_files():
+            text = file.read_text().strip()
+            if text.isdigit():
+                found[int(text)] = file.stem
+        return found
+
+    def _pid_files(self) -> list[Path]:
+        return list((self.settings.pki.parent / "pids").glob("*.pid"))
+
+    def write_kubeconfig(self, path: Path, server: str) -> None:
+        """Write a kubeconfig (JSON is YAML) with the cluster's context name and mode 0600."""
+
+        def data(name: str) -> str:
+            return base64.b64encode((self.settings.pki / name).read_bytes()).decode()
+
+        name = self.settings.context
+        user = {
+            "client-certificate-data": data("admin.crt"),
+            "client-key-data": data("admin.key"),
+        }
+        cluster = {"server": server, "certificate-authority-data": data("ca.crt")}
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": name,
+            "clusters": [{"name": name, "cluster": cluster}],
+            "users": [{"name": name, "user": user}],
+            "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+        }
+        part = path.with_suffix(".part")
+        part.unlink(missing_ok=True)  # a file of an earlier start would keep its mode
+        part.touch(mode=0o600)
+        part.write_text(json.dumps(config, indent=2))
+        part.replace(path)

@@ -1,0 +1,74 @@
+"""Nodes that exist only in the API server: kwok reports them Ready and simulates their pods."""
+
+import json
+import subprocess
+import time
+from collections.abc import Sequence
+
+from simulation import ClusterError
+
+GPUS = 8
+CAPACITY = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": str(GPUS)}
+NEW = "node.kubernetes.io/not-ready"
+"""Taint of a new node; controllers remove it shortly after the node is Ready."""
+TAINT = {"key": "kwok.x-k8s.io/node", "value": "fake", "effect": "NoSchedule"}
+
+
+def manifest(index: int, product: str, *, tainted: bool = False) -> dict[str, object]:
+    """Return a Node with eight GPUs. Next to real nodes a taint keeps real pods away."""
+    labels = {
+        "type": "kwok",
+        "kubernetes.io/hostname": f"simulated-{index}",
+        "kubernetes.io/os": "linux",
+        "nvidia.com/gpu.present": "true",
+        "nvidia.com/gpu.product": product,
+        "nvidia.com/gpu.count": str(GPUS),
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": f"simulated-{index}",
+            "labels": labels,
+            "annotations": {"kwok.x-k8s.io/node": "fake"},
+        },
+        "spec": {"taints": [TAINT] if tainted else []},
+        "status": {"capacity": CAPACITY, "allocatable": CAPACITY},
+    }
+
+
+def ensure(count: int, product: str, kubectl: Sequence[str], *, tainted: bool = False) -> None:
+    """Create missing nodes and wait until all of them are Ready.
+
+    Raises:
+        ClusterError: If they do not become Ready.
+        CalledProcessError: If kubectl fails.
+    """
+    if not count:
+        return
+    nodes = [manifest(index, product, tainted=tainted) for index in range(count)]
+    subprocess.run(
+        [*kubectl, "apply", "--server-side", "--force-conflicts", "--filename=-"],
+        input=json.dumps({"apiVersion": "v1", "kind": "List", "items": nodes}),
+        text=True,
+        stdout=subprocess.DEVNULL,
+        check=True,
+    )
+    deadline = time.monotonic() + 60 + count / 10
+    while (ready := _ready(kubectl)) < count:
+        if time.monotonic() > deadline:
+            raise ClusterError(
+                f"{ready} of {count} simulated nodes are Ready: kwok is too slow "
+                "or has ended (`make logs` prints the path of its log)"
+            )
+        time.sleep(0.2)
+
+
+def _ready(kubectl: Sequence[str]) -> int:
+    """Count the nodes that accept pods: Ready, and without the taint of new nodes."""
+    # Not `kubectl wait`: it checks one node after another, which takes minutes for a thousand.
+    each = '{.status.conditions[?(@.type=="Ready")].status} {.spec.taints[*].key}'
+    template = f'{{range .items[*]}}{each}{{"\\n"}}{{end}}'
+    ask = [*kubectl, "get", "nodes", "--selector=type=kwok", f"--output=jsonpath={template}"]
+    lines = subprocess.run(ask, capture_output=True, text=True, check=True).stdout
+    return sum("True" in line and NEW not in line for line in lines.splitlines())

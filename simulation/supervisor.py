@@ -1,0 +1,138 @@
+"""Process 1 of a namespace: starts services, restarts ended ones, reaps all other processes."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+RESTART_DELAY = 1.0
+
+
+@dataclass(frozen=True)
+class Service:
+    """A process that runs as long as its namespace."""
+
+    name: str
+    command: Sequence[str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    pass_fds: tuple[int, ...] = ()
+    before: Callable[[], None] | None = None
+    """Called in the child process before the program starts."""
+
+
+class Supervisor:
+    """Runs services with a log file each; SIGTERM ends it and them."""
+
+    def __init__(self, logs: Path) -> None:
+        self.logs = logs
+        self.running: dict[int, Service] = {}
+        self.on_orphan: Callable[[int], None] | None = None
+        self._down: list[Service] = []
+
+    def start(self, service: Service) -> int:
+        """Start a service and return its process ID."""
+        with (self.logs / f"{service.name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                list(service.command),
+                env={**os.environ, **service.environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=service.pass_fds,
+                preexec_fn=service.before,
+            )
+        # Popen would collect the exit status; only run_forever must.
+        process.returncode = 0
+        self.running[process.pid] = service
+        (self.logs / f"{service.name}.pid").write_text(str(process.pid))
+        return process.pid
+
+    def run_forever(self) -> NoReturn:
+        """Wait for processes to end: restart services, report others to `on_orphan`."""
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+        while True:
+            self._handle(*self._wait())
+            if self._down:
+                time.sleep(RESTART_DELAY)
+                self._restart()
+
+    def restart_ended(self) -> None:
+        """Restart services that have ended, for callers that cannot call `run_forever` yet.
+
+        No other child process may run meanwhile: its exit status would be lost.
+        """
+        with suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                self._handle(*ended)
+        self._restart()
+
+    def _handle(self, pid: int, status: int) -> None:
+        service = self.running.pop(pid, None)
+        if service is not None:
+            code = os.waitstatus_to_exitcode(status)
+            self._note(service, f"ended with {code} and was restarted")
+            self._down.append(service)
+        elif pid and self.on_orphan is not None:
+            self.on_orphan(pid)
+
+    def _wait(self) -> tuple[int, int]:
+        """Return an ended process, or 0 if services have to be restarted first."""
+        try:
+            return os.waitpid(-1, os.WNOHANG if self._down else 0)
+        except ChildProcessError:
+            time.sleep(RESTART_DELAY)
+            return 0, 0
+
+    def _restart(self) -> None:
+        """Start services that are down; one that fails to start is tried again later."""
+        down, self._down = self._down, []
+        for service in down:
+            try:
+                self.start(service)
+            except (OSError, subprocess.SubprocessError) as error:
+                # A service that fails must not end process 1, and with it all others.
+                self._note(service, f"could not be restarted: {error}")
+                self._down.append(service)
+
+    def _note(self, service: Service, text: str) -> None:
+        with (self.logs / f"{service.name}.log").open("a") as log:
+            log.write(f"--- {service.name} {text}\n")
+
+
+@dataclass(frozen=True)
+class Event:
+    """A step of the cluster's start that a node has reached."""
+
+    time: float
+    """Seconds since the epoch."""
+    node: str
+    step: str
+    ready: bool = False
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class EventLog:
+    """Append-only file of events; short lines are written at once, so that writers need no lock."""
+
+    path: Path
+
+    def add(self, node: str, step: str, *, ready: bool = False, error: str = "") -> None:
+        """Append an event with the current time."""
+        event = {"time": time.time(), "node": node, "step": step, "ready": ready, "error": error}
+        with self.path.open("a") as file:
+            file.write(json.dumps(event) + "\n")
+
+    def read(self) -> Iterator[Event]:
+        """Yield the events of all complete lines."""
+        if self.path.exists():
+            for line in self.path.read_text().splitlines(keepends=True):
+                if line.endswith("\n"):
+                    yield Event(**json.loads(line))

@@ -1,0 +1,176 @@
+"""What is told of GPUs that are not there, by processes that are."""
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devcluster import DevclusterError
+from devcluster.nodes.gpus import POWER_IDLE, VISIBLE, Gpus, Hardware, server
+
+SHORTEST = 0.05
+
+FIRST, SECOND, THIRD = UUIDS = [f"GPU-simulated-test-{index}" for index in range(3)]
+TOTAL = 81920
+COMPUTES = "while True: pass"
+SLEEPS = "import time; time.sleep(600)"
+# The pages count once they have been written to.
+REMEMBERS = f"held = bytearray(b'x') * (64 * 2**20); print(flush=True); {SLEEPS}"
+
+Start = Callable[[str, str], "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def faults(tmp_path: Path) -> Path:
+    return tmp_path / "gpu-faults.json"
+
+
+@pytest.fixture
+def gpus(faults: Path, monkeypatch: pytest.MonkeyPatch) -> Gpus:
+    monkeypatch.setattr("devcluster.nodes.gpus.SHORTEST", SHORTEST)
+    return Gpus(Hardware(product="Simulated", memory_mib=TOTAL, uuids=UUIDS), faults)
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts a program that has the GPUs that are named."""
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(program: str, visible: str) -> "subprocess.Popen[str]":
+        command = [sys.executable, "-c", program]
+        process = subprocess.Popen(
+            command, env={VISIBLE: visible}, stdout=subprocess.PIPE, text=True
+        )
+        started.append(process)
+        return process
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def field(gpus: Gpus, name: str) -> list[float]:
+    """A field of each GPU, looked at anew."""
+    time.sleep(SHORTEST)
+    return [gpu["fields"][f"DCGM_FI_DEV_{name}"] for gpu in gpus.read()]
+
+
+def await_use(gpus: Gpus, condition: Callable[[list[float]], bool]) -> list[float]:
+    deadline = time.monotonic() + 30
+    while not condition(found := field(gpus, "GPU_UTIL")):
+        assert time.monotonic() < deadline, found
+        time.sleep(0.1)
+    return found
+
+
+def test_a_gpu_that_nobody_has_does_nothing(gpus: Gpus):
+    first = gpus.read()[0]
+    assert (first["index"], first["uuid"], first["product"]) == (0, FIRST, "Simulated")
+    assert first["fields"] == {
+        "DCGM_FI_DEV_GPU_UTIL": 0,
+        "DCGM_FI_DEV_FB_USED": 0,
+        "DCGM_FI_DEV_FB_FREE": TOTAL,
+        "DCGM_FI_DEV_POWER_USAGE": POWER_IDLE,
+        "DCGM_FI_DEV_XID_ERRORS": 0,
+    }
+
+
+def test_a_process_that_computes_uses_its_gpu_and_one_that_sleeps_does_not(
+    gpus: Gpus, start: Start
+):
+    start(COMPUTES, FIRST)
+    start(SLEEPS, SECOND)
+    found = await_use(gpus, lambda use: use[0] > 0 and use[1] == 0)
+    assert 0 < found[0] <= 100
+    assert found[2] == 0
+    power = field(gpus, "POWER_USAGE")
+    assert power[0] > power[2] == POWER_IDLE
+
+
+def test_a_process_shares_itself_out_among_its_gpus(gpus: Gpus, start: Start):
+    start(COMPUTES, f"{FIRST},{THIRD}")
+    use = await_use(gpus, lambda use: use[0] > 0)
+    assert use[0] == use[2] < 100
+    assert use[1] == 0
+
+
+def test_who_only_looks_at_gpus_has_none(gpus: Gpus, start: Start):
+    start(COMPUTES, "all")
+    start(COMPUTES, FIRST)
+    use = await_use(gpus, lambda use: use[0] > 0)
+    assert use[1:] == [0, 0]
+
+
+def test_memory_is_what_the_processes_have_for_themselves(gpus: Gpus, start: Start):
+    process = start(REMEMBERS, FIRST)
+    assert process.stdout is not None
+    process.stdout.readline()
+    (used, *others), (free, *_) = field(gpus, "FB_USED"), field(gpus, "FB_FREE")
+    assert used >= 64
+    assert others == [0, 0]
+    assert used + free == TOTAL
+    process.kill()
+    process.wait()
+    assert field(gpus, "FB_USED") == [0, 0, 0]
+
+
+def test_a_file_says_what_is_wrong_as_long_as_it_is_there(gpus: Gpus, faults: Path):
+    faults.write_text('{"1": {"DCGM_FI_DEV_XID_ERRORS": 79}}')
+    assert field(gpus, "XID_ERRORS") == [0, 79, 0]
+    assert field(gpus, "FB_FREE") == [TOTAL] * 3
+    faults.unlink()
+    assert field(gpus, "XID_ERRORS") == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"0": {"XID": 79}}', "XID"),
+        ("[", "gpu-faults.json"),
+        ('{"0": {"DCGM_FI_DEV_XID_ERRORS": "broken"}}', "valid number"),
+        (
+            '{"3": {"DCGM_FI_DEV_XID_ERRORS": 79}}',
+            "GPU 3 does not exist; write an index from 0 to 2",
+        ),
+    ],
+)
+def test_a_file_that_says_nothing_plain_is_refused(gpus: Gpus, faults: Path, text: str, said: str):
+    faults.write_text(text)
+    with pytest.raises(DevclusterError, match=said):
+        gpus.read()
+
+
+def test_whoever_connects_is_told(gpus: Gpus, faults: Path, tmp_path: Path):
+    where = tmp_path / "pod-resources" / "gpus.sock"
+    with server(where, gpus) as served:
+        answering = threading.Thread(target=served.serve_forever)
+        answering.start()
+        try:
+            faults.write_text('{"2": {"DCGM_FI_DEV_XID_ERRORS": 31}}')
+            found = [ask(where) for _ in range(2)]
+        finally:
+            served.shutdown()
+            answering.join()
+    assert [each["uuid"] for each in found[0]] == UUIDS
+    assert found[1][2]["fields"]["DCGM_FI_DEV_XID_ERRORS"] == 31
+
+
+def ask(where: Path) -> list[dict[str, Any]]:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(where))
+        return list(json.loads(connection.makefile().read()))
+
+
+def test_a_socket_that_was_left_behind_is_in_nobodys_way(gpus: Gpus, tmp_path: Path):
+    where = tmp_path / "gpus.sock"
+    for _ in range(2):
+        with server(where, gpus):
+            assert where.is_socket()

@@ -1,0 +1,49 @@
+"""The host's routes, as a stand-in for `ip` prints them, and the ports of nodes."""
+
+import json
+
+from devcluster.nodes.links import EPHEMERAL_PORTS, clashing_routes
+from devcluster.spec import Network
+from tests.devcluster.programs import Install
+
+HARMLESS = [
+    {"dst": "default", "gateway": "192.168.1.1", "dev": "eth0"},
+    {"dst": "192.168.1.0/24", "dev": "eth0"},
+    {"dst": "10.251.0.0/16", "dev": "tun0"},
+    {"dst": "10.249.255.255", "dev": "tun0"},
+]
+
+
+def show(install: Install, routes: list[dict[str, str]]) -> None:
+    install("ip", f"[ \"$*\" = '-json route show' ] && echo '{json.dumps(routes)}'")
+
+
+def test_routes_outside_the_block_do_not_clash(install: Install):
+    show(install, HARMLESS)
+    assert clashing_routes(Network()) == []
+
+
+def test_a_route_into_the_block_clashes(install: Install):
+    show(install, [*HARMLESS, {"dst": "10.250.76.0/24", "dev": "gpu-platform"}])
+    assert clashing_routes(Network()) == ["10.250.76.0/24 dev gpu-platform"]
+
+
+def test_a_route_to_a_single_address_of_the_block_clashes(install: Install):
+    show(install, [{"dst": "10.250.0.7", "dev": "wg0"}])
+    assert clashing_routes(Network()) == ["10.250.0.7 dev wg0"]
+
+
+def test_a_route_around_the_block_clashes(install: Install):
+    show(install, [{"type": "blackhole", "dst": "10.0.0.0/8"}])
+    assert clashing_routes(Network()) == ["10.0.0.0/8 dev ?"]
+
+
+def test_a_machine_without_routes_has_no_clash(install: Install):
+    install("ip", "true")
+    assert clashing_routes(Network()) == []
+
+
+def test_no_connection_takes_a_port_on_which_kubernetes_listens():
+    kubelet, kube_proxy, controllers, scheduler = (10248, 10250), (10249, 10256), 10257, 10259
+    listening = {*kubelet, *kube_proxy, controllers, scheduler, *range(30000, 32768)}
+    assert not listening & set(EPHEMERAL_PORTS)

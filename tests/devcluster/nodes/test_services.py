@@ -1,0 +1,187 @@
+"""The documents that a real node's daemons read."""
+
+import json
+import tomllib
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devcluster.nodes import services
+from devcluster.nodes.services import NodeServices
+from devcluster.paths import Layout
+from devcluster.spec import Kind, cluster_spec
+from simulation.supervisor import Service
+
+SPEC = cluster_spec(Kind.REAL)
+FIRST, SECOND = SPEC.real_nodes
+
+
+@pytest.fixture
+def machine(layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
+    """A node's /etc and /var in a folder."""
+    monkeypatch.setattr(services, "REGISTRY_HOSTS", tmp_path / "certs.d")
+    monkeypatch.setattr(services, "CNI_CHAIN", tmp_path / "10-pods.conflist")
+    monkeypatch.setattr(services, "HARDWARE_FILE", tmp_path / "plugins" / "gpus.json")
+    return layout
+
+
+@pytest.fixture
+def first(machine: Layout) -> NodeServices:
+    return NodeServices(SPEC, FIRST, machine, Path("/tools"))
+
+
+@pytest.fixture
+def second(machine: Layout) -> NodeServices:
+    return NodeServices(SPEC, SECOND, machine, Path("/tools"))
+
+
+def option(service: Service, name: str) -> str:
+    (value,) = [part.split("=", 1)[1] for part in service.command if part.startswith(f"{name}=")]
+    return value
+
+
+def read(service: Service) -> dict[str, Any]:
+    return json.loads(Path(option(service, "--config")).read_text())
+
+
+def test_containerd_pulls_what_nodes_call_loopback_from_the_first_node(second: NodeServices):
+    service = second.containerd()
+    config = tomllib.loads(Path(service.command[-1]).read_text())
+    cri = config["plugins"]["io.containerd.grpc.v1.cri"]
+    folder = Path(cri["registry"]["config_path"]) / "127.0.0.1:5000"
+    hosts = tomllib.loads((folder / "hosts.toml").read_text())
+    assert hosts["server"] == "http://10.250.76.2:5000"
+    assert hosts["host"]["http://10.250.76.2:5000"]["capabilities"] == ["pull", "resolve"]
+    assert cri["sandbox_image"].startswith("127.0.0.1:5000/")
+
+
+def test_containerd_knows_the_runtime_class_of_gpus(first: NodeServices):
+    config = tomllib.loads(Path(first.containerd().command[-1]).read_text())
+    cri = config["plugins"]["io.containerd.grpc.v1.cri"]
+    assert set(cri["containerd"]["runtimes"]) == {"runc", "nvidia"}
+    assert cri["restrict_oom_score_adj"] is True
+
+
+def test_pods_get_addresses_of_their_nodes_range_and_keep_them_on_the_way(second: NodeServices):
+    second.containerd()
+    chain = json.loads(services.CNI_CHAIN.read_text())
+    bridge = chain["plugins"][0]
+    assert bridge["ipam"]["ranges"] == [[{"subnet": "10.250.1.0/24"}]]
+    assert bridge["ipMasq"] is False
+
+
+def test_kubelet_labels_the_node_as_gpu_feature_discovery_would(first: NodeServices):
+    labels = dict(part.split("=") for part in option(first.kubelet(), "--node-labels").split(","))
+    assert labels == {
+        "nvidia.com/gpu.present": "true",
+        "nvidia.com/gpu.product": SPEC.gpu_product,
+        "nvidia.com/gpu.count": "4",
+    }
+
+
+def test_only_the_node_beside_the_control_plane_takes_what_needs_no_gpu(
+    first: NodeServices, second: NodeServices
+):
+    taint = "--register-with-taints=nvidia.com/gpu=present:NoSchedule"
+    assert taint not in first.kubelet().command
+    assert taint in second.kubelet().command
+
+
+def test_the_device_plugin_and_who_measures_find_the_nodes_hardware(
+    first: NodeServices, machine: Layout
+):
+    service = first.gpus()
+    hardware = json.loads(services.HARDWARE_FILE.read_text())
+    assert hardware == {
+        "product": SPEC.gpu_product,
+        "memory_mib": 81920,
+        "uuids": [f"GPU-simulated-gpu-node-0-{index}" for index in range(4)],
+    }
+    assert service.command[-3:] == [
+        str(services.HARDWARE_FILE),
+        "/var/lib/kubelet/pod-resources/simulated-gpus.sock",
+        str(machine.gpu_faults(FIRST.name)),
+    ]
+
+
+def test_no_two_nodes_have_the_same_gpu():
+    assert set(FIRST.gpu_uuids).isdisjoint(SECOND.gpu_uuids)
+
+
+def test_kubelet_answers_nobody_without_a_certificate(first: NodeServices, machine: Layout):
+    config = read(first.kubelet())
+    assert config["authentication"]["anonymous"]["enabled"] is False
+    assert config["authentication"]["x509"]["clientCAFile"] == str(machine.pki / "ca.crt")
+    assert config["authorization"]["mode"] == "Webhook"
+    assert config["readOnlyPort"] == 0
+
+
+def test_kubelet_runs_on_both_kinds_of_control_groups_and_beside_swap(first: NodeServices):
+    config = read(first.kubelet())
+    assert config["failCgroupV1"] is False
+    assert config["failSwapOn"] is False
+    assert config["cgroupDriver"] == "cgroupfs"
+
+
+def test_pods_ask_the_clusters_dns_and_not_the_hosts(first: NodeServices):
+    config = read(first.kubelet())
+    assert config["clusterDNS"] == [SPEC.network.dns]
+    assert Path(config["resolvConf"]).read_text() == ""
+
+
+def test_kube_proxy_leaves_the_hosts_connection_tracking_alone(second: NodeServices):
+    config = read(second.kube_proxy())
+    assert config["conntrack"] == {
+        "maxPerCore": 0,
+        "tcpEstablishedTimeout": "0s",
+        "tcpCloseWaitTimeout": "0s",
+    }
+    assert config["clusterCIDR"] == SECOND.pod_range
+
+
+def test_the_dns_service_leads_to_where_coredns_listens(first: NodeServices):
+    corefile = Path(first.coredns().command[-1]).read_text()
+    service, endpoints = first.dns_objects()["items"]  # type: ignore[misc]
+    assert service["spec"]["clusterIP"] == SPEC.network.dns
+    assert "selector" not in service["spec"]
+    (endpoint,) = endpoints["endpoints"]
+    assert endpoint["addresses"] == [FIRST.address]
+    assert f"bind {FIRST.address}\n" in corefile
+    assert f"kubeconfig {first.kubeconfig}\n" in corefile
+    label = endpoints["metadata"]["labels"]["kubernetes.io/service-name"]
+    assert label == service["metadata"]["name"]
+    assert {port["name"] for port in endpoints["ports"]} == {
+        port["name"] for port in service["spec"]["ports"]
+    }
+
+
+def test_the_registry_keeps_its_images_in_the_cache(first: NodeServices, machine: Layout):
+    command = first.registry().command
+    config = json.loads(Path(command[-1]).read_text())
+    assert config["storage"]["filesystem"]["rootdirectory"] == str(machine.registry)
+    assert config["http"]["addr"].endswith(":5000")
+
+
+def test_charts_are_served_on_the_nodes_address_alone(first: NodeServices):
+    command = list(first.chart_repository(Path("/charts")).command)
+    assert command[-4:] == ["--bind", FIRST.address, "--directory", "/charts"]
+    assert "8879" in command
+
+
+def test_dockers_socket_lies_in_the_clusters_state(first: NodeServices, machine: Layout):
+    assert option(first.docker(), "--host") == f"unix://{machine.docker_socket}"
+
+
+def test_the_clusters_addresses_fit_together():
+    network = SPEC.network
+    block, of_services = ip_network(network.block), ip_network(network.services)
+    link = ip_network(f"{network.host}/{network.link_prefix}", strict=False)
+    ranges = [ip_network(node.pod_range) for node in SPEC.real_nodes]
+    assert all(part.subnet_of(block) for part in (of_services, link, *ranges))
+    parts = [of_services, link, *ranges]
+    assert not any(a.overlaps(b) for a in parts for b in parts if a is not b)
+    assert all(ip_address(node.address) in link for node in SPEC.real_nodes)
+    assert ip_address(network.dns) in of_services
+    assert next(of_services.hosts()) == ip_address(network.api_service)

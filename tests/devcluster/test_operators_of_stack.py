@@ -1,0 +1,61 @@
+"""What a stack's file asks of the embedded cluster."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from devcluster.images.base_image import MPI, PYTORCH, TENSORFLOW, Base
+from devcluster.operators import Demands, of_stack
+from devcluster.paths import CHECKOUT
+from devcluster.toolchain import OPERATORS
+from kube.kinds import KINDS
+
+REGISTRY = "127.0.0.1:5000"
+
+
+def asked(tmp_path: Path, *kinds: str, base: str = f"{REGISTRY}/{PYTORCH.reference}") -> Demands:
+    """The demands of a stack with jobs of these kinds and an image upon a base."""
+    file = tmp_path / "Pulumi.dev.yaml"
+    images = {"registry": REGISTRY, "workloads": {"training": {"build": {"base_image": base}}}}
+    jobs = {f"job-{number}": {"kind": kind} for number, kind in enumerate(kinds)}
+    jobs["no-kind"] = {}
+    config = {"gpu-platform:images": images, "gpu-platform:training": {"jobs": jobs}}
+    file.write_text(yaml.safe_dump({"config": config}))
+    return of_stack(file, REGISTRY)
+
+
+def test_every_operator_serves_a_kind():
+    assert {kind.operator for kind in KINDS.values()} == {None, *OPERATORS}
+
+
+@pytest.mark.parametrize("stack", ["dev", "simulated"])
+def test_the_stacks_of_make_up_need_no_operator_and_no_other_image(stack: str):
+    demands = of_stack(CHECKOUT / f"Pulumi.{stack}.yaml", REGISTRY)
+    assert demands.operators == ()
+    assert set(demands.bases) <= {PYTORCH}
+
+
+@pytest.mark.parametrize(
+    ("kind", "operator"), [(name, kind.operator) for name, kind in KINDS.items() if kind.operator]
+)
+def test_a_job_brings_the_operator_of_its_kind(tmp_path: Path, kind: str, operator: str):
+    assert asked(tmp_path, "volcano", kind, kind).operators == (operator,)
+
+
+def test_kinds_of_volcanos_own_bring_none(tmp_path: Path):
+    assert asked(tmp_path, "mpi", "tensorflow", "plain", "indexed").operators == ()
+
+
+@pytest.mark.parametrize("base", [MPI, TENSORFLOW])
+def test_an_image_brings_the_base_that_it_starts_from(tmp_path: Path, base: Base):
+    assert asked(tmp_path, base=f"{REGISTRY}/{base.reference}").bases == (base,)
+
+
+def test_an_image_of_another_registry_is_none_of_ours(tmp_path: Path):
+    assert asked(tmp_path, base=f"registry.example.com/{MPI.reference}").bases == ()
+
+
+def test_a_file_without_a_configuration_asks_for_nothing(tmp_path: Path):
+    (tmp_path / "Pulumi.dev.yaml").write_text("")
+    assert of_stack(tmp_path / "Pulumi.dev.yaml", REGISTRY) == Demands()

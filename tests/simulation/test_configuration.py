@@ -1,0 +1,113 @@
+"""kwokctl's configuration of control planes with and without real nodes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devcluster.paths import Layout
+from devcluster.spec import ClusterSpec, Kind, cluster_spec
+from simulation.configuration import REQUESTS_PER_SECOND, kwokctl_configuration
+
+REAL = cluster_spec(Kind.REAL)
+SIMULATED = cluster_spec(Kind.SIMULATED)
+TOOLS = Path("/tools")
+
+
+def configuration(spec: ClusterSpec, layout: Layout, binaries: Path = TOOLS) -> dict[str, Any]:
+    document = kwokctl_configuration(layout.control_plane_settings(spec, binaries, 6443))
+    return json.loads(json.dumps(document))  # it is written as JSON
+
+
+def flags(document: dict[str, Any], component: str) -> dict[str, str]:
+    (patch,) = [part for part in document["componentsPatches"] if part["name"] == component]
+    return {flag["key"]: flag["value"] for flag in patch["extraArgs"]}
+
+
+def test_the_api_server_of_real_nodes_is_seen_from_outside(layout: Layout):
+    document = configuration(REAL, layout)
+    assert document["options"]["bindAddress"] == "0.0.0.0"  # noqa: S104
+    assert document["options"]["kubeApiserverCertSANs"] == ["10.250.76.2", "10.250.128.1"]
+    api_server = flags(document, "kube-apiserver")
+    assert api_server["advertise-address"] == "10.250.76.2"
+    assert api_server["kubelet-client-key"] == str(layout.pki / "admin.key")
+
+
+def test_the_control_plane_of_simulated_nodes_listens_on_loopback_alone(simulated: Layout):
+    document = configuration(SIMULATED, simulated)
+    assert document["options"]["bindAddress"] == "127.0.0.1"
+    assert "advertise-address" not in flags(document, "kube-apiserver")
+
+
+@pytest.mark.parametrize("name", ["kube-controller-manager", "kube-scheduler"])
+@pytest.mark.parametrize("spec", [REAL, SIMULATED], ids=["real", "simulated"])
+def test_no_part_that_is_started_again_waits_for_a_lease(
+    spec: ClusterSpec, name: str, layout: Layout
+):
+    assert flags(configuration(spec, layout), name)["leader-elect"] == "false"
+
+
+def test_kwok_leaves_real_nodes_alone(layout: Layout):
+    kwok = flags(configuration(REAL, layout), "kwok-controller")
+    assert kwok["manage-all-nodes"] == "false"
+    assert kwok["manage-nodes-with-annotation-selector"] == "kwok.x-k8s.io/node=fake"
+
+
+@pytest.mark.parametrize("spec", [REAL, SIMULATED], ids=["real", "simulated"])
+def test_the_api_server_and_the_controllers_agree_on_the_service_range(
+    spec: ClusterSpec, layout: Layout
+):
+    document = configuration(spec, layout)
+    ranges = {
+        flags(document, name)["service-cluster-ip-range"]
+        for name in ("kube-apiserver", "kube-controller-manager")
+    }
+    assert ranges == {spec.network.services}
+
+
+def test_flags_that_kwokctl_sets_itself_are_overridden(layout: Layout):
+    overridden = {
+        flag["key"]
+        for patch in configuration(REAL, layout)["componentsPatches"]
+        for flag in patch["extraArgs"]
+        if flag.get("override")
+    }
+    assert overridden == {"node-monitor-grace-period", "manage-all-nodes"}
+
+
+def test_only_what_runs_nothing_is_written_without_waiting_for_the_disk(layout: Layout):
+    assert flags(configuration(SIMULATED, layout), "etcd") == {"unsafe-no-fsync": "true"}
+    assert flags(configuration(REAL, layout), "etcd") == {}
+
+
+def test_real_nodes_are_missed_sooner_than_simulated_ones(layout: Layout):
+    real, simulated = configuration(REAL, layout), configuration(SIMULATED, layout)
+    assert flags(real, "kube-controller-manager")["node-monitor-grace-period"] == "16s"
+    assert "node-monitor-grace-period" not in flags(simulated, "kube-controller-manager")
+    assert real["options"]["heartbeatFactor"] < simulated["options"]["heartbeatFactor"]
+
+
+@pytest.mark.parametrize("name", ["kube-controller-manager", "kube-scheduler"])
+def test_controllers_and_scheduler_are_not_held_back_by_their_clients(name: str, layout: Layout):
+    pace = flags(configuration(SIMULATED, layout), name)
+    assert int(pace["kube-api-qps"]) == REQUESTS_PER_SECOND
+    assert int(pace["kube-api-burst"]) > REQUESTS_PER_SECOND
+
+
+def test_every_program_comes_from_the_toolchain(layout: Layout):
+    options = configuration(REAL, layout)["options"]
+    programs = {value for key, value in options.items() if key.endswith("Binary")}
+    assert {str(Path(program).parent) for program in programs} == {"/tools"}
+    assert len(programs) == 5
+
+
+def test_only_the_api_server_of_simulated_nodes_trades_memory_for_time(layout: Layout):
+    def environment(spec: ClusterSpec) -> list[dict[str, str]]:
+        patches = {
+            patch["name"]: patch for patch in configuration(spec, layout)["componentsPatches"]
+        }
+        return list(patches["kube-apiserver"].get("extraEnvs", []))
+
+    assert [variable["name"] for variable in environment(SIMULATED)] == ["GOGC"]
+    assert environment(REAL) == []

@@ -1,0 +1,196 @@
+"""The control plane, and its start with a kwokctl that notes what it is asked."""
+
+import base64
+import contextlib
+import json
+import os
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from devcluster.paths import Layout
+from devcluster.spec import ClusterSpec, Kind, cluster_spec
+from simulation import control_plane
+from simulation.configuration import kwokctl_configuration
+from simulation.control_plane import ControlPlane
+
+REAL = cluster_spec(Kind.REAL)
+SIMULATED = cluster_spec(Kind.SIMULATED)
+
+KWOKCTL = """#!/bin/sh
+echo "$*" >> "$HOME/../calls"
+echo "$HOME $KUBECONFIG" >> "$HOME/../environment"
+[ -e "$HOME/../broken" ] && { echo "etcd: no space left"; exit 1; }
+mkdir -p "$HOME/.kwok/clusters/cluster/pki" "$HOME/.kwok/clusters/cluster/bin"
+"""
+
+
+@pytest.fixture
+def binaries(tmp_path: Path) -> Path:
+    folder = tmp_path / "tools"
+    folder.mkdir()
+    (folder / "kwokctl").write_text(KWOKCTL)
+    (folder / "kwokctl").chmod(0o755)
+    return folder
+
+
+@pytest.fixture
+def plane(layout: Layout, binaries: Path) -> ControlPlane:
+    return ControlPlane(layout.control_plane_settings(REAL, binaries, 6443))
+
+
+def calls(layout: Layout) -> list[str]:
+    return (layout.state / "calls").read_text().splitlines()
+
+
+def cluster(layout: Layout, *names: str) -> list[Path]:
+    """Files below the folder that kwokctl keeps of its cluster."""
+    files = [layout.pki.parent / name for name in names]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    return files
+
+
+def test_the_first_start_creates_the_cluster(plane: ControlPlane, layout: Layout):
+    plane.start()
+    (call,) = calls(layout)
+    assert "create cluster --wait 180s" in call
+    assert f"--kubeconfig {plane.inner_kubeconfig}" in call
+    settings = json.loads((layout.control_plane / "kwokctl.json").read_text())
+    assert settings == kwokctl_configuration(plane.settings)
+
+
+def test_kwokctl_writes_below_the_clusters_own_home(plane: ControlPlane, layout: Layout):
+    plane.start()
+    home, kubeconfig = (layout.state / "environment").read_text().split()
+    assert Path(home) == layout.control_plane
+    assert Path(kubeconfig).parent == layout.control_plane
+
+
+def test_a_later_start_goes_on_with_what_is_there(plane: ControlPlane, layout: Layout):
+    plane.start()
+    (kept,) = cluster(layout, "etcd-data")
+    kept.touch()
+    plane.start()
+    assert calls(layout)[1].endswith("start cluster --wait 180s")
+    assert kept.exists()
+
+
+def test_process_ids_of_an_earlier_start_are_forgotten(plane: ControlPlane, layout: Layout):
+    plane.start()
+    etcd, api_server = cluster(layout, "pids/etcd.pid", "pids/kube-apiserver.pid")
+    etcd.write_text("17\n")
+    api_server.write_text("")
+    assert plane.component_pids() == {17: "etcd"}
+    plane.start()
+    assert plane.component_pids() == {}
+    assert not etcd.exists()
+
+
+def test_a_later_start_uses_the_toolchain_of_now(
+    plane: ControlPlane, layout: Layout, binaries: Path
+):
+    plane.start()
+    etcd, controller = cluster(layout, "bin/etcd", "bin/kwok-controller")
+    etcd.symlink_to("/old/tools/etcd")
+    controller.symlink_to("/old/tools/kwok")
+    plane.start()
+    assert etcd.readlink() == binaries / "etcd"
+    assert controller.readlink() == binaries / "kwok"
+
+
+def test_simulated_nodes_are_given_to_the_kwok_that_is_started(layout: Layout, binaries: Path):
+    plane = ControlPlane(layout.control_plane_settings(SIMULATED, binaries, 6443))
+    plane.start()
+    (controller,) = cluster(layout, "bin/kwok-controller")
+    controller.symlink_to(binaries / "kwok")  # as an earlier version has left it
+    plane.start()
+    assert controller.readlink() == plane.settings.kwok
+    settings = json.loads((layout.control_plane / "kwokctl.json").read_text())
+    assert settings["options"]["kwokControllerBinary"] == str(controller.readlink())
+
+
+def test_a_start_that_was_cut_off_begins_anew(plane: ControlPlane, layout: Layout):
+    (layout.state / "broken").touch()
+    with pytest.raises(subprocess.CalledProcessError):
+        plane.start()
+    assert "no space left" in (layout.logs / "kwokctl.log").read_text()
+    (half,) = cluster(layout, "pki/ca.crt")
+    half.touch()
+    (layout.state / "broken").unlink()
+    plane.start()
+    assert not half.exists()
+    assert [" create cluster " in call for call in calls(layout)] == [True, True]
+
+
+@pytest.fixture
+def certificates(layout: Layout) -> Layout:
+    for file in cluster(layout, "pki/ca.crt", "pki/admin.crt", "pki/admin.key"):
+        file.write_text(f"the {file.name}")
+    return layout
+
+
+@pytest.mark.parametrize("spec", [REAL, SIMULATED], ids=["real", "simulated"])
+def test_a_kubeconfig_names_the_clusters_own_context(
+    spec: ClusterSpec, certificates: Layout, binaries: Path
+):
+    plane = ControlPlane(certificates.control_plane_settings(spec, binaries, 6443))
+    plane.write_kubeconfig(certificates.kubeconfig, "https://10.250.76.2:6443")
+    config = json.loads(certificates.kubeconfig.read_text())
+    assert config["current-context"] == spec.context
+    (context,) = config["contexts"]
+    (user,) = config["users"]
+    (found,) = config["clusters"]
+    assert context["context"] == {"cluster": found["name"], "user": user["name"]}
+    assert found["cluster"]["server"] == "https://10.250.76.2:6443"
+    key = base64.b64decode(user["user"]["client-key-data"])
+    assert key == b"the admin.key"
+
+
+def test_a_kubeconfig_is_the_owners_alone(certificates: Layout, plane: ControlPlane):
+    left_over = certificates.kubeconfig.with_suffix(".part")
+    left_over.touch(mode=0o644)
+    plane.write_kubeconfig(certificates.kubeconfig, "https://10.250.76.2:6443")
+    assert stat.S_IMODE(certificates.kubeconfig.stat().st_mode) == 0o600
+    assert not left_over.exists()
+
+
+def test_two_components_that_end_together_are_started_by_one_kwokctl(
+    plane: ControlPlane, layout: Layout, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(control_plane, "RESTART_DELAY", 0)
+    plane.start()
+    one, other = cluster(layout, "pids/etcd.pid", "pids/kwok-controller.pid")
+    gone = [ended_process(), ended_process()]
+    for file, pid in zip((one, other), gone, strict=True):
+        file.write_text(str(pid))
+    plane.ended(1)
+    assert len(calls(layout)) == 1
+    plane.ended(gone[0])
+    first = starting(plane)
+    plane.ended(gone[1])
+    assert starting(plane) == first
+    one.write_text(str(os.getpid()))
+    plane.ended(first)
+    second = starting(plane)
+    assert second != first
+    other.write_text(str(os.getpid()))
+    plane.ended(second)
+    assert starting(plane) is None
+    assert [call.endswith("start cluster") for call in calls(layout)] == [False, True, True]
+
+
+def starting(plane: ControlPlane) -> int | None:
+    """The kwokctl at work, whose work is done when this returns, as a process that has ended."""
+    if plane._starting is not None:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(plane._starting, 0)
+    return plane._starting
+
+
+def ended_process() -> int:
+    with subprocess.Popen(["true"]) as process:
+        pass
+    return process.pid

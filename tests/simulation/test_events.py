@@ -1,0 +1,38 @@
+"""Events of the cluster's start, written and read while the file grows."""
+
+from pathlib import Path
+
+from simulation.supervisor import EventLog
+
+
+def test_events_are_read_in_the_order_in_which_they_were_added(tmp_path: Path):
+    log = EventLog(tmp_path / "events")
+    log.add("gpu-node-0", "API server answers")
+    log.add("gpu-node-0", "node is Ready", ready=True)
+    log.add("gpu-node-1", "failed", error="no such image: été")
+    first, second, third = log.read()
+    assert (first.node, first.step, first.ready) == ("gpu-node-0", "API server answers", False)
+    assert second.ready
+    assert third.error == "no such image: été"
+    assert first.time <= second.time <= third.time
+
+
+def test_a_log_that_is_not_there_yet_has_no_events(tmp_path: Path):
+    assert list(EventLog(tmp_path / "events").read()) == []
+
+
+def test_a_line_that_is_being_written_is_left_for_later(tmp_path: Path):
+    log = EventLog(tmp_path / "events")
+    log.add("gpu-node-0", "whole")
+    whole = log.path.read_text()
+    log.path.write_text(whole + whole[:-10])
+    assert [event.step for event in log.read()] == ["whole"]
+    log.path.write_text(whole + whole)
+    assert len(list(log.read())) == 2
+
+
+def test_an_error_of_several_lines_is_one_event(tmp_path: Path):
+    log = EventLog(tmp_path / "events")
+    log.add("gpu-node-0", "failed", error="first\nsecond")
+    (event,) = log.read()
+    assert event.error == "first\nsecond"

@@ -1,0 +1,70 @@
+"""Simulated nodes, and the commands of kubectl that create them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devcluster.spec import Kind, cluster_spec
+from simulation.configuration import SIMULATED_ANNOTATION
+from simulation.nodes import NEW, ensure, manifest
+from tests.devcluster.programs import Install
+
+
+def node(kind: Kind) -> dict[str, Any]:
+    document = manifest(3, "A100", tainted=kind is Kind.REAL)
+    return json.loads(json.dumps(document))
+
+
+def test_beside_real_nodes_a_simulated_one_is_tainted():
+    taint = {"key": "kwok.x-k8s.io/node", "value": "fake", "effect": "NoSchedule"}
+    assert node(Kind.REAL)["spec"]["taints"] == [taint]
+
+
+def test_among_themselves_simulated_nodes_take_everything():
+    assert node(Kind.SIMULATED)["spec"]["taints"] == []
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_a_simulated_node_is_one_that_kwok_plays(kind: Kind):
+    key, value = SIMULATED_ANNOTATION.split("=")
+    assert node(kind)["metadata"]["annotations"] == {key: value}
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_a_simulated_node_offers_eight_gpus(kind: Kind):
+    found = node(kind)
+    assert found["metadata"]["name"] == "simulated-3"
+    assert found["status"]["allocatable"]["nvidia.com/gpu"] == "8"
+    assert found["status"]["allocatable"] == found["status"]["capacity"]
+    assert found["metadata"]["labels"]["nvidia.com/gpu.present"] == "true"
+
+
+def test_nodes_are_applied_and_waited_for_until_pods_can_go_there(tmp_path: Path, install: Install):
+    (tmp_path / "answers").write_text(
+        f"True \\nUnknown \\n\nTrue \\nTrue {NEW} {NEW}\\n\nTrue \\nTrue example.com/own\\n\n"
+    )
+    kubectl = install(
+        "kubectl",
+        f"""echo "$1" >> {tmp_path}/calls
+        if [ "$1" = apply ]; then cat > {tmp_path}/applied; fi
+        if [ "$1" = get ]; then
+          printf "$(sed -n "$(grep -c get {tmp_path}/calls)p" {tmp_path}/answers)"
+        fi""",
+    )
+    ensure(2, "A100", [str(kubectl)])
+    applied = json.loads((tmp_path / "applied").read_text())
+    assert [item["metadata"]["name"] for item in applied["items"]] == ["simulated-0", "simulated-1"]
+    assert (tmp_path / "calls").read_text().split() == ["apply", "get", "get", "get"]
+
+
+def test_without_simulated_nodes_nothing_is_asked():
+    ensure(0, "A100", ["/no/such/kubectl"])
+
+
+def test_four_nodes_are_simulated_where_there_are_no_others():
+    assert cluster_spec(Kind.SIMULATED).simulated_nodes == 4
+    assert cluster_spec(Kind.SIMULATED, 0).simulated_nodes == 0
+    assert cluster_spec(Kind.REAL).simulated_nodes == 0
+    assert cluster_spec(Kind.REAL, 3).simulated_nodes == 3

@@ -1,0 +1,140 @@
+"""A real supervisor in a process of its own, with real services that end."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import os, subprocess, sys
+from pathlib import Path
+from simulation import supervisor
+from simulation.supervisor import Service, Supervisor
+
+supervisor.RESTART_DELAY = 0.02
+logs = Path(sys.argv[1])
+running = Supervisor(logs)
+running.on_orphan = lambda pid: (logs / "orphan").write_text(str(pid))
+running.start(Service("short", ["sh", str(logs / "short.sh")], {"GREETING": "hello"}))
+running.start(Service("long", ["sleep", "600"], before=lambda: (logs / "before").touch()))
+orphan = os.posix_spawn("/bin/true", ["true"], {})
+(logs / "spawned").write_text(str(orphan))
+running.run_forever()
+"""
+
+Supervised = subprocess.Popen[bytes]
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path) -> Iterator[Supervised]:
+    script = tmp_path / "short.sh"
+    script.write_text('echo "$GREETING from $$"\nsleep 0.05\nexit 3\n')
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
+    with subprocess.Popen(command) as process:
+        yield process
+        process.kill()
+    for name in ("short", "long"):
+        subprocess.run(["kill", "-KILL", (tmp_path / f"{name}.pid").read_text()], check=False)
+
+
+def await_(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def text(file: Path) -> str:
+    return file.read_text() if file.exists() else ""
+
+
+def test_a_service_that_ends_is_started_again(supervisor: Supervised, tmp_path: Path):
+    log = tmp_path / "short.log"
+    await_(lambda: text(log).count("hello from") >= 3)
+    lines = text(log).splitlines()
+    assert lines[1] == "--- short ended with 3 and was restarted"
+    assert len({line for line in lines if line.startswith("hello")}) >= 3
+
+
+def test_a_service_that_runs_is_left_alone(supervisor: Supervised, tmp_path: Path):
+    await_(lambda: text(tmp_path / "short.log").count("hello") >= 2)
+    assert text(tmp_path / "long.log") == ""
+    assert (tmp_path / "before").exists()
+
+
+def test_the_end_of_a_process_that_is_no_service_is_told(supervisor: Supervised, tmp_path: Path):
+    await_(lambda: text(tmp_path / "orphan") != "")
+    assert text(tmp_path / "orphan") == text(tmp_path / "spawned")
+
+
+def test_a_service_that_was_killed_is_started_again(supervisor: Supervised, tmp_path: Path):
+    await_(lambda: text(tmp_path / "long.pid") != "")
+    first = text(tmp_path / "long.pid")
+    subprocess.run(["kill", "-KILL", first], check=True)
+    await_(lambda: text(tmp_path / "long.pid") not in ("", first))
+    assert "--- long ended with -9 and was restarted" in text(tmp_path / "long.log")
+
+
+def test_the_supervisor_ends_when_it_is_asked_to(supervisor: Supervised, tmp_path: Path):
+    await_(lambda: text(tmp_path / "short.log").count("hello") >= 2)
+    supervisor.send_signal(signal.SIGTERM)
+    assert supervisor.wait(120) == 0
+
+
+UNSTARTABLE = """
+import sys
+from pathlib import Path
+from simulation import supervisor
+from simulation.supervisor import Service, Supervisor
+
+supervisor.RESTART_DELAY = 0.02
+logs = Path(sys.argv[1])
+
+def once():
+    (logs / "once").touch(exist_ok=False)
+
+running = Supervisor(logs)
+running.start(Service("first", ["true"], before=once))
+running.start(Service("second", ["sh", "-c", "echo turn; sleep 0.05"]))
+running.run_forever()
+"""
+
+
+def test_a_service_that_can_not_be_started_again_does_not_end_the_others(tmp_path: Path):
+    with subprocess.Popen([sys.executable, "-c", UNSTARTABLE, str(tmp_path)]) as process:
+        await_(lambda: "could not be restarted" in text(tmp_path / "first.log"))
+        turns = text(tmp_path / "second.log").count("turn")
+        await_(lambda: text(tmp_path / "second.log").count("turn") > turns + 1)
+        assert process.poll() is None
+        process.kill()
+
+
+BUSY = """
+import subprocess, sys, time
+from pathlib import Path
+from simulation.supervisor import Service, Supervisor
+
+logs = Path(sys.argv[1])
+running = Supervisor(logs)
+running.on_orphan = lambda pid: (logs / "orphan").write_text(str(pid))
+running.start(Service("short", ["sh", str(logs / "short.sh")]))
+running.start(Service("long", ["sleep", "600"]))
+while "turn\\n" * 3 not in (logs / "turns").read_text():
+    subprocess.run(["sleep", "0.02"], check=True)
+    running.restart_ended()
+for pid in running.running:
+    subprocess.run(["kill", "-KILL", str(pid)], check=True)
+"""
+
+
+def test_what_ended_meanwhile_is_started_again_by_who_has_other_things_to_do(tmp_path: Path):
+    (tmp_path / "turns").touch()
+    (tmp_path / "short.sh").write_text(f"echo turn >> {tmp_path / 'turns'}\n")
+    subprocess.run([sys.executable, "-c", BUSY, str(tmp_path)], check=True, timeout=120)
+    assert "short ended with 0 and was restarted" in text(tmp_path / "short.log")
+    assert text(tmp_path / "long.log") == ""
+    assert not (tmp_path / "orphan").exists()

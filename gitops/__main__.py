@@ -1,4 +1,4 @@
-"""`python -m gitops`: what a pull request shows, environments, and runs."""
+"""`python -m gitops`: previews for pull requests, environments, and the status of runs."""
 
 import argparse
 import gc
@@ -6,10 +6,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from gitops import changed
+from gitops import changed, comment
 from gitops.environments import difference_command, new_command
 from gitops.errors import FAILED, USAGE, GitopsError
-from gitops.hosts import command as comment
 from gitops.preview import command as preview
 from gitops.runs import command as status
 
@@ -24,7 +23,7 @@ _COMMANDS: dict[str, Any] = {
 
 
 class _Parser(argparse.ArgumentParser):
-    """Its errors end with 64, since 2 means that something changes."""
+    """A parser whose errors exit with 64, since 2 means that something changes."""
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
@@ -32,7 +31,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; returns its exit status."""
+    """Run a command and return its exit status."""
     parser = _Parser(prog="python -m gitops", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, module in _COMMANDS.items():
@@ -57,6 +56,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    # It lives for seconds; looking for what could be collected takes a fifth of its imports' time.
+    # It runs for seconds, and garbage collection takes a fifth of the time of its imports.
     gc.disable()
     sys.exit(main())

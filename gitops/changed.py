@@ -1,4 +1,4 @@
-"""`python -m gitops changed`: which environments a change concerns. Needs Python and Git alone."""
+"""`python -m gitops changed`: lists the environments that a change affects. Needs only Git."""
 
 import argparse
 import json
@@ -10,55 +10,56 @@ from typing import Final
 from gitops.engine import PROJECT
 from gitops.errors import GitopsError
 
-HELP = "list the environments that a change concerns, as JSON"
+HELP = "list the environments that a change affects, as JSON"
 DESCRIPTION = """\
-Prints the stacks whose resources or rules may differ from those at a Git revision: all of them
-where the program, the pack or what goes into images has changed, else those whose own files have.
+Prints the stacks whose resources or rules may differ from those at a Git revision: all stacks if
+the program, the policy pack or the content of images has changed, else those whose files have.
 """
 EPILOG = """\
 examples:
   python -m gitops changed --base origin/main
   python -m gitops changed --skip dev --skip simulated
 
-Without --base, or with one that Git does not know (the first push of a branch), all are listed.
+Without --base, or with an unknown revision (first push of a branch), all stacks are listed.
 """
 
 _EVERYWHERE: Final = (
-    *("__main__.py", "Pulumi.yaml", "requirements.txt", "requirements/workload.txt"),
+    *("__main__.py", "Pulumi.yaml", "requirements.txt"),
+    *("requirements/workload.txt", "requirements/recorder.txt"),
     *("infra/", "kube/", "policies/", "training/", "inference/", "workload/", "recorder/"),
 )
 _OWN_RULES: Final = "policies/config/"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares what the command takes."""
-    parser.add_argument("--base", default="", metavar="REVISION", help="compared with")
+    """Declare the arguments of the command."""
+    parser.add_argument("--base", default="", metavar="REVISION", help="revision to compare with")
     parser.add_argument(
-        "--skip", action="append", default=[], metavar="STACK", help="never list this one"
+        "--skip", action="append", default=[], metavar="STACK", help="omit this stack"
     )
     parser.add_argument(
-        "--last", default="prod", metavar="STACK", help="list this one last (default: prod)"
+        "--last", default="prod", metavar="STACK", help="list this stack last (default: prod)"
     )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the command; returns its exit status."""
+    """Run the command and return its exit status."""
     stacks = [stack for stack in known_stacks(PROJECT) if stack not in options.skip]
     files = _changed_files(PROJECT, options.base)
-    found = stacks if files is None else [stack for stack in stacks if concerns(files, stack)]
+    found = stacks if files is None else [stack for stack in stacks if affects(files, stack)]
     found.sort(key=lambda stack: (stack == options.last, stack))
     sys.stdout.write(json.dumps(found) + "\n")
     return 0
 
 
 def known_stacks(project: Path) -> list[str]:
-    """The stacks that have a configuration in the project."""
+    """Return the stacks that have a configuration in the project."""
     files = sorted(project.glob("Pulumi.*.yaml"))
     return [file.name.removeprefix("Pulumi.").removesuffix(".yaml") for file in files]
 
 
-def concerns(files: list[str], stack: str) -> bool:
-    """Whether one of the changed files has a say in a stack."""
+def affects(files: list[str], stack: str) -> bool:
+    """Return whether one of the changed files affects a stack."""
     own = {f"Pulumi.{stack}.yaml", f"{_OWN_RULES}{stack}.json"}
     return any(
         file in own or (file.startswith(_EVERYWHERE) and not file.startswith(_OWN_RULES))
@@ -67,9 +68,9 @@ def concerns(files: list[str], stack: str) -> bool:
 
 
 def _changed_files(project: Path, base: str) -> list[str] | None:
-    """The files that differ from where the branch left the base; None where there is no base."""
+    """Return the files changed since the branch left the base, or None without a base."""
     if base.startswith("-"):
-        raise GitopsError(f"--base {base!r} is no Git revision")
+        raise GitopsError(f"--base {base!r} is not a Git revision")
     if not base or _git(project, "cat-file", "-e", f"{base}^{{commit}}") is None:
         return None
     found = _git(project, "diff", "--name-only", "-z", f"{base}...HEAD")
@@ -77,7 +78,7 @@ def _changed_files(project: Path, base: str) -> list[str] | None:
 
 
 def _git(project: Path, *arguments: str) -> str | None:
-    """What Git says, or None where it fails."""
+    """Return the output of Git, or None if it fails."""
     done = subprocess.run(
         ["git", *arguments], cwd=project, capture_output=True, text=True, check=False
     )

@@ -1,7 +1,7 @@
-"""Runs `pulumi` for one stack: its events by the engine's event log, never by what it prints.
+"""The Pulumi CLI for one stack. Events come from the engine's event log, not from the output.
 
-Every call has an event log of its own in a temporary folder, so previews of one checkout may run at
-the same time.
+Every call has its own event log in a temporary directory, so several previews of one checkout can
+run at the same time.
 """
 
 import os
@@ -21,9 +21,9 @@ _TICK_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Stack:
-    """A stack of the project in a folder.
+    """A stack of the project in a directory.
 
-    `configuration` is a file to use in place of the project's own `Pulumi.<name>.yaml`, `variables`
+    `configuration` is a file to use instead of the project's `Pulumi.<name>.yaml`, and `variables`
     are added to the environment.
     """
 
@@ -34,7 +34,7 @@ class Stack:
 
     @property
     def file(self) -> Path:
-        """The file that holds the stack's configuration."""
+        """File of the stack's configuration."""
         return self.configuration or self.project / f"Pulumi.{self.name}.yaml"
 
 
@@ -47,7 +47,7 @@ class Pack:
 
     @property
     def options(self) -> list[str]:
-        """The options of `pulumi preview` and `pulumi up`."""
+        """Options of `pulumi preview` and `pulumi up`."""
         chosen = ["--policy-pack", str(self.folder)]
         if self.configuration is not None:
             chosen += ["--policy-pack-config", str(self.configuration)]
@@ -56,7 +56,7 @@ class Pack:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended: its status, what it said in all, and stdout alone where it is apart."""
+    """Result of a command: exit status, whole output, and stdout if it is separate."""
 
     status: int
     said: str
@@ -64,10 +64,7 @@ class Ended:
 
 
 class Preview:
-    """A preview that runs in the background; `wait` gives what came of it.
-
-    Used as a context manager, which ends the engine where it is left early.
-    """
+    """A preview in the background, as a context manager that ends the engine on an early exit."""
 
     def __init__(self, stack: Stack, pack: Pack | None, *, refresh: bool = False) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="gpu-platform-preview-")
@@ -94,32 +91,32 @@ class Preview:
         self._folder.cleanup()
 
     def wait(self, progress: Callable[[int], None] = lambda _: None) -> Ended:
-        """Waits for the end; the event log is there until the context ends.
+        """Wait for the end. The event log exists until the context ends.
 
-        `progress` is called about every second with the number of resources that were looked at.
+        `progress` is called about every second with the number of resources processed so far.
         """
-        # Waiting with a limit of time would look for the end every 50 ms.
+        # Waiting with a timeout would poll every 50 ms.
         ended = threading.Event()
 
-        def tell() -> None:
+        def report() -> None:
             while not ended.wait(_TICK_SECONDS):
-                progress(self._looked_at())
+                progress(self._processed())
 
-        teller = threading.Thread(target=tell)
-        teller.start()
+        reporter = threading.Thread(target=report)
+        reporter.start()
         try:
             status = self._process.wait()
         finally:
             ended.set()
-            teller.join()
+            reporter.join()
         return Ended(status, self._output.read_text("utf-8", "replace"))
 
-    def _looked_at(self) -> int:
+    def _processed(self) -> int:
         return self.log.read_bytes().count(b'"resourcePreEvent"') if self.log.exists() else 0
 
 
 def run(stack: Stack, *arguments: str, folder: Path | None = None) -> Ended:
-    """Runs a command to its end; what it printed is stdout and then stderr."""
+    """Run a command; the output is stdout followed by stderr."""
     process = _start(
         stack, [*arguments, "--non-interactive"], subprocess.PIPE, folder=folder, error=True
     )
@@ -134,7 +131,11 @@ def run(stack: Stack, *arguments: str, folder: Path | None = None) -> Ended:
 
 
 def run_or_fail(stack: Stack, *arguments: str, folder: Path | None = None) -> str:
-    """Like `run`; raises GitopsError with what was said where the command fails."""
+    """Run a command and return its output.
+
+    Raises:
+        GitopsError: If the command fails, with its output.
+    """
     ended = run(stack, *arguments, folder=folder)
     if ended.status != 0:
         shown = " ".join(argument for argument in arguments if len(argument) < 80)
@@ -143,7 +144,7 @@ def run_or_fail(stack: Stack, *arguments: str, folder: Path | None = None) -> st
 
 
 def common(stack: Stack) -> list[str]:
-    """The options that name the stack and its configuration."""
+    """Return the options that select the stack and its configuration."""
     chosen = ["--stack", stack.name]
     if stack.configuration is not None:
         chosen += ["--config-file", str(stack.configuration)]
@@ -164,7 +165,7 @@ def _start(
     error: bool = False,
 ) -> subprocess.Popen[bytes]:
     variables = {"PULUMI_SKIP_UPDATE_CHECK": "1", **os.environ, **stack.variables, **(more or {})}
-    # A pack whose first line is buffered keeps the engine waiting for ever.
+    # The engine waits for the first line of the policy pack, which must not be buffered.
     variables["PYTHONUNBUFFERED"] = "1"
     try:
         return subprocess.Popen(
@@ -177,6 +178,6 @@ def _start(
         )
     except FileNotFoundError as problem:
         raise GitopsError(
-            "there is no `pulumi` on PATH: install https://www.pulumi.com/docs/install, or use "
-            'the embedded cluster\'s own with eval "$(make env)"'
+            "`pulumi` is not on the PATH: install https://www.pulumi.com/docs/install, or use that "
+            'of the embedded cluster with eval "$(make env)"'
         ) from problem

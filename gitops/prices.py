@@ -1,4 +1,4 @@
-"""The price table: what a GPU costs for an hour, and for how much of a month it is taken."""
+"""The price table: price of a GPU for an hour, and its utilisation over a month."""
 
 from decimal import Decimal
 from pathlib import Path
@@ -13,7 +13,7 @@ from workload.configuration import problem_sentences
 DEFAULT = Path(__file__).parent / "config" / "prices.yaml"
 Purchase = Literal["on-demand", "spot"]
 WHOLE = ("nvidia.com/gpu", "amd.com/gpu")
-"""Resources that are a whole GPU; others need their share in the price table."""
+"""Resources that are one GPU; the price table defines the fraction that others are."""
 Share = Annotated[Decimal, Field(ge=0, le=1)]
 Price = Annotated[Decimal, Field(ge=0)]
 
@@ -23,14 +23,14 @@ class _Settings(BaseModel):
 
 
 class Product(_Settings):
-    """The price of one GPU for an hour, on demand and on nodes that may be taken away."""
+    """Price of one GPU for an hour, on demand and on spot nodes."""
 
     on_demand: Price
     spot: Price | None = None
 
 
 class Utilisation(_Settings):
-    """The part of a month in which the GPUs are taken, by what they are for."""
+    """Fraction of a month in which the GPUs are busy, by their role."""
 
     training: Share = Decimal(1)
     inference: Share = Decimal(1)
@@ -38,14 +38,14 @@ class Utilisation(_Settings):
 
 
 class Queue(_Settings):
-    """What differs for a queue."""
+    """Settings of a queue that differ from its environment."""
 
     purchase: Purchase | None = None
     utilisation: Share | None = None
 
 
 class Environment(_Settings):
-    """What an environment's GPUs are, and how much they are used."""
+    """GPUs of an environment and their utilisation."""
 
     product: str | None = None
     purchase: Purchase = "on-demand"
@@ -55,7 +55,7 @@ class Environment(_Settings):
 
 
 class Prices(_Settings):
-    """The whole table."""
+    """The whole price table."""
 
     currency: str = Field(min_length=1, max_length=8)
     hours_per_month: Annotated[Decimal, Field(gt=0, le=744)] = Decimal(730)
@@ -65,27 +65,31 @@ class Prices(_Settings):
     environments: dict[str, Environment] = {}
 
     def share(self, resource: str) -> Decimal | None:
-        """What a device of this resource is of a whole GPU; None where the table does not say."""
+        """Return the fraction of a GPU that a device of this resource is, or None if unknown."""
         return Decimal(1) if resource in WHOLE else self.shares.get(resource)
 
     def of_product(self, product: str, purchase: Purchase) -> Decimal | None:
-        """Price of a whole GPU for an hour; None where the table does not say."""
+        """Return the price of a GPU for an hour, or None if it is unknown."""
         known = self.products.get(product)
         if known is None:
             return None
         return known.spot if purchase == "spot" else known.on_demand
 
     def environment(self, stack: str) -> Environment:
-        """What is written about a stack, or the defaults."""
+        """Return the entry of a stack, or the defaults."""
         return self.environments.get(stack, Environment())
 
 
 def load(path: Path = DEFAULT) -> Prices:
-    """Reads a price table; raises GitopsError that names file, key and what is wrong."""
+    """Read a price table.
+
+    Raises:
+        GitopsError: If it cannot be read or is invalid, with file and key.
+    """
     try:
         return Prices.model_validate(yaml.safe_load(path.read_text("utf-8")))
     except (OSError, yaml.YAMLError) as error:
         raise GitopsError(f"the price table {path} cannot be read: {error}") from error
     except ValidationError as error:
         problems = "; ".join(problem_sentences(error))
-        raise GitopsError(f"the price table {path} cannot be used: {problems}") from None
+        raise GitopsError(f"the price table {path} is invalid: {problems}") from None

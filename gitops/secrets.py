@@ -1,4 +1,4 @@
-"""The secrets of a stack's configuration, so that no text may contain them."""
+"""The secrets in a stack's configuration, which no output may contain."""
 
 import json
 from collections.abc import Iterator
@@ -15,18 +15,24 @@ _SECURE = "secure"
 
 
 def document(file: Path) -> dict[str, Any]:
-    """A stack's configuration file; raises GitopsError where it is missing or no mapping."""
+    """Return a stack's configuration file.
+
+    Raises:
+        GitopsError: If it is missing or not a mapping.
+    """
     try:
         found = yaml.safe_load(file.read_text("utf-8"))
     except (OSError, yaml.YAMLError) as error:
         raise GitopsError(f"the configuration {file} cannot be read: {error}") from error
     if not isinstance(found, dict) or not isinstance(found.get("config", {}), dict):
-        raise GitopsError(f"{file} is no configuration of a stack: write `config:` with its keys")
+        raise GitopsError(
+            f"{file} is not the configuration of a stack: write `config:` with its keys"
+        )
     return found
 
 
 def secure_paths(configuration: Any, path: Steps = ()) -> Iterator[Steps]:
-    """Where encrypted values stand in the mapping `config`; the first step is the key."""
+    """Yield the paths of encrypted values in the mapping `config`; the first step is the key."""
     if isinstance(configuration, dict):
         if set(configuration) == {_SECURE}:
             yield path
@@ -39,9 +45,10 @@ def secure_paths(configuration: Any, path: Steps = ()) -> Iterator[Steps]:
 
 
 def values(stack: Stack) -> list[str]:
-    """The secrets in plain text, for hiding them. One call of the CLI where there are any.
+    """Return the secrets in plain text, to hide them. Calls the CLI once if there are any.
 
-    Raises GitopsError where they cannot be decrypted, since then a preview cannot be made either.
+    Raises:
+        GitopsError: If they cannot be decrypted; a preview would fail as well.
     """
     paths = list(secure_paths(document(stack.file).get("config", {})))
     if not paths:
@@ -51,7 +58,7 @@ def values(stack: Stack) -> list[str]:
         raise GitopsError(
             f"the secrets of stack {stack.name} cannot be decrypted; set PULUMI_CONFIG_PASSPHRASE "
             "or the login of its secrets provider, or preview with --rendered:\n"
-            # stdout may hold those that could be.
+            # stdout may contain the secrets that could be decrypted.
             f"{ended.said.removeprefix(ended.out)}"
         )
     shown = json.loads(ended.out)

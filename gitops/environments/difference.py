@@ -1,53 +1,97 @@
-"""What differs between two environments, in words."""
+"""The settings of environments, read without Pulumi and secrets, and their differences in words."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
-from infra.settings import StackSettings
+from gitops.secrets import document
+from infra.settings import StackSettings, validate
+from infra.settings.problems import PROJECT
 from infra.settings.schema import description
 
 Steps = tuple[str, ...]
+HIDDEN = "[secret]"
+_PREFIX = f"{PROJECT}:"
+
+
+def values_of(configuration: dict[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
+    """Return the project's keys without prefix, and the names of those that are secrets."""
+    own = {
+        key.removeprefix(_PREFIX): value
+        for key, value in configuration.items()
+        if key.startswith(_PREFIX)
+    }
+    secrets = frozenset(key for key, value in own.items() if _is_secure(value))
+    return {key: _hidden(value) for key, value in own.items()}, secrets
+
+
+def settings_of(file: Path) -> StackSettings:
+    """Return the settings of a `Pulumi.<stack>.yaml` with all defaults.
+
+    Raises:
+        GitopsError: If the file cannot be read.
+        SettingsError: If it is invalid.
+    """
+    return validate(*values_of(document(file).get("config", {})))
+
+
+def _is_secure(value: Any) -> bool:
+    return isinstance(value, dict) and set(value) == {"secure"}
+
+
+def _hidden(value: Any) -> Any:
+    if _is_secure(value):
+        return HIDDEN
+    if isinstance(value, dict):
+        return {key: _hidden(item) for key, item in value.items()}
+    return [_hidden(item) for item in value] if isinstance(value, list) else value
 
 
 @dataclass(frozen=True)
-class Words:
-    """One difference: where, and what it is in a sentence."""
+class Difference:
+    """One difference: its path, and a sentence."""
 
     path: Steps
     text: str
 
     @property
-    def concern(self) -> str:
-        """The section that it belongs to."""
+    def section(self) -> str:
+        """Section of the setting."""
         return self.path[0]
 
 
-def differences(one: StackSettings, other: StackSettings, names: tuple[str, str]) -> list[Words]:
-    """Every setting in which two environments differ, defaults included."""
+def differences(
+    one: StackSettings, other: StackSettings, names: tuple[str, str]
+) -> list[Difference]:
+    """Return the settings in which two environments differ, including defaults."""
     return list(_compare(one, other, (), names))
 
 
-def _compare(one: Any, other: Any, path: Steps, names: tuple[str, str]) -> Iterator[Words]:
+def _compare(one: Any, other: Any, path: Steps, names: tuple[str, str]) -> Iterator[Difference]:
     first, second = _entries(one), _entries(other)
     if first is None or second is None:
         if one != other:
-            yield Words(path, _changed(path, one, other, names))
+            yield Difference(path, _changed(path, one, other, names))
         return
     for key in [*first, *(key for key in second if key not in first)]:
-        place = (*path, key)
+        inner = (*path, key)
         if key not in second:
-            yield Words(place, f"`{_dotted(place)}` is only in {names[0]}{_brief(first[key])}.")
+            yield Difference(
+                inner, f"`{_dotted(inner)}` is only in {names[0]}{_brief(first[key])}."
+            )
         elif key not in first:
-            yield Words(place, f"`{_dotted(place)}` is only in {names[1]}{_brief(second[key])}.")
+            yield Difference(
+                inner, f"`{_dotted(inner)}` is only in {names[1]}{_brief(second[key])}."
+            )
         else:
-            yield from _compare(first[key], second[key], place, names)
+            yield from _compare(first[key], second[key], inner, names)
 
 
 def _entries(value: Any) -> dict[str, Any] | None:
-    """Settings and mappings by key; None for everything else."""
+    """Return settings and mappings by key, and None for everything else."""
     if isinstance(value, BaseModel):
         return {name: getattr(value, name) for name in type(value).model_fields}
     return value if isinstance(value, dict) else None
@@ -66,7 +110,7 @@ def _dotted(path: Steps) -> str:
 
 
 def _brief(value: Any) -> str:
-    """What stands first in an entry that only one of them has."""
+    """Return the first values of an entry that only one environment has."""
     if isinstance(value, BaseModel):
         written = value.model_dump(exclude_unset=True)
         scalars = [

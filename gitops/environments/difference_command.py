@@ -1,4 +1,4 @@
-"""`python -m gitops diff`: two environments compared in words."""
+"""`python -m gitops diff`: compares two environments in words."""
 
 import argparse
 import sys
@@ -9,26 +9,25 @@ from gitops.errors import CHANGES, UNCHANGED, GitopsError
 
 HELP = "compare two environments in words"
 DESCRIPTION = """\
-Says in which settings two environments differ, defaults included. Secrets are not read.
+Prints the settings in which two environments differ, including defaults. Secrets are not read.
 """
 EPILOG = """\
 example:
   python -m gitops diff staging prod
 
-exit status: 0 where they are the same, 2 where they differ, 1 where one cannot be read.
+exit status: 0 if they are the same, 2 if they differ, 1 if one cannot be read.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares what the command takes."""
+    """Declare the arguments of the command."""
     parser.add_argument("one", metavar="A", help="name of an environment, or its file")
     parser.add_argument("other", metavar="B", help="name of another, or its file")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the command; returns its exit status."""
-    from gitops.environments.difference import differences
-    from gitops.environments.reading import settings_of
+    """Run the command and return its exit status."""
+    from gitops.environments.difference import differences, settings_of
     from infra.settings import SettingsError
 
     found = []
@@ -37,16 +36,16 @@ def run(options: argparse.Namespace) -> int:
             found.append(settings_of(_file(name)))
         except SettingsError as error:
             raise GitopsError(f"{name}: {error}") from None
-    told = differences(found[0], found[1], (options.one, options.other))
+    all_differences = differences(found[0], found[1], (options.one, options.other))
     section = ""
-    for item in told:
-        if item.concern != section:
-            section = item.concern
+    for item in all_differences:
+        if item.section != section:
+            section = item.section
             sys.stdout.write(f"\n{section}\n")
         sys.stdout.write(f"  {item.text}\n")
-    if not told:
+    if not all_differences:
         sys.stdout.write(f"{options.one} and {options.other} are the same.\n")
-    return CHANGES if told else UNCHANGED
+    return CHANGES if all_differences else UNCHANGED
 
 
 def _file(name: str) -> Path:

@@ -1,23 +1,22 @@
-"""`python -m gitops new-environment`: a Pulumi.NAME.yaml that the settings accept."""
+"""`python -m gitops new-environment`: writes a Pulumi.NAME.yaml that the settings accept."""
 
 import argparse
+import json
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 
 from gitops.engine import PROJECT
 from gitops.errors import GitopsError
 from workload.files import write_atomically
 
-if TYPE_CHECKING:
-    from gitops.environments.template import Environment
-
-HELP = "write a new environment, by flags or by questions"
+HELP = "write a new environment from flags or questions"
 DESCRIPTION = """\
-Writes a commented Pulumi.NAME.yaml and policies/config/NAME.json for a cluster of your own. What
-no flag says is asked where somebody sits at the terminal, and has its default where nobody does.
+Writes a commented Pulumi.NAME.yaml and policies/config/NAME.json for your cluster. On a terminal,
+it asks for everything that no flag answers; elsewhere it uses the defaults.
 """
 EPILOG = """\
 examples:
@@ -25,29 +24,27 @@ examples:
   python -m gitops new-environment lab --context lab.example.com --nodes 2 --gpus-per-node 8 \\
     --storage nfs --registry registry.example.com --no-install-plugin
 
-exit status: 0 when it is written, 1 when it is not (an environment of that name is left alone).
+exit status: 0 if it is written, 1 if not (an existing environment of that name is not changed).
 """
+STORAGE_KINDS: Final = ("nfs", "cephfs", "existing")
+_PLAIN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9./_-]*(:[0-9]+(/[A-Za-z0-9./_:-]+)?)?")
 
 
 @dataclass(frozen=True)
 class _Question:
-    """A flag, and what is asked where it is not given."""
+    """A flag, and the question that is asked without it."""
 
     flag: str
-    asks: str
+    text: str
     default: Callable[[dict[str, Any]], Any]
-    kind: Callable[[str], Any] = str
+    parse: Callable[[str], Any] = str
 
 
-def _same_as(key: str) -> Callable[[dict[str, Any]], Any]:
-    return lambda answers: answers[key]
-
-
-def _always(value: Any) -> Callable[[dict[str, Any]], Any]:
+def _constant(value: Any) -> Callable[[dict[str, Any]], Any]:
     return lambda _: value
 
 
-def _yes(value: str) -> bool:
+def _boolean(value: str) -> bool:
     answers = {"yes": True, "y": True, "true": True, "no": False, "n": False, "false": False}
     if value.lower() not in answers:
         raise ValueError("write yes or no")
@@ -62,66 +59,66 @@ def _count(value: str) -> int:
 
 
 def _storage_kind(value: str) -> str:
-    from gitops.environments.template import STORAGE_KINDS
-
     if value not in STORAGE_KINDS:
         raise ValueError(f"write one of {', '.join(STORAGE_KINDS)}")
     return value
 
 
-_QUESTIONS = (
-    _Question("context", "kubectl context of the cluster", _same_as("name")),
-    _Question("namespace", "namespace of the workloads", lambda a: f"ml-{a['name']}"),
-    _Question("team", "name of the first team's queue", _always("research")),
-    _Question("nodes", "nodes with GPUs", _always(1), _count),
-    _Question("gpus_per_node", "GPUs of each node", _always(8), _count),
+_QUESTIONS: Final = (
+    _Question("context", "kubectl context of the cluster", lambda answers: answers["name"]),
+    _Question("namespace", "namespace of the workloads", lambda answers: f"ml-{answers['name']}"),
+    _Question("team", "name of the first team's queue", _constant("research")),
+    _Question("nodes", "nodes with GPUs", _constant(1), _count),
+    _Question("gpus_per_node", "GPUs of each node", _constant(8), _count),
     _Question(
         "storage",
-        "shared storage: nfs or cephfs (a class is made), or existing (the cluster has one)",
-        _always("nfs"),
+        "shared storage: nfs or cephfs (creates a class), or existing (the cluster has one)",
+        _constant("nfs"),
         _storage_kind,
     ),
-    _Question("storage_class", "name of the storage class", lambda a: f"{a['storage']}-shared"),
-    _Question("registry", "registry of the images", _always("registry.example.com")),
-    _Question("install_volcano", "install the scheduler Volcano (yes or no)", _always(True), _yes),
-    _Question("install_plugin", "install NVIDIA's device plugin (yes or no)", _always(True), _yes),
+    _Question(
+        "storage_class", "name of the storage class", lambda answers: f"{answers['storage']}-shared"
+    ),
+    _Question("registry", "registry of the images", _constant("registry.example.com")),
+    _Question(
+        "install_volcano", "install the scheduler Volcano (yes or no)", _constant(True), _boolean
+    ),
+    _Question(
+        "install_plugin", "install NVIDIA's device plugin (yes or no)", _constant(True), _boolean
+    ),
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares what the command takes."""
+    """Declare the arguments of the command."""
     parser.add_argument("name", metavar="NAME", help="lower-case letters, digits and -")
     for question in _QUESTIONS:
         flag = f"--{question.flag.replace('_', '-')}"
-        if question.kind is _yes:
-            parser.add_argument(flag, action=argparse.BooleanOptionalAction, help=question.asks)
+        if question.parse is _boolean:
+            parser.add_argument(flag, action=argparse.BooleanOptionalAction, help=question.text)
         else:
-            parser.add_argument(flag, metavar="VALUE", help=question.asks)
-    parser.add_argument(
-        "--defaults", action="store_true", help="ask nothing, and take the defaults"
-    )
+            parser.add_argument(flag, metavar="VALUE", help=question.text)
+    parser.add_argument("--defaults", action="store_true", help="do not ask, use the defaults")
     parser.add_argument("--project", type=Path, default=PROJECT, help=argparse.SUPPRESS)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the command; returns its exit status."""
-    from gitops.environments.template import Environment, rules, text
-
+    """Run the command and return its exit status."""
     asking = sys.stdin.isatty() and not options.defaults
     answers: dict[str, Any] = {"name": options.name}
     for question in _QUESTIONS:
         answers[question.flag] = _answer(question, getattr(options, question.flag), answers, asking)
-    environment = Environment(**answers)
-    written = text(environment)
-    _check(environment, written)
-    target = options.project / f"Pulumi.{environment.name}.yaml"
-    config = options.project / "policies" / "config" / f"{environment.name}.json"
+    answers["gpus"] = answers["nodes"] * answers["gpus_per_node"]
+    name, text = options.name, render(answers)
+    _check(name, text)
+    target = options.project / f"Pulumi.{name}.yaml"
+    config = options.project / "policies" / "config" / f"{name}.json"
     for file in (target, config):
         if file.exists():
-            raise GitopsError(f"{file} is there already and was not changed: choose another name")
-    write_atomically(target, written.encode())
-    write_atomically(config, rules(environment).encode())
-    sys.stdout.write(_next_steps(environment, target, config))
+            raise GitopsError(f"{file} exists and was not changed: choose another name")
+    write_atomically(target, text.encode())
+    write_atomically(config, policies(answers).encode())
+    sys.stdout.write(_next_steps(name, target, config))
     return 0
 
 
@@ -132,56 +129,100 @@ def _answer(question: _Question, given: Any, answers: dict[str, Any], asking: bo
     if given is None and not asking:
         return default
     try:
-        return question.kind(given) if given is not None else _ask(question, default)
+        return question.parse(given) if given is not None else _ask(question, default)
     except ValueError as error:
         flag = f"--{question.flag.replace('_', '-')}"
         raise GitopsError(f"{flag} is {given!r}: {error}") from None
 
 
 def _ask(question: _Question, default: Any) -> Any:
-    shown = {True: "yes", False: "no"}.get(default, default) if question.kind is _yes else default
+    shown = {True: "yes", False: "no"}[default] if question.parse is _boolean else default
     while True:
-        said = input(f"{question.asks} [{shown}]: ").strip()
-        if not said:
+        answer = input(f"{question.text} [{shown}]: ").strip()
+        if not answer:
             return default
         try:
-            return question.kind(said)
+            return question.parse(answer)
         except ValueError as error:
             sys.stdout.write(f"{error}\n")
 
 
-def _check(environment: "Environment", written: str) -> None:
-    """Lets the settings judge the text before anything is written."""
+def render(answers: Mapping[str, Any]) -> str:
+    """Return the text of Pulumi.NAME.yaml. The template writes every value as a YAML scalar."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(  # noqa: S701  the output is YAML, which `_scalar` quotes
+        loader=FileSystemLoader(Path(__file__).parent),
+        finalize=_scalar,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template("stack.yaml.j2").render(answers)
+
+
+def _scalar(value: object) -> str:
+    """Return a value as YAML, in quotes only if it needs them (JSON is YAML)."""
+    import yaml
+
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    text = str(value)
+    is_plain = _PLAIN.fullmatch(text) and yaml.safe_load(text) == value
+    return text if is_plain else json.dumps(text)
+
+
+def policies(answers: Mapping[str, Any]) -> str:
+    """Return `policies/config/NAME.json`: registries and GPUs that the policies allow."""
+    plugin = ["gpu-system/DaemonSet/nvidia-device-plugin"] if answers["install_plugin"] else []
+    registries = [answers["registry"], *(["nvcr.io/nvidia"] if plugin else [])]
+    trusted: dict[str, Any] = {}
+    if plugin:
+        trusted = {
+            "run-as-non-root": {"systemWorkloads": plugin},
+            "no-host-path": {"systemWorkloads": plugin},
+        }
+    gpus = answers["gpus"]
+    values = {
+        "image-registry-allowed": {"allowedRegistries": registries},
+        **trusted,
+        "training-ends": "mandatory",
+        "gpu-budget": {"maxGpus": gpus, "maxGpusPerQueue": {answers["team"]: gpus}},
+    }
+    return json.dumps(values, indent=2) + "\n"
+
+
+def _check(name: str, text: str) -> None:
+    """Validate the settings before anything is written."""
     import yaml
     from pydantic import TypeAdapter, ValidationError
 
-    from gitops.environments.reading import values_of
+    from gitops.environments.difference import values_of
     from infra.settings import SettingsError, validate
     from infra.settings.types import DnsLabel
 
     try:
-        TypeAdapter(DnsLabel).validate_python(environment.name)
+        TypeAdapter(DnsLabel).validate_python(name)
     except ValidationError as error:
         problem = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise GitopsError(f"the name is {environment.name!r}: it {problem}") from None
+        raise GitopsError(f"the name is {name!r}: it {problem}") from None
     try:
-        validate(*values_of(yaml.safe_load(written)["config"]))
+        validate(*values_of(yaml.safe_load(text)["config"]))
     except SettingsError as error:
         raise GitopsError("; ".join(error.problems)) from None
 
 
-def _next_steps(environment: "Environment", target: Path, config: Path) -> str:
-    name = environment.name
+def _next_steps(name: str, target: Path, config: Path) -> str:
     return f"""\
-{target.name} and {config.relative_to(target.parent)} are written. What to do next:
+{target.name} and {config.relative_to(target.parent)} are written. Next steps:
 
-  1. Replace what ends in example.com, and read the comments: sizes, storage, images.
-  2. Choose what encrypts secrets, and make the stack:
+  1. Replace everything that ends in example.com, and read the comments: sizes, storage, images.
+  2. Choose a secrets provider, and create the stack:
        pulumi stack init {name}
-  3. Look at what would be made, without a cluster and then with yours:
+  3. Preview it, without a cluster and then with yours:
        python -m gitops preview --stack {name} --rendered
        python -m gitops preview --stack {name}
-  4. Write prices and products of its GPUs below `environments` in gitops/config/prices.yaml.
-  5. Commit both files. For pull requests, make the GitHub environments `{name}` and
+  4. Write prices and models of its GPUs below `environments` in gitops/config/prices.yaml.
+  5. Commit both files. For pull requests, create the GitHub environments `{name}` and
      `preview-{name}`: docs/pull-requests.md.
 """

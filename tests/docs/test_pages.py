@@ -19,7 +19,7 @@ YAML = re.compile(r"^ *```yaml\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 RUN_BY = {
     "python -m gitops new-environment lab": "tests/gitops/environments/test_new_command.py",
     "python -m gitops preview": "tests/engine/test_gitops_preview.py",
-    "python -m gitops comment": "tests/gitops/hosts/test_hosts.py",
+    "python -m gitops comment": "tests/gitops/test_comment.py",
     "python -m gitops diff": "tests/gitops/environments/test_difference.py",
     "python -m gitops changed": "tests/gitops/test_changed.py",
     "python -m gitops status": "tests/gitops/runs",

@@ -8,6 +8,7 @@ import pytest
 from devcluster.paths import CHECKOUT
 from gitops import changed
 from gitops.__main__ import main
+from gitops.environments.difference import settings_of
 
 
 @pytest.mark.parametrize(
@@ -18,14 +19,23 @@ from gitops.__main__ import main
         ("infra/pods.py", {"prod", "staging"}),
         ("policies/gpu.py", {"prod", "staging"}),
         ("training/train.py", {"prod", "staging"}),
+        ("kube/names.py", {"prod", "staging"}),
         ("requirements.txt", {"prod", "staging"}),
         ("README.md", set()),
         ("tests/infra/test_pods.py", set()),
         ("gitops/config/prices.yaml", set()),
     ],
 )
-def test_a_file_concerns_its_environment_or_all_or_none(file: str, stacks: set[str]) -> None:
-    assert {s for s in ("prod", "staging") if changed.concerns(["LICENSE", file], s)} == stacks
+def test_a_file_affects_its_environment_or_all_or_none(file: str, stacks: set[str]) -> None:
+    assert {s for s in ("prod", "staging") if changed.affects(["LICENSE", file], s)} == stacks
+
+
+@pytest.mark.parametrize("stack", changed.known_stacks(CHECKOUT))
+def test_every_source_of_an_image_affects_its_stack(stack: str) -> None:
+    for image in settings_of(CHECKOUT / f"Pulumi.{stack}.yaml").images.workloads.values():
+        for source in image.build.sources if image.build else ():
+            file = f"{source}/file.py" if (CHECKOUT / source).is_dir() else source
+            assert changed.affects([file], stack), source
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ def test_every_environment_of_the_repository_is_in_the_table() -> None:
         ("currency: USD\nproducts: {a: {on_demand: -1}}", "products.a.on_demand is -1"),
         ("currency: USD\nenvironments: {a: {utilisation: {training: 2}}}", "training is 2"),
         ("[", "cannot be read"),
-        ("", "cannot be used"),
+        ("", "is invalid"),
     ],
 )
 def test_a_wrong_table_names_file_key_and_value(text: str, says: str, tmp_path: Path) -> None:

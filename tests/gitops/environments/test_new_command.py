@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from gitops.__main__ import main
-from gitops.environments.reading import settings_of
+from gitops.environments.difference import settings_of
 from policies.catalogue import RULES
 from policies.configuration import parse
 from tools.generate.configuration import stack_schema

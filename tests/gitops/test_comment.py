@@ -6,7 +6,7 @@ import pytest
 
 from gitops.__main__ import main
 from gitops.preview.markdown import marker
-from tests.gitops.hosts.servers import BOT, TOKEN, State, serving
+from tests.gitops.host_servers import BOT, TOKEN, State, serving
 
 HOST_VARIABLES = (
     *("GITHUB_ACTIONS", "GITHUB_API_URL", "GITHUB_EVENT_PATH", "GITHUB_REPOSITORY"),
@@ -97,7 +97,7 @@ def test_a_refusal_says_what_is_missing_and_never_the_token(
     monkeypatch.setenv("GITLAB_TOKEN", "wrong-token")
     assert comment(report(tmp_path, "x")) == 1
     said = capsys.readouterr().err
-    assert "answered 401: Bad credentials" in said
+    assert "returned 401: Bad credentials" in said
     assert "pull-requests: write" in said
     assert "wrong-token" not in said
     assert TOKEN not in said
@@ -109,7 +109,7 @@ def test_what_is_no_report_is_not_published(
     file = tmp_path / "notes.md"
     file.write_text("hello")
     assert comment(str(file)) == 1
-    assert "is no report" in capsys.readouterr().err
+    assert "is not a report" in capsys.readouterr().err
     assert comment(str(tmp_path / "absent.md")) == 1
     assert host.writes == []
 
@@ -129,6 +129,14 @@ def test_in_a_workflow_the_number_and_the_author_are_those_of_the_run(
         assert main(["comment", report(tmp_path, "first")]) == 0
         assert main(["comment", report(tmp_path, "second")]) == 0
         assert len(state.notes) == 1
+
+
+def test_white_space_around_a_token_is_ignored(
+    host: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("GITHUB_TOKEN", "GITLAB_TOKEN"):
+        monkeypatch.setenv(name, f"{TOKEN}\n")
+    assert comment(report(tmp_path, "x")) == 0
 
 
 def test_without_a_token_the_error_names_the_variables(

@@ -1,0 +1,147 @@
+"""`python -m gitops comment`: writes a report to a pull request, or to an issue about drift.
+
+There is one comment or issue for each stack. It is found by a marker in its first line and its
+author, since anybody can copy a marker. `gh pr comment --edit-last` cannot do this: it edits the
+last comment of its user, whatever stack that is about.
+"""
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from gitops.errors import GitopsError
+
+if TYPE_CHECKING:
+    from gitops.hosts import Host, Note
+
+HELP = "write a report to the pull request (or to an issue), in place of the last one"
+DESCRIPTION = """\
+Writes the comment.md of a preview to the current pull request. An existing comment about the same
+stack is replaced, so each stack has one comment however often this runs.
+"""
+EPILOG = """\
+examples:
+  python -m gitops comment preview/comment.md
+  python -m gitops comment preview/comment.md --host gitlab --number 12
+  python -m gitops comment drift/comment.md --issue
+  python -m gitops comment drift/comment.md --issue --close
+
+environment:
+  GitHub   GITHUB_TOKEN, GITHUB_REPOSITORY; GITHUB_API_URL and GITHUB_EVENT_PATH as Actions sets
+           them
+  GitLab   GITLAB_TOKEN (a project token with `api`), CI_PROJECT_ID; CI_API_V4_URL and
+           CI_MERGE_REQUEST_IID as pipelines set them
+  A GitHub workflow with a custom token states the token's user in GITOPS_AUTHOR.
+
+exit status: 0 if the report is written, 1 if the host refuses it.
+"""
+Done = Literal["created", "updated", "unchanged", "closed", "nothing to close"]
+_MARKER = re.compile(r"<!-- gpu-platform (preview|drift) \S+ -->")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the command."""
+    parser.add_argument("file", type=Path, metavar="FILE", help="comment.md of a preview")
+    parser.add_argument(
+        "--host", choices=["github", "gitlab"], help="default: GitLab in its pipelines, else GitHub"
+    )
+    parser.add_argument(
+        "--number", type=int, metavar="N", help="default: pull request of this workflow"
+    )
+    parser.add_argument(
+        "--issue", action="store_true", help="write an issue with the label `drift`"
+    )
+    parser.add_argument(
+        "--close", action="store_true", help="with --issue: close the issue, the drift is gone"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command and return its exit status."""
+    if options.close and not options.issue:
+        raise GitopsError("--close needs --issue")
+    try:
+        body = options.file.read_text("utf-8")
+    except OSError as error:
+        raise GitopsError(f"{options.file}: {error.strerror}") from error
+    host = _host(options, os.environ)
+    if options.close:
+        done = close_issue(host, body)
+    elif options.issue:
+        stack = _marker_of(body).split()[-2]
+        done = put_issue(host, f"The cluster differs from the stack {stack}", body)
+    else:
+        done = put_comment(host, body)
+    sys.stderr.write(f"{'issue' if options.issue else 'comment'}: {done}\n")
+    return 0
+
+
+def _host(options: argparse.Namespace, environment: Mapping[str, str]) -> "Host":
+    # Only this command needs httpx.
+    from gitops.hosts import GitHub, GitLab
+
+    name = options.host or ("gitlab" if "GITLAB_CI" in environment else "github")
+    return (GitLab if name == "gitlab" else GitHub)(environment, options.number)
+
+
+def put_comment(host: "Host", body: str) -> Done:
+    """Create the comment, or replace the existing one about the same stack."""
+    found = _own(host, host.comments(), _marker_of(body))
+    if found is None:
+        host.add_comment(body)
+        return "created"
+    if _same(found.body, body):
+        return "unchanged"
+    host.change_comment(found.number, body)
+    return "updated"
+
+
+def put_issue(host: "Host", title: str, body: str) -> Done:
+    """Open an issue, or replace the open one about the same stack."""
+    found = _own(host, host.issues(), _marker_of(body))
+    if found is None:
+        host.add_issue(title, body)
+        return "created"
+    if _same(found.body, body):
+        return "unchanged"
+    host.change_issue(found.number, title, body)
+    return "updated"
+
+
+def close_issue(host: "Host", body: str) -> Done:
+    """Close the open issue about the same stack, if there is one."""
+    found = _own(host, host.issues(), _marker_of(body))
+    if found is None:
+        return "nothing to close"
+    host.close_issue(found.number)
+    return "closed"
+
+
+def _marker_of(body: str) -> str:
+    first = body.partition("\n")[0].strip()
+    if not _MARKER.fullmatch(first):
+        raise GitopsError(
+            f"the text begins with {first!r:.60} and is not a report: use the comment.md that "
+            "`python -m gitops preview --out DIR` writes"
+        )
+    return first
+
+
+def _own(host: "Host", notes: Iterable["Note"], marker: str) -> "Note | None":
+    """Return the note with this marker that the token's user has written."""
+    marked = [note for note in notes if note.body.partition("\n")[0].strip() == marker]
+    if not marked:
+        return None
+    author = host.author()
+    return next((note for note in marked if note.author == author), None)
+
+
+def _same(one: str, other: str) -> bool:
+    """Compare two texts without trailing spaces and line endings, which hosts change."""
+    return [*map(str.rstrip, one.strip().splitlines())] == [
+        *map(str.rstrip, other.strip().splitlines())
+    ]

@@ -1,0 +1,230 @@
+"""Comments and issues on GitHub and GitLab through their REST APIs."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from gitops.errors import GitopsError
+
+LABEL = "drift"
+_CONNECTION_ATTEMPTS = 3
+_SECONDS = 30.0
+_ACTIONS = "github-actions[bot]"
+"""Author of what is written with a workflow's token."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """A comment or an issue: its number on the host, its author and its text."""
+
+    number: int
+    author: str
+    body: str
+
+
+class GitHub:
+    """A repository and perhaps one of its pull requests (REST API version 2022-11-28)."""
+
+    def __init__(self, environment: Mapping[str, str], number: int | None) -> None:
+        token = environment.get("GITHUB_TOKEN", "").strip()
+        repository = environment.get("GITHUB_REPOSITORY")
+        if not token or not repository:
+            raise GitopsError("GITHUB_TOKEN and GITHUB_REPOSITORY (owner/name) must be set")
+        self._environment = environment
+        self._number = number
+        self._repository = f"repos/{repository}"
+        headers = {
+            "Authorization": f"Bearer {token}",
+            "Accept": "application/vnd.github+json",
+            "X-GitHub-Api-Version": "2022-11-28",
+        }
+        self._api = _Api(environment.get("GITHUB_API_URL") or "https://api.github.com", headers)
+
+    def author(self) -> str:
+        """Return the name under which the token writes: a workflow's bot or the token's user."""
+        if self._environment.get("GITHUB_ACTIONS") == "true":
+            return self._environment.get("GITOPS_AUTHOR") or _ACTIONS
+        return str(self._api.get("user")["login"])
+
+    def comments(self) -> Iterator[Note]:
+        """Yield the comments on the pull request."""
+        pages = self._api.pages(f"{self._repository}/issues/{self._pull()}/comments?per_page=100")
+        return (self._note(item, "id") for item in pages)
+
+    def add_comment(self, body: str) -> None:
+        """Create a comment."""
+        path = f"{self._repository}/issues/{self._pull()}/comments"
+        self._api.write("POST", path, {"body": body})
+
+    def change_comment(self, number: int, body: str) -> None:
+        """Replace the text of a comment."""
+        path = f"{self._repository}/issues/comments/{number}"
+        self._api.write("PATCH", path, {"body": body})
+
+    def issues(self) -> Iterator[Note]:
+        """Yield the open issues about drift."""
+        path = f"{self._repository}/issues?state=open&labels={LABEL}&per_page=100"
+        return (self._note(item, "number") for item in self._api.pages(path))
+
+    def add_issue(self, title: str, body: str) -> None:
+        """Open an issue."""
+        issue = {"title": title, "body": body, "labels": [LABEL]}
+        self._api.write("POST", f"{self._repository}/issues", issue)
+
+    def change_issue(self, number: int, title: str, body: str) -> None:
+        """Replace title and text of an issue."""
+        path = f"{self._repository}/issues/{number}"
+        self._api.write("PATCH", path, {"title": title, "body": body})
+
+    def close_issue(self, number: int) -> None:
+        """Close an issue."""
+        path = f"{self._repository}/issues/{number}"
+        self._api.write("PATCH", path, {"state": "closed", "state_reason": "completed"})
+
+    def _pull(self) -> int:
+        if self._number is not None:
+            return self._number
+        event = self._environment.get("GITHUB_EVENT_PATH")
+        if event:
+            found = json.loads(Path(event).read_text("utf-8")).get("pull_request", {})
+            if isinstance(number := found.get("number"), int):
+                return number
+        raise GitopsError("this workflow does not run for a pull request: set --number")
+
+    @staticmethod
+    def _note(item: Mapping[str, Any], key: str) -> Note:
+        author = (item.get("user") or {}).get("login")
+        return Note(int(item[key]), str(author), item.get("body") or "")
+
+
+class GitLab:
+    """A project and perhaps one of its merge requests (REST API v4)."""
+
+    def __init__(self, environment: Mapping[str, str], number: int | None) -> None:
+        token = environment.get("GITLAB_TOKEN", "").strip()
+        project = environment.get("CI_PROJECT_ID")
+        if not token or not project:
+            raise GitopsError(
+                "GITLAB_TOKEN (a project token with `api`; CI_JOB_TOKEN cannot write notes) and "
+                "CI_PROJECT_ID must be set"
+            )
+        self._number = number or environment.get("CI_MERGE_REQUEST_IID")
+        self._project = f"projects/{project}"
+        url = environment.get("CI_API_V4_URL") or "https://gitlab.com/api/v4"
+        self._api = _Api(url, {"PRIVATE-TOKEN": token})
+
+    def author(self) -> str:
+        """Return the token's user."""
+        return str(self._api.get("user")["username"])
+
+    def comments(self) -> Iterator[Note]:
+        """Yield the notes on the merge request."""
+        path = f"{self._merge_request()}/notes?per_page=100&order_by=created_at&sort=asc"
+        return (self._note(item, "id", "body") for item in self._api.pages(path))
+
+    def add_comment(self, body: str) -> None:
+        """Create a note."""
+        self._api.write("POST", f"{self._merge_request()}/notes", {"body": body})
+
+    def change_comment(self, number: int, body: str) -> None:
+        """Replace the text of a note."""
+        self._api.write("PUT", f"{self._merge_request()}/notes/{number}", {"body": body})
+
+    def issues(self) -> Iterator[Note]:
+        """Yield the open issues about drift."""
+        path = f"{self._project}/issues?state=opened&labels={LABEL}&per_page=100"
+        return (self._note(item, "iid", "description") for item in self._api.pages(path))
+
+    def add_issue(self, title: str, body: str) -> None:
+        """Open an issue."""
+        issue = {"title": title, "description": body, "labels": LABEL}
+        self._api.write("POST", f"{self._project}/issues", issue)
+
+    def change_issue(self, number: int, title: str, body: str) -> None:
+        """Replace title and text of an issue."""
+        path = f"{self._project}/issues/{number}"
+        self._api.write("PUT", path, {"title": title, "description": body})
+
+    def close_issue(self, number: int) -> None:
+        """Close an issue."""
+        self._api.write("PUT", f"{self._project}/issues/{number}", {"state_event": "close"})
+
+    def _merge_request(self) -> str:
+        if not self._number:
+            raise GitopsError("this pipeline does not run for a merge request: set --number")
+        return f"{self._project}/merge_requests/{self._number}"
+
+    @staticmethod
+    def _note(item: Mapping[str, Any], key: str, text: str) -> Note:
+        author = (item.get("author") or {}).get("username")
+        return Note(int(item[key]), str(author), item.get(text) or "")
+
+
+Host = GitHub | GitLab
+
+
+class _Api:
+    """A JSON REST API. Errors contain request and answer, but no tokens."""
+
+    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
+        self._client = httpx.Client(
+            base_url=url.rstrip("/") + "/",
+            headers=dict(headers),
+            timeout=_SECONDS,
+            transport=httpx.HTTPTransport(retries=_CONNECTION_ATTEMPTS),
+        )
+
+    def get(self, path: str) -> Any:
+        return self._send("GET", path).json()
+
+    def pages(self, path: str) -> Iterator[dict[str, Any]]:
+        """Yield every entry of a paginated list, by the Link header (RFC 8288)."""
+        following: str | None = path
+        while following is not None:
+            answer = self._send("GET", following)
+            found = answer.json()
+            if not isinstance(found, list):
+                raise GitopsError(f"GET {path} returned {found!r:.80} instead of a list")
+            yield from found
+            following = answer.links.get("next", {}).get("url")
+            if following is not None and httpx.URL(following).host != self._client.base_url.host:
+                raise GitopsError(f"GET {path} continues at another host, {following}: refused")
+
+    def write(self, method: str, path: str, body: Mapping[str, Any]) -> None:
+        self._send(method, path, body)
+
+    def _send(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None
+    ) -> httpx.Response:
+        try:
+            answer = self._client.request(method, path, json=body)
+        except httpx.HTTPError as error:
+            raise GitopsError(f"{method} {path} failed: {error}") from error
+        if answer.is_success:
+            return answer
+        raise GitopsError(
+            f"{method} {path} returned {answer.status_code}: {_message(answer)}{_hint(answer)}"
+        )
+
+
+def _message(answer: httpx.Response) -> str:
+    try:
+        found = answer.json()
+    except ValueError:
+        return answer.text[:200]
+    if isinstance(found, dict):
+        return str(found.get("message") or found.get("error") or found)[:200]
+    return str(found)[:200]
+
+
+def _hint(answer: httpx.Response) -> str:
+    if answer.status_code in (401, 403):
+        return (
+            " (the token lacks permission: a job needs `pull-requests: write` for comments and "
+            "`issues: write` for issues on GitHub, a project token with `api` on GitLab)"
+        )
+    return ""

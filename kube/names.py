@@ -17,6 +17,9 @@ QUEUE_LABEL: Final = "volcano.sh/queue-name"
 TASK_LABEL: Final = "volcano.sh/task-spec"
 """Name of the task of a Volcano Job that a pod belongs to."""
 
+GPU_PRODUCT_LABEL: Final = "nvidia.com/gpu.product"
+"""Node label of NVIDIA's GPU feature discovery: the GPU model."""
+
 INDEX_ANNOTATION: Final = "batch.kubernetes.io/job-completion-index"
 
 SKIP_AWAIT_ANNOTATION: Final = "pulumi.com/skipAwait"

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
-from kube.names import GROUP_ANNOTATION
+from kube.names import GPU_PRODUCT_LABEL, GROUP_ANNOTATION
 from kube.quantities import quantity_or_none
 from policies.resources import Resource
 from policies.settings import RoleConfig
@@ -17,8 +17,6 @@ from policies.values import Node
 from policies.views import View
 from policies.workloads import Container, Pod, Role, is_gpu
 
-PRODUCT_LABEL = "nvidia.com/gpu.product"
-"""Node label of NVIDIA's feature discovery."""
 _ROLES = RoleConfig()
 
 
@@ -155,7 +153,7 @@ def _of_container(container: Container, fields: tuple[str, ...]) -> dict[str, De
 
 
 def _product(pod: Pod) -> str | None:
-    chosen = pod.spec["nodeSelector"][PRODUCT_LABEL].text
+    chosen = pod.spec["nodeSelector"][GPU_PRODUCT_LABEL].text
     if chosen is not None:
         return chosen
     required = pod.spec["affinity"]["nodeAffinity"][
@@ -164,7 +162,7 @@ def _product(pod: Pod) -> str | None:
     terms = list(required["nodeSelectorTerms"].items())
     # Terms are alternatives, so only a single term selects a model.
     for expression in terms[0]["matchExpressions"].items() if len(terms) == 1 else ():
-        if expression["key"].text == PRODUCT_LABEL and expression["operator"].text == "In":
+        if expression["key"].text == GPU_PRODUCT_LABEL and expression["operator"].text == "In":
             values = [value.text or "" for value in expression["values"].items()]
             return " or ".join(sorted(values)) or None
     return None

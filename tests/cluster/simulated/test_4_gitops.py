@@ -93,7 +93,7 @@ def test_a_claim_that_is_kept_stands_in_its_own_way_and_the_report_says_so(
     found = preview(cluster)
     cluster.stack_file.write_text(configuration)
     assert found.status == 1, found.comment
-    assert "the cluster refuses a second one of that name" in found.comment
+    assert "the cluster refuses a second one with this name" in found.comment
     assert "spec is immutable after creation" in found.comment
     assert found.report["gpus"] == []
 
@@ -107,7 +107,7 @@ def test_the_comment_on_a_pull_request_contains_each_fact(cluster: Platform) -> 
         "- Claim `checkpoints` is replaced, because `metadata.name`, `spec.volumeName` cannot be",
         "Pods get the new claim `checkpoints-2`",
         # kwok's pods end at once, and the stack has looked since then.
-        "leaves the stack and stays in the cluster. It was completed when the stack last looked.",
+        "leaves the stack and stays in the cluster. It was completed when the state was last",
         "| `research` | `simulated` | 24 | 28 | +4 |",
         "| queue research | `nvidia.com/gpu` | 28 | 32 | 4 |",
         "`image-registry-allowed`: Deployment",

@@ -8,7 +8,7 @@ import pytest
 
 from gitops.prices import Prices
 from gitops.runs.snapshot import Snapshot
-from gitops.runs.usage import Usage, usage
+from gitops.runs.status import Usage, usage
 from tests.gitops.runs.objects import ended, node, pod
 
 NOW = datetime(2026, 1, 1, 10, tzinfo=UTC)

@@ -42,13 +42,13 @@ class Stack:
 class Pack:
     """A policy pack and its configuration file, if it has one."""
 
-    folder: Path
+    directory: Path
     configuration: Path | None = None
 
     @property
     def options(self) -> list[str]:
         """Options of `pulumi preview` and `pulumi up`."""
-        chosen = ["--policy-pack", str(self.folder)]
+        chosen = ["--policy-pack", str(self.directory)]
         if self.configuration is not None:
             chosen += ["--policy-pack-config", str(self.configuration)]
         return chosen
@@ -67,9 +67,9 @@ class Preview:
     """A preview in the background, as a context manager that ends the engine on an early exit."""
 
     def __init__(self, stack: Stack, pack: Pack | None, *, refresh: bool = False) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="gpu-platform-preview-")
-        self.log = Path(self._folder.name) / "events"
-        self._output = Path(self._folder.name) / "output"
+        self._directory = tempfile.TemporaryDirectory(prefix="gpu-platform-preview-")
+        self.log = Path(self._directory.name) / "events"
+        self._output = Path(self._directory.name) / "output"
         options = [*(pack.options if pack else []), *(["--refresh"] if refresh else [])]
         # --event-log is one of the CLI's hidden flags
         options += ["--event-log", str(self.log), "--suppress-outputs", "--suppress-progress"]
@@ -88,7 +88,7 @@ class Preview:
         if self._process.poll() is None:
             self._process.terminate()
         self._process.wait()
-        self._folder.cleanup()
+        self._directory.cleanup()
 
     def wait(self, progress: Callable[[int], None] = lambda _: None) -> Ended:
         """Wait for the end. The event log exists until the context ends.
@@ -115,10 +115,10 @@ class Preview:
         return self.log.read_bytes().count(b'"resourcePreEvent"') if self.log.exists() else 0
 
 
-def run(stack: Stack, *arguments: str, folder: Path | None = None) -> Ended:
+def run(stack: Stack, *arguments: str, directory: Path | None = None) -> Ended:
     """Run a command; the output is stdout followed by stderr."""
     process = _start(
-        stack, [*arguments, "--non-interactive"], subprocess.PIPE, folder=folder, error=True
+        stack, [*arguments, "--non-interactive"], subprocess.PIPE, directory=directory, error=True
     )
     try:
         out, error = process.communicate()
@@ -130,13 +130,13 @@ def run(stack: Stack, *arguments: str, folder: Path | None = None) -> Ended:
     return Ended(process.returncode, answer + error.decode("utf-8", "replace"), answer)
 
 
-def run_or_fail(stack: Stack, *arguments: str, folder: Path | None = None) -> str:
+def run_or_fail(stack: Stack, *arguments: str, directory: Path | None = None) -> str:
     """Run a command and return its output.
 
     Raises:
         GitopsError: If the command fails, with its output.
     """
-    ended = run(stack, *arguments, folder=folder)
+    ended = run(stack, *arguments, directory=directory)
     if ended.status != 0:
         shown = " ".join(argument for argument in arguments if len(argument) < 80)
         raise GitopsError(f"`pulumi {shown}` failed:\n{ended.said.strip()}")
@@ -161,7 +161,7 @@ def _start(
     output: Any,
     more: Mapping[str, str] | None = None,
     *,
-    folder: Path | None = None,
+    directory: Path | None = None,
     error: bool = False,
 ) -> subprocess.Popen[bytes]:
     variables = {"PULUMI_SKIP_UPDATE_CHECK": "1", **os.environ, **stack.variables, **(more or {})}
@@ -170,7 +170,7 @@ def _start(
     try:
         return subprocess.Popen(
             ["pulumi", *arguments],
-            cwd=folder or stack.project,
+            cwd=directory or stack.project,
             env=variables,
             stdin=subprocess.DEVNULL,
             stdout=output,

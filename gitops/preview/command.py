@@ -87,7 +87,7 @@ def run(options: argparse.Namespace) -> int:
     with _workspace(options, stack) as used:
         sys.stderr.write(f"previewing {options.stack} with the policies…\n")
         with Preview(used, pack, refresh=options.refresh) as engine:
-            status = report(options, used, engine, pack.folder)
+            status = report(options, used, engine, pack.directory)
             begin = "\r" if sys.stderr.isatty() else ""
             sys.stderr.write(f"{begin}{options.stack}: {status}\n")
             return _STATUS[status]

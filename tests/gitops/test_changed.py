@@ -94,7 +94,7 @@ def test_without_a_base_all_are_listed_and_prod_is_the_last(
 
 def test_an_option_is_no_revision(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["changed", "--base=--output=x"]) == 1
-    assert "no Git revision" in capsys.readouterr().err
+    assert "not a Git revision" in capsys.readouterr().err
 
 
 def test_it_needs_python_and_git_alone() -> None:

@@ -99,7 +99,7 @@ def test_without_pulumi_the_error_says_where_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(GitopsError, match="no `pulumi` on PATH"):
+    with pytest.raises(GitopsError, match="`pulumi` is not on the PATH"):
         run(Stack("prod", tmp_path), "version")
 
 

@@ -25,6 +25,7 @@ from pulumi_policy import (
 )
 from pulumi_policy import Severity as PulumiSeverity
 
+from policies import manifests
 from policies.catalogue import RULES_BY_NAME
 from policies.configuration import CHECKED, unknown_rules
 from policies.exemptions import (
@@ -75,9 +76,11 @@ class Binding:
         self._misconfigured: set[str] = set()
         self._unknown: list[str] = []
         self._exemptions = exemptions or Exemptions()
+        self._existing: tuple[str, ...] = ()
 
     def configure(self, config: Mapping[str, Any]) -> None:
-        """Read exemptions and unknown rule names from the whole configuration."""
+        """Read exemptions, unknown rule names and existing objects from the whole configuration."""
+        self._existing = _existing_objects(config)
         self._exemptions = Exemptions(config.get(KEY), RULES_BY_NAME)
         self._unknown = unknown_rules(config, RULES_BY_NAME)
 
@@ -155,7 +158,7 @@ class Binding:
 
         def remediate(args: ResourceValidationArgs) -> Mapping[str, Any] | None:
             try:
-                view = View(_resource(args))
+                view = View(self._resource(args))
                 if self._exemptions.covering(rule.name, view.resource):
                     return None
                 edits = rule.edits(view, configure(args.get_config()))
@@ -210,7 +213,7 @@ class Binding:
     def _view(self, args: ResourceValidationArgs) -> View:
         call = self._call
         if call.view is None or call.properties is not args.props:
-            call.view = View(_resource(args))
+            call.view = View(self._resource(args))
             call.properties = args.props
             self._declared[args.urn] = call.view
         return call.view
@@ -220,9 +223,22 @@ class Binding:
         same = len(asked) == len(self._asked) and all(map(operator.is_, asked, self._asked))
         if not same or not asked:
             declared = self._declared
-            views = [declared.get(item.urn) or View(_resource(item)) for item in args.resources]
+            views = [
+                declared.get(item.urn) or View(self._resource(item)) for item in args.resources
+            ]
             self._stack, self._asked = Stack(views), asked
         return self._stack
+
+    def _resource(self, args: Any) -> Resource:
+        """Return the plain view of a resource, from the arguments of a validation or of a stack."""
+        return Resource(
+            args.resource_type,
+            plain(args.props),
+            name=args.name,
+            urn=args.urn,
+            protected=bool(args.opts and args.opts.protect),
+            existing=self._existing,
+        )
 
 
 def _is_root(args: Any) -> bool:
@@ -267,15 +283,10 @@ class _Configuration:
         return self._config
 
 
-def _resource(args: Any) -> Resource:
-    """Return the plain view of a resource, from the arguments of a validation or of a stack."""
-    return Resource(
-        args.resource_type,
-        plain(args.props),
-        name=args.name,
-        urn=args.urn,
-        protected=bool(args.opts and args.opts.protect),
-    )
+def _existing_objects(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the objects that patches do not create; the rule reports a wrong type."""
+    names = (config.get(manifests.NAME) or {}).get("existingObjects")
+    return tuple(str(name) for name in names) if isinstance(names, list) else ()
 
 
 def config_schema(config: type[RuleConfig]) -> PolicyConfigSchema | None:

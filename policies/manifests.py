@@ -5,14 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from policies.rule import Level, Rule, Severity, Violation, pod_rule
-from policies.settings import NoConfig
+from pydantic import Field
+
+from policies.rule import Level, Rule, RuleConfig, Severity, Violation, pod_rule
 from policies.values import Node
 from policies.workloads import Pod
 
+NAME = "manifest-readable"
 _POD_LISTS = ("containers", "initContainers", "ephemeralContainers", "volumes", "tolerations")
 _CONTAINER_LISTS = ("env", "volumeMounts", "ports")
 _CONTAINER_OBJECTS = ("resources", "securityContext")
+
+
+class ReadableConfig(RuleConfig):
+    """Configuration of `manifest-readable`."""
+
+    existing_objects: list[str] = Field(
+        default=[],
+        description="Objects that exist outside of this stack, each as `namespace/Kind/name`, in "
+        "which `*` stands for anything. A patch of one is evaluated on what it sets; every other "
+        "patch may create its object and is evaluated as the whole object.",
+    )
 
 
 def _objects_of(place: Node) -> Iterator[Violation]:
@@ -31,15 +44,21 @@ def _object(place: Node) -> Iterator[Violation]:
 
 
 @pod_rule(
-    name="manifest-readable",
+    name=NAME,
     description="Pod specifications have lists and objects where Kubernetes expects them.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Correct the type: rules cannot check a value that they cannot read.",
-    config=NoConfig,
+    config=ReadableConfig,
 )
-def manifest_readable(pod: Pod, config: NoConfig) -> Iterator[Violation]:
+def manifest_readable(pod: Pod, config: ReadableConfig) -> Iterator[Violation]:
     """A value of a wrong type would otherwise be read as absent."""
+    if pod.resource.is_patch and pod.spec["containers"].absent:
+        yield Violation(
+            pod.spec["containers"],
+            "the whole pod specification, since the patch of an object that does not exist creates "
+            f"it, or {pod.resource.address} into existingObjects of {NAME}",
+        )
     for key in _POD_LISTS:
         yield from _objects_of(pod.spec[key])
     yield from _object(pod.spec["securityContext"])

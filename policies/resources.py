@@ -10,10 +10,16 @@ from typing import Any
 from policies.values import UNKNOWN, Node
 
 _PULUMI_PREFIX = "kubernetes:"
-# A release passes values to Helm: the rendered objects never appear here.
-_NOT_MANIFESTS = (
-    *("kubernetes:helm.sh/", "kubernetes:kustomize:", "kubernetes:kustomize/"),
-    *("kubernetes:yaml:", "kubernetes:yaml/"),
+# The only type token that the provider itself looks at: a release passes values to Helm.
+_RELEASE = "kubernetes:helm.sh/v3:Release"
+# Components, whose children are registered one by one.
+_COMPONENTS = frozenset(
+    f"kubernetes:{name}"
+    for name in (
+        *("helm.sh/v2:Chart", "helm.sh/v3:Chart", "helm.sh/v4:Chart"),
+        *("kustomize:Directory", "kustomize/v2:Directory"),
+        *("yaml:ConfigFile", "yaml:ConfigGroup", "yaml/v2:ConfigFile", "yaml/v2:ConfigGroup"),
+    )
 )
 
 
@@ -21,7 +27,8 @@ class Resource:
     """A Kubernetes object as it was declared.
 
     `pulumi_type` is the engine's type token, `properties` plain data (see `policies.properties`),
-    `protected` whether Pulumi refuses to delete it.
+    `protected` whether Pulumi refuses to delete it. `existing` are patterns of addresses: patches
+    of these objects never create them.
     """
 
     def __init__(
@@ -32,15 +39,26 @@ class Resource:
         name: str = "",
         urn: str = "",
         protected: bool = False,
+        existing: Sequence[str] = (),
     ) -> None:
         self.pulumi_type = pulumi_type
         self.pulumi_name = name
         self.urn = urn
         self.protected = protected
-        self.is_manifest = pulumi_type.startswith(_PULUMI_PREFIX) and not pulumi_type.startswith(
-            _NOT_MANIFESTS
-        )
         self.properties = properties if isinstance(properties, dict) else {}
+        self._existing = existing
+
+    @cached_property
+    def is_manifest(self) -> bool:
+        """True if the provider creates a Kubernetes object from it.
+
+        As in the provider, `apiVersion` and `kind` of the properties decide: anybody may register
+        an object under the type token of a component.
+        """
+        if not self.pulumi_type.startswith(_PULUMI_PREFIX) or self.pulumi_type == _RELEASE:
+            return False
+        declared = {"apiVersion", "kind"} <= self.properties.keys()
+        return declared or self.pulumi_type not in _COMPONENTS
 
     @cached_property
     def api_version(self) -> str:
@@ -63,17 +81,23 @@ class Resource:
         return declared if isinstance(declared, str) else self.pulumi_type.rpartition(":")[2]
 
     @cached_property
+    def is_patch(self) -> bool:
+        """True if the provider applies it as a patch, which creates an absent object."""
+        return self.pulumi_type.endswith("Patch") and not self.kind.endswith("Patch")
+
+    @cached_property
     def is_partial(self) -> bool:
-        """True if the rest of the object is declared elsewhere, as with a server-side patch."""
-        # Only Pulumi's own patches: the kind of any custom resource may end with Patch.
-        built_in = "." not in self.group or self.group.endswith(".k8s.io")
-        is_patch = built_in and self.pulumi_type.endswith("Patch")
-        return is_patch or self.is_kind("trainer.kubeflow.org", "TrainJob")
+        """True if the rest of the object is declared elsewhere.
+
+        A patch is evaluated as a whole object unless the configuration states that it exists.
+        """
+        is_part = self.is_patch and self.is_named(self._existing)
+        return is_part or self.is_kind("trainer.kubeflow.org", "TrainJob")
 
     @cached_property
     def is_release(self) -> bool:
         """True for a Helm release: values, from which a chart renders manifests elsewhere."""
-        by_pulumi = self.pulumi_type.startswith("kubernetes:helm.sh/") and self.kind == "Release"
+        by_pulumi = self.pulumi_type == _RELEASE
         by_flux = self.is_kind("helm.toolkit.fluxcd.io", "HelmRelease")
         return by_pulumi or by_flux or self.is_kind("helm.cattle.io", "HelmChart")
 
@@ -82,16 +106,21 @@ class Resource:
         """The object as a node."""
         return Node(self.properties, partial=self.is_partial)
 
+    @property
+    def _metadata(self) -> Node:
+        """Metadata of the object; what is missing is absent even if the object is partial."""
+        return Node(self.properties)["metadata"]
+
     @cached_property
     def name(self) -> str:
         """Name of the object in the cluster, or Pulumi's name if that is unknown."""
-        declared = self.root["metadata"]["name"].text
+        declared = self._metadata["name"].text
         return declared or self.pulumi_name or "(no name)"
 
     @cached_property
     def namespace(self) -> str | None:
         """Namespace, `default` if none is set, None if unknown."""
-        declared = self.root["metadata"]["namespace"]
+        declared = self._metadata["namespace"]
         if declared.value is UNKNOWN:
             return None
         return declared.text or "default"

@@ -85,13 +85,21 @@ def run_as_non_root(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     """Root in a container is one mistake away from root on the node."""
     if _is_system(pod, config):
         return
+    if not pod.containers:
+        context = pod.spec["securityContext"]
+        yield from _root_user(context["runAsUser"])
+        if context["runAsNonRoot"].value is False:
+            yield Violation(context["runAsNonRoot"], "true")
     for container in pod.containers:
         non_root = _effective(pod, container, "runAsNonRoot")
-        user = _effective(pod, container, "runAsUser")
         if non_root.known and non_root.value is not True:
             yield Violation(non_root, "true")
-        if user.present and not (type(user.value) is int and user.value > 0):
-            yield Violation(user, "the number of a user other than root, such as 10001")
+        yield from _root_user(_effective(pod, container, "runAsUser"))
+
+
+def _root_user(user: Node) -> Iterator[Violation]:
+    if user.present and not (type(user.value) is int and user.value > 0):
+        yield Violation(user, "the number of a user other than root, such as 10001")
 
 
 @pod_rule(

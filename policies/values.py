@@ -7,7 +7,7 @@ properties, `policies.documents` from YAML.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import Any, Final
 
@@ -120,3 +120,20 @@ class Node:
         if isinstance(self.value, dict):
             for key, item in self.value.items():
                 yield key, Node(item, self, key, self._partial)
+
+
+def nodes_at(root: Node, path: Sequence[str]) -> Iterator[Node]:
+    """Yield the nodes at a path, in which `*` stands for every item or value.
+
+    If there is none, the path goes on with a first item, which is absent or unknown.
+    """
+    if not path:
+        yield root
+        return
+    head, *rest = path
+    if head != "*":
+        yield from nodes_at(root[head], rest)
+        return
+    children = [*root.items(), *(node for _, node in root.fields())]
+    for child in children or [root[0]]:
+        yield from nodes_at(child, rest)

@@ -29,8 +29,9 @@ from functools import cached_property, lru_cache
 from typing import Any, Literal, Protocol
 
 from kube.quantities import quantity_or_none
+from kube.workload_kinds import WORKLOAD_KINDS
 from policies.resources import Resource
-from policies.values import UNKNOWN, Node
+from policies.values import UNKNOWN, Node, nodes_at
 
 Role = Literal["training", "inference", "other"]
 ContainerKind = Literal["main", "init", "sidecar", "ephemeral", "trainer"]
@@ -235,11 +236,23 @@ def find_pods(resource: Resource) -> list[Pod]:
     """Return every pod specification in a resource, whatever its kind and nesting."""
     if not resource.is_manifest or resource.kind.lower() in _NO_MANIFEST_KINDS:
         return []
-    pods = [Pod(resource, node) for node in _pod_specs(resource.root)]
+    specs = {node.steps: node for node in _pod_specs(resource.root)}
+    for node in _recorded_specs(resource):
+        specs.setdefault(node.steps, node)
+    pods = [Pod(resource, node) for node in specs.values()]
     trainer = resource.root["spec"]["trainer"]
     if resource.is_kind("trainer.kubeflow.org", "TrainJob") and isinstance(trainer.value, dict):
         pods.append(Pod(resource, trainer, trainer=True))
     return pods
+
+
+def _recorded_specs(resource: Resource) -> Iterator[Node]:
+    """Yield pod specifications by their place in the kind, since a patch may omit containers."""
+    record = WORKLOAD_KINDS.get((resource.group, resource.kind.lower()))
+    for path in record.pods if record is not None else ():
+        for node in nodes_at(resource.root, path):
+            if resource.is_patch or isinstance(node.value, dict):
+                yield node
 
 
 def _pod_specs(root: Node) -> Iterator[Node]:

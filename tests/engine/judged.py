@@ -17,7 +17,10 @@ from devcluster.toolchain import Toolchain
 Manifest = dict[str, Any]
 
 PROGRAM = '''
-"""Registers the manifests of a file; `unknown` stands for what only an update will tell."""
+"""Registers the manifests of a file; `unknown` stands for what only an update will tell.
+
+`type token` overrides the type token that follows from `apiVersion` and `kind`.
+"""
 
 import json
 from pathlib import Path
@@ -40,11 +43,12 @@ def with_outputs(value):
 
 
 for index, manifest in enumerate(json.loads(Path("manifests.json").read_text())):
+    token = manifest.pop("type token", None)
     version, kind = manifest["apiVersion"], manifest["kind"]
     version = version if "/" in version else f"core/{version}"
     place = manifest["metadata"].get("namespace", "cluster")
     pulumi.CustomResource(
-        f"kubernetes:{version}:{kind}",
+        token or f"kubernetes:{version}:{kind}",
         f"{index}-{kind.lower()}-{manifest['metadata']['name']}-in-{place}",
         with_outputs(manifest),
         pulumi.ResourceOptions(provider=provider),

@@ -26,9 +26,9 @@ def rule_named(name: str) -> Rule[Any]:
     return next(rule for rule in RULES if rule.name == name)
 
 
-def type_of(manifest: Manifest) -> str:
+def type_of(manifest: Manifest, suffix: str = "") -> str:
     version, kind = manifest["apiVersion"], manifest["kind"]
-    return f"kubernetes:{version if '/' in version else 'core/' + version}:{kind}"
+    return f"kubernetes:{version if '/' in version else 'core/' + version}:{kind}{suffix}"
 
 
 def options(protect: bool = False) -> PolicyResourceOptions:

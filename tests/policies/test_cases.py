@@ -1,0 +1,165 @@
+"""Manifests of real projects that must pass, and ways around the rules that must be refused.
+
+The first line of each file says what it is. `NOT_YET` lists what does not hold yet; it must only
+shrink.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policies.catalogue import RULES
+from policies.configuration import configure
+from policies.documents import read
+from policies.evaluation import evaluate
+
+CASES = Path(__file__).parent / "cases"
+COMMON = json.loads((CASES / "config.json").read_text())
+SETTINGS = {
+    group: json.loads((CASES / f"{group}-config.json").read_text())
+    for group in ("evasions", "good")
+}
+LATER_RULES: set[str] = set()
+NOT_YET = frozenset(
+    [
+        "a01_dra_claim",
+        "a02_dra_admin_access_all",
+        "a03_dra_extended_resource",
+        "a04_visible_devices_env",
+        "a05b_resource_nvidia-com_gpucores",
+        "a05c_resource_aliyun-com_gpu-mem",
+        "a05e_resource_aws-amazon-com_neuron",
+        "a05g_resource_nvidia-com_GH100_H100_SXM5_80GB",
+        "a05h_resource_gpu-nvidia-com_h100",
+        "a06_runai_fraction_annotation",
+        "a07_hostdev_through_csi_pv",
+        "a09_init_container_trains",
+        "a11_daemonset_gpus",
+        "a12_replicationcontroller",
+        "a13_hpa_max",
+        "a14_hpa_min",
+        "a15_lws_size",
+        "a17_trainjob_no_memory",
+        "a18_trainjob_requests_only",
+        "a19_elastic_pytorchjob",
+        "a22_raycluster_training",
+        "a23_ray_autoscaling",
+        "a24_label_inference_on_job",
+        "a25_quota_of_another_gpu",
+        "a27_more_gpus_than_a_node",
+        "a30_nodename",
+        "a32_kubevirt_vm",
+        "a33_keda_scaledjob",
+        "a34_cpu_one_milli",
+        "a35_memory_one_byte",
+        "b03_shm_milli",
+        "b04_pod_level_memory",
+        "b06_one_volume_written_by_two",
+        "b07_shm_at_run_shm_hostpath_parent",
+        "c01_host_network",
+        "c02_host_port",
+        "c04_apparmor_unconfined",
+        "c07_root_group",
+        "c09_projected_token",
+        "c10_ipc_lock_rdma_zero",
+        "c12_secret_in_args",
+        "c13_secret_db_pass",
+        "c16_secret_annotation",
+        "c17_default_deny_undone",
+        "c19_ray_head_loadbalancer",
+        "c20_rayservice_serve_lb",
+        "c21_ingress_public",
+        "c23_system_node_critical",
+        "c26_namespace_psa_privileged",
+        "c27_system_workload_other_group",
+        "d01_latest_variants",
+        "d05_image_in_trainjob_initializer",
+        "d08_modelcar_uri",
+        "e02_argo_script",
+        "e04_kserve_model",
+        "e05_spark",
+        "e06_nimservice",
+        "e16_container_restart_always",
+        "e17_volcano_cronjob",
+        "e18_hyperjob",
+        "e20_argocd_app",
+        "e25_configmap_manifests",
+        "e26_statefulset_claim_templates",
+        "e28_checkpoints_emptydir",
+        "e29_prestop_exec_sleep",
+        "e30_probe_of_true",
+        "e33_mpijob_launcher_worker",
+        "e34_kueue_queue_huge",
+        "f02_hpa_min_on_gpu_and_quota_none",
+        "f03_pdb_zero",
+        "f04_spread_by_os",
+        "f06_priority_class_value",
+        "f07_gateway_lb",
+        "f08_tcproute_backend",
+        "f09_secret_object_literal",
+        "g02_yaml_y_plain_pod",
+        "g03_kserve_custom_container",
+        "g04_llminferenceservice",
+        "g10_volcano_mpi",
+        "g11_mpijob_nccl",
+        "g12_jupyterhub_pod",
+        "g16_kueue_job",
+        "g17_kyverno_policy",
+        "g20_cuda_vectoradd",
+        "g21_amd_deployment",
+        "g22_pod_level_resources",
+        "g25_volcano_dra",
+        "g26_volcano_cronjob",
+        "g27_hyperjob",
+    ]
+)
+
+
+def parameters(group: str) -> list[Any]:
+    return [
+        pytest.param(
+            path,
+            id=path.stem,
+            marks=[pytest.mark.xfail(strict=True)] if path.stem in NOT_YET else [],
+        )
+        for path in sorted((CASES / group).glob("*.yaml"))
+    ]
+
+
+def settings(path: Path) -> dict[str, Any]:
+    """The settings of all cases with those of one case."""
+    merged = dict(COMMON)
+    for rule, value in SETTINGS[path.parent.name].get(path.stem, {}).items():
+        common = merged.get(rule)
+        merged[rule] = {**common, **value} if common and isinstance(value, dict) else value
+    return merged
+
+
+def refusing_rules(path: Path) -> set[str]:
+    documents = list(read(path.name, path.read_bytes()))
+    findings = evaluate(documents, configure(settings(path), RULES))
+    assert not [finding for finding in findings if "itself failed" in finding.message]
+    return {finding.rule for finding in findings if finding.mandatory}
+
+
+def fitting_rules(path: Path) -> set[str]:
+    """The rules that the file names, or all, and those that did not exist when it was written."""
+    named = re.search(r"^# ought to be refused by: (.*)$", path.read_text(), re.MULTILINE)
+    return {*named[1].split(), *LATER_RULES} if named else {rule.name for rule in RULES}
+
+
+@pytest.mark.parametrize("path", parameters("evasions"))
+def test_an_evasion_is_refused_by_a_rule_that_fits(path: Path) -> None:
+    assert refusing_rules(path) & fitting_rules(path)
+
+
+@pytest.mark.parametrize("path", parameters("good"))
+def test_a_good_manifest_passes(path: Path) -> None:
+    assert refusing_rules(path) == set()
+
+
+def test_what_does_not_hold_yet_exists() -> None:
+    assert {path.stem for path in CASES.glob("*/*.yaml")} >= NOT_YET

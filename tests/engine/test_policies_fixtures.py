@@ -90,7 +90,7 @@ def merged(cases: dict[int, Case]) -> dict[str, Any]:
 
 def assert_every_fixture_is_reported(done: Judged, cases: dict[int, Case]) -> None:
     assert done.returncode != 0
-    assert [report for report in done.reports if "failed on it" in report.message] == []
+    assert [report for report in done.reports if "itself failed" in report.message] == []
     told = {
         (report.rule, report.level, place)
         for report in done.reports
@@ -134,7 +134,7 @@ def test_what_is_not_known_yet_is_no_violation_of_its_rule_and_silences_no_other
     assert {rule for rule, _ in wrong} == {"helm-release-judged"}, wrong
     assert "gpu-budget" not in {report.rule for report in done.reports}
     assert [report for report in done.reports if "can't run policy" in report.message] == []
-    assert [report for report in done.reports if "failed on it" in report.message] == []
+    assert [report for report in done.reports if "itself failed" in report.message] == []
     # Unknown GPUs, for one, silence nothing: each lone job is still told that its queue is missing.
     assert ("training-queue-declared", f"case{next(iter(OF_RESOURCES))}x") in told
 

@@ -82,6 +82,7 @@ def test_a_missing_context_is_told_in_a_sentence(tmp_path: Path):
 
 
 FOLDERS = (
+    "kube",
     "training",
     "workload",
     "inference",

@@ -1,0 +1,35 @@
+"""The pack as the engine starts it: a program that serves gRPC and prints its port."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from google.protobuf.empty_pb2 import Empty
+from pulumi.runtime.proto.analyzer_pb2_grpc import AnalyzerStub
+
+from policies.catalogue import RULES
+from policies.pack import NAME
+
+PACK = Path(__file__).parents[2] / "policies"
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """Return the port of a pack that is served by a process."""
+    command = [sys.executable, PACK, "127.0.0.1:1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield int(process.stdout.readline())
+        finally:
+            process.terminate()
+
+
+def test_the_served_pack_names_every_rule_and_takes_a_configuration(port: int) -> None:
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        found = AnalyzerStub(channel).GetAnalyzerInfo(Empty(), timeout=60)
+    assert found.name == NAME
+    assert {rule.name for rule in RULES} <= {policy.name for policy in found.policies}

@@ -12,7 +12,7 @@ import psutil
 from tests.cluster.background import Background
 
 _POD: Final = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})")
-_MODULE: Final = re.compile(r"-m (devcluster\.\w+)")
+_MODULE: Final = re.compile(r"-m (devcluster[.\w]+)")
 PROC: Final = Path("/proc")
 
 PASSING: Final = frozenset({"containerd-shim-runc-v2", "runc", "pause", "unshare", "nsenter"})

@@ -94,7 +94,7 @@ def test_packages_that_can_not_be_installed_end_the_work_on_debian_too(
     install("mmdebstrap", "exec sleep 600")
     uv = install("uv", "echo no such version; exit 1")
     began = time.monotonic()
-    with pytest.raises(DevclusterError, match=f"{PYTORCH.reference} could not be made.*see {log}"):
+    with pytest.raises(DevclusterError, match=f"{PYTORCH.reference} failed.*see {log}"):
         base_image.build(PYTORCH, images, uv, log)
     assert time.monotonic() - began < 300
     assert "no such version" in log.read_text()

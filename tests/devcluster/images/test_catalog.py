@@ -64,7 +64,7 @@ def test_what_goes_wrong_in_the_background_is_raised_where_it_is_waited_for(
     install("mmdebstrap", "exit 1")
     images = BaseImages(layout, install("uv", "exit 2"))
     images.start()
-    with pytest.raises(DevclusterError, match=r"base image pytorch-cpu:\S+ could not be made"):
+    with pytest.raises(DevclusterError, match=r"building the base image pytorch-cpu:\S+ failed"):
         images.wait(120)
 
 

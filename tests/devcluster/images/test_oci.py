@@ -182,7 +182,7 @@ def test_a_push_that_fails_names_the_log(
 ):
     install("skopeo", "echo no room >&2; exit 1")
     log = tmp_path / "push.log"
-    with pytest.raises(DevclusterError, match=rf"pause:3.10 could not be pushed; see {log}"):
+    with pytest.raises(DevclusterError, match=rf"pushing the image pause:3.10 failed; see {log}"):
         image(tmp_path / "a", program).push(address(registry), "pause:3.10", log)
     assert log.read_text() == "no room\n"
 

@@ -219,7 +219,7 @@ def test_staging_brings_its_device_plugin_and_nfs(staging: Environment) -> None:
     assert staging.all("DaemonSet")["nvidia-device-plugin"]
     assert staging.all("RuntimeClass")["nvidia"]["handler"] == "nvidia"
     assert staging.all("StorageClass")["nfs-shared"]["provisioner"] == "nfs.csi.k8s.io"
-    assert "release of chart volcano 1.15.1 is not among the manifests" in staging.said
+    assert "release of chart volcano 1.15.1 is not rendered" in staging.said
 
 
 def test_staging_logs_in_to_its_registry_where_a_user_is_named(engine: MakeStack) -> None:

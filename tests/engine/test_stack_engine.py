@@ -152,7 +152,7 @@ def test_a_rendering_says_that_the_release_is_not_in_it(engine: MakeStack) -> No
     stack = engine("simulated", install)
     outcome = stack.up()
     assert outcome.status == 0, outcome.text
-    assert "release of chart volcano 1.15.1 is not among the manifests" in outcome.text
+    assert "release of chart volcano 1.15.1 is not rendered" in outcome.text
     assert "Queue" in {manifest["kind"] for manifest in stack.manifests()}
 
 

@@ -22,7 +22,7 @@ def test_volcano_has_placed_the_gang_of_sixteen_gpus(simulated: Platform) -> Non
 
 
 def test_down_ends_the_cluster_and_keeps_its_state(simulated: Platform) -> None:
-    assert "is down" in simulated.make("down")
+    assert "ended the simulated cluster" in simulated.make("down")
     assert "unchanged" in simulated.make("up")
 
 

@@ -13,5 +13,5 @@ def test_a_cluster_whose_state_folder_was_removed_is_ended_by_the_next_down(
     if not simulated.state.exists():
         simulated.make("up")
     shutil.rmtree(simulated.state)
-    assert "whose state folder is gone" in simulated.make("down")
+    assert "whose state directory is missing" in simulated.make("down")
     assert simulated.state not in launcher.running_elsewhere(Kind.SIMULATED)

@@ -1,4 +1,4 @@
-"""An environment of a cluster of one's own, carried over to the embedded one."""
+"""An environment of a user's cluster, adapted to the embedded one."""
 
 import json
 import shlex

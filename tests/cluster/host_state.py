@@ -10,7 +10,7 @@ import psutil
 
 from devcluster.spec import Kind
 
-# Counters and clocks of the kernel that change by themselves.
+# Counters and clocks of the kernel that change all the time.
 VOLATILE = (
     "kernel.random",
     "fs.dentry",

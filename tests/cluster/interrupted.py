@@ -54,7 +54,7 @@ class Stack:
         )
 
     def update(self) -> int:
-        """An update that nobody disturbs; returns how many things it says of objects."""
+        """Run an undisturbed update and return the number of its events about objects."""
         done = self.pulumi("up", "--yes", "--skip-preview")
         assert done.returncode == 0, done.stdout + done.stderr
         return len(dict.fromkeys(_said(done.stdout.splitlines())))
@@ -110,7 +110,7 @@ class Stack:
             raise AssertionError(what) from error
 
     def live(self) -> Objects:
-        """The cluster's objects that some update of this stack has made, and nobody else."""
+        """Return the objects in the cluster that updates of this stack created."""
         return Counter(map(_identity, self._items()))
 
     def _items(self) -> list[dict[str, Any]]:
@@ -142,7 +142,7 @@ def made(platform: Platform) -> Stack:
     kinds = platform.shell("kubectl api-resources --verbs=list,create,patch --output=name")
     said = platform.shell("env --null")
     environment = dict(entry.split("=", 1) for entry in said.split("\0") if "=" in entry)
-    # The page has to say it, since a cluster of one's own does not.
+    # The page must state it, because a user's cluster does not.
     environment.pop("PULUMI_K8S_ENABLE_PATCH_FORCE")
     stack = Stack(platform, environment, tuple(kinds.split()))
     stack.configure(0)

@@ -206,7 +206,7 @@ class Scheduling:
         )
 
     def finish(self, pod: dict[str, Any]) -> None:
-        """Lets a simulated pod end well."""
+        """Let a simulated pod succeed."""
         name = pod["metadata"]["name"]
         self.kubectl("annotate", "pod", "-n", NAMESPACE, name, f"{LASTS}-")
 

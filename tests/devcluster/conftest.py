@@ -26,7 +26,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def alone(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine on which nothing runs: no embedded cluster of somebody else's is found."""
+    """A machine without any embedded cluster, also of other users."""
     (tmp_path / "proc" / "1").mkdir(parents=True)  # psutil takes it that there is one process
     monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path / "proc"))
 

@@ -1,4 +1,4 @@
-"""What a machine is told about itself before anything starts."""
+"""Checks of the host before anything starts."""
 
 import json
 import os

@@ -29,7 +29,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def other(path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process that holds the lock until it is told to end."""
+    """Another process that holds the lock until it is stopped."""
     command = [sys.executable, "-c", HOLD, str(path)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:

@@ -1,4 +1,4 @@
-"""Manifests registered by a Pulumi program of their own and judged by the pack, in the engine."""
+"""Manifests that a Pulumi program registers and the pack evaluates in the engine."""
 
 import json
 import os
@@ -58,7 +58,7 @@ for index, manifest in enumerate(json.loads(Path("manifests.json").read_text()))
 
 @dataclass(frozen=True)
 class Report:
-    """One line of the pack, as the engine tells it."""
+    """One line of the pack in the engine's output."""
 
     rule: str
     level: str

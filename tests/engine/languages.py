@@ -28,7 +28,7 @@ def node_modules() -> Path:
     if not (made / "node_modules").exists():
         if shutil.which("npm") is None:
             unavailable("a program in TypeScript needs Node.js, and there is no npm on PATH")
-        # Whole or not there: an interrupted one leaves only this folder, which is made anew.
+        # Complete or absent: an interrupted build leaves only this directory, which is re-created.
         fresh = made.with_name(f"{made.name}.{os.getpid()}")
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The environments of clusters of one's own, rendered by the engine and judged by the pack."""
+"""The environments of users' clusters, rendered by the engine and checked by the pack."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""One stack with a job of every kind, rendered by the engine and judged by the pack."""
+"""One stack with a job of every kind, rendered by the engine and checked by the pack."""
 
 import json
 from typing import Any

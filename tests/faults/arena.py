@@ -149,7 +149,7 @@ class Arena:
             trial.check_requests(lost)
 
     def bystanders(self, fault: str, gang: Gang, inject: Callable[[], object]) -> None:
-        """Injects what must disturb nobody, submits a gang at once, and writes what it took."""
+        """Inject a fault that must disturb nothing, submit a gang and record the duration."""
         with judged(fault, self.load, self.table) as trial:
             trial.begin(gang)
             inject()

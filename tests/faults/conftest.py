@@ -26,7 +26,7 @@ def arena(real: Platform) -> Iterator[Arena]:
         lambda config: config["gpu-platform:inference"]["services"]["digits"].update(replicas=2)
     )
     assert "(correct)" in real.make("up", timeout=3000)
-    # Pods that failed in earlier tests of this cluster stay until somebody deletes them.
+    # Pods that failed in earlier tests of this cluster stay until they are deleted.
     real.shell(f"kubectl delete pods -n {NAMESPACE} --field-selector=status.phase=Failed")
     run, units = real.run_name(), Units(real.state / "real")
     job = real.kubectl("get", JOBS, run, "-n", NAMESPACE)

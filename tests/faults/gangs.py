@@ -1,4 +1,4 @@
-"""Gangs that are there to be disturbed, and how their pods are changed beforehand."""
+"""Gangs that faults disturb, and the changes of their pods before that."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The losses of a run beside those of one that nobody disturbed, and what a fault took from it."""
+"""The losses of a run next to those of an undisturbed one, and the cost of a fault."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

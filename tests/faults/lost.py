@@ -2,7 +2,7 @@
 
 CLIENTS = 4
 REFUSED = {"ConnectError", "ConnectTimeout"}
-"""Nobody had taken these connections: no accepted request is lost, and a caller tries again."""
+"""No server had accepted these connections: no accepted request is lost, and a client retries."""
 
 
 def nothing(lost: dict[str, int]) -> bool:

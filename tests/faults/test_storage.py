@@ -1,4 +1,4 @@
-"""What happens to checkpoints: the newest one is damaged, and there is no room for the next."""
+"""Checkpoints: the newest one is damaged, and the volume is too full for the next."""
 
 import contextlib
 import time

@@ -1,4 +1,4 @@
-"""What a run has told, read from its nodes' files: also while there is no API server to ask."""
+"""Output of a run, read from its nodes' files, also without an API server."""
 
 import contextlib
 import json

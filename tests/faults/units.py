@@ -71,7 +71,7 @@ class Units:
         return sorted(found, key=_inner)
 
     def inside(self, node: str, *command: str) -> None:
-        """Runs a command with a node's file system, network and process ids, and nobody else's."""
+        """Run a command with only a node's file system, network and process ids."""
         target = f"--target={self.node(node).pid}"
         # /proc is the node's, and umount looks itself up there: it must have a process id of it.
         subprocess.run(["nsenter", target, "--mount", "--net", "--pid", *command], check=True)

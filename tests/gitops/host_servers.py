@@ -16,7 +16,7 @@ BOT = "report-bot"
 
 @dataclass
 class State:
-    """What a host has, and every request that would notify somebody."""
+    """The state of a CI host, and every request that would send a notification."""
 
     notes: list[dict[str, Any]] = field(default_factory=list)
     issues: list[dict[str, Any]] = field(default_factory=list)

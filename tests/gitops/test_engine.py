@@ -34,7 +34,7 @@ sys.exit(int(os.environ.get("STATUS", "0")))
 
 @pytest.fixture
 def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stack:
-    """A stack in a folder, and a `pulumi` that tells what it was given."""
+    """A stack in a directory, and a `pulumi` that tells what it was given."""
     program = tmp_path / "bin" / "pulumi"
     program.parent.mkdir()
     program.write_text(PULUMI.format(python=sys.executable))

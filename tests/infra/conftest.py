@@ -14,14 +14,14 @@ from pulumi.runtime import rpc
 from pulumi.runtime.mocks import MockCallArgs, MockMonitor, MockResourceArgs, Mocks, set_mocks
 from pulumi.runtime.proto import resource_pb2
 
-# For all programs, and never closed: the SDK's mocks make loops in its worker threads that nobody
-# closes, and that would be complained of when the threads end.
+# For all programs, and never closed: the SDK's mocks create loops in worker threads that are never
+# closed, which raises warnings when the threads end.
 LOOP = asyncio.new_event_loop()
 PROGRAM = Path(__file__).parent.parent.parent / "__main__.py"
 
 
 class Engine(Mocks):
-    """Gives back what it is told; a pushed image gets a digest."""
+    """Return the inputs of a resource; a pushed image gets a digest."""
 
     def new_resource(self, args: MockResourceArgs) -> tuple[str | None, dict[str, Any]]:
         computed = {}

@@ -138,7 +138,7 @@ def test_an_attempt_may_have_a_deadline() -> None:
     ("kind", "name"), [("volcano", "digits-1d096766"), ("indexed", "digits-8e8d2e73")]
 )
 def test_new_settings_do_not_rename_existing_runs(kind: str, name: str) -> None:
-    # Whoever changes these names starts everybody's runs anew: give new settings defaults that
+    # A change of these names starts all runs of all users again: give new settings defaults that
     # leave the objects as they were.
     assert run_name(args(f"{JOB}.kind", kind)) == name
 

@@ -89,12 +89,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def wanted(manifest: dict[str, Any]) -> bool:
-    """No storage driver runs here, and the network is nobody's."""
+    """No storage driver and no network driver run here."""
     return manifest["kind"] in ("Namespace", "Queue", "PriorityClass", "ServiceAccount")
 
 
 def pods_of(value: Any) -> Iterator[dict[str, Any]]:
-    """Every pod template inside an object; what is inside custom resources nobody validates."""
+    """Yield every pod template; the API server validates none inside custom resources."""
     if isinstance(value, dict):
         spec = value.get("spec")
         if isinstance(spec, dict) and "containers" in spec:

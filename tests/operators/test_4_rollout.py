@@ -243,7 +243,7 @@ def only(load: Load, version: str) -> bool:
 
 
 def deaths(rollout: Rollout, pod: str) -> int:
-    """Workers that a pod's server has lost, as it tells Prometheus."""
+    """Number of workers that a pod's server lost, as Prometheus scrapes it."""
     address = rollout.platform.kubectl("get", "pod", "-n", "ml-dev", pod)["status"]["podIP"]
     text = httpx.get(f"http://{address}:8080/metrics", trust_env=False).text
     (line,) = (

@@ -1,4 +1,4 @@
-"""The command that judges manifests without Pulumi."""
+"""The command that checks manifests without Pulumi."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Every rule: what is good passes, what is bad is named, and the unknown is not judged."""
+"""Every rule: good manifests pass, bad ones are named, unknown values are not evaluated."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -72,7 +72,7 @@ def pod(*args: Any, **kwargs: Any) -> Pod:
 
 
 class Api:
-    """An API server with pods that a test lists, whose changes it tells, and with their logs."""
+    """An API server with the pods of a test, their changes and their logs."""
 
     def __init__(self) -> None:
         self.pods: list[dict[str, Any]] = []

@@ -24,7 +24,7 @@ def claims(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def api(claims: Path) -> AsyncIterator[Api]:
-    """An API server that a recorder watches; a test changes what it tells."""
+    """An API server that a recorder watches and a test changes."""
     made = Api()
     recorder = Recorder(made.client, claims, Bounds())
 

@@ -90,7 +90,7 @@ class Churn:
             self.done.killed[way] = self.done.killed.get(way, 0) + 1
 
     def clear(self) -> None:
-        """Takes back all but the served run and the one that trains on."""
+        """Remove all runs but the served one and the one that still trains."""
         self._platform.edit(
             lambda config: [_jobs(config).pop(key, None) for key in ("gang", "alone")]
         )

@@ -39,7 +39,7 @@ def take(platform: Platform) -> dict[str, frozenset[str]]:
 
 
 def settled(platform: Platform, first: Inventory) -> dict[str, frozenset[str]]:
-    """What is there when nothing more than at first is, or when the time for that is over."""
+    """Return the inventory once it is no larger than at first, or after the timeout."""
     deadline = time.monotonic() + SETTLING
     while added(first, now := take(platform)) and time.monotonic() < deadline:
         time.sleep(3)
@@ -47,7 +47,7 @@ def settled(platform: Platform, first: Inventory) -> dict[str, frozenset[str]]:
 
 
 def added(first: Inventory, last: Inventory) -> dict[str, list[str]]:
-    """What is there at last and was not at first, by kind."""
+    """Return the objects that exist now and did not at first, by kind."""
     more = {kind: sorted(names - first.get(kind, frozenset())) for kind, names in last.items()}
     return {kind: names for kind, names in more.items() if names}
 
@@ -90,5 +90,5 @@ def _links(pid: int) -> list[str]:
     command = ["nsenter", "--target", str(pid), "--net", "ip", "-json", "link"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     links: list[dict[str, Any]] = json.loads(done.stdout)
-    # Veth pairs have names at random: their kind is told by the beginning.
+    # Veth pairs have random names: the prefix shows their kind.
     return [re.sub(r"^(veth).*", r"\1", link["ifname"]) for link in links]

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import inference.engine.process  # noqa: F401 - says what it preloads when it is imported
 
-# The engine's tests share the process, and its server can be only one: whoever says last what it
-# imports decides for both.
+# The engine's tests share the process, and its server can be only one: the last preload list
+# applies to both.
 PRELOADED = ["training.train", "inference.server", "torch._dynamo", "sklearn.datasets"]
 PRELOADED += ["accelerate.commands.launch", "inference.engine.preloaded"]
 SERVER = multiprocessing.get_context("forkserver")

@@ -1,4 +1,4 @@
-"""The training program itself, started by accelerate, and the launcher whose exit code tells."""
+"""The training program started by accelerate, and the launcher with a meaningful exit code."""
 
 import json
 import signal
@@ -42,7 +42,7 @@ def test_the_launcher_ends_with_the_code_of_its_processes(
 
 @pytest.mark.parametrize("options", [ONE, TWO])
 def test_the_launcher_passes_sigterm_on_and_waits(options: tuple[str, ...], tmp_path: Path) -> None:
-    # What torchrun is told while it still starts processes does not reach them.
+    # A signal to torchrun does not reach processes that it is still starting.
     saves = "trap 'echo saved; exit 75' TERM; sleep 1; echo ready; while :; do sleep 0.1; done"
     launcher = launch(options, saves, tmp_path / "output")
     processes = 2 if options == TWO else 1

@@ -42,7 +42,7 @@ def on_terminal(before: str = "", shown: bool = True) -> str:
         while True:
             try:
                 said += os.read(reader, 65536)
-            except OSError:  # Linux says so when nobody has the other end
+            except OSError:  # Linux returns this when the other end is closed
                 break
     os.close(reader)
     assert process.returncode == 0

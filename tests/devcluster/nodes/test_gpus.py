@@ -1,4 +1,4 @@
-"""What is told of GPUs that are not there, by processes that are."""
+"""Metrics of simulated GPUs, derived from real processes."""
 
 import json
 import socket
@@ -58,7 +58,7 @@ def start() -> Iterator[Start]:
 
 
 def field(gpus: Gpus, name: str) -> list[float]:
-    """A field of each GPU, looked at anew."""
+    """Return a field of each GPU from a new sample."""
     time.sleep(SHORTEST)
     return [gpu["fields"][f"DCGM_FI_DEV_{name}"] for gpu in gpus.read()]
 

@@ -26,7 +26,7 @@ UP = 'namespace="ml", pod="p", run="digits-1", job="gpu-platform-training"'
 
 
 def of_run(number: int) -> str:
-    """A pod of a run, as kube-state-metrics tells of it."""
+    """A pod of a run, as kube-state-metrics reports it."""
     about = f'namespace="ml", pod="p", uid="{number}"'
     return f'kube_pod_labels{{{about}, label_gpu_platform_dev_run="digits-1"}}'
 
@@ -52,7 +52,7 @@ CASES = [
         "AllocatedGpuIdle",
         40,
         {f"DCGM_FI_DEV_GPU_UTIL{{{GPU}}}": "0x60"},
-        {'DCGM_FI_DEV_GPU_UTIL{gpu="0", Hostname="n"}': "0x60"},  # nobody has it
+        {'DCGM_FI_DEV_GPU_UTIL{gpu="0", Hostname="n"}': "0x60"},  # not allocated
     ),
     Case(
         "GpuXidError",
@@ -81,7 +81,7 @@ CASES = [
             'kube_node_status_capacity{node="n", resource="nvidia_com_gpu"}': "8x30",
             'kube_node_status_allocatable{node="n", resource="nvidia_com_gpu"}': "8x10 7x20",
         },
-        # The plugin is started anew; a core is kept for the system.
+        # The plugin restarts; a core is kept for the system.
         {
             'kube_node_status_capacity{node="n", resource="nvidia_com_gpu"}': "8x30",
             'kube_node_status_allocatable{node="n", resource="nvidia_com_gpu"}': "8x16 0x2 8x20",
@@ -117,7 +117,7 @@ CASES = [
     Case(
         "TrainingWithoutStep",
         60,
-        # It is stopped as a whole: nobody answers.
+        # It is stopped as a whole: no replica answers.
         {
             f"training_step_seconds_count{{{RUN}}}": "0+10x20",
             f"training_info{{{RUN}}}": "1x20",
@@ -318,7 +318,7 @@ CASES = [
     Case(
         "InferenceNotReady",
         10,
-        # Its pod has no node, no image or no Secret: nobody answers.
+        # Its pod has no node, no image or no Secret: no replica answers.
         {SERVING: "1x20", PENDING: "1x20"},
         # It is scaled to zero, and a pod of old is still there; the other one answers.
         {

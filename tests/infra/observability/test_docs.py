@@ -1,4 +1,4 @@
-"""The pages about monitoring say what is there."""
+"""The pages about monitoring match the rules and dashboards."""
 
 import json
 import re

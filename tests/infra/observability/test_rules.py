@@ -191,7 +191,7 @@ def test_pods_of_earlier_attempts_say_nothing_of_the_time_to_a_gang(
 
 
 def gang(start: str, milliseconds: str, missing: str) -> dict[str, str]:
-    """What Volcano tells of the gang g, scraped in a namespace of its own."""
+    """Volcano's metrics of the gang g, scraped in Volcano's namespace."""
     about = 'namespace="volcano-system", job_name="g", job_namespace="ml", queue="vision"'
     return {
         f"volcano_e2e_job_scheduling_start_time{{{about}}}": start,
@@ -208,7 +208,7 @@ WAITS: list[tuple[dict[str, str], int, float]] = [
     # It was whole after 90 seconds; later on a pod is replaced.
     (gang("0x40", "30000 90000x19 1500000x20", "1 0x19 2x5 0x15"), 39, 90),
     (gang("0x40", "30000 90000x19 1500000x20", "1 0x19 2x5 0x15"), 22, 90),
-    # The scheduler is started anew.
+    # The scheduler restarts.
     (gang("0x40", "30000 90000x9", "1 0x39"), 39, 90),
 ]
 

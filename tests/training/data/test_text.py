@@ -12,7 +12,7 @@ from training.data.text import MemoryStream, Windows
 
 
 def streams(sizes: list[int]) -> list[MemoryStream]:
-    """Numbered through, so that every token tells where it is."""
+    """Numbered tokens, so that the value of each shows its position."""
     ends = np.cumsum(sizes)
     return [
         MemoryStream("text", np.arange(end - size, end).astype(np.uint8))

@@ -79,7 +79,7 @@ def test_a_silent_rank_ends_the_others_after_the_peer_timeout(tmp_path: Path) ->
     gang[1].signal(signal.SIGSTOP)
     stopped = time.monotonic()
     try:
-        # Less than the sixty seconds that are waited where nothing is told.
+        # Less than the default of sixty seconds.
         assert gang[0].exit_code(seconds=50) == exit_codes.FAILED
         assert time.monotonic() - stopped > 3
     finally:

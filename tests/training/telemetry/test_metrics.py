@@ -28,7 +28,7 @@ Train = Callable[..., int]
 
 
 def ask(port: int) -> dict[str, float]:
-    """Values by name; nothing while nobody answers."""
+    """Return values by name; empty while the endpoint does not answer."""
     try:
         text = httpx.get(f"http://127.0.0.1:{port}/metrics").text
     except httpx.TransportError:
@@ -43,7 +43,7 @@ def ask(port: int) -> dict[str, float]:
 
 
 def start_node(port: int, folder: Path) -> list[Program]:
-    """Two processes of one node, whose local ranks tell them apart."""
+    """Two processes of one node with different local ranks."""
     flags = ["--model=digits-net", "--epochs=2", "--batch-size=64", "--step-delay=0.1"]
     flags += [f"--metrics-port={port}", f"--run-dir={folder / 'run'}"]
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}

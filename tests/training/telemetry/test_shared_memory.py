@@ -1,4 +1,4 @@
-"""How full the shared memory is, as Prometheus is told."""
+"""Use of the shared memory, as Prometheus scrapes it."""
 
 import tempfile
 from pathlib import Path

@@ -11,7 +11,7 @@ CPU = torch.device("cpu")
 
 
 def train(tracer: Tracer, steps: int) -> None:
-    """Steps that can be told apart: the n-th multiplies matrices of n rows."""
+    """Steps that differ: the n-th multiplies matrices of n rows."""
     with tracer:
         for step in range(1, steps + 1):
             torch.ones(step, 64) @ torch.ones(64, 64)

@@ -13,7 +13,7 @@ from training.data.prepare.images import Dropped, Picture, Source, from_dataset,
 
 
 def write_pictures(folder: Path, count: int = 20) -> None:
-    """Of two classes, 40 x 50, all different; and what is no good."""
+    """Images of two classes, 40 x 50, all different, and invalid files."""
     pixels = np.random.default_rng(0).integers(0, 256, (count, 40, 50, 3), dtype=np.uint8)
     for name in ("cat", "dog"):
         (folder / name / "deep").mkdir(parents=True)

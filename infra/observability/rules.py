@@ -1,7 +1,7 @@
 """Recording rules: GPU hours, cost, goodput and waiting times by run, queue and namespace.
 
 Sources are kube-state-metrics (requests, phases, labels of pods and nodes), the training program
-and Volcano's scheduler. Volcano 1.10's series (pkg/scheduler/metrics) name the PodGroup:
+and Volcano's scheduler. Volcano's series (pkg/scheduler/metrics) name the PodGroup:
 `e2e_job_scheduling_start_time` is its creation time (s), `e2e_job_scheduling_duration` the time
 (ms) from then until a pod was last assigned a node, even in an attempt that was abandoned, and
 `unschedule_task_count` the number of pods without a node.

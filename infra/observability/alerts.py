@@ -128,7 +128,7 @@ def _gpus(limits: Thresholds) -> list[Alert]:
             minutes=limits.memory_minutes,
             severity="info",
             summary=f"The memory of {_GPU} is nearly full ({_POD})",
-            description="Lower batch_size, or set accumulate, checkpoint_activations or a lower "
+            description="Lower batch_size, or set accumulate, activation_checkpointing or a lower "
             "precision before a larger batch ends the run.",
         ),
     ]

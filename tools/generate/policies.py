@@ -103,7 +103,7 @@ exemptions; raise the limit instead.
   cluster) contains only values. The rendered chart is not checked, and
   [helm-release-judged](#helm-release-judged) reports each release. Check it with
   `helm template … | python -m policies.check -`, see
-  [the rules without Pulumi](policies-without-pulumi.md).
+  [Check manifests without Pulumi](policies-without-pulumi.md).
 - Stack rules check what the stack declares. Existing objects outside the stack are listed in their
   configuration: `existingQueues`, `existingNamespaces`.
 """

@@ -4,10 +4,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
 
 from gitops.preview.changes import Change
 from gitops.preview.demand import demands, is_suspended
+from kube.kinds import RESOURCES
+from kube.kinds.record import State
 from policies.resources import Resource
 from policies.settings import RoleConfig
 from policies.workloads import find_pods
@@ -175,7 +176,7 @@ def _is_run(resource: Resource) -> bool:
 
 def _run(change: Change) -> Iterator[str]:
     if _has_ended(change):
-        yield f"It was {_phase(change).lower()} when the state was last refreshed."
+        yield f"It had {_state(change)} when the state was last refreshed."
         return
     if change.step.operation == "delete" and change.is_retained:
         yield f"If it still runs, it continues and holds {_gpus(change):f} GPUs until it ends."
@@ -183,32 +184,20 @@ def _run(change: Change) -> Iterator[str]:
     yield "If it still runs, it is killed, and the work since its last checkpoint is lost."
 
 
-def _phase(change: Change) -> str:
-    return phase(change.step.old.outputs if change.step.old else {})
+def _state(change: Change) -> State | None:
+    """Return the state that the stack's state file records, None if it states none."""
+    status = change.step.old.outputs.get("status") if change.step.old else None
+    old = change.resource if change.old is None else change.old.resource
+    kind = next((item for item in RESOURCES if old.is_kind(item.group, item.kind)), None)
+    return kind.state(status) if kind is not None and isinstance(status, dict) else None
 
 
 def _has_ended(change: Change) -> bool:
-    return _phase(change) in ("Completed", "Failed", "Terminated", "Aborted")
+    state = _state(change)
+    return state is not None and state.over
 
 
 def _gpus(change: Change) -> Decimal:
     found = demands([change.old] if change.old is not None else [])
     each = ((sum(item.gpus.values(), Decimal(0)), item.pods or Decimal(0)) for item in found)
     return sum((gpus * pods for gpus, pods in each), Decimal(0))
-
-
-def phase(outputs: dict[str, Any]) -> str:
-    """Return the phase of a job in the stack's state, or an empty string if it is unknown."""
-    status = outputs.get("status")
-    if not isinstance(status, dict):
-        return ""
-    state = status.get("state")
-    if isinstance(state, dict) and isinstance(state.get("phase"), str):
-        return str(state["phase"])  # a Volcano Job
-    conditions = status.get("conditions")
-    for condition in conditions if isinstance(conditions, list) else []:
-        if isinstance(condition, dict) and condition.get("status") == "True":
-            names = {"Complete": "Completed", "Succeeded": "Completed", "Failed": "Failed"}
-            if (kind := condition.get("type")) in names:
-                return names[str(kind)]
-    return ""

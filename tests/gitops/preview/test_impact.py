@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from gitops.preview.changes import changes
-from gitops.preview.impact import held_by_earlier_runs, impacts, phase
+from gitops.preview.impact import held_by_earlier_runs, impacts
 from tests.gitops import plans
 
 
@@ -85,23 +85,24 @@ def test_a_run_that_is_killed_loses_what_it_has_done_since_its_checkpoint() -> N
 def test_a_run_that_has_ended_loses_nothing_and_holds_nothing() -> None:
     outputs = {"status": {"state": {"phase": "Completed"}}}
     step = plans.step("delete", plans.volcano_job(), outputs=outputs, retain=True)
-    assert "It was completed" in told(step)[0]
+    assert "It had succeeded" in told(step)[0]
     assert held_by_earlier_runs(changes(plans.plan(step).steps)) == {}
 
 
 @pytest.mark.parametrize(
-    ("status", "expected"),
-    [
-        ({"state": {"phase": "Running"}}, "Running"),
-        ({"conditions": [{"type": "Complete", "status": "True"}]}, "Completed"),
-        ({"conditions": [{"type": "Failed", "status": "True"}]}, "Failed"),
-        ({"conditions": [{"type": "Complete", "status": "False"}]}, ""),
-        ({"conditions": "?"}, ""),
-        (None, ""),
-    ],
+    ("phase", "ended"),
+    [("Running", False), ("Aborted", False), ("Terminated", True), ("Terminating", True)],
 )
-def test_how_far_a_job_was_is_read_from_its_status(status: Any, expected: str) -> None:
-    assert phase({"status": status}) == expected
+def test_only_a_run_that_is_over_holds_nothing(phase: str, ended: bool) -> None:
+    outputs = {"status": {"state": {"phase": phase}}}
+    step = plans.step("delete", plans.volcano_job(), outputs=outputs, retain=True)
+    assert (held_by_earlier_runs(changes(plans.plan(step).steps)) == {}) is ended
+
+
+@pytest.mark.parametrize("status", [None, "?", {}])
+def test_a_run_without_readable_status_may_still_run(status: Any) -> None:
+    step = plans.step("delete", plans.volcano_job(), outputs={"status": status}, retain=True)
+    assert held_by_earlier_runs(changes(plans.plan(step).steps)) != {}
 
 
 def test_what_belongs_to_a_run_that_stays_is_not_told_again() -> None:

@@ -114,6 +114,21 @@ NOT_YET = frozenset(
         "g25_volcano_dra",
         "g26_volcano_cronjob",
         "g27_hyperjob",
+        "argo_workflow_template",
+        "deepspeed_mpi_job",
+        "gpu_smoke_test",
+        "jupyterhub_user_gpu",
+        "kueue_single_pod_job",
+        "llmisvc_data_parallel",
+        "nccl_tests_jobset",
+        "nccl_tests_mpi_job",
+        "ray_job_kueue",
+        "tensorflow_job",
+        "train_cluster_runtime",
+        "train_job_with_runtime",
+        "vllm_offline_batch",
+        "volcano_cron_job",
+        "volcano_hyper_job",
     ]
 )
 
@@ -130,9 +145,15 @@ def parameters(group: str) -> list[Any]:
 
 
 def settings(path: Path) -> dict[str, Any]:
-    """The settings of all cases with those of one case."""
+    """The settings of all cases with those of one case.
+
+    `systemWorkloads` of a case stands for that setting of every rule that has it.
+    """
+    own = dict(SETTINGS[path.parent.name].get(path.stem, {}))
+    system = {"systemWorkloads": own.pop("systemWorkloads", [])}
+    having = [rule.name for rule in RULES if "system_workloads" in rule.config.model_fields]
     merged = dict(COMMON)
-    for rule, value in SETTINGS[path.parent.name].get(path.stem, {}).items():
+    for rule, value in (dict.fromkeys(having, system) | own).items():
         common = merged.get(rule)
         merged[rule] = {**common, **value} if common and isinstance(value, dict) else value
     return merged

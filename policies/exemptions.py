@@ -75,6 +75,10 @@ class Exemptions:
             )
         return entries if isinstance(entries, list) else []
 
+    def of(self, rule: str) -> list[Exemption]:
+        """Return the valid exemptions from a rule."""
+        return [held for (_, name), held in self._in_force.items() if name == rule]
+
     def covering(self, rule: str, resource: Resource | None) -> Exemption | None:
         """Return the valid exemption of a resource from a rule, if there is one."""
         if resource is None or not self._in_force:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
+from policies import cel
 from policies.rule import Level, Rule, RuleConfig, Severity, Violation, pod_rule
 from policies.settings import NoConfig
 from policies.values import Node
@@ -17,10 +18,14 @@ _DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
 _DEFAULT_REGISTRY = "docker.io"
 
 
+def _without_slash(registry: str) -> str:
+    return registry.rstrip("/")
+
+
 class RegistryConfig(RuleConfig):
     """Configuration of `image-registry-allowed`."""
 
-    allowed_registries: list[str] = Field(
+    allowed_registries: list[Annotated[str, AfterValidator(_without_slash)]] = Field(
         default=[],
         description="Registries, with or without a path, that images may come from; "
         "without any, every registry is allowed.",
@@ -59,6 +64,10 @@ def registry_path(image: str) -> str:
     level=Level.MANDATORY,
     remediation="Write the version as the tag, or better the digest of the pushed image.",
     config=NoConfig,
+    admission=cel.images(
+        "!i.matches('@sha256:[0-9a-f]{64}$') && (!i.matches(r'^([^@]*/)?[^/:@]*:[^/@]*[^/@\\s]')"
+        " || i.matches(r'(?i)^([^@]*/)?[^/:@]*:\\s*latest\\s*(@|$)'))"
+    ),
 )
 def image_tag_fixed(pod: Pod, config: NoConfig) -> Iterator[Violation]:
     """A restarted worker must run the same code as the others."""
@@ -76,6 +85,7 @@ def image_tag_fixed(pod: Pod, config: NoConfig) -> Iterator[Violation]:
     level=Level.ADVISORY,
     remediation="Write name@sha256:…; the component WorkloadImage has it as an output.",
     config=NoConfig,
+    admission=cel.images("!i.matches('@sha256:[0-9a-f]{64}$')"),
 )
 def image_digest_pinned(pod: Pod, config: NoConfig) -> Iterator[Violation]:
     """A tag can move between the starts of two workers."""
@@ -91,10 +101,16 @@ def image_digest_pinned(pod: Pod, config: NoConfig) -> Iterator[Violation]:
     level=Level.MANDATORY,
     remediation="Push the image to an allowed registry, or allow its registry.",
     config=RegistryConfig,
+    admission=cel.images(
+        "settings.allowedRegistries != [] && ![i.split('@')[0]]"
+        ".map(n, n.matches('^(localhost|[^/]*[.:][^/]*)/') ? n : 'docker.io/' + n)"
+        ".exists(n, settings.allowedRegistries.exists(r, n == r || n.startsWith(r + '/')"
+        " || (n.startsWith(r + ':') && !n.substring(size(r)).contains('/'))))"
+    ),
 )
 def image_registry_allowed(pod: Pod, config: RegistryConfig) -> Iterator[Violation]:
     """Images from these registries have been reviewed."""
-    allowed = [registry.rstrip("/") for registry in config.allowed_registries]
+    allowed = config.allowed_registries
     if not allowed:
         return
     for image, reference in _known_images(pod):

@@ -22,6 +22,7 @@ from typing import Any, Generic, NotRequired, TypedDict, TypeVar, Unpack
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
+from policies.cel import Cel
 from policies.controllers import Workload
 from policies.resources import Resource
 from policies.values import UNKNOWN, Key, Node, Unknown
@@ -110,7 +111,8 @@ C = TypeVar("C", bound=RuleConfig)
 class Rule(Generic[C]):
     """A rule of the pack; `check` and `remedy` take the view of its scope and the configuration.
 
-    `about_pulumi` marks a rule that applies only to manifests that Pulumi deploys.
+    `about_pulumi` marks a rule that applies only to manifests that Pulumi deploys. `admission` is
+    the same rule in CEL, for rules that one object decides alone.
     """
 
     name: str
@@ -124,6 +126,7 @@ class Rule(Generic[C]):
     check: Callable[[Any, C], Iterable[Violation]]
     remedy: Callable[[Any, C], Iterable[Edit]] | None = field(default=None)
     about_pulumi: bool = False
+    admission: Cel | None = None
 
     def configure(self, values: Mapping[str, Any]) -> C:
         """Validate the rule's configuration; raise `ConfigurationError`."""
@@ -172,6 +175,7 @@ class _Metadata(TypedDict, Generic[C]):
     remediation: str
     config: type[C]
     about_pulumi: NotRequired[bool]
+    admission: NotRequired[Cel]
 
 
 _Check = Callable[[T, C], Iterable[Violation]]

@@ -1,0 +1,104 @@
+"""Rendering of rules as ValidatingAdmissionPolicies; tests/cluster evaluates them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from policies.admission import Mode, Scope, main, manifests
+from policies.catalogue import RULES
+from policies.configuration import configure
+
+RULE = "image-registry-allowed"
+REASON = {"reason": "moves with the next release", "expires": "2999-12-31"}
+EXEMPTION = {"workload": "ml/Job/old", "rule": RULE, **REASON}
+
+
+def rendered(config: dict[str, Any] | None = None, mode: Mode = "deny") -> dict[str, Any]:
+    """The specifications of one rule, by kind."""
+    built = manifests(configure(config or {}, RULES), mode)
+    return {item["kind"]: item["spec"] for item in built if item["metadata"]["name"].endswith(RULE)}
+
+
+def variables(config: dict[str, Any]) -> dict[str, str]:
+    policy = rendered(config)["ValidatingAdmissionPolicy"]
+    return {item["name"]: item["expression"] for item in policy["variables"]}
+
+
+def actions(level: str, mode: Mode) -> list[str]:
+    binding = rendered({RULE: level}, mode)["ValidatingAdmissionPolicyBinding"]
+    return list(binding["validationActions"])
+
+
+def test_every_rule_with_cel_has_a_policy_and_a_binding_that_fails_closed():
+    built = manifests(configure({}, RULES), "audit")
+    names = [f"gpu-platform-{rule.name}" for rule in RULES if rule.admission is not None]
+    assert names
+    for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"):
+        assert [item["metadata"]["name"] for item in built if item["kind"] == kind] == names
+    policies = [item["spec"] for item in built if item["kind"] == "ValidatingAdmissionPolicy"]
+    assert {spec["failurePolicy"] for spec in policies} == {"Fail"}
+
+
+def test_settings_of_the_configuration_are_written_into_the_expression():
+    allowed = {RULE: {"allowedRegistries": ["registry.example.com/team/"]}}
+    assert '["registry.example.com/team"].exists' in variables(allowed)["violations"]
+
+
+def test_a_disabled_rule_has_no_policy():
+    assert rendered({RULE: "disabled"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("level", "mode", "expected"),
+    [
+        ("mandatory", "audit", ["Audit"]),
+        ("mandatory", "warn", ["Warn", "Audit"]),
+        ("mandatory", "deny", ["Deny", "Audit"]),
+        ("advisory", "deny", ["Warn", "Audit"]),
+    ],
+)
+def test_mode_and_level_decide_what_a_violation_does(level: str, mode: Mode, expected: list[str]):
+    assert actions(level, mode) == expected
+
+
+def test_an_exemption_is_valid_for_objects_that_are_created_until_its_last_day():
+    exempt = variables({"exemptions": {"workloads": [EXEMPTION]}})["exempt"]
+    assert 'a == "ml/Job/old"' in exempt
+    assert "timestamp('2999-12-31T00:00:00Z') + duration('24h')" in exempt
+
+
+def test_excluded_namespaces_are_in_the_selector_of_the_binding():
+    built = manifests(configure({}, RULES), "deny", Scope(excluded=("kube-system", "gpu")))
+    (values,) = {
+        tuple(item["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"][0]["values"])
+        for item in built
+        if "matchResources" in item["spec"]
+    }
+    assert values == ("gpu", "kube-system")
+
+
+def test_the_command_prints_policies_for_a_configuration_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    file = tmp_path / "policies.json"
+    file.write_text(json.dumps({RULE: "disabled"}))
+    arguments = ["--config", str(file), "--mode", "deny", "--exclude-namespace", "vendor"]
+    assert main(arguments) == 0
+    text = capsys.readouterr().out
+    names = {item["metadata"]["name"] for item in yaml.safe_load_all(text)}
+    assert "gpu-platform-image-tag-fixed" in names
+    assert f"gpu-platform-{RULE}" not in names
+    assert "- vendor" in text
+
+
+@pytest.mark.parametrize("text", ["{", '{"no-such-rule": "disabled"}'])
+def test_the_command_refuses_a_wrong_configuration(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    file = tmp_path / "policies.json"
+    file.write_text(text)
+    assert main(["--config", str(file)]) == 2
+    assert str(file) in capsys.readouterr().err

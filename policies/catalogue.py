@@ -6,6 +6,7 @@ from typing import Any
 
 from policies import (
     budget,
+    claims,
     gpu,
     helm,
     images,
@@ -23,6 +24,7 @@ from policies.rule import Rule
 RULES: list[Rule[Any]] = [
     *manifests.RULES,
     *gpu.RULES,
+    *claims.RULES,
     *shared_memory.RULES,
     *scheduling.RULES,
     *images.RULES,

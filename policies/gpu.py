@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from typing import Any
 
 from pydantic import Field
@@ -13,7 +14,7 @@ from policies.controllers import Workload
 from policies.rule import Edit, Level, Rule, Severity, Violation, pod_rule, show, workload_rule
 from policies.settings import GpuConfig, RoleConfig
 from policies.values import UNKNOWN, Node
-from policies.workloads import Pod, is_gpu
+from policies.workloads import Pod
 
 _PLAIN_COUNT = re.compile(r"[1-9][0-9]{0,5}")
 
@@ -68,8 +69,9 @@ def gpu_limit_present(workload: Workload, config: LimitConfig) -> Iterator[Viola
         undecided = any(
             container.resources["limits"].value is UNKNOWN for container in containers
         ) or not all(pod.spec["containers"].complete for pod in pods)
-        limits = [limit for c in containers for _, _, limit in c.gpus(config.gpu_resources)]
-        if not pods or undecided or any(not limit.absent for limit in limits):
+        limits = [limit for c in containers for _, _, limit in c.gpus(config.accelerators)]
+        claims = [claim for c in containers for claim in c.gpu_claims(config.accelerators)]
+        if not pods or undecided or claims or any(not limit.absent for limit in limits):
             continue
         place = containers[0].resources["limits"] if containers else pods[0].spec["containers"]
         yield Violation(
@@ -90,7 +92,7 @@ def gpu_limit_present(workload: Workload, config: LimitConfig) -> Iterator[Viola
 def gpu_requests_equal_limits(pod: Pod, config: GpuConfig) -> Iterator[Violation]:
     """The API refuses GPUs that are only requested or overcommitted, in the middle of an update."""
     for container in pod.containers:
-        for name, request, limit in container.gpus(config.gpu_resources):
+        for name, request, limit in container.gpus(config.accelerators):
             if request.absent or UNKNOWN in (request.value, limit.value):
                 continue
             if limit.absent:
@@ -112,7 +114,7 @@ def gpu_requests_equal_limits(pod: Pod, config: GpuConfig) -> Iterator[Violation
 def gpu_counts_whole(pod: Pod, config: GpuConfig) -> Iterator[Violation]:
     """A limit cannot split a device; sharing is configured in the device plugin."""
     for container in pod.containers:
-        for name, request, limit in container.gpus(config.gpu_resources):
+        for name, request, limit in container.gpus(config.accelerators):
             for amount in (request, limit):
                 if amount.present and not _is_plain_count(amount):
                     yield Violation(amount, f"an integer number of {name} such as 1, or omit it")
@@ -133,7 +135,7 @@ def _is_plain_count(amount: Node) -> bool:
 )
 def gpu_memory_guaranteed(pod: Pod, config: GpuConfig) -> Iterator[Violation]:
     """A training pod that exceeds its request takes down the expensive runs of its neighbours."""
-    for container in pod.gpu_containers(config.gpu_resources):
+    for container in pod.gpu_containers(config.accelerators):
         limit = container.resources["limits"]["memory"]
         request = container.resources["requests"]["memory"]
         if not limit.known:
@@ -155,7 +157,7 @@ def gpu_memory_guaranteed(pod: Pod, config: GpuConfig) -> Iterator[Violation]:
 )
 def gpu_cpu_requested(pod: Pod, config: GpuConfig) -> Iterator[Violation]:
     """Without a request, data loaders get the remaining CPU time, and the GPU waits."""
-    for container in pod.gpu_containers(config.gpu_resources):
+    for container in pod.gpu_containers(config.accelerators):
         request = container.resources["requests"]["cpu"]
         limit = container.resources["limits"]["cpu"]
         effective = limit if request.absent and not limit.absent else request
@@ -176,7 +178,7 @@ def _tolerates(toleration: Node, taint: str) -> bool:
 
 def _lacks_toleration(pod: Pod, config: TolerationConfig) -> bool:
     tolerations = pod.spec["tolerations"]
-    if not pod.gpu_containers(config.gpu_resources) or not tolerations.complete:
+    if not pod.gpu_containers(config.accelerators) or not tolerations.complete:
         return False
     return not any(_tolerates(item, config.taint_key) for item in tolerations.items())
 
@@ -225,10 +227,14 @@ def gpu_whole_nodes(workload: Workload, config: NodeConfig) -> Iterator[Violatio
         return
     for pod in workload.pods:
         for container in pod.containers if pod.role(config) == "training" else []:
-            for name, _, limit in container.gpus(config.gpu_resources):
+            for name, _, limit in container.gpus(config.accelerators):
                 amount = quantity_or_none(limit.value)
                 if amount is not None and amount % config.gpus_per_node != 0:
                     yield Violation(limit, f"{config.gpus_per_node} of {name}, a whole node")
+
+
+def _is_shared(resource: str, config: SharedConfig) -> bool:
+    return any(fnmatchcase(resource.lower(), name.lower()) for name in config.shared_resources)
 
 
 @pod_rule(
@@ -244,9 +250,9 @@ def gpu_not_shared(pod: Pod, config: SharedConfig) -> Iterator[Violation]:
     if pod.role(config) != "training":
         return
     for container in pod.containers:
-        for name, _, limit in container.gpus(config.gpu_resources):
+        for name, _, limit in container.gpus(config.accelerators):
             amount = quantity_or_none(limit.value)
-            if is_gpu(name, config.shared_resources) and amount is not None and amount > 1:
+            if _is_shared(name, config) and amount is not None and amount > 1:
                 yield Violation(limit, "1, or whole GPUs instead of shares")
 
 

@@ -34,7 +34,7 @@ def _serving_containers(pod: Pod, config: RoleConfig) -> list[Container]:
     serving = [
         container
         for container in main
-        if not container.node["ports"].absent or container.wants_gpu(config.gpu_resources)
+        if not container.node["ports"].absent or container.wants_gpu(config.accelerators)
     ]
     return serving or main
 

@@ -265,7 +265,7 @@ def priority_class_known(stack: Stack, config: PriorityConfig) -> Iterator[Viola
 
 def _is_awaited(workload: Workload, config: RoleConfig) -> bool:
     flag = workload.awaited_flag
-    wants_gpu = any(pod.gpu_containers(config.gpu_resources) for pod in workload.pods)
+    wants_gpu = any(pod.gpu_containers(config.accelerators) for pod in workload.pods)
     return flag is not None and flag.known and flag.value != "true" and wants_gpu
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, NonNegativeInt
 
+from kube.accelerators import Accelerators
 from kube.names import COMPONENT_LABEL, WORKLOAD_LABEL
 from kube.quantities import parse_quantity
 from policies.rule import RuleConfig
@@ -19,29 +21,32 @@ def _quantity(value: str) -> str:
 Quantity = Annotated[str, AfterValidator(_quantity)]
 """Quantity as Kubernetes writes it, such as `8Gi`."""
 
-GPU_RESOURCES = [
-    "nvidia.com/gpu",
-    "nvidia.com/gpu.*",
-    "nvidia.com/mig-*",
-    "amd.com/gpu",
-    "amd.com/gpu.*",
-    "baidu.com/*cgpu*",
-    "gpu.intel.com/*",
-    "habana.ai/gaudi",
-]
-
 
 class NoConfig(RuleConfig):
     """Configuration of rules without settings."""
 
 
 class GpuConfig(RuleConfig):
-    """Names of the extended resources that are GPUs."""
+    """Definition of GPUs among extended resources and claims."""
 
-    gpu_resources: list[str] = Field(
-        default=GPU_RESOURCES,
-        description="Names of the resources that are GPUs; `*` matches anything.",
+    other_devices: list[str] = Field(
+        default=[],
+        description="Extended resources and DRA device classes that are not GPUs or other "
+        "accelerators, in addition to the network, storage and virtualization devices in "
+        "`kube/accelerators.py`; `*` matches anything. Every other extended resource counts as an "
+        "accelerator.",
     )
+    claim_devices: dict[str, NonNegativeInt] = Field(
+        default={},
+        description="Number of accelerators in ResourceClaims and ResourceClaimTemplates, by "
+        "`namespace/name`; `*` matches anything. Required for those that the stack does not "
+        "declare. Write 0 for claims of other devices.",
+    )
+
+    @cached_property
+    def accelerators(self) -> Accelerators:
+        """The definition for `Container.gpus`."""
+        return Accelerators(tuple(self.other_devices), tuple(self.claim_devices.items()))
 
 
 class RoleConfig(GpuConfig):

@@ -63,7 +63,7 @@ def _working_containers(pod: Pod, config: RoleConfig) -> list[Container]:
     """Return the containers of a training pod that load data: with GPUs, or else the main ones."""
     if pod.role(config) != "training":
         return []
-    computing = [c for c in pod.gpu_containers(config.gpu_resources) if c.is_long_running]
+    computing = [c for c in pod.gpu_containers(config.accelerators) if c.is_long_running]
     return computing or [c for c in pod.containers if c.kind in ("main", "trainer")]
 
 
@@ -233,7 +233,7 @@ def _memory_volumes(pod: Pod, container: Container) -> Iterator[Node]:
 def shm_per_gpu(pod: Pod, config: PerGpuConfig) -> Iterator[Violation]:
     """Every process has its own loaders and NCCL buffers there."""
     for container in _working_containers(pod, config):
-        limits = [limit for _, _, limit in container.gpus(config.gpu_resources)]
+        limits = [limit for _, _, limit in container.gpus(config.accelerators)]
         count = sum((quantity_or_none(limit.value) or Decimal(0) for limit in limits), Decimal(0))
         least = count * parse_quantity(config.per_gpu)
         for mount in _shm_mounts(container):

@@ -12,7 +12,6 @@ from policies.rule import Level, Rule, Severity, Violation, stack_rule
 from policies.settings import RoleConfig
 from policies.values import UNKNOWN, Node
 from policies.views import Stack
-from policies.workloads import is_gpu
 
 
 class NamespaceConfig(RoleConfig):
@@ -48,7 +47,7 @@ def _in_namespace(stack: Stack, group: str, kind: str, namespace: str) -> Iterat
 def _limits_gpus(quota: Resource, config: NamespaceConfig) -> bool:
     hard = quota.root["spec"]["hard"]
     names = [name.removeprefix("requests.").removeprefix("limits.") for name, _ in hard.fields()]
-    return not hard.known or any(is_gpu(name, config.gpu_resources) for name in names)
+    return not hard.known or any(config.accelerators.includes(name) for name in names)
 
 
 @stack_rule(

@@ -24,10 +24,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
-from fnmatch import fnmatchcase
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, Literal, Protocol
 
+from kube.accelerators import Accelerators
 from kube.quantities import quantity_or_none
 from kube.workload_kinds import WORKLOAD_KINDS
 from policies.resources import Resource
@@ -66,17 +66,18 @@ class RoleSettings(Protocol):
         """Their values that mean inference."""
 
     @property
-    def gpu_resources(self) -> Sequence[str]:
-        """Patterns of the names of GPU resources."""
+    def accelerators(self) -> Accelerators:
+        """Definition of accelerators."""
 
 
 class Container:
     """One container of a pod, of any type."""
 
-    def __init__(self, node: Node, kind: ContainerKind) -> None:
+    def __init__(self, node: Node, kind: ContainerKind, pod: Pod | None = None) -> None:
         self.node = node
         self.kind = kind
-        self._gpus: dict[tuple[str, ...], list[tuple[str, Node, Node]]] = {}
+        self._pod = pod
+        self._gpus: dict[Accelerators, list[tuple[str, Node, Node]]] = {}
 
     @property
     def name(self) -> str:
@@ -85,39 +86,50 @@ class Container:
 
     @cached_property
     def resources(self) -> Node:
-        """Requests and limits."""
-        return self.node["resourcesPerNode" if self.kind == "trainer" else "resources"]
+        """Requests and limits; those of a TrainJob replace its runtime's as a whole."""
+        if self.kind != "trainer":
+            return self.node["resources"]
+        declared = self.node["resourcesPerNode"]
+        replaced = isinstance(declared.value, dict)
+        return Node(declared.value, self.node, "resourcesPerNode") if replaced else declared
 
     @property
     def is_long_running(self) -> bool:
         """True if it runs next to the others, unlike init and ephemeral containers."""
         return self.kind in ("main", "sidecar", "trainer")
 
-    def gpus(self, patterns: Sequence[str]) -> list[tuple[str, Node, Node]]:
+    def gpus(self, accelerators: Accelerators) -> list[tuple[str, Node, Node]]:
         """Return the GPU resources it names: (resource, request, limit), any of them absent."""
-        key = tuple(patterns)
-        if key not in self._gpus:
-            self._gpus[key] = self._find_gpus(key)
-        return self._gpus[key]
+        if accelerators not in self._gpus:
+            self._gpus[accelerators] = self._find_gpus(accelerators)
+        return self._gpus[accelerators]
 
-    def _find_gpus(self, patterns: tuple[str, ...]) -> list[tuple[str, Node, Node]]:
+    def _find_gpus(self, accelerators: Accelerators) -> list[tuple[str, Node, Node]]:
         requests, limits = self.resources["requests"], self.resources["limits"]
         names: dict[str, None] = {}
         for fields in (requests, limits):
             for name, _ in fields.fields():
-                if is_gpu(name, patterns):
+                if accelerators.includes(name):
                     names[name] = None
         return [(name, requests[name], limits[name]) for name in names]
 
-    def wants_gpu(self, patterns: Sequence[str]) -> bool:
+    def gpu_claims(self, accelerators: Accelerators) -> list[Node]:
+        """Return the names of the claims that it uses and that may contain GPUs."""
+        return [
+            use["name"]
+            for use in self.resources["claims"].items()
+            if self._pod is None or self._pod.may_claim_gpus(use["name"], accelerators)
+        ]
+
+    def wants_gpu(self, accelerators: Accelerators) -> bool:
         """Return whether it requests a GPU, correctly spelled or not."""
-        for _, request, limit in self.gpus(patterns):
+        for _, request, limit in self.gpus(accelerators):
             for amount in (request, limit):
                 if amount.value is UNKNOWN:
                     return True
                 if amount.present and quantity_or_none(amount.value) != 0:
                     return True
-        return False
+        return bool(self.gpu_claims(accelerators))
 
 
 class Pod:
@@ -139,12 +151,12 @@ class Pod:
     def containers(self) -> list[Container]:
         """All containers: main, init, sidecars (restartable init containers) and ephemeral."""
         if self._trainer:
-            return [Container(self.spec, "trainer")]
+            return [Container(self.spec, "trainer", self)]
         found = []
         for key, kind in _LISTS:
             for node in self.spec[key].items():
                 sidecar = kind == "init" and node["restartPolicy"].value == "Always"
-                found.append(Container(node, "sidecar" if sidecar else kind))
+                found.append(Container(node, "sidecar" if sidecar else kind, self))
         return found
 
     @cached_property
@@ -185,9 +197,21 @@ class Pod:
         names = (volume["name"] for volume in self.volumes.items())
         return self.volumes.complete and all(name.known for name in names)
 
-    def gpu_containers(self, patterns: Sequence[str]) -> list[Container]:
+    def may_claim_gpus(self, name: Node, accelerators: Accelerators) -> bool:
+        """Return whether one of its claims may contain GPUs; only the configuration denies it."""
+        for claim in self.spec["resourceClaims"].items():
+            if claim["name"].text == name.text:
+                return accelerators.in_claim(self.claim_address(claim)) != 0
+        return True
+
+    def claim_address(self, claim: Node) -> str:
+        """Return `namespace/name` of the ResourceClaim or template of an item of its claims."""
+        name = claim["resourceClaimTemplateName"].text or claim["resourceClaimName"].text or ""
+        return f"{self.resource.namespace or ''}/{name}"
+
+    def gpu_containers(self, accelerators: Accelerators) -> list[Container]:
         """Return the containers that request a GPU."""
-        return [container for container in self.containers if container.wants_gpu(patterns)]
+        return [container for container in self.containers if container.wants_gpu(accelerators)]
 
     def role(self, settings: RoleSettings) -> Role:
         """Return the role of the pod, as described at the top of this file."""
@@ -195,7 +219,7 @@ class Pod:
             tuple(settings.component_labels),
             tuple(settings.training_components),
             tuple(settings.inference_components),
-            tuple(settings.gpu_resources),
+            settings.accelerators,
         )
         if key not in self._roles:
             self._roles[key] = self._find_role(settings)
@@ -212,24 +236,13 @@ class Pod:
                     return "training"
                 if component in settings.inference_components:
                     return "inference"
-        if self.gpu_containers(settings.gpu_resources):
+        if self.gpu_containers(settings.accelerators):
             ends = self.spec["restartPolicy"].value in ("Never", "OnFailure")
             if kind in _ENDING_KINDS or ends:
                 return "training"
             if kind in _SERVING_KINDS:
                 return "inference"
         return "other"
-
-
-def is_gpu(resource_name: str, patterns: Sequence[str]) -> bool:
-    """Return whether a resource name matches one of the patterns for GPUs."""
-    return _matches(resource_name, tuple(patterns))
-
-
-@lru_cache(maxsize=4096)
-def _matches(resource_name: str, patterns: tuple[str, ...]) -> bool:
-    lowered = resource_name.lower()
-    return any(fnmatchcase(lowered, pattern.lower()) for pattern in patterns)
 
 
 def find_pods(resource: Resource) -> list[Pod]:

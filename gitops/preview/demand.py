@@ -15,7 +15,7 @@ from policies.resources import Resource
 from policies.settings import RoleConfig
 from policies.values import Node
 from policies.views import View
-from policies.workloads import Container, Pod, Role, is_gpu
+from policies.workloads import Container, Pod, Role
 
 _ROLES = RoleConfig()
 
@@ -45,7 +45,7 @@ class Demand:
         return {
             name: amount
             for name, amount in self.requests.items()
-            if is_gpu(name, _ROLES.gpu_resources) and amount
+            if _ROLES.accelerators.includes(name) and amount
         }
 
     def total(self, amounts: Mapping[str, Decimal], name: str) -> Decimal:

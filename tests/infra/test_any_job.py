@@ -126,7 +126,7 @@ def test_the_pack_sees_the_requested_pods(
         token = f"kubernetes:{manifest['apiVersion']}:{manifest['kind']}"
         for pod in find_pods(Resource(token, manifest)):
             assert pod.replicas is not None
-            gpus = [limit.value for c in pod.containers for _, _, limit in c.gpus([resource])]
+            gpus = [c.resources["limits"][resource].value or 0 for c in pod.containers]
             found += int(pod.replicas) * sum(int(amount) for amount in gpus)
     steps = sum(step.get("gpus", 0) for step in described.get("steps", {}).values())
     assert found == described["nodes"] * described["gpus_per_node"] + steps

@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 
+from kube.accelerators import Accelerators
 from policies.resources import Resource
 from policies.settings import RoleConfig
 from policies.workloads import Pod, find_pods
@@ -127,7 +128,7 @@ def test_a_train_job_is_a_part_of_its_runtime():
     trainer = {"image": "a:latest", "resourcesPerNode": {"limits": {"nvidia.com/gpu": 1}}}
     (pod,) = pods("trainer.kubeflow.org/v1alpha1", "TrainJob", {"trainer": trainer})
     (container,) = pod.containers
-    assert container.wants_gpu(["nvidia.com/gpu"])
+    assert container.wants_gpu(Accelerators())
     assert not container.node["securityContext"].known
 
 

@@ -14,6 +14,7 @@ from tools.generate.policy_examples import EXAMPLES, SETTINGS
 _TOPICS = {
     "manifests": "Readable manifests",
     "gpu": "GPUs",
+    "claims": "Claimed devices",
     "shared_memory": "Shared memory",
     "scheduling": "Scheduling",
     "images": "Images",

@@ -93,6 +93,15 @@ spec:
           volumes:
             - name: checkpoints
               persistentVolumeClaim: {claimName: checkpoints}"""
+_CLAIMING = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: notebook, namespace: ml}
+spec:
+  resourceClaims: [{name: gpu, resourceClaimTemplateName: one-gpu}]
+  containers:
+    - name: main
+      resources: {claims: [{name: gpu}]}"""
 _PEER = """\
 apiVersion: batch/v1
 kind: Job
@@ -116,6 +125,15 @@ def _claim(modes: str, storage_class: str) -> str:
         "apiVersion: v1\nkind: PersistentVolumeClaim\n"
         "metadata: {name: checkpoints, namespace: ml}\n"
         f"spec: {{accessModes: [{modes}], storageClassName: {storage_class}}}"
+    )
+
+
+def _gpu_claim(devices: str) -> str:
+    return (
+        "apiVersion: resource.k8s.io/v1\nkind: ResourceClaimTemplate\n"
+        "metadata: {name: one-gpu, namespace: ml}\nspec:\n  spec:\n    devices:\n"
+        "      requests:\n        - name: gpu\n"
+        f"          exactly: {{deviceClassName: gpu.nvidia.com, {devices}}}"
     )
 
 
@@ -157,6 +175,8 @@ EXAMPLES: dict[str, Example] = {
     "gpu-not-shared": _limits(
         "{limits: {nvidia.com/gpu.shared: 2}}", "{limits: {nvidia.com/gpu.shared: 1}}"
     ),
+    "claim-devices-counted": Example(_gpu_claim("allocationMode: All"), _gpu_claim("count: 1")),
+    "claim-declared": _beside(_CLAIMING, "", _gpu_claim("count: 1")),
     "shm-mounted": _example(
         """
         containers: [{name: main, resources: {limits: {nvidia.com/gpu: 1}}}]

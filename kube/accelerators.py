@@ -1,0 +1,104 @@
+"""Accelerators among the extended resources and DRA device classes of a cluster.
+
+Device plugins choose the names of their resources, so a list of GPU names is never complete. Every
+extended resource and device class is an accelerator unless it is listed as another device.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import Final
+
+_NETWORKS: Final = (
+    "rdma/*",
+    "vpc.amazonaws.com/*",
+    "networking.gke.io/*",
+    "networking.gke.io.networks/*",
+    "*.network.kubevirt.io/*",
+    "k8s.cni.cncf.io/*",
+    "openshift.io/*",
+    "mellanox.com/*",
+    "nvidia.com/hostdev*",
+    "nvidia.com/mlnx*",
+    "nvidia.com/rdma*",
+    "nvidia.com/sriov*",
+    "intel.com/*sriov*",
+    "intel.com/mlnx*",
+    "aliyun/*eni*",
+    "aliyun/erdma",
+    "tke.cloud.tencent.com/*eni*",
+    "vke.volcengine.com/*eni*",
+    "vke.volcengine.com/rdma",
+    "koordinator.sh/rdma",
+)
+_FILES_AND_MACHINES: Final = (
+    "devices.kubevirt.io/*",
+    "smarter-devices/fuse",
+    "smarter-devices/kvm",
+    "smarter-devices/net_tun",
+    "smarter-devices/vhost-net",
+    "squat.ai/fuse",
+    "squat.ai/kvm",
+    "squat.ai/tun",
+    "github.com/fuse",
+    "nextflow.io/fuse",
+    "sgx.intel.com/*",
+    "tdx.intel.com/*",
+    "sev-snp.amd.com/*",
+    "qat.intel.com/*",
+    "dsa.intel.com/*",
+    "dlb.intel.com/*",
+    "iaa.intel.com/*",
+)
+_DEVICE_CLASSES: Final = (
+    "compute-domain-*.nvidia.com",
+    "mrdma.google.com",
+    "netdev.google.com",
+    "dra.cpu",
+)
+
+OTHER_DEVICES: Final = (*_NETWORKS, *_FILES_AND_MACHINES, *_DEVICE_CLASSES)
+"""Patterns of extended resources and of DRA device classes that are not accelerators."""
+
+DEVICE_CLASS_PREFIX: Final = "deviceclass.resource.kubernetes.io/"
+"""Prefix of the extended resource that each DRA device class provides implicitly."""
+
+
+@dataclass(frozen=True)
+class Accelerators:
+    """Definition of accelerators: everything except the other devices.
+
+    `other_devices` extends `OTHER_DEVICES`. `claims` are the numbers of accelerators in
+    ResourceClaims and ResourceClaimTemplates by pattern of `namespace/name`.
+    """
+
+    other_devices: tuple[str, ...] = ()
+    claims: tuple[tuple[str, int], ...] = ()
+
+    def includes(self, resource: str) -> bool:
+        """Return whether a resource of a container is an accelerator."""
+        return _is_accelerator(resource, self.other_devices)
+
+    def includes_class(self, device_class: str) -> bool:
+        """Return whether the devices of a DRA device class are accelerators."""
+        return _is_accelerator(DEVICE_CLASS_PREFIX + device_class, self.other_devices)
+
+    def in_claim(self, address: str) -> int | None:
+        """Return the configured number of accelerators in a claim, None if there is none."""
+        return next((count for name, count in self.claims if _matches(address, [name])), None)
+
+
+@lru_cache(maxsize=4096)
+def _is_accelerator(resource: str, other_devices: tuple[str, ...]) -> bool:
+    lowered = resource.lower()
+    name = lowered.removeprefix(DEVICE_CLASS_PREFIX)
+    if name == lowered:
+        domain, slash, _ = lowered.partition("/")
+        if not slash or domain == "kubernetes.io" or domain.endswith(".kubernetes.io"):
+            return False
+    return not _matches(name, (*OTHER_DEVICES, *other_devices))
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name.lower(), pattern.lower()) for pattern in patterns)

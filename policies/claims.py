@@ -1,0 +1,170 @@
+"""Rules about ResourceClaims, with which Dynamic Resource Allocation assigns devices to pods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+from kube.accelerators import Accelerators
+from kube.quantities import quantity_or_none
+from policies.resources import Resource
+from policies.rule import Level, Rule, Severity, Violation, resource_rule, stack_rule
+from policies.settings import GpuConfig, SystemConfig
+from policies.values import Node
+from policies.views import Stack
+from policies.workloads import Pod
+
+_GROUP = "resource.k8s.io"
+_CLAIM, _TEMPLATE = "ResourceClaim", "ResourceClaimTemplate"
+
+
+class CountedConfig(GpuConfig, SystemConfig):
+    """Configuration of `claim-devices-counted`."""
+
+
+def _requests(resource: Resource) -> Node:
+    """Return the device requests of a claim or a template."""
+    spec = resource.root["spec"]
+    return (spec["spec"] if resource.is_kind(_GROUP, _TEMPLATE) else spec)["devices"]["requests"]
+
+
+def _alternatives(request: Node) -> list[Node]:
+    """Return the devices of which a request gets one; v1beta1 has no field `exactly`."""
+    if not request["firstAvailable"].absent:
+        return list(request["firstAvailable"].items())
+    return [request if request["exactly"].absent else request["exactly"]]
+
+
+def _includes(device: Node, accelerators: Accelerators) -> bool:
+    return accelerators.includes_class(device["deviceClassName"].text or "")
+
+
+def _count(device: Node) -> Decimal:
+    """Return the number of devices, by default one; 0 if it is unknown."""
+    if device["count"].absent:
+        return Decimal(1)
+    return quantity_or_none(device["count"].value) or Decimal(0)
+
+
+@resource_rule(
+    name="claim-devices-counted",
+    description="ResourceClaims request a fixed number of accelerators, without admin access.",
+    severity=Severity.HIGH,
+    level=Level.MANDATORY,
+    remediation="Write the number of devices as count, with allocationMode ExactCount.",
+    config=CountedConfig,
+)
+def claim_devices_counted(resource: Resource, config: CountedConfig) -> Iterator[Violation]:
+    """A claim of all devices, or with admin access, takes GPUs that no quota counts."""
+    if not resource.is_kind(_GROUP, _CLAIM, _TEMPLATE) or resource.is_named(
+        config.system_workloads
+    ):
+        return
+    requests = _requests(resource)
+    if requests.known and not isinstance(requests.value, list):
+        yield Violation(requests, "a list of device requests, as in resource.k8s.io/v1")
+    for request in requests.items():
+        for device in _alternatives(request):
+            yield from _uncounted(device, config.accelerators)
+
+
+def _uncounted(device: Node, accelerators: Accelerators) -> Iterator[Violation]:
+    mode, count = device["allocationMode"], device["count"]
+    if device["adminAccess"].present and device["adminAccess"].value is not False:
+        yield Violation(device["adminAccess"], "nothing: admin access ignores other claims")
+    if not _includes(device, accelerators):
+        return
+    if mode.present and mode.value != "ExactCount":
+        yield Violation(mode, '"ExactCount", with the number of devices as count')
+    amount = count.value
+    if count.present and (isinstance(amount, bool) or not isinstance(amount, int) or amount < 1):
+        yield Violation(count, "an integer number of devices such as 1")
+
+
+@stack_rule(
+    name="claim-declared",
+    description="The ResourceClaims of pods are declared in the stack and used by a container.",
+    severity=Severity.HIGH,
+    level=Level.MANDATORY,
+    remediation="Declare the ResourceClaimTemplate, or state its accelerators in claimDevices.",
+    config=GpuConfig,
+)
+def claim_declared(stack: Stack, config: GpuConfig) -> Iterator[Violation]:
+    """An unknown claim may contain any number of GPUs, and an unused one still reserves them."""
+    for workload in stack.workloads:
+        for pod in workload.pods:
+            for claim in pod.spec["resourceClaims"].items():
+                for violation in _undeclared(stack, pod, claim, config.accelerators):
+                    yield Violation(violation.node, violation.write, resource=workload.resource)
+
+
+def _undeclared(
+    stack: Stack, pod: Pod, claim: Node, accelerators: Accelerators
+) -> Iterator[Violation]:
+    template, direct = claim["resourceClaimTemplateName"], claim["resourceClaimName"]
+    source = direct if template.absent else template
+    if not source.known or pod.resource.namespace is None:
+        return
+    if not source.text:
+        yield Violation(source, "the name of a ResourceClaimTemplate or ResourceClaim")
+    elif accelerators.in_claim(pod.claim_address(claim)) is None and not _declares(
+        stack, pod.resource.namespace, source.text, _CLAIM if template.absent else _TEMPLATE
+    ):
+        yield Violation(source, "the name of a ResourceClaimTemplate of this stack")
+    if claim["name"].known and not _is_used(pod, claim["name"]):
+        yield Violation(claim, "resources.claims with this name in the container that uses it")
+
+
+def _declares(stack: Stack, namespace: str, name: str, kind: str) -> bool:
+    if stack.may_have(_GROUP, kind, namespace, name):
+        return True
+    # NVIDIA's controller creates a template for each ComputeDomain.
+    domains = stack.of_kind("resource.nvidia.com", "ComputeDomain")
+    return kind == _TEMPLATE and any(
+        domain.namespace in (namespace, None)
+        and domain.root["spec"]["channel"]["resourceClaimTemplate"]["name"].value == name
+        for domain in domains
+    )
+
+
+def _is_used(pod: Pod, name: Node) -> bool:
+    for container in pod.containers:
+        uses = container.resources["claims"]
+        if not uses.complete or any(use["name"].value == name.value for use in uses.items()):
+            return True
+        if any(not use["name"].known for use in uses.items()):
+            return True
+    return not pod.spec["containers"].complete
+
+
+def claimed_devices(
+    stack: Stack, pod: Pod, accelerators: Accelerators
+) -> Iterator[tuple[str, str, Decimal]]:
+    """Yield (shared claim, device class, number) of the accelerators that a pod claims.
+
+    The name of the shared claim is empty for a template, of which every pod gets its own devices.
+    """
+    for claim in pod.spec["resourceClaims"].items():
+        direct = claim["resourceClaimTemplateName"].absent
+        address = pod.claim_address(claim)
+        shared, kind = (address, _CLAIM) if direct else ("", _TEMPLATE)
+        configured = accelerators.in_claim(address)
+        declared = stack.find(_GROUP, kind, pod.resource.namespace, address.partition("/")[2])
+        if configured is not None:
+            yield shared, "", Decimal(configured)
+        elif declared is not None:
+            for device_class, count in _accelerators_of(declared, accelerators):
+                yield shared, device_class, count
+
+
+def _accelerators_of(claim: Resource, accelerators: Accelerators) -> Iterator[tuple[str, Decimal]]:
+    """Yield device class and number of each request; of alternatives, the largest number."""
+    for request in _requests(claim).items():
+        devices = [item for item in _alternatives(request) if _includes(item, accelerators)]
+        if devices:
+            largest = max(devices, key=_count)
+            yield largest["deviceClassName"].text or "", _count(largest)
+
+
+RULES: list[Rule[Any]] = [claim_devices_counted, claim_declared]

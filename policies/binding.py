@@ -16,6 +16,7 @@ from typing import Any
 from pulumi_policy import (
     EnforcementLevel,
     Policy,
+    PolicyComplianceFramework,
     PolicyConfigSchema,
     ReportViolation,
     ResourceValidationArgs,
@@ -311,4 +312,17 @@ def _metadata(rule: Rule[Any]) -> dict[str, Any]:
         "config_schema": config_schema(rule.config),
         "remediation_steps": rule.remediation,
         "tags": [rule.topic],
+        "display_name": rule.title,
+        "framework": _framework(rule),
+        "url": rule.page,
     }
+
+
+def _framework(rule: Rule[Any]) -> PolicyComplianceFramework | None:
+    """Return the rule's first control: the SDK knows one."""
+    for control in rule.controls[:1]:
+        framework = control.framework
+        return PolicyComplianceFramework(
+            framework.name, framework.version, control.control, framework.url
+        )
+    return None

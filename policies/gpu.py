@@ -132,6 +132,7 @@ def _is_plain_count(amount: Node) -> bool:
     level=Level.MANDATORY,
     remediation="Write limits.memory, and requests.memory the same or not at all.",
     config=GpuConfig,
+    references=["NSA Resource policies", "OWASP K01"],
 )
 def gpu_memory_guaranteed(pod: Pod, config: GpuConfig) -> Iterator[Violation]:
     """A training pod that exceeds its request takes down the expensive runs of its neighbours."""

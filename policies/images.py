@@ -101,6 +101,7 @@ def image_digest_pinned(pod: Pod, config: NoConfig) -> Iterator[Violation]:
     level=Level.MANDATORY,
     remediation="Push the image to an allowed registry, or allow its registry.",
     config=RegistryConfig,
+    references=["NSA Building secure container images", "CIS 5.5.1", "OWASP K04"],
     admission=cel.images(
         "settings.allowedRegistries != [] && ![i.split('@')[0]]"
         ".map(n, n.matches('^(localhost|[^/]*[.:][^/]*)/') ? n : 'docker.io/' + n)"

@@ -39,14 +39,20 @@ class Report:
         """Number of mandatory violations."""
         return sum(finding.mandatory for finding in self.findings)
 
+    def rule(self, finding: Finding) -> Rule[Any] | None:
+        """Return the rule of a finding; None for findings about exemptions."""
+        return next((rule for rule in self.rules if rule.name == finding.rule), None)
+
 
 def human(report: Report) -> str:
     """Return one paragraph for each finding, and a summary."""
     lines = []
     for finding in report.findings:
         level = "mandatory" if finding.mandatory else "advisory"
+        level = f"{level} ({finding.severity.value})"
         lines.append(f"{_place(finding)}{level}: {finding.rule}: {finding.message}")
         lines.append(f"    {finding.remediation}")
+        lines += [f"    {text}" for text in _sources(report.rule(finding))]
     advisory = len(report.findings) - report.mandatory
     lines.append(
         f"{report.objects} objects, {len(report.rules)} rules: "
@@ -55,6 +61,14 @@ def human(report: Report) -> str:
     if report.left_out:
         lines.append(f"left out: {report.left_out} rules that need the whole stack")
     return "\n".join(lines) + "\n"
+
+
+def _sources(rule: Rule[Any] | None) -> list[str]:
+    """Return the controls that a rule implements and the link to its documentation."""
+    if rule is None:
+        return []
+    controls = "; ".join(str(control) for control in rule.controls)
+    return [text for text in (controls, rule.page) if text]
 
 
 def _place(finding: Finding) -> str:
@@ -71,11 +85,11 @@ def as_json(report: Report) -> str:
         "mandatory": report.mandatory,
         "advisory": len(report.findings) - report.mandatory,
     }
-    found = [_finding(finding) for finding in report.findings]
+    found = [_finding(finding, report.rule(finding)) for finding in report.findings]
     return json.dumps({"summary": summary, "findings": found}, indent=2, ensure_ascii=False) + "\n"
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
+def _finding(finding: Finding, rule: Rule[Any] | None) -> dict[str, Any]:
     document, resource = finding.document, finding.resource
     return {
         "rule": finding.rule,
@@ -87,6 +101,8 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "line": document.line(finding.steps) if document is not None else None,
         "message": finding.message,
         "remediation": finding.remediation,
+        "references": [str(control) for control in rule.controls] if rule is not None else [],
+        "url": rule.page if rule is not None else None,
     }
 
 
@@ -116,12 +132,16 @@ def _described(name: str, short: str, full: str, remediation: str, level: Level)
 
 
 def _sarif_rule(rule: Rule[Any]) -> dict[str, Any]:
-    reason = " ".join((rule.check.__doc__ or "").split())
-    tags = {"tags": [rule.topic], "security-severity": _SCORES[rule.severity]}
-    described = _described(
-        rule.name, rule.description, f"{rule.description} {reason}", rule.remediation, rule.level
-    )
-    return {**described, "properties": tags}
+    tags = [rule.topic, *(str(control) for control in rule.controls)]
+    full = f"{rule.description} {rule.reason}"
+    described = _described(rule.name, rule.description, full, rule.remediation, rule.level)
+    properties = {"tags": tags, "security-severity": _SCORES[rule.severity]}
+    return {**described, **_help(rule.page), "properties": properties}
+
+
+def _help(page: str | None) -> dict[str, str]:
+    """Return the link of a rule; SARIF accepts only absolute URIs."""
+    return {"helpUri": page} if page and "://" in page else {}
 
 
 _EXEMPTION_RULES = [

@@ -14,9 +14,12 @@ This module is independent of Pulumi; `policies.binding` turns each rule into a 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cached_property
+from pathlib import Path
 from typing import Any, Generic, NotRequired, TypedDict, TypeVar, Unpack
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -24,12 +27,23 @@ from pydantic.alias_generators import to_camel
 
 from policies.cel import Cel
 from policies.controllers import Workload
+from policies.frameworks import Reference
 from policies.resources import Resource
 from policies.values import UNKNOWN, Key, Node, Unknown
 from policies.views import Scope, Stack, View
 from policies.workloads import Pod
 
 _SHOWN_LENGTH = 80
+_ACRONYMS = ("dns", "gpu", "shm")
+_PAGE = Path(__file__).parent.parent / "docs" / "policies.md"
+PAGE_VARIABLE = "GPU_POLICIES_DOCS"
+"""Variable with the address at which docs/policies.md is published."""
+
+
+def section(name: str) -> str | None:
+    """Return the link to a section of docs/policies.md, if the page is published or a file."""
+    page = os.environ.get(PAGE_VARIABLE) or (_PAGE.as_uri() if _PAGE.exists() else None)
+    return page and f"{page}#{name}"
 
 
 class Severity(Enum):
@@ -112,7 +126,8 @@ class Rule(Generic[C]):
     """A rule of the pack; `check` and `remedy` take the view of its scope and the configuration.
 
     `about_pulumi` marks a rule that applies only to manifests that Pulumi deploys. `admission` is
-    the same rule in CEL, for rules that one object decides alone.
+    the same rule in CEL, for rules that one object decides alone. `references` are controls of
+    security frameworks (see `policies.frameworks`), `url` documents the rule.
     """
 
     name: str
@@ -124,9 +139,41 @@ class Rule(Generic[C]):
     scope: Scope
     config: type[C]
     check: Callable[[Any, C], Iterable[Violation]]
-    remedy: Callable[[Any, C], Iterable[Edit]] | None = field(default=None)
+    remedy: Callable[[Any, C], Iterable[Edit]] | None = None
+    references: Sequence[str] = ()
+    url: str | None = None
     about_pulumi: bool = False
     admission: Cel | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse references to unknown controls."""
+        try:
+            _ = self.controls
+        except ValueError as error:
+            raise ValueError(f"{self.name}.references: {error}") from None
+
+    @cached_property
+    def controls(self) -> list[Reference]:
+        """Controls of security frameworks that the rule implements."""
+        return [Reference.parse(text) for text in self.references]
+
+    @property
+    def title(self) -> str:
+        """The name in words, such as `GPU limit present`."""
+        words = [word.upper() if word in _ACRONYMS else word for word in self.name.split("-")]
+        text = " ".join(words)
+        return text[:1].upper() + text[1:]
+
+    @property
+    def page(self) -> str | None:
+        """Link to the rule's documentation, if there is one."""
+        is_ours = self.check.__module__.startswith(f"{__package__}.")
+        return section(self.name) if is_ours and self.url is None else self.url
+
+    @property
+    def reason(self) -> str:
+        """Why the rule exists: the docstring of its function."""
+        return " ".join((self.check.__doc__ or "").split())
 
     def configure(self, values: Mapping[str, Any]) -> C:
         """Validate the rule's configuration; raise `ConfigurationError`."""
@@ -174,49 +221,35 @@ class _Metadata(TypedDict, Generic[C]):
     level: Level
     remediation: str
     config: type[C]
+    references: NotRequired[Sequence[str]]
+    url: NotRequired[str]
     about_pulumi: NotRequired[bool]
     admission: NotRequired[Cel]
 
 
-_Check = Callable[[T, C], Iterable[Violation]]
-_Remedy = Callable[[T, C], Iterable[Edit]]
-_Decorator = Callable[[_Check[T, C]], Rule[C]]
+class _Decorator(Generic[T]):
+    """Makes rules of functions that check the parts of one scope."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+
+    def __call__(
+        self,
+        *,
+        remedy: Callable[[T, C], Iterable[Edit]] | None = None,
+        **metadata: Unpack[_Metadata[C]],
+    ) -> Callable[[Callable[[T, C], Iterable[Violation]]], Rule[C]]:
+        """Return a decorator that makes a rule of a function."""
+
+        def make(check: Callable[[T, C], Iterable[Violation]]) -> Rule[C]:
+            topic = check.__module__.rpartition(".")[2]
+            return Rule(topic=topic, scope=self._scope, check=check, remedy=remedy, **metadata)
+
+        return make
 
 
-def pod_rule(
-    *, remedy: _Remedy[Pod, C] | None = None, **metadata: Unpack[_Metadata[C]]
-) -> _Decorator[Pod, C]:
-    """Make a rule of a function that is called for every pod specification."""
-    return _decorator("pod", remedy, metadata)
-
-
-def workload_rule(
-    *, remedy: _Remedy[Workload, C] | None = None, **metadata: Unpack[_Metadata[C]]
-) -> _Decorator[Workload, C]:
-    """Make a rule of a function that is called for every resource that runs pods."""
-    return _decorator("workload", remedy, metadata)
-
-
-def resource_rule(**metadata: Unpack[_Metadata[C]]) -> _Decorator[Resource, C]:
-    """Make a rule of a function that is called for every resource."""
-    return _decorator("resource", None, metadata)
-
-
-def release_rule(**metadata: Unpack[_Metadata[C]]) -> _Decorator[Resource, C]:
-    """Make a rule of a function that is called for every Helm release."""
-    return _decorator("release", None, metadata)
-
-
-def stack_rule(**metadata: Unpack[_Metadata[C]]) -> _Decorator[Stack, C]:
-    """Make a rule of a function that is called once with the whole stack."""
-    return _decorator("stack", None, metadata)
-
-
-def _decorator(
-    scope: Scope, remedy: _Remedy[T, C] | None, metadata: _Metadata[C]
-) -> _Decorator[T, C]:
-    def make(check: _Check[T, C]) -> Rule[C]:
-        topic = check.__module__.rpartition(".")[2]
-        return Rule(topic=topic, scope=scope, check=check, remedy=remedy, **metadata)
-
-    return make
+pod_rule = _Decorator[Pod]("pod")
+workload_rule = _Decorator[Workload]("workload")
+resource_rule = _Decorator[Resource]("resource")
+release_rule = _Decorator[Resource]("release")
+stack_rule = _Decorator[Stack]("stack")

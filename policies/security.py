@@ -80,6 +80,13 @@ def _effective(pod: Pod, container: Container, key: str) -> Node:
     level=Level.MANDATORY,
     remediation="Write runAsNonRoot: true and a positive runAsUser in the security context.",
     config=SystemConfig,
+    references=[
+        "PSS restricted Running as Non-root",
+        "PSS restricted Running as Non-root user",
+        "NSA Non-root containers",
+        "CIS 5.2.7",
+        "OWASP K01",
+    ],
 )
 def run_as_non_root(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     """Root in a container is one mistake away from root on the node."""
@@ -109,6 +116,12 @@ def _root_user(user: Node) -> Iterator[Violation]:
     level=Level.MANDATORY,
     remediation="Write allowPrivilegeEscalation: false in every container's security context.",
     config=SystemConfig,
+    references=[
+        "PSS restricted Privilege Escalation",
+        "NSA Pod security enforcement",
+        "CIS 5.2.6",
+        "OWASP K01",
+    ],
 )
 def no_privilege_escalation(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     """It is allowed unless it is forbidden."""
@@ -127,6 +140,14 @@ def no_privilege_escalation(pod: Pod, config: SystemConfig) -> Iterator[Violatio
     level=Level.MANDATORY,
     remediation="Remove privileged; GPUs come from the device plugin and need no privileges.",
     config=SystemConfig,
+    references=[
+        "PSS baseline Privileged Containers",
+        "PSS baseline HostProcess",
+        "NSA Pod security enforcement",
+        "CIS 5.2.2",
+        "CIS 5.2.10",
+        "OWASP K01",
+    ],
 )
 def not_privileged(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     """A privileged container controls the node and every job on it."""
@@ -158,6 +179,14 @@ def _has_rdma(container: Container, config: CapabilityConfig) -> bool:
     level=Level.MANDATORY,
     remediation='Write capabilities: {drop: ["ALL"]}; with an RDMA device, IPC_LOCK may be added.',
     config=CapabilityConfig,
+    references=[
+        "PSS restricted Capabilities",
+        "PSS baseline Capabilities",
+        "NSA Pod security enforcement",
+        "CIS 5.2.8",
+        "CIS 5.2.9",
+        "OWASP K01",
+    ],
 )
 def capabilities_dropped(pod: Pod, config: CapabilityConfig) -> Iterator[Violation]:
     """Computing needs few capabilities, and each is a way to the node."""
@@ -191,6 +220,13 @@ def _capability(item: Node) -> str:
     level=Level.MANDATORY,
     remediation="Remove hostPID and hostIPC.",
     config=SystemConfig,
+    references=[
+        "PSS baseline Host Namespaces",
+        "NSA Pod security enforcement",
+        "CIS 5.2.3",
+        "CIS 5.2.4",
+        "OWASP K01",
+    ],
 )
 def no_host_namespaces(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     """They let a pod inspect and signal every process of every job on the node."""
@@ -209,6 +245,12 @@ def no_host_namespaces(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     level=Level.MANDATORY,
     remediation="Use a claim, an emptyDir or a ConfigMap.",
     config=SystemConfig,
+    references=[
+        "PSS baseline HostPath Volumes",
+        "NSA Pod security enforcement",
+        "CIS 5.2.11",
+        "OWASP K01",
+    ],
 )
 def no_host_path(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     """A host path is a way out of the pod, and its content differs between nodes."""
@@ -226,6 +268,7 @@ def no_host_path(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     level=Level.MANDATORY,
     remediation="Keep the value in a Secret and write valueFrom.secretKeyRef.",
     config=EnvironmentConfig,
+    references=["NSA Secrets", "CIS 5.4.2", "OWASP K03"],
 )
 def no_literal_secrets(pod: Pod, config: EnvironmentConfig) -> Iterator[Violation]:
     """Everyone who may read the pod can read its environment, and logs contain it too."""
@@ -254,6 +297,7 @@ def no_literal_secrets(pod: Pod, config: EnvironmentConfig) -> Iterator[Violatio
     level=Level.ADVISORY,
     remediation="Write automountServiceAccountToken: false.",
     config=SystemConfig,
+    references=["NSA Protecting Pod service account tokens", "CIS 5.1.6", "OWASP K01", "OWASP K09"],
 )
 def no_service_account_token(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     """If a model executes foreign code, that code finds the token first."""
@@ -269,6 +313,7 @@ def no_service_account_token(pod: Pod, config: SystemConfig) -> Iterator[Violati
     level=Level.MANDATORY,
     remediation="Use a ClusterIP behind a Gateway, or allow this Service by name.",
     config=ServiceConfig,
+    references=["OWASP K05"],
 )
 def service_not_public(resource: Resource, config: ServiceConfig) -> Iterator[Violation]:
     """A load balancer exposes the model to the internet and is billed by the hour."""

@@ -57,6 +57,7 @@ def _limits_gpus(quota: Resource, config: NamespaceConfig) -> bool:
     level=Level.MANDATORY,
     remediation="Declare a ResourceQuota with requests.nvidia.com/gpu in the namespace.",
     config=NamespaceConfig,
+    references=["NSA Resource policies"],
 )
 def namespace_gpu_quota(stack: Stack, config: NamespaceConfig) -> Iterator[Violation]:
     """Without a quota, one team's typo takes every GPU of the cluster."""
@@ -97,6 +98,7 @@ def _denies_by_default(policy: Resource) -> bool:
     level=Level.MANDATORY,
     remediation="Declare a NetworkPolicy with an empty podSelector and no ingress rules.",
     config=NamespaceConfig,
+    references=["NSA Network policies", "CIS 5.3.2", "OWASP K05"],
 )
 def namespace_default_deny(stack: Stack, config: NamespaceConfig) -> Iterator[Violation]:
     """Rendezvous and NCCL have no authentication: anyone who reaches a worker may join."""

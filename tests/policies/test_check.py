@@ -55,7 +55,10 @@ def test_a_mandatory_violation_is_told_with_line_and_remedy(
         for number, text in enumerate(Path(bad).read_text().splitlines(), 1)
         if "privileged:" in text
     )
-    assert f'{bad}:{line}: mandatory: not-privileged: Job "digits" in namespace "training"' in out
+    assert (
+        f'{bad}:{line}: mandatory (critical): not-privileged: Job "digits" in namespace "training"'
+        in out
+    )
     assert "privileged: found true; write false" in out
     assert "1 mandatory and 0 advisory" in out
 
@@ -65,7 +68,7 @@ def test_advice_alone_is_no_failure(tmp_path: Path, capsys: pytest.CaptureFixtur
     others = [item for item in manifests.whole_stack() if item["metadata"]["name"] != "digits"]
     path = written(tmp_path / "f.yaml", *others, job)
     assert main([path]) == 0
-    assert "advisory: image-digest-pinned" in capsys.readouterr().out
+    assert "advisory (medium): image-digest-pinned" in capsys.readouterr().out
     config = tmp_path / "config.json"
     config.write_text('{"image-digest-pinned": "mandatory"}')
     assert main([path, "--config", str(config)]) == 1
@@ -153,7 +156,7 @@ def exempted(tmp_path: Path, days: int) -> str:
 def test_exemptions_hold_and_are_told(bad: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main([bad, "--config", exempted(tmp_path, 1)]) == 0
     out = capsys.readouterr().out
-    assert "advisory: exemption-used" in out
+    assert "advisory (critical): exemption-used" in out
     assert "because: driver" in out
 
 
@@ -162,8 +165,8 @@ def test_an_expired_exemption_is_refused(
 ):
     assert main([bad, "--config", exempted(tmp_path, -1)]) == 1
     out = capsys.readouterr().out
-    assert "mandatory: exemptions: exemptions.workloads[0]" in out
-    assert "mandatory: not-privileged" in out
+    assert "mandatory (high): exemptions: exemptions.workloads[0]" in out
+    assert "mandatory (critical): not-privileged" in out
 
 
 def test_sarif_has_the_structure_that_code_hosts_read(

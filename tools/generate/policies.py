@@ -7,6 +7,7 @@ from typing import Any
 
 from policies.binding import config_schema
 from policies.catalogue import RULES
+from policies.frameworks import Reference
 from policies.rule import Level, Rule, RuleConfig
 from policies.settings import RoleConfig
 from tools.generate.policy_examples import EXAMPLES, SETTINGS
@@ -141,10 +142,14 @@ def _overview() -> str:
 def _section(rule: Rule[Any]) -> str:
     lines = [
         f"### {rule.name}\n",
-        f"{rule.description} {_why(rule)}\n",
+        f"{rule.description} {rule.reason}\n",
         f"*{rule.level.value}, {rule.severity.value}"
         f"{', checked on the whole stack' if rule.scope == 'stack' else ''}.* {rule.remediation}",
     ]
+    if rule.controls:
+        lines.append(
+            "\nImplements " + "; ".join(_control(control) for control in rule.controls) + "."
+        )
     if rule.remedy:
         lines.append("With `enforcementLevel: remediate` the pack applies this change itself.")
     settings = _settings(rule.config)
@@ -155,6 +160,11 @@ def _section(rule: Rule[Any]) -> str:
     if own:
         lines.append(_table(own))
     return "\n".join([*lines, "", _examples(rule)]) + "\n"
+
+
+def _control(control: Reference) -> str:
+    framework = control.framework
+    return f"[{framework.name}]({framework.url}) {framework.version}: {control.control}"
 
 
 def _examples(rule: Rule[Any]) -> str:
@@ -177,7 +187,3 @@ def _table(settings: dict[str, Any]) -> str:
         default = f"`{json.dumps(setting['default'])}`" if "default" in setting else "none"
         rows.append(f"| `{key}` | {default} | {setting['description']} |")
     return "\n".join(rows)
-
-
-def _why(rule: Rule[Any]) -> str:
-    return " ".join((rule.check.__doc__ or "").split())

@@ -75,7 +75,7 @@ CLAIMS: Final = Target({"resource.k8s.io": ("resourceclaims", "resourceclaimtemp
 
 _VARIABLES: Final = {
     "spec": _POD_SPEC.format("object"),
-    "context": "variables.spec.?securityContext",
+    "context": "variables.spec.?securityContext.orValue({})",
     "containers": (
         "variables.spec.containers + variables.spec.?initContainers.orValue([])"
         " + variables.spec.?ephemeralContainers.orValue([])"
@@ -85,7 +85,7 @@ _VARIABLES: Final = {
         "variables.containers.map(c, c.?image.orValue(''))"
         " + variables.volumes.filter(v, has(v.image)).map(v, v.image.?reference.orValue(''))"
     ),
-    "namespace": (
+    "inNamespace": (
         "object.metadata.?namespace.orValue('') == '' ? 'default' : object.metadata.namespace"
     ),
     "trusted": (
@@ -97,10 +97,11 @@ _VARIABLES: Final = {
         ".filter(o, o.?controller.orValue(false))"
     ),
     "addresses": (
-        "[variables.namespace + '/' + request.kind.kind + '/' + object.metadata.?name.orValue('')]"
-        " + variables.owners.map(o, variables.namespace + '/' + o.kind + '/' + o.name)"
+        "[variables.inNamespace + '/' + request.kind.kind + '/'"
+        " + object.metadata.?name.orValue('')]"
+        " + variables.owners.map(o, variables.inNamespace + '/' + o.kind + '/' + o.name)"
         " + variables.owners.filter(o, o.kind in ['ReplicaSet', 'Job'] && o.name.contains('-'))"
-        ".map(o, variables.namespace + (o.kind == 'Job' ? '/CronJob/' : '/Deployment/')"
+        ".map(o, variables.inNamespace + (o.kind == 'Job' ? '/CronJob/' : '/Deployment/')"
         " + o.name.substring(0, o.name.lastIndexOf('-')))"
     ),
 }
@@ -133,6 +134,12 @@ class Cel:
             name: _SETTING.sub(lambda match: _setting(match, settings), known[name])
             for name in names
         }
+
+
+def pod(**violations: str) -> Cel:
+    """Return the rule that fields of a pod specification violate by one condition each."""
+    each = (f"({condition} ? ['{name}'] : [])" for name, condition in violations.items())
+    return Cel(" + ".join(each))
 
 
 def containers(violation: str, **variables: str) -> Cel:

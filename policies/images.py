@@ -65,7 +65,8 @@ def registry_path(image: str) -> str:
     remediation="Write the version as the tag, or better the digest of the pushed image.",
     config=NoConfig,
     admission=cel.images(
-        "!i.matches('@sha256:[0-9a-f]{64}$') && (!i.matches(r'^([^@]*/)?[^/:@]*:[^/@]*[^/@\\s]')"
+        "!i.matches('@sha256:[0-9a-f]{64}$')"
+        " && (!i.matches(r'^([^@]*/)?[^/:@]*:[^/@]*[^/@\\s][^/@]*(@|$)')"
         " || i.matches(r'(?i)^([^@]*/)?[^/:@]*:\\s*latest\\s*(@|$)'))"
     ),
 )

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import Field
 
+from policies import cel
 from policies.resources import Resource
 from policies.rule import (
     Level,
@@ -87,6 +88,10 @@ def _effective(pod: Pod, container: Container, key: str) -> Node:
         "CIS 5.2.7",
         "OWASP K01",
     ],
+    admission=cel.containers(
+        "!c.?securityContext.?runAsNonRoot.or(variables.context.?runAsNonRoot).orValue(false)"
+        " || c.?securityContext.?runAsUser.or(variables.context.?runAsUser).orValue(1) < 1"
+    ),
 )
 def run_as_non_root(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     """Root in a container is one mistake away from root on the node."""
@@ -122,6 +127,7 @@ def _root_user(user: Node) -> Iterator[Violation]:
         "CIS 5.2.6",
         "OWASP K01",
     ],
+    admission=cel.containers("c.?securityContext.?allowPrivilegeEscalation.orValue(true)"),
 )
 def no_privilege_escalation(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     """It is allowed unless it is forbidden."""
@@ -148,6 +154,12 @@ def no_privilege_escalation(pod: Pod, config: SystemConfig) -> Iterator[Violatio
         "CIS 5.2.10",
         "OWASP K01",
     ],
+    admission=cel.containers(
+        "c.?securityContext.?privileged.orValue(false)"
+        " || c.?securityContext.?windowsOptions.or(variables.context.?windowsOptions)"
+        ".?hostProcess.orValue(false)"
+        " || c.?securityContext.?procMount.orValue('Default') != 'Default'"
+    ),
 )
 def not_privileged(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     """A privileged container controls the node and every job on it."""
@@ -187,6 +199,16 @@ def _has_rdma(container: Container, config: CapabilityConfig) -> bool:
         "CIS 5.2.9",
         "OWASP K01",
     ],
+    admission=cel.containers(
+        "!c.?securityContext.?capabilities.?drop.orValue([])"
+        ".exists(d, d.upperAscii() in ['ALL', 'CAP_ALL'])"
+        " || c.?securityContext.?capabilities.?add.orValue([]).exists(a,"
+        " a.upperAscii() in ['IPC_LOCK', 'CAP_IPC_LOCK']"
+        " ? !c.?resources.?limits.orValue({})"
+        ".exists(n, settings.rdmaResources.exists(r, n.startsWith(r)))"
+        " : !settings.allowedCapabilities.exists(n,"
+        " a.upperAscii() in [n.upperAscii(), 'CAP_' + n.upperAscii()]))"
+    ),
 )
 def capabilities_dropped(pod: Pod, config: CapabilityConfig) -> Iterator[Violation]:
     """Computing needs few capabilities, and each is a way to the node."""
@@ -227,6 +249,10 @@ def _capability(item: Node) -> str:
         "CIS 5.2.4",
         "OWASP K01",
     ],
+    admission=cel.pod(
+        hostPID="variables.spec.?hostPID.orValue(false)",
+        hostIPC="variables.spec.?hostIPC.orValue(false)",
+    ),
 )
 def no_host_namespaces(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     """They let a pod inspect and signal every process of every job on the node."""
@@ -251,6 +277,7 @@ def no_host_namespaces(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
         "CIS 5.2.11",
         "OWASP K01",
     ],
+    admission=cel.volumes("has(v.hostPath)"),
 )
 def no_host_path(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     """A host path is a way out of the pod, and its content differs between nodes."""
@@ -269,6 +296,14 @@ def no_host_path(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     remediation="Keep the value in a Secret and write valueFrom.secretKeyRef.",
     config=EnvironmentConfig,
     references=["NSA Secrets", "CIS 5.4.2", "OWASP K03"],
+    admission=cel.containers(
+        "c.?env.orValue([]).exists(e, has(e.value) && e.value != ''"
+        " && !(e.name in settings.allowedNames)"
+        " && !e.value.matches(r'^\\$\\([A-Za-z_][A-Za-z0-9_]*\\)$')"
+        " && !(e.name.matches('(?i)_(FILE|PATH)$') && e.value.startsWith('/'))"
+        f" && (e.name.matches({cel.literal(_SECRET_NAME.pattern)})"
+        f" || e.value.matches({cel.literal(_SECRET_VALUE.pattern)})))"
+    ),
 )
 def no_literal_secrets(pod: Pod, config: EnvironmentConfig) -> Iterator[Violation]:
     """Everyone who may read the pod can read its environment, and logs contain it too."""
@@ -298,6 +333,9 @@ def no_literal_secrets(pod: Pod, config: EnvironmentConfig) -> Iterator[Violatio
     remediation="Write automountServiceAccountToken: false.",
     config=SystemConfig,
     references=["NSA Protecting Pod service account tokens", "CIS 5.1.6", "OWASP K01", "OWASP K09"],
+    admission=cel.pod(
+        automountServiceAccountToken="variables.spec.?automountServiceAccountToken.orValue(true)"
+    ),
 )
 def no_service_account_token(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     """If a model executes foreign code, that code finds the token first."""
@@ -314,6 +352,13 @@ def no_service_account_token(pod: Pod, config: SystemConfig) -> Iterator[Violati
     remediation="Use a ClusterIP behind a Gateway, or allow this Service by name.",
     config=ServiceConfig,
     references=["OWASP K05"],
+    admission=cel.Cel(
+        "settings.allowedServices.exists(a, a == variables.inNamespace + '/Service/'"
+        " + object.metadata.name) ? []"
+        " : (object.spec.type == 'LoadBalancer' ? ['type'] : [])"
+        " + (object.spec.?externalIPs.orValue([]) != [] ? ['externalIPs'] : [])",
+        cel.SERVICES,
+    ),
 )
 def service_not_public(resource: Resource, config: ServiceConfig) -> Iterator[Violation]:
     """A load balancer exposes the model to the internet and is billed by the hour."""

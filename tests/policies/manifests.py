@@ -147,7 +147,13 @@ def probe() -> dict[str, Any]:
 def deployment() -> dict[str, Any]:
     labels = {"app.kubernetes.io/component": "inference", "app": "digits"}
     spec = pod_spec(
-        topologySpreadConstraints=[{"maxSkew": 1, "topologyKey": "kubernetes.io/hostname"}]
+        topologySpreadConstraints=[
+            {
+                "maxSkew": 1,
+                "topologyKey": "kubernetes.io/hostname",
+                "whenUnsatisfiable": "ScheduleAnyway",
+            }
+        ]
     )
     spec["containers"][0].update(
         ports=[{"name": "http", "containerPort": 8080}],

@@ -1,0 +1,102 @@
+"""Requests to the API server of a platform, with the warnings of their responses."""
+
+import base64
+import json
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from policies.admission import PREFIX
+from tests.cluster.platform import Platform
+
+Manifest = dict[str, Any]
+_PATHS = {
+    "Pod": "/api/v1/namespaces/{}/pods",
+    "PodTemplate": "/api/v1/namespaces/{}/podtemplates",
+    "ReplicationController": "/api/v1/namespaces/{}/replicationcontrollers",
+    "Service": "/api/v1/namespaces/{}/services",
+    "PersistentVolume": "/api/v1/persistentvolumes",
+    "DaemonSet": "/apis/apps/v1/namespaces/{}/daemonsets",
+    "Deployment": "/apis/apps/v1/namespaces/{}/deployments",
+    "ReplicaSet": "/apis/apps/v1/namespaces/{}/replicasets",
+    "StatefulSet": "/apis/apps/v1/namespaces/{}/statefulsets",
+    "Job": "/apis/batch/v1/namespaces/{}/jobs",
+    "CronJob": "/apis/batch/v1/namespaces/{}/cronjobs",
+    "ResourceClaim": "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims",
+    "ResourceClaimTemplate": "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaimtemplates",
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A response: the stored object, or the Status of an error, and the violated rules."""
+
+    status: int
+    body: Manifest
+    warnings: tuple[str, ...]
+
+    @property
+    def warned(self) -> set[str]:
+        """Rules whose policies wrote a warning."""
+        marks = [part.partition(f"Policy '{PREFIX}")[2] for part in self.warnings]
+        return {mark.partition("'")[0] for mark in marks if mark}
+
+    @property
+    def denied(self) -> str:
+        """The message of a denial, empty if the request was admitted."""
+        return str(self.body["message"]) if self.status == 403 else ""
+
+
+class ApiServer:
+    """The API server, as the administrator of the cluster."""
+
+    def __init__(self, client: httpx.Client) -> None:
+        self._client = client
+
+    def create(self, manifest: Manifest, namespace: str, *, dry_run: bool = True) -> Answer:
+        """Create an object, by default without storing it."""
+        options = {"fieldValidation": "Ignore", **({"dryRun": "All"} if dry_run else {})}
+        path = _PATHS[manifest["kind"]].format(namespace)
+        return self._answer(self._client.post(path, params=options, json=manifest))
+
+    def patch(self, path: str, patch: Manifest) -> Answer:
+        """Patch an object or a subresource of it."""
+        headers = {"Content-Type": "application/strategic-merge-patch+json"}
+        content = json.dumps(patch)
+        return self._answer(self._client.patch(path, content=content, headers=headers))
+
+    def metric(self, name: str, **labels: str) -> float:
+        """Sum the samples of a metric that have some labels."""
+        wanted = [f'{key}="{value}"' for key, value in labels.items()]
+        lines = self._client.get("/metrics").text.splitlines()
+        found = [line for line in lines if line.startswith(name + "{")]
+        matching = [line for line in found if all(label in line for label in wanted)]
+        return sum(float(line.rpartition(" ")[2]) for line in matching)
+
+    def _answer(self, response: httpx.Response) -> Answer:
+        warnings = tuple(response.headers.get_list("Warning"))
+        return Answer(response.status_code, response.json(), warnings)
+
+
+@contextmanager
+def api_server(platform: Platform, folder: Path) -> Iterator[ApiServer]:
+    """Connect with the certificates of the platform's kubeconfig."""
+    kubeconfig = json.loads(Path(platform.shell_environment["KUBECONFIG"]).read_text())
+    cluster, user = kubeconfig["clusters"][0]["cluster"], kubeconfig["users"][0]["user"]
+
+    def decoded(text: str) -> bytes:
+        return base64.b64decode(text)
+
+    pair = folder / "admin.pem"
+    pair.write_bytes(decoded(user["client-certificate-data"]) + decoded(user["client-key-data"]))
+    context = ssl.create_default_context(
+        cadata=decoded(cluster["certificate-authority-data"]).decode()
+    )
+    context.load_cert_chain(pair)
+    with httpx.Client(base_url=cluster["server"], verify=context, timeout=60) as client:
+        yield ApiServer(client)

@@ -1,0 +1,91 @@
+"""Every object of every fixture that admission evaluates, as the API server receives it."""
+
+import copy
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from policies.documents import read
+from policies.resources import Resource
+from policies.workloads import find_pods
+from tests.policies.cases import CASES
+from tests.policies.harness import Manifest, rule_named, type_of
+from tests.policies.test_evasions import EVASIONS
+from tools.generate.policy_examples import EXAMPLES
+
+_FILES = Path(__file__).parent / "cases"
+_KINDS = {
+    "v1": ("Pod", "Service", "PersistentVolume", "PodTemplate", "ReplicationController"),
+    "apps/v1": ("DaemonSet", "Deployment", "ReplicaSet", "StatefulSet"),
+    "batch/v1": ("Job", "CronJob"),
+    "resource.k8s.io/v1": ("ResourceClaim", "ResourceClaimTemplate"),
+}
+
+
+def manifests() -> Iterator[tuple[str, Manifest]]:
+    """Every manifest with the name of its fixture."""
+    for path in sorted(_FILES.glob("*/*.yaml")):
+        yield from (
+            (path.stem, document.manifest) for document in read(path.name, path.read_bytes())
+        )
+    for way, _, manifest in EVASIONS:
+        yield way, manifest
+    for number, case in enumerate(CASES):
+        yield from ((f"case {number} of {case.rule}", manifest) for manifest in case.stack())
+    for rule, example in EXAMPLES.items():
+        for text in (example.bad, example.good):
+            for document in yaml.safe_load_all(text):
+                yield f"example of {rule}", _whole(rule, document)
+
+
+def _whole(rule: str, document: Any) -> Manifest:
+    """Return an example as a manifest; examples of pod rules are pod specifications."""
+    if rule_named(rule).scope == "pod" and "kind" not in document:
+        return {"apiVersion": "v1", "kind": "Pod", "spec": document}
+    return dict(document)
+
+
+def objects(namespace: str) -> dict[str, tuple[str, Manifest]]:
+    """Return the different objects by their JSON, with the fixture's name, in one namespace.
+
+    Pods are taken out of the manifests of all kinds. What the API requires and an example omits is
+    filled in.
+    """
+    found: dict[str, tuple[str, Manifest]] = {}
+    for name, manifest in manifests():
+        for item in _parts(manifest):
+            completed = _completed(item, namespace)
+            found.setdefault(json.dumps(completed, sort_keys=True, default=str), (name, completed))
+    return found
+
+
+def _parts(manifest: Manifest) -> Iterator[Manifest]:
+    if manifest["kind"] in _KINDS.get(manifest["apiVersion"], ()):
+        yield manifest
+    resource = Resource(type_of(manifest), manifest)
+    for pod in find_pods(resource):
+        if pod.spec["containers"].present and manifest["kind"] != "Pod":
+            template = pod.metadata.value if isinstance(pod.metadata.value, dict) else {}
+            kept = {key: template[key] for key in ("labels", "annotations") if key in template}
+            yield {"apiVersion": "v1", "kind": "Pod", "metadata": kept, "spec": pod.spec.value}
+
+
+def _completed(manifest: Manifest, namespace: str) -> Manifest:
+    result = copy.deepcopy(manifest)
+    metadata = result.setdefault("metadata", {})
+    metadata.setdefault("name", "unnamed")
+    if manifest["kind"] != "PersistentVolume":
+        metadata["namespace"] = namespace
+    if manifest["kind"] == "Service" and "spec" in manifest:
+        result["spec"].setdefault("ports", [{"port": 80}])
+    for pod in find_pods(Resource(type_of(result), result)):
+        for constraint in pod.spec["topologySpreadConstraints"].items():
+            constraint.value.setdefault("whenUnsatisfiable", "ScheduleAnyway")
+        for container in pod.containers:
+            if isinstance(container.node.value, dict):
+                container.node.value.setdefault("name", "main")
+                container.node.value.setdefault("image", "example.com/image:1")
+    return result

@@ -1,0 +1,253 @@
+"""Ways to run a container outside of a list of containers."""
+
+from typing import Any
+
+from tests.policies.harness import REMOVED
+from tests.policies.ways.way import Way, way
+
+PRIVILEGED = {"privileged": True}
+HOST = [{"name": "host", "hostPath": {"path": "/"}}]
+EVIL: dict[str, Any] = {
+    "name": "evil",
+    "image": "ghcr.io/team/evil:1.0",
+    "securityContext": {
+        "privileged": True,
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+    },
+}
+
+
+def privileged(what: str, base: str, place: str) -> Way:
+    """A privileged container; `place` is its security context."""
+    return way(f"{what} is privileged", base, "not-privileged", (f"0/{place}/privileged", True))
+
+
+def latest(what: str, base: str, place: str) -> Way:
+    """An image without a version."""
+    return way(f"{what} has no version", base, "image-tag-fixed", (f"0/{place}", "evil/a:latest"))
+
+
+def host(what: str, base: str, place: str) -> Way:
+    """The node's file system as a volume."""
+    return way(f"{what} mount the node", base, "no-host-path", (f"0/{place}", HOST))
+
+
+def hidden(what: str, base: str, place: str, value: Any, rules: str = "") -> Way:
+    """Any other value."""
+    return way(what, base, rules, (f"0/{place}", value))
+
+
+CONTEXT = "securityContext"
+DYNAMO = "spec/services/decode/extraPodSpec"
+KUBERNETES_POD = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "evil"},
+    "spec": {"hostPID": True, "containers": [EVIL]},
+}
+
+WAYS = [
+    # KServe
+    privileged("a model", "kserve_model_format", f"spec/predictor/model/{CONTEXT}"),
+    latest("a model", "kserve_model_format", "spec/predictor/model/image"),
+    host("the volumes of a model", "kserve_model_format", "spec/predictor/volumes"),
+    hidden(
+        "a model of root",
+        "kserve_model_format",
+        f"spec/predictor/{CONTEXT}",
+        {"runAsNonRoot": False, "runAsUser": 0},
+        "run-as-non-root",
+    ),
+    hidden(
+        "a predictor of an older format is privileged",
+        "kserve_model_format",
+        "spec/predictor/pytorch",
+        {"storageUri": "pvc://a", CONTEXT: PRIVILEGED},
+        "not-privileged",
+    ),
+    hidden(
+        "an explainer is privileged",
+        "kserve_model_format",
+        "spec/explainer",
+        {"containers": [EVIL]},
+        "not-privileged",
+    ),
+    hidden(
+        "a helper of a runtime",
+        "kserve_serving_runtime",
+        "spec/builtInAdapter",
+        {"serverType": "triton", "env": [{"name": "PASSWORD", "value": "correct horse"}]},
+    ),
+    # NVIDIA
+    hidden(
+        "a NIMService without a version",
+        "nim_service",
+        "spec/image/tag",
+        "latest",
+        "image-tag-fixed",
+    ),
+    hidden(
+        "a secret of a NIMService",
+        "nim_service",
+        "spec/env",
+        [{"name": "PASSWORD", "value": "correct horse"}],
+        "no-literal-secrets",
+    ),
+    hidden("a NIMService of root", "nim_service", "spec/userID", 0, "run-as-non-root"),
+    hidden(
+        "a NIMService over the node's file system",
+        "nim_service",
+        "spec/storage",
+        {"hostPath": "/"},
+        "no-host-path",
+    ),
+    latest("the puller of a NIMCache", "nim_cache", "spec/source/ngc/modelPuller"),
+    privileged("a service of Dynamo", "dynamo_services", f"{DYNAMO}/mainContainer/{CONTEXT}"),
+    latest("a service of Dynamo", "dynamo_services", f"{DYNAMO}/mainContainer/image"),
+    host("the volumes of a service of Dynamo", "dynamo_services", f"{DYNAMO}/volumes"),
+    hidden(
+        "a service of Dynamo with the node's processes",
+        "dynamo_services",
+        f"{DYNAMO}/hostPID",
+        True,
+        "no-host-namespaces",
+    ),
+    hidden(
+        "an operand without a version",
+        "gpu_operator",
+        "spec/driver/version",
+        "latest",
+        "image-tag-fixed",
+    ),
+    # Others
+    latest("a Prometheus", "prometheus_operator", "spec/image"),
+    host("the volumes of a Prometheus", "prometheus_operator", "spec/volumes"),
+    hidden("a Prometheus on the node's network", "prometheus_operator", "spec/hostNetwork", True),
+    hidden(
+        "a container of a Prometheus is privileged",
+        "alertmanager",
+        "spec/containers",
+        [EVIL],
+        "not-privileged",
+    ),
+    latest("a database", "cnpg_cluster", "spec/imageName"),
+    latest("the trainer of a TrainJob", "train_job_platform_runtime", "spec/trainer/image"),
+    hidden(
+        "a secret of a TrainJob",
+        "train_job_platform_runtime",
+        "spec/trainer/env",
+        [{"name": "PASSWORD", "value": "correct horse"}],
+        "no-literal-secrets",
+    ),
+    hidden(
+        "an override of a TrainJob's pods",
+        "train_job_platform_runtime",
+        "spec/podTemplateOverrides",
+        [{"targetJobs": [{"name": "node"}], "spec": {"volumes": HOST}}],
+        "no-host-path",
+    ),
+    hidden(
+        "a patch of a TrainJob's runtime",
+        "train_job_platform_runtime",
+        "spec/runtimePatches",
+        [
+            {
+                "manager": "team.example.com/a",
+                "trainingRuntimeSpec": {
+                    "template": {
+                        "spec": {
+                            "replicatedJobs": [
+                                {
+                                    "name": "node",
+                                    "template": {"spec": {"template": {"spec": {"hostPID": True}}}},
+                                }
+                            ]
+                        }
+                    }
+                },
+            }
+        ],
+        "no-host-namespaces",
+    ),
+    latest("the autoscaler of Ray", "ray_cluster_cpu", "spec/autoscalerOptions/image"),
+    hidden(
+        "the autoscaler of Ray is privileged",
+        "ray_cluster_cpu",
+        "spec/autoscalerOptions",
+        {CONTEXT: PRIVILEGED},
+        "not-privileged",
+    ),
+    hidden(
+        "the submitter of a RayJob is privileged",
+        "ray_job_volcano",
+        "spec/submitterPodTemplate",
+        {"spec": {"containers": [EVIL]}},
+        "not-privileged",
+    ),
+    privileged(
+        "a Deployment in an Object",
+        "crossplane_object",
+        f"spec/forProvider/manifest/spec/template/spec/containers/0/{CONTEXT}",
+    ),
+    privileged(
+        "a Job in a ManifestWork",
+        "ocm_manifest_work",
+        f"spec/workload/manifests/0/spec/template/spec/containers/0/{CONTEXT}",
+    ),
+    hidden(
+        "a cluster role in a ManifestWork",
+        "ocm_manifest_work",
+        "spec/workload/manifests/1",
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": "a"},
+            "subjects": [{"kind": "User", "name": "eve"}],
+            "roleRef": {"kind": "ClusterRole", "name": "cluster-admin"},
+        },
+    ),
+    way(
+        "a Service in a ManifestWork",
+        "ocm_manifest_work",
+        "service-not-public",
+        (
+            "0/spec/workload/manifests/1",
+            {
+                "apiVersion": "v1",
+                "kind": "Service",
+                "metadata": {"name": "a"},
+                "spec": {"type": "LoadBalancer", "ports": [{"port": 80}]},
+            },
+        ),
+    ),
+    way(
+        "a Pod that Kyverno generates",
+        "g17_kyverno_policy",
+        "not-privileged",
+        ("0/spec/rules/0/validate", REMOVED),
+        (
+            "0/spec/rules/0/generate",
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "name": "evil",
+                "data": {"spec": {"containers": [EVIL]}},
+            },
+        ),
+    ),
+    way(
+        "a container of a model server in a template of pods",
+        "ordinary_web_application",
+        "not-privileged",
+        (
+            "0",
+            {
+                "apiVersion": "v1",
+                "kind": "PodTemplate",
+                "metadata": {"name": "a"},
+                "template": {"spec": {"containers": [EVIL]}},
+            },
+        ),
+    ),
+]

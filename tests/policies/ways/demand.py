@@ -1,0 +1,237 @@
+"""Ways to run more pods than the budget counts."""
+
+from typing import Any
+
+from tests.policies.harness import REMOVED
+from tests.policies.ways.way import Way, way
+
+
+def more(what: str, base: str, gpus: int, *edits: tuple[str, Any]) -> Way:
+    """A way to exceed a budget that the good manifest meets with the given number of GPUs."""
+    return way(what, base, "gpu-budget", *edits, gpu_budget={"maxGpus": gpus})
+
+
+KNATIVE = "0/spec/template/metadata/annotations/autoscaling.knative.dev~"
+RAY = "0/spec/rayClusterSpec/workerGroupSpecs/0"
+SERVE = "0/spec/rayClusterConfig/workerGroupSpecs/0"
+WORKERS = "0/spec/pytorchReplicaSpecs/Worker"
+
+WAYS = [
+    more("an autoscaler", "text_generation_inference", 4, ("1/spec/maxReplicas", 100)),
+    more(
+        "the minimum of an autoscaler",
+        "text_generation_inference",
+        4,
+        ("1/spec/minReplicas", 100),
+        ("1/spec/maxReplicas", 100),
+    ),
+    more(
+        "an autoscaler of another API version",
+        "text_generation_inference",
+        4,
+        ("1/apiVersion", "autoscaling/v1"),
+        ("1/spec/maxReplicas", 100),
+    ),
+    more(
+        "an autoscaler of a StatefulSet",
+        "text_generation_inference",
+        4,
+        ("0/kind", "StatefulSet"),
+        ("1/spec/scaleTargetRef/kind", "StatefulSet"),
+        ("1/spec/maxReplicas", 100),
+    ),
+    more(
+        "an autoscaler of a LeaderWorkerSet",
+        "vllm_multi_node",
+        32,
+        (
+            "2",
+            {
+                "apiVersion": "autoscaling/v2",
+                "kind": "HorizontalPodAutoscaler",
+                "metadata": {"name": "vllm", "namespace": "team"},
+                "spec": {
+                    "minReplicas": 1,
+                    "maxReplicas": 50,
+                    "scaleTargetRef": {
+                        "apiVersion": "leaderworkerset.x-k8s.io/v1",
+                        "kind": "LeaderWorkerSet",
+                        "name": "vllm",
+                    },
+                },
+            },
+        ),
+    ),
+    more("a ScaledObject", "keda_scaled_object", 3, ("2/spec/maxReplicaCount", 100)),
+    more(
+        "a ScaledObject without a maximum",
+        "keda_scaled_object",
+        3,
+        ("2/spec/maxReplicaCount", REMOVED),
+    ),
+    more(
+        "a ScaledJob",
+        "keda_scaled_job",
+        5,
+        ("0/spec/jobTargetRef/template/spec/containers/0/resources/limits/nvidia.com~gpu", 8),
+    ),
+    more(
+        "a ScaledJob without a maximum",
+        "keda_scaled_job",
+        5,
+        ("0/spec/jobTargetRef/template/spec/containers/0/resources/limits/nvidia.com~gpu", 1),
+        ("0/spec/maxReplicaCount", REMOVED),
+    ),
+    more("a Knative Service", "knative_service", 2, (f"{KNATIVE}max-scale", "100")),
+    more(
+        "a Knative Service without a maximum",
+        "knative_service",
+        2,
+        (f"{KNATIVE}max-scale", REMOVED),
+    ),
+    more(
+        "a Knative Service with a maximum of zero",
+        "knative_service",
+        2,
+        (f"{KNATIVE}max-scale", "0"),
+    ),
+    more("an InferenceService", "kserve_custom_predictor", 3, ("0/spec/predictor/maxReplicas", 50)),
+    more(
+        "an InferenceService without a maximum",
+        "kserve_custom_predictor",
+        3,
+        ("0/spec/predictor/maxReplicas", REMOVED),
+    ),
+    more(
+        "the minimum of an InferenceService",
+        "kserve_model_format",
+        2,
+        ("0/spec/predictor/minReplicas", 50),
+        ("0/spec/predictor/maxReplicas", 50),
+    ),
+    more(
+        "a model of KServe",
+        "kserve_model_format",
+        2,
+        ("0/spec/predictor/model/resources/limits/nvidia.com~gpu", 8),
+    ),
+    more(
+        "a worker of KServe over nodes",
+        "kserve_custom_predictor",
+        3,
+        (
+            "0/spec/predictor/workerSpec",
+            {
+                "pipelineParallelSize": 8,
+                "containers": [
+                    {"name": "worker-container", "resources": {"limits": {"nvidia.com/gpu": 8}}}
+                ],
+            },
+        ),
+    ),
+    more("an LLMInferenceService", "llmisvc_single_gpu", 3, ("0/spec/replicas", 50)),
+    more(
+        "the prefill of an LLMInferenceService",
+        "llmisvc_prefill_decode",
+        3,
+        ("0/spec/prefill/replicas", 50),
+    ),
+    more(
+        "the data parallelism of an LLMInferenceService",
+        "llmisvc_data_parallel",
+        16,
+        ("0/spec/parallelism/data", 800),
+    ),
+    more("the workers of a RayService", "ray_service", 4, (f"{SERVE}/maxReplicas", 100)),
+    more("the hosts of a worker of Ray", "ray_service", 4, (f"{SERVE}/numOfHosts", 16)),
+    more("the workers of a RayJob", "ray_job_volcano", 32, (f"{RAY}/maxReplicas", 100)),
+    more(
+        "the maximum of a RayJob that is not stated",
+        "ray_job_volcano",
+        32,
+        (f"{RAY}/maxReplicas", REMOVED),
+    ),
+    more("the groups of a LeaderWorkerSet", "vllm_multi_node", 32, ("0/spec/replicas", 50)),
+    more("the size of a group", "vllm_multi_node", 32, ("0/spec/leaderWorkerTemplate/size", 50)),
+    more("the replicas of a Rollout", "argo_rollout", 2, ("0/spec/replicas", 50)),
+    more("the replicas of a StatefulSet", "vllm_stateful_cache", 2, ("0/spec/replicas", 50)),
+    more("the Jobs of a JobSet", "jobset_training", 32, ("0/spec/replicatedJobs/0/replicas", 50)),
+    more(
+        "the parallelism of a JobSet",
+        "jobset_training",
+        32,
+        ("0/spec/replicatedJobs/0/template/spec/parallelism", 50),
+    ),
+    more(
+        "the jobs of a HyperJob", "volcano_hyper_job", 64, ("0/spec/replicatedJobs/0/replicas", 50)
+    ),
+    more(
+        "the tasks of a Volcano Job", "volcano_pytorch_plugin", 32, ("0/spec/tasks/1/replicas", 50)
+    ),
+    more(
+        "the workers of an MPIJob",
+        "nccl_tests_mpi_job",
+        16,
+        ("0/spec/mpiReplicaSpecs/Worker/replicas", 50),
+    ),
+    more(
+        "an elastic PyTorchJob", "pytorch_job_elastic", 32, ("0/spec/elasticPolicy/maxReplicas", 50)
+    ),
+    more(
+        "a PyTorchJob in an AppWrapper",
+        "app_wrapper",
+        16,
+        ("0/spec/components/0/template/spec/pytorchReplicaSpecs/Worker/replicas", 50),
+    ),
+    more(
+        "the nodes of a TrainJob", "train_job_platform_runtime", 8, ("0/spec/trainer/numNodes", 50)
+    ),
+    more(
+        "the nodes of a TrainJob over its runtime's",
+        "train_job_with_runtime",
+        16,
+        ("2/spec/trainer/numNodes", 50),
+    ),
+    more(
+        "the nodes of a runtime",
+        "train_job_with_runtime",
+        16,
+        ("0/spec/mlPolicy/numNodes", 50),
+        ("2/spec/trainer/numNodes", REMOVED),
+    ),
+    more(
+        "the copies of a CronJob at once",
+        "volcano_cron_job",
+        16,
+        ("0/spec/concurrencyPolicy", "Allow"),
+    ),
+    more(
+        "the copies of a CronJob that states nothing",
+        "volcano_cron_job",
+        16,
+        ("0/spec/concurrencyPolicy", REMOVED),
+    ),
+    more(
+        "the replicas inside a ManifestWork",
+        "ocm_manifest_work",
+        1,
+        ("0/spec/workload/manifests/0/spec/parallelism", 50),
+        (
+            "0/spec/workload/manifests/0/spec/template/spec/containers/0/resources/limits/nvidia.com~gpu",
+            1,
+        ),
+    ),
+    way(
+        "the queue of the pod group",
+        "volcano_queue",
+        "gpu-budget",
+        ("1/spec/parallelism", 50),
+        gpu_budget={"maxGpusPerQueue": {"team": 16}},
+    ),
+    way(
+        "a quota of the cluster without an end",
+        "kueue_quotas",
+        "",
+        ("1/spec/resourceGroups/0/flavors/0/resources/2/nominalQuota", 1_000_000),
+    ),
+]

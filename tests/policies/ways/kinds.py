@@ -1,0 +1,136 @@
+"""Ways to hide a pod in a kind that no record describes."""
+
+from typing import Any
+
+from tests.policies.harness import REMOVED
+from tests.policies.ways.way import Way, documents, way
+
+WEB = "ordinary_web_application"
+SPEC = documents(WEB)[0]["spec"]["template"]["spec"]
+CONTAINER = SPEC["containers"][0]
+TEMPLATE = {"template": {"spec": SPEC}}
+IMAGE = "ghcr.io/team/web:5.2.0"
+
+
+def unknown(what: str, version: str, kind: str, spec: Any = TEMPLATE) -> Way:
+    """An object of an unknown kind, hardened like the Deployment that it replaces."""
+    edits = (("0/apiVersion", version), ("0/kind", kind), ("0/spec", spec))
+    return way(f"{what} ({version} {kind})", WEB, "kind-known", *edits)
+
+
+KINDS = [
+    unknown("a clone set", "apps.kruise.io/v1alpha1", "CloneSet"),
+    unknown("a DaemonSet of another group", "apps.kruise.io/v1alpha1", "DaemonSet"),
+    unknown("a Job of another group", "batch.example.com/v1", "Job"),
+    unknown("a group that begins like a known one", "apps.example.com/v1", "Deployment"),
+    unknown("a group that ends like a known one", "example.apps/v1", "Deployment"),
+    unknown("a kind that nobody knows", "example.com/v1", "Thing"),
+    unknown("a list by another name", "example.com/v1", "Thing", {"units": [CONTAINER]}),
+    unknown("one container", "example.com/v1", "Thing", {"container": CONTAINER}),
+    unknown("one container by another name", "example.com/v1", "Thing", {"runner": CONTAINER}),
+    unknown("containers by name", "example.com/v1", "Thing", {"parts": {"web": CONTAINER}}),
+    unknown("an image alone", "example.com/v1", "Thing", {"image": IMAGE}),
+    unknown(
+        "an image in parts",
+        "example.com/v1",
+        "Thing",
+        {"image": {"repository": "ghcr.io/team/web", "tag": "5.2.0"}},
+    ),
+    unknown("an image by another name", "example.com/v1", "Thing", {"serverImage": IMAGE}),
+    unknown(
+        "an accelerator alone",
+        "example.com/v1",
+        "Thing",
+        {"resources": {"limits": {"nvidia.com/gpu": 8}}},
+    ),
+    unknown(
+        "an accelerator as a value",
+        "example.com/v1",
+        "Thing",
+        {"device": {"name": "nvidia.com/gpu", "count": 8}},
+    ),
+    unknown(
+        "a pod without containers",
+        "example.com/v1",
+        "Thing",
+        {
+            "podTemplate": {
+                "spec": {"serviceAccountName": "a", "nodeSelector": {"a": "b"}, "volumes": []}
+            }
+        },
+    ),
+    unknown(
+        "a manifest as text",
+        "example.com/v1",
+        "Thing",
+        {"manifest": "apiVersion: v1\nkind: Pod\nspec:\n  containers: []\n"},
+    ),
+    unknown(
+        "Seldon",
+        "machinelearning.seldon.io/v1",
+        "SeldonDeployment",
+        {"predictors": [{"name": "a", "componentSpecs": [{"spec": SPEC}]}]},
+    ),
+    unknown("Flink", "flink.apache.org/v1beta1", "FlinkDeployment", {"image": IMAGE}),
+    unknown(
+        "a workspace of developers",
+        "workspace.devfile.io/v1alpha2",
+        "DevWorkspace",
+        {"template": {"components": [{"name": "a", "container": {"image": IMAGE}}]}},
+    ),
+    unknown(
+        "a sandbox of agents",
+        "agents.x-k8s.io/v1alpha1",
+        "Sandbox",
+        {"podTemplate": {"spec": SPEC}},
+    ),
+    unknown("KAITO", "kaito.sh/v1beta1", "Workspace", {"inference": {"template": {"spec": SPEC}}}),
+]
+
+WAYS = [
+    *KINDS,
+    way(
+        "a pod outside of spec",
+        WEB,
+        "kind-known",
+        ("0/apiVersion", "example.com/v1"),
+        ("0/kind", "Thing"),
+        ("0/spec", REMOVED),
+        ("0/template", {"spec": SPEC}),
+    ),
+    way(
+        "a pod below status",
+        WEB,
+        "kind-known",
+        ("0/apiVersion", "example.com/v1"),
+        ("0/kind", "Thing"),
+        ("0/spec", {"status": {"template": {"spec": SPEC}}}),
+    ),
+    way(
+        "a manifest in a ConfigMap",
+        "mig_configuration",
+        "",
+        ("0/data/pod.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {}\n"),
+        helm_release_judged="mandatory",
+    ),
+]
+
+HARMLESS = [
+    way(
+        "an unknown kind that runs nothing",
+        WEB,
+        "",
+        ("0/apiVersion", "example.com/v1"),
+        ("0/kind", "Thing"),
+        ("0/spec", {"size": 3, "members": ["a", "b"], "labels": {"a": "b"}}),
+    ),
+    way(
+        "an unknown kind with a picture",
+        WEB,
+        "",
+        ("0/apiVersion", "example.com/v1"),
+        ("0/kind", "Thing"),
+        ("0/spec", {"title": "GPU report", "schedule": "0 1 * * *"}),
+    ),
+]
+"""What belongs to an unknown kind and runs nothing."""

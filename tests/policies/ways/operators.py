@@ -1,0 +1,74 @@
+"""Ways to have an operator run more pods than the budget counts."""
+
+from tests.policies.harness import REMOVED
+from tests.policies.ways.demand import more
+
+DAG = "0/spec/templates/0/dag/tasks/1"
+RAPIDS = "0/spec/dynamicAllocation"
+
+WAYS = [
+    more(
+        "the items of a workflow",
+        "argo_workflow_dag",
+        2,
+        (f"{DAG}/withItems", list(range(50))),
+        ("0/spec/parallelism", REMOVED),
+    ),
+    more(
+        "the sequence of a workflow",
+        "argo_workflow_dag",
+        2,
+        (f"{DAG}/withSequence", {"count": "50"}),
+        ("0/spec/parallelism", REMOVED),
+    ),
+    more(
+        "the items of a workflow that another step decides",
+        "argo_workflow_dag",
+        2,
+        (f"{DAG}/withParam", "{{tasks.prepare.outputs.result}}"),
+        ("0/spec/parallelism", REMOVED),
+    ),
+    more(
+        "the GPUs of a workflow's step",
+        "argo_workflow_dag",
+        2,
+        ("0/spec/templates/2/container/resources/limits/nvidia.com~gpu", 8),
+    ),
+    more("the executors of Spark", "spark_rapids", 4, (f"{RAPIDS}/maxExecutors", 50)),
+    more(
+        "the executors of Spark without a maximum",
+        "spark_rapids",
+        4,
+        (f"{RAPIDS}/maxExecutors", REMOVED),
+    ),
+    more(
+        "the fixed number of executors of Spark",
+        "spark_rapids",
+        4,
+        (RAPIDS, REMOVED),
+        ("0/spec/executor/instances", 50),
+    ),
+    more("the autoscaler of a NIMService", "nim_service", 2, ("0/spec/scale/hpa/maxReplicas", 50)),
+    more(
+        "the replicas of a NIMService",
+        "nim_service",
+        2,
+        ("0/spec/scale", REMOVED),
+        ("0/spec/replicas", 50),
+    ),
+    more(
+        "the nodes of a NIMService",
+        "nim_service",
+        2,
+        ("0/spec/multiNode", {"backendType": "lws", "parallelism": {"pipeline": 16}}),
+    ),
+    more("a service of a NIMPipeline", "nim_pipeline", 2, ("0/spec/services/1/spec/replicas", 50)),
+    more("a component of Dynamo", "dynamo_components", 2, ("0/spec/components/1/replicas", 50)),
+    more("a service of Dynamo", "dynamo_services", 4, ("0/spec/services/prefill/replicas", 50)),
+    more(
+        "the nodes of a service of Dynamo",
+        "dynamo_services",
+        4,
+        ("0/spec/services/decode/multinode/nodeCount", 50),
+    ),
+]

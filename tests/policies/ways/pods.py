@@ -1,0 +1,107 @@
+"""Ways to weaken the isolation of a pod: Pod Security, namespaces, users, volumes, images."""
+
+from typing import Any
+
+from tests.policies.harness import REMOVED
+from tests.policies.ways.way import Way, way
+
+WEB = "ordinary_web_application"
+POD = "0/spec/template/spec"
+MAIN = f"{POD}/containers/0"
+JOB = "1/spec/template/spec"
+
+
+def pod(what: str, field: str, value: Any, rules: str = "") -> Way:
+    """A field of the pod of an ordinary Deployment."""
+    return way(what, WEB, rules, (f"{POD}/{field}", value))
+
+
+def container(what: str, field: str, value: Any, rules: str = "") -> Way:
+    """A field of its container."""
+    return way(what, WEB, rules, (f"{MAIN}/{field}", value))
+
+
+def volume(source: str, value: Any) -> Way:
+    """A volume that Pod Security's restricted level does not allow."""
+    return pod(f"a volume of type {source}", "volumes", [{"name": "v", source: value}])
+
+
+CONTEXT = "securityContext"
+
+WAYS = [
+    # Pod Security Standards
+    pod("the node's network", "hostNetwork", True),
+    pod("the node's processes", "hostPID", True, "no-host-namespaces"),
+    pod("the node's interprocess memory", "hostIPC", True, "no-host-namespaces"),
+    container("a port of the node", "ports", [{"containerPort": 8080, "hostPort": 80}]),
+    pod("no seccomp profile", f"{CONTEXT}/seccompProfile", {"type": "Unconfined"}),
+    container(
+        "no seccomp profile of a container", f"{CONTEXT}/seccompProfile", {"type": "Unconfined"}
+    ),
+    pod("no AppArmor profile", f"{CONTEXT}/appArmorProfile", {"type": "Unconfined"}),
+    container(
+        "no AppArmor profile of a container", f"{CONTEXT}/appArmorProfile", {"type": "Unconfined"}
+    ),
+    way(
+        "no AppArmor profile by annotation",
+        WEB,
+        "",
+        (
+            "0/spec/template/metadata/annotations",
+            {"container.apparmor.security.beta.kubernetes.io/web": "unconfined"},
+        ),
+    ),
+    pod("an SELinux type without limits", f"{CONTEXT}/seLinuxOptions", {"type": "spc_t"}),
+    container("an SELinux user", f"{CONTEXT}/seLinuxOptions", {"user": "system_u"}),
+    pod("an unsafe sysctl", f"{CONTEXT}/sysctls", [{"name": "kernel.msgmax", "value": "65536"}]),
+    container("an unmasked /proc", f"{CONTEXT}/procMount", "Unmasked", "not-privileged"),
+    pod(
+        "a container of the Windows host",
+        f"{CONTEXT}/windowsOptions",
+        {"hostProcess": True},
+        "not-privileged",
+    ),
+    pod("root's group", f"{CONTEXT}/runAsGroup", 0),
+    pod("root's group of files", f"{CONTEXT}/fsGroup", 0),
+    pod("root as another group", f"{CONTEXT}/supplementalGroups", [0]),
+    pod("root", f"{CONTEXT}/runAsUser", 0, "run-as-non-root"),
+    container("root in one container", f"{CONTEXT}/runAsUser", 0, "run-as-non-root"),
+    pod("no statement about root", f"{CONTEXT}/runAsNonRoot", REMOVED, "run-as-non-root"),
+    container("privileges", f"{CONTEXT}/privileged", True, "not-privileged"),
+    container("escalation", f"{CONTEXT}/allowPrivilegeEscalation", True, "no-privilege-escalation"),
+    container("all capabilities", f"{CONTEXT}/capabilities", {}, "capabilities-dropped"),
+    container("a capability", f"{CONTEXT}/capabilities/add", ["NET_ADMIN"], "capabilities-dropped"),
+    container(
+        "IPC_LOCK without RDMA", f"{CONTEXT}/capabilities/add", ["IPC_LOCK"], "capabilities-dropped"
+    ),
+    volume("nfs", {"server": "10.0.0.1", "path": "/"}),
+    volume("iscsi", {"targetPortal": "10.0.0.1", "iqn": "iqn.a", "lun": 0}),
+    volume("flexVolume", {"driver": "team/evil"}),
+    volume("gitRepo", {"repository": "https://git.example.com/a"}),
+    volume("cephfs", {"monitors": ["10.0.0.1"]}),
+    volume("rbd", {"monitors": ["10.0.0.1"], "image": "a"}),
+    volume("fc", {"targetWWNs": ["a"], "lun": 0}),
+    volume("azureFile", {"secretName": "a", "shareName": "b"}),
+    volume("hostPath", {"path": "/var/run/containerd"}),
+    # images
+    *(
+        container(f"the moving tag {tag}", "image", f"ghcr.io/team/web:{tag}", "image-tag-fixed")
+        for tag in ("latest", "main", "master", "nightly", "dev", "latest-cuda")
+    ),
+    way(
+        "an image of another registry in an init container",
+        WEB,
+        "image-registry-allowed",
+        (
+            f"{POD}/initContainers",
+            [
+                {
+                    "name": "a",
+                    "image": "evil.com/a:1.0",
+                    CONTEXT: {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+                }
+            ],
+        ),
+        image_registry_allowed={"allowedRegistries": ["ghcr.io/team"]},
+    ),
+]

@@ -1,0 +1,213 @@
+"""Ways to be another kind of workload, with fewer duties."""
+
+from tests.policies.harness import REMOVED
+from tests.policies.ways.way import Way, way
+
+SERVER = "0/spec/template/spec/containers/0"
+LABEL = "gpu-platform.dev~workload"
+COMPONENT = "app.kubernetes.io~component"
+NO_PROBES = ("readinessProbe", "livenessProbe", "startupProbe")
+JOB = "1/spec/template"
+GANG = f"{JOB}/metadata/annotations"
+NO_QUEUE = (
+    (f"{GANG}/scheduling.volcano.sh~queue-name", REMOVED),
+    (f"{GANG}/scheduling.k8s.io~group-name", REMOVED),
+    (f"{JOB}/spec/schedulerName", REMOVED),
+)
+QUEUE_RULES = "training-queue-named training-scheduler"
+
+
+def unprobed(container: str = SERVER) -> tuple[tuple[str, object], ...]:
+    """Edits that remove the probes of a container."""
+    return tuple((f"{container}/{probe}", REMOVED) for probe in NO_PROBES)
+
+
+def _labelled_server(value: str) -> Way:
+    label = (f"0/spec/template/metadata/labels/{LABEL}", value)
+    name = f"a model server labelled {value!r} without probes"
+    return way(name, "vllm_tensor_parallel", "inference-probes", label, *unprobed())
+
+
+def _labelled_job(value: str) -> Way:
+    labels = {"gpu-platform.dev/workload": value}
+    edits = ((f"{JOB}/metadata/labels", labels), *NO_QUEUE)
+    return way(f"a gang labelled {value!r} without a queue", "volcano_queue", QUEUE_RULES, *edits)
+
+
+WAYS = [
+    *map(_labelled_server, ["interactive", "batch", "system", "other", "INFERENCE", ""]),
+    *map(_labelled_job, ["inference", "serving", "interactive", "batch", "system", "none"]),
+    way(
+        "two labels that disagree",
+        "vllm_tensor_parallel",
+        "",
+        (f"0/spec/template/metadata/labels/{COMPONENT}", "training"),
+        (f"0/spec/template/metadata/labels/{LABEL}", "inference"),
+    ),
+    way(
+        "the label on the Job instead of its template",
+        "volcano_queue",
+        QUEUE_RULES,
+        (f"1/metadata/labels/{LABEL}", "interactive"),
+        *NO_QUEUE,
+    ),
+    way("a StatefulSet without probes", "vllm_stateful_cache", "inference-probes", *unprobed()),
+    way("a Rollout without probes", "argo_rollout", "inference-probes", *unprobed()),
+    way("a Knative Service without probes", "knative_service", "inference-probes", *unprobed()),
+    way(
+        "a LeaderWorkerSet without probes",
+        "vllm_multi_node",
+        "inference-probes",
+        *unprobed("0/spec/leaderWorkerTemplate/leaderTemplate/spec/containers/0"),
+    ),
+    way(
+        "a custom predictor of KServe without probes",
+        "kserve_custom_predictor",
+        "inference-probes",
+        *unprobed("0/spec/predictor/containers/0"),
+    ),
+    way(
+        "a ReplicaSet without probes",
+        "vllm_tensor_parallel",
+        "inference-probes",
+        ("0/kind", "ReplicaSet"),
+        *unprobed(),
+    ),
+    way(
+        "a DaemonSet of model servers without probes",
+        "vllm_tensor_parallel",
+        "inference-probes",
+        ("0/kind", "DaemonSet"),
+        *unprobed(),
+    ),
+    way(
+        "a ReplicationController without probes",
+        "vllm_tensor_parallel",
+        "inference-probes",
+        ("0/kind", "ReplicationController"),
+        ("0/apiVersion", "v1"),
+        *unprobed(),
+    ),
+    way(
+        "a bare Pod that is always restarted, without queue and probes",
+        "gpu_smoke_test",
+        "",
+        ("0/spec/restartPolicy", "Always"),
+    ),
+    way(
+        "a smoke test with eight GPUs",
+        "gpu_smoke_test",
+        "",
+        ("0/spec/containers/0/resources/limits/nvidia.com~gpu", 8),
+        ("0/spec/containers/0/resources/requests/nvidia.com~gpu", 8),
+    ),
+    way(
+        "a JobSet without a queue",
+        "jobset_training",
+        "training-queue-named",
+        ("0/spec/replicatedJobs/0/template/spec/template/metadata/annotations", {}),
+    ),
+    way(
+        "a JobSet without a scheduler of gangs",
+        "jobset_training",
+        "training-scheduler",
+        ("0/spec/replicatedJobs/0/template/spec/template/spec/schedulerName", REMOVED),
+    ),
+    way(
+        "a runtime of Kubeflow Trainer without a queue",
+        "train_job_with_runtime",
+        "training-queue-named",
+        (
+            "0/spec/template/spec/replicatedJobs/0/template/spec/template/metadata/annotations",
+            {},
+        ),
+    ),
+    way(
+        "a RayJob without a queue",
+        "ray_job_volcano",
+        "training-queue-named",
+        ("0/metadata/labels", {}),
+        ("0/spec/rayClusterSpec/headGroupSpec/template/metadata/labels", {}),
+        ("0/spec/rayClusterSpec/workerGroupSpecs/0/template/metadata/labels", {}),
+    ),
+    way(
+        "a RayJob whose workers share 64 MiB",
+        "ray_job_volcano",
+        "shm-mounted",
+        ("0/spec/rayClusterSpec/workerGroupSpecs/0/template/spec/containers/0/volumeMounts", []),
+    ),
+    way(
+        "a HyperJob without a queue",
+        "volcano_hyper_job",
+        "training-queue-named",
+        ("0/spec/replicatedJobs/0/templateSpec/queue", REMOVED),
+    ),
+    way(
+        "a CronJob of Volcano without a queue",
+        "volcano_cron_job",
+        "training-queue-named",
+        ("0/spec/jobTemplate/spec/queue", REMOVED),
+    ),
+    way(
+        "a step of a JobFlow without a queue",
+        "volcano_job_flow",
+        "training-queue-named",
+        ("1/spec/queue", REMOVED),
+    ),
+    way(
+        "a PyTorchJob in an AppWrapper without a queue",
+        "app_wrapper",
+        "training-queue-named",
+        ("0/metadata/labels", {}),
+        ("0/spec/components/0/template/spec/runPolicy/schedulingPolicy/queue", REMOVED),
+    ),
+    way(
+        "Spark executors with GPUs without a queue",
+        "spark_rapids",
+        "training-queue-named",
+        ("0/spec/batchScheduler", REMOVED),
+        ("0/spec/batchSchedulerOptions", REMOVED),
+        ("0/metadata/labels", {}),
+    ),
+    way(
+        "a launcher of MPI that computes, without shared memory",
+        "nccl_tests_mpi_job",
+        "shm-mounted",
+        (
+            "0/spec/mpiReplicaSpecs/Launcher/template/spec/containers/0/resources/limits/nvidia.com~gpu",
+            8,
+        ),
+    ),
+    way(
+        "a Job of Kueue without a queue",
+        "kueue_single_pod_job",
+        "training-queue-named",
+        ("0/metadata/labels", {}),
+        training_scheduler={"schedulers": ["volcano", "default-scheduler"]},
+    ),
+    way(
+        "a gang of Kueue that starts in parts",
+        "nccl_tests_jobset",
+        "training-gang-whole",
+        ("0/metadata/labels", {}),
+        training_scheduler={"schedulers": ["volcano", "default-scheduler"]},
+    ),
+    way(
+        "a CronJob that trains without a queue",
+        "cron_job_data",
+        QUEUE_RULES,
+        ("0/spec/jobTemplate/spec/template/spec/containers/0/resources/limits/nvidia.com~gpu", 8),
+    ),
+    way(
+        "a ScaledJob that trains without a queue",
+        "keda_scaled_job",
+        QUEUE_RULES,
+        ("0/spec/jobTargetRef/template/spec/containers/0/resources/limits/nvidia.com~gpu", 8),
+    ),
+    way(
+        "a Job on a chosen node",
+        "kueue_single_pod_job",
+        "",
+        ("0/spec/template/spec/nodeName", "gpu-node-7"),
+    ),
+]

@@ -1,0 +1,106 @@
+"""Ways to hand out tokens, and to write secrets into manifests."""
+
+from tests.policies.ways.pods import POD, WEB, container, pod
+from tests.policies.ways.way import Way, way
+
+TOKEN_VOLUME = [{"name": "t", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}]
+
+
+def variable(name: str, value: str) -> Way:
+    """A secret in the environment."""
+    env = [{"name": name, "value": value}]
+    return container(f"the secret {name}={value:.8}", "env", env, "no-literal-secrets")
+
+
+WAYS = [
+    # tokens and secrets
+    way(
+        "the token of the API",
+        WEB,
+        "no-service-account-token",
+        (f"{POD}/automountServiceAccountToken", True),
+        no_service_account_token="mandatory",
+    ),
+    pod("the token of the API as a volume", "volumes", TOKEN_VOLUME),
+    pod(
+        "the token of another audience",
+        "volumes",
+        [
+            {
+                "name": "t",
+                "projected": {
+                    "sources": [
+                        {
+                            "serviceAccountToken": {
+                                "path": "t",
+                                "audience": "https://kubernetes.default.svc",
+                            }
+                        }
+                    ]
+                },
+            }
+        ],
+    ),
+    *(
+        variable(name, "correct-horse-battery")
+        for name in ("DB_PASS", "WANDB_KEY", "REDIS_AUTH", "NGC_CLI_KEY", "PGPASS", "authToken")
+    ),
+    variable("SETTING", "glpat-" + "a" * 20),
+    variable("SETTING", "xoxb-" + "1" * 12 + "-" + "a" * 24),
+    variable("SETTING", "nvapi-" + "a" * 60),
+    variable("SETTING", "AIza" + "a" * 35),
+    variable("SETTING", "ASIA" + "A" * 16),
+    container("a secret among the arguments", "args", ["--token", "hf_" + "a" * 34]),
+    container(
+        "a secret in the command",
+        "command",
+        ["sh", "-c", "curl -H 'Authorization: Bearer hf_" + "a" * 34 + "' http://a"],
+    ),
+    container("a password among the arguments", "args", ["--password=correct-horse"]),
+    container(
+        "a secret in a probe",
+        "readinessProbe/httpGet/httpHeaders",
+        [{"name": "Authorization", "value": "Bearer hf_" + "a" * 34}],
+    ),
+    container(
+        "a secret in a hook",
+        "lifecycle",
+        {"preStop": {"exec": {"command": ["curl", "https://me:correct-horse@example.com/stop"]}}},
+    ),
+    way(
+        "a secret in an annotation",
+        WEB,
+        "",
+        ("0/spec/template/metadata/annotations", {"team.example.com/token": "hf_" + "a" * 34}),
+    ),
+    way("a secret in a ConfigMap", "mig_configuration", "", ("0/data/token", "hf_" + "a" * 34)),
+    way("a password in a ConfigMap", "mig_configuration", "", ("0/data/DB_PASSWORD", "horse")),
+    way(
+        "a Secret in plain text",
+        WEB,
+        "",
+        (
+            "2",
+            {
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "metadata": {"name": "a", "namespace": "web"},
+                "stringData": {"password": "correct-horse"},
+            },
+        ),
+    ),
+    way(
+        "a Secret in base64",
+        WEB,
+        "",
+        (
+            "2",
+            {
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "metadata": {"name": "a", "namespace": "web"},
+                "data": {"password": "Y29ycmVjdC1ob3JzZQ=="},
+            },
+        ),
+    ),
+]

@@ -1,0 +1,80 @@
+"""Ways around the rules: a good manifest and one edit that a rule must refuse."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from policies.catalogue import RULES
+from policies.configuration import configure
+from policies.evaluation import applied
+from policies.resources import Resource
+from policies.views import Stack, View
+from tests.policies.harness import Manifest, changed, type_of
+
+GOOD = Path(__file__).parents[1] / "cases" / "good"
+TOKEN = "type token"
+"""Key of a manifest that replaces the type token that follows from `apiVersion` and `kind`."""
+
+CONFIG = {
+    "namespace-gpu-quota": {"existingNamespaces": ["team"]},
+    "namespace-default-deny": {"existingNamespaces": ["team"]},
+    "training-queue-declared": {"existingQueues": ["team"]},
+}
+
+
+@dataclass(frozen=True)
+class Way:
+    """One edit of a good manifest.
+
+    `base` names a file of `cases/good`; paths of `edits` begin with the number of the document.
+    `rules` are those that fit, separated by spaces; empty if the rule does not exist yet.
+    """
+
+    what: str
+    base: str
+    rules: str
+    edits: tuple[tuple[str, Any], ...]
+    config: Manifest = field(default_factory=dict)
+
+    @property
+    def is_refused(self) -> bool:
+        """True if a rule that fits refuses the edited manifest and not the good one."""
+        new = refusing(changed(documents(self.base), *self.edits), self.config)
+        new -= refusing(documents(self.base), self.config)
+        return bool(new & set(self.rules.split())) if self.rules else bool(new)
+
+
+def way(what: str, base: str, rules: str, *edits: tuple[str, Any], **config: Any) -> Way:
+    """Create a way; keywords are settings of rules, with underscores for hyphens."""
+    settings = {name.replace("_", "-"): value for name, value in config.items()}
+    return Way(what, base, rules, edits, settings)
+
+
+@cache
+def documents(base: str) -> Any:
+    """Return the documents of a good manifest; `changed` copies them."""
+    text = (GOOD / f"{base}.yaml").read_text()
+    return list(yaml.load_all(text, Loader=yaml.CSafeLoader))
+
+
+def refusing(manifests: list[Manifest], config: Manifest) -> set[str]:
+    """Return the mandatory rules that manifests violate, as the pack and the check apply them."""
+    existing = config.get("manifest-readable", {}).get("existingObjects", ())
+    views = [View(_resource(manifest, existing)) for manifest in manifests]
+    stack = Stack(views)
+    found = set()
+    for rule, mandatory, settings in applied(configure(CONFIG | config, RULES), whole=True):
+        if mandatory and rule.scope == "stack" and any(rule.check(stack, settings)):
+            found.add(rule.name)
+        elif mandatory and rule.scope != "stack":
+            found |= {rule.name for view in views if any(rule.violations(view, settings))}
+    return found
+
+
+def _resource(manifest: Manifest, existing: Sequence[str]) -> Resource:
+    properties = {key: value for key, value in manifest.items() if key != TOKEN}
+    return Resource(manifest.get(TOKEN) or type_of(manifest), properties, existing=existing)

@@ -7,6 +7,7 @@ from typing import Any, Final, Self
 
 import pulumi
 
+from infra.admission import Admission, AdmissionArgs
 from infra.component import Component
 from infra.configuration import RegistryLogin
 from infra.manifests import ADOPTED, Manifest, compact, standard_labels
@@ -23,6 +24,7 @@ class TenancyArgs:
     """Settings of the namespace, and the name of the GPU resource that the quota counts.
 
     `retain` keeps the namespace, with what is retained in it, when the stack is destroyed.
+    `system_namespaces` are those of privileged pods, to which no admission policy applies.
     """
 
     tenancy: TenancySettings
@@ -30,6 +32,7 @@ class TenancyArgs:
     inference_ports: tuple[int, ...] = ()
     login: RegistryLogin | None = None
     retain: bool = False
+    system_namespaces: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, settings: StackSettings, login: RegistryLogin | None) -> Self:
@@ -40,11 +43,12 @@ class TenancyArgs:
             inference_ports=settings.inference.ports,
             login=login,
             retain=settings.retains,
+            system_namespaces=system_namespaces(settings),
         )
 
 
 class Tenancy(Component):
-    """Namespace, quota, limits, network policies and service accounts."""
+    """Namespace, quota, limits, network and admission policies, and service accounts."""
 
     namespace: str
 
@@ -62,7 +66,25 @@ class Tenancy(Component):
             self.create(resource_name, manifest, inside)
         if args.login is not None:
             self.create(f"{name}-registry", pull_secret(self.namespace, args.login), inside)
+        if args.tenancy.admission != "off":
+            admission = AdmissionArgs(
+                tenancy=args.tenancy, system_namespaces=args.system_namespaces
+            )
+            Admission(f"{name}-admission", admission, self.options())
         self.register_outputs({"namespace": self.namespace})
+
+
+def system_namespaces(settings: StackSettings) -> tuple[str, ...]:
+    """Return the namespaces in which the stack installs privileged pods."""
+    monitoring = settings.monitoring
+    installed = {
+        settings.gpu.namespace: settings.gpu.install,
+        settings.volcano.namespace: settings.volcano.install,
+        monitoring.kube_prometheus_stack.namespace: monitoring.kube_prometheus_stack.install,
+        monitoring.dcgm_exporter.namespace: monitoring.dcgm_exporter.install
+        and monitoring.prometheus != "none",
+    }
+    return tuple(name for name, is_installed in installed.items() if is_installed)
 
 
 def namespace(tenancy: TenancySettings) -> Manifest:

@@ -82,6 +82,18 @@ def manifests(
     return built
 
 
+def read_configuration(path: str | None) -> Configuration:
+    """Read a configuration file of the pack, or return the defaults.
+
+    Raises OSError if there is no such file and ValueError if its content is wrong.
+    """
+    text = "{}" if path is None else Path(path).read_text("utf-8")
+    configuration = parse(text, RULES)
+    if configuration.exemptions.refused:
+        raise ConfigurationError("; ".join(configuration.exemptions.refused))
+    return configuration
+
+
 def name_of(rule: str) -> str:
     """Return the name of the policy of a rule, and of its binding."""
     return f"{PREFIX}{rule}"
@@ -182,13 +194,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     try:
-        text = "{}" if options.config is None else Path(options.config).read_text("utf-8")
-        configuration = parse(text, RULES)
-        scope = Scope((*EXCLUDED, *options.exclude_namespace))
-        built = manifests(configuration, options.mode, scope)
-    except (ConfigurationError, OSError, UnicodeDecodeError) as error:
+        configuration = read_configuration(options.config)
+    except (OSError, ValueError) as error:
         sys.stderr.write(f"error: the configuration {options.config}: {error}\n")
         return 2
+    scope = Scope((*EXCLUDED, *options.exclude_namespace))
+    built = manifests(configuration, options.mode, scope)
     sys.stdout.write(yaml.dump_all(built, Dumper=_Dumper, sort_keys=False, width=100))
     return 0
 

@@ -3,7 +3,7 @@
 import ipaddress
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from infra.settings.types import CpuQuantity, DnsLabel, MemoryQuantity, PositiveInt, Settings
 
@@ -75,6 +75,14 @@ class NetworkSettings(Settings):
     )
 
 
+def _off(value: object) -> object:
+    """Return the word that YAML reads as a boolean."""
+    return "off" if value is False else value
+
+
+AdmissionMode = Annotated[Literal["off", "audit", "warn", "deny"], BeforeValidator(_off)]
+
+
 class TenancySettings(Settings):
     """The workloads' namespace: its quota, limits and network policies."""
 
@@ -90,4 +98,22 @@ class TenancySettings(Settings):
     )
     network: NetworkSettings = Field(
         default=NetworkSettings(), description="Network policies of the namespace."
+    )
+    admission: AdmissionMode = Field(
+        default="off",
+        description="Evaluate the rules of the policy pack in the API server, for all namespaces "
+        "of the cluster: audit counts violations, warn also reports them to clients, deny refuses "
+        "them. The default changes nothing, because the policies apply to pods of other teams "
+        "and require the right to create them.",
+    )
+    admission_config: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Configuration file of the policy pack for `admission`, relative to the "
+        "project, such as policies/config/prod.json. null uses the defaults of the rules.",
+    )
+    admission_excluded_namespaces: list[DnsLabel] = Field(
+        default=[],
+        description="Namespaces without admission policies, in addition to kube-system and the "
+        "namespaces of the device plugin, Volcano and monitoring that the stack installs.",
     )

@@ -1,0 +1,63 @@
+"""The rules of the policy pack in the API server, as ValidatingAdmissionPolicies."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import pulumi
+
+from infra.component import Component
+from infra.manifests import Manifest
+from infra.settings import SettingsError
+from infra.settings.problems import full_key
+from infra.settings.tenancy import TenancySettings
+from policies import admission
+
+_BINDING: Final = "ValidatingAdmissionPolicyBinding"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdmissionArgs:
+    """Settings of the policies, and the namespaces of the stack's privileged pods."""
+
+    tenancy: TenancySettings
+    system_namespaces: tuple[str, ...] = ()
+
+
+class Admission(Component):
+    """A policy and a binding for each rule of the pack that one object decides alone."""
+
+    def __init__(
+        self, name: str, args: AdmissionArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__("Admission", name, opts)
+        earlier: list[pulumi.Resource] = []
+        for manifest in manifests(args):
+            binds = manifest["kind"] == _BINDING
+            rule = manifest["metadata"]["name"].removeprefix(admission.PREFIX)
+            resource_name = f"{name}-{rule}{'-binding' if binds else ''}"
+            earlier = [
+                self.create(resource_name, manifest, self.options(after=earlier if binds else ()))
+            ]
+        self.register_outputs({})
+
+
+def manifests(args: AdmissionArgs) -> list[Manifest]:
+    """Return each policy, followed by its binding; nothing if admission is off.
+
+    Raises SettingsError if the pack's configuration file is missing or wrong.
+    """
+    tenancy = args.tenancy
+    if tenancy.admission == "off":
+        return []
+    try:
+        configuration = admission.read_configuration(tenancy.admission_config)
+    except (OSError, ValueError) as error:
+        key = full_key("tenancy", "admission_config")
+        problem = f"{key} is {tenancy.admission_config!r}: {error}. Correct the file or the path."
+        raise SettingsError([problem]) from error
+    excluded = (
+        *admission.EXCLUDED,
+        *args.system_namespaces,
+        *tenancy.admission_excluded_namespaces,
+    )
+    return admission.manifests(configuration, tenancy.admission, admission.Scope(excluded))

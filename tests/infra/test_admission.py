@@ -1,0 +1,96 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.admission import AdmissionArgs, manifests
+from infra.settings import SettingsError
+from infra.settings.tenancy import TenancySettings
+from tests.infra.conftest import Provision
+from tests.infra.examples import changed, good, problems
+
+POLICY = "kubernetes:admissionregistration.k8s.io/v1:ValidatingAdmissionPolicy"
+BINDING = f"{POLICY}Binding"
+
+
+def tenancy(**values: Any) -> TenancySettings:
+    return TenancySettings.model_validate({"namespace": "ml", **values})
+
+
+def excluded(**values: Any) -> set[str]:
+    built = manifests(AdmissionArgs(tenancy=tenancy(**values), system_namespaces=("gpu-system",)))
+    selectors = [item["spec"].get("matchResources", {}) for item in built]
+    found = [
+        selector["namespaceSelector"]["matchExpressions"] for selector in selectors if selector
+    ]
+    assert all(expressions == found[0] for expressions in found)
+    return set(found[0][0]["values"])
+
+
+def test_admission_is_off_by_default(provision: Provision) -> None:
+    plan = provision(good())
+    assert plan.names(POLICY) == []
+
+
+def test_every_binding_depends_on_its_policy(provision: Provision) -> None:
+    plan = provision(changed("tenancy.admission", "deny"))
+    names = plan.names(POLICY)
+    assert "tenancy-admission-run-as-non-root" in names
+    assert sorted(plan.names(BINDING)) == sorted(f"{name}-binding" for name in names)
+    for name in names:
+        assert any(urn.endswith(f"::{name}") for urn in plan[f"{name}-binding"].dependencies)
+
+
+def test_namespaces_of_the_stacks_privileged_pods_are_excluded(provision: Provision) -> None:
+    plan = provision(changed("tenancy.admission", "audit"))
+    binding = plan.inputs("tenancy-admission-run-as-non-root-binding")
+    (expression,) = binding["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"]
+    assert expression["operator"] == "NotIn"
+    assert expression["values"] == ["gpu-system", "kube-system", "volcano-system"]
+
+
+def test_more_namespaces_can_be_excluded() -> None:
+    found = excluded(admission="deny", admission_excluded_namespaces=["gpu-operator"])
+    assert found == {"gpu-operator", "gpu-system", "kube-system"}
+
+
+def test_yaml_reads_off_as_a_boolean_and_the_settings_accept_it() -> None:
+    assert tenancy(admission=False).admission == "off"
+    assert problems(changed("tenancy.admission", "on"))
+
+
+def test_settings_of_the_packs_file_are_in_the_policies(tmp_path: Path) -> None:
+    file = tmp_path / "policies.json"
+    file.write_text(json.dumps({"run-as-non-root": "disabled"}))
+    built = manifests(AdmissionArgs(tenancy=tenancy(admission="deny", admission_config=str(file))))
+    names = {item["metadata"]["name"] for item in built}
+    assert "gpu-platform-not-privileged" in names
+    assert "gpu-platform-run-as-non-root" not in names
+
+
+EXPIRED = {
+    "workload": "ml/Job/old",
+    "rule": "no-host-path",
+    "reason": "moves to a claim",
+    "expires": "2020-01-31",
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        (None, "No such file"),
+        ('{"no-such-rule": "disabled"}', "no-such-rule"),
+        (json.dumps({"exemptions": {"workloads": [EXPIRED]}}), "2020-01-31"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_its_key(text: str | None, named: str, tmp_path: Path) -> None:
+    file = tmp_path / "policies.json"
+    if text is not None:
+        file.write_text(text)
+    settings = tenancy(admission="deny", admission_config=str(file))
+    with pytest.raises(SettingsError) as error:
+        manifests(AdmissionArgs(tenancy=settings))
+    assert "gpu-platform:tenancy.admission_config" in str(error.value)
+    assert named in str(error.value)

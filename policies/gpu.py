@@ -4,58 +4,61 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from decimal import Decimal
 from fnmatch import fnmatchcase
 from typing import Any
 
 from pydantic import Field
 
-from kube.quantities import quantity_or_none
+from kube.quantities import parse_quantity, quantity_or_none
 from policies.controllers import Workload
-from policies.rule import Edit, Level, Rule, Severity, Violation, pod_rule, show, workload_rule
-from policies.settings import GpuConfig, RoleConfig
+from policies.rule import Level, Rule, Severity, Violation, pod_rule, show, workload_rule
+from policies.settings import GpuConfig, Quantity, SystemConfig, TaskConfig
 from policies.values import UNKNOWN, Node
 from policies.workloads import Pod
 
+RUNTIMES = ("TrainingRuntime", "ClusterTrainingRuntime")
+"""Kinds of Kubeflow Trainer whose GPUs a TrainJob states."""
+
+_VISIBLE_DEVICES = frozenset(
+    f"{vendor}_VISIBLE_DEVICES" for vendor in ("NVIDIA", "AMD", "HABANA", "ASCEND", "MTHREADS")
+)
+_NO_DEVICES = ("", "none", "void")
+_MOUNTED_DEVICES = "/var/run/nvidia-container-devices"
 _PLAIN_COUNT = re.compile(r"[1-9][0-9]{0,5}")
 
 
-class LimitConfig(RoleConfig):
+class LimitConfig(TaskConfig, SystemConfig):
     """Configuration of `gpu-limit-present`."""
 
     components: list[str] = Field(
         default=["training", "inference"],
         description="Roles of workloads that need a GPU: `training`, `inference` or both.",
     )
-
-
-class NodeConfig(RoleConfig):
-    """Configuration of `gpu-whole-nodes`."""
-
-    gpus_per_node: int | None = Field(
-        default=None, ge=1, description="GPUs of one node; the rule is inactive without it."
+    device_annotations: list[str] = Field(
+        default=["*cdi.k8s.io/*", "gpu-fraction*", "gpu-memory", "run.ai/*gpu*", "sharedgpu/*"],
+        description="Annotations and labels of pods that assign devices or parts of a GPU; `*` "
+        "matches anything.",
     )
 
 
-class SharedConfig(RoleConfig):
-    """Configuration of `gpu-not-shared`."""
+class MemoryConfig(GpuConfig):
+    """Configuration of `gpu-memory-guaranteed`."""
 
-    shared_resources: list[str] = Field(
-        default=["*.shared"],
-        description="Names of GPU resources of which several may be the same device.",
+    min_memory: Quantity = Field(
+        default="256Mi", description="Minimum memory limit of a GPU container."
     )
 
 
-class TolerationConfig(GpuConfig):
-    """Configuration of `gpu-toleration`."""
+class CpuConfig(GpuConfig):
+    """Configuration of `gpu-cpu-requested`."""
 
-    taint_key: str = Field(
-        default="nvidia.com/gpu", description="The taint that keeps other pods off GPU nodes."
-    )
+    min_cpu: Quantity = Field(default="250m", description="Minimum CPU request of a GPU container.")
 
 
 @workload_rule(
     name="gpu-limit-present",
-    description="A training or inference workload states how many GPUs it uses.",
+    description="Training and inference get their GPUs by a limit or a claim, and in no other way.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Write resources.limits with the number of GPUs on the container that computes.",
@@ -63,22 +66,78 @@ class TolerationConfig(GpuConfig):
 )
 def gpu_limit_present(workload: Workload, config: LimitConfig) -> Iterator[Violation]:
     """A workload without a GPU limit is placed on a node without GPUs, or sees none."""
+    if not workload.resource.is_named(config.system_workloads):
+        for pod in workload.pods:
+            yield from _uncounted_devices(pod, config)
+    if workload.resource.is_kind("trainer.kubeflow.org", *RUNTIMES):
+        return
     for role in config.components:
         pods = [pod for pod in workload.pods if pod.role(config) == role]
-        containers = [container for pod in pods for container in pod.containers]
-        undecided = any(
-            container.resources["limits"].value is UNKNOWN for container in containers
-        ) or not all(pod.spec["containers"].complete for pod in pods)
-        limits = [limit for c in containers for _, _, limit in c.gpus(config.accelerators)]
-        claims = [claim for c in containers for claim in c.gpu_claims(config.accelerators)]
-        if not pods or undecided or claims or any(not limit.absent for limit in limits):
+        lacking = [pod for pod in pods if _lacks_limit(pod, config)]
+        if len(lacking) < len(pods) and role == "training":
+            lacking = _workers_without_gpus(pods, lacking, config)
+        elif len(lacking) < len(pods):
             continue
-        place = containers[0].resources["limits"] if containers else pods[0].spec["containers"]
-        yield Violation(
-            place,
-            'a GPU limit on the container that computes, such as {"nvidia.com/gpu": 1}',
-            found=f"{show(place.value)} and no GPU limit in any other container of this {role}",
+        for pod in lacking[:1]:
+            limits = [container.resources["limits"] for container in pod.containers]
+            place = limits[0] if limits else pod.spec["containers"]
+            yield Violation(
+                place,
+                'a GPU limit on the container that computes, such as {"nvidia.com/gpu": 1}',
+                found=f"{show(place.value)} and no GPU limit in any container of this {role} pod",
+            )
+
+
+def _lacks_limit(pod: Pod, config: LimitConfig) -> bool:
+    for container in pod.containers:
+        stated = not container.resources["limits"].known or any(
+            not limit.absent for _, _, limit in container.gpus(config.accelerators)
         )
+        if stated or container.gpu_claims(config.accelerators):
+            return False
+    return pod.spec["containers"].complete
+
+
+def _workers_without_gpus(pods: list[Pod], lacking: list[Pod], config: LimitConfig) -> list[Pod]:
+    """Return the pods that lack a GPU and are no launchers: neither by name nor the minority."""
+    workers = [pod for pod in lacking if not is_cpu_task(pod, config)]
+    computing = [pod.replicas for pod in pods if pod not in lacking]
+    starting = [pod.replicas for pod in workers]
+    if None in computing or None in starting:
+        return []
+    total = sum((count for count in computing if count is not None), Decimal(0))
+    return workers if sum((count or Decimal(0) for count in starting), Decimal(0)) >= total else []
+
+
+def is_cpu_task(pod: Pod, config: TaskConfig) -> bool:
+    """Return whether the pod belongs to a task of a job that needs no GPUs, such as a launcher."""
+    node: Node | None = pod.spec
+    while node is not None:
+        last = str(node.steps[-1]) if node.steps else ""
+        names = (last, node["name"].text or "", node["groupName"].text or "")
+        for name in names if node.parent is not None else ():
+            if any(fnmatchcase(name.lower(), pattern) for pattern in config.cpu_tasks):
+                return True
+        node = node.parent
+    return False
+
+
+def _uncounted_devices(pod: Pod, config: LimitConfig) -> Iterator[Violation]:
+    """Return the ways past the scheduler: the runtime's variables, mounts and annotations."""
+    wanted = "nothing, and a GPU limit on the container: the device plugin assigns the devices"
+    for container in pod.containers:
+        for variable in container.node["env"].items():
+            if variable["name"].text in _VISIBLE_DEVICES:
+                for key in ("value", "valueFrom"):
+                    if variable[key].present and variable[key].value not in _NO_DEVICES:
+                        yield Violation(variable[key], wanted)
+        for mount in container.node["volumeMounts"].items():
+            if (mount["mountPath"].text or "").startswith(_MOUNTED_DEVICES):
+                yield Violation(mount["mountPath"], wanted)
+    holders = (pod.metadata["annotations"], pod.metadata["labels"], pod.resource.annotations)
+    for name, value in (field for holder in holders for field in holder.fields()):
+        if any(fnmatchcase(name.lower(), pattern) for pattern in config.device_annotations):
+            yield Violation(value, wanted)
 
 
 @pod_rule(
@@ -131,19 +190,19 @@ def _is_plain_count(amount: Node) -> bool:
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Write limits.memory, and requests.memory the same or not at all.",
-    config=GpuConfig,
+    config=MemoryConfig,
     references=["NSA Resource policies", "OWASP K01"],
 )
-def gpu_memory_guaranteed(pod: Pod, config: GpuConfig) -> Iterator[Violation]:
+def gpu_memory_guaranteed(pod: Pod, config: MemoryConfig) -> Iterator[Violation]:
     """A training pod that exceeds its request takes down the expensive runs of its neighbours."""
     for container in pod.gpu_containers(config.accelerators):
-        limit = container.resources["limits"]["memory"]
-        request = container.resources["requests"]["memory"]
+        level = container.level("memory")
+        limit, request = level["limits"]["memory"], level["requests"]["memory"]
         if not limit.known:
             continue
         amount = quantity_or_none(limit.value)
-        if amount is None or amount <= 0:
-            yield Violation(limit, "a memory limit such as 16Gi")
+        if amount is None or amount < parse_quantity(config.min_memory):
+            yield Violation(limit, f"a memory limit from {config.min_memory}, such as 16Gi")
         elif request.present and quantity_or_none(request.value) != amount:
             yield Violation(request, f"{show(limit.value)}, the same as the limit, or nothing")
 
@@ -154,107 +213,19 @@ def gpu_memory_guaranteed(pod: Pod, config: GpuConfig) -> Iterator[Violation]:
     severity=Severity.MEDIUM,
     level=Level.MANDATORY,
     remediation="Write requests.cpu. A CPU limit is not required: throttling starves loaders.",
-    config=GpuConfig,
+    config=CpuConfig,
 )
-def gpu_cpu_requested(pod: Pod, config: GpuConfig) -> Iterator[Violation]:
+def gpu_cpu_requested(pod: Pod, config: CpuConfig) -> Iterator[Violation]:
     """Without a request, data loaders get the remaining CPU time, and the GPU waits."""
     for container in pod.gpu_containers(config.accelerators):
-        request = container.resources["requests"]["cpu"]
-        limit = container.resources["limits"]["cpu"]
+        level = container.level("cpu")
+        request, limit = level["requests"]["cpu"], level["limits"]["cpu"]
         effective = limit if request.absent and not limit.absent else request
         if not effective.known:
             continue
         amount = quantity_or_none(effective.value)
-        if amount is None or amount <= 0:
-            yield Violation(request, "a CPU request such as 4")
-
-
-def _tolerates(toleration: Node, taint: str) -> bool:
-    key, effect = toleration["key"].value, toleration["effect"].value
-    if not isinstance(toleration.value, dict) or effect not in (None, "", "NoSchedule", UNKNOWN):
-        return False
-    accepted = (taint, UNKNOWN) if key else (key,)
-    return key in accepted and (bool(key) or toleration["operator"].value == "Exists")
-
-
-def _lacks_toleration(pod: Pod, config: TolerationConfig) -> bool:
-    tolerations = pod.spec["tolerations"]
-    if not pod.gpu_containers(config.accelerators) or not tolerations.complete:
-        return False
-    return not any(_tolerates(item, config.taint_key) for item in tolerations.items())
-
-
-def _add_toleration(pod: Pod, config: TolerationConfig) -> Iterator[Edit]:
-    tolerations = pod.spec["tolerations"]
-    if not _lacks_toleration(pod, config):
-        return
-    toleration = {"key": config.taint_key, "operator": "Exists", "effect": "NoSchedule"}
-    if isinstance(tolerations.value, list):
-        yield Edit((*tolerations.steps, len(tolerations.value)), toleration)
-    else:
-        yield Edit(tolerations.steps, [toleration])
-
-
-@pod_rule(
-    name="gpu-toleration",
-    description="A GPU pod tolerates the taint of GPU nodes.",
-    severity=Severity.MEDIUM,
-    level=Level.MANDATORY,
-    remediation="Add a toleration for the GPU taint with operator Exists and effect NoSchedule.",
-    config=TolerationConfig,
-    remedy=_add_toleration,
-)
-def gpu_toleration(pod: Pod, config: TolerationConfig) -> Iterator[Violation]:
-    """A pod that does not tolerate the taint stays pending forever."""
-    if _lacks_toleration(pod, config):
-        yield Violation(
-            pod.spec["tolerations"],
-            f'{{"key": "{config.taint_key}", "operator": "Exists", "effect": "NoSchedule"}}'
-            " among the tolerations",
-        )
-
-
-@workload_rule(
-    name="gpu-whole-nodes",
-    description="Training on several nodes takes all GPUs of each.",
-    severity=Severity.LOW,
-    level=Level.ADVISORY,
-    remediation="Request as many GPUs as a node has, or train on one node.",
-    config=NodeConfig,
-)
-def gpu_whole_nodes(workload: Workload, config: NodeConfig) -> Iterator[Violation]:
-    """Two half nodes communicate over the network instead of NVLink."""
-    if config.gpus_per_node is None or workload.size is None or workload.size <= 1:
-        return
-    for pod in workload.pods:
-        for container in pod.containers if pod.role(config) == "training" else []:
-            for name, _, limit in container.gpus(config.accelerators):
-                amount = quantity_or_none(limit.value)
-                if amount is not None and amount % config.gpus_per_node != 0:
-                    yield Violation(limit, f"{config.gpus_per_node} of {name}, a whole node")
-
-
-def _is_shared(resource: str, config: SharedConfig) -> bool:
-    return any(fnmatchcase(resource.lower(), name.lower()) for name in config.shared_resources)
-
-
-@pod_rule(
-    name="gpu-not-shared",
-    description="Training on several GPUs does not use shares of one GPU.",
-    severity=Severity.HIGH,
-    level=Level.ADVISORY,
-    remediation="Request whole GPUs, or a single share.",
-    config=SharedConfig,
-)
-def gpu_not_shared(pod: Pod, config: SharedConfig) -> Iterator[Violation]:
-    """Two time slices may be the same device, and NCCL refuses duplicate devices."""
-    if pod.role(config) != "training":
-        return
-    for container in pod.containers:
-        for name, _, limit in container.gpus(config.accelerators):
-            amount = quantity_or_none(limit.value)
-            if _is_shared(name, config) and amount is not None and amount > 1:
-                yield Violation(limit, "1, or whole GPUs instead of shares")
+        if amount is None or amount < parse_quantity(config.min_cpu):
+            yield Violation(effective, f"a CPU request from {config.min_cpu}, such as 4")
 
 
 RULES: list[Rule[Any]] = [
@@ -263,7 +234,4 @@ RULES: list[Rule[Any]] = [
     gpu_counts_whole,
     gpu_memory_guaranteed,
     gpu_cpu_requested,
-    gpu_toleration,
-    gpu_whole_nodes,
-    gpu_not_shared,
 ]

@@ -64,6 +64,25 @@ class RoleConfig(GpuConfig):
     )
 
 
+class TaskConfig(RoleConfig):
+    """Names of the tasks of a training job that compute nothing on GPUs."""
+
+    cpu_tasks: list[str] = Field(
+        default=[
+            "*launcher*",
+            "mpimaster",
+            "*-initializer",
+            "ps",
+            "*evaluator",
+            "*driver",
+            "head*",
+            "coordinator",
+        ],
+        description="Names of tasks, replicas or groups of a training job whose pods need no GPU; "
+        "`*` matches anything.",
+    )
+
+
 class SystemConfig(RuleConfig):
     """Workloads that may do what the rule forbids to all others."""
 

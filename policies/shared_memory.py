@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator
-from decimal import Decimal
 from typing import Any
 
 from pydantic import Field
 
-from kube.quantities import parse_quantity, quantity_or_none, spell_bytes
-from kube.shared_memory import SHARE, largest_shm
+from kube.quantities import parse_quantity, quantity_or_none
+from policies.gpu import RUNTIMES, is_cpu_task
 from policies.rule import Edit, Level, Rule, Severity, Violation, pod_rule, show
-from policies.settings import NoConfig, Quantity, RoleConfig
+from policies.settings import Quantity, SystemConfig, TaskConfig
 from policies.values import UNKNOWN, Node
 from policies.workloads import Container, Pod
 
@@ -20,29 +19,15 @@ _SHM = "/dev/shm"  # noqa: S108 - a mount point in a pod, not a temporary file
 _VOLUME = "shared-memory"
 
 
-class MountConfig(RoleConfig):
-    """Configuration of `shm-mounted`."""
+class MountConfig(TaskConfig):
+    """Configuration of `shm-mounted` and `shm-bounded-memory`."""
 
     size: Quantity = Field(
         default="1Gi", description="The size limit that the remediation writes, such as 8Gi."
     )
-
-
-class ShareConfig(RoleConfig):
-    """Configuration of `shm-fits-memory`."""
-
-    share: float = Field(
-        default=SHARE,
-        gt=0,
-        le=1,
-        description="Share of a container's memory limit that its memory volumes may use.",
+    min_size: Quantity = Field(
+        default="64Mi", description="Minimum size limit, by default the size without a volume."
     )
-
-
-class PerGpuConfig(RoleConfig):
-    """Configuration of `shm-per-gpu`."""
-
-    per_gpu: Quantity = Field(default="1Gi", description="Minimum shared memory per GPU.")
 
 
 def normal_path(value: str) -> str:
@@ -51,7 +36,8 @@ def normal_path(value: str) -> str:
     return "/" + path.lstrip("/") if path.startswith("/") else path
 
 
-def _shm_mounts(container: Container) -> list[Node]:
+def shm_mounts(container: Container) -> list[Node]:
+    """Return the mounts of a container at /dev/shm."""
     return [
         mount
         for mount in container.node["volumeMounts"].items()
@@ -59,30 +45,37 @@ def _shm_mounts(container: Container) -> list[Node]:
     ]
 
 
-def _working_containers(pod: Pod, config: RoleConfig) -> list[Container]:
-    """Return the containers of a training pod that load data: with GPUs, or else the main ones."""
+def working_containers(pod: Pod, config: TaskConfig) -> list[Container]:
+    """Return the containers of a training pod that compute: those with GPUs.
+
+    In a runtime, whose GPUs a TrainJob states, these are the main containers.
+    """
     if pod.role(config) != "training":
         return []
-    computing = [c for c in pod.gpu_containers(config.accelerators) if c.is_long_running]
-    return computing or [c for c in pod.containers if c.kind in ("main", "trainer")]
+    computing = [c for c in pod.gpu_containers(config.accelerators) if c.kind != "ephemeral"]
+    if computing or not pod.resource.is_kind("trainer.kubeflow.org", *RUNTIMES):
+        return computing
+    return [c for c in pod.containers if c.kind == "main" and not is_cpu_task(pod, config)]
 
 
-def _lacking_shm(pod: Pod, config: RoleConfig) -> Iterator[Container]:
-    for container in _working_containers(pod, config):
+def _lacking_shm(pod: Pod, config: TaskConfig) -> Iterator[Container]:
+    for container in working_containers(pod, config):
         mounts = container.node["volumeMounts"]
         paths = [mount["mountPath"] for mount in mounts.items()]
         if not mounts.complete or any(path.value is UNKNOWN for path in paths):
             continue
-        if not any(_is_whole_volume(mount) for mount in _shm_mounts(container)):
+        if not any(_is_writable_volume(mount) for mount in shm_mounts(container)):
             yield container
 
 
-def _is_whole_volume(mount: Node) -> bool:
-    return not mount["subPath"].present and not mount["subPathExpr"].present
+def _is_writable_volume(mount: Node) -> bool:
+    """Return whether all of a volume is mounted for writing."""
+    whole = not mount["subPath"].present and not mount["subPathExpr"].present
+    return whole and mount["readOnly"].value in (None, False, UNKNOWN)
 
 
 def _mount_shm(pod: Pod, config: MountConfig) -> Iterator[Edit]:
-    lacking = [container for container in _lacking_shm(pod, config) if not _shm_mounts(container)]
+    lacking = [container for container in _lacking_shm(pod, config) if not shm_mounts(container)]
     if not lacking or pod.volumes.value is UNKNOWN:
         return
     if not any(volume["name"].text == _VOLUME for volume in pod.volumes.items()):
@@ -114,7 +107,8 @@ def shm_mounted(pod: Pod, config: MountConfig) -> Iterator[Violation]:
         paths = [mount["mountPath"].value for mount in mounts.items()]
         yield Violation(
             mounts,
-            '{"name": "shared-memory", "mountPath": "/dev/shm"} without a subPath, and the volume '
+            '{"name": "shared-memory", "mountPath": "/dev/shm"} without subPath and readOnly, and '
+            "the volume "
             f'{{"name": "shared-memory", "emptyDir": {{"medium": "Memory", "sizeLimit": '
             f'"{config.size}"}}}}',
             found=f"mounts at {show(paths)}" if paths else show(mounts.value),
@@ -124,7 +118,7 @@ def shm_mounted(pod: Pod, config: MountConfig) -> Iterator[Violation]:
 def _volumes_at_shm(pod: Pod) -> Iterator[tuple[Node, Node | None]]:
     seen = set()
     for container in pod.containers:
-        for mount in _shm_mounts(container):
+        for mount in shm_mounts(container):
             volume = pod.volume(mount["name"])
             if volume is None and not pod.volume_names_known:
                 continue
@@ -141,7 +135,7 @@ def _bound_shm(pod: Pod, config: MountConfig) -> Iterator[Edit]:
         empty_dir = volume["emptyDir"]
         if empty_dir["medium"].known and empty_dir["medium"].value != "Memory":
             yield Edit(empty_dir["medium"].steps, "Memory")
-        if empty_dir["sizeLimit"].known and not _is_size(empty_dir["sizeLimit"]):
+        if empty_dir["sizeLimit"].known and not _is_size(empty_dir["sizeLimit"], config):
             yield Edit(empty_dir["sizeLimit"].steps, config.size)
 
 
@@ -170,80 +164,14 @@ def shm_bounded_memory(pod: Pod, config: MountConfig) -> Iterator[Violation]:
             continue
         if empty_dir["medium"].known and empty_dir["medium"].value != "Memory":
             yield Violation(empty_dir["medium"], '"Memory"')
-        if empty_dir["sizeLimit"].known and not _is_size(empty_dir["sizeLimit"]):
-            yield Violation(empty_dir["sizeLimit"], f"a size such as {config.size}")
+        if empty_dir["sizeLimit"].known and not _is_size(empty_dir["sizeLimit"], config):
+            wanted = f"a size from {config.min_size}, such as {config.size}"
+            yield Violation(empty_dir["sizeLimit"], wanted)
 
 
-def _is_size(node: Node) -> bool:
+def _is_size(node: Node, config: MountConfig) -> bool:
     amount = quantity_or_none(node.value)
-    return amount is not None and amount > 0
-
-
-@pod_rule(
-    name="shm-fits-memory",
-    description="A container's memory volumes fit into its memory limit.",
-    severity=Severity.HIGH,
-    level=Level.MANDATORY,
-    remediation="Raise limits.memory or lower the sizeLimit: the volume counts as memory.",
-    config=ShareConfig,
-)
-def shm_fits_memory(pod: Pod, config: ShareConfig) -> Iterator[Violation]:
-    """Memory volumes count against the limit: one that is too large ends in an OOM kill."""
-    for container in pod.containers:
-        limit = container.resources["limits"]["memory"]
-        allowed = quantity_or_none(limit.value)
-        volumes = list(_memory_volumes(pod, container))
-        if allowed is None or not volumes:
-            continue
-        allowed = largest_shm(allowed, config.share)
-        for volume in volumes:
-            size = volume["emptyDir"]["sizeLimit"]
-            if size.absent:
-                yield Violation(size, f"a size; at most {spell_bytes(allowed)} fits the container")
-        sizes = [volume["emptyDir"]["sizeLimit"] for volume in volumes]
-        total = sum((quantity_or_none(size.value) or Decimal(0) for size in sizes), Decimal(0))
-        if total > allowed:
-            yield Violation(
-                sizes[0],
-                f"at most {spell_bytes(allowed)} for all memory volumes of the container together, "
-                f"or raise its memory limit of {show(limit.value)}",
-                found=f"{show([size.value for size in sizes])}, together {spell_bytes(total)}",
-            )
-
-
-def _memory_volumes(pod: Pod, container: Container) -> Iterator[Node]:
-    seen = set()
-    for mount in container.node["volumeMounts"].items():
-        volume = pod.volume(mount["name"])
-        if volume is None or volume.steps in seen:
-            continue
-        seen.add(volume.steps)
-        if volume["emptyDir"]["medium"].value == "Memory":
-            yield volume
-
-
-@pod_rule(
-    name="shm-per-gpu",
-    description="Shared memory grows with the number of GPUs.",
-    severity=Severity.LOW,
-    level=Level.ADVISORY,
-    remediation="Raise the sizeLimit of the volume at /dev/shm, and the memory limit with it.",
-    config=PerGpuConfig,
-)
-def shm_per_gpu(pod: Pod, config: PerGpuConfig) -> Iterator[Violation]:
-    """Every process has its own loaders and NCCL buffers there."""
-    for container in _working_containers(pod, config):
-        limits = [limit for _, _, limit in container.gpus(config.accelerators)]
-        count = sum((quantity_or_none(limit.value) or Decimal(0) for limit in limits), Decimal(0))
-        least = count * parse_quantity(config.per_gpu)
-        for mount in _shm_mounts(container):
-            volume = pod.volume(mount["name"])
-            if volume is None:
-                continue
-            size = volume["emptyDir"]["sizeLimit"]
-            amount = quantity_or_none(size.value)
-            if amount is not None and amount < least:
-                yield Violation(size, f"at least {spell_bytes(least)} for {int(count)} GPUs")
+    return amount is not None and amount >= parse_quantity(config.min_size)
 
 
 @pod_rule(
@@ -252,11 +180,14 @@ def shm_per_gpu(pod: Pod, config: PerGpuConfig) -> Iterator[Violation]:
     severity=Severity.CRITICAL,
     level=Level.MANDATORY,
     remediation="Replace the hostPath by an emptyDir with medium Memory and a sizeLimit.",
-    config=NoConfig,
+    config=SystemConfig,
 )
-def shm_not_from_host(pod: Pod, config: NoConfig) -> Iterator[Violation]:
+def shm_not_from_host(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     """All processes of the node share its /dev/shm, and nobody cleans it up."""
+    if pod.resource.is_named(config.system_workloads):
+        return
     at_shm = {volume.steps for _, volume in _volumes_at_shm(pod) if volume is not None}
+    at_shm |= {volume.steps for volume in _volumes_with_shm(pod)}
     for volume in pod.volumes.items():
         host_path = volume["hostPath"]
         path = normal_path(host_path["path"].text or "")
@@ -265,10 +196,22 @@ def shm_not_from_host(pod: Pod, config: NoConfig) -> Iterator[Violation]:
             yield Violation(host_path, 'an emptyDir with medium "Memory" and a sizeLimit instead')
 
 
+def _volumes_with_shm(pod: Pod) -> Iterator[Node]:
+    """Yield the volumes of the host that contain its /dev/shm and are mounted at the same path."""
+    for container in pod.containers:
+        for mount in container.node["volumeMounts"].items():
+            target = normal_path(mount["mountPath"].text or "")
+            if target not in ("/", "/dev"):
+                continue
+            volume = pod.volume(mount["name"])
+            path = volume["hostPath"]["path"].text if volume is not None else None
+            source = posixpath.join(path or "", mount["subPath"].text or "")
+            if volume is not None and normal_path(source) == target:
+                yield volume
+
+
 RULES: list[Rule[Any]] = [
     shm_mounted,
     shm_bounded_memory,
-    shm_fits_memory,
-    shm_per_gpu,
     shm_not_from_host,
 ]

@@ -93,6 +93,15 @@ class Container:
         replaced = isinstance(declared.value, dict)
         return Node(declared.value, self.node, "resourcesPerNode") if replaced else declared
 
+    def level(self, resource: str) -> Node:
+        """Return the resources that state CPU or memory: its own, or else those of the pod."""
+        shared = self._pod.spec["resources"] if self._pod is not None else Node(None)
+        levels = [self.resources] if self.kind == "trainer" else [self.resources, shared]
+        for level in levels:
+            if any(not level[fields][resource].absent for fields in ("requests", "limits")):
+                return level
+        return self.resources
+
     @property
     def is_long_running(self) -> bool:
         """True if it runs next to the others, unlike init and ephemeral containers."""

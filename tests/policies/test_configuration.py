@@ -26,7 +26,7 @@ def test_levels_are_names_or_stand_beside_settings():
         {
             "all": "advisory",
             "image-digest-pinned": "mandatory",
-            "gpu-toleration": {"enforcementLevel": "remediate", "taintKey": "gpu"},
+            "gpu-toleration": {"enforcementLevel": "remediate", "taints": {"*": "gpu"}},
             "training-ends": "disabled",
         }
     )
@@ -40,10 +40,10 @@ def test_levels_are_names_or_stand_beside_settings():
 def test_settings_reach_the_rule():
     (taint,) = (
         config
-        for rule, _, config in configure({"gpu-toleration": {"taintKey": "gpu"}}, RULES).rules
+        for rule, _, config in configure({"gpu-toleration": {"taints": {"*": "gpu"}}}, RULES).rules
         if rule.name == "gpu-toleration"
     )
-    assert taint.model_dump()["taint_key"] == "gpu"
+    assert taint.model_dump()["taints"] == {"*": "gpu"}
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,10 @@ from tools.generate.policy_examples import EXAMPLES, SETTINGS
 _TOPICS = {
     "manifests": "Readable manifests",
     "gpu": "GPUs",
+    "gpu_nodes": "Nodes with GPUs",
     "claims": "Claimed devices",
     "shared_memory": "Shared memory",
+    "memory_volumes": "Memory volumes",
     "scheduling": "Scheduling",
     "images": "Images",
     "security": "Security",

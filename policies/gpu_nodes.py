@@ -1,0 +1,187 @@
+"""Rules about the nodes of GPU pods: their taints, their size and shared GPUs."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from fnmatch import fnmatchcase
+from typing import Any
+
+from pydantic import Field
+
+from kube.quantities import quantity_or_none
+from policies.controllers import Workload
+from policies.rule import Edit, Level, Rule, Severity, Violation, pod_rule, workload_rule
+from policies.settings import GpuConfig, RoleConfig
+from policies.values import UNKNOWN, Node
+from policies.workloads import Pod
+
+
+class NodeConfig(RoleConfig):
+    """Configuration of `gpu-whole-nodes`."""
+
+    gpus_per_node: int | None = Field(
+        default=None, ge=1, description="GPUs of one node; the rule is inactive without it."
+    )
+    partial_resources: list[str] = Field(
+        default=["*mig-*", "*.shared", "*vgpu*", "*mem*", "*core*", "*percentage*"],
+        description="Names of resources that are parts of a GPU, which the rule does not count.",
+    )
+
+
+class SharedConfig(RoleConfig):
+    """Configuration of `gpu-not-shared`."""
+
+    shared_resources: list[str] = Field(
+        default=["*.shared"],
+        description="Names of GPU resources of which several may be the same device.",
+    )
+
+
+class TolerationConfig(GpuConfig):
+    """Configuration of `gpu-toleration`."""
+
+    taints: dict[str, str] = Field(
+        default={
+            "*nvidia.com*": "nvidia.com/gpu",
+            "volcano.sh/vgpu*": "nvidia.com/gpu",
+            "*amd.com*": "amd.com/gpu",
+            "aws.amazon.com/neuron*": "aws.amazon.com/neuron",
+            "google.com/tpu": "google.com/tpu",
+        },
+        description="Key of the taint that keeps other pods off the nodes with a resource, by "
+        "resource name; `*` matches anything. Resources without an entry need no toleration.",
+    )
+    taint_values: list[str] = Field(
+        default=["present", "true"],
+        description="Values of these taints, of which a toleration without operator Exists states "
+        "one.",
+    )
+
+
+def _tolerates(toleration: Node, taint: str, config: TolerationConfig) -> bool:
+    key, effect = toleration["key"].value, toleration["effect"].value
+    if not isinstance(toleration.value, dict) or effect not in (None, "", "NoSchedule", UNKNOWN):
+        return False
+    operator, value = toleration["operator"].value, toleration["value"].value
+    if operator in ("Exists", UNKNOWN):
+        return not key or key in (taint, UNKNOWN)
+    matches = value is UNKNOWN or value in config.taint_values
+    return operator in (None, "", "Equal") and matches and key in (taint, UNKNOWN)
+
+
+def _missing_taints(pod: Pod, config: TolerationConfig) -> list[str]:
+    """Return the taints that a pod must tolerate and does not; a claim needs any of them."""
+    tolerations = pod.spec["tolerations"]
+    containers = pod.gpu_containers(config.accelerators)
+    if not containers or not tolerations.complete:
+        return []
+    names = {name for c in containers for name, _, _ in c.gpus(config.accelerators)}
+    wanted = {key for name in names if (key := _taint(name, config))}
+    if not names:
+        wanted = set(config.taints.values())
+    tolerated = {
+        key for key in wanted if any(_tolerates(item, key, config) for item in tolerations.items())
+    }
+    if not names:
+        return [] if tolerated else list(config.taints.values())[:1]
+    return sorted(wanted - tolerated)
+
+
+def _taint(resource: str, config: TolerationConfig) -> str | None:
+    return next((key for name, key in config.taints.items() if _matches(resource, [name])), None)
+
+
+def _matches(resource: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(resource.lower(), pattern.lower()) for pattern in patterns)
+
+
+def _toleration(key: str) -> dict[str, str]:
+    return {"key": key, "operator": "Exists", "effect": "NoSchedule"}
+
+
+def _add_toleration(pod: Pod, config: TolerationConfig) -> Iterator[Edit]:
+    tolerations = pod.spec["tolerations"]
+    added = [_toleration(key) for key in _missing_taints(pod, config)]
+    if not added:
+        return
+    if isinstance(tolerations.value, list):
+        for index, toleration in enumerate(added, len(tolerations.value)):
+            yield Edit((*tolerations.steps, index), toleration)
+    else:
+        yield Edit(tolerations.steps, added)
+
+
+@pod_rule(
+    name="gpu-toleration",
+    description="A GPU pod tolerates the taint of GPU nodes.",
+    severity=Severity.MEDIUM,
+    level=Level.MANDATORY,
+    remediation="Add a toleration for the GPU taint with operator Exists and effect NoSchedule.",
+    config=TolerationConfig,
+    remedy=_add_toleration,
+)
+def gpu_toleration(pod: Pod, config: TolerationConfig) -> Iterator[Violation]:
+    """A pod that does not tolerate the taint stays pending forever."""
+    for key in _missing_taints(pod, config):
+        wanted = f"{json.dumps(_toleration(key))} among the tolerations"
+        yield Violation(pod.spec["tolerations"], wanted)
+
+
+@workload_rule(
+    name="gpu-whole-nodes",
+    description="No pod requests more GPUs than a node has, and training on several nodes takes "
+    "all GPUs of each.",
+    severity=Severity.LOW,
+    level=Level.ADVISORY,
+    remediation="Request as many GPUs as a node has, or train on one node.",
+    config=NodeConfig,
+)
+def gpu_whole_nodes(workload: Workload, config: NodeConfig) -> Iterator[Violation]:
+    """A larger pod never starts; two half nodes communicate over the network, not over NVLink."""
+    if config.gpus_per_node is None:
+        return
+    several = workload.size is not None and workload.size > 1
+    for pod in workload.pods:
+        for name, limits in _whole_gpus(pod, config).items():
+            total = sum(quantity_or_none(limit.value) or Decimal(0) for limit in limits)
+            whole = several and pod.role(config) == "training"
+            if total > config.gpus_per_node:
+                wanted = f"at most {config.gpus_per_node} of {name}, the GPUs of one node"
+                yield Violation(limits[0], wanted)
+            elif whole and total and total != config.gpus_per_node:
+                yield Violation(limits[0], f"{config.gpus_per_node} of {name}, a whole node")
+
+
+def _whole_gpus(pod: Pod, config: NodeConfig) -> dict[str, list[Node]]:
+    """Return the limits of whole GPUs of the containers that run together, by resource name."""
+    found: dict[str, list[Node]] = defaultdict(list)
+    for container in pod.containers:
+        for name, _, limit in container.gpus(config.accelerators):
+            if container.is_long_running and not _matches(name, config.partial_resources):
+                found[name].append(limit)
+    return found
+
+
+@pod_rule(
+    name="gpu-not-shared",
+    description="Training on several GPUs does not use shares of one GPU.",
+    severity=Severity.HIGH,
+    level=Level.ADVISORY,
+    remediation="Request whole GPUs, or a single share.",
+    config=SharedConfig,
+)
+def gpu_not_shared(pod: Pod, config: SharedConfig) -> Iterator[Violation]:
+    """Two time slices may be the same device, and NCCL refuses duplicate devices."""
+    if pod.role(config) != "training":
+        return
+    for container in pod.containers:
+        for name, _, limit in container.gpus(config.accelerators):
+            amount = quantity_or_none(limit.value)
+            if _matches(name, config.shared_resources) and amount is not None and amount > 1:
+                yield Violation(limit, "1, or whole GPUs instead of shares")
+
+
+RULES: list[Rule[Any]] = [gpu_toleration, gpu_whole_nodes, gpu_not_shared]

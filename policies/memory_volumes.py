@@ -1,0 +1,116 @@
+"""Rules about the sizes of memory volumes, which count against memory limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+from pydantic import Field
+
+from kube.quantities import parse_quantity, quantity_or_none, spell_bytes
+from kube.shared_memory import SHARE, largest_shm
+from policies.rule import Level, Rule, Severity, Violation, pod_rule, show
+from policies.settings import Quantity, RoleConfig, TaskConfig
+from policies.shared_memory import shm_mounts, working_containers
+from policies.values import Key, Node
+from policies.workloads import Container, Pod
+
+
+class ShareConfig(RoleConfig):
+    """Configuration of `shm-fits-memory`."""
+
+    share: float = Field(
+        default=SHARE,
+        gt=0,
+        le=1,
+        description="Share of a container's memory limit that its memory volumes may use.",
+    )
+
+
+class PerGpuConfig(TaskConfig):
+    """Configuration of `shm-per-gpu`."""
+
+    per_gpu: Quantity = Field(default="1Gi", description="Minimum shared memory per GPU.")
+
+
+@pod_rule(
+    name="shm-fits-memory",
+    description="A container's memory volumes fit into its memory limit, and all into the pod's.",
+    severity=Severity.HIGH,
+    level=Level.MANDATORY,
+    remediation="Raise limits.memory or lower the sizeLimit: the volume counts as memory.",
+    config=ShareConfig,
+)
+def shm_fits_memory(pod: Pod, config: ShareConfig) -> Iterator[Violation]:
+    """Memory volumes count against the limit: one that is too large ends in an OOM kill."""
+    mounted: dict[tuple[Key, ...], Node] = {}
+    for container in pod.containers:
+        volumes = _memory_volumes(pod, container)
+        limit = container.level("memory")["limits"]["memory"]
+        if volumes and limit.absent and container.kind != "ephemeral":
+            yield Violation(limit, "a memory limit, because its memory volumes count as memory")
+        yield from _oversized(volumes, limit, config)
+        mounted |= {volume.steps: volume for volume in volumes}
+    shared = pod.spec["resources"]["limits"]["memory"]
+    if shared.present:
+        yield from _oversized(list(mounted.values()), shared, config)
+
+
+def _oversized(volumes: list[Node], limit: Node, config: ShareConfig) -> Iterator[Violation]:
+    """Return the violations of volumes that are together too large for a memory limit."""
+    memory = quantity_or_none(limit.value)
+    if memory is None or not volumes:
+        return
+    allowed = largest_shm(memory, config.share)
+    sizes = [volume["emptyDir"]["sizeLimit"] for volume in volumes]
+    for size in sizes:
+        if size.absent:
+            yield Violation(size, f"a size; at most {spell_bytes(allowed)} fits the container")
+    total = sum((quantity_or_none(size.value) or Decimal(0) for size in sizes), Decimal(0))
+    if total > allowed:
+        yield Violation(
+            sizes[0],
+            f"at most {spell_bytes(allowed)} for all of these memory volumes together, or raise "
+            f"the memory limit of {show(limit.value)}",
+            found=f"{show([size.value for size in sizes])}, together {spell_bytes(total)}",
+        )
+
+
+def _memory_volumes(pod: Pod, container: Container) -> list[Node]:
+    """Return the memory volumes that a container can fill."""
+    found: dict[tuple[Key, ...], Node] = {}
+    for mount in container.node["volumeMounts"].items():
+        volume = pod.volume(mount["name"])
+        if volume is None or mount["readOnly"].value is True:
+            continue
+        if volume["emptyDir"]["medium"].value == "Memory":
+            found[volume.steps] = volume
+    return list(found.values())
+
+
+@pod_rule(
+    name="shm-per-gpu",
+    description="Shared memory grows with the number of GPUs.",
+    severity=Severity.LOW,
+    level=Level.ADVISORY,
+    remediation="Raise the sizeLimit of the volume at /dev/shm, and the memory limit with it.",
+    config=PerGpuConfig,
+)
+def shm_per_gpu(pod: Pod, config: PerGpuConfig) -> Iterator[Violation]:
+    """Every process has its own loaders and NCCL buffers there."""
+    for container in working_containers(pod, config):
+        limits = [limit for _, _, limit in container.gpus(config.accelerators)]
+        count = sum((quantity_or_none(limit.value) or Decimal(0) for limit in limits), Decimal(0))
+        least = count * parse_quantity(config.per_gpu)
+        for mount in shm_mounts(container):
+            volume = pod.volume(mount["name"])
+            if volume is None:
+                continue
+            size = volume["emptyDir"]["sizeLimit"]
+            amount = quantity_or_none(size.value)
+            if amount is not None and amount < least:
+                yield Violation(size, f"at least {spell_bytes(least)} for {int(count)} GPUs")
+
+
+RULES: list[Rule[Any]] = [shm_fits_memory, shm_per_gpu]

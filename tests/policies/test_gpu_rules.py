@@ -1,0 +1,281 @@
+"""Rules for GPUs and shared memory: ways around them, and good manifests that they accept."""
+
+from typing import Any
+
+import pytest
+
+from tests.policies import manifests
+from tests.policies.harness import Manifest, changed, judge, remediate
+
+POD = "spec/tasks/0/template/spec"
+MAIN = f"{POD}/containers/0"
+LIMITS, REQUESTS = f"{MAIN}/resources/limits", f"{MAIN}/resources/requests"
+METADATA = "spec/tasks/0/template/metadata"
+GPU = {"nvidia.com/gpu": 8, "memory": "64Gi"}
+
+
+def job(*edits: tuple[str, Any]) -> Manifest:
+    return changed(manifests.volcano_job(), *edits)
+
+
+def test_a_device_variable_is_refused_next_to_a_gpu_limit() -> None:
+    env = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+    (message,) = judge("gpu-limit-present", job((f"{MAIN}/env", env)))
+    assert 'env[0].value: found "all"' in message
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        (f"{MAIN}/env", [{"name": "AMD_VISIBLE_DEVICES", "value": "0"}]),
+        (f"{MAIN}/env", [{"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": {}}}]),
+        (f"{MAIN}/volumeMounts/2", {"mountPath": "/var/run/nvidia-container-devices/all"}),
+        (f"{METADATA}/annotations", {"cdi.k8s.io/gpus": "nvidia.com/gpu=all"}),
+        (f"{METADATA}/annotations", {"gpu-memory": "2000"}),
+        (f"{METADATA}/labels/sharedgpu~gpu_request", "0.5"),
+        ("metadata/annotations", {"gpu-fraction": "0.5"}),
+    ],
+    ids=["amd", "reference", "mount", "cdi", "memory", "label", "of the job"],
+)
+def test_devices_past_the_scheduler_are_refused(edit: tuple[str, Any]) -> None:
+    assert judge("gpu-limit-present", job(edit))
+    config = {"systemWorkloads": ["training/Job/digits"]}
+    assert judge("gpu-limit-present", job(edit), config=config) == []
+
+
+@pytest.mark.parametrize("value", ["void", "none", ""])
+def test_a_container_may_refuse_devices(value: str) -> None:
+    env = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": value}]
+    assert judge("gpu-limit-present", job((f"{MAIN}/env", env))) == []
+
+
+def task(name: str, replicas: int, gpus: int | None) -> dict[str, Any]:
+    resources = {"limits": {"nvidia.com/gpu": gpus}} if gpus else {}
+    containers = [{"name": "main", "resources": resources}]
+    return {"name": name, "replicas": replicas, "template": {"spec": {"containers": containers}}}
+
+
+@pytest.mark.parametrize(
+    "tasks",
+    [
+        [task("main", 1, 8), task("worker", 16, None)],
+        [task("main", 1, 8), task("worker", 1, None)],
+        [task("ps", 2, None), task("worker", 2, None)],
+    ],
+)
+def test_workers_without_gpus_are_refused(tasks: list[dict[str, Any]]) -> None:
+    assert judge("gpu-limit-present", job(("spec/tasks", tasks)))
+
+
+@pytest.mark.parametrize(
+    "tasks",
+    [
+        [task("mpimaster", 1, None), task("mpiworker", 1, 8)],
+        [task("ps", 4, None), task("worker", 2, 8)],
+        [task("starts-the-others", 1, None), task("worker", 2, 8)],
+    ],
+)
+def test_launchers_need_neither_gpus_nor_shared_memory(tasks: list[dict[str, Any]]) -> None:
+    manifest = job(("spec/tasks", tasks))
+    assert judge("gpu-limit-present", manifest) == []
+    assert len(judge("shm-mounted", manifest)) == 1
+
+
+def test_own_names_of_launchers_are_configured() -> None:
+    manifest = job(("spec/tasks", [task("digester", 4, None), task("worker", 2, 8)]))
+    assert judge("gpu-limit-present", manifest)
+    assert judge("gpu-limit-present", manifest, config={"cpuTasks": ["digester"]}) == []
+
+
+@pytest.mark.parametrize("kind", ["TrainingRuntime", "ClusterTrainingRuntime"])
+def test_runtimes_get_their_gpus_from_a_train_job(kind: str) -> None:
+    def replicated(name: str) -> dict[str, Any]:
+        spec = {"template": {"spec": {"template": {"spec": {"containers": [{"name": name}]}}}}}
+        return {"name": name, **spec}
+
+    jobs = [replicated("dataset-initializer"), replicated("node")]
+    runtime = {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": kind,
+        "metadata": {"name": "torch"},
+        "spec": {"template": {"spec": {"replicatedJobs": jobs}}},
+    }
+    assert judge("gpu-limit-present", runtime) == []
+    (message,) = judge("shm-mounted", runtime)
+    assert "replicatedJobs[1]" in message
+
+
+POD_LEVEL = {"limits": {"cpu": 8, "memory": "64Gi"}, "requests": {"memory": "64Gi"}}
+
+
+def with_pod_level(resources: dict[str, Any]) -> Manifest:
+    return job(
+        (f"{MAIN}/resources", {"limits": {"nvidia.com/gpu": 1}}), (f"{POD}/resources", resources)
+    )
+
+
+def test_memory_and_cpu_of_the_pod_are_enough() -> None:
+    assert judge("gpu-memory-guaranteed", with_pod_level(POD_LEVEL)) == []
+    assert judge("gpu-cpu-requested", with_pod_level(POD_LEVEL)) == []
+    assert judge("shm-fits-memory", with_pod_level(POD_LEVEL)) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "resources"),
+    [
+        ("gpu-memory-guaranteed", {"limits": {"memory": "64Gi"}, "requests": {"memory": "1Gi"}}),
+        ("gpu-memory-guaranteed", {"limits": {"memory": "64"}}),
+        ("gpu-cpu-requested", {"requests": {"cpu": "1m"}}),
+        ("shm-fits-memory", {"limits": {"memory": "1Gi"}}),
+    ],
+)
+def test_memory_and_cpu_of_the_pod_are_checked(rule: str, resources: dict[str, Any]) -> None:
+    assert judge(rule, with_pod_level(resources))
+
+
+@pytest.mark.parametrize(
+    ("toleration", "accepted"),
+    [
+        ({"operator": "Exists"}, True),
+        ({"key": "nvidia.com/gpu", "operator": "Equal", "value": "present"}, True),
+        ({"key": "nvidia.com/gpu", "value": "true", "effect": "NoSchedule"}, True),
+        ({"key": "nvidia.com/gpu", "operator": "Equal", "value": "other"}, False),
+        ({"key": "nvidia.com/gpu", "operator": "Equal"}, False),
+        ({"key": "nvidia.com/gpu", "operator": "Exist"}, False),
+        ({"key": "amd.com/gpu", "operator": "Exists"}, False),
+        ({"value": "present"}, False),
+    ],
+)
+def test_a_toleration_matches_key_operator_and_value(
+    toleration: dict[str, str], accepted: bool
+) -> None:
+    messages = judge("gpu-toleration", job((f"{POD}/tolerations", [toleration])))
+    assert (messages == []) is accepted
+
+
+@pytest.mark.parametrize(
+    ("resource", "key"),
+    [("amd.com/gpu", "amd.com/gpu"), ("volcano.sh/vgpu-number", "nvidia.com/gpu")],
+)
+def test_every_vendor_has_its_own_taint(resource: str, key: str) -> None:
+    edits = (
+        (f"{MAIN}/resources", {"limits": {resource: 1}}),
+        (f"{POD}/tolerations", [{"key": key, "operator": "Exists"}]),
+    )
+    assert judge("gpu-toleration", job(*edits)) == []
+    assert judge("gpu-toleration", job(*edits, (f"{POD}/tolerations", [])))
+    fixed = remediate("gpu-toleration", job(*edits, (f"{POD}/tolerations", [])))
+    assert fixed is not None
+    (added,) = fixed["spec"]["tasks"][0]["template"]["spec"]["tolerations"]
+    assert added["key"] == key
+
+
+def test_unknown_vendors_need_no_toleration_unless_configured() -> None:
+    edits: list[tuple[str, Any]] = [
+        (f"{MAIN}/resources", {"limits": {"x.io/chip": 1}}),
+        (f"{POD}/tolerations", []),
+    ]
+    assert judge("gpu-toleration", job(*edits)) == []
+    assert judge("gpu-toleration", job(*edits), config={"taints": {"x.io/*": "x.io/chip"}})
+
+
+@pytest.mark.parametrize(
+    ("gpus", "words"),
+    [(16, "at most 8 of nvidia.com/gpu"), (4, "write 8 of nvidia.com/gpu, a whole node")],
+)
+def test_a_pod_of_a_gang_takes_exactly_one_node(gpus: int, words: str) -> None:
+    manifest = job((f"{LIMITS}/nvidia.com~gpu", gpus))
+    (message,) = judge("gpu-whole-nodes", manifest, config={"gpusPerNode": 8})
+    assert words in message
+
+
+def test_a_server_larger_than_a_node_is_refused() -> None:
+    server = changed(
+        manifests.deployment(),
+        ("spec/template/spec/containers/0/resources/limits/nvidia.com~gpu", 16),
+    )
+    assert judge("gpu-whole-nodes", server, config={"gpusPerNode": 8})
+
+
+def test_the_gpus_of_all_containers_of_a_pod_are_on_one_node() -> None:
+    half = {"name": "b", "resources": {"limits": {"nvidia.com/gpu": 4}}}
+    manifest = job((f"{LIMITS}/nvidia.com~gpu", 4), (f"{POD}/containers/1", half))
+    assert judge("gpu-whole-nodes", manifest, config={"gpusPerNode": 8}) == []
+
+
+def test_parts_of_gpus_are_not_counted_as_nodes() -> None:
+    manifest = job((f"{MAIN}/resources", {"limits": {"nvidia.com/mig-1g.10gb": 56}}))
+    assert judge("gpu-whole-nodes", manifest, config={"gpusPerNode": 8}) == []
+
+
+SIZE = f"{POD}/volumes/0/emptyDir/sizeLimit"
+
+
+@pytest.mark.parametrize("size", ["64m", "1", "1Mi", "63Mi", 0])
+def test_tiny_shared_memory_is_refused(size: Any) -> None:
+    (message,) = judge("shm-bounded-memory", job((SIZE, size)))
+    assert "a size from 64Mi" in message
+
+
+def test_the_smallest_shared_memory_is_configured() -> None:
+    assert judge("shm-bounded-memory", job((SIZE, "1Gi")), config={"minSize": "2Gi"})
+
+
+def test_read_only_shared_memory_is_refused() -> None:
+    manifest = job((f"{MAIN}/volumeMounts/0/readOnly", True))
+    assert "readOnly" in judge("shm-mounted", manifest)[0]
+
+
+def test_gpus_of_an_init_container_need_shared_memory() -> None:
+    init = {"name": "train", "resources": {"limits": GPU}}
+    assert judge("shm-mounted", job((f"{POD}/initContainers", [init])))
+
+
+CACHE = {"name": "cache", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}}
+
+
+def side(**fields: Any) -> Manifest:
+    mount = {"name": "cache", "mountPath": "/cache"}
+    container = {"name": "side", "volumeMounts": [mount], **fields}
+    return job((f"{POD}/containers/1", container), (f"{POD}/volumes/2", CACHE))
+
+
+def test_memory_volumes_need_a_memory_limit() -> None:
+    (message,) = judge("shm-fits-memory", side())
+    assert "containers[1].resources.limits.memory: found nothing" in message
+    assert judge("shm-fits-memory", side(resources={"limits": {"memory": "2Gi"}})) == []
+
+
+def test_a_reader_of_a_memory_volume_needs_no_memory_for_it() -> None:
+    mount = {"name": "cache", "mountPath": "/cache", "readOnly": True}
+    assert judge("shm-fits-memory", side(volumeMounts=[mount])) == []
+
+
+def test_all_memory_volumes_fit_into_the_memory_of_the_pod() -> None:
+    manifest = changed(
+        side(resources={"limits": {"memory": "4Gi"}}),
+        (f"{POD}/resources", {"limits": {"memory": "2Gi"}}),
+    )
+    (message,) = judge("shm-fits-memory", manifest)
+    assert 'memory limit of "2Gi"' in message
+
+
+@pytest.mark.parametrize(
+    ("path", "mount", "accepted"),
+    [
+        ("/dev", "/dev", False),
+        ("/", "/", False),
+        ("/", "/host", True),
+        ("/dev/dri", "/dev/dri", True),
+    ],
+)
+def test_shared_memory_of_the_host_comes_with_its_parent(
+    path: str, mount: str, accepted: bool
+) -> None:
+    manifest = job(
+        (f"{MAIN}/volumeMounts/2", {"name": "host", "mountPath": mount}),
+        (f"{POD}/volumes/2", {"name": "host", "hostPath": {"path": path}}),
+    )
+    assert (judge("shm-not-from-host", manifest) == []) is accepted
+    config = {"systemWorkloads": ["training/Job/digits"]}
+    assert judge("shm-not-from-host", manifest, config=config) == []

@@ -8,7 +8,7 @@ import pulumi
 import pulumi_kubernetes as kubernetes
 from pulumi_kubernetes.helm.v3 import Release, ReleaseArgs, RepositoryOptsArgs
 
-from infra.manifests import Manifest, privileged_namespace
+from infra.manifests import Manifest, system_namespace
 from infra.settings.cluster import ClusterSettings
 from infra.settings.monitoring import KubePrometheusStackSettings
 from infra.settings.volcano import VolcanoSettings
@@ -96,7 +96,7 @@ def chart_release(
     *,
     rendering: bool,
 ) -> list[pulumi.Resource]:
-    """Create the release of a chart in a privileged namespace of its own.
+    """Create the release of a chart in a namespace for system pods.
 
     `prefix` is prepended to the logical names, `release` is the name in the cluster. When manifests
     are only rendered, the release is left out with a warning, because it needs a cluster. Returns
@@ -104,7 +104,10 @@ def chart_release(
     """
     if not chart.install:
         return []
-    namespace = parent.create(f"{prefix}-namespace", privileged_namespace(chart.namespace, release))
+    space, quota = system_namespace(chart.namespace, release)
+    namespace = parent.create(f"{prefix}-namespace", space)
+    after: list[pulumi.Resource] = [namespace]
+    after.append(parent.create(f"{prefix}-quota", quota, parent.options(after=[namespace])))
     if rendering:
         pulumi.log.warn(
             f"The release of chart {chart.chart} {chart.version} is not rendered, because it needs "
@@ -112,7 +115,7 @@ def chart_release(
             f"{chart.repository} with the values of this stack.",
             parent,
         )
-        return [namespace]
+        return after
     return [
         Release(
             f"{prefix}-release",
@@ -125,7 +128,7 @@ def chart_release(
                 values=values,
                 timeout=chart.timeout_seconds,
             ),
-            parent.options(after=[namespace]),
+            parent.options(after=after),
         )
     ]
 

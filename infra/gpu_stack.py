@@ -8,7 +8,7 @@ import pulumi
 import yaml
 
 from infra.component import Component
-from infra.manifests import Manifest, compact, privileged_namespace, standard_labels
+from infra.manifests import Manifest, compact, standard_labels, system_namespace
 from infra.pods import GpuNodes
 from infra.settings.cluster import GpuSettings
 
@@ -46,7 +46,7 @@ def gpu_nodes(gpu: GpuSettings) -> GpuNodes:
     return GpuNodes(
         resource=gpu.resource,
         node_selector=gpu.node_selector,
-        tolerations=[toleration.model_dump(exclude_none=True) for toleration in gpu.tolerations],
+        tolerations=[toleration.manifest for toleration in gpu.tolerations],
         runtime_class=gpu.runtime_class.name if gpu.runtime_class else None,
     )
 
@@ -66,7 +66,7 @@ def manifests(gpu: GpuSettings) -> list[Manifest]:
     if gpu.install:
         config = yaml.safe_dump(plugin_config(gpu), sort_keys=False)
         built += [
-            privileged_namespace(gpu.namespace, "gpu-stack"),
+            *system_namespace(gpu.namespace, "gpu-stack"),
             _config_map(gpu, config),
             _daemon_set(gpu, config),
         ]

@@ -32,16 +32,39 @@ def standard_labels(name: str, instance: str) -> dict[str, str]:
     }
 
 
-def privileged_namespace(name: str, app: str) -> Manifest:
-    """Return a namespace for pods that mount directories of their node."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Namespace",
-        "metadata": {
-            "name": name,
-            "labels": {
-                **standard_labels(app, name),
-                "pod-security.kubernetes.io/enforce": "privileged",
+_CRITICAL: Final = ("system-cluster-critical", "system-node-critical")
+
+
+def system_namespace(name: str, app: str) -> list[Manifest]:
+    """Return a namespace for pods that mount directories of their node, with its quota.
+
+    GKE admits pods of the system's priority classes only where a ResourceQuota names the classes.
+    """
+    scope = {"scopeName": "PriorityClass", "operator": "In", "values": list(_CRITICAL)}
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "metadata": {
+                "name": name,
+                "labels": {
+                    **standard_labels(app, name),
+                    "pod-security.kubernetes.io/enforce": "privileged",
+                },
             },
         },
-    }
+        {
+            "apiVersion": "v1",
+            "kind": "ResourceQuota",
+            "metadata": {
+                "name": "critical-pods",
+                "namespace": name,
+                "labels": standard_labels(app, name),
+            },
+            "spec": {
+                # More than a cluster has: the quota permits and does not limit.
+                "hard": {"pods": "1000000"},
+                "scopeSelector": {"matchExpressions": [scope]},
+            },
+        },
+    ]

@@ -98,6 +98,7 @@ class Pod:
     pre_stop_seconds: int = 0
     rdma: Rdma | None = None
     node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: Sequence[Mapping[str, str]] = ()
     spread: Sequence[Manifest] = ()
     affinity: Manifest = field(default_factory=dict)
     host_network: bool = False
@@ -112,6 +113,7 @@ def pod_template(pod: Pod) -> Manifest:
     """Return metadata and spec of the pod, as Jobs and Deployments embed them."""
     on_gpu_node = pod.gpus > 0
     selector = {**(pod.gpu_nodes.node_selector if on_gpu_node else {}), **pod.node_selector}
+    tolerations = [*(pod.gpu_nodes.tolerations if on_gpu_node else ()), *pod.tolerations]
     spec = compact(
         {
             "schedulerName": pod.scheduler,
@@ -129,7 +131,7 @@ def pod_template(pod: Pod) -> Manifest:
             "dnsPolicy": "ClusterFirstWithHostNet" if pod.host_network else None,
             "affinity": pod.affinity,
             "nodeSelector": selector,
-            "tolerations": [dict(toleration) for toleration in pod.gpu_nodes.tolerations],
+            "tolerations": [dict(toleration) for toleration in tolerations] or None,
             "topologySpreadConstraints": list(pod.spread) or None,
             "securityContext": {
                 "runAsNonRoot": True,
@@ -157,14 +159,14 @@ def _container(pod: Pod) -> Manifest:
             "image": pod.image,
             "imagePullPolicy": "IfNotPresent",
             "command": list(pod.command) or None,
-            "env": _environment(pod.env, pod.rdma),
+            "env": _environment(pod.env, pod.rdma, gpus=pod.gpus),
             "ports": [
                 {"name": name, "containerPort": port, "protocol": "TCP"}
                 for name, port in pod.ports.items()
             ]
             or None,
             "resources": _resources(pod),
-            "securityContext": _security(pod.rdma),
+            "securityContext": _security(),
             "volumeMounts": [
                 {"name": SHM_VOLUME, "mountPath": SHM_PATH},
                 _TMP_MOUNT,
@@ -205,11 +207,11 @@ def _init_container(pod: Pod, init: InitContainer) -> Manifest:
     }
 
 
-def _security(rdma: Rdma | None = None) -> Manifest:
+def _security() -> Manifest:
     return {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
-        "capabilities": compact({"drop": ["ALL"], "add": ["IPC_LOCK"] if rdma else None}),
+        "capabilities": {"drop": ["ALL"]},
     }
 
 
@@ -223,8 +225,13 @@ def _volume_mount(mount: Mount | Volume) -> Manifest:
     )
 
 
-def _environment(env: Mapping[str, Any], rdma: Rdma | None = None) -> list[Manifest]:
+def _environment(
+    env: Mapping[str, Any], rdma: Rdma | None = None, *, gpus: int = 0
+) -> list[Manifest]:
     variables: dict[str, Any] = {"HOME": TMP_PATH, "PYTHONUNBUFFERED": "1"}
+    if gpus == 0:
+        # CUDA images ask for all GPUs, which NVIDIA's runtime provides without any request.
+        variables["NVIDIA_VISIBLE_DEVICES"] = "void"
     variables |= {**rdma_variables(rdma), **env}
     return [
         {"name": name, **(value if isinstance(value, dict) else {"value": value})}
@@ -261,16 +268,16 @@ def _volumes(pod: Pod) -> list[Manifest]:
     ]
 
 
-def even_spread(labels: Mapping[str, str], *, strict: bool) -> list[Manifest]:
-    """Return constraints that spread the pods with these labels evenly over suitable nodes.
+def even_spread(labels: Mapping[str, str]) -> list[Manifest]:
+    """Return constraints that prefer to spread the pods with these labels evenly over the nodes.
 
-    A lost node no longer counts, so that its pods fit on the others.
+    A preference, since a strict constraint leaves a gang pending next to a free node.
     """
     return [
         {
             "maxSkew": 1,
             "topologyKey": "kubernetes.io/hostname",
-            "whenUnsatisfiable": "DoNotSchedule" if strict else "ScheduleAnyway",
+            "whenUnsatisfiable": "ScheduleAnyway",
             "nodeAffinityPolicy": "Honor",
             "nodeTaintsPolicy": "Honor",
             "labelSelector": {"matchLabels": dict(labels)},

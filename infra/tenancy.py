@@ -16,6 +16,9 @@ from infra.settings.tenancy import TenancySettings
 from kube.names import WORKLOAD_LABEL
 
 SERVICE_ACCOUNTS: Final = ("training", "inference")
+DNS_PORTS: Final = (53, 5353)
+"""Ports of DNS pods. A policy sees the pod's port, which is 5353 on OpenShift."""
+
 PULL_SECRET: Final = "registry"  # noqa: S105  the name of an object
 
 
@@ -182,10 +185,11 @@ def network_policies(tenancy: TenancySettings, inference_ports: tuple[int, ...])
     """Deny all traffic, then allow DNS, gangs, callers of inference and configured addresses."""
     training = {"matchLabels": {WORKLOAD_LABEL: "training"}}
     inference = {"matchLabels": {WORKLOAD_LABEL: "inference"}}
-    callers = [
+    callers: list[Manifest] = [
         {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}}
         for name in tenancy.network.inference_from
     ] or [{"namespaceSelector": {}}]
+    callers += [{"ipBlock": {"cidr": cidr}} for cidr in tenancy.network.inference_cidrs]
     policies: dict[str, Manifest] = {
         "default-deny": {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]},
         "allow-dns": {
@@ -194,8 +198,9 @@ def network_policies(tenancy: TenancySettings, inference_ports: tuple[int, ...])
             "egress": [
                 {
                     "ports": [
-                        {"port": 53, "protocol": "UDP"},
-                        {"port": 53, "protocol": "TCP"},
+                        {"port": port, "protocol": protocol}
+                        for port in DNS_PORTS
+                        for protocol in ("UDP", "TCP")
                     ]
                 }
             ],

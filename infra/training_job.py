@@ -59,7 +59,7 @@ def create_run(component: Component, args: TrainingJobArgs) -> Run:
     """Create the objects of the job's run as children of a component."""
     run = run_name(args)
     keep = args.job.on_change == "keep"
-    suspendable = "suspend" in KINDS[args.job.kind].capabilities
+    suspendable = "state: suspended" in KINDS[args.job.kind].capabilities
     earlier: list[pulumi.Resource] = []
     for manifest in manifests(args, run, args.image):
         ignored = ignored_paths(manifest, suspendable=suspendable)
@@ -84,8 +84,8 @@ def create_run(component: Component, args: TrainingJobArgs) -> Run:
 def ignored_paths(manifest: Manifest, *, suspendable: bool) -> list[str]:
     """Return the paths that an update leaves alone: the specification except `suspend`.
 
-    The name is a hash of the specification. So the specification of an object with this name never
-    changes, and any difference comes from a rebuilt image.
+    A run keeps the specification that it was created with: its name is a hash of the job's
+    settings, so any difference comes from a rebuilt image, shared settings or a new release.
     """
     if not suspendable:
         return ["spec"]

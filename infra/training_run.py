@@ -20,7 +20,12 @@ from infra.pods import (
     packed,
     variables_from,
 )
-from infra.settings.training.job import LauncherSettings, StepSettings, TrainingJobSettings
+from infra.settings.training.job import (
+    NOT_IN_RUN_NAME,
+    LauncherSettings,
+    StepSettings,
+    TrainingJobSettings,
+)
 from kube.kinds import KINDS
 from kube.names import (
     CHECKPOINTS_PATH,
@@ -32,9 +37,6 @@ from kube.names import (
     WORKLOAD_LABEL,
 )
 from kube.shared_memory import default_shm
-
-_PLACEHOLDER = "run"
-"""Name of the run in the objects that its name is computed from."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,16 +59,17 @@ class TrainingJobArgs:
 
 
 def run_name(args: TrainingJobArgs) -> str:
-    """Return `<key>-<8 digits>`, where the digits are a hash of all objects of the run.
+    """Return `<key>-<8 digits>`, where the digits are a hash of the job's settings and image.
 
-    The image's identity stands for its digest, which is unknown before the image is built.
+    Only the settings that the author wrote count: a new default or template of this project, and
+    settings that all jobs share, start no new run. `run` pins the name.
     """
-    # A suspended run is the same run.
-    running = replace(args, job=args.job.model_copy(update={"suspend": False}))
-    objects = manifests(running, _PLACEHOLDER, args.image_identity)
-    canonical = json.dumps(objects, sort_keys=True, separators=(",", ":"))
-    if args.job.attempt > 1:
-        canonical += f" attempt {args.job.attempt}"
+    if args.job.run is not None:
+        return args.job.run
+    written = args.job.model_dump(mode="json", exclude_unset=True, exclude=NOT_IN_RUN_NAME)
+    canonical = json.dumps(
+        {**written, "image": args.image_identity}, sort_keys=True, separators=(",", ":")
+    )
     return f"{args.key}-{hashlib.sha256(canonical.encode()).hexdigest()[:8]}"
 
 
@@ -87,10 +90,10 @@ def manifests(args: TrainingJobArgs, run: str, image: Any) -> list[Manifest]:
         retries=job.retries,
         fatal_exit_codes=tuple(job.fatal_exit_codes),
         success=job.success,
-        suspend=job.suspend,
+        suspend=job.state == "suspended",
+        stop=job.state == "stopped",
         priority_class=job.priority_class,
         deadline_seconds=job.deadline_seconds,
-        ttl_seconds=job.ttl_seconds,
         network_topology=_network_topology(job),
         steps=[
             Step(name=name, pod=_step_pod(args, run, step, pod), after=step.after)
@@ -120,6 +123,7 @@ def _training_pod(args: TrainingJobArgs, run: str, image: Any) -> Pod:
         shm=job.shared_memory,
         gpus=job.gpus_per_node,
         gpu_nodes=replace(args.gpu_nodes, resource=job.gpu_resource or args.gpu_nodes.resource),
+        tolerations=[toleration.manifest for toleration in job.tolerations],
         service_account=args.service_account,
         grace_seconds=job.grace_seconds,
         labels=labels,
@@ -130,7 +134,7 @@ def _training_pod(args: TrainingJobArgs, run: str, image: Any) -> Pod:
         volumes=additional_volumes(job.volumes),
         rdma=Rdma(**job.rdma.model_dump()) if job.rdma else None,
         node_selector=job.node_labels,
-        spread=even_spread(selector, strict=True) if spread else (),
+        spread=even_spread(selector) if spread else (),
         affinity=_affinity(job, run),
         host_network=job.host_network,
         deadline_seconds=job.attempt_deadline_seconds,

@@ -10,6 +10,7 @@ from infra.component import Component, chart_release
 from infra.manifests import Manifest, compact
 from infra.settings import StackSettings
 from infra.settings.volcano import (
+    FIRST_WITH_TOPOLOGY,
     OVERCOMMIT,
     OVERRIDE,
     PriorityClassSettings,
@@ -64,7 +65,11 @@ def chart_values(settings: VolcanoSettings) -> dict[str, Any]:
     custom = {**typed, **settings.values.get("custom", {})}
     if not settings.custom_configuration:
         hierarchical = settings.hierarchical
-        custom[OVERRIDE] = scheduler_configuration(settings.scheduler, hierarchical=hierarchical)
+        custom[OVERRIDE] = scheduler_configuration(
+            settings.scheduler,
+            hierarchical=hierarchical,
+            topology=settings.release >= FIRST_WITH_TOPOLOGY,
+        )
     return {**settings.values, "custom": custom}
 
 
@@ -94,7 +99,8 @@ def queue(name: str, settings: QueueSettings) -> Manifest:
                 "priority": settings.priority,
                 "reclaimable": settings.reclaimable,
                 "capability": settings.capability,
-                "deserved": settings.deserved,
+                # From 1.14 on the webhook demands it, also where the scheduler does not read it.
+                "deserved": {**settings.guarantee, **settings.deserved},
                 "guarantee": compact({"resource": settings.guarantee}),
                 "parent": settings.parent,
             }
@@ -118,10 +124,14 @@ _PACKED: Final = 10
 """Weight of binpack relative to the scores of nodeorder, whose weights are 1 to 3."""
 
 
-def scheduler_configuration(settings: SchedulerSettings, *, hierarchical: bool) -> str:
-    """Return the text of `volcano-scheduler.conf`; `hierarchical` if queues have parents.
+def scheduler_configuration(
+    settings: SchedulerSettings, *, hierarchical: bool, topology: bool = True
+) -> str:
+    """Return the text of `volcano-scheduler.conf`.
 
-    The names are those of Volcano's `pkg/scheduler/conf`, the same from 1.10 to 1.15.
+    `hierarchical` if queues have parents, `topology` if Volcano has the plugin that reads the
+    network topology of jobs. The names are those of Volcano's `pkg/scheduler/conf`, the same from
+    1.10 to 1.15.
     """
     # All plugins that select victims are in one tier. With several tiers, the first one that
     # selects any decides alone, and a queue would lose pods within its share
@@ -140,6 +150,7 @@ def scheduler_configuration(settings: SchedulerSettings, *, hierarchical: bool) 
         settings.share: {"enableHierarchy": True} if hierarchical else {},
         "nodeorder": _node_order(settings),
         "binpack": _binpack(settings),
+        "network-topology-aware": {} if topology else None,
     }
     used = [{"name": name, **options} for name, options in plugins.items() if options is not None]
     tiers = [{"plugins": used}]

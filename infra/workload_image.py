@@ -38,8 +38,9 @@ class WorkloadImageArgs:
 class WorkloadImage(Component):
     """An image of a workload.
 
-    `reference` is the image by digest, unknown until a new one is built. `identity` identifies the
-    contents and is always known: the reference of an existing image, or a hash of the sources.
+    `reference` is the image by digest, unknown until a new one is built. `identity` is always known
+    and names runs: the reference of an existing image, or a hash of its author's build settings and
+    sources.
     """
 
     reference: pulumi.Output[str]
@@ -50,7 +51,8 @@ class WorkloadImage(Component):
     ) -> None:
         super().__init__("WorkloadImage", name, opts)
         if args.image.build is not None:
-            self.identity = f"sources:{identity(args.image.build, args.root)}"
+            author = identity(args.image.build, args.root, of_author_alone=True)
+            self.identity = f"sources:{author}"
             self.reference = self._build(name, args, args.image.build)
         else:
             pinned = str(args.image.reference)
@@ -61,7 +63,7 @@ class WorkloadImage(Component):
     def _build(
         self, name: str, args: WorkloadImageArgs, build: BuildSettings
     ) -> pulumi.Output[str]:
-        tag = self.identity.removeprefix("sources:")[:16]
+        tag = identity(build, args.root)[:16]
         image = docker.Image(
             f"{name}-build",
             image_name=f"{args.repository}/{args.key}:{tag}",

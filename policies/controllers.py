@@ -162,11 +162,8 @@ class Workload:
         return None
 
     @cached_property
-    def lifetime(self) -> tuple[Node, Node | None] | None:
-        """Paths of the deadline and of the time to live after the end, if the kind has them.
-
-        Steps of a JobFlow have no time to live: the JobFlow creates missing steps again.
-        """
+    def deadline(self) -> Node | None:
+        """Path of the deadline, if the kind has one."""
         spec = self._spec
         if self.is_kubeflow_job:
             spec = spec["runPolicy"]
@@ -174,8 +171,7 @@ class Workload:
             spec = spec["jobTemplate"]["spec"]
         elif not (self.is_volcano_job or self.is_batch_job):
             return None
-        kept = None if self.is_step else spec["ttlSecondsAfterFinished"]
-        return spec["activeDeadlineSeconds"], kept
+        return spec["activeDeadlineSeconds"]
 
     def restart_policy(self, pod: Pod) -> Node:
         """Return the restart policy; in Kubeflow's replicas, theirs overrides the pod's."""

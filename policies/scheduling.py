@@ -224,24 +224,21 @@ def training_pod_group_whole(stack: Stack, config: GangConfig) -> Iterator[Viola
 
 @workload_rule(
     name="training-ends",
-    description="Training has a deadline, and finished jobs are cleaned up.",
+    description="Training has a deadline.",
     severity=Severity.LOW,
     level=Level.ADVISORY,
-    remediation="Write activeDeadlineSeconds (on the Job or the pods) and ttlSecondsAfterFinished.",
+    remediation="Write activeDeadlineSeconds on the Job or the pods.",
     config=RoleConfig,
 )
 def training_ends(workload: Workload, config: RoleConfig) -> Iterator[Violation]:
     """A run that hangs holds its GPUs until someone notices."""
     pods = _training_pods(workload, config)
-    if not pods or workload.lifetime is None:
+    if not pods or workload.deadline is None:
         return
-    deadline, kept = workload.lifetime
-    limits = [deadline, *(pod.spec["activeDeadlineSeconds"] for pod in pods)]
+    limits = [workload.deadline, *(pod.spec["activeDeadlineSeconds"] for pod in pods)]
     if all(limit.absent for limit in limits):
-        place = limits[1] if workload.is_volcano_job else deadline
+        place = limits[1] if workload.is_volcano_job else limits[0]
         yield Violation(place, "the longest time that it may take, in seconds")
-    if kept is not None and kept.absent:
-        yield Violation(kept, "how long it stays after its end, in seconds")
 
 
 @stack_rule(

@@ -1,5 +1,6 @@
 """A training run from start to end, to be read from top to bottom."""
 
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from training.data.loader import GangSampler, Loaded, Loader
 from training.evaluation import Evaluation, evaluate, losses
 from training.export import finished_export, write_export
 from training.gang.distributed import Vote, gather, joined, on_rank0
-from training.gang.preflight import await_free_space
+from training.gang.preflight import await_free_space, warn_of_locked_memory
 from training.gang.watchdog import Watchdog
 from training.gang.world import World
 from training.optimizer import learning_rate
@@ -43,6 +44,7 @@ def run(config: TrainingConfig, world: World) -> int:
     """
     device = choose_device(config.device, world.local_rank)
     await_free_space(Path(config.run_dir), config.hang_limit)
+    warn_of_locked_memory(os.environ)
     with (
         joined(world, device, config.peer_timeout),
         Watchdog(config.hang_limit) as watchdog,

@@ -34,7 +34,8 @@ class Gang:
 
     `pod.command` holds torchrun's arguments (`-m`, module, arguments), and the kind adds the
     rendezvous. With `custom_command` it is a complete command. `launcher` is the pod that starts
-    the others, for kinds that have one. Times are in seconds.
+    the others, for kinds that have one. Times are in seconds. `suspend` and `stop` end the pods of
+    kinds that support it; a stopped run never continues.
     """
 
     name: str
@@ -50,9 +51,9 @@ class Gang:
     fatal_exit_codes: Sequence[int] = (BAD_INPUT,)
     success: str | None = None
     suspend: bool = False
+    stop: bool = False
     priority_class: str | None = None
     deadline_seconds: int | None = None
-    ttl_seconds: int | None = None
     network_topology: Mapping[str, object] = field(default_factory=dict)
     steps: Sequence[Step] = ()
     after: Sequence[str] = ()

@@ -89,7 +89,6 @@ def _job(gang: Gang) -> Manifest:
                 # When one pod fails, its peers fail too, and each failure counts.
                 "backoffLimit": gang.retries * gang.size,
                 "activeDeadlineSeconds": gang.deadline_seconds,
-                "ttlSecondsAfterFinished": gang.ttl_seconds,
                 "podFailurePolicy": failure_policy(gang, gang.pod.container),
                 "successPolicy": success_policy(gang),
                 "template": grouped_template(gang, pod),

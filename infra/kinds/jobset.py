@@ -22,7 +22,6 @@ def build(gang: Gang) -> list[Manifest]:
             {
                 "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
                 "suspend": gang.suspend or None,
-                "ttlSecondsAfterFinished": gang.ttl_seconds,
                 **job_set_spec(gang, _WORKER, gang.pod.container),
             }
         ),

@@ -54,7 +54,6 @@ def _run_policy(gang: Gang) -> Manifest:
             # Restarts of all containers are added up, and reaching the limit fails the job.
             "backoffLimit": gang.retries * gang.size + 1,
             "activeDeadlineSeconds": gang.deadline_seconds,
-            "ttlSecondsAfterFinished": gang.ttl_seconds,
             "schedulingPolicy": compact(
                 {
                     "minAvailable": gang.minimum,

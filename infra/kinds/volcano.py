@@ -18,7 +18,7 @@ from infra.kinds.gang import (
 )
 from infra.manifests import Manifest, compact
 from kube.kinds.record import Resource
-from kube.kinds.volcano import FLOW, JOB, TEMPLATE, TRAINING_STEP, template_name
+from kube.kinds.volcano import COMMAND, FLOW, JOB, TEMPLATE, TRAINING_STEP, template_name
 
 SERVICE_PLUGINS: Final[Mapping[str, list[str]]] = {
     "svc": ["--publish-not-ready-addresses=true", "--disable-network-policy=true"],
@@ -68,7 +68,8 @@ def volcano_objects(
     """
     spec = _spec(gang, tasks, plugins)
     if not gang.steps:
-        return [_object(JOB, metadata(gang), spec)]
+        job = _object(JOB, metadata(gang), spec)
+        return [job, _termination(gang)] if gang.stop else [job]
     flow_metadata = metadata(gang)
     specs = {TRAINING_STEP: spec} | {step.name: _step_spec(gang, step) for step in gang.steps}
     labels = {step.name: dict(step.pod.labels) for step in gang.steps}
@@ -100,6 +101,23 @@ def volcano_objects(
     return [*templates, _object(FLOW, flow_metadata, flow)]
 
 
+def _termination(gang: Gang) -> Manifest:
+    """Return the request to end the run, which the job keeps as its phase Terminated."""
+    return {
+        "apiVersion": COMMAND.api_version,
+        "kind": COMMAND.kind,
+        "metadata": metadata(gang),
+        "action": "TerminateJob",
+        "target": {
+            "apiVersion": JOB.api_version,
+            "kind": JOB.kind,
+            "name": gang.name,
+            # The API requires the field, and the controller finds the job by its name.
+            "uid": "",
+        },
+    }
+
+
 def _spec(
     gang: Gang, tasks: Sequence[Manifest], plugins: Mapping[str, list[str]] | None
 ) -> Manifest:
@@ -113,7 +131,6 @@ def _spec(
             "minSuccess": gang.minimum if gang.is_elastic else None,
             "maxRetry": gang.retries,
             "priorityClassName": gang.priority_class,
-            "ttlSecondsAfterFinished": gang.ttl_seconds,
             "networkTopology": dict(gang.network_topology),
             "plugins": dict(plugins) if plugins else None,
             "policies": _policies(gang),

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from infra.manifests import Manifest, compact, privileged_namespace, standard_labels
+from infra.manifests import Manifest, compact, standard_labels, system_namespace
 from infra.pods import GpuNodes
 from infra.settings.monitoring import DcgmExporterSettings
 
@@ -11,8 +11,8 @@ _POD_RESOURCES: Final = "/var/lib/kubelet/pod-resources"
 
 
 def manifests(settings: DcgmExporterSettings, nodes: GpuNodes) -> list[Manifest]:
-    """Return namespace and DaemonSet."""
-    return [privileged_namespace(settings.namespace, EXPORTER), _daemon_set(settings, nodes)]
+    """Return the namespace with its quota, and the DaemonSet."""
+    return [*system_namespace(settings.namespace, EXPORTER), _daemon_set(settings, nodes)]
 
 
 def _daemon_set(settings: DcgmExporterSettings, nodes: GpuNodes) -> Manifest:

@@ -113,7 +113,8 @@ def _pod(args: InferenceServiceArgs, version: Version) -> Pod:
         ports={"http": settings.port},
         probes=_probes(settings),
         node_selector=settings.node_selector,
-        spread=even_spread(version.selector, strict=False) if settings.spread else (),
+        tolerations=[toleration.manifest for toleration in settings.tolerations],
+        spread=even_spread(version.selector) if settings.spread else (),
         priority_class=settings.priority_class,
     )
 

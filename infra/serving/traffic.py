@@ -115,6 +115,8 @@ def disruption_budget(args: InferenceServiceArgs, version: Version) -> Manifest:
         "metadata": metadata(args, version),
         "spec": {
             "maxUnavailable": args.service.max_unavailable,
+            # A service without its model is unready for days, and must not block node upgrades.
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
             "selector": {"matchLabels": version.selector},
         },
     }

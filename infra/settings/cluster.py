@@ -71,6 +71,11 @@ class TolerationSettings(Settings):
         default="NoSchedule", description="Effect of the taint. null tolerates every effect."
     )
 
+    @property
+    def manifest(self) -> dict[str, str]:
+        """The toleration as in the API."""
+        return self.model_dump(exclude_none=True)
+
     @model_validator(mode="after")
     def _value_fits_operator(self) -> Self:
         if (self.operator == "Equal") != (self.value is not None):

@@ -22,7 +22,8 @@ class BuildSettings(Settings):
     sources: list[str] = Field(
         min_length=1,
         description="Files and directories that determine the contents of the image. A change "
-        "there results in a new image and in new runs of the jobs that use it.",
+        "there results in a new image, and outside of this project's own directories in new runs "
+        "of the jobs that use it.",
     )
     platform: str = Field(
         default="linux/amd64", pattern=r"^linux/[a-z0-9/]+$", description="Platform of the nodes."
@@ -90,11 +91,19 @@ class ImagesSettings(Settings):
         return self
 
 
-def identity(build: BuildSettings, root: Path = PROJECT_ROOT) -> str:
+_SHIPPED: Final = ("inference", "kube", "recorder", "requirements", "training", "workload")
+"""Directories of this project, which a new release changes."""
+
+
+def identity(
+    build: BuildSettings, root: Path = PROJECT_ROOT, *, of_author_alone: bool = False
+) -> str:
     """Return the hexadecimal SHA-256 of everything that determines the contents of a built image.
 
     The same sources have the same identity in every checkout: only names and contents of files
-    count, and hidden or compiled files do not. Raises FileNotFoundError if a source is missing.
+    count, and hidden or compiled files do not. `of_author_alone` leaves out this project's own
+    files, so that a new release of it does not change the identity. Raises FileNotFoundError if a
+    source is missing.
     """
     digest = hashlib.sha256()
     description = {
@@ -106,6 +115,8 @@ def identity(build: BuildSettings, root: Path = PROJECT_ROOT) -> str:
     }
     digest.update(json.dumps(description, sort_keys=True).encode())
     for name in sorted({build.dockerfile, *build.sources}):
+        if of_author_alone and Path(name).parts[0] in _SHIPPED:
+            continue
         for path in _files(root / name):
             content = hashlib.sha256(path.read_bytes()).hexdigest()
             digest.update(f"\n{path.relative_to(root).as_posix()} {content}".encode())

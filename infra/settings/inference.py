@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from inference.config import InferenceConfig
+from infra.settings.cluster import TolerationSettings
 from infra.settings.types import (
     CpuQuantity,
     DnsLabel,
@@ -326,6 +327,9 @@ class InferenceServiceSettings(Settings):
     spread: bool = Field(default=True, description="Prefer different nodes for the pods.")
     node_selector: Labels = Field(
         default={}, description="Additional node labels that the pods require."
+    )
+    tolerations: list[TolerationSettings] = Field(
+        default=[], description="Tolerations in addition to the stack's."
     )
     priority_class: DnsName | None = Field(default=None, description="Priority class of the pods.")
     server: dict[str, Any] = Field(

@@ -1,10 +1,19 @@
 """Warnings about valid configurations that are probably not intended."""
 
 from collections.abc import Iterator
+from decimal import Decimal
 from itertools import pairwise
 from typing import Final
 
 from infra.settings import StackSettings
+from infra.settings.amounts import (
+    combined,
+    largest_gang,
+    plain,
+    quota_limits,
+    services_total,
+    update_surge,
+)
 from infra.settings.problems import full_key, job_key
 from infra.settings.training.job import TrainingJobSettings
 from kube.kinds import KINDS
@@ -26,6 +35,7 @@ def notices(settings: StackSettings) -> Iterator[str]:
     yield from _image_without_the_program(settings)
     yield from _priorities_without_preemption(settings)
     yield from _unmeasured(settings)
+    yield from _updates_that_wait_for_training(settings)
 
 
 def _many_jobs(settings: StackSettings) -> Iterator[str]:
@@ -97,3 +107,20 @@ def _could_answer(job: TrainingJobSettings) -> bool:
     if job.hyperparameters is None or KINDS[job.kind].program != TRAINING_PROGRAM:
         return False
     return not job.hyperparameters.metrics_port
+
+
+def _updates_that_wait_for_training(settings: StackSettings) -> Iterator[str]:
+    """Compare the quota with the largest gang, all services and the pod that an update adds."""
+    if not settings.training.jobs or not settings.inference.services:
+        return
+    services = services_total(settings.inference, settings.gpu, settings.logs)
+    surge = update_surge(settings.inference, settings.gpu)
+    needed = combined(sum, [largest_gang(settings.training, settings.gpu), services, surge])
+    for quota, name, limit in quota_limits(settings.tenancy, settings.gpu):
+        wanted = needed.get(name, Decimal(0))
+        if wanted > limit:
+            yield (
+                f"{quota} is {plain(limit)}, but the largest gang, all services and the pod "
+                f"that an update of a service adds need {plain(wanted)} of {name}: while "
+                "the gang runs, no service can be updated. Write at least that."
+            )

@@ -68,6 +68,11 @@ class NetworkSettings(Settings):
         default=[],
         description="Namespaces that may call inference. Empty allows the whole cluster.",
     )
+    inference_cidrs: list[Cidr] = Field(
+        default=[],
+        description="Address ranges outside the pod network that may call inference as well, such "
+        "as a cloud load balancer's or the nodes' for service_type NodePort.",
+    )
     egress_cidrs: list[Cidr] = Field(
         default=[],
         description="Address ranges that all pods may reach, such as 10.1.0.0/16 of an object "

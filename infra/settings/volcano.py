@@ -24,6 +24,9 @@ gangs'.
 One evicted pod ends its whole gang, and the job returns to its queue.
 """
 
+FIRST_WITH_TOPOLOGY: Final = (1, 12)
+"""First release with the network topology of jobs."""
+
 OVERCOMMIT: Final = 1.2
 """Volcano's default."""
 

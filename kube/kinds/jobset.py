@@ -30,8 +30,7 @@ KIND: Final = Kind(
         {
             "hyperparameters",
             "attempt_deadline_seconds",
-            "ttl_seconds",
-            "suspend",
+            "state: suspended",
             "success: all",
             "success: first",
             "fatal_exit_codes",

@@ -12,9 +12,9 @@ KIND: Final = Kind(
         {
             "hyperparameters",
             "attempt_deadline_seconds",
-            "ttl_seconds",
             "success: first",
             "fatal_exit_codes",
+            "state: stopped",
             "steps",
             "launcher",
         }

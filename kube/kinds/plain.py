@@ -12,9 +12,9 @@ KIND: Final = Kind(
         {
             "min_nodes",
             "attempt_deadline_seconds",
-            "ttl_seconds",
             "success: all",
             "fatal_exit_codes",
+            "state: stopped",
             "steps",
         }
     ),

@@ -33,8 +33,7 @@ KIND: Final = Kind(
             "min_nodes",
             "deadline_seconds",
             "attempt_deadline_seconds",
-            "ttl_seconds",
-            "suspend",
+            "state: suspended",
             "success: first",
         }
     ),

@@ -31,7 +31,7 @@ KIND: Final = Kind(
         ),
         retries=("spec", "backoffLimit"),
     ),
-    capabilities=frozenset({"deadline_seconds", "suspend", "launcher"}),
+    capabilities=frozenset({"deadline_seconds", "state: suspended", "launcher"}),
     objects="RayJob `ray.io/v1`, PodGroup, NetworkPolicy",
     # Earlier releases have no retries.
     needs="Volcano, KubeRay 1.2 or later",

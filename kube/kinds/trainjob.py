@@ -38,7 +38,7 @@ KIND: Final = Kind(
         {
             "hyperparameters",
             "attempt_deadline_seconds",
-            "suspend",
+            "state: suspended",
             "success: all",
             "fatal_exit_codes",
         }

@@ -47,6 +47,15 @@ TEMPLATE: Final = Resource(
 )
 """The resource of a step, from which the JobFlow makes a Volcano Job."""
 
+COMMAND: Final = Resource(
+    group="bus.volcano.sh",
+    version="v1alpha1",
+    kind="Command",
+    plural="commands",
+    title="Volcano Command",
+)
+"""The resource of a request to the job controller, which deletes it when it has acted."""
+
 LAYOUT: Final = Layout(
     resource=JOB,
     pods=(("spec", "tasks", "*", "template"),),
@@ -63,10 +72,10 @@ KIND: Final = Kind(
             "hyperparameters",
             "min_nodes",
             "attempt_deadline_seconds",
-            "ttl_seconds",
             "success: all",
             "success: first",
             "fatal_exit_codes",
+            "state: stopped",
             "steps",
         }
     ),

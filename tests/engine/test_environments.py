@@ -124,7 +124,7 @@ def test_prods_gang_speaks_rdma_from_the_pods_own_network(prod: Environment) -> 
         (container,) = pod["containers"]
         assert container["resources"]["limits"]["rdma/hca"] == "1"
         capabilities = container["securityContext"]["capabilities"]
-        assert capabilities == {"drop": ["ALL"], "add": ["IPC_LOCK"]}
+        assert capabilities == {"drop": ["ALL"]}
         env = {variable["name"]: variable.get("value") for variable in container["env"]}
         assert env["NCCL_SOCKET_IFNAME"] == "eth0"
         assert env["NCCL_IB_HCA"] == "mlx5"

@@ -15,7 +15,7 @@ STEPS = {
     "evaluate": {"command": ["./evaluate"], "after": ["train"], "gpus": 1},
 }
 SAID: dict[str, dict[str, Any]] = {
-    "volcano": {"min_nodes": 1, "ttl_seconds": 60},
+    "volcano": {"min_nodes": 1},
     "indexed": {"command": ["accelerate", "launch", "own.py"], "hyperparameters": None},
     "pytorch": {"deadline_seconds": 3600},
     "mpi": {"launcher": {"cpu": "1", "memory": "1Gi"}},
@@ -25,7 +25,7 @@ SAID: dict[str, dict[str, Any]] = {
         "env_from": {"HUB": {"secret": "h", "key": "k"}},
     },
 }
-SUSPENDED = kinds_that_support("suspend")
+SUSPENDED = kinds_that_support("state: suspended")
 
 
 def every_kind(config: dict[str, Any]) -> None:
@@ -87,7 +87,7 @@ def test_a_job_is_suspended_without_a_new_run(
 
     def suspend(config: dict[str, Any]) -> None:
         for kind in SUSPENDED:
-            config["gpu-platform:training"]["jobs"][f"job-{kind}"]["suspend"] = True
+            config["gpu-platform:training"]["jobs"][f"job-{kind}"]["state"] = "suspended"
 
     stack.edit(suspend)
     outcome = stack.up(*pack)

@@ -54,8 +54,8 @@ OPTIONS: dict[str, st.SearchStrategy[Any]] = {
 CAPABLE: dict[str, st.SearchStrategy[Any]] = {
     "deadline_seconds": st.integers(1, 10**6),
     "attempt_deadline_seconds": st.integers(1, 10**6),
-    "ttl_seconds": st.integers(0, 10**6),
-    "suspend": st.booleans(),
+    "state: suspended": st.just("suspended"),
+    "state: stopped": st.just("stopped"),
     "fatal_exit_codes": st.lists(st.integers(1, 255), unique=True, max_size=20),
     "launcher": st.just({"cpu": "2", "memory": "8Gi"}),
     "steps": st.just(
@@ -88,7 +88,7 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
     kind = draw(st.sampled_from(list(KINDS)))
     nodes = draw(st.integers(1, 64))
     able = KINDS[kind].capabilities
-    capable = {key: option for key, option in CAPABLE.items() if key in able}
+    capable = {key.partition(":")[0]: option for key, option in CAPABLE.items() if key in able}
     chosen = draw(st.fixed_dictionaries({}, optional={**OPTIONS, **capable}))
     if nodes > 1:
         chosen |= draw(NCCL)
@@ -99,7 +99,7 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
     if ends := successes(kind):
         chosen |= draw(st.sampled_from([{}, *({"success": value} for value in ends)]))
     if "steps" in chosen:
-        chosen.pop("ttl_seconds", None)
+        chosen.pop("state", None)
         if draw(st.booleans()):
             chosen["after"] = ["prepare"]
     return job(kind, nodes=nodes, **chosen)

@@ -16,7 +16,16 @@ def objects(settings: GpuSettings) -> dict[str, Manifest]:
 
 
 def test_the_plugin_comes_with_namespace_and_configuration() -> None:
-    assert list(objects(gpu())) == ["Namespace", "ConfigMap", "DaemonSet"]
+    assert list(objects(gpu())) == ["Namespace", "ResourceQuota", "ConfigMap", "DaemonSet"]
+
+
+def test_gke_admits_the_critical_pods_of_the_plugin() -> None:
+    found = objects(gpu())
+    (scope,) = found["ResourceQuota"]["spec"]["scopeSelector"]["matchExpressions"]
+    pod = found["DaemonSet"]["spec"]["template"]["spec"]
+    assert scope["scopeName"] == "PriorityClass"
+    assert pod["priorityClassName"] in scope["values"]
+    assert found["ResourceQuota"]["metadata"]["namespace"] == "gpu-system"
 
 
 def test_a_cluster_that_has_everything_gets_nothing() -> None:

@@ -46,6 +46,7 @@ def test_the_operator_gets_monitors_and_rules_that_it_finds() -> None:
     found = built(prometheus="operator", labels={"release": "mine"})
     assert list(found) == [
         "Namespace/gpu-metrics",
+        "ResourceQuota/critical-pods",
         "DaemonSet/dcgm-exporter",
         "NetworkPolicy/allow-prometheus",
         "PodMonitor/training",
@@ -123,7 +124,7 @@ def test_prometheus_comes_through_where_the_network_is_isolated() -> None:
     (where,) = rule["from"][0]["namespaceSelector"]["matchExpressions"]
     assert where["values"] == ["watching"]
     assert manifests(args(isolated=False, prometheus="plain"))[-1]["kind"] == "ConfigMap"
-    assert len(manifests(args(isolated=False, prometheus="plain"))) == 3
+    assert len(manifests(args(isolated=False, prometheus="plain"))) == 4
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@ from dataclasses import replace
 from infra.manifests import compact
 from infra.pods import (
     GpuNodes,
+    InitContainer,
     Mount,
     Pod,
     Rdma,
@@ -116,7 +117,7 @@ def test_rdma_brings_its_device_its_capability_and_the_way_to_it() -> None:
     container = pod_template(pod)["spec"]["containers"][0]
     assert container["resources"]["requests"]["rdma/hca"] == "1"
     assert container["resources"]["limits"]["rdma/hca"] == "1"
-    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]}
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert {"name": "NCCL_SOCKET_IFNAME", "value": "eth0"} in container["env"]
     assert {"name": "NCCL_IB_HCA", "value": "mlx5_0"} in container["env"]
 
@@ -126,13 +127,35 @@ def test_variables_of_the_workload_win_over_the_defaults() -> None:
     assert container["env"][0] == {"name": "HOME", "value": "/home"}
 
 
-def test_a_spread_that_prefers_does_not_forbid() -> None:
-    (strict,) = even_spread({"run": "a"}, strict=True)
-    (soft,) = even_spread({"run": "a"}, strict=False)
-    assert strict["whenUnsatisfiable"] == "DoNotSchedule"
-    assert soft["whenUnsatisfiable"] == "ScheduleAnyway"
-    assert strict["nodeTaintsPolicy"] == "Honor"
-    assert strict["labelSelector"] == {"matchLabels": {"run": "a"}}
+def test_a_spread_is_preferred_over_suitable_nodes() -> None:
+    (spread,) = even_spread({"run": "a"})
+    # A strict constraint would leave a gang pending next to a free node.
+    assert spread["whenUnsatisfiable"] == "ScheduleAnyway"
+    assert spread["nodeTaintsPolicy"] == "Honor"
+    assert spread["labelSelector"] == {"matchLabels": {"run": "a"}}
+
+
+def test_a_pod_without_gpus_gets_none_and_stays_off_gpu_nodes() -> None:
+    spec = pod_template(replace(POD, gpus=0))["spec"]
+    (container,) = spec["containers"]
+    assert {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"} in container["env"]
+    assert "tolerations" not in spec
+
+
+def test_an_init_container_gets_no_gpus() -> None:
+    spec = pod_template(replace(POD, init=[InitContainer(name="fetch", command=["true"])]))["spec"]
+    assert {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"} in spec["initContainers"][0]["env"]
+    names = {variable["name"] for variable in spec["containers"][0]["env"]}
+    assert "NVIDIA_VISIBLE_DEVICES" not in names
+
+
+def test_tolerations_of_the_workload_are_added_to_those_of_gpu_nodes() -> None:
+    spot = {"key": "spot", "operator": "Exists"}
+    assert pod_template(replace(POD, tolerations=[spot]))["spec"]["tolerations"] == [
+        *NODES.tolerations,
+        spot,
+    ]
+    assert pod_template(replace(POD, gpus=0, tolerations=[spot]))["spec"]["tolerations"] == [spot]
 
 
 def test_a_pod_on_the_nodes_network_still_resolves_the_clusters_names() -> None:

@@ -80,7 +80,7 @@ def test_everything_is_denied_but_what_is_needed() -> None:
 def test_names_can_be_looked_up() -> None:
     (rule,) = policies(tenancy())["allow-dns"]["egress"]
     assert {port["protocol"] for port in rule["ports"]} == {"UDP", "TCP"}
-    assert {port["port"] for port in rule["ports"]} == {53}
+    assert {port["port"] for port in rule["ports"]} == {53, 5353}
 
 
 def test_training_pods_reach_each_other_and_nobody_else() -> None:
@@ -109,3 +109,10 @@ def test_without_services_nothing_is_open_for_them() -> None:
 def test_chosen_addresses_can_be_reached() -> None:
     spec = policies(tenancy(network={"egress_cidrs": ["10.1.0.0/16"]}))["allow-egress"]
     assert spec["egress"] == [{"to": [{"ipBlock": {"cidr": "10.1.0.0/16"}}]}]
+
+
+def test_addresses_outside_the_pod_network_may_call_inference() -> None:
+    network = {"inference_from": ["web"], "inference_cidrs": ["10.2.0.0/16"]}
+    (rule,) = policies(tenancy(network=network))["allow-inference"]["ingress"]
+    assert {"ipBlock": {"cidr": "10.2.0.0/16"}} in rule["from"]
+    assert len(rule["from"]) == 2

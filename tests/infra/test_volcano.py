@@ -46,6 +46,17 @@ def test_a_queue_has_shares_and_limits() -> None:
     }
 
 
+def test_a_queue_deserves_what_is_guaranteed() -> None:
+    guaranteed = QueueSettings.model_validate({"guarantee": {"nvidia.com/gpu": 8}})
+    # The webhook of Volcano 1.14 refuses a queue that deserves less than its guarantee.
+    assert queue("team", guaranteed)["spec"]["deserved"] == {"nvidia.com/gpu": "8"}
+
+
+def test_releases_without_network_topology_get_no_plugin_for_it() -> None:
+    text = scheduler_configuration(SchedulerSettings(), hierarchical=False, topology=False)
+    assert "network-topology-aware" not in text
+
+
 def test_queues_are_made_after_their_parents() -> None:
     queues = {
         "leaf": QueueSettings(parent="middle"),
@@ -143,7 +154,7 @@ def test_without_settings_jobs_wait_by_weight_and_nobody_is_pushed_out() -> None
     assert configuration()["actions"] == "enqueue, allocate, backfill"
     assert list(plugins()) == [
         *("priority", "gang", "conformance", "overcommit", "drf", "predicates"),
-        *("proportion", "nodeorder", "binpack"),
+        *("proportion", "nodeorder", "binpack", "network-topology-aware"),
     ]
 
 

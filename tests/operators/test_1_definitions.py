@@ -111,7 +111,7 @@ def pods_of(value: Any) -> Iterator[dict[str, Any]]:
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(described=jobs())
-@example(described=job("ray", retries=7, deadline_seconds=60, suspend=True))
+@example(described=job("ray", retries=7, deadline_seconds=60, state="suspended"))
 def test_the_api_server_accepts_the_objects_of_any_valid_job_and_their_pods(
     cluster: Cluster, described: dict[str, Any]
 ) -> None:

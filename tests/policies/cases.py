@@ -101,11 +101,6 @@ CASES = [
         (f"{POD}/activeDeadlineSeconds", REMOVED),
         says=("activeDeadlineSeconds: found nothing", "in seconds"),
     ),
-    job(
-        "training-ends",
-        ("spec/ttlSecondsAfterFinished", REMOVED),
-        says=("ttlSecondsAfterFinished: found nothing",),
-    ),
     Case(
         "priority-class-known",
         manifests.priority_class,

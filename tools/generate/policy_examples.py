@@ -58,6 +58,16 @@ def _volcano(bad: str, good: str) -> Example:
     return Example(frame.format(text=bad), frame.format(text=good))
 
 
+def _training_pod(bad: str, good: str) -> Example:
+    """Return fields of the pods of a Volcano Job."""
+    frame = (
+        "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {{name: digits}}\nspec:\n"
+        "  tasks:\n    - replicas: 2\n      template:\n        spec:\n          {text}\n"
+        "          containers: [{{name: main, resources: {{limits: {{nvidia.com/gpu: 8}}}}}}]"
+    )
+    return Example(frame.format(text=bad), frame.format(text=good))
+
+
 def _shm(bad: str, good: str) -> Example:
     """Return the volume at /dev/shm of a container with 16Gi and four GPUs."""
     frame = (
@@ -224,7 +234,7 @@ metadata: {name: digits, namespace: ml}
 spec: {minMember: 2, queue: research}""",
     ),
     "training-retries-bounded": _volcano("maxRetry: 1000", "maxRetry: 3"),
-    "training-ends": _volcano("maxRetry: 3", "ttlSecondsAfterFinished: 604800"),
+    "training-ends": _training_pod("restartPolicy: Never", "activeDeadlineSeconds: 86400"),
     "priority-class-known": _beside(
         _WRITER,
         "",

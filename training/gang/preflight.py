@@ -5,7 +5,9 @@ Every check raises ConfigurationError with one sentence and changes nothing.
 
 import errno
 import os
+import resource
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +22,10 @@ PROBE: Final = bytes(4096)
 
 POLL_SECONDS: Final = 2.0
 """Seconds between two checks of a full volume; well below any peer_timeout."""
+
+LOCKED_BYTES: Final = 2**30
+"""Locked memory (bytes) below which RDMA is expected to fail: containerd's default is 8 MiB, and
+NCCL pins several buffers of 4 MiB for each connection."""
 
 FULL: Final = {errno.ENOSPC, errno.EDQUOT}
 
@@ -66,6 +72,22 @@ def _write_probe(folder: Path) -> None:
             os.fsync(stream.fileno())
     finally:
         probe.unlink(missing_ok=True)
+
+
+def warn_of_locked_memory(environment: Mapping[str, str]) -> None:
+    """Report a limit of locked memory (RLIMIT_MEMLOCK) that is too low for RDMA.
+
+    RDMA pins the buffers that adapters read and write, and NCCL then fails with "Cannot allocate
+    memory", which names no cause. Container runtimes pass the limit of their systemd unit on.
+    """
+    uses_rdma = environment.get("NCCL_NET") == "IB" or environment.get("FI_PROVIDER") == "efa"
+    limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    if uses_rdma and limit != resource.RLIM_INFINITY and limit < LOCKED_BYTES:
+        text = (
+            f"this container may lock {_readable(limit)} of memory (RLIMIT_MEMLOCK), but RDMA pins "
+            "more: set LimitMEMLOCK=infinity in the systemd unit of the node's container runtime"
+        )
+        emit(Message(event="warning", message=text))
 
 
 def check_run_dir(folder: Path) -> None:

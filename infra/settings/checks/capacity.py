@@ -1,16 +1,17 @@
 """Workloads fit the quota, the queues and the GPUs and networks of the nodes."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from decimal import Decimal
 
+from infra.settings.amounts import needs, plain, quota_limits, services_total, update_surge
 from infra.settings.cluster import GpuSettings
 from infra.settings.inference import InferenceSettings
+from infra.settings.monitoring import LogsSettings
 from infra.settings.problems import full_key, job_key, service_key
+from infra.settings.storage import StorageSettings
 from infra.settings.tenancy import TenancySettings
-from infra.settings.training.job import LauncherSettings, TrainingJobSettings, TrainingSettings
-from infra.settings.volcano import VolcanoSettings
-from kube.kinds import KINDS
+from infra.settings.training.job import TrainingSettings
+from infra.settings.volcano import FIRST_WITH_TOPOLOGY, VolcanoSettings
 from kube.quantities import parse_quantity
 
 
@@ -25,105 +26,62 @@ def gangs_find_room(
     Volcano places a gang as a whole or not at all.
     """
     for key, job in training.jobs.items():
-        resource = job.gpu_resource or gpu.resource
         queue = volcano.queues.get(job.queue)
-        for need in _needs(key, job, resource):
-            quota = tenancy.quota.gpus
-            if quota is not None and resource == gpu.resource and need.gpus > quota:
-                yield (
-                    f"{need.here} is {need.value}: {need.asks}, more than "
-                    f"{full_key('tenancy', 'quota', 'gpus')} of {quota}. "
-                    f"The {need.who} would never start."
-                )
+        for need in needs(key, job, job.gpu_resource or gpu.resource):
+            for quota, name, limit in quota_limits(tenancy, gpu):
+                wanted = need.amounts.get(name, Decimal(0))
+                if wanted > limit:
+                    yield (
+                        f"{need.here} is {need.value}: {need.asks}, which needs {plain(wanted)} "
+                        f"of {name}, more than {quota} of {plain(limit)}. "
+                        f"The {need.who} would never start."
+                    )
             for name, amount in queue.capability.items() if queue else ():
                 wanted = need.amounts.get(name, Decimal(0))
                 if wanted > parse_quantity(amount):
                     yield (
                         f"{job_key(key, 'queue')} is {job.queue!r}, whose capability of {name} is "
-                        f"{amount}, but the {need.who} needs {_plain(wanted)} ({need.asks}). "
+                        f"{amount}, but the {need.who} needs {plain(wanted)} ({need.asks}). "
                         "It would never start."
                     )
 
 
-@dataclass(frozen=True)
-class _Need:
-    """Resources that must be free at once; `here` is the key whose `value` determines them."""
-
-    here: str
-    value: int
-    who: str
-    gpus: int
-    asks: str
-    amounts: Mapping[str, Decimal]
-
-
-def _needs(key: str, job: TrainingJobSettings, gpu_resource: str) -> Iterator[_Need]:
-    gang = job.min_pods * job.gpus_per_node
-    leader = None
-    if KINDS[job.kind].has_launcher:
-        leader = job.launcher or LauncherSettings()
-    yield _Need(
-        job_key(key, "nodes"),
-        job.min_pods,
-        "gang",
-        gang,
-        f"{job.min_pods} nodes x {job.gpus_per_node} GPUs = {gang} {gpu_resource}"
-        + (f", and a pod with {leader.cpu} CPUs and {leader.memory}" if leader else ""),
-        {
-            gpu_resource: Decimal(gang),
-            "cpu": _together(job.cpu, job.min_pods, leader.cpu if leader else "0"),
-            "memory": _together(job.memory, job.min_pods, leader.memory if leader else "0"),
-        },
-    )
-    for name, step in job.steps.items():
-        yield _Need(
-            job_key(key, "steps", name, "gpus"),
-            step.gpus,
-            f"step {name}",
-            step.gpus,
-            f"one pod with {step.gpus} {gpu_resource}, {step.cpu} CPUs and {step.memory}",
-            {
-                gpu_resource: Decimal(step.gpus),
-                "cpu": parse_quantity(step.cpu),
-                "memory": parse_quantity(step.memory),
-            },
-        )
-
-
-def _together(each: str, pods: int, leader: str) -> Decimal:
-    return parse_quantity(each) * pods + parse_quantity(leader)
-
-
-def _plain(amount: Decimal) -> str:
-    return f"{amount.normalize():f}"
-
-
 def services_find_room(
-    inference: InferenceSettings, tenancy: TenancySettings, gpu: GpuSettings
+    inference: InferenceSettings, tenancy: TenancySettings, gpu: GpuSettings, logs: LogsSettings
 ) -> Iterator[str]:
-    """Check that the GPU quota suffices for the maximum replicas of all services.
+    """Check that the quota suffices for all replicas of all services and for the recorder.
 
-    A rolling update adds a pod before it removes one, and would wait forever without a free GPU.
+    A rolling update adds a pod before it removes one, and would wait forever without capacity.
     """
-    quota = tenancy.quota.gpus
-    on_gpus = [
-        service
-        for service in inference.services.values()
-        if service.gpus > 0 and (service.gpu_resource or gpu.resource) == gpu.resource
-    ]
-    total = sum(service.most_pods * service.gpus for service in on_gpus)
-    updated = max((service.gpus for service in on_gpus), default=0)
-    if quota is not None and total > quota:
+    total = services_total(inference, gpu, logs)
+    updated = update_surge(inference, gpu)
+    here = full_key("inference", "services")
+    for quota, name, limit in quota_limits(tenancy, gpu):
+        used = total.get(name, Decimal(0))
+        wanted = used + updated.get(name, Decimal(0))
+        if used > limit:
+            yield (
+                f"{here} and the recorder may use {plain(used)} of {name} in all, more than "
+                f"{quota} of {plain(limit)}: write fewer replicas or less per pod."
+            )
+        elif wanted > limit:
+            yield (
+                f"{here} and the recorder may use {plain(used)} of {name} in all, which leaves "
+                f"too little of {quota} of {plain(limit)} for the pod that an update adds before "
+                f"it removes one: write fewer replicas, or a quota of {plain(wanted)}."
+            )
+
+
+def claims_are_within_the_quota(
+    storage: StorageSettings, tenancy: TenancySettings
+) -> Iterator[str]:
+    """Check that the quota admits all claims of the stack."""
+    limit = tenancy.quota.claims
+    if limit is not None and len(storage.claims) > limit:
         yield (
-            f"{full_key('inference', 'services')} may use {total} {gpu.resource} in all, more than "
-            f"{full_key('tenancy', 'quota', 'gpus')} of {quota}: write fewer replicas or GPUs."
-        )
-    elif quota is not None and total + updated > quota:
-        yield (
-            f"{full_key('inference', 'services')} may use {total} {gpu.resource} in all, which "
-            f"leaves nothing of {full_key('tenancy', 'quota', 'gpus')} of {quota} for the pod that "
-            f"an update adds before it removes one: write fewer replicas, or a quota of "
-            f"{total + updated}."
+            f"{full_key('storage', 'claims')} has {len(storage.claims)} claims, more than "
+            f"{full_key('tenancy', 'quota', 'claims')} of {limit}: write a quota of at least "
+            f"{len(storage.claims)}."
         )
 
 
@@ -147,9 +105,6 @@ def containers_are_admitted(
                 f"{here} is {memory}, more than {full_key('tenancy', 'limits', 'max_memory')} of "
                 f"{most}: no such pod is admitted."
             )
-
-
-_FIRST_WITH_TOPOLOGY = [1, 11]
 
 
 def gpus_are_offered(
@@ -193,17 +148,26 @@ def shared_gpus_are_asked_for_singly(training: TrainingSettings, gpu: GpuSetting
             )
 
 
-def direct_networks_are_admitted(
+def node_ports_are_reachable(
+    inference: InferenceSettings, tenancy: TenancySettings
+) -> Iterator[str]:
+    """Check that a network policy admits the callers of node ports, who are no pods."""
+    network = tenancy.network
+    for key, service in inference.services.items():
+        if service.service_type == "NodePort" and network.isolate and not network.inference_cidrs:
+            yield (
+                f"{service_key(key, 'service_type')} is 'NodePort', but "
+                f"{full_key('tenancy', 'network', 'isolate')} admits pods only: write the callers' "
+                f"address ranges in {full_key('tenancy', 'network', 'inference_cidrs')}."
+            )
+
+
+def host_networks_are_admitted(
     training: TrainingSettings, tenancy: TenancySettings
 ) -> Iterator[str]:
-    """Check that Pod Security admits RDMA, which needs IPC_LOCK, and host networks."""
+    """Check that Pod Security admits host networks."""
     level = tenancy.pod_security
     for key, job in training.jobs.items():
-        if job.rdma is not None and level != "privileged":
-            yield (
-                f"{full_key('tenancy', 'pod_security')} is {level!r}, but {job_key(key, 'rdma')} "
-                "needs the capability IPC_LOCK, which only 'privileged' admits."
-            )
         if job.host_network and level != "privileged":
             yield (
                 f"{full_key('tenancy', 'pod_security')} is {level!r}, but "
@@ -212,12 +176,11 @@ def direct_networks_are_admitted(
 
 
 def topology_is_known(training: TrainingSettings, volcano: VolcanoSettings) -> Iterator[str]:
-    """Check that Volcano supports the network topology, which it ignores before 1.11."""
-    release = [int(part) for part in volcano.version.removeprefix("v").split(".")[:2]]
+    """Check that Volcano supports the network topology, which it ignores before 1.12."""
     for key, job in training.jobs.items():
-        if job.network_topology is not None and release < _FIRST_WITH_TOPOLOGY:
+        if job.network_topology is not None and volcano.release < FIRST_WITH_TOPOLOGY:
             yield (
                 f"{job_key(key, 'network_topology')} is set, but "
                 f"{full_key('volcano', 'version')} is {volcano.version}, which does not support "
-                "it: write 1.11.0 or later, or the job's `pack` instead."
+                "it: write 1.12.0 or later, or the job's `pack` instead."
             )

@@ -104,16 +104,16 @@ LIMITED_SETTINGS: Final = (
         "write deadline_seconds",
     ),
     LimitedSetting(
-        "removal after its end",
-        "ttl_seconds",
-        _value("ttl_seconds"),
-        "leave it out and remove the finished run with kubectl",
+        "suspension by a setting",
+        "state: suspended",
+        lambda job: "suspended" if job.state == "suspended" else None,
+        "suspend a running Volcano Job with `vcctl job suspend`",
     ),
     LimitedSetting(
-        "suspension by a setting",
-        "suspend",
-        lambda job: True if job.suspend else None,
-        "suspend a running Volcano Job with `vcctl job suspend`",
+        "end by a setting",
+        "state: stopped",
+        lambda job: "stopped" if job.state == "stopped" else None,
+        "write state suspended if the kind supports it, which ends the pods as well",
     ),
     LimitedSetting(
         "success when all pods succeed",
@@ -241,12 +241,9 @@ def _step_problems(job: TrainingJobSettings) -> Iterator[str]:
     problem = _order_problem({name: step.after for name, step in job.steps.items()}, job.after)
     if problem is not None:
         yield problem
-    if job.steps and job.ttl_seconds is not None:
-        # Whenever another job of a JobFlow changes, Volcano re-creates the ones that are missing.
-        yield (
-            f"has steps and ttl_seconds {job.ttl_seconds}: Volcano would run a step again as soon "
-            "as its job was removed, so leave ttl_seconds out and remove the finished run yourself"
-        )
+    if job.steps and job.state == "stopped":
+        # Each step is a job of the flow, which would make it again.
+        yield "has steps and state 'stopped': delete the JobFlow of the run instead"
     if any(step.writes_datasets for step in job.steps.values()) and job.datasets is None:
         yield "has a step with writes_datasets, but no datasets: write the claim"
 

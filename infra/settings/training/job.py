@@ -4,6 +4,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from infra.settings.cluster import TolerationSettings
 from infra.settings.training.checks import job_problems
 from infra.settings.training.network import NcclSettings, RdmaSettings
 from infra.settings.types import (
@@ -28,6 +29,9 @@ from workload.exit_codes import BAD_INPUT
 
 DECIDED_BY_STACK: Final = frozenset({"run_dir", "data_dir"})
 """Hyperparameters that the stack derives from the run's name and the claims."""
+
+NOT_IN_RUN_NAME: Final = {"image", "state", "run", "on_change"}
+"""Settings that start no new run. The image's contents count instead of its key."""
 
 _MAX_POD_NAME: Final = 63
 """A pod's name is its host name, which is a DNS label."""
@@ -176,15 +180,19 @@ class TrainingJobSettings(Settings):
         default=False,
         description="Use the node's network, for RDMA without a device in the pod.",
     )
-    spread: bool = Field(default=True, description="Distribute the pods evenly over the nodes.")
+    spread: bool = Field(default=True, description="Prefer to distribute the pods over the nodes.")
     pack: PackingSettings | None = Field(
         default=None, description="Keep the pods within a part of the cluster."
     )
     network_topology: NetworkTopologySettings | None = Field(
         default=None,
-        description="Keep the pods close in the network; requires Volcano 1.11 or later.",
+        description="Keep the pods close in the network; requires Volcano 1.12 or later.",
     )
     node_selector: Labels = Field(default={}, description="Additional labels of the nodes.")
+    tolerations: list[TolerationSettings] = Field(
+        default=[],
+        description="Tolerations in addition to the stack's, such as for spot nodes.",
+    )
     annotations: dict[QualifiedName, str] = Field(
         default={},
         description="Annotations of the pods, for other tools (hang tracers, sidecars).",
@@ -201,9 +209,10 @@ class TrainingJobSettings(Settings):
         default=None,
         description="Pods that must succeed: all, or only the first. null uses the kind's default.",
     )
-    suspend: bool = Field(
-        default=False,
-        description="Hold the run without pods until this is false again. Not a new run.",
+    state: Literal["running", "suspended", "stopped"] = Field(
+        default="running",
+        description="suspended holds the run without pods until this is running again; stopped "
+        "ends it for good. Not a new run.",
     )
     steps: dict[StepName, StepSettings] = Field(
         default={},
@@ -216,10 +225,10 @@ class TrainingJobSettings(Settings):
     attempt_deadline_seconds: PositiveInt | None = Field(
         default=None, description="Maximum lifetime of a pod (s). A pod that exceeds it fails."
     )
-    ttl_seconds: int | None = Field(
+    run: DnsLabel | None = Field(
         default=None,
-        ge=0,
-        description="Time (s) until a finished run is removed. null keeps it.",
+        description="Name of an existing run, which keeps its name whatever else changes. null "
+        "names the run by a hash of the job's settings.",
     )
     attempt: PositiveInt = Field(
         default=1, description="Increase to run the same specification again, as a new run."

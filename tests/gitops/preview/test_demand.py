@@ -36,9 +36,9 @@ def test_every_kind_of_job_asks_for_its_nodes_times_its_gpus_in_its_queue(kind: 
     assert {(d.queue, d.role) for d in taking} == {("research", "training")}
 
 
-@pytest.mark.parametrize("kind", kinds_that_support("suspend"))
+@pytest.mark.parametrize("kind", kinds_that_support("state: suspended"))
 def test_a_suspended_job_asks_for_nothing(kind: JobKind) -> None:
-    found = of(*jobs.objects(jobs.job(kind, nodes=4, suspend=True)))
+    found = of(*jobs.objects(jobs.job(kind, nodes=4, state="suspended")))
     assert sum(d.total(d.requests, "nvidia.com/gpu") for d in found) == 0
 
 

@@ -57,10 +57,14 @@ def test_failures_are_counted_but_fatal_ones_end_the_job_and_evictions_do_not_co
     }
 
 
-def test_deadline_and_ttl_are_those_of_the_whole_job() -> None:
+def test_deadline_is_that_of_the_whole_job() -> None:
     spec = build(GANG)["Job"]["spec"]
     assert spec["activeDeadlineSeconds"] == 7200
-    assert spec["ttlSecondsAfterFinished"] == 3600
+
+
+def test_no_finished_run_is_removed_after_a_time() -> None:
+    # After a refresh the next update would create it and train again.
+    assert "ttlSecondsAfterFinished" not in build(GANG)["Job"]["spec"]
 
 
 def test_the_pods_resolve_rank_0_before_it_is_ready() -> None:

@@ -24,14 +24,13 @@ def test_master_and_workers_add_up_to_the_gang() -> None:
 
 
 def test_the_run_policy_has_the_settings_of_the_whole_job() -> None:
-    described = spec(nodes=4, retries=5, deadline_seconds=60, ttl_seconds=30)
+    described = spec(nodes=4, retries=5, deadline_seconds=60)
     assert described["nprocPerNode"] == "4"
     assert described["runPolicy"] == {
         "cleanPodPolicy": "Running",
         # five failures of four pods each, and one more is too many
         "backoffLimit": 21,
         "activeDeadlineSeconds": 60,
-        "ttlSecondsAfterFinished": 30,
         "schedulingPolicy": {
             "minAvailable": 4,
             "queue": "research",
@@ -69,7 +68,7 @@ def test_the_pods_meet_at_the_operators_address() -> None:
 
 
 def test_a_suspended_job_has_it_in_its_run_policy() -> None:
-    assert spec(suspend=True)["runPolicy"]["suspend"] is True
+    assert spec(state="suspended")["runPolicy"]["suspend"] is True
     assert "suspend" not in spec()["runPolicy"]
 
 

@@ -59,7 +59,7 @@ def test_ray_writes_the_commands_of_its_pods() -> None:
 
 
 def test_a_finished_job_releases_its_gpus_and_a_failed_one_is_retried() -> None:
-    described = spec(retries=2, deadline_seconds=60, suspend=True)
+    described = spec(retries=2, deadline_seconds=60, state="suspended")
     assert described["shutdownAfterJobFinishes"] is True
     assert described["submissionMode"] == "HTTPMode"
     assert described["backoffLimit"] == 2

@@ -73,4 +73,4 @@ def test_the_pods_meet_at_the_host_name_of_pod_0() -> None:
 
 
 def test_a_suspended_job_has_it_in_the_train_job() -> None:
-    assert kind_of(job("trainjob", suspend=True), "TrainJob")["spec"]["suspend"] is True
+    assert kind_of(job("trainjob", state="suspended"), "TrainJob")["spec"]["suspend"] is True

@@ -16,13 +16,20 @@ GANG = Gang(
     pod=replace(POD, command=["-m", "training", "--epochs=3"]),
     retries=5,
     priority_class="high",
-    ttl_seconds=3600,
 )
 
 
 def build(gang: Gang) -> Manifest:
     (job,) = volcano.build(gang)
     return job
+
+
+def test_a_stopped_run_is_terminated_by_a_command_to_its_job() -> None:
+    job, command = volcano.build(replace(GANG, stop=True))
+    assert job == build(GANG)
+    assert command["apiVersion"] == "bus.volcano.sh/v1alpha1"
+    assert command["action"] == "TerminateJob"
+    assert command["target"]["name"] == job["metadata"]["name"]
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 33])
@@ -43,7 +50,6 @@ def test_the_job_has_its_queue_and_its_retries() -> None:
         "minAvailable": 4,
         "maxRetry": 5,
         "priorityClassName": "high",
-        "ttlSecondsAfterFinished": 3600,
         "policies": [
             {"exitCode": 64, "action": "TerminateJob"},
             {"events": ["PodEvicted", "PodFailed"], "action": "RestartJob"},

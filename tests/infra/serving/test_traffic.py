@@ -115,3 +115,9 @@ def shares(described: Any) -> dict[str, int]:
     (rule,) = objects(described)["HTTPRoute"]["spec"]["rules"]
     assert {backend["port"] for backend in rule["backendRefs"]} == {8080}
     return {backend["name"]: backend["weight"] for backend in rule["backendRefs"]}
+
+
+def test_pods_that_are_not_ready_may_be_evicted() -> None:
+    budget = objects(serving())["PodDisruptionBudget"]["spec"]
+    # Without it, a service that waits for its model blocks every drain of its nodes.
+    assert budget["unhealthyPodEvictionPolicy"] == "AlwaysAllow"

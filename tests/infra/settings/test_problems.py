@@ -112,6 +112,26 @@ MISTAKES = {
         "would never start",
     ),
     "pod above the limit": ("tenancy.limits", {"max_memory": "8Gi"}, f"{JOB}.memory", "more than"),
+    "node port behind a network policy": (
+        f"{SERVICE}.service_type",
+        "NodePort",
+        f"{SERVICE}.service_type",
+        "tenancy.network.inference_cidrs",
+    ),
+    "gang above the quota of memory": (
+        "tenancy.quota.memory_limits",
+        "64Gi",
+        f"{JOB}.nodes",
+        "would never start",
+    ),
+    "gang above the quota of CPU": ("tenancy.quota.cpu", 1, f"{JOB}.nodes", "would never start"),
+    "gang above the quota of pods": ("tenancy.quota.pods", 1, f"{JOB}.nodes", "would never start"),
+    "claims above the quota": (
+        "tenancy.quota.claims",
+        1,
+        "storage.claims",
+        "write a quota of at least 2",
+    ),
     "services above the quota": (f"{SERVICE}.gpus", 33, "inference.services", "more than"),
     "checkpoints of one node": (
         "storage.claims.checkpoints.access_modes",
@@ -180,9 +200,9 @@ MISTAKES = {
         "leave it out",
     ),
     "deadline that the kind lacks": (f"{JOB}.deadline_seconds", 60, JOB, "kind indexed,"),
-    "RDMA in a restricted namespace": (
-        f"{JOB}.rdma",
-        {"resource": "rdma/hca", "interface": "eth0"},
+    "host network in a restricted namespace": (
+        f"{JOB}.host_network",
+        True,
         "tenancy.pod_security",
         "'privileged'",
     ),

@@ -147,3 +147,27 @@ def test_a_folder_that_cannot_be_written_is_told_and_left_as_it_was(tmp_path: Pa
         check_run_dir(tmp_path / "file" / "run")
     with pytest.raises(ConfigurationError, match="/nowhere cannot be inspected"):
         free_bytes(Path("/nowhere"))
+
+
+LIMITED = """
+import os, resource
+from training.gang.preflight import warn_of_locked_memory
+
+_, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+resource.setrlimit(resource.RLIMIT_MEMLOCK, (1 << 20, hard))
+warn_of_locked_memory(os.environ)
+"""
+
+
+@pytest.mark.parametrize(
+    ("variables", "warned"),
+    [({"NCCL_NET": "IB"}, True), ({"FI_PROVIDER": "efa"}, True), ({"NCCL_NET": "Socket"}, False)],
+)
+def test_warns_of_a_low_limit_of_locked_memory_before_rdma(
+    variables: dict[str, str], warned: bool
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED], env=variables, capture_output=True, text=True, check=True
+    )
+    assert ("LimitMEMLOCK=infinity" in done.stdout) is warned
+    assert ("may lock 1 MiB" in done.stdout) is warned

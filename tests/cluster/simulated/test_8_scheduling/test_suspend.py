@@ -28,7 +28,10 @@ def test_an_indexed_job_is_suspended_and_goes_on_by_its_setting(volcano: Schedul
 
     def written(suspend: bool) -> StackSettings:
         other = {"queue": "vision", "nodes": 3}
-        return stack({"run": {**indexed, "suspend": suspend}, "other": other}, **VOLCANO)
+        return stack(
+            {"run": {**indexed, "state": "suspended" if suspend else "running"}, "other": other},
+            **VOLCANO,
+        )
 
     volcano.submit(written(False), "run")
     placed(volcano, run=3)

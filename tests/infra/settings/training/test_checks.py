@@ -135,10 +135,10 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
         " has steps that wait for each other",
         "train",
     ),
-    "steps that run again": (
-        job("volcano", steps={"a": STEP}, ttl_seconds=60),
-        " has steps and ttl_seconds 60",
-        "leave ttl_seconds out",
+    "steps that are stopped": (
+        job("volcano", steps={"a": STEP}, state="stopped"),
+        " has steps and state 'stopped'",
+        "delete the JobFlow",
     ),
     "step that writes no data": (
         job("volcano", datasets=None, steps={"a": {**STEP, "writes_datasets": True}}),
@@ -174,8 +174,8 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "min_nodes": {"min_nodes": 1},
     "deadline_seconds": {"deadline_seconds": 60},
     "attempt_deadline_seconds": {"attempt_deadline_seconds": 60},
-    "ttl_seconds": {"ttl_seconds": 0},
-    "suspend": {"suspend": True},
+    "state: suspended": {"state": "suspended"},
+    "state: stopped": {"state": "stopped"},
     "fatal_exit_codes": {"fatal_exit_codes": [64]},
     "steps": {"steps": {"prepare": STEP}},
     "launcher": {"launcher": {}},
@@ -206,8 +206,8 @@ def test_an_unsupported_setting_is_refused_with_the_kinds_that_support_it(
 
 
 def test_all_mistakes_of_a_job_are_reported_at_once() -> None:
-    (sentence,) = problems_of(job("mpi", min_nodes=1, suspend=True, deadline_seconds=5))
-    assert all(key in sentence for key in ("min_nodes", "suspend", "deadline_seconds"))
+    (sentence,) = problems_of(job("mpi", min_nodes=1, state="suspended", deadline_seconds=5))
+    assert all(key in sentence for key in ("min_nodes", "state", "deadline_seconds"))
 
 
 def test_a_host_network_needs_a_privileged_namespace() -> None:
@@ -217,14 +217,14 @@ def test_a_host_network_needs_a_privileged_namespace() -> None:
         validate(values)
 
 
-@pytest.mark.parametrize(("version", "fine"), [("1.10.0", False), ("1.11.0", True)])
+@pytest.mark.parametrize(("version", "fine"), [("1.11.0", False), ("1.12.0", True)])
 def test_a_network_topology_needs_a_scheduler_that_supports_it(version: str, fine: bool) -> None:
     values = configuration(job("volcano", network_topology={"mode": "soft"}))
     values["volcano"]["version"] = version
     if fine:
         validate(values)
         return
-    with pytest.raises(SettingsError, match=r"network_topology is set, but.*1\.10\.0"):
+    with pytest.raises(SettingsError, match=r"network_topology is set, but.*1\.11\.0"):
         validate(values)
 
 

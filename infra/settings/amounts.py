@@ -1,0 +1,139 @@
+"""Resources that jobs and services need at once, and the limits of the namespace's quota."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Final
+
+from infra.settings.cluster import GpuSettings
+from infra.settings.inference import InferenceServiceSettings, InferenceSettings
+from infra.settings.monitoring import LogsSettings
+from infra.settings.problems import full_key, job_key
+from infra.settings.tenancy import TenancySettings
+from infra.settings.training.job import LauncherSettings, TrainingJobSettings, TrainingSettings
+from kube.kinds import KINDS
+from kube.quantities import parse_quantity
+
+PODS: Final = "pods"
+"""Name of the number of pods among resources."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """Resources that must be free at once; `here` is the key whose `value` determines them."""
+
+    here: str
+    value: int
+    who: str
+    asks: str
+    amounts: Mapping[str, Decimal]
+
+
+def needs(key: str, job: TrainingJobSettings, gpu_resource: str) -> Iterator[Need]:
+    """Yield what must be free at once: for the gang, and for each step."""
+    gang = job.min_pods * job.gpus_per_node
+    leader = None
+    if KINDS[job.kind].has_launcher:
+        leader = job.launcher or LauncherSettings()
+    yield Need(
+        job_key(key, "nodes"),
+        job.min_pods,
+        "gang",
+        f"{job.min_pods} nodes x {job.gpus_per_node} GPUs = {gang} {gpu_resource}"
+        + (f", and a pod with {leader.cpu} CPUs and {leader.memory}" if leader else ""),
+        {
+            gpu_resource: Decimal(gang),
+            PODS: Decimal(job.min_pods + (leader is not None)),
+            "cpu": _together(job.cpu, job.min_pods, leader.cpu if leader else "0"),
+            "memory": _together(job.memory, job.min_pods, leader.memory if leader else "0"),
+        },
+    )
+    for name, step in job.steps.items():
+        yield Need(
+            job_key(key, "steps", name, "gpus"),
+            step.gpus,
+            f"step {name}",
+            f"one pod with {step.gpus} {gpu_resource}, {step.cpu} CPUs and {step.memory}",
+            {
+                gpu_resource: Decimal(step.gpus),
+                PODS: Decimal(1),
+                "cpu": parse_quantity(step.cpu),
+                "memory": parse_quantity(step.memory),
+            },
+        )
+
+
+def _together(each: str, pods: int, leader: str) -> Decimal:
+    return parse_quantity(each) * pods + parse_quantity(leader)
+
+
+def quota_limits(tenancy: TenancySettings, gpu: GpuSettings) -> list[tuple[str, str, Decimal]]:
+    """Return (key, resource, amount) of each limit that the quota sets."""
+    resources = {
+        "gpus": gpu.resource,
+        "cpu": "cpu",
+        "memory": "memory",
+        "memory_limits": "memory",
+        "pods": PODS,
+    }
+    return [
+        (full_key("tenancy", "quota", key), resource, parse_quantity(str(limit)))
+        for key, resource in resources.items()
+        if (limit := getattr(tenancy.quota, key)) is not None
+    ]
+
+
+def services_total(
+    inference: InferenceSettings, gpu: GpuSettings, logs: LogsSettings
+) -> Mapping[str, Decimal]:
+    """Return the resources of all replicas of all services and of the recorder."""
+    parts = [_of_service(each, gpu, each.most_pods) for each in inference.services.values()]
+    if logs.recorder is not None:
+        parts.append(_amounts(logs.recorder.cpu, logs.recorder.memory, 1))
+    return combined(sum, parts)
+
+
+def update_surge(inference: InferenceSettings, gpu: GpuSettings) -> Mapping[str, Decimal]:
+    """Return the resources of the largest pod that an update of a service adds."""
+    return combined(max, [_of_service(each, gpu, 1) for each in inference.services.values()])
+
+
+def largest_gang(training: TrainingSettings, gpu: GpuSettings) -> Mapping[str, Decimal]:
+    """Return the maximum of each resource that a gang or a step's pod needs at once."""
+    return combined(
+        max,
+        [
+            need.amounts
+            for key, job in training.jobs.items()
+            for need in needs(key, job, job.gpu_resource or gpu.resource)
+        ],
+    )
+
+
+def combined(
+    how: Callable[[Iterable[Decimal]], Decimal | int], parts: Iterable[Mapping[str, Decimal]]
+) -> Mapping[str, Decimal]:
+    """Return each resource's values combined by `how`, such as sum or max."""
+    values: dict[str, list[Decimal]] = defaultdict(list)
+    for part in parts:
+        for name, amount in part.items():
+            values[name].append(amount)
+    return {name: Decimal(how(amounts)) for name, amounts in values.items()}
+
+
+def _of_service(
+    service: InferenceServiceSettings, gpu: GpuSettings, pods: int
+) -> Mapping[str, Decimal]:
+    gpus = {service.gpu_resource or gpu.resource: Decimal(service.gpus * pods)}
+    return {**_amounts(service.cpu, service.memory, pods), **gpus}
+
+
+def _amounts(cpu: str, memory: str, pods: int) -> Mapping[str, Decimal]:
+    each = {"cpu": parse_quantity(cpu), "memory": parse_quantity(memory), PODS: Decimal(1)}
+    return {name: amount * pods for name, amount in each.items()}
+
+
+def plain(amount: Decimal) -> str:
+    """Return an amount without exponent."""
+    return f"{amount.normalize():f}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ from pulumi_policy import Severity as PulumiSeverity
 
 from policies import manifests
 from policies.catalogue import RULES_BY_NAME
-from policies.configuration import CHECKED, unknown_rules
+from policies.configuration import ALL_DISABLED, CHECKED, unknown_rules
 from policies.exemptions import (
     DESCRIPTION,
     KEY,
@@ -79,8 +79,13 @@ class Binding:
         self._exemptions = exemptions or Exemptions()
         self._existing: tuple[str, ...] = ()
 
-    def configure(self, config: Mapping[str, Any]) -> None:
-        """Read exemptions, unknown rule names and existing objects from the whole configuration."""
+    def configure(self, config: Mapping[str, Any], disabled: Collection[str] = ()) -> None:
+        """Read exemptions, unknown rule names and existing objects from the whole configuration.
+
+        Raises `ConfigurationError` if every rule is among the disabled policies.
+        """
+        if RULES_BY_NAME.keys() <= set(disabled):
+            raise ConfigurationError(f"the pack's configuration is wrong: {ALL_DISABLED}")
         self._existing = _existing_objects(config)
         self._exemptions = Exemptions(config.get(KEY), RULES_BY_NAME)
         self._unknown = unknown_rules(config, RULES_BY_NAME)

@@ -71,7 +71,7 @@ def _without_collection() -> Iterator[None]:
 def _check(options: argparse.Namespace) -> int:
     try:
         configuration = _configuration(options.config)
-        documents, sources = _documents(options.files)
+        documents, sources, skipped = _documents(options.files)
     except (_UnusableInputError, DocumentError) as error:
         sys.stderr.write(f"error: {error}\n")
         return _UNUSABLE
@@ -79,7 +79,9 @@ def _check(options: argparse.Namespace) -> int:
     rules = [rule for rule, _, _ in applied(configuration, whole=whole)]
     left_out = 0 if whole else len(applied(configuration, whole=True)) - len(rules)
     findings = evaluate(documents, configuration, whole=whole)
-    report = Report(findings, sources, len(documents), rules, left_out)
+    report = Report(
+        findings, sources, len(documents), rules, left_out, configuration.disabled, skipped
+    )
     sys.stdout.write(FORMATS[options.format](report))
     return _REFUSED if report.mandatory else _CLEAN
 
@@ -117,15 +119,18 @@ def _configuration(path: str | None) -> Configuration:
         raise _UnusableInputError(f"the configuration {path}: {error}") from error
 
 
-def _documents(names: Sequence[str]) -> tuple[list[Document], list[str]]:
+def _documents(names: Sequence[str]) -> tuple[list[Document], list[str], list[str]]:
+    """Return the objects, the names of the files, and what is no object."""
     documents: list[Document] = []
     sources: list[str] = []
+    skipped: list[str] = []
     for source, text in _texts(names):
         sources.append(source)
-        documents += read(source, text)
+        documents += read(source, text, skipped.append)
     if not documents:
-        raise _UnusableInputError(f"no object found in {', '.join(names)}: nothing was checked")
-    return documents, sources
+        found = "; ".join([f"no object found in {', '.join(names)}", *skipped])
+        raise _UnusableInputError(f"{found}: nothing was checked")
+    return documents, sources, skipped
 
 
 def _texts(names: Sequence[str]) -> Iterator[tuple[str, bytes]]:

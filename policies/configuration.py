@@ -18,26 +18,41 @@ from policies.rule import ConfigurationError, Rule, RuleConfig
 CHECKED = "configuration"
 """Name of the policy that reports unknown rule names."""
 _ALL = "all"
-_LEVELS = ("advisory", "mandatory", "remediate", "disabled")
+_DISABLED = "disabled"
+_LEVELS = ("advisory", "mandatory", "remediate", _DISABLED)
+ALL_DISABLED = "it disables every rule; enable at least one, or do not use the pack"
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """Every enabled rule with its level and settings."""
+    """Every enabled rule with its level and settings, and the names of the disabled ones."""
 
     rules: list[tuple[Rule[Any], bool, RuleConfig]]
     exemptions: Exemptions
+    disabled: list[str]
 
 
 def parse(text: str, rules: Iterable[Rule[Any]]) -> Configuration:
     """Parse a configuration file; raise `ConfigurationError` with every problem."""
     try:
-        values = json.loads(text)
+        values = json.loads(text, object_pairs_hook=_unique)
+    except ConfigurationError:
+        raise
     except ValueError as error:
         raise ConfigurationError(f"it is not JSON: {error}") from None
     if not isinstance(values, dict):
         raise ConfigurationError(f"found {values!r:.60}; write an object with rules by name")
     return configure(values, rules)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object; raise `ConfigurationError` if a key is written twice."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ConfigurationError(f"the key {twice!r} is written twice; remove one")
+    return values
 
 
 def configure(values: Mapping[str, Any], rules: Iterable[Rule[Any]]) -> Configuration:
@@ -47,7 +62,7 @@ def configure(values: Mapping[str, Any], rules: Iterable[Rule[Any]]) -> Configur
     levels, settings = {}, {}
     for name, value in values.items():
         levels[name], settings[name] = _split(name, value, problems)
-    configured = []
+    configured, disabled = [], []
     for name, rule in by_name.items():
         level = levels.get(name) or levels.get(_ALL) or rule.level.value
         try:
@@ -55,11 +70,15 @@ def configure(values: Mapping[str, Any], rules: Iterable[Rule[Any]]) -> Configur
         except ConfigurationError as error:
             problems.append(str(error))
             continue
-        if level != "disabled":
+        if level == _DISABLED:
+            disabled.append(name)
+        else:
             configured.append((rule, level != "advisory", config))
+    if len(disabled) == len(by_name):
+        problems.append(ALL_DISABLED)
     if problems:
         raise ConfigurationError("; ".join(problems))
-    return Configuration(configured, Exemptions(settings.get(KEY), by_name))
+    return Configuration(configured, Exemptions(settings.get(KEY), by_name), disabled)
 
 
 def _split(name: str, value: Any, problems: list[str]) -> tuple[str | None, dict[str, Any]]:

@@ -16,10 +16,14 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from pulumi_policy import deserialize, proxy
+import grpc
+from pulumi.runtime.proto import analyzer_pb2 as proto
+from pulumi_policy import deserialize
 from pulumi_policy import policy as sdk
+from pulumi_policy import proxy as proxies
 
 from policies.properties import Properties
+from policies.rule import ConfigurationError
 
 _CALLS = ("Analyze", "AnalyzeStack", "Remediate")
 _REPEATED = ("_get_resource_options", "_get_provider_resource")
@@ -66,11 +70,11 @@ def share_decoding() -> None:
 
     def proxied(source: Any) -> Any:
         if not isinstance(source, _Encoded):
-            return proxy.unknown_checking_proxy(source)
+            return proxies.unknown_checking_proxy(source)
 
         def decode() -> Any:
             values = json_format.MessageToDict(source.message)
-            return proxy.unknown_checking_proxy(
+            return proxies.unknown_checking_proxy(
                 deserialize.deserialize_properties(values, *source.options)
             )
 
@@ -87,14 +91,22 @@ def share_decoding() -> None:
         setattr(servicer, name, _repeated(memory, name, getattr(servicer, name)))
 
 
-def on_configuration(listener: Callable[[dict[str, Any]], None]) -> None:
-    """Call a function with the configuration of all policies when the engine sends it."""
+def on_configuration(listener: Callable[[dict[str, Any], list[str]], None]) -> None:
+    """Call a function with all settings and the disabled policies when the engine sends them.
+
+    If the function raises `ConfigurationError`, the engine refuses to run.
+    """
     module: Any = sdk
     servicer: Any = module._PolicyAnalyzerServicer
     configure, decode = servicer.Configure, module.json_format.MessageToDict
 
     def configured(self: Any, request: Any, context: Any) -> Any:
-        listener({name: decode(entry.properties) for name, entry in request.policyConfig.items()})
+        entries = request.policyConfig.items()
+        disabled = [name for name, entry in entries if entry.enforcementLevel == proto.DISABLED]
+        try:
+            listener({name: decode(entry.properties) for name, entry in entries}, disabled)
+        except ConfigurationError as error:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         return configure(self, request, context)
 
     servicer.Configure = configured

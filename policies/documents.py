@@ -1,23 +1,23 @@
 """Kubernetes objects from multi-document YAML, with the line of each field.
 
-The reader is strict: documents without apiVersion and kind, duplicate keys (of which Kubernetes
-might use another one) and aliases that expand without bounds are errors that name file and
-document.
+The reader is strict: documents without apiVersion and kind, duplicate keys and aliases that expand
+without bounds are errors that name file and document.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
+from policies.kubernetes_yaml import Loader, key_of, text_of
 from policies.rule import show
 from policies.values import Key
 
-_MERGE = "tag:yaml.org,2002:merge"
-_TIMESTAMP = "tag:yaml.org,2002:timestamp"
+_KUSTOMIZE = "kustomize.config.k8s.io/"
+_KUSTOMIZED = ("Kustomization", "Component")
 _MAX_VALUES = 2_000_000
 
 
@@ -41,7 +41,7 @@ class Document:
                 found = node.value[step : step + 1]
                 children = [(child, child) for child in found]
             elif isinstance(node, yaml.MappingNode):
-                children = [pair for pair in node.value if pair[0].value == step]
+                children = [pair for pair in node.value if key_of(pair[0]) == step]
             else:
                 break
             if not children:
@@ -51,50 +51,27 @@ class Document:
         return int(line) + 1
 
 
-class _Loader(yaml.CSafeLoader):
-    """Loads dates as strings, as Kubernetes does, and refuses duplicate keys."""
+def read(
+    source: str, text: str | bytes, skip: Callable[[str], None] | None = None
+) -> Iterator[Document]:
+    """Return the objects of a text, lists unfolded. Raises `DocumentError`.
 
-    def __init__(self, stream: str | bytes) -> None:
-        # Manifests repeat their scalars, and resolving the type of a scalar is slow.
-        self._resolved: dict[tuple[str, Any], str] = {}
-        super().__init__(stream)
-
-    yaml_implicit_resolvers = {  # noqa: RUF012 - the library's own way
-        first: [(tag, pattern) for tag, pattern in resolvers if tag != _TIMESTAMP]
-        for first, resolvers in yaml.CSafeLoader.yaml_implicit_resolvers.items()
-    }
-
-    def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
-        if kind is not yaml.ScalarNode:
-            return super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
-        known = self._resolved.get((value, implicit))
-        if known is None:
-            known = super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
-            self._resolved[value, implicit] = known
-        return known
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        seen = set()
-        for key, _ in node.value:
-            if key.tag != _MERGE and isinstance(key.value, str):
-                if key.value in seen:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"the key {key.value!r} is written twice", key.start_mark
-                    )
-                seen.add(key.value)
-        return super().construct_mapping(node, deep)
-
-
-def read(source: str, text: str | bytes) -> Iterator[Document]:
-    """Return the objects of a text, lists unfolded. Raises `DocumentError`."""
+    A document that is no Kubernetes object, such as a kustomization or Helm values, is passed to
+    `skip` by its place and the reason; without `skip` it is an error.
+    """
     number = 1
     loader = None
     try:
-        loader = _Loader(text)
+        loader = Loader(text)
         while loader.check_node():
             node = loader.get_node()
             place = f"{source}, document {number}"
-            yield from _objects(source, place, _plain(loader.construct_document(node), place), node)
+            value = _plain(loader.construct_document(node), place)
+            foreign = _foreign(value)
+            if foreign and skip is not None:
+                skip(f"{place}: {foreign}")
+            else:
+                yield from _objects(source, place, value, node)
             number += 1
     except yaml.YAMLError as error:
         raise DocumentError(f"{source}, document {number}{_explain(error, text)}") from None
@@ -107,6 +84,18 @@ def read(source: str, text: str | bytes) -> Iterator[Document]:
             loader.dispose()
 
 
+def _foreign(value: Any) -> str | None:
+    """Return why a document is not applied to a cluster, if it is not."""
+    if not isinstance(value, dict):
+        return None
+    version, kind = value.get("apiVersion", _KUSTOMIZE), value.get("kind")
+    if isinstance(version, str) and version.startswith(_KUSTOMIZE) and kind in _KUSTOMIZED:
+        return "a kustomization; pass the output of kustomize build"
+    if "apiVersion" not in value and "kind" not in value:
+        return "it has neither apiVersion nor kind"
+    return None
+
+
 def _objects(source: str, place: str, value: Any, node: Any) -> Iterator[Document]:
     if value is None:
         return  # a document of comments only
@@ -116,12 +105,18 @@ def _objects(source: str, place: str, value: Any, node: Any) -> Iterator[Documen
         if not isinstance(value.get(key), str) or not value[key]:
             raise DocumentError(f"{place}: {key}: found {show(value.get(key))}; write a name")
     items = value.get("items")
-    if value["kind"].endswith("List") and isinstance(items, list):
-        holder = next(child for key, child in node.value if key.value == "items")
-        for index, item in enumerate(items):
-            yield from _objects(source, f"{place}, items[{index}]", item, holder.value[index])
-    else:
+    if items is None:
         yield Document(source, value, node)
+        return
+    # kubectl takes every object with items for a list, whatever its kind is.
+    if not isinstance(items, list):
+        raise DocumentError(f"{place}: items: found {show(items)}; write a list of objects")
+    holder = next(child for key, child in node.value if key_of(key) == "items")
+    kind = value["kind"].removesuffix("List")
+    for index, item in enumerate(items):
+        if isinstance(item, dict) and kind and not ("apiVersion" in item or "kind" in item):
+            item |= {"apiVersion": value["apiVersion"], "kind": kind}
+        yield from _objects(source, f"{place}, items[{index}]", item, holder.value[index])
 
 
 def _plain(value: Any, place: str) -> Any:
@@ -134,7 +129,7 @@ def _plain(value: Any, place: str) -> Any:
         if count > _MAX_VALUES:
             raise DocumentError(f"{place}: its aliases make it larger than {_MAX_VALUES} values")
         if isinstance(item, dict):
-            return {str(key): convert(entry) for key, entry in item.items()}
+            return {text_of(key): convert(entry) for key, entry in item.items()}
         if isinstance(item, list):
             return [convert(entry) for entry in item]
         if item is None or isinstance(item, str | int | float):

@@ -26,13 +26,19 @@ _SCORES = {
 
 @dataclass(frozen=True)
 class Report:
-    """Findings and their files; `left_out` counts rules that need the whole stack."""
+    """Findings and their files.
+
+    `left_out` counts rules that need the whole stack, `disabled` are rules that the configuration
+    disables, `skipped` are documents that are no Kubernetes objects.
+    """
 
     findings: Sequence[Finding]
     sources: Sequence[str]
     objects: int
     rules: Sequence[Rule[Any]]
     left_out: int = 0
+    disabled: Sequence[str] = ()
+    skipped: Sequence[str] = ()
 
     @property
     def mandatory(self) -> int:
@@ -60,6 +66,9 @@ def human(report: Report) -> str:
     )
     if report.left_out:
         lines.append(f"left out: {report.left_out} rules that need the whole stack")
+    if report.disabled:
+        lines.append(f"disabled: {len(report.disabled)} rules: {', '.join(report.disabled)}")
+    lines += [f"not evaluated: {text}" for text in report.skipped]
     return "\n".join(lines) + "\n"
 
 
@@ -82,6 +91,8 @@ def as_json(report: Report) -> str:
         "objects": report.objects,
         "rules": len(report.rules),
         "rulesLeftOut": report.left_out,
+        "rulesDisabled": list(report.disabled),
+        "notEvaluated": list(report.skipped),
         "mandatory": report.mandatory,
         "advisory": len(report.findings) - report.mandatory,
     }
@@ -114,11 +125,20 @@ def sarif(report: Report) -> str:
     run = {
         "tool": {"driver": driver},
         "columnKind": "unicodeCodePoints",
-        "invocations": [{"executionSuccessful": True}],
+        "invocations": [
+            {"executionSuccessful": True, "toolExecutionNotifications": _notifications(report)}
+        ],
         "results": [_result(finding, report, indexes) for finding in report.findings],
     }
     log = {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
     return json.dumps(log, indent=2, ensure_ascii=False) + "\n"
+
+
+def _notifications(report: Report) -> list[dict[str, Any]]:
+    """Return what was not evaluated."""
+    texts = [f"the rule {name} is disabled" for name in report.disabled]
+    texts += [f"not evaluated: {text}" for text in report.skipped]
+    return [{"level": "note", "message": {"text": text}} for text in texts]
 
 
 def _described(name: str, short: str, full: str, remediation: str, level: Level) -> dict[str, Any]:

@@ -135,6 +135,35 @@ def test_rules_about_the_stack_can_be_left_out_and_that_is_said(
     assert f"left out: {stack_rules} rules" in capsys.readouterr().out
 
 
+def test_reports_state_disabled_rules_and_skipped_documents(
+    good: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    config = tmp_path / "config.json"
+    config.write_text('{"training-ends": "disabled"}')
+    (tmp_path / "kustomization.yaml").write_text("resources: [good.yaml]\nimages: [{name: a}]\n")
+    (tmp_path / "values.yaml").write_text("replicas: 2\n")
+    options = [str(tmp_path / name) for name in ("good.yaml", "kustomization.yaml", "values.yaml")]
+    assert main([*options, "--config", str(config)]) == 0
+    out = capsys.readouterr().out
+    assert "disabled: 1 rules: training-ends\n" in out
+    assert f"not evaluated: {options[1]}, document 1: it has neither apiVersion nor kind\n" in out
+    assert f"not evaluated: {options[2]}, document 1: it has neither" in out
+    main([*options, "--config", str(config), "--format", "sarif"])
+    (run,) = json.loads(capsys.readouterr().out)["runs"]
+    notes = run["invocations"][0]["toolExecutionNotifications"]
+    assert "the rule training-ends is disabled" in [note["message"]["text"] for note in notes]
+    assert len(notes) == 3
+
+
+def test_refuses_a_configuration_without_rules(
+    good: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    config = tmp_path / "config.json"
+    config.write_text('{"all": "disabled"}')
+    assert main([good, "--config", str(config)]) == 2
+    assert "it disables every rule" in capsys.readouterr().err
+
+
 def test_a_folder_is_read_as_one_stack(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "jobs").mkdir()
     *others, last = manifests.whole_stack()

@@ -37,6 +37,11 @@ def test_levels_are_names_or_stand_beside_settings():
     assert "training-ends" not in found
 
 
+def test_disabled_rules_are_listed():
+    configuration = configure({"training-ends": "disabled"}, RULES)
+    assert configuration.disabled == ["training-ends"]
+
+
 def test_settings_reach_the_rule():
     (taint,) = (
         config
@@ -51,6 +56,8 @@ def test_settings_reach_the_rule():
     [
         ("{", "it is not JSON"),
         ("[]", "found []; write an object"),
+        ('{"all": "advisory", "all": "disabled"}', "the key 'all' is written twice"),
+        ('{"all": "disabled"}', "it disables every rule; enable at least one"),
         (json.dumps({"no-host-pth": "mandatory"}), "did you mean 'no-host-path'?"),
         (json.dumps({"no-host-path": "strict"}), "no-host-path: found the level 'strict'"),
         (json.dumps({"no-host-path": 1}), "no-host-path: found 1"),

@@ -1,5 +1,7 @@
 """What is read of YAML, and what is refused rather than guessed."""
 
+from typing import Any
+
 import pytest
 
 from policies.documents import DocumentError, read
@@ -34,9 +36,75 @@ def test_json_is_yaml():
     assert document.manifest["kind"] == "Service"
 
 
-def test_anchors_and_merges_are_resolved():
-    (document,) = read("f.yaml", f"{SERVICE}a: &a {{x: 1, y: 1}}\nb: {{<<: *a, x: 2}}\n")
-    assert document.manifest["b"] == {"x": 2, "y": 1}
+def value(text: str) -> Any:
+    (document,) = read("f.yaml", f"{SERVICE}v: {text}\n")
+    return document.manifest["v"]
+
+
+# Observed with kubectl 1.34: `kubectl label --local --filename FILE a=b --output json`.
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        *((word, True) for word in ("y", "Y", "yes", "on", "ON", "true", "True")),
+        *((word, False) for word in ("n", "N", "no", "off", "Off", "false", "FALSE")),
+        *((word, None) for word in ("", "~", "null", "NULL")),
+        *((word, word) for word in ("yEs", "nO", "tRue", "nil", "=", "1:30", "64m", "1-2")),
+        *((text, 12) for text in ("12", "014", "0o14", "0O14", "0xC", "0b1100", "1_2", "+12")),
+        *((text, 1000) for text in ("1e3", "1E+3", "1000.", "1_000.0")),
+        *(("08", 8), (".5", 0.5), (".5_0", 0.5), ("-0x1F", -31), ("-0b11", -3)),
+        *(("1e400", "1e400"), ("2026-11-21", "2026-11-21"), ("'y'", "y"), ('"12"', "12")),
+        *(("!!str y", "y"), ("!!bool y", True), ("!!int '5'", 5), ("!!binary aGVsbG8=", "hello")),
+        ("{y: 1, 'n': 2, 0x10: 3, 1.5: 4}", {"true": 1, "n": 2, "16": 3, "1.5": 4}),
+    ],
+    ids=str,
+)
+def test_scalars_are_read_as_kubectl_reads_them(text: str, expected: Any):
+    found = value(text)
+    assert found == expected
+    assert type(found) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{<<: *a, p: 9}", {"p": 9, "q": 2}),
+        ("{p: 9, <<: *a}", {"p": 1, "q": 2}),
+        ("{<<: [*a, *b]}", {"p": 1, "q": 2, "r": 4}),
+        ("{<<: [*b, *a]}", {"p": 3, "q": 2, "r": 4}),
+        ("{<<: *b, <<: *a}", {"p": 1, "q": 2, "r": 4}),
+        ("{<<: *c}", {"p": 0, "q": 2}),
+        ("{'<<': 1}", {"<<": 1}),
+    ],
+    ids=str,
+)
+def test_merges_override_the_keys_before_them(text: str, expected: dict[str, int]):
+    anchors = "a: &a {p: 1, q: 2}\nb: &b {p: 3, r: 4}\nc: &c {<<: *a, p: 0}\n"
+    (document,) = read("f.yaml", f"{SERVICE}{anchors}v: {text}\nw: *c\n")
+    assert document.manifest["v"] == expected
+    assert document.manifest["w"] == {"p": 0, "q": 2}
+
+
+def test_every_object_with_items_is_a_list():
+    items = "items:\n- {metadata: {name: a}}\n- {apiVersion: v1, kind: Secret}\n"
+    for kind, expected in (("PodList", "Pod"), ("Anything", "Anything")):
+        found = list(read("f.yaml", f"apiVersion: v1\nkind: {kind}\n{items}"))
+        assert [document.manifest["kind"] for document in found] == [expected, "Secret"]
+        assert found[0].manifest["apiVersion"] == "v1"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("resources: [a.yaml]", "it has neither apiVersion nor kind"),
+        ("kind: Kustomization", "a kustomization; pass the output of kustomize build"),
+        ("{apiVersion: kustomize.config.k8s.io/v1alpha1, kind: Component}", "a kustomization"),
+    ],
+)
+def test_documents_that_are_no_objects_are_skipped_and_named(text: str, reason: str):
+    skipped: list[str] = []
+    assert len(list(read("f.yaml", f"{text}\n---\n{SERVICE}", skipped.append))) == 1
+    (message,) = skipped
+    assert message.startswith(f"f.yaml, document 1: {reason}")
 
 
 def test_dates_and_odd_keys_are_what_kubernetes_reads():
@@ -62,13 +130,22 @@ BOMB = "a0: &a0 [x, x]\n" + "".join(
         ("apiVersion: 1\nkind: Service", "apiVersion: found 1; write a name"),
         ("apiVersion: v1\nkind: List\nitems: [1]", "document 1, items[0]: found 1"),
         (f"{SERVICE}spec: {{a: 1, a: 2}}", "line 4: this is not YAML: the key 'a' is written"),
+        (f"{SERVICE}spec: {{1: 1, '1': 2}}", "the key '1' is written twice"),
+        (f"{SERVICE}spec: {{y: 1, on: 2}}", "the key 'true' is written twice"),
+        (f"{SERVICE}spec: {{~: 1}}", "a key is null; write a string"),
+        (f"{SERVICE}spec: {{[a]: 1}}", "a key is an object or a list"),
+        (f"{SERVICE}spec: {{<<: 1}}", "a merge (<<) needs an object"),
+        (f"{SERVICE}spec: !!int x", "found 'x', which is not of the type int"),
+        (f"{SERVICE}spec: !!set {{a}}", "this is not YAML: could not determine"),
+        (f"{SERVICE}spec: !!binary _", "its !!binary is not text in base64"),
+        ("apiVersion: v1\nkind: A\nitems: {a: 1}", 'items: found {"a": 1}; write a list'),
         (f"{SERVICE}spec: &s [*s]", "document 1: it refers to itself"),
         (f"{SERVICE}{'[' * 5000}", "document 1"),
         (f"{SERVICE}{BOMB}", "its aliases make it larger"),
         (f"{SERVICE}spec: !!python/object:os.system x", "this is not YAML: could not determine"),
         ("\x00", "document 1: this is not YAML"),
     ],
-    ids=range(14),
+    ids=range(23),
 )
 def test_what_cannot_be_judged_is_one_plain_error(text: str, says: str):
     with pytest.raises(DocumentError) as caught:

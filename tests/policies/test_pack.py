@@ -8,6 +8,8 @@ from pathlib import Path
 import grpc
 import pytest
 from google.protobuf.empty_pb2 import Empty
+from pulumi.runtime.proto import analyzer_pb2
+from pulumi.runtime.proto.analyzer_pb2 import DISABLED, ConfigureAnalyzerRequest
 from pulumi.runtime.proto.analyzer_pb2_grpc import AnalyzerStub
 
 from policies.catalogue import RULES
@@ -33,3 +35,13 @@ def test_the_served_pack_names_every_rule_and_takes_a_configuration(port: int) -
         found = AnalyzerStub(channel).GetAnalyzerInfo(Empty(), timeout=60)
     assert found.name == NAME
     assert {rule.name for rule in RULES} <= {policy.name for policy in found.policies}
+
+
+def test_refuses_a_configuration_that_disables_every_rule(port: int) -> None:
+    entries = {rule.name: analyzer_pb2.PolicyConfig(enforcementLevel=DISABLED) for rule in RULES}
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        stub = AnalyzerStub(channel)
+        with pytest.raises(grpc.RpcError, match="it disables every rule"):
+            stub.Configure(ConfigureAnalyzerRequest(policyConfig=entries), timeout=60)
+        entries.popitem()
+        stub.Configure(ConfigureAnalyzerRequest(policyConfig=entries), timeout=60)

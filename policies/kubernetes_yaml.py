@@ -1,0 +1,157 @@
+"""YAML as kubectl reads it, with the line of each value.
+
+kubectl reads YAML 1.1 by way of sigs.k8s.io/yaml, which differs from PyYAML: `y` and `n` are
+booleans, `1:30` is a string, `0o14` is 12, keys become strings, and a merge (`<<`) overrides the
+keys that were written before it. A check that reads a manifest differently can be evaded.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import re
+from functools import lru_cache
+from typing import Any
+
+import yaml
+
+_PREFIX = "tag:yaml.org,2002:"
+_PLAIN = "!plain"
+_MERGE = f"{_PREFIX}merge"
+_WORDS: dict[str, bool | None] = (
+    dict.fromkeys(["y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"], True)
+    | dict.fromkeys(["n", "N", "no", "No", "NO"], False)
+    | dict.fromkeys(["false", "False", "FALSE", "off", "Off", "OFF"], False)
+    | dict.fromkeys(["", "~", "null", "Null", "NULL"])
+)
+_INTEGERS = (
+    (re.compile(r"([-+]?)0[xX]([0-9a-fA-F]+)"), 16),
+    (re.compile(r"([-+]?)0[bB]([01]+)"), 2),
+    (re.compile(r"([-+]?)0[oO]?([0-7]+)"), 8),
+    (re.compile(r"([-+]?)(0|[1-9][0-9]*)"), 10),
+)
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_SMALLEST, _LARGEST = -(2**63), 2**64 - 1
+_EXACT = 1e15
+_TYPES: dict[str, tuple[type, ...]] = {
+    "bool": (bool,),
+    "int": (int,),
+    "float": (int, float),
+    "null": (type(None),),
+}
+
+
+@lru_cache(maxsize=100_000)
+def scalar(text: str) -> Any:
+    """Return the value of a scalar without quotes."""
+    if text in _WORDS:
+        return _WORDS[text]
+    if text[:1] not in ".+-0123456789":
+        return text
+    number = text.replace("_", "")
+    for pattern, base in _INTEGERS:
+        if found := pattern.fullmatch(number):
+            value = int(found[1] + found[2], base)
+            if _SMALLEST <= value <= _LARGEST:
+                return value
+    decimal = float(number) if _FLOAT.fullmatch(number) else math.inf
+    if math.isinf(decimal):
+        return text
+    # JSON does not distinguish 8.0 from 8.
+    return int(decimal) if decimal.is_integer() and abs(decimal) < _EXACT else decimal
+
+
+def text_of(key: Any) -> str:
+    """Return a key as JSON has it."""
+    return str(key).lower() if isinstance(key, bool) else str(key)
+
+
+class Loader(yaml.CSafeLoader):
+    """Resolves plain scalars and merges as kubectl does, and refuses duplicate keys."""
+
+    def __init__(self, stream: str | bytes) -> None:
+        # Holds the nodes, so that their ids are not reused.
+        self._flattened: dict[int, Any] = {}
+        super().__init__(stream)
+
+    def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
+        """Return the tag of a node that has none."""
+        if kind is not yaml.ScalarNode:
+            return super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
+        if not implicit[0]:
+            return f"{_PREFIX}str"
+        return _MERGE if value == "<<" else _PLAIN
+
+    def flatten_mapping(self, node: Any) -> None:
+        """Replace merges by the keys that they add or override."""
+        if id(node) in self._flattened:
+            return
+        self._flattened[id(node)] = node
+        written: set[str] = set()
+        pairs: dict[str, tuple[Any, Any]] = {}
+        for key, value in node.value:
+            if key.tag == _MERGE:
+                pairs |= self._merged(value)
+                continue
+            name = key_of(key)
+            if name in written:
+                raise _error(key, f"the key {name!r} is written twice")
+            written.add(name)
+            pairs[name] = (key, value)
+        node.value = list(pairs.values())
+
+    def _merged(self, node: Any) -> dict[str, tuple[Any, Any]]:
+        """Return the keys of one object or of several, of which the first takes precedence."""
+        sources = node.value if isinstance(node, yaml.SequenceNode) else [node]
+        pairs: dict[str, tuple[Any, Any]] = {}
+        for source in reversed(sources):
+            if not isinstance(source, yaml.MappingNode):
+                raise _error(source, "a merge (<<) needs an object or a list of objects")
+            self.flatten_mapping(source)
+            pairs |= {key_of(key): (key, value) for key, value in source.value}
+        return pairs
+
+
+def key_of(node: Any) -> str:
+    """Return the key that a node stands for."""
+    if not isinstance(node, yaml.ScalarNode):
+        raise _error(node, "a key is an object or a list; write a string")
+    value = scalar(node.value) if node.tag == _PLAIN else node.value
+    if value is None:
+        raise _error(node, "a key is null; write a string")
+    return text_of(value)
+
+
+def _error(node: Any, problem: str) -> yaml.constructor.ConstructorError:
+    return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+
+
+def _plain(_: Any, node: Any) -> Any:
+    return scalar(node.value)
+
+
+def _typed(_: Any, node: Any) -> Any:
+    """Return a value with a written type, such as `!!int`."""
+    name = node.tag.removeprefix(_PREFIX)
+    value = scalar(node.value)
+    if not isinstance(value, _TYPES[name]) or (isinstance(value, bool) and name != "bool"):
+        raise _error(node, f"found {node.value!r}, which is not of the type {name}")
+    return value
+
+
+def _binary(_: Any, node: Any) -> str:
+    """Return decoded base64 as text."""
+    try:
+        return base64.b64decode("".join(node.value.split()), validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        raise _error(node, "its !!binary is not text in base64") from None
+
+
+# Of the other types (dates, sets, pairs), Kubernetes knows none.
+_KNOWN = (None, *(f"{_PREFIX}{name}" for name in ("map", "seq", "str")))
+Loader.yaml_constructors = {tag: yaml.CSafeLoader.yaml_constructors[tag] for tag in _KNOWN} | {
+    _PLAIN: _plain,
+    f"{_PREFIX}binary": _binary,
+    **{f"{_PREFIX}{name}": _typed for name in _TYPES},
+}

@@ -28,7 +28,7 @@ from pulumi_policy import Severity as PulumiSeverity
 
 from policies import manifests
 from policies.catalogue import RULES_BY_NAME
-from policies.configuration import ALL_DISABLED, CHECKED, unknown_rules
+from policies.configuration import ALL_DISABLED, CHECKED, system_workloads, unknown_rules
 from policies.exemptions import (
     DESCRIPTION,
     KEY,
@@ -78,6 +78,7 @@ class Binding:
         self._unknown: list[str] = []
         self._exemptions = exemptions or Exemptions()
         self._existing: tuple[str, ...] = ()
+        self._system: list[str] = []
 
     def configure(self, config: Mapping[str, Any], disabled: Collection[str] = ()) -> None:
         """Read exemptions, unknown rule names and existing objects from the whole configuration.
@@ -89,6 +90,13 @@ class Binding:
         self._existing = _existing_objects(config)
         self._exemptions = Exemptions(config.get(KEY), RULES_BY_NAME)
         self._unknown = unknown_rules(config, RULES_BY_NAME)
+        try:
+            self._system = system_workloads(plain(config))
+        except ConfigurationError as error:
+            self._unknown.append(str(error))
+
+    def _system_workloads(self) -> list[str]:
+        return self._system
 
     def policies(self, rules: Iterable[Rule[Any]]) -> list[Policy]:
         """Return one policy for each rule."""
@@ -154,7 +162,7 @@ class Binding:
                 report(text, resource.urn)
 
     def _resource_policy(self, rule: Rule[Any]) -> Policy:
-        configure = _Configuration(rule)
+        configure = _Configuration(rule, self._system_workloads)
 
         def validate(args: ResourceValidationArgs, report: ReportViolation) -> None:
             def evaluate() -> Iterable[Violation]:
@@ -182,7 +190,7 @@ class Binding:
         )
 
     def _stack_policy(self, rule: Rule[Any]) -> Policy:
-        configure = _Configuration(rule)
+        configure = _Configuration(rule, self._system_workloads)
 
         def validate(args: StackValidationArgs, report: ReportViolation) -> None:
             def evaluate() -> Iterable[Violation]:
@@ -276,15 +284,16 @@ class _EverywherePolicy(ResourceValidationPolicy, StackValidationPolicy):
 class _Configuration:
     """Validate a rule's configuration once, since it is the same for every resource."""
 
-    def __init__(self, rule: Rule[Any]) -> None:
+    def __init__(self, rule: Rule[Any], system: Callable[[], list[str]]) -> None:
         self._rule = rule
+        self._system = system
         self._values: dict[str, Any] | None = None
         self._config: RuleConfig
 
     def __call__(self, values: Mapping[str, Any]) -> RuleConfig:
         given = plain(values)
         if given != self._values:
-            self._config = self._rule.configure(given)
+            self._config = self._rule.configure(given, self._system())
             self._values = given
         return self._config
 

@@ -99,7 +99,9 @@ _VARIABLES: Final = {
     "addresses": (
         "[variables.inNamespace + '/' + request.kind.kind + '/'"
         " + object.metadata.?name.orValue('')]"
-        " + variables.owners.map(o, variables.inNamespace + '/' + o.kind + '/' + o.name)"
+        " + variables.owners.map(o, variables.inNamespace + '/' + o.kind"
+        r" + (o.apiVersion.matches('^([^./]+/)?[^/]+$|\.k8s\.io/') ? ''"
+        " : '.' + o.apiVersion.split('/')[0]) + '/' + o.name)"
         " + variables.owners.filter(o, o.kind in ['ReplicaSet', 'Job'] && o.name.contains('-'))"
         ".map(o, variables.inNamespace + (o.kind == 'Job' ? '/CronJob/' : '/Deployment/')"
         " + o.name.substring(0, o.name.lastIndexOf('-')))"

@@ -12,15 +12,31 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import Field
+
 from policies.exemptions import KEY, USED, Exemptions
-from policies.rule import ConfigurationError, Rule, RuleConfig
+from policies.rule import ConfigurationError, Rule, RuleConfig, validated
 
 CHECKED = "configuration"
 """Name of the policy that reports unknown rule names."""
+SYSTEM = "systemWorkloads"
+"""Key of the system workloads of the whole pack."""
 _ALL = "all"
 _DISABLED = "disabled"
 _LEVELS = ("advisory", "mandatory", "remediate", _DISABLED)
 ALL_DISABLED = "it disables every rule; enable at least one, or do not use the pack"
+
+
+class _SystemWorkloads(RuleConfig):
+    workloads: list[str] = Field(default=[])
+
+
+def system_workloads(values: Mapping[str, Any]) -> list[str]:
+    """Return the objects that are exempt from every rule with that setting.
+
+    Raise `ConfigurationError` if the setting is wrong.
+    """
+    return validated(_SystemWorkloads, SYSTEM, values.get(SYSTEM, {})).workloads
 
 
 @dataclass(frozen=True)
@@ -59,14 +75,17 @@ def configure(values: Mapping[str, Any], rules: Iterable[Rule[Any]]) -> Configur
     """Parse a configuration file by its path; see `parse`."""
     by_name = {rule.name: rule for rule in rules}
     problems = unknown_rules(values, by_name)
+    system = _system(values, problems)
     levels, settings = {}, {}
     for name, value in values.items():
+        if name == SYSTEM:
+            continue
         levels[name], settings[name] = _split(name, value, problems)
     configured, disabled = [], []
     for name, rule in by_name.items():
         level = levels.get(name) or levels.get(_ALL) or rule.level.value
         try:
-            config = rule.configure(settings.get(name, {}))
+            config = rule.configure(settings.get(name, {}), system)
         except ConfigurationError as error:
             problems.append(str(error))
             continue
@@ -79,6 +98,14 @@ def configure(values: Mapping[str, Any], rules: Iterable[Rule[Any]]) -> Configur
     if problems:
         raise ConfigurationError("; ".join(problems))
     return Configuration(configured, Exemptions(settings.get(KEY), by_name), disabled)
+
+
+def _system(values: Mapping[str, Any], problems: list[str]) -> list[str]:
+    try:
+        return system_workloads(values)
+    except ConfigurationError as error:
+        problems.append(str(error))
+        return []
 
 
 def _split(name: str, value: Any, problems: list[str]) -> tuple[str | None, dict[str, Any]]:
@@ -95,7 +122,7 @@ def _split(name: str, value: Any, problems: list[str]) -> tuple[str | None, dict
 
 def unknown_rules(names: Iterable[str], rules: Iterable[str]) -> list[str]:
     """Return an error about names in a configuration that no rule has, if there are any."""
-    known = [*rules, _ALL, KEY, USED, CHECKED]
+    known = [*rules, _ALL, KEY, USED, CHECKED, SYSTEM]
     problems = []
     for name in names:
         if name not in known:

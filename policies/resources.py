@@ -23,6 +23,16 @@ _COMPONENTS = frozenset(
 )
 
 
+def address_of(namespace: str, group: str, kind: str, name: str) -> str:
+    """Return the address of an object: `namespace/Kind/name`, or `namespace/Kind.group/name`.
+
+    Only kinds of Kubernetes itself have no group, so that a custom resource cannot have the address
+    of a Kubernetes object.
+    """
+    is_own = "." not in group or group.endswith(".k8s.io")
+    return f"{namespace}/{kind if is_own else f'{kind}.{group}'}/{name}"
+
+
 class Resource:
     """A Kubernetes object as it was declared.
 
@@ -140,8 +150,8 @@ class Resource:
 
     @cached_property
     def address(self) -> str:
-        """Name of the resource in configuration: `namespace/Kind/name`."""
-        return f"{self.namespace or '(unknown)'}/{self.kind}/{self.name}"
+        """Name of the resource in configuration, see `address_of`."""
+        return address_of(self.namespace or "(unknown)", self.group, self.kind, self.name)
 
     def is_named(self, patterns: Sequence[str]) -> bool:
         """Return whether configuration names it; `*` matches anything, such as a run's suffix.

@@ -74,6 +74,24 @@ class ConfigurationError(ValueError):
     """A rule's configuration is wrong; the message names key, value and what is allowed."""
 
 
+T = TypeVar("T")
+C = TypeVar("C", bound=RuleConfig)
+
+
+def validated(config: type[C], name: str, values: Any) -> C:
+    """Validate settings; raise `ConfigurationError` with every problem."""
+    try:
+        return config.model_validate(values)
+    except ValidationError as error:
+        problems = [
+            f"{'.'.join(str(part) for part in (name, *problem['loc']))}: "
+            f"found {problem['input']!r}; {problem['msg'].lower()}"
+            for problem in error.errors(include_url=False)
+        ]
+        text = "the pack's configuration is wrong: " + "; ".join(problems)
+        raise ConfigurationError(text) from error
+
+
 @dataclass(frozen=True)
 class Violation:
     """A violation of a rule.
@@ -115,10 +133,6 @@ def show(value: Any) -> str:
 
 def _show_nested(value: Any) -> str:
     return "(not known yet)" if isinstance(value, Unknown) else str(value)
-
-
-T = TypeVar("T")
-C = TypeVar("C", bound=RuleConfig)
 
 
 @dataclass(frozen=True)
@@ -175,18 +189,16 @@ class Rule(Generic[C]):
         """Why the rule exists: the docstring of its function."""
         return " ".join((self.check.__doc__ or "").split())
 
-    def configure(self, values: Mapping[str, Any]) -> C:
-        """Validate the rule's configuration; raise `ConfigurationError`."""
-        try:
-            return self.config.model_validate(dict(values))
-        except ValidationError as error:
-            problems = [
-                f"{self.name}.{'.'.join(str(part) for part in problem['loc'])}: "
-                f"found {problem['input']!r}; {problem['msg'].lower()}"
-                for problem in error.errors(include_url=False)
-            ]
-            text = "the pack's configuration is wrong: " + "; ".join(problems)
-            raise ConfigurationError(text) from error
+    def configure(self, values: Mapping[str, Any], system: Sequence[str] = ()) -> C:
+        """Validate the rule's configuration; raise `ConfigurationError`.
+
+        `system` are the system workloads of the whole pack.
+        """
+        config = validated(self.config, self.name, values)
+        if not system or "system_workloads" not in self.config.model_fields:
+            return config
+        own = getattr(config, "system_workloads", [])
+        return config.model_copy(update={"system_workloads": [*system, *own]})
 
     def describe(self, violation: Violation) -> str:
         """Return the message of a violation: resource, path, what was found and what to write."""

@@ -88,6 +88,6 @@ class SystemConfig(RuleConfig):
 
     system_workloads: list[str] = Field(
         default=[],
-        description="Workloads that are exempt from the rule, each as `namespace/Kind/name`; `*` "
-        "matches anything.",
+        description="Objects that are exempt from the rule, each as `namespace/Kind/name` or "
+        "`namespace/Kind.group/name`; `*` matches anything.",
     )

@@ -11,13 +11,14 @@ from decimal import Decimal
 
 from kube.names import GPU_PRODUCT_LABEL, GROUP_ANNOTATION
 from kube.quantities import quantity_or_none
-from policies.resources import Resource
+from policies.resources import Resource, address_of
 from policies.settings import RoleConfig
 from policies.values import Node
 from policies.views import View
 from policies.workloads import Container, Pod, Role
 
 _ROLES = RoleConfig()
+_VOLCANO = "scheduling.volcano.sh"
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ def is_suspended(resource: Resource) -> bool:
 def _runtimes_of_suspended_jobs(views: list[View]) -> frozenset[str]:
     """Return the addresses of the TrainingRuntimes of suspended TrainJobs, which own the pods."""
     return frozenset(
-        f"{view.resource.namespace}/TrainingRuntime/{name}"
+        address_of(view.resource.namespace or "", view.resource.group, "TrainingRuntime", name)
         for view in views
         if view.resource.is_kind("trainer.kubeflow.org", "TrainJob")
         and is_suspended(view.resource)
@@ -114,13 +115,14 @@ def _queues_of_groups(views: list[View]) -> dict[str, str]:
     return {
         view.resource.address: view.resource.root["spec"]["queue"].text or ""
         for view in views
-        if view.resource.is_kind("scheduling.volcano.sh", "PodGroup")
+        if view.resource.is_kind(_VOLCANO, "PodGroup")
     }
 
 
 def _group_queue(pod: Pod, groups: Mapping[str, str]) -> str:
     name = pod.metadata["annotations"][GROUP_ANNOTATION].text
-    return groups.get(f"{pod.resource.namespace}/PodGroup/{name}", "")
+    address = address_of(pod.resource.namespace or "", _VOLCANO, "PodGroup", str(name))
+    return groups.get(address, "")
 
 
 def _pods(pod: Pod) -> Decimal | None:
@@ -191,8 +193,9 @@ def _autoscaler(view: View) -> tuple[str, tuple[Decimal, Decimal]]:
     spec = view.resource.root["spec"]
     target = spec["scaleTargetRef"]
     suffix, low, high = ("ReplicaCount", 0, 100) if _of_keda(view) else ("Replicas", 1, 1)
-    kind = target["kind"].text or "Deployment"
-    address = f"{view.resource.namespace}/{kind}/{target['name'].text}"
+    kind, name = target["kind"].text or "Deployment", target["name"].text or ""
+    group = (target["apiVersion"].text or "apps/v1").rpartition("/")[0]
+    address = address_of(view.resource.namespace or "", group, kind, name)
     minimum = quantity_or_none(spec[f"min{suffix}"].value)
     maximum = quantity_or_none(spec[f"max{suffix}"].value)
     return address, (Decimal(low) if minimum is None else minimum, maximum or Decimal(high))

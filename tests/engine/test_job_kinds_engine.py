@@ -38,7 +38,7 @@ def every_kind(config: dict[str, Any]) -> None:
 @pytest.fixture(scope="module")
 def pack(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     path = tmp_path_factory.mktemp("pack") / "config.json"
-    elastic = {"elasticWorkloads": ["ml-simulated/Job/job-volcano-*"]}
+    elastic = {"elasticWorkloads": ["ml-simulated/Job.batch.volcano.sh/job-volcano-*"]}
     names = ("training-gang-whole", "training-pod-group-whole")
     path.write_text(json.dumps(PACK | dict.fromkeys(names, elastic)))
     return ("--policy-pack", "policies", "--policy-pack-config", str(path))

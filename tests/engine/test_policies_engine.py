@@ -81,7 +81,7 @@ def test_configuration_that_does_not_fit_the_schema_is_refused(run: Run):
 def test_exemptions_are_told_and_what_is_past_is_refused(run: Run):
     def configuration(days: int) -> dict[str, Any]:
         entry = {
-            "workload": "training/Job/digits",
+            "workload": "training/Job.batch.volcano.sh/digits",
             "rule": "not-privileged",
             "reason": "its driver is replaced",
             "expires": str(datetime.now(UTC).date() + timedelta(days=days)),

@@ -25,7 +25,9 @@ NODES: Final = GpuNodes(
 # What the pack allows is the user's own choice; here it is all that the settings allow.
 PACK: Final[dict[str, Any]] = {
     "training-retries-bounded": {"maxRetries": 100},
-    "training-gang-whole": {"elasticWorkloads": ["ml/*/job-*", "ml/JobTemplate/*-train"]},
+    "training-gang-whole": {
+        "elasticWorkloads": ["ml/*/job-*", "ml/JobTemplate.flow.volcano.sh/*-train"]
+    },
     "training-pod-group-whole": {"elasticWorkloads": ["ml/*/job-*"]},
     "no-host-namespaces": {"systemWorkloads": ["ml/*/job-*"]},
     "training-ends": "disabled",

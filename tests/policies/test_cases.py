@@ -54,7 +54,6 @@ NOT_YET = frozenset(
         "c21_ingress_public",
         "c23_system_node_critical",
         "c26_namespace_psa_privileged",
-        "c27_system_workload_other_group",
         "d01_latest_variants",
         "d05_image_in_trainjob_initializer",
         "d08_modelcar_uri",
@@ -79,7 +78,6 @@ NOT_YET = frozenset(
         "f07_gateway_lb",
         "f08_tcproute_backend",
         "f09_secret_object_literal",
-        "g02_yaml_y_plain_pod",
         "g03_kserve_custom_container",
         "g04_llminferenceservice",
         "g12_jupyterhub_pod",
@@ -116,15 +114,9 @@ def parameters(group: str) -> list[Any]:
 
 
 def settings(path: Path) -> dict[str, Any]:
-    """The settings of all cases with those of one case.
-
-    `systemWorkloads` of a case stands for that setting of every rule that has it.
-    """
-    own = dict(SETTINGS[path.parent.name].get(path.stem, {}))
-    system = {"systemWorkloads": own.pop("systemWorkloads", [])}
-    having = [rule.name for rule in RULES if "system_workloads" in rule.config.model_fields]
+    """The settings of all cases with those of one case."""
     merged = dict(COMMON)
-    for rule, value in (dict.fromkeys(having, system) | own).items():
+    for rule, value in SETTINGS[path.parent.name].get(path.stem, {}).items():
         common = merged.get(rule)
         merged[rule] = {**common, **value} if common and isinstance(value, dict) else value
     return merged

@@ -176,7 +176,11 @@ def test_a_folder_is_read_as_one_stack(tmp_path: Path, capsys: pytest.CaptureFix
 
 def exempted(tmp_path: Path, days: int) -> str:
     day = datetime.now(UTC).date() + timedelta(days=days)
-    entry = {"workload": "training/Job/digits", "rule": "not-privileged", "reason": "driver"}
+    entry = {
+        "workload": "training/Job.batch.volcano.sh/digits",
+        "rule": "not-privileged",
+        "reason": "driver",
+    }
     config = tmp_path / "config.json"
     config.write_text(json.dumps({"exemptions": {"workloads": [{**entry, "expires": str(day)}]}}))
     return str(config)

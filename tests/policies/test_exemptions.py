@@ -22,7 +22,7 @@ from tests.policies.harness import (
 
 TODAY = date(2026, 11, 21)
 ENTRY = {
-    "workload": "training/Job/digits",
+    "workload": "training/Job.batch.volcano.sh/digits",
     "rule": "not-privileged",
     "reason": "its driver is replaced in December",
     "expires": "2026-11-21",
@@ -116,8 +116,8 @@ def test_what_is_no_list_of_exemptions_is_refused(values: Any):
 
 
 def test_an_entry_that_is_no_object_is_refused():
-    (problem,) = exemptions("training/Job/digits").refused
-    assert "found 'training/Job/digits'; write an object" in problem
+    (problem,) = exemptions("training/Job.batch.volcano.sh/digits").refused
+    assert "found 'training/Job.batch.volcano.sh/digits'; write an object" in problem
 
 
 def test_exemptions_are_refused_once_and_not_for_every_resource():

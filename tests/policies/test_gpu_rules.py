@@ -39,7 +39,7 @@ def test_a_device_variable_is_refused_next_to_a_gpu_limit() -> None:
 )
 def test_devices_past_the_scheduler_are_refused(edit: tuple[str, Any]) -> None:
     assert judge("gpu-limit-present", job(edit))
-    config = {"systemWorkloads": ["training/Job/digits"]}
+    config = {"systemWorkloads": ["training/Job.batch.volcano.sh/digits"]}
     assert judge("gpu-limit-present", job(edit), config=config) == []
 
 
@@ -277,5 +277,5 @@ def test_shared_memory_of_the_host_comes_with_its_parent(
         (f"{POD}/volumes/2", {"name": "host", "hostPath": {"path": path}}),
     )
     assert (judge("shm-not-from-host", manifest) == []) is accepted
-    config = {"systemWorkloads": ["training/Job/digits"]}
+    config = {"systemWorkloads": ["training/Job.batch.volcano.sh/digits"]}
     assert judge("shm-not-from-host", manifest, config=config) == []

@@ -71,10 +71,10 @@ def test_the_steps_of_a_job_flow_have_a_deadline() -> None:
 
 def test_an_elastic_workload_may_be_named_by_how_its_runs_begin() -> None:
     elastic = changed(manifests.volcano_job(), ("spec/minAvailable", 1))
-    assert (
-        judge("training-gang-whole", elastic, config={"elasticWorkloads": ["*/Job/digits*"]}) == []
-    )
-    assert judge("training-gang-whole", elastic, config={"elasticWorkloads": ["*/Job/cifar-*"]})
+    named = {"elasticWorkloads": ["*/Job.batch.volcano.sh/digits*"]}
+    assert judge("training-gang-whole", elastic, config=named) == []
+    others = {"elasticWorkloads": ["*/Job.batch.volcano.sh/cifar-*"]}
+    assert judge("training-gang-whole", elastic, config=others)
 
 
 def test_the_group_of_an_elastic_workload_may_be_smaller_than_it() -> None:

@@ -187,6 +187,6 @@ def test_names_come_from_the_manifest_or_from_pulumi():
     job = manifests.volcano_job()
     resource = Resource(type_of(job), job, name="pulumi-name")
     assert resource.title == 'Job "digits" in namespace "training"'
-    assert resource.address == "training/Job/digits"
+    assert resource.address == "training/Job.batch.volcano.sh/digits"
     nameless = changed(job, ("metadata/name", REMOVED))
     assert Resource(type_of(job), nameless, name="pulumi-name").name == "pulumi-name"

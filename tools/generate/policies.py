@@ -73,7 +73,22 @@ Some rules apply to training, some to inference, most to every pod. The role of 
   to a Deployment, ReplicaSet or StatefulSet.
 
 Labels grant no privileges. A workload that needs what a rule forbids, such as the device plugin,
-must be listed in the rule's `systemWorkloads` as `namespace/Kind/name`.
+must be listed in the `systemWorkloads` of the rule, or of the whole configuration file, which
+exempts it from every rule with that setting:
+
+```json
+{
+  "systemWorkloads": { "workloads": ["gpu-operator/DaemonSet/nvidia-dcgm-exporter"] }
+}
+```
+
+## Addresses
+
+The configuration names an object as `namespace/Kind/name`, and a custom resource as
+`namespace/Kind.group/name`: `ml/Job/eval` is the Job of Kubernetes, and the Job of Volcano is
+`ml/Job.batch.volcano.sh/digits`. Kinds have no group here if their API group has no dot or ends in
+`.k8s.io`. The namespace is `default` if the manifest has none, also for resources without
+namespaces. In settings, `*` matches anything.
 
 ## Exemptions
 
@@ -94,11 +109,10 @@ The configuration file can exempt a workload from a rule by name, with a reason 
 }
 ```
 
-The workload is `namespace/Kind/name`; the namespace is `default` if the manifest has none, also for
-resources without namespaces. Every used exemption is reported as an advisory violation of
-`exemption-used`, with its reason and expiry date. An exemption that has expired, has no reason, or
-names no rule is a mandatory violation of `exemptions` and exempts nothing. An exempted workload is
-not remediated by that rule either. Rules about the whole stack, such as its cost, have no
+The workload is an [address](#addresses). Every used exemption is reported as an advisory violation
+of `exemption-used`, with its reason and expiry date. An exemption that has expired, has no reason,
+or names no rule is a mandatory violation of `exemptions` and exempts nothing. An exempted workload
+is not remediated by that rule either. Rules about the whole stack, such as its cost, have no
 exemptions; raise the limit instead.
 
 ## What the rules do not see

@@ -1,0 +1,99 @@
+"""Addresses of objects, and the list of system workloads for the whole pack."""
+
+from typing import Any
+
+import pytest
+
+from policies.binding import Binding
+from policies.catalogue import RULES
+from policies.configuration import configure
+from policies.documents import Document
+from policies.evaluation import evaluate
+from policies.resources import Resource
+from policies.rule import ConfigurationError
+from tests.policies.harness import Manifest, arguments, rule_named, type_of
+
+ADDRESS = "gpu-system/DaemonSet/plugin"
+SYSTEM = {"systemWorkloads": {"workloads": [ADDRESS]}}
+RULES_OF_NODES = {"no-host-path", "not-privileged", "no-host-namespaces", "run-as-non-root"}
+
+
+def daemon_set(version: str = "apps/v1") -> Manifest:
+    container = {
+        "name": "main",
+        "image": "registry.example.com/plugin:1.0",
+        "securityContext": {"privileged": True},
+    }
+    spec = {
+        "hostPID": True,
+        "containers": [container],
+        "volumes": [{"name": "root", "hostPath": {"path": "/"}}],
+    }
+    return {
+        "apiVersion": version,
+        "kind": "DaemonSet",
+        "metadata": {"name": "plugin", "namespace": "gpu-system"},
+        "spec": {"template": {"spec": spec}},
+    }
+
+
+def refusing_rules(manifest: Manifest, config: dict[str, Any]) -> set[str]:
+    documents = [Document("-", manifest, None)]
+    found = evaluate(documents, configure(config, RULES), whole=False)
+    return {finding.rule for finding in found if finding.mandatory}
+
+
+@pytest.mark.parametrize(
+    ("version", "address"),
+    [
+        ("apps/v1", "gpu-system/DaemonSet/plugin"),
+        ("v1", "gpu-system/DaemonSet/plugin"),
+        ("storage.k8s.io/v1", "gpu-system/DaemonSet/plugin"),
+        ("apps.kruise.io/v1alpha1", "gpu-system/DaemonSet.apps.kruise.io/plugin"),
+        ("jobset.x-k8s.io/v1alpha2", "gpu-system/DaemonSet.jobset.x-k8s.io/plugin"),
+        ("EVIL.k8s.io.example.com/v1", "gpu-system/DaemonSet.evil.k8s.io.example.com/plugin"),
+    ],
+)
+def test_only_kinds_of_kubernetes_have_addresses_without_a_group(version: str, address: str):
+    manifest = daemon_set(version)
+    assert Resource(type_of(manifest), manifest).address == address
+
+
+def test_a_shared_system_workload_is_exempt_from_every_rule_about_nodes():
+    assert refusing_rules(daemon_set(), {}) >= RULES_OF_NODES
+    assert not refusing_rules(daemon_set(), SYSTEM) & RULES_OF_NODES
+
+
+def test_a_custom_resource_of_the_same_kind_and_name_is_not_exempt():
+    assert refusing_rules(daemon_set("apps.kruise.io/v1alpha1"), SYSTEM) >= RULES_OF_NODES
+
+
+def test_a_rule_keeps_its_own_system_workloads_next_to_the_shared_ones():
+    config = {"not-privileged": {"systemWorkloads": [ADDRESS]}}
+    shared = {"systemWorkloads": {"workloads": ["other/DaemonSet/agent"]}}
+    assert "not-privileged" not in refusing_rules(daemon_set(), config | shared)
+    assert "no-host-path" in refusing_rules(daemon_set(), config | shared)
+
+
+@pytest.mark.parametrize("value", [[ADDRESS], {"workloads": ADDRESS}, {"workload": [ADDRESS]}])
+def test_a_wrong_list_is_refused_with_its_key(value: Any):
+    with pytest.raises(ConfigurationError, match="systemWorkloads"):
+        configure({"systemWorkloads": value}, RULES)
+
+
+def messages(config: Manifest) -> list[str]:
+    binding = Binding()
+    binding.configure(config)
+    policy: Any = binding.policies([rule_named("not-privileged")])[0]
+    found: list[str] = []
+
+    def report(message: str, urn: str | None = None) -> None:
+        found.append(message)
+
+    policy.validate(arguments(daemon_set()), report)
+    return found
+
+
+def test_the_engine_applies_the_shared_list():
+    assert messages({})
+    assert messages(SYSTEM) == []

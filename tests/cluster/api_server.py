@@ -53,22 +53,33 @@ class Answer:
 
 
 class ApiServer:
-    """The API server, as the administrator of the cluster."""
+    """The API server, as the administrator of the cluster or as another user."""
 
-    def __init__(self, client: httpx.Client) -> None:
-        self._client = client
+    def __init__(self, client: httpx.Client, headers: dict[str, str] | None = None) -> None:
+        self._client, self._headers = client, headers or {}
+
+    def as_user(self, name: str) -> "ApiServer":
+        """Impersonate a user or a service account, who needs rights of their own."""
+        return ApiServer(self._client, {"Impersonate-User": name})
 
     def create(self, manifest: Manifest, namespace: str, *, dry_run: bool = True) -> Answer:
         """Create an object, by default without storing it."""
         options = {"fieldValidation": "Ignore", **({"dryRun": "All"} if dry_run else {})}
         path = _PATHS[manifest["kind"]].format(namespace)
-        return self._answer(self._client.post(path, params=options, json=manifest))
+        return self._send("POST", path, params=options, json=manifest)
+
+    def get(self, path: str) -> Manifest:
+        """Return an object or a list."""
+        return self._send("GET", path).body
+
+    def delete(self, path: str) -> Answer:
+        """Delete an object or all objects under a path."""
+        return self._send("DELETE", path, params={"gracePeriodSeconds": 0})
 
     def patch(self, path: str, patch: Manifest) -> Answer:
         """Patch an object or a subresource of it."""
         headers = {"Content-Type": "application/strategic-merge-patch+json"}
-        content = json.dumps(patch)
-        return self._answer(self._client.patch(path, content=content, headers=headers))
+        return self._send("PATCH", path, content=json.dumps(patch), headers=headers)
 
     def metric(self, name: str, **labels: str) -> float:
         """Sum the samples of a metric that have some labels."""
@@ -78,7 +89,11 @@ class ApiServer:
         matching = [line for line in found if all(label in line for label in wanted)]
         return sum(float(line.rpartition(" ")[2]) for line in matching)
 
-    def _answer(self, response: httpx.Response) -> Answer:
+    def _send(
+        self, method: str, path: str, headers: dict[str, str] | None = None, **more: Any
+    ) -> Answer:
+        sent = {**self._headers, **(headers or {})}
+        response = self._client.request(method, path, headers=sent, **more)
         warnings = tuple(response.headers.get_list("Warning"))
         return Answer(response.status_code, response.json(), warnings)
 

@@ -1,8 +1,12 @@
-"""The cluster with simulated nodes that several files share."""
+"""The clusters with simulated nodes that several files share."""
+
+from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.platform import Platform
+from tests.cluster.admission import Cluster
+from tests.cluster.api_server import api_server
+from tests.cluster.platform import Platform, copy_checkout
 
 
 @pytest.fixture(scope="session")
@@ -10,3 +14,16 @@ def cluster(simulated: Platform) -> Platform:
     """The platform after `make up`; it is up already where the first file has run."""
     simulated.make("up")
     return simulated
+
+
+@pytest.fixture(scope="session")
+def admission(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("admission")
+    platform = Platform(copy_checkout(folder / "checkout"), folder / "state", "simulated")
+    devcluster = ".venv/bin/python -m devcluster"
+    try:
+        platform.run(f"{devcluster} up --nodes simulated --simulated-nodes=0")
+        with api_server(platform, folder) as api:
+            yield Cluster(platform, api)
+    finally:
+        platform.run(f"{devcluster} down --purge --nodes simulated")

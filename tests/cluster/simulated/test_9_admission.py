@@ -1,139 +1,224 @@
-"""Rules in CEL against the same rules in Python, in a real API server."""
+"""Admission policies in a real API server: what is denied, what is not, and what is counted."""
 
-import shlex
-import time
-from collections import defaultdict
-from collections.abc import Iterator
-from pathlib import Path
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 import yaml
 
-from policies.admission import Mode, manifests
-from policies.catalogue import RULES
-from policies.configuration import Configuration, configure
-from policies.resources import Resource
-from policies.views import View
-from tests.cluster.api_server import ApiServer, Manifest, api_server
-from tests.cluster.platform import Platform, copy_checkout
+from tests.cluster.admission import CHANGED_BY_THE_API, SETTINGS, SPACE, Cluster, violated
+from tests.cluster.api_server import ApiServer, Manifest
 from tests.policies import fixtures
-from tests.policies.harness import type_of
+from tests.policies.manifests import pod_spec
 
-SPACE = "default"
-SETTINGS = {
-    "image-registry-allowed": {"allowedRegistries": ["registry.example.com", "127.0.0.1:5000"]}
-}
-CHANGED_BY_THE_API = {
-    # Without the feature gate ImageVolume, the API server drops the volume's source.
-    "an image that is a volume": {
-        "image-digest-pinned",
-        "image-registry-allowed",
-        "image-tag-fixed",
-    },
-}
-"""Violations of a manifest that the object does not contain, as the API server stores it."""
-
-
-class Cluster:
-    """An embedded cluster, its API server and the policies in it."""
-
-    def __init__(self, platform: Platform, api: ApiServer) -> None:
-        self.platform, self.api = platform, api
-
-    def install(self, mode: Mode, settings: dict[str, Any] = SETTINGS) -> Configuration:
-        """Replace the policies, wait until the API server uses them, return what they contain."""
-        configuration = configure(settings, RULES)
-        built = manifests(configuration, mode)
-        file = self.platform.checkout / "policies.yaml"
-        file.write_text(yaml.safe_dump_all(built))
-        self.apply(file)
-        self._await(mode)
-        return configuration
-
-    def apply(self, file: Path) -> None:
-        command = ["kubectl", "apply", "--server-side", "--force-conflicts", "-f", str(file)]
-        self.platform.shell(shlex.join(command))
-
-    def _await(self, mode: Mode) -> None:
-        pod = {"kind": "Pod", "metadata": {"name": "probe"}, "spec": {"hostPID": True}}
-        pod["spec"]["containers"] = [{"name": "main", "image": "image"}]  # type: ignore[index]
-        for _ in range(60):
-            answer = self.api.create(pod, SPACE)
-            seen = "deny" if answer.denied else "warn" if answer.warned else "audit"
-            if seen == mode:
-                time.sleep(1)  # the last of the policies, which arrive together
-                return
-            time.sleep(0.5)
-        raise AssertionError(f"the API server does not use the policies: {answer}")
+PODS = f"/api/v1/namespaces/{SPACE}/pods"
+TASKS = "/apis/example.com/v1/tasks"
+CONTROLLER = f"system:serviceaccount:{SPACE}:tasks"
+DEFINITION = f"""\
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {{name: tasks.example.com}}
+spec:
+  group: example.com
+  scope: Cluster
+  names: {{kind: Task, plural: tasks}}
+  versions:
+    - name: v1
+      served: true
+      storage: true
+      schema:
+        openAPIV3Schema: {{type: object, x-kubernetes-preserve-unknown-fields: true}}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {{name: tasks}}
+rules:
+  - {{apiGroups: ["", example.com], resources: ["*"], verbs: ["*"]}}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {{name: tasks}}
+roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: tasks}}
+subjects:
+  - {{kind: User, apiGroup: rbac.authorization.k8s.io, name: "{CONTROLLER}"}}
+  - {{kind: User, apiGroup: rbac.authorization.k8s.io, name: alice}}
+"""
+"""A kind that no registry knows, and the rights of its controller."""
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    folder = tmp_path_factory.mktemp("admission")
-    platform = Platform(copy_checkout(folder / "checkout"), folder / "state", "simulated")
-    devcluster = ".venv/bin/python -m devcluster"
-    try:
-        platform.run(f"{devcluster} up --nodes simulated --simulated-nodes=0")
-        with api_server(platform, folder) as api:
-            yield Cluster(platform, api)
-    finally:
-        platform.run(f"{devcluster} down --purge --nodes simulated")
+def pod(name: str, **spec: Any) -> Manifest:
+    """A pod that violates no mandatory rule, with some fields changed."""
+    good = pod_spec()
+    good["volumes"] = good["volumes"][:1]
+    good["containers"][0]["volumeMounts"] = good["containers"][0]["volumeMounts"][:1]
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {**good, **spec}}
 
 
-def required(objects: list[Manifest]) -> Iterator[Manifest]:
-    """Yield what the pods of some objects name, without which the API server refuses them."""
-    specs = [item.get("spec") or {} for item in objects if item["kind"] == "Pod"]
-    for name in {spec["priorityClassName"] for spec in specs if "priorityClassName" in spec}:
-        if not name.startswith("system-"):
-            version = "scheduling.k8s.io/v1"
-            yield {"apiVersion": version, "kind": "PriorityClass", "metadata": {"name": name}} | {
-                "value": 100
-            }
-    for name in {spec["runtimeClassName"] for spec in specs if "runtimeClassName" in spec}:
-        version = "node.k8s.io/v1"
-        yield {"apiVersion": version, "kind": "RuntimeClass", "metadata": {"name": name}} | {
-            "handler": "handler"
-        }
-    for name in {spec["serviceAccountName"] for spec in specs if "serviceAccountName" in spec}:
-        metadata = {"name": name, "namespace": SPACE}
-        yield {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}
+def bad(name: str, **metadata: Any) -> Manifest:
+    manifest = pod(name, hostPID=True)
+    manifest["metadata"].update(metadata)
+    return manifest
 
 
-def violated(manifest: Manifest, configuration: Configuration) -> set[str]:
-    """Return the rules with CEL that an object violates in Python."""
-    view = View(Resource(type_of(manifest), manifest))
-    return {
-        rule.name
-        for rule, _, config in configuration.rules
-        if rule.admission is not None and any(rule.violations(view, config))
-    }
+def reconcile(api: ApiServer) -> dict[str, str]:
+    """Create the pod of every Task, as its controller; return the denials by name."""
+    denials = {}
+    for task in api.get(TASKS)["items"]:
+        name = task["metadata"]["name"]
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": task["run"]}
+        denials[name] = api.create(pod, SPACE, dry_run=False).denied
+    return denials
 
 
-def test_every_object_of_every_fixture_violates_the_same_rules_as_in_python(
-    cluster: Cluster,
+def test_a_controller_cannot_create_any_bad_pod_of_the_fixtures(admission: Cluster) -> None:
+    file = admission.platform.checkout / "tasks.yaml"
+    file.write_text(DEFINITION)
+    admission.apply(file)
+    admission.platform.shell("kubectl wait --for=condition=established crd/tasks.example.com")
+    configuration = admission.install("deny")
+    mandatory = {rule.name for rule, is_mandatory, _ in configuration.rules if is_mandatory}
+    expected: dict[str, set[str]] = {}
+    tasks = []
+    for fixture, manifest in fixtures.objects(SPACE).values():
+        rules = violated(manifest, configuration) & mandatory
+        rules -= CHANGED_BY_THE_API.get(fixture, set())
+        if manifest["kind"] == "Pod" and rules:
+            name = f"task-{len(tasks)}"
+            expected[name] = rules
+            metadata = {"name": name}
+            tasks.append({"apiVersion": "example.com/v1", "kind": "Task", "metadata": metadata})
+            tasks[-1]["run"] = manifest["spec"]
+    file.write_text(yaml.safe_dump_all(tasks))
+    admission.apply(file)
+    denials = reconcile(admission.api.as_user(CONTROLLER))
+    assert admission.api.get(PODS)["items"] == []
+    named = [name for name, text in denials.items() if any(r in text for r in expected[name])]
+    assert len(named) > 50, "the API server refused the others as invalid"
+    admission.api.delete(TASKS)
+
+
+def test_a_pod_without_violations_is_admitted(admission: Cluster) -> None:
+    admission.install("deny")
+    assert admission.api.create(pod("good"), SPACE, dry_run=False).status == 201
+    admission.api.delete(PODS)
+
+
+def test_kubernetes_controllers_cannot_create_a_bad_pod(admission: Cluster) -> None:
+    admission.install("audit")
+    labels = {"app": "old"}
+    template = {"metadata": {"labels": labels}, "spec": bad("old")["spec"]}
+    spec = {"selector": {"matchLabels": labels}, "template": template}
+    metadata = {"name": "old"}
+    old = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
+    assert admission.api.create(old, SPACE, dry_run=False).status == 201
+    wait = "kubectl wait --for=create pods -l app=old --timeout=60s"
+    admission.platform.shell(wait)
+    admission.install("deny")
+    assert (
+        "no-host-namespaces"
+        in admission.api.create({**old, "metadata": {"name": "new"}}, SPACE).denied
+    )
+    admission.platform.shell("kubectl delete pods -l app=old --timeout=60s")
+    condition = "--for=condition=ReplicaFailure deployment/old --timeout=60s"
+    admission.platform.shell(f"kubectl wait {condition}")
+    assert admission.api.get(PODS)["items"] == []
+    admission.platform.shell("kubectl delete deployment old")
+
+
+def test_an_old_pod_can_be_labelled_and_deleted(
+    admission: Cluster,
 ) -> None:
-    found = fixtures.objects(SPACE)
-    file = cluster.platform.checkout / "required.yaml"
-    file.write_text(yaml.safe_dump_all(required([item for _, item in found.values()])))
-    cluster.apply(file)
-    configuration = cluster.install("warn")
-    differences: dict[str, list[str]] = defaultdict(list)
-    seen: dict[str, int] = defaultdict(int)
-    accepted = 0
-    for name, manifest in found.values():
-        answer = cluster.api.create(manifest, SPACE)
-        if answer.status != 201:
-            continue
-        accepted += 1
-        version, kind = manifest["apiVersion"], manifest["kind"]
-        stored = violated({**answer.body, "apiVersion": version, "kind": kind}, configuration)
-        written = violated(manifest, configuration) - CHANGED_BY_THE_API.get(name, set())
-        for rule in (stored ^ answer.warned) | (written ^ answer.warned):
-            differences[rule].append(f"{name} ({kind})")
-        for rule in answer.warned:
-            seen[rule] += 1
-    assert differences == {}
-    assert accepted > 300
-    with_cel = {rule.name for rule in RULES if rule.admission is not None}
-    assert with_cel == set(seen), "a rule that no fixture violates in the API server"
+    admission.install("audit")
+    admission.api.create(bad("old", finalizers=["example.com/kept"]), SPACE, dry_run=False)
+    admission.install("deny")
+    relabelled = admission.api.patch(f"{PODS}/old", {"metadata": {"labels": {"a": "b"}}})
+    assert relabelled.status == 200
+    changed = {"spec": {"activeDeadlineSeconds": 60}}
+    assert "no-host-namespaces" in admission.api.patch(f"{PODS}/old", changed).denied
+    admission.api.delete(f"{PODS}/old")
+    released = admission.api.patch(
+        f"{PODS}/old", {"metadata": {"$deleteFromPrimitiveList/finalizers": ["example.com/kept"]}}
+    )
+    assert released.status == 200
+    assert admission.api.get(PODS)["items"] == []
+
+
+def test_an_ephemeral_container_is_evaluated(admission: Cluster) -> None:
+    admission.install("deny")
+    admission.api.create(pod("good"), SPACE, dry_run=False)
+    debugger = {"name": "debugger", "image": "busybox:1"}
+    added = {"spec": {"ephemeralContainers": [debugger]}}
+    answer = admission.api.patch(f"{PODS}/good/ephemeralcontainers", added)
+    assert "container debugger" in answer.denied
+    admission.api.delete(PODS)
+
+
+SYSTEM = {**SETTINGS, "no-host-namespaces": {"systemWorkloads": [f"{SPACE}/DaemonSet/agent"]}}
+OWNER = {
+    "apiVersion": "apps/v1",
+    "kind": "DaemonSet",
+    "name": "agent",
+    "uid": "12345678-1234-1234-1234-123456789012",
+    "controller": True,
+}
+
+
+def test_an_owner_exempts_only_pods_that_its_controller_creates(
+    admission: Cluster,
+) -> None:
+    admission.install("deny", SYSTEM)
+    owned = bad("agent-x7k2p", ownerReferences=[OWNER])
+    controller = "system:serviceaccount:kube-system:daemon-set-controller"
+    assert admission.api.as_user(controller).create(owned, SPACE).status == 201
+    assert "no-host-namespaces" in admission.api.as_user("alice").create(owned, SPACE).denied
+    assert "no-host-namespaces" in admission.api.as_user("alice").create(bad("agent"), SPACE).denied
+
+
+@pytest.mark.parametrize(("kind", "name"), [("ReplicaSet", "web-5d4f8c"), ("Job", "web-29384756")])
+def test_pods_of_exempt_deployments_and_cron_jobs_are_exempt(
+    admission: Cluster, kind: str, name: str
+) -> None:
+    maker = {"ReplicaSet": "Deployment", "Job": "CronJob"}[kind]
+    exempt = {"systemWorkloads": [f"{SPACE}/{maker}/web"]}
+    admission.install("deny", {**SETTINGS, "no-host-namespaces": exempt})
+    owned = bad(f"{name}-x7k2p", ownerReferences=[{**OWNER, "kind": kind, "name": name}])
+    assert admission.api.create(owned, SPACE).status == 201
+
+
+def test_an_exemption_holds_until_the_end_of_its_last_day(admission: Cluster) -> None:
+    last = datetime.now(UTC).date()
+    exemption = {"workload": f"{SPACE}/Pod/old", "rule": "no-host-namespaces", "reason": "moves"}
+    exemptions = {"workloads": [{**exemption, "expires": str(last)}]}
+    admission.install("deny", {**SETTINGS, "exemptions": exemptions})
+    assert admission.api.create(bad("old"), SPACE).status == 201
+    assert "no-host-namespaces" in admission.api.create(bad("other"), SPACE).denied
+
+
+def test_excluded_namespaces_have_no_policies(admission: Cluster) -> None:
+    admission.install("deny")
+    assert admission.api.create(bad("agent"), "kube-system").status == 201
+
+
+def test_audit_counts_violations_and_denies_nothing(admission: Cluster) -> None:
+    admission.install("audit")
+    counter = "apiserver_validating_admission_policy_check_total"
+    labels = {"policy": "gpu-platform-no-host-namespaces", "enforcement_action": "audit"}
+    before = admission.api.metric(counter, **labels)
+    answer = admission.api.create(bad("old"), SPACE)
+    assert (answer.status, answer.warnings) == (201, ())
+    assert admission.api.metric(counter, **labels) == before + 1
+
+
+def test_large_pods_stay_within_the_cost_limits_of_cel(admission: Cluster) -> None:
+    admission.install("deny")
+    large = pod("large")
+    (main,) = large["spec"]["containers"]
+    main["env"] = [{"name": f"VARIABLE_{i}", "value": "x" * 100} for i in range(300)]
+    volumes = [{"name": f"v{i}", "emptyDir": {}} for i in range(2000)]
+    large["spec"]["volumes"] += volumes
+    main["volumeMounts"] += [{"name": v["name"], "mountPath": f"/m/{v['name']}"} for v in volumes]
+    sidecars = [
+        {**main, "name": f"side-{i}", "volumeMounts": [], "resources": {}} for i in range(30)
+    ]
+    large["spec"]["containers"] += sidecars
+    assert admission.api.create(large, SPACE).denied == ""

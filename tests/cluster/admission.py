@@ -1,0 +1,74 @@
+"""The admission policies in an embedded cluster of their own."""
+
+import shlex
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from policies.admission import Mode, manifests
+from policies.catalogue import RULES
+from policies.configuration import Configuration, configure
+from policies.resources import Resource
+from policies.views import View
+from tests.cluster.api_server import ApiServer, Manifest
+from tests.cluster.platform import Platform
+from tests.policies.harness import type_of
+
+SPACE = "default"
+SETTINGS = {
+    "image-registry-allowed": {"allowedRegistries": ["registry.example.com", "127.0.0.1:5000"]}
+}
+CHANGED_BY_THE_API = {
+    # Without the feature gate ImageVolume, the API server drops the volume's source.
+    "an image that is a volume": {
+        "image-digest-pinned",
+        "image-registry-allowed",
+        "image-tag-fixed",
+    },
+}
+"""Violations of a manifest that the object does not contain, as the API server stores it."""
+
+
+class Cluster:
+    """An embedded cluster, its API server and the policies in it."""
+
+    def __init__(self, platform: Platform, api: ApiServer) -> None:
+        self.platform, self.api = platform, api
+
+    def install(self, mode: Mode, settings: dict[str, Any] = SETTINGS) -> Configuration:
+        """Replace the policies, wait until the API server uses them, return what they contain."""
+        configuration = configure(settings, RULES)
+        built = manifests(configuration, mode)
+        file = self.platform.checkout / "policies.yaml"
+        file.write_text(yaml.safe_dump_all(built))
+        self.apply(file)
+        self._await(mode)
+        return configuration
+
+    def apply(self, file: Path) -> None:
+        command = ["kubectl", "apply", "--server-side", "--force-conflicts", "-f", str(file)]
+        self.platform.shell(shlex.join(command))
+
+    def _await(self, mode: Mode) -> None:
+        pod = {"kind": "Pod", "metadata": {"name": "probe"}, "spec": {"hostPID": True}}
+        pod["spec"]["containers"] = [{"name": "main", "image": "image"}]  # type: ignore[index]
+        for _ in range(60):
+            answer = self.api.create(pod, SPACE)
+            seen = "deny" if answer.denied else "warn" if answer.warned else "audit"
+            if seen == mode:
+                time.sleep(1)  # the last of the policies, which arrive together
+                return
+            time.sleep(0.5)
+        raise AssertionError(f"the API server does not use the policies: {answer}")
+
+
+def violated(manifest: Manifest, configuration: Configuration) -> set[str]:
+    """Return the rules with CEL that an object violates in Python."""
+    view = View(Resource(type_of(manifest), manifest))
+    return {
+        rule.name
+        for rule, _, config in configuration.rules
+        if rule.admission is not None and any(rule.violations(view, config))
+    }

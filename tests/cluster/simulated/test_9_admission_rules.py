@@ -1,0 +1,59 @@
+"""Rules in CEL against the same rules in Python, for every object of every fixture."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+import yaml
+
+from policies.catalogue import RULES
+from tests.cluster.admission import CHANGED_BY_THE_API, SPACE, Cluster, violated
+from tests.cluster.api_server import Manifest
+from tests.policies import fixtures
+
+
+def required(objects: list[Manifest]) -> Iterator[Manifest]:
+    """Yield what the pods of some objects name, without which the API server refuses them."""
+    specs = [item.get("spec") or {} for item in objects if item["kind"] == "Pod"]
+    for name in {spec["priorityClassName"] for spec in specs if "priorityClassName" in spec}:
+        if not name.startswith("system-"):
+            version = "scheduling.k8s.io/v1"
+            yield {"apiVersion": version, "kind": "PriorityClass", "metadata": {"name": name}} | {
+                "value": 100
+            }
+    for name in {spec["runtimeClassName"] for spec in specs if "runtimeClassName" in spec}:
+        version = "node.k8s.io/v1"
+        yield {"apiVersion": version, "kind": "RuntimeClass", "metadata": {"name": name}} | {
+            "handler": "handler"
+        }
+    for name in {spec["serviceAccountName"] for spec in specs if "serviceAccountName" in spec}:
+        metadata = {"name": name, "namespace": SPACE}
+        yield {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}
+
+
+def test_every_object_of_every_fixture_violates_the_same_rules_as_in_python(
+    admission: Cluster,
+) -> None:
+    found = fixtures.objects(SPACE)
+    file = admission.platform.checkout / "required.yaml"
+    file.write_text(yaml.safe_dump_all(required([item for _, item in found.values()])))
+    admission.apply(file)
+    configuration = admission.install("warn")
+    differences: dict[str, list[str]] = defaultdict(list)
+    seen: dict[str, int] = defaultdict(int)
+    accepted = 0
+    for name, manifest in found.values():
+        answer = admission.api.create(manifest, SPACE)
+        if answer.status != 201:
+            continue
+        accepted += 1
+        version, kind = manifest["apiVersion"], manifest["kind"]
+        stored = violated({**answer.body, "apiVersion": version, "kind": kind}, configuration)
+        written = violated(manifest, configuration) - CHANGED_BY_THE_API.get(name, set())
+        for rule in (stored ^ answer.warned) | (written ^ answer.warned):
+            differences[rule].append(f"{name} ({kind})")
+        for rule in answer.warned:
+            seen[rule] += 1
+    assert differences == {}
+    assert accepted > 300
+    with_cel = {rule.name for rule in RULES if rule.admission is not None}
+    assert with_cel == set(seen), "a rule that no fixture violates in the API server"

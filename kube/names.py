@@ -14,6 +14,8 @@ GROUP_ANNOTATION: Final = "scheduling.k8s.io/group-name"
 MIN_MEMBER_ANNOTATION: Final = "scheduling.volcano.sh/group-min-member"
 QUEUE_ANNOTATION: Final = "scheduling.volcano.sh/queue-name"
 QUEUE_LABEL: Final = "volcano.sh/queue-name"
+KUEUE_QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
+KUEUE_MINIMUM_ANNOTATION: Final = "kueue.x-k8s.io/job-min-parallelism"
 TASK_LABEL: Final = "volcano.sh/task-spec"
 """Name of the task of a Volcano Job that a pod belongs to."""
 

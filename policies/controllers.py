@@ -13,6 +13,7 @@ from functools import cached_property, reduce
 from kube.kinds import KINDS
 from kube.names import (
     GROUP_ANNOTATION,
+    KUEUE_QUEUE_LABEL,
     MIN_MEMBER_ANNOTATION,
     QUEUE_ANNOTATION,
     QUEUE_LABEL,
@@ -72,7 +73,8 @@ class Workload:
     @property
     def is_kubeflow_job(self) -> bool:
         """True for a job of Kubeflow's training operator."""
-        return self.resource.group == _KUBEFLOW and self._spec["runPolicy"].value is not None
+        replicas = any(key.lower().endswith("replicaspecs") for key, _ in self._spec.fields())
+        return self.resource.group == _KUBEFLOW and replicas
 
     @property
     def counts_each_pod(self) -> bool:
@@ -120,7 +122,21 @@ class Workload:
             places = [job]
         elif self.resource.group == _KUBEFLOW:
             places = [policy, *places]
-        return next((place for place in places if not place.absent), places[0])
+        found = next((place for place in places if not place.absent), None)
+        return found or self.local_queue(pod) or places[0]
+
+    def local_queue(self, pod: Pod) -> Node | None:
+        """Return Kueue's queue: a label of the pod, of the object or of a template between them.
+
+        Kueue does not manage the jobs of Volcano.
+        """
+        node: Node | None = None if self.resource.group == "batch.volcano.sh" else pod.spec
+        while node is not None:
+            label = node["metadata"]["labels"][KUEUE_QUEUE_LABEL]
+            if isinstance(node.value, dict) and label.present:
+                return label
+            node = node.parent
+        return None
 
     def joins_pod_group(self, pod: Pod) -> bool:
         """Return whether a PodGroup declared elsewhere, which has the queue, contains the pod."""

@@ -53,7 +53,7 @@ class MemoryConfig(GpuConfig):
 class CpuConfig(GpuConfig):
     """Configuration of `gpu-cpu-requested`."""
 
-    min_cpu: Quantity = Field(default="250m", description="Minimum CPU request of a GPU container.")
+    min_cpu: Quantity = Field(default="100m", description="Minimum CPU request of a GPU container.")
 
 
 @workload_rule(

@@ -1,15 +1,17 @@
-"""Rules about training: queues, gangs, retries and Pulumi's waiting."""
+"""Rules about scheduling: schedulers, gangs, priorities and name resolution."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from decimal import Decimal
+from typing import Any, Literal
 
 from pydantic import Field
 
-from kube.names import GROUP_ANNOTATION
+from kube.names import GROUP_ANNOTATION, KUEUE_MINIMUM_ANNOTATION
 from kube.quantities import quantity_or_none
-from policies.controllers import Workload
+from policies.controllers import Gang, Workload
+from policies.gpu import RUNTIMES, is_cpu_task
 from policies.rule import (
     Edit,
     Level,
@@ -21,45 +23,39 @@ from policies.rule import (
     stack_rule,
     workload_rule,
 )
-from policies.settings import NoConfig, RoleConfig
+from policies.settings import NoConfig, RoleConfig, TaskConfig
 from policies.views import Stack
 from policies.workloads import Pod
 
-_POD_GROUP = ("scheduling.volcano.sh", "PodGroup")
+VOLCANO = "scheduling.volcano.sh"
+_POD_GROUP = (VOLCANO, "PodGroup")
 
 
-class SchedulerConfig(RoleConfig):
+class SystemsConfig(RoleConfig):
+    """Systems that queue training and place its pods together."""
+
+    queue_systems: list[Literal["volcano", "kueue"]] = Field(
+        default=["volcano", "kueue"],
+        min_length=1,
+        description="Installed systems that queue training: `volcano` (a queue and a gang of its "
+        "scheduler), `kueue` (the label `kueue.x-k8s.io/queue-name`, admission of all pods or "
+        "none).",
+    )
+
+
+class SchedulerConfig(SystemsConfig):
     """Configuration of `training-scheduler`."""
 
     schedulers: list[str] = Field(default=["volcano"], description="Schedulers that support gangs.")
 
 
-class GangConfig(RoleConfig):
+class GangConfig(SystemsConfig, TaskConfig):
     """Configuration of `training-gang-whole` and `training-pod-group-whole`."""
 
     elastic_workloads: list[str] = Field(
         default=[],
         description="Workloads that may start with a part of their pods: `namespace/Kind/name`; "
         "`*` matches anything.",
-    )
-
-
-class RetryConfig(RoleConfig):
-    """Configuration of `training-retries-bounded`."""
-
-    max_retries: int = Field(
-        default=10,
-        ge=0,
-        description="Maximum number of retries. For Jobs and Kubeflow's jobs, which count every "
-        "failed pod of a gang, the maximum per pod.",
-    )
-
-
-class QueueConfig(RoleConfig):
-    """Configuration of `training-queue-declared`."""
-
-    existing_queues: list[str] = Field(
-        default=[], description="Queues that exist without being declared in this stack."
     )
 
 
@@ -72,8 +68,14 @@ class PriorityConfig(RoleConfig):
     )
 
 
-def _training_pods(workload: Workload, config: RoleConfig) -> list[Pod]:
+def training_pods(workload: Workload, config: RoleConfig) -> list[Pod]:
+    """Return the pods with the role training."""
     return [pod for pod in workload.pods if pod.role(config) == "training"]
+
+
+def admitted_by_kueue(workload: Workload, pod: Pod, config: SystemsConfig) -> bool:
+    """Return whether Kueue starts the pod with all others of its workload."""
+    return "kueue" in config.queue_systems and workload.local_queue(pod) is not None
 
 
 @workload_rule(
@@ -86,55 +88,13 @@ def _training_pods(workload: Workload, config: RoleConfig) -> list[Pod]:
 )
 def training_scheduler(workload: Workload, config: SchedulerConfig) -> Iterator[Violation]:
     """Two gangs that are placed pod by pod can block each other forever, holding GPUs."""
-    for pod in _training_pods(workload, config):
+    for pod in training_pods(workload, config):
+        if pod.spec["nodeName"].present:
+            yield Violation(pod.spec["nodeName"], "nothing: it bypasses the scheduler")
         scheduler = workload.scheduler(pod)
-        if scheduler.known and scheduler.value not in config.schedulers:
+        by_kueue = admitted_by_kueue(workload, pod, config) or "volcano" not in config.queue_systems
+        if scheduler.known and scheduler.value not in config.schedulers and not by_kueue:
             yield Violation(scheduler, " or ".join(f'"{name}"' for name in config.schedulers))
-
-
-@workload_rule(
-    name="training-queue-named",
-    description="Training names the queue that it is charged to.",
-    severity=Severity.MEDIUM,
-    level=Level.MANDATORY,
-    remediation="Write the queue: spec.queue on a Volcano Job, else an annotation on the template.",
-    config=RoleConfig,
-)
-def training_queue_named(workload: Workload, config: RoleConfig) -> Iterator[Violation]:
-    """Without a queue, no team's share is counted and anyone can take the whole cluster."""
-    reported = set()
-    for pod in _training_pods(workload, config):
-        queue = workload.queue(pod)
-        if not queue.known or workload.joins_pod_group(pod) or queue.steps in reported:
-            continue
-        if not queue.text or not queue.text.strip():
-            reported.add(queue.steps)
-            yield Violation(queue, "the name of a queue of this stack")
-
-
-@stack_rule(
-    name="training-queue-declared",
-    description="The queue that training names exists.",
-    severity=Severity.MEDIUM,
-    level=Level.MANDATORY,
-    remediation="Declare the queue in the stack, or list it under existingQueues.",
-    config=QueueConfig,
-)
-def training_queue_declared(stack: Stack, config: QueueConfig) -> Iterator[Violation]:
-    """A job in a queue that does not exist stays pending without an error."""
-    queues = list(stack.of_kind("scheduling.volcano.sh", "Queue"))
-    known = {queue.name for queue in queues} | set(config.existing_queues)
-    if any(not queue.root["metadata"]["name"].known for queue in queues):
-        return
-    for workload in stack.workloads:
-        for pod in _training_pods(workload, config):
-            queue = workload.queue(pod)
-            if queue.text and queue.text not in known:
-                wanted = ", ".join(sorted(known)) or "none is declared"
-                yield Violation(
-                    queue, f"a queue of this stack ({wanted})", resource=workload.resource
-                )
-                break
 
 
 @workload_rule(
@@ -147,10 +107,13 @@ def training_queue_declared(stack: Stack, config: QueueConfig) -> Iterator[Viola
 )
 def training_gang_whole(workload: Workload, config: GangConfig) -> Iterator[Violation]:
     """A partial gang holds its GPUs and waits for the rest."""
-    gang = workload.gang
-    if gang is None or not _training_pods(workload, config):
+    gang, pods = workload.gang, training_pods(workload, config)
+    if not pods or workload.resource.is_named(config.elastic_workloads):
         return
-    if workload.resource.is_named(config.elastic_workloads):
+    if all(admitted_by_kueue(workload, pod, config) for pod in pods):
+        minimum = workload.resource.annotations[KUEUE_MINIMUM_ANNOTATION]
+        gang = Gang(minimum, workload.size, defaults_to_all=True)
+    if gang is None:
         return
     if gang.size is None or not gang.minimum.known:
         return
@@ -158,35 +121,6 @@ def training_gang_whole(workload: Workload, config: GangConfig) -> Iterator[Viol
         return
     if quantity_or_none(gang.minimum.value) != gang.size:
         yield Violation(gang.minimum, f"{int(gang.size)}, the number of pods")
-
-
-@workload_rule(
-    name="training-retries-bounded",
-    description="Training pods are not restarted in place forever, and retries are limited.",
-    severity=Severity.HIGH,
-    level=Level.MANDATORY,
-    remediation="Write restartPolicy Never (or OnFailure) and a limit of retries.",
-    config=RetryConfig,
-)
-def training_retries_bounded(workload: Workload, config: RetryConfig) -> Iterator[Violation]:
-    """A run that fails forever holds its GPUs forever."""
-    pods = _training_pods(workload, config)
-    for pod in pods:
-        policy = workload.restart_policy(pod)
-        if policy.known and policy.value not in ("Never", "OnFailure", "ExitCode"):
-            yield Violation(policy, '"Never", so that the job controller counts the failures')
-    limit = workload.retry_limit
-    if not pods or limit is None or not limit.known:
-        return
-    count = quantity_or_none(limit.value)
-    least = 1 if workload.is_volcano_job else 0  # Volcano reads 0 as 3
-    most = config.max_retries
-    if workload.counts_each_pod:
-        most *= int(workload.size or 1)
-    if workload.is_kubeflow_job:
-        most += 1  # its operator takes the limit itself as too many
-    if count is None or not least <= count <= most:
-        yield Violation(limit, f"a number of retries from {least} to {most}")
 
 
 @stack_rule(
@@ -200,7 +134,7 @@ def training_retries_bounded(workload: Workload, config: RetryConfig) -> Iterato
 def training_pod_group_whole(stack: Stack, config: GangConfig) -> Iterator[Violation]:
     """A gang needs its size in the PodGroup, not only an annotation that names the group."""
     for workload in stack.workloads:
-        pods = [pod for pod in _training_pods(workload, config) if workload.joins_pod_group(pod)]
+        pods = [pod for pod in training_pods(workload, config) if workload.joins_pod_group(pod)]
         for pod in pods[:1]:
             name = pod.metadata["annotations"][GROUP_ANNOTATION]
             namespace = workload.resource.namespace
@@ -214,7 +148,7 @@ def training_pod_group_whole(stack: Stack, config: GangConfig) -> Iterator[Viola
                 yield Violation(name, wanted, resource=workload.resource)
                 continue
             minimum, queue = group.root["spec"]["minMember"], group.root["spec"]["queue"]
-            size = None if workload.resource.is_named(config.elastic_workloads) else workload.size
+            size = _gang_size(stack, workload, config)
             if minimum.known and size is not None and quantity_or_none(minimum.value) != size:
                 wanted = f"{int(size)}, the pods of {workload.resource.title}"
                 yield Violation(minimum, wanted, resource=group)
@@ -222,23 +156,19 @@ def training_pod_group_whole(stack: Stack, config: GangConfig) -> Iterator[Viola
                 yield Violation(queue, "the name of a queue of this stack", resource=group)
 
 
-@workload_rule(
-    name="training-ends",
-    description="Training has a deadline.",
-    severity=Severity.LOW,
-    level=Level.ADVISORY,
-    remediation="Write activeDeadlineSeconds on the Job or the pods.",
-    config=RoleConfig,
-)
-def training_ends(workload: Workload, config: RoleConfig) -> Iterator[Violation]:
-    """A run that hangs holds its GPUs until someone notices."""
-    pods = _training_pods(workload, config)
-    if not pods or workload.deadline is None:
-        return
-    limits = [workload.deadline, *(pod.spec["activeDeadlineSeconds"] for pod in pods)]
-    if all(limit.absent for limit in limits):
-        place = limits[1] if workload.is_volcano_job else limits[0]
-        yield Violation(place, "the longest time that it may take, in seconds")
+def _gang_size(stack: Stack, workload: Workload, config: GangConfig) -> Decimal | None:
+    """Return the number of pods; a TrainJob overrides that of its runtime."""
+    runtime = workload.resource
+    if runtime.is_named(config.elastic_workloads):
+        return None
+    if runtime.is_kind("trainer.kubeflow.org", *RUNTIMES):
+        for job in stack.of_kind("trainer.kubeflow.org", "TrainJob"):
+            nodes = job.root["spec"]["trainer"]["numNodes"]
+            if job.root["spec"]["runtimeRef"]["name"].text == runtime.name and nodes.present:
+                others = [pod.replicas for pod in workload.pods if is_cpu_task(pod, config)]
+                count = quantity_or_none(nodes.value)
+                return None if count is None else sum((o or Decimal(0) for o in others), count)
+    return workload.size
 
 
 @stack_rule(
@@ -258,33 +188,6 @@ def priority_class_known(stack: Stack, config: PriorityConfig) -> Iterator[Viola
             if name.text and not declared and name.text not in config.existing_priority_classes:
                 yield Violation(name, "a priority class of this stack", resource=workload.resource)
                 break
-
-
-def _is_awaited(workload: Workload, config: RoleConfig) -> bool:
-    flag = workload.awaited_flag
-    wants_gpu = any(pod.gpu_containers(config.accelerators) for pod in workload.pods)
-    return flag is not None and flag.known and flag.value != "true" and wants_gpu
-
-
-def _skip_await(workload: Workload, config: RoleConfig) -> Iterator[Edit]:
-    if _is_awaited(workload, config) and workload.awaited_flag is not None:
-        yield Edit(workload.awaited_flag.steps, "true")
-
-
-@workload_rule(
-    name="gpu-job-not-awaited",
-    description="An update does not wait for a GPU job to end.",
-    severity=Severity.MEDIUM,
-    level=Level.ADVISORY,
-    remediation='Write the annotation pulumi.com/skipAwait: "true" on the job.',
-    config=RoleConfig,
-    remedy=_skip_await,
-    about_pulumi=True,
-)
-def gpu_job_not_awaited(workload: Workload, config: RoleConfig) -> Iterator[Violation]:
-    """Pulumi waits ten minutes for a Job to complete and then reports the training as failed."""
-    if _is_awaited(workload, config) and workload.awaited_flag is not None:
-        yield Violation(workload.awaited_flag, '"true"')
 
 
 def _lacks_cluster_dns(pod: Pod) -> bool:
@@ -319,13 +222,8 @@ def host_network_dns(pod: Pod, config: NoConfig) -> Iterator[Violation]:
 
 RULES: list[Rule[Any]] = [
     training_scheduler,
-    training_queue_named,
-    training_queue_declared,
     training_gang_whole,
     training_pod_group_whole,
-    training_retries_bounded,
-    training_ends,
     priority_class_known,
-    gpu_job_not_awaited,
     host_network_dns,
 ]

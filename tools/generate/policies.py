@@ -20,6 +20,8 @@ _TOPICS = {
     "shared_memory": "Shared memory",
     "memory_volumes": "Memory volumes",
     "scheduling": "Scheduling",
+    "queues": "Queues",
+    "retries": "Retries and deadlines",
     "images": "Images",
     "security": "Security",
     "tenancy": "Namespaces",

@@ -147,6 +147,15 @@ def _gpu_claim(devices: str) -> str:
     )
 
 
+def _cluster_queue(gpus: int) -> str:
+    return (
+        "apiVersion: kueue.x-k8s.io/v1beta1\nkind: ClusterQueue\nmetadata: {name: team}\nspec:\n"
+        "  resourceGroups:\n    - coveredResources: [nvidia.com/gpu]\n      flavors:\n"
+        "        - name: h100\n"
+        f"          resources: [{{name: nvidia.com/gpu, nominalQuota: {gpus}}}]"
+    )
+
+
 def _class(policy: str) -> str:
     return (
         "apiVersion: storage.k8s.io/v1\nkind: StorageClass\nmetadata: {name: shared}\n"
@@ -219,6 +228,7 @@ apiVersion: scheduling.volcano.sh/v1beta1
 kind: Queue
 metadata: {name: research}""",
     ),
+    "queue-quota-bounded": Example(_cluster_queue(1000000), _cluster_queue(16)),
     "training-gang-whole": _volcano("minAvailable: 1", "minAvailable: 2"),
     "training-pod-group-whole": _beside(
         _PEER,

@@ -1,0 +1,169 @@
+"""Rules about the end of training: retries, deadlines and Pulumi's waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import Field
+
+from kube.quantities import quantity_or_none
+from policies.controllers import Workload
+from policies.rule import Edit, Level, Rule, Severity, Violation, workload_rule
+from policies.scheduling import training_pods
+from policies.settings import RoleConfig
+from policies.values import UNKNOWN, Node
+from policies.workloads import Pod
+
+
+class RetryConfig(RoleConfig):
+    """Configuration of `training-retries-bounded`."""
+
+    max_retries: int = Field(
+        default=10,
+        ge=0,
+        description="Maximum number of retries. For Jobs and Kubeflow's jobs, which count every "
+        "failed pod of a gang, the maximum per pod.",
+    )
+
+
+_COUNTED_BY_POD = ("backoffLimit", "backoffLimitPerIndex")
+_LIMITS = (*_COUNTED_BY_POD, "maxRetry", "maxRestarts")
+
+
+@workload_rule(
+    name="training-retries-bounded",
+    description="Training pods are not restarted in place forever, and retries are limited.",
+    severity=Severity.HIGH,
+    level=Level.MANDATORY,
+    remediation="Write restartPolicy Never (or OnFailure) and a limit of retries.",
+    config=RetryConfig,
+)
+def training_retries_bounded(workload: Workload, config: RetryConfig) -> Iterator[Violation]:
+    """A run that fails forever holds its GPUs forever."""
+    pods = training_pods(workload, config)
+    for pod in pods:
+        yield from _restarts_in_place(workload, pod)
+    if not pods:
+        return
+    most = config.max_retries
+    by_pod = most * int(workload.size or 1) + workload.is_kubeflow_job
+    stated = workload.retry_limit
+    if stated is not None and stated.known:
+        # Kubeflow's operator takes the limit itself as too many.
+        highest = by_pod if workload.counts_each_pod else most
+        least = 1 if workload.is_volcano_job else 0  # Volcano reads 0 as 3
+        count = quantity_or_none(stated.value)
+        if count is None or not least <= count <= highest:
+            yield Violation(stated, f"a number of retries from {least} to {highest}")
+    for limit in _nested_limits(workload):
+        highest = by_pod if limit.steps[-1] in _COUNTED_BY_POD else most
+        count = quantity_or_none(limit.value)
+        if (stated is None or limit.steps != stated.steps) and (count is None or count > highest):
+            yield Violation(limit, f"a number of retries up to {highest}")
+    for ignored in _uncounted_failures(workload):
+        yield Violation(ignored, "an action that counts the failure")
+
+
+def _restarts_in_place(workload: Workload, pod: Pod) -> Iterator[Violation]:
+    """Return the restarts by the kubelet, which no limit counts."""
+    policy = workload.restart_policy(pod)
+    # Only controllers of Jobs count the restarts of OnFailure.
+    counted = ("Never",) if workload.is_volcano_job else ("Never", "OnFailure", "ExitCode")
+    wanted = '"Never", so that the job controller counts the failures'
+    if policy.known and policy.value not in counted:
+        yield Violation(policy, wanted)
+    for container in pod.containers if pod.spec.known else ():
+        own, rules = container.node["restartPolicy"], container.node["restartPolicyRules"]
+        if container.kind == "main" and own.present and own.value != "Never":
+            yield Violation(own, wanted)
+        for rule in rules.items():
+            if rule["action"].present:
+                yield Violation(rule["action"], "nothing: no limit counts these restarts")
+
+
+def _nodes(workload: Workload) -> Iterator[Node]:
+    """Yield the objects of a manifest outside of its pod specifications."""
+    specs = {pod.spec.steps for pod in workload.pods}
+    pending = [workload.resource.root["spec"]]
+    while pending:
+        node = pending.pop()
+        if isinstance(node.value, dict):
+            yield node
+            children = [child for _, child in node.fields()]
+        else:
+            children = list(node.items())
+        pending += [child for child in children if child.steps not in specs]
+
+
+def _nested_limits(workload: Workload) -> Iterator[Node]:
+    """Yield the limits of retries at any depth, such as those of the jobs of a JobSet."""
+    for node in _nodes(workload):
+        yield from (node[key] for key in _LIMITS if node[key].present)
+
+
+def _uncounted_failures(workload: Workload) -> Iterator[Node]:
+    """Yield the actions of failure policies that restart without counting.
+
+    Disruptions by the cluster need not count.
+    """
+    for node in _nodes(workload):
+        for rule in node["podFailurePolicy"]["rules"].items():
+            conditions = [item["type"].value for item in rule["onPodConditions"].items()]
+            disrupted = conditions and set(conditions) <= {"DisruptionTarget", UNKNOWN}
+            if rule["action"].value == "Ignore" and not disrupted:
+                yield rule["action"]
+        for rule in node["failurePolicy"]["rules"].items():
+            reasons = [item.value for item in rule["onJobFailureReasons"].items()]
+            disrupted = reasons and set(reasons) <= {"PodFailurePolicy"}
+            if rule["action"].value == "RestartJobSetAndIgnoreMaxRestarts" and not disrupted:
+                yield rule["action"]
+
+
+@workload_rule(
+    name="training-ends",
+    description="Training has a deadline.",
+    severity=Severity.LOW,
+    level=Level.ADVISORY,
+    remediation="Write activeDeadlineSeconds on the Job or the pods.",
+    config=RoleConfig,
+)
+def training_ends(workload: Workload, config: RoleConfig) -> Iterator[Violation]:
+    """A run that hangs holds its GPUs until someone notices."""
+    pods = training_pods(workload, config)
+    if not pods or workload.deadline is None:
+        return
+    limits = [workload.deadline, *(pod.spec["activeDeadlineSeconds"] for pod in pods)]
+    if all(limit.absent for limit in limits):
+        place = limits[1] if workload.is_volcano_job else limits[0]
+        yield Violation(place, "the longest time that it may take, in seconds")
+
+
+def _is_awaited(workload: Workload, config: RoleConfig) -> bool:
+    flag = workload.awaited_flag
+    wants_gpu = any(pod.gpu_containers(config.accelerators) for pod in workload.pods)
+    return flag is not None and flag.known and flag.value != "true" and wants_gpu
+
+
+def _skip_await(workload: Workload, config: RoleConfig) -> Iterator[Edit]:
+    if _is_awaited(workload, config) and workload.awaited_flag is not None:
+        yield Edit(workload.awaited_flag.steps, "true")
+
+
+@workload_rule(
+    name="gpu-job-not-awaited",
+    description="An update does not wait for a GPU job to end.",
+    severity=Severity.MEDIUM,
+    level=Level.ADVISORY,
+    remediation='Write the annotation pulumi.com/skipAwait: "true" on the job.',
+    config=RoleConfig,
+    remedy=_skip_await,
+    about_pulumi=True,
+)
+def gpu_job_not_awaited(workload: Workload, config: RoleConfig) -> Iterator[Violation]:
+    """Pulumi waits ten minutes for a Job to complete and then reports the training as failed."""
+    if _is_awaited(workload, config) and workload.awaited_flag is not None:
+        yield Violation(workload.awaited_flag, '"true"')
+
+
+RULES: list[Rule[Any]] = [training_retries_bounded, training_ends, gpu_job_not_awaited]

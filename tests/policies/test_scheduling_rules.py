@@ -1,0 +1,220 @@
+"""Rules for queues, gangs and retries, in the terms of Volcano and of Kueue."""
+
+from typing import Any
+
+import pytest
+
+from tests.policies import manifests
+from tests.policies.harness import REMOVED, Manifest, changed, judge
+
+POD = "spec/tasks/0/template/spec"
+MAIN = f"{POD}/containers/0"
+LABEL = "metadata/labels/kueue.x-k8s.io~queue-name"
+VOLCANO_ONLY = {"queueSystems": ["volcano"]}
+KUEUE_ONLY = {"queueSystems": ["kueue"]}
+RULES = ("training-scheduler", "training-queue-named", "training-gang-whole")
+
+
+def job(*edits: tuple[str, Any]) -> Manifest:
+    return changed(manifests.volcano_job(), *edits)
+
+
+def batch_job(*edits: tuple[str, Any]) -> Manifest:
+    """A Job of two pods without anything of Volcano."""
+    volcano = (
+        ("spec/template/metadata/annotations", REMOVED),
+        ("spec/template/spec/schedulerName", REMOVED),
+    )
+    return changed(manifests.batch_job(), *volcano, *edits)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_kueue_queues_and_admits_all_pods_of_a_labelled_job(rule: str) -> None:
+    assert judge(rule, batch_job())
+    assert judge(rule, batch_job((LABEL, "team"))) == []
+    assert judge(rule, batch_job((LABEL, "team")), config=KUEUE_ONLY) == []
+    assert judge(rule, batch_job((LABEL, "team")), config=VOLCANO_ONLY)
+
+
+def test_kueue_alone_wants_its_label() -> None:
+    assert judge("training-queue-named", manifests.batch_job()) == []
+    (message,) = judge("training-queue-named", manifests.batch_job(), config=KUEUE_ONLY)
+    assert 'metadata.labels["kueue.x-k8s.io/queue-name"]: found nothing' in message
+
+
+def test_the_label_of_kueue_does_not_queue_a_volcano_job() -> None:
+    labelled = job((LABEL, "team"), ("spec/queue", REMOVED))
+    assert judge("training-queue-named", labelled)
+    assert judge("training-gang-whole", job((LABEL, "team"), ("spec/minAvailable", 1)))
+
+
+def test_the_label_of_kueue_may_be_on_the_job_of_a_cron_job() -> None:
+    template = batch_job((LABEL, "team"))
+    cron = {
+        "apiVersion": "batch/v1",
+        "kind": "CronJob",
+        "metadata": manifests.metadata("nightly"),
+        "spec": {"jobTemplate": {key: template[key] for key in ("metadata", "spec")}},
+    }
+    assert judge("training-queue-named", cron) == []
+
+
+@pytest.mark.parametrize(("minimum", "accepted"), [("1", False), ("2", True)])
+def test_partial_admission_is_no_gang(minimum: str, accepted: bool) -> None:
+    manifest = batch_job(
+        (LABEL, "team"), ("metadata/annotations/kueue.x-k8s.io~job-min-parallelism", minimum)
+    )
+    assert (judge("training-gang-whole", manifest) == []) is accepted
+    elastic = {"elasticWorkloads": ["training/Job/*"]}
+    assert judge("training-gang-whole", manifest, config=elastic) == []
+
+
+def local_queue(namespace: str) -> Manifest:
+    return {
+        "apiVersion": "kueue.x-k8s.io/v1beta1",
+        "kind": "LocalQueue",
+        "metadata": {"name": "team", "namespace": namespace},
+        "spec": {"clusterQueue": "team"},
+    }
+
+
+def test_the_queue_of_kueue_is_in_the_namespace_of_the_job() -> None:
+    labelled = batch_job((LABEL, "team"))
+    assert judge("training-queue-declared", labelled)
+    assert judge("training-queue-declared", labelled, local_queue("other"))
+    assert judge("training-queue-declared", labelled, local_queue("training")) == []
+    config = {"existingQueues": ["team"]}
+    assert judge("training-queue-declared", labelled, config=config) == []
+
+
+def test_a_node_name_bypasses_the_scheduler() -> None:
+    (message,) = judge("training-scheduler", job((f"{POD}/nodeName", "gpu-1")))
+    assert 'nodeName: found "gpu-1"' in message
+
+
+def cluster_queue(name: str = "nvidia.com/gpu", **quota: Any) -> Manifest:
+    flavor = {"name": "h100", "resources": [{"name": name, **quota}]}
+    return {
+        "apiVersion": "kueue.x-k8s.io/v1beta1",
+        "kind": "ClusterQueue",
+        "metadata": {"name": "team"},
+        "spec": {"resourceGroups": [{"coveredResources": [name], "flavors": [flavor]}]},
+    }
+
+
+@pytest.mark.parametrize(
+    "queue",
+    [
+        cluster_queue(nominalQuota=1_000_000),
+        cluster_queue(nominalQuota="1M"),
+        cluster_queue(nominalQuota=8, borrowingLimit=1_000_000),
+        cluster_queue("volcano.sh/vgpu-number", nominalQuota=1_000_000),
+        changed(manifests.queue(), ("spec/capability", {"nvidia.com/gpu": 1_000_000})),
+        changed(manifests.queue(), ("spec/guarantee/resource", {"nvidia.com/gpu": 1_000_000})),
+    ],
+)
+def test_queues_without_a_reachable_quota_are_refused(queue: Manifest) -> None:
+    assert judge("queue-quota-bounded", queue)
+
+
+@pytest.mark.parametrize(
+    "queue", [cluster_queue(nominalQuota=32), cluster_queue("memory", nominalQuota="64Ti")]
+)
+def test_queues_with_a_quota_pass(queue: Manifest) -> None:
+    assert judge("queue-quota-bounded", queue) == []
+    assert not judge("queue-quota-bounded", queue, config={"maxGpus": 32})
+
+
+def rules(*rules_: dict[str, Any]) -> dict[str, Any]:
+    return {"rules": list(rules_)}
+
+
+EXIT_CODES = {"onExitCodes": {"operator": "NotIn", "values": [0]}}
+DISRUPTION = {"onPodConditions": [{"type": "DisruptionTarget"}]}
+
+
+@pytest.mark.parametrize(
+    ("manifest", "found"),
+    [
+        (job((f"{POD}/restartPolicy", "OnFailure")), 'restartPolicy: found "OnFailure"'),
+        (job((f"{MAIN}/restartPolicy", "OnFailure")), "containers[0].restartPolicy"),
+        (job((f"{MAIN}/restartPolicyRules", [{"action": "Restart"}])), "restartPolicyRules[0]"),
+        (batch_job(("spec/backoffLimitPerIndex", 1_000_000)), "backoffLimitPerIndex"),
+        (
+            batch_job(("spec/podFailurePolicy", rules({"action": "Ignore", **EXIT_CODES}))),
+            'podFailurePolicy.rules[0].action: found "Ignore"',
+        ),
+        (
+            changed(manifests.pytorch_job(), ("spec/runPolicy", REMOVED)),
+            "runPolicy.backoffLimit: found nothing",
+        ),
+    ],
+    ids=["in place", "container", "rules", "per index", "ignored", "no policy"],
+)
+def test_endless_retries_are_refused(manifest: Manifest, found: str) -> None:
+    assert found in "\n".join(judge("training-retries-bounded", manifest))
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        batch_job(("spec/template/spec/restartPolicy", "OnFailure")),
+        batch_job(("spec/podFailurePolicy", rules({"action": "Ignore", **DISRUPTION}))),
+        batch_job(("spec/podFailurePolicy", rules({"action": "FailJob", **EXIT_CODES}))),
+        batch_job(("spec/backoffLimitPerIndex", 2)),
+        job((f"{MAIN}/restartPolicy", "Never")),
+    ],
+    ids=["counted by the job", "disruptions", "fails", "per index", "never"],
+)
+def test_counted_retries_pass(manifest: Manifest) -> None:
+    assert judge("training-retries-bounded", manifest) == []
+
+
+def job_set(kind: str = "JobSet", **policy: Any) -> Manifest:
+    inner = {"backoffLimit": 0, **{k: policy.pop(k) for k in list(policy) if k in INNER}}
+    spec = {
+        "failurePolicy": policy,
+        "replicatedJobs": [
+            {
+                "name": "node",
+                "template": {
+                    "spec": {**inner, "template": manifests.batch_job()["spec"]["template"]}
+                },
+            }
+        ],
+    }
+    group = "jobset.x-k8s.io/v1alpha2" if kind == "JobSet" else "trainer.kubeflow.org/v1alpha1"
+    whole = spec if kind == "JobSet" else {"template": {"spec": spec}}
+    return {"apiVersion": group, "kind": kind, "metadata": {"name": "x"}, "spec": whole}
+
+
+INNER = ("backoffLimit",)
+UNCOUNTED = {"action": "RestartJobSetAndIgnoreMaxRestarts"}
+
+
+@pytest.mark.parametrize("kind", ["JobSet", "TrainingRuntime", "ClusterTrainingRuntime"])
+def test_job_sets_have_bounded_restarts(kind: str) -> None:
+    assert judge("training-retries-bounded", job_set(kind, maxRestarts=3)) == []
+    assert judge("training-retries-bounded", job_set(kind, maxRestarts=1_000_000))
+    assert judge("training-retries-bounded", job_set(kind, backoffLimit=1_000_000))
+    assert judge("training-retries-bounded", job_set(kind, **rules(UNCOUNTED)))
+    disrupted = {**UNCOUNTED, "onJobFailureReasons": ["PodFailurePolicy"]}
+    assert judge("training-retries-bounded", job_set(kind, **rules(disrupted))) == []
+
+
+def test_the_group_of_a_runtime_has_the_nodes_of_its_train_job() -> None:
+    runtime = job_set("TrainingRuntime")
+    runtime["metadata"] = manifests.metadata("torch")
+    inner = runtime["spec"]["template"]["spec"]["replicatedJobs"][0]["template"]["spec"]
+    inner["template"]["metadata"]["annotations"] = {"scheduling.k8s.io/group-name": "indexed"}
+    train_job = {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": manifests.metadata("x"),
+        "spec": {"runtimeRef": {"name": "torch"}, "trainer": {"numNodes": 2}},
+    }
+    group = manifests.pod_group()
+    assert judge("training-pod-group-whole", runtime, group)
+    assert judge("training-pod-group-whole", runtime, group, train_job) == []
+    larger = changed(train_job, ("spec/trainer/numNodes", 3))
+    assert judge("training-pod-group-whole", runtime, group, larger)

@@ -11,11 +11,12 @@ from typing import Any, Final, Literal, get_args
 
 import yaml
 
+from kube.accelerators import OTHER_DEVICES
 from policies.catalogue import RULES
 from policies.cel import Cel, Manifest, literal, pattern
 from policies.configuration import Configuration, parse
 from policies.rule import ConfigurationError, Rule, RuleConfig
-from policies.settings import SystemConfig
+from policies.settings import GpuConfig, SystemConfig
 
 Mode = Literal["audit", "warn", "deny"]
 PREFIX: Final = "gpu-platform-"
@@ -75,6 +76,8 @@ def manifests(
             exempt = " || ".join(_conditions(rule, config, configuration))
             settings = config.model_dump(mode="json", by_alias=True)
             settings["controllers"] = list(scope.controllers)
+            if isinstance(config, GpuConfig):
+                settings["otherDevices"] = [*OTHER_DEVICES, *map(str.lower, config.other_devices)]
             built += [
                 _policy(rule, rule.admission, settings, exempt),
                 _binding(rule, mode, mandatory, scope),

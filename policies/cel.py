@@ -13,15 +13,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from kube.accelerators import DEVICE_CLASS_PREFIX
+
 Manifest = dict[str, Any]
 
 _CHANGED: Final = "dyn(object).spec != dyn(oldObject).spec"
-_POD_SPEC: Final = (
-    "request.resource.resource == 'pods' ? dyn({0}).spec"
-    " : request.resource.resource == 'podtemplates' ? dyn({0}).template.spec"
-    " : request.resource.resource == 'cronjobs' ? dyn({0}).spec.jobTemplate.spec.template.spec"
-    " : dyn({0}).spec.template.spec"
+_TEMPLATE: Final = (
+    "(request.resource.resource == 'pods' ? dyn({0})"
+    " : request.resource.resource == 'podtemplates' ? dyn({0}).template"
+    " : request.resource.resource == 'cronjobs' ? dyn({0}).spec.jobTemplate.spec.template"
+    " : dyn({0}).spec.template)"
 )
+_OBJECT, _OLD_OBJECT = _TEMPLATE.format("object"), _TEMPLATE.format("oldObject")
 
 
 @dataclass(frozen=True)
@@ -64,23 +67,84 @@ PODS: Final = Target(
         "apps": ("daemonsets", "deployments", "replicasets", "statefulsets"),
         "batch": ("cronjobs", "jobs"),
     },
-    f"({_POD_SPEC.format('object')}) != ({_POD_SPEC.format('oldObject')})",
+    f"{_OBJECT}.spec != {_OLD_OBJECT}.spec",
 )
 """Pods, whatever made them, and the templates of Kubernetes' own kinds."""
+ANNOTATED_PODS: Final = Target(
+    PODS.resources,
+    " || ".join(
+        f"{_OBJECT}.?{field} != {_OLD_OBJECT}.?{field}"
+        for field in ("spec", "metadata.?annotations", "metadata.?labels")
+    ),
+)
+"""The same, for rules about annotations and labels."""
 SERVICES: Final = Target({"": ("services",)}, _CHANGED)
 VOLUMES: Final = Target({"": ("persistentvolumes",)})
 """Only their creation: the source is immutable, and binding a volume updates it."""
 CLAIMS: Final = Target({"resource.k8s.io": ("resourceclaims", "resourceclaimtemplates")})
 """Only their creation: the specification is immutable."""
 
+
+def accelerator(name: str) -> str:
+    """Return the condition that an extended resource is an accelerator."""
+    prefix = literal(DEVICE_CLASS_PREFIX)
+    return (
+        f"({name}.contains('/') && ({name}.startsWith({prefix})"
+        f" || !{name}.lowerAscii().matches(r'^([^/]*\\.)?kubernetes\\.io/'))"
+        f" && {accelerator_class(f'{name}.replace({prefix}, {literal(str())}, 1)')})"
+    )
+
+
+def accelerator_class(name: str) -> str:
+    """Return the condition that the devices of a DRA device class are accelerators."""
+    return f"!{name}.lowerAscii().matches(pattern(settings.otherDevices))"
+
+
+def level(resource: str) -> str:
+    """Return a list with the resources that state CPU or memory of a container `c`, or nothing."""
+    return (
+        "[c.?resources.orValue({}), variables.spec.?resources.orValue({})].filter(l,"
+        f" '{resource}' in l.?limits.orValue({{}}) || '{resource}' in l.?requests.orValue({{}}))"
+    )
+
+
+def path(text: str) -> str:
+    """Return the parts of an absolute path; CEL cannot resolve `..` in it."""
+    return f"{text}.split('/').filter(p, p != '' && p != '.')"
+
+
+def literal(value: Any) -> str:
+    """Return a setting as a CEL literal, whose strings are written as in JSON."""
+    return json.dumps(value)
+
+
+_MOUNTS: Final = "c.?volumeMounts.orValue([])"
 _VARIABLES: Final = {
-    "spec": _POD_SPEC.format("object"),
+    "template": _OBJECT,
+    "spec": "variables.template.spec",
     "context": "variables.spec.?securityContext.orValue({})",
     "containers": (
         "variables.spec.containers + variables.spec.?initContainers.orValue([])"
         " + variables.spec.?ephemeralContainers.orValue([])"
     ),
     "volumes": "variables.spec.?volumes.orValue([])",
+    "mountsAtShm": (
+        f"variables.containers.map(c, {_MOUNTS}"
+        f".filter(m, {path('m.mountPath')} == ['dev', 'shm'] || m.mountPath.contains('..'))"
+        ".map(m, m.name))"
+    ),
+    "memoryVolumes": "variables.volumes.filter(v, v.?emptyDir.?medium.orValue('') == 'Memory')",
+    "gpuClaims": (
+        "variables.spec.?resourceClaims.orValue([]).filter(r,"
+        " [pairs(settings.claimDevices).filter(d, (variables.inNamespace + '/'"
+        " + r.?resourceClaimTemplateName.or(r.?resourceClaimName).orValue('')).matches(d[0]))]"
+        ".exists(d, d.size() == 0 || d[0][1] != '0')).map(r, r.name)"
+    ),
+    "gpuContainers": (
+        f"variables.containers.filter(c, c.?resources.?limits.orValue({{}})"
+        f".exists(n, {accelerator('n')} && c.resources.limits[n] != '0')"
+        " || c.?resources.?claims.orValue([]).exists(u, u.name in variables.gpuClaims))"
+    ),
     "images": (
         "variables.containers.map(c, c.?image.orValue(''))"
         " + variables.volumes.filter(v, has(v.image)).map(v, v.image.?reference.orValue(''))"
@@ -110,7 +174,7 @@ _VARIABLES: Final = {
 """Variables that any expression may use; a policy contains those that it does use."""
 
 _REFERENCE = re.compile(r"\bvariables\.(\w+)")
-_SETTING = re.compile(r"\b(pattern\()?settings\.(\w+)(?(1)\))")
+_SETTING = re.compile(r"\b(?:(pattern|pairs)\()?settings\.(\w+)(?(1)\))")
 
 
 @dataclass(frozen=True)
@@ -119,13 +183,15 @@ class Cel:
 
     `violations` is a list of strings, the names of the violating places. It may use `variables.x`
     for the shared variables and for those of `variables`, `settings.x` for a setting of the rule,
-    by its name in the configuration file, and `pattern(settings.x)` for a list of patterns with `*`
-    as one regular expression.
+    by its name in the configuration file, `pattern(settings.x)` for a list of patterns with `*` as
+    one regular expression, and `pairs(settings.x)` for an object as a list of such an expression of
+    each key with its value as a string. `partial` marks a rule of which one object decides a part.
     """
 
     violations: str
     target: Target = PODS
     variables: Mapping[str, str] = field(default_factory=dict)
+    partial: bool = False
 
     def expressions(self, settings: Mapping[str, Any], exempt: str) -> dict[str, str]:
         """Return `exempt`, `violations` and the variables that they use, with settings inserted."""
@@ -150,6 +216,12 @@ def containers(violation: str, **variables: str) -> Cel:
     return Cel(found, variables=variables)
 
 
+def gpu_containers(violation: str, **variables: str) -> Cel:
+    """Return the rule that a container `c` with GPUs violates by a condition."""
+    found = f"variables.gpuContainers.filter(c, {violation}).map(c, 'container ' + c.name)"
+    return Cel(found, variables=variables)
+
+
 def volumes(violation: str, **variables: str) -> Cel:
     """Return the rule that a volume `v` of a pod violates by a condition."""
     found = f"variables.volumes.filter(v, {violation}).map(v, 'volume ' + v.name)"
@@ -167,11 +239,6 @@ def _needed(name: str, known: Mapping[str, str]) -> list[str]:
     return [*used, name]
 
 
-def literal(value: Any) -> str:
-    """Return a setting as a CEL literal, whose strings are written as in JSON."""
-    return json.dumps(value)
-
-
 def pattern(patterns: Sequence[str]) -> str:
     """Return the regular expression (RE2) of names in which `*` matches anything."""
     if not patterns:
@@ -186,4 +253,8 @@ def _wildcard(character: str) -> str:
 
 def _setting(match: re.Match[str], settings: Mapping[str, Any]) -> str:
     value = settings[match[2]]
-    return literal(pattern(value) if match[1] else value)
+    if match[1] == "pattern":
+        return literal(pattern(value))
+    if match[1] == "pairs":
+        return literal([[pattern([key]), str(item)] for key, item in value.items()])
+    return literal(value)

@@ -8,6 +8,7 @@ from typing import Any
 
 from kube.accelerators import Accelerators
 from kube.quantities import quantity_or_none
+from policies import cel
 from policies.resources import Resource
 from policies.rule import Level, Rule, Severity, Violation, resource_rule, stack_rule
 from policies.settings import GpuConfig, SystemConfig
@@ -54,6 +55,16 @@ def _count(device: Node) -> Decimal:
     level=Level.MANDATORY,
     remediation="Write the number of devices as count, with allocationMode ExactCount.",
     config=CountedConfig,
+    admission=cel.Cel(
+        "(request.resource.resource == 'resourceclaims' ? dyn(object).spec"
+        " : dyn(object).spec.spec).?devices.?requests.orValue([]).filter(r,"
+        " (has(r.firstAvailable) ? r.firstAvailable : has(r.exactly) ? [r.exactly] : [r])"
+        ".exists(d, d.?adminAccess.orValue(false)"
+        f" || {cel.accelerator_class('d.deviceClassName')}"
+        " && (d.?allocationMode.orValue('ExactCount') != 'ExactCount'"
+        " || d.?count.orValue(1) < 1))).map(r, 'request ' + r.name)",
+        cel.CLAIMS,
+    ),
 )
 def claim_devices_counted(resource: Resource, config: CountedConfig) -> Iterator[Violation]:
     """A claim of all devices, or with admin access, takes GPUs that no quota counts."""

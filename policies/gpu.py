@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import Field
 
 from kube.quantities import parse_quantity, quantity_or_none
+from policies import cel
 from policies.controllers import Workload
 from policies.rule import Level, Rule, Severity, Violation, pod_rule, show, workload_rule
 from policies.settings import GpuConfig, Quantity, SystemConfig, TaskConfig
@@ -63,6 +64,18 @@ class CpuConfig(GpuConfig):
     level=Level.MANDATORY,
     remediation="Write resources.limits with the number of GPUs on the container that computes.",
     config=LimitConfig,
+    admission=cel.Cel(
+        "variables.containers.filter(c, c.?env.orValue([]).exists(e,"
+        f" e.name in {cel.literal(sorted(_VISIBLE_DEVICES))} && (has(e.valueFrom)"
+        f" || !(e.?value.orValue('') in {cel.literal(_NO_DEVICES)})))"
+        " || c.?volumeMounts.orValue([])"
+        f".exists(m, m.mountPath.startsWith('{_MOUNTED_DEVICES}'))).map(c, 'container ' + c.name)"
+        " + ([variables.template.?metadata.?annotations, variables.template.?metadata.?labels,"
+        " object.metadata.?annotations].exists(h, h.orValue({}).exists(n,"
+        " n.lowerAscii().matches(pattern(settings.deviceAnnotations)))) ? ['metadata'] : [])",
+        cel.ANNOTATED_PODS,
+        partial=True,
+    ),
 )
 def gpu_limit_present(workload: Workload, config: LimitConfig) -> Iterator[Violation]:
     """A workload without a GPU limit is placed on a node without GPUs, or sees none."""
@@ -169,6 +182,11 @@ def gpu_requests_equal_limits(pod: Pod, config: GpuConfig) -> Iterator[Violation
     level=Level.MANDATORY,
     remediation='Write a plain number such as 1, not "0.5", "1000m" or "1e0"; for no GPU, nothing.',
     config=GpuConfig,
+    admission=cel.containers(
+        "[c.?resources.?limits, c.?resources.?requests].exists(r, r.orValue({}).exists(n,"
+        f" {cel.accelerator('n')}"
+        " && !r.orValue({})[n].matches('^[1-9][0-9]{0,5}$')))"
+    ),
 )
 def gpu_counts_whole(pod: Pod, config: GpuConfig) -> Iterator[Violation]:
     """A limit cannot split a device; sharing is configured in the device plugin."""
@@ -192,6 +210,12 @@ def _is_plain_count(amount: Node) -> bool:
     remediation="Write limits.memory, and requests.memory the same or not at all.",
     config=MemoryConfig,
     references=["NSA Resource policies", "OWASP K01"],
+    admission=cel.gpu_containers(
+        f"[{cel.level('memory')}].exists(l, l == [] || !has(l[0].limits) ||"
+        " !('memory' in l[0].limits) ||"
+        " quantity(l[0].limits.memory).isLessThan(quantity(settings.minMemory)) ||"
+        " l[0].?requests.?memory.orValue(l[0].limits.memory) != l[0].limits.memory)"
+    ),
 )
 def gpu_memory_guaranteed(pod: Pod, config: MemoryConfig) -> Iterator[Violation]:
     """A training pod that exceeds its request takes down the expensive runs of its neighbours."""
@@ -214,6 +238,11 @@ def gpu_memory_guaranteed(pod: Pod, config: MemoryConfig) -> Iterator[Violation]
     level=Level.MANDATORY,
     remediation="Write requests.cpu. A CPU limit is not required: throttling starves loaders.",
     config=CpuConfig,
+    admission=cel.gpu_containers(
+        f"[{cel.level('cpu')}].exists(l, l == [] ||"
+        " quantity(l[0].?requests.?cpu.or(l[0].?limits.?cpu).orValue('0'))"
+        ".isLessThan(quantity(settings.minCpu)))"
+    ),
 )
 def gpu_cpu_requested(pod: Pod, config: CpuConfig) -> Iterator[Violation]:
     """Without a request, data loaders get the remaining CPU time, and the GPU waits."""

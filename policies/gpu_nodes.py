@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import Field
 
 from kube.quantities import quantity_or_none
+from policies import cel
 from policies.controllers import Workload
 from policies.rule import Edit, Level, Rule, Severity, Violation, pod_rule, workload_rule
 from policies.settings import GpuConfig, RoleConfig
@@ -122,6 +123,20 @@ def _add_toleration(pod: Pod, config: TolerationConfig) -> Iterator[Edit]:
     remediation="Add a toleration for the GPU taint with operator Exists and effect NoSchedule.",
     config=TolerationConfig,
     remedy=_add_toleration,
+    admission=cel.gpu_containers(
+        "c.?resources.?limits.orValue({}).exists(n,"
+        f" {cel.accelerator('n')})"
+        " ? c.resources.limits.exists(n,"
+        f" {cel.accelerator('n')}"
+        " && [pairs(settings.taints).filter(t, n.lowerAscii().matches(t[0]))]"
+        ".exists(t, t != [] && !(t[0][1] in variables.tolerated)))"
+        " : variables.tolerated == []",
+        tolerated="pairs(settings.taints).map(t, t[1]).filter(k,"
+        " variables.spec.?tolerations.orValue([]).exists(t,"
+        " t.?effect.orValue('') in ['', 'NoSchedule'] && (t.?operator.orValue('') == 'Exists'"
+        " ? t.?key.orValue('') in ['', k]"
+        " : t.?key.orValue('') == k && t.?value.orValue('') in settings.taintValues)))",
+    ),
 )
 def gpu_toleration(pod: Pod, config: TolerationConfig) -> Iterator[Violation]:
     """A pod that does not tolerate the taint stays pending forever."""

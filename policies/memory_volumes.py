@@ -10,11 +10,19 @@ from pydantic import Field
 
 from kube.quantities import parse_quantity, quantity_or_none, spell_bytes
 from kube.shared_memory import SHARE, largest_shm
+from policies import cel
 from policies.rule import Level, Rule, Severity, Violation, pod_rule, show
 from policies.settings import Quantity, RoleConfig, TaskConfig
 from policies.shared_memory import shm_mounts, working_containers
 from policies.values import Key, Node
 from policies.workloads import Container, Pod
+
+_FILLS = "c.?volumeMounts.orValue([]).exists(m, m.name == v.name && !m.?readOnly.orValue(false))"
+_OVERSIZED = (
+    "(vs.exists(v, !has(v.emptyDir.sizeLimit)) || vs.map(v, !has(v.emptyDir.sizeLimit) ? 0.0"
+    " : quantity(v.emptyDir.sizeLimit).asApproximateFloat()).sum()"
+    " > quantity({}).asApproximateFloat() * settings.share + 0.001)"
+)
 
 
 class ShareConfig(RoleConfig):
@@ -41,6 +49,18 @@ class PerGpuConfig(TaskConfig):
     level=Level.MANDATORY,
     remediation="Raise limits.memory or lower the sizeLimit: the volume counts as memory.",
     config=ShareConfig,
+    admission=cel.Cel(
+        "variables.containers.filter(c,"
+        f" [variables.memoryVolumes.filter(v, {_FILLS})].exists(vs, vs != []"
+        f" && [{cel.level('memory')}].exists(l,"
+        " l == [] || !('memory' in l[0].?limits.orValue({}))"
+        " ? !variables.spec.?ephemeralContainers.orValue([]).exists(e, e.name == c.name)"
+        f" : {_OVERSIZED.format('l[0].limits.memory')}))).map(c, 'container ' + c.name)"
+        " + (!('memory' in variables.spec.?resources.?limits.orValue({})) ? [] :"
+        f" [variables.memoryVolumes.filter(v, variables.containers.exists(c, {_FILLS}))]"
+        ".filter(vs, vs != []"
+        f" && {_OVERSIZED.format('variables.spec.resources.limits.memory')}).map(vs, 'resources'))"
+    ),
 )
 def shm_fits_memory(pod: Pod, config: ShareConfig) -> Iterator[Violation]:
     """Memory volumes count against the limit: one that is too large ends in an OOM kill."""

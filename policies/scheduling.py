@@ -10,6 +10,7 @@ from pydantic import Field
 
 from kube.names import GROUP_ANNOTATION, KUEUE_MINIMUM_ANNOTATION
 from kube.quantities import quantity_or_none
+from policies import cel
 from policies.controllers import Gang, Workload
 from policies.gpu import RUNTIMES, is_cpu_task
 from policies.rule import (
@@ -209,6 +210,10 @@ def _set_cluster_dns(pod: Pod, config: NoConfig) -> Iterator[Edit]:
     remediation="Write dnsPolicy: ClusterFirstWithHostNet in addition to hostNetwork: true.",
     config=NoConfig,
     remedy=_set_cluster_dns,
+    admission=cel.pod(
+        dnsPolicy="variables.spec.?hostNetwork.orValue(false)"
+        " && variables.spec.?dnsPolicy.orValue('ClusterFirst') == 'ClusterFirst'"
+    ),
 )
 def host_network_dns(pod: Pod, config: NoConfig) -> Iterator[Violation]:
     """Workers with the node's resolver never find the master's Service name."""

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import Field
 
 from kube.quantities import parse_quantity, quantity_or_none
+from policies import cel
 from policies.gpu import RUNTIMES, is_cpu_task
 from policies.rule import Edit, Level, Rule, Severity, Violation, pod_rule, show
 from policies.settings import Quantity, SystemConfig, TaskConfig
@@ -17,6 +18,7 @@ from policies.workloads import Container, Pod
 
 _SHM = "/dev/shm"  # noqa: S108 - a mount point in a pod, not a temporary file
 _VOLUME = "shared-memory"
+_SOURCE = "(v.hostPath.path + '/' + m.?subPath.orValue(''))"
 
 
 class MountConfig(TaskConfig):
@@ -31,9 +33,8 @@ class MountConfig(TaskConfig):
 
 
 def normal_path(value: str) -> str:
-    """Return a mount path without trailing or double slashes and without dots."""
-    path = posixpath.normpath(value)
-    return "/" + path.lstrip("/") if path.startswith("/") else path
+    """Return a mount path as the kubelet uses it: absolute, without dots and double slashes."""
+    return "/" + posixpath.normpath(f"/{value}").lstrip("/")
 
 
 def shm_mounts(container: Container) -> list[Node]:
@@ -147,6 +148,11 @@ def _bound_shm(pod: Pod, config: MountConfig) -> Iterator[Edit]:
     remediation="Make the volume at /dev/shm an emptyDir with medium Memory and a sizeLimit.",
     config=MountConfig,
     remedy=_bound_shm,
+    admission=cel.volumes(
+        "variables.mountsAtShm.exists(names, v.name in names)"
+        " && (v.?emptyDir.?medium.orValue('') != 'Memory' || !has(v.emptyDir.sizeLimit)"
+        " || quantity(v.emptyDir.sizeLimit).isLessThan(quantity(settings.minSize)))"
+    ),
 )
 def shm_bounded_memory(pod: Pod, config: MountConfig) -> Iterator[Violation]:
     """A disk is slow there, and memory without a limit is the node's memory."""
@@ -181,6 +187,14 @@ def _is_size(node: Node, config: MountConfig) -> bool:
     level=Level.MANDATORY,
     remediation="Replace the hostPath by an emptyDir with medium Memory and a sizeLimit.",
     config=SystemConfig,
+    admission=cel.volumes(
+        f"has(v.hostPath) && ([{cel.path('v.hostPath.path')}].exists(s, s == ['run', 'shm']"
+        " || s.size() > 1 && s[0] == 'dev' && s[1] == 'shm')"
+        " || variables.mountsAtShm.exists(names, v.name in names)"
+        " || variables.containers.exists(c, c.?volumeMounts.orValue([]).exists(m,"
+        f" m.name == v.name && [{cel.path('m.mountPath')}].exists(t, (t == [] || t == ['dev'])"
+        f" && t == {cel.path(_SOURCE)}))))"
+    ),
 )
 def shm_not_from_host(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     """All processes of the node share its /dev/shm, and nobody cleans it up."""

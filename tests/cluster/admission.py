@@ -27,8 +27,13 @@ CHANGED_BY_THE_API = {
         "image-registry-allowed",
         "image-tag-fixed",
     },
+    # The API server writes quantities in their canonical notation.
+    "thousandths": {"gpu-counts-whole"},
+    "white space": {"gpu-counts-whole"},
 }
 """Violations of a manifest that the object does not contain, as the API server stores it."""
+PARTIAL = {rule.name for rule in RULES if rule.admission is not None and rule.admission.partial}
+"""Rules of which the API server evaluates only what one object decides."""
 
 
 class Cluster:

@@ -143,6 +143,11 @@ EVASIONS: list[tuple[str, str, Manifest]] = [
         "shm-bounded-memory",
         job(shm_mount(mountPath="//dev/./x/../shm"), *shm_volume(emptyDir={})),
     ),
+    (
+        "a relative path over a disk",
+        "shm-bounded-memory",
+        job(shm_mount(mountPath="dev/shm"), *shm_volume(emptyDir={})),
+    ),
     ("an emptyDir of null", "shm-bounded-memory", job(*shm_volume(emptyDir=None))),
     ("a claim", "shm-bounded-memory", job(*shm_volume(persistentVolumeClaim={"claimName": "a"}))),
     ("no such volume", "shm-bounded-memory", job(shm_mount(mountPath="/dev/shm", name="none"))),

@@ -161,7 +161,7 @@ def _conditions(rule: Rule[Any], config: RuleConfig, configuration: Configuratio
     for exemption in configuration.exemptions.of(rule.name):
         end = f"timestamp('{exemption.expires}T00:00:00Z') + duration('24h')"
         yield (
-            f"(a == {literal(exemption.workload)} && "
+            f"(a.matches({literal(pattern([exemption.workload]))}) && "
             f"timestamp(object.metadata.creationTimestamp) < {end})"
         )
 

@@ -29,16 +29,7 @@ from pulumi_policy import Severity as PulumiSeverity
 from policies import manifests
 from policies.catalogue import RULES_BY_NAME
 from policies.configuration import ALL_DISABLED, CHECKED, system_workloads, unknown_rules
-from policies.exemptions import (
-    DESCRIPTION,
-    KEY,
-    REMEDIATION,
-    USED,
-    USED_DESCRIPTION,
-    USED_REMEDIATION,
-    Exemption,
-    Exemptions,
-)
+from policies.exemptions import KEY, REFUSED, UNUSED, USED, Exemption, Exemptions
 from policies.properties import plain
 from policies.remediation import apply_edits, editable
 from policies.resources import Resource
@@ -46,13 +37,13 @@ from policies.rule import ConfigurationError, Rule, RuleConfig, Violation, failu
 from policies.views import Stack, View
 
 _ROOT = "pulumi:pulumi:Stack"
-_CORRECT = "Correct the name in the pack's configuration file."
 
 
 @dataclass(frozen=True)
 class _Exempted:
     """A violation that an exemption covers, and the exemption."""
 
+    rule: str
     violation: Violation
     exemption: Exemption
 
@@ -77,6 +68,7 @@ class Binding:
         self._misconfigured: set[str] = set()
         self._unknown: list[str] = []
         self._exemptions = exemptions or Exemptions()
+        self._enabled: set[str] = set(RULES_BY_NAME)
         self._existing: tuple[str, ...] = ()
         self._system: list[str] = []
 
@@ -87,6 +79,7 @@ class Binding:
         """
         if RULES_BY_NAME.keys() <= set(disabled):
             raise ConfigurationError(f"the pack's configuration is wrong: {ALL_DISABLED}")
+        self._enabled = RULES_BY_NAME.keys() - set(disabled)
         self._existing = _existing_objects(config)
         self._exemptions = Exemptions(config.get(KEY), RULES_BY_NAME)
         self._unknown = unknown_rules(config, RULES_BY_NAME)
@@ -107,59 +100,33 @@ class Binding:
 
     def own_policies(self) -> list[Policy]:
         """Return policies about the configuration itself, in order after the exemptible ones."""
-        properties = {
-            "workloads": {
-                "type": "array",
-                "items": {"type": "object"},
-                "description": "Each with `workload`, `rule`, `reason` and `expires`.",
-            }
-        }
-        refused = {
-            "name": KEY,
-            "description": DESCRIPTION,
-            "enforcement_level": EnforcementLevel.MANDATORY,
-            "severity": PulumiSeverity.HIGH,
-            "config_schema": PolicyConfigSchema(properties=properties),
-            "remediation_steps": REMEDIATION,
-            "tags": [KEY],
-        }
-        used = {
-            "name": USED,
-            "description": USED_DESCRIPTION,
-            "enforcement_level": EnforcementLevel.ADVISORY,
-            "severity": PulumiSeverity.MEDIUM,
-            "remediation_steps": USED_REMEDIATION,
-            "tags": [KEY],
-        }
-        checked = {
-            "name": CHECKED,
-            "description": "The configuration names only rules that exist.",
-            "enforcement_level": EnforcementLevel.MANDATORY,
-            "severity": PulumiSeverity.HIGH,
-            "remediation_steps": _CORRECT,
-            "tags": [CHECKED],
-        }
         return [
-            _EverywherePolicy(self._report_unknown, **checked),
-            _EverywherePolicy(self._report_refused, **refused),
-            _EverywherePolicy(self._report_used, **used),
+            _EverywherePolicy(self._report_unknown, **_metadata(CHECKED)),
+            _EverywherePolicy(self._report_refused, **_metadata(REFUSED)),
+            _EverywherePolicy(self._report_used, **_metadata(USED)),
+            _EverywherePolicy(self._report_unused, **_metadata(UNUSED)),
         ]
 
     def _report_unknown(self, args: Any, report: ReportViolation) -> None:
         for problem in self._unknown if _is_root(args) else ():
-            report(f"{problem}\n{_CORRECT}", None)
+            report(f"{problem}\n{CHECKED.remediation}", None)
 
     def _report_refused(self, args: Any, report: ReportViolation) -> None:
         for problem in self._exemptions.refused if _is_root(args) else ():
-            report(f"{problem}\n{REMEDIATION}", None)
+            report(f"{problem}\n{REFUSED.remediation}", None)
 
     def _report_used(self, args: Any, report: ReportViolation) -> None:
         exempted, self._call.exempted = self._call.exempted, []
         for item in exempted:
-            resource = item.violation.resource
+            violation, resource = item.violation, item.violation.resource
             if resource is not None:
-                text = f"{resource.title}: {item.exemption.text}\nExempted: {item.violation.text}"
-                report(text, resource.urn)
+                title = f"{resource.title}: {item.exemption.text(item.rule)}"
+                report(f"{title}\nExempted: {violation.text}", resource.urn)
+
+    def _report_unused(self, args: Any, report: ReportViolation) -> None:
+        if isinstance(args, StackValidationArgs):
+            for problem in self._exemptions.unused(self._enabled):
+                report(f"{problem}\n{UNUSED.remediation}", None)
 
     def _resource_policy(self, rule: Rule[Any]) -> Policy:
         configure = _Configuration(rule, self._system_workloads)
@@ -213,7 +180,7 @@ class Binding:
             for violation in evaluate():
                 resource = violation.resource
                 if exemption := self._exemptions.covering(rule.name, resource):
-                    self._call.exempted.append(_Exempted(violation, exemption))
+                    self._call.exempted.append(_Exempted(rule.name, violation, exemption))
                 else:
                     report(rule.describe(violation), resource.urn if resource else None)
         except ConfigurationError as error:

@@ -14,11 +14,29 @@ from typing import Any
 
 from pydantic import Field
 
-from policies.exemptions import KEY, USED, Exemptions
-from policies.rule import ConfigurationError, Rule, RuleConfig, validated
+from policies import exemptions
+from policies.exemptions import KEY, Exemptions
+from policies.rule import (
+    ConfigurationError,
+    Level,
+    Rule,
+    RuleConfig,
+    Severity,
+    own_rule,
+    validated,
+)
 
-CHECKED = "configuration"
-"""Name of the policy that reports unknown rule names."""
+CHECKED = own_rule(
+    name="configuration",
+    description="The configuration names only rules that exist.",
+    reason="A misspelt name would leave a rule at its default.",
+    severity=Severity.HIGH,
+    level=Level.MANDATORY,
+    remediation="Correct the name in the pack's configuration file.",
+    config=RuleConfig,
+)
+OWN_RULES: list[Rule[Any]] = [CHECKED, *exemptions.OWN_RULES]
+"""Rules about the configuration, which the pack itself reports."""
 SYSTEM = "systemWorkloads"
 """Key of the system workloads of the whole pack."""
 _ALL = "all"
@@ -122,7 +140,7 @@ def _split(name: str, value: Any, problems: list[str]) -> tuple[str | None, dict
 
 def unknown_rules(names: Iterable[str], rules: Iterable[str]) -> list[str]:
     """Return an error about names in a configuration that no rule has, if there are any."""
-    known = [*rules, _ALL, KEY, USED, CHECKED, SYSTEM]
+    known = [*rules, _ALL, SYSTEM, *(rule.name for rule in OWN_RULES)]
     problems = []
     for name in names:
         if name not in known:

@@ -10,7 +10,7 @@ from policies import exemptions
 from policies.configuration import Configuration
 from policies.documents import Document
 from policies.resources import Resource
-from policies.rule import Rule, RuleConfig, Severity, Violation, failure
+from policies.rule import Level, Rule, RuleConfig, Severity, Violation, failure
 from policies.values import Key
 from policies.views import Stack, View
 
@@ -38,7 +38,8 @@ def evaluate(
     If the documents are not the `whole` stack, rules about the stack are skipped. Rules about
     Pulumi itself are always skipped.
     """
-    found = [_refused(problem) for problem in configuration.exemptions.refused]
+    held = configuration.exemptions
+    found = [_reported(exemptions.REFUSED, problem) for problem in held.refused]
     views = [View(_resource(document)) for document in documents]
     origin = {id(view.resource): document for view, document in zip(views, documents, strict=True)}
     rules = applied(configuration, whole=whole)
@@ -52,7 +53,9 @@ def evaluate(
         if rule.scope == "stack":
             violations = _guarded(rule, rule.check(stack, config), None)
             found += _findings(violations, rule, mandatory, configuration, origin)
-    return found
+    # Of a part of the stack, nobody knows what else needs an exemption.
+    unused = held.unused([rule.name for rule, _, _ in rules]) if whole else ()
+    return [*found, *(_reported(exemptions.UNUSED, problem) for problem in unused)]
 
 
 def applied(
@@ -106,10 +109,12 @@ def _findings(
             message = f"{title}: {violation.text}"
             yield Finding(rule.name, mandatory, rule.severity, message, rule.remediation, **place)
         else:
-            message = f"{title}: {exemption.text}. Exempted: {violation.text}"
-            remediation = exemptions.USED_REMEDIATION
-            yield Finding(exemptions.USED, False, rule.severity, message, remediation, **place)
+            message = f"{title}: {exemption.text(rule.name)}. Exempted: {violation.text}"
+            used = exemptions.USED
+            yield Finding(used.name, False, rule.severity, message, used.remediation, **place)
 
 
-def _refused(problem: str) -> Finding:
-    return Finding(exemptions.KEY, True, Severity.HIGH, problem, exemptions.REMEDIATION)
+def _reported(rule: Rule[Any], problem: str) -> Finding:
+    """Return a finding about the configuration."""
+    mandatory = rule.level is Level.MANDATORY
+    return Finding(rule.name, mandatory, rule.severity, problem, rule.remediation)

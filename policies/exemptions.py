@@ -1,11 +1,11 @@
-"""Exemptions: a named workload may violate a named rule, with a reason and an expiry date.
+"""Exemptions: named workloads may violate named rules, with a reason and an expiry date.
 
 They are part of the pack's configuration file, so that a review of that file shows all of them:
 
     "exemptions": {"workloads": [{"workload": "ml/Job/old", "rule": "no-host-path",
                                   "reason": "moves to a claim with #12", "expires": "2027-01-31"}]}
 
-An incomplete or expired exemption is refused and exempts nothing.
+An incomplete or expired exemption is refused and exempts nothing. An unused one is reported.
 """
 
 from __future__ import annotations
@@ -13,21 +13,62 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
+from fnmatch import fnmatchcase
 from typing import Any
 
+from pydantic import Field
+
 from policies.resources import Resource
+from policies.rule import Level, Rule, RuleConfig, Severity, own_rule
 
 KEY = "exemptions"
 """Key in the configuration file."""
-USED = "exemption-used"
-"""Name of the policy that reports each use."""
-DESCRIPTION = "Exemptions are complete and have not expired."
-USED_DESCRIPTION = "What was exempted is said in every report."
-REMEDIATION = "Write workload, rule, reason and expires, or remove the exemption."
-USED_REMEDIATION = "Correct the workload and remove the exemption before it expires."
-_FIELDS = ("workload", "rule", "reason", "expires")
-_ADDRESS = re.compile(r"[^/\s]+/[^/\s]+/[^/\s]+")
+MAX_DAYS = 366
+"""Longest time for which an exemption may be granted."""
+
+
+class ExemptionsConfig(RuleConfig):
+    """Schema of the exemptions for the engine; `Exemptions` reads and checks them."""
+
+    workloads: list[dict[str, Any]] = Field(
+        default=[], description="Each with `workload`, `rule` or `rules`, `reason` and `expires`."
+    )
+
+
+REFUSED = own_rule(
+    name=KEY,
+    description="Exemptions are complete and have not expired.",
+    reason="An exemption that nobody reviews is a disabled rule.",
+    severity=Severity.HIGH,
+    level=Level.MANDATORY,
+    remediation="Write workload, rule (or rules), reason and expires, or remove the exemption.",
+    config=ExemptionsConfig,
+)
+USED = own_rule(
+    name="exemption-used",
+    description="Every use of an exemption is reported.",
+    reason="A reviewer sees which violations are accepted, why and until when.",
+    severity=Severity.MEDIUM,
+    level=Level.ADVISORY,
+    remediation="Correct the workload and remove the exemption before it expires.",
+    config=RuleConfig,
+)
+UNUSED = own_rule(
+    name="exemption-unused",
+    description="Every exemption is needed.",
+    reason="An unused exemption hides the next violation, or its address is misspelt.",
+    severity=Severity.LOW,
+    level=Level.ADVISORY,
+    remediation="Remove the exemption, or correct its address.",
+    config=RuleConfig,
+)
+OWN_RULES: list[Rule[Any]] = [REFUSED, USED, UNUSED]
+"""Rules about exemptions; the pack reports them itself."""
+
+_FIELDS = ("workload", "rule", "rules", "reason", "expires", "wildcard")
+_WRITE = "workload, rule (or rules), reason and expires"
+_ADDRESS = re.compile(r"[^/\s?\[]+/[^/\s?\[]+/[^/\s?\[]+")
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
@@ -35,15 +76,19 @@ _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 class Exemption:
     """One exemption, valid until the end of the day `expires` in UTC."""
 
+    place: str
     workload: str
-    rule: str
+    rules: tuple[str, ...]
     reason: str
     expires: date
 
-    @property
-    def text(self) -> str:
-        """The exemption as a report prints it."""
-        return f"exempted from {self.rule} until {self.expires}, because: {self.reason}"
+    def text(self, rule: str) -> str:
+        """Return the exemption from a rule as a report prints it."""
+        return f"exempted from {rule} until {self.expires}, because: {self.reason}"
+
+    def covers(self, address: str) -> bool:
+        """Return whether it names a resource."""
+        return self.workload == address or fnmatchcase(address, self.workload)
 
 
 class Exemptions:
@@ -53,16 +98,20 @@ class Exemptions:
         self, values: Any = None, rules: Collection[str] = (), today: date | None = None
     ) -> None:
         self.refused: list[str] = []
-        self._in_force: dict[tuple[str, str], Exemption] = {}
+        self._in_force: dict[str, list[Exemption]] = {}
+        self._used: set[tuple[str, str]] = set()
         today = today or datetime.now(UTC).date()
         for index, entry in enumerate(self._entries(values)):
+            place = f"{KEY}.workloads[{index}]"
             problems = list(_problems(entry, rules, today))
             if problems:
-                self.refused.append(f"{_title(index, entry)}: {'; '.join(problems)}")
+                self.refused.append(f"{place}{_title(entry)}: {'; '.join(problems)}")
                 continue
-            workload, rule, reason, expires = (entry[key] for key in _FIELDS)
-            held = Exemption(workload, rule, reason, date.fromisoformat(expires))
-            self._in_force[held.workload, held.rule] = held
+            names = tuple(_rules(entry))
+            expires = date.fromisoformat(entry["expires"])
+            held = Exemption(place, entry["workload"], names, entry["reason"], expires)
+            for name in names:
+                self._in_force.setdefault(name, []).append(held)
 
     def _entries(self, values: Any) -> list[Any]:
         values = {} if values is None else values
@@ -77,20 +126,35 @@ class Exemptions:
 
     def of(self, rule: str) -> list[Exemption]:
         """Return the valid exemptions from a rule."""
-        return [held for (_, name), held in self._in_force.items() if name == rule]
+        return self._in_force.get(rule, [])
 
     def covering(self, rule: str, resource: Resource | None) -> Exemption | None:
         """Return the valid exemption of a resource from a rule, if there is one."""
-        if resource is None or not self._in_force:
+        if resource is None:
             return None
-        return self._in_force.get((resource.address, rule))
+        found = [held for held in self.of(rule) if held.covers(resource.address)]
+        self._used |= {(exemption.place, rule) for exemption in found}
+        return found[0] if found else None
+
+    def unused(self, rules: Collection[str]) -> Iterator[str]:
+        """Return the exemptions from some rules, all of which ran, that no violation needed."""
+        for rule, held in self._in_force.items():
+            for exemption in held if rule in rules else ():
+                if (exemption.place, rule) not in self._used:
+                    yield f"{exemption.place}: {exemption.workload} does not violate {rule}"
 
 
-def _title(index: int, entry: Any) -> str:
-    place = f"{KEY}.workloads[{index}]"
+def _title(entry: Any) -> str:
     if not isinstance(entry, Mapping):
-        return place
-    return f"{place} (of {entry.get('workload')!r} from {entry.get('rule')!r})"
+        return ""
+    return f" (of {entry.get('workload')!r} from {', '.join(map(str, _rules(entry))) or 'no rule'})"
+
+
+def _rules(entry: Mapping[str, Any]) -> list[Any]:
+    """Return the rules from which an entry exempts."""
+    several = entry.get("rules")
+    single = [entry["rule"]] if "rule" in entry else []
+    return [*single, *several] if isinstance(several, list) else single
 
 
 def _day(value: Any) -> date | None:
@@ -102,19 +166,49 @@ def _day(value: Any) -> date | None:
 
 def _problems(entry: Any, rules: Collection[str], today: date) -> Iterator[str]:
     if not isinstance(entry, Mapping):
-        yield f"found {entry!r}; write an object with {', '.join(_FIELDS)}"
+        yield f"found {entry!r}; write an object with {_WRITE}"
         return
     for key in sorted(set(entry) - set(_FIELDS)):
         yield f"{key}: found {entry[key]!r}; write only {', '.join(_FIELDS)}"
-    workload, rule, reason, expires = (entry.get(key) for key in _FIELDS)
-    if not isinstance(workload, str) or not _ADDRESS.fullmatch(workload):
-        yield f"workload: found {workload!r}; write namespace/Kind/name, such as ml/Job/digits"
-    if not isinstance(rule, str) or rule not in rules:
-        yield f"rule: found {rule!r}; write the name of a rule, such as no-host-path"
+    yield from _address_problems(entry.get("workload"), entry.get("wildcard", False))
+    yield from _rule_problems(entry, rules)
+    reason = entry.get("reason")
     if not isinstance(reason, str) or not reason.strip():
         yield f"reason: found {reason!r}; write why this workload cannot keep the rule yet"
-    day = _day(expires)
+    yield from _expiry_problems(entry.get("expires"), today)
+
+
+def _address_problems(workload: Any, wildcard: Any) -> Iterator[str]:
+    if not isinstance(workload, str) or not _ADDRESS.fullmatch(workload):
+        yield (
+            f"workload: found {workload!r}; write namespace/Kind/name, such as ml/Job/digits, or "
+            "namespace/Kind.group/name for a custom resource"
+        )
+        return
+    if not isinstance(wildcard, bool):
+        yield f"wildcard: found {wildcard!r}; write true or false"
+    elif wildcard and "*" not in workload:
+        yield f"wildcard: found true, but {workload!r} has none; remove wildcard"
+    elif not wildcard and "*" in workload:
+        yield f'workload: found {workload!r}; write one name, or add "wildcard": true'
+
+
+def _rule_problems(entry: Mapping[str, Any], rules: Collection[str]) -> Iterator[str]:
+    several = entry.get("rules", [])
+    if ("rule" in entry) == ("rules" in entry) or not isinstance(several, list):
+        yield f"rule: found {entry.get('rule')!r}, rules: {several!r}; write rule, or rules as list"
+    elif not _rules(entry):
+        yield "rules: found []; write at least one rule"
+    for rule in _rules(entry):
+        if not isinstance(rule, str) or rule not in rules:
+            yield f"rule: found {rule!r}; write the name of a rule, such as no-host-path"
+
+
+def _expiry_problems(expires: Any, today: date) -> Iterator[str]:
+    day, last = _day(expires), today + timedelta(days=MAX_DAYS)
     if day is None:
         yield f"expires: found {expires!r}; write the last day on which it holds, as YYYY-MM-DD"
     elif day < today:
         yield f"expires: found {expires!r}, which is past; correct the workload or write a new day"
+    elif day > last:
+        yield f"expires: found {expires!r}, more than a year ahead; write {last} or earlier"

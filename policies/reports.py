@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from policies import exemptions
+from policies.configuration import OWN_RULES
 from policies.evaluation import Finding
 from policies.rule import Level, Rule, Severity
 
@@ -45,9 +46,13 @@ class Report:
         """Number of mandatory violations."""
         return sum(finding.mandatory for finding in self.findings)
 
-    def rule(self, finding: Finding) -> Rule[Any] | None:
-        """Return the rule of a finding; None for findings about exemptions."""
-        return next((rule for rule in self.rules if rule.name == finding.rule), None)
+    def rule(self, finding: Finding) -> Rule[Any]:
+        """Return the rule of a finding."""
+        return self._by_name[finding.rule]
+
+    @cached_property
+    def _by_name(self) -> dict[str, Rule[Any]]:
+        return {rule.name: rule for rule in [*self.rules, *OWN_RULES]}
 
 
 def human(report: Report) -> str:
@@ -72,10 +77,8 @@ def human(report: Report) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _sources(rule: Rule[Any] | None) -> list[str]:
+def _sources(rule: Rule[Any]) -> list[str]:
     """Return the controls that a rule implements and the link to its documentation."""
-    if rule is None:
-        return []
     controls = "; ".join(str(control) for control in rule.controls)
     return [text for text in (controls, rule.page) if text]
 
@@ -100,7 +103,7 @@ def as_json(report: Report) -> str:
     return json.dumps({"summary": summary, "findings": found}, indent=2, ensure_ascii=False) + "\n"
 
 
-def _finding(finding: Finding, rule: Rule[Any] | None) -> dict[str, Any]:
+def _finding(finding: Finding, rule: Rule[Any]) -> dict[str, Any]:
     document, resource = finding.document, finding.resource
     return {
         "rule": finding.rule,
@@ -112,14 +115,14 @@ def _finding(finding: Finding, rule: Rule[Any] | None) -> dict[str, Any]:
         "line": document.line(finding.steps) if document is not None else None,
         "message": finding.message,
         "remediation": finding.remediation,
-        "references": [str(control) for control in rule.controls] if rule is not None else [],
-        "url": rule.page if rule is not None else None,
+        "references": [str(control) for control in rule.controls],
+        "url": rule.page,
     }
 
 
 def sarif(report: Report) -> str:
     """Return a log of one run; findings without an object are at the start of the first file."""
-    rules = [_sarif_rule(rule) for rule in report.rules] + _EXEMPTION_RULES
+    rules = [_sarif_rule(rule) for rule in [*report.rules, *OWN_RULES]]
     indexes = {rule["id"]: index for index, rule in enumerate(rules)}
     driver = {"name": TOOL, "rules": rules}
     run = {
@@ -141,45 +144,22 @@ def _notifications(report: Report) -> list[dict[str, Any]]:
     return [{"level": "note", "message": {"text": text}} for text in texts]
 
 
-def _described(name: str, short: str, full: str, remediation: str, level: Level) -> dict[str, Any]:
-    return {
-        "id": name,
-        "shortDescription": {"text": short},
-        "fullDescription": {"text": full},
-        "help": {"text": remediation},
-        "defaultConfiguration": {"level": "error" if level is Level.MANDATORY else "warning"},
-    }
-
-
 def _sarif_rule(rule: Rule[Any]) -> dict[str, Any]:
     tags = [rule.topic, *(str(control) for control in rule.controls)]
-    full = f"{rule.description} {rule.reason}"
-    described = _described(rule.name, rule.description, full, rule.remediation, rule.level)
-    properties = {"tags": tags, "security-severity": _SCORES[rule.severity]}
-    return {**described, **_help(rule.page), "properties": properties}
+    return {
+        "id": rule.name,
+        "shortDescription": {"text": rule.description},
+        "fullDescription": {"text": f"{rule.description} {rule.reason}"},
+        "help": {"text": rule.remediation},
+        **_help(rule.page),
+        "defaultConfiguration": {"level": "error" if rule.level is Level.MANDATORY else "warning"},
+        "properties": {"tags": tags, "security-severity": _SCORES[rule.severity]},
+    }
 
 
 def _help(page: str | None) -> dict[str, str]:
     """Return the link of a rule; SARIF accepts only absolute URIs."""
     return {"helpUri": page} if page and "://" in page else {}
-
-
-_EXEMPTION_RULES = [
-    _described(
-        exemptions.KEY,
-        exemptions.DESCRIPTION,
-        exemptions.DESCRIPTION,
-        exemptions.REMEDIATION,
-        Level.MANDATORY,
-    ),
-    _described(
-        exemptions.USED,
-        exemptions.USED_DESCRIPTION,
-        exemptions.USED_DESCRIPTION,
-        exemptions.USED_REMEDIATION,
-        Level.ADVISORY,
-    ),
-]
 
 
 def _result(finding: Finding, report: Report, indexes: dict[str, int]) -> dict[str, Any]:

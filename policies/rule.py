@@ -265,3 +265,24 @@ workload_rule = _Decorator[Workload]("workload")
 resource_rule = _Decorator[Resource]("resource")
 release_rule = _Decorator[Resource]("release")
 stack_rule = _Decorator[Stack]("stack")
+
+
+def own_rule(
+    *,
+    name: str,
+    description: str,
+    reason: str,
+    severity: Severity,
+    level: Level,
+    remediation: str,
+    config: type[C],
+) -> Rule[C]:
+    """Return a rule about the configuration, which the pack itself reports."""
+
+    def check(*_: Any) -> Iterable[Violation]:
+        return ()
+
+    check.__doc__ = reason
+    return Rule(
+        name, "configuration", description, severity, level, remediation, "stack", config, check
+    )

@@ -10,7 +10,10 @@ from gitops.preview.impact import held_by_earlier_runs, impacts, is_refused
 from gitops.preview.report import Mode, Report, ResourceChange, Status, Unknown, Violation
 from gitops.prices import Prices
 from policies import exemptions
-from policies.catalogue import RULES_BY_NAME
+from policies.catalogue import RULES
+from policies.configuration import OWN_RULES
+
+_RULES = {rule.name: rule for rule in [*RULES, *OWN_RULES]}
 
 
 def build(
@@ -77,14 +80,12 @@ def _resource(change: Change) -> ResourceChange:
 
 def _violations(found: Iterable[PolicyFinding]) -> list[Violation]:
     """Return the violations, mandatory ones first."""
-    return [_violation(finding) for finding in found if finding.rule != exemptions.USED]
+    return [_violation(finding) for finding in found if finding.rule != exemptions.USED.name]
 
 
 def _violation(finding: PolicyFinding) -> Violation:
-    rule = RULES_BY_NAME.get(finding.rule)
+    rule = _RULES.get(finding.rule)
     description, remedy = (rule.description, rule.remediation) if rule else ("", "")
-    if finding.rule == exemptions.KEY:
-        description, remedy = exemptions.DESCRIPTION, exemptions.REMEDIATION
     return Violation(
         rule=finding.rule,
         mandatory=finding.mandatory,
@@ -96,8 +97,8 @@ def _violation(finding: PolicyFinding) -> Violation:
 
 def _exemptions(found: Iterable[PolicyFinding]) -> list[str]:
     """Return the messages of exemptions in use."""
-    used = (finding for finding in found if finding.rule == exemptions.USED)
-    return [_message(finding, exemptions.USED_DESCRIPTION, "") for finding in used]
+    used = (finding for finding in found if finding.rule == exemptions.USED.name)
+    return [_message(finding, exemptions.USED.description, "") for finding in used]
 
 
 def _message(finding: PolicyFinding, description: str, remedy: str) -> str:

@@ -193,6 +193,17 @@ def test_exemptions_hold_and_are_told(bad: str, tmp_path: Path, capsys: pytest.C
     assert "because: driver" in out
 
 
+def test_unused_exemptions_are_reported(
+    good: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    config = exempted(tmp_path, 1)
+    assert main([good, "--config", config]) == 0
+    out = capsys.readouterr().out
+    assert "advisory (low): exemption-unused: exemptions.workloads[0]: training/Job" in out
+    assert main([good, "--config", config, "--no-stack-rules"]) == 0
+    assert "exemption-unused" not in capsys.readouterr().out
+
+
 def test_an_expired_exemption_is_refused(
     bad: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

@@ -60,7 +60,7 @@ def test_an_exempted_workload_is_reported_as_such_and_not_as_a_violation():
     assert 'Job "digits" in namespace "training": exempted from not-privileged until' in message
     assert "until 2026-11-21, because: its driver is replaced in December" in message
     assert "privileged: found true; write false" in message
-    assert "exemptions" not in found
+    assert not {"exemptions", "exemption-unused"} & found.keys()
 
 
 def test_an_exemption_is_of_one_workload_and_one_rule():
@@ -93,7 +93,19 @@ def test_a_violation_that_only_the_whole_stack_shows_can_be_exempted():
         ({"rule": None}, "rule: found None"),
         ({"workload": "digits"}, "workload: found 'digits'; write namespace/Kind/name"),
         ({"workload": "*"}, "workload: found '*'"),
-        ({"approved": True}, "approved: found True; write only workload, rule, reason, expires"),
+        (
+            {"workload": "training/Job.batch.volcano.sh/*"},
+            'write one name, or add "wildcard": true',
+        ),
+        ({"workload": "training/Job/digit?"}, "workload: found 'training/Job/digit?'"),
+        ({"wildcard": True}, "wildcard: found true, but"),
+        ({"wildcard": "yes"}, "wildcard: found 'yes'; write true or false"),
+        ({"rules": ["not-privileged"]}, "write rule, or rules as list"),
+        ({"rule": None, "rules": []}, "rules: found []; write at least one rule"),
+        ({"rule": None, "rules": ["not-privilegd"]}, "rule: found 'not-privilegd'"),
+        ({"expires": "2027-11-23"}, "more than a year ahead; write 2027-11-22 or earlier"),
+        ({"expires": "9999-12-31"}, "more than a year ahead"),
+        ({"approved": True}, "approved: found True; write only workload, rule, rules"),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -118,6 +130,34 @@ def test_what_is_no_list_of_exemptions_is_refused(values: Any):
 def test_an_entry_that_is_no_object_is_refused():
     (problem,) = exemptions("training/Job.batch.volcano.sh/digits").refused
     assert "found 'training/Job.batch.volcano.sh/digits'; write an object" in problem
+
+
+def test_an_exemption_may_name_several_rules_and_use_wildcards():
+    entry = {key: value for key, value in ENTRY.items() if key != "rule"}
+    entry |= {"rules": ["not-privileged", "no-host-namespaces"], "wildcard": True}
+    entry["workload"] = "training/Job.batch.volcano.sh/dig*"
+    bad = changed(PRIVILEGED, (f"{POD}/hostPID", True))
+    found = report(exemptions(entry), bad)
+    assert not {"not-privileged", "no-host-namespaces", "exemptions"} & found.keys()
+    assert len(found["exemption-used"]) == 2
+    assert "not-privileged" in report(exemptions(entry), changed(bad, ("metadata/name", "other")))
+
+
+def test_an_exemption_of_another_api_group_exempts_nothing():
+    for workload in ("training/Job/digits", "training/Job.example.com/digits"):
+        found = report(exemptions({**ENTRY, "workload": workload}), PRIVILEGED)
+        assert "not-privileged" in found
+        assert f"{workload} does not violate not-privileged" in found["exemption-unused"][0]
+
+
+def test_an_exemption_from_a_disabled_rule_is_not_reported_as_unused():
+    binding = Binding()
+    binding.configure({"exemptions": {"workloads": [ENTRY]}}, disabled=["not-privileged"])
+    *_, unused = binding.own_policies()
+    messages: list[str] = []
+    any_policy: Any = unused
+    any_policy.validate(StackValidationArgs([]), lambda text, urn: messages.append(text))
+    assert messages == []
 
 
 def test_exemptions_are_refused_once_and_not_for_every_resource():

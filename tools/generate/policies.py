@@ -7,6 +7,8 @@ from typing import Any
 
 from policies.binding import config_schema
 from policies.catalogue import RULES
+from policies.configuration import OWN_RULES
+from policies.exemptions import KEY
 from policies.frameworks import Reference
 from policies.rule import Level, Rule, RuleConfig
 from policies.settings import RoleConfig
@@ -111,11 +113,17 @@ The configuration file can exempt a workload from a rule by name, with a reason 
 }
 ```
 
-The workload is an [address](#addresses). Every used exemption is reported as an advisory violation
-of `exemption-used`, with its reason and expiry date. An exemption that has expired, has no reason,
-or names no rule is a mandatory violation of `exemptions` and exempts nothing. An exempted workload
-is not remediated by that rule either. Rules about the whole stack, such as its cost, have no
-exemptions; raise the limit instead.
+| key | meaning |
+| --- | --- |
+| `workload` | [Address](#addresses) of the workload. `*` matches anything if `wildcard` is set. |
+| `rule` or `rules` | One rule, or a list of rules. |
+| `reason` | Why the workload cannot comply yet. |
+| `expires` | Last day on which the exemption is valid, at most a year ahead. |
+| `wildcard` | `true` if `workload` contains `*` on purpose. Default: `false`. |
+
+An exemption that is incomplete, has expired, or names no rule is a mandatory violation of
+`exemptions` and exempts nothing. An exempted workload is not remediated by that rule either. Rules
+about the whole stack, such as its cost, have no exemptions; raise the limit instead.
 
 ## What the rules do not see
 
@@ -138,12 +146,28 @@ Many rules have these settings. They are set separately for each rule.
 
 def page() -> str:
     """Return docs/policies.md."""
-    parts = [_INTRODUCTION, _SHARED, _table(_settings(RoleConfig))]
+    introduction, heading, limits = _INTRODUCTION.partition("## What the rules do not see\n")
+    own = [_own_section(rule) for rule in OWN_RULES if rule.name != KEY]
+    parts = [
+        introduction.rstrip(),
+        "",
+        *own,
+        heading + limits,
+        _SHARED,
+        _table(_settings(RoleConfig)),
+    ]
     parts += ["\n## Overview\n", _overview()]
     for topic, title in _TOPICS.items():
         parts.append(f"\n## {title}\n")
         parts += [_section(rule) for rule in RULES if rule.topic == topic]
     return "\n".join(parts)
+
+
+def _own_section(rule: Rule[Any]) -> str:
+    return (
+        f"### {rule.name}\n\n{rule.description} {rule.reason}\n\n"
+        f"*{rule.level.value}, {rule.severity.value}.* {rule.remediation}\n"
+    )
 
 
 def _overview() -> str:

@@ -2,7 +2,7 @@
 
 import pulumi
 
-from infra.component import connect, options
+from infra.cluster import connect, options
 from infra.configuration import RegistryLogin, load_settings
 from infra.failure_recorder import FailureRecorder, FailureRecorderArgs
 from infra.gpu_stack import GpuStack, GpuStackArgs

@@ -1,7 +1,7 @@
 """The components of this project for other Pulumi programs; see docs/reuse.md."""
 
 from gpu_platform.platform_stack import Platform, PlatformError
-from infra.component import connect
+from infra.cluster import connect
 from infra.gpu_stack import GpuStack, GpuStackArgs
 from infra.inference_service import InferenceService
 from infra.monitoring import Monitoring, MonitoringArgs

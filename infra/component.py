@@ -1,15 +1,13 @@
-"""Base of all components: child objects, chart releases and the provider."""
+"""Base of all components: child objects and chart releases."""
 
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
-from typing import Any, Final
+from typing import Any
 
 import pulumi
-import pulumi_kubernetes as kubernetes
 from pulumi_kubernetes.helm.v3 import Release, ReleaseArgs, RepositoryOptsArgs
 
 from infra.manifests import Manifest, system_namespace
-from infra.settings.cluster import ClusterSettings
 from infra.settings.monitoring import KubePrometheusStackSettings
 from infra.settings.volcano import VolcanoSettings
 
@@ -131,29 +129,3 @@ def chart_release(
             parent.options(after=after),
         )
     ]
-
-
-_AMBIENT: Final = ""
-"""Find the kubeconfig as kubectl does. If it is unset, $KUBECONFIG becomes part of the state."""
-
-
-def connect(cluster: ClusterSettings) -> kubernetes.Provider:
-    """Return a provider for the configured context, or one that renders manifests."""
-    if cluster.render_to is not None:
-        return kubernetes.Provider(
-            "cluster", render_yaml_to_directory=cluster.render_to, kubeconfig=_AMBIENT
-        )
-    return kubernetes.Provider(
-        "cluster",
-        context=cluster.context,
-        # By default, new certificates or a new address identify a new cluster, and Pulumi would
-        # replace every resource.
-        cluster_identifier=cluster.context,
-        kubeconfig=cluster.kubeconfig or _AMBIENT,
-        enable_server_side_apply=True,
-    )
-
-
-def options(provider: kubernetes.Provider, *after: pulumi.Resource) -> pulumi.ResourceOptions:
-    """Return the options of a component in the cluster that depends on other components."""
-    return pulumi.ResourceOptions(providers=[provider], depends_on=list(after))

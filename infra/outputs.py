@@ -43,6 +43,16 @@ class GpuNodesOutput(TypedDict):
 
 
 @with_config(_OPEN)
+class ClusterOutput(TypedDict):
+    """The cluster that the stack is deployed to."""
+
+    uid: Annotated[str, Field(description="UID of the namespace kube-system.")]
+    identifier: Annotated[
+        str, Field(description="Identifier of the provider, which stays the same in a cluster.")
+    ]
+
+
+@with_config(_OPEN)
 class RunOutput(TypedDict):
     """The current run of a training job."""
 
@@ -99,6 +109,12 @@ class PlatformOutputs(TypedDict):
     queues: Annotated[list[str], Field(description="Queues in which jobs may wait, sorted.")]
     claims: Annotated[
         dict[str, str], Field(description="Names of the claims in the cluster, by key.")
+    ]
+    cluster: NotRequired[
+        Annotated[
+            ClusterOutput,
+            Field(description="The cluster. Absent if manifests are only rendered."),
+        ]
     ]
     gpuNodes: Annotated[GpuNodesOutput, Field(description="How pods request GPUs.")]
     images: Annotated[dict[str, str], Field(description="Images by key, pinned by digest.")]

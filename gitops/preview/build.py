@@ -9,6 +9,7 @@ from gitops.preview.events import Plan, PolicyFinding
 from gitops.preview.impact import held_by_earlier_runs, impacts, is_refused
 from gitops.preview.report import Mode, Report, ResourceChange, Status, Unknown, Violation
 from gitops.prices import Prices
+from infra.settings.cluster import MOVES
 from policies import exemptions
 from policies.catalogue import RULES
 from policies.configuration import OWN_RULES
@@ -53,7 +54,9 @@ def _status(plan: Plan, touched: Sequence[Change]) -> Status:
     if any(finding.mandatory for finding in plan.findings):
         return "blocked"
     if not plan.succeeded:
-        return "blocked" if any(is_refused(change) for change in touched) else "failed"
+        moves = any(MOVES in error for error in plan.errors)
+        refused = moves or any(is_refused(change) for change in touched)
+        return "blocked" if refused else "failed"
     return "changes" if touched else "unchanged"
 
 

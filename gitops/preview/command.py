@@ -34,7 +34,7 @@ is compared with the Git revision --base, if given.
 exit status:
   {UNCHANGED}   nothing changes
   {CHANGES}   an update would change something
-  {BLOCKED}   a mandatory policy or a protected resource prevents the update
+  {BLOCKED}   a mandatory policy, a protected resource or another cluster prevents the update
   {FAILED}   the preview failed; the report contains the reason
   64  wrong arguments
 """

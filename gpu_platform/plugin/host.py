@@ -1,5 +1,6 @@
 """The plugin's process, which serves Pulumi's engine (`pulumi.provider.experimental`)."""
 
+import asyncio
 import json
 import sys
 from typing import Any, Final
@@ -36,7 +37,11 @@ class Provider(ComponentProvider):
         self.schema = json.dumps(package.to_json())
 
     def map_inputs(self, inputs: Any, component_def: ComponentDefinition) -> Any:
-        """Return an output of the arguments by their names in Python."""
+        """Return an output of the arguments by their names in Python.
+
+        It fails with RunError if an argument contains a secret, which the manifests would store in
+        plain text.
+        """
         mapped = super().map_inputs
         given = pulumi.Output.from_input(inputs)
 
@@ -46,7 +51,26 @@ class Provider(ComponentProvider):
                 return given  # an unknown output
             return mapped(values, component_def)
 
-        return given.apply(map_known, run_with_unknowns=True)
+        secret: pulumi.Output[bool] = pulumi.Output.from_input(
+            asyncio.ensure_future(given.is_secret())
+        )
+        return secret.apply(
+            lambda is_secret: (
+                _refuse_secrets(component_def.name, inputs)
+                if is_secret
+                else given.apply(map_known, run_with_unknowns=True)
+            )
+        )
+
+
+async def _refuse_secrets(component: str, inputs: Any) -> None:
+    named = inputs.items() if isinstance(inputs, dict) else ()
+    found = [key for key, value in named if await pulumi.Output.from_input(value).is_secret()]
+    raise pulumi.RunError(
+        f"{', '.join(sorted(found)) or 'An argument'} of this {component} contains a secret, which "
+        "the stack's state would store in plain text: create a Kubernetes Secret, and name it in "
+        "envFrom or volumes."
+    )
 
 
 def _warn_unknown(component: str, values: Any) -> None:

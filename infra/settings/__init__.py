@@ -78,12 +78,19 @@ def validate(values: Mapping[str, Any], secrets: frozenset[str] = frozenset()) -
             valid[concern] = model.model_validate(values.get(concern, {}))
         except ValidationError as error:
             problems += describe(error, model, concern)
+    problems += [_IN_PLAIN_TEXT.format(full_key(key)) for key in sorted(secrets & CONCERNS.keys())]
     problems += check(valid)
     if isinstance(images := valid.get("images"), ImagesSettings):
         problems += _password_problems(images, values, secrets)
     if problems:
         raise SettingsError(problems)
     return StackSettings.model_construct(**cast(dict[str, Any], valid))
+
+
+_IN_PLAIN_TEXT: Final = (
+    "{} contains a secret, which the stack's state and rendered manifests would store in plain "
+    "text: create a Kubernetes Secret, and name it in `env_from` or `volumes`."
+)
 
 
 def _password_problems(

@@ -1,6 +1,6 @@
 """The cluster and its GPUs."""
 
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -14,6 +14,13 @@ from infra.settings.types import (
     VersionedImage,
 )
 
+IN_CLUSTER: Final = "in-cluster"
+"""Context of the cluster in which the program itself runs."""
+
+
+MOVES: Final = "would move to another cluster"
+"""Part of the error of a stack that was deployed to another cluster."""
+
 
 class ClusterSettings(Settings):
     """The cluster that the stack deploys to, or a directory to render manifests into."""
@@ -22,7 +29,8 @@ class ClusterSettings(Settings):
         default=None,
         min_length=1,
         description="Context of the kubeconfig. The stack never deploys to another cluster, "
-        "whatever the current context is.",
+        f"whatever the current context is. `{IN_CLUSTER}` is the cluster in which Pulumi runs as a "
+        "pod.",
     )
     kubeconfig: str | None = Field(
         default=None,
@@ -34,6 +42,11 @@ class ClusterSettings(Settings):
         min_length=1,
         description="Directory to write plain manifests to. Nothing is sent to a cluster, and "
         "chart releases are left out.",
+    )
+    allow_move: bool = Field(
+        default=False,
+        description="Allow the next update to move the stack to another cluster: everything is "
+        "created there, and deleted in the previous one (docs/moving.md).",
     )
     domain: DnsName = Field(
         default="cluster.local", description="DNS domain of the cluster's Services."

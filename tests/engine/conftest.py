@@ -71,6 +71,17 @@ class Stack:
         change(document["config"])
         self._file.write_text(yaml.safe_dump(document, sort_keys=False))
 
+    def set_secret(self, path: str, value: str) -> None:
+        """Store a secret in the configuration, as a user does."""
+        words = ("--secret", "--path", f"gpu-platform:{path}", value)
+        outcome = self._pulumi("config set", *words)
+        assert outcome.status == 0, outcome.text
+
+    def contains(self, text: str) -> bool:
+        """Whether a text occurs in the state, its history, backups or rendered manifests."""
+        folder = self._file.parent
+        return any(text.encode() in f.read_bytes() for f in folder.rglob("*") if f.is_file())
+
     def preview(self, *arguments: str) -> Outcome:
         """What an update would do."""
         return self._pulumi("preview", "--diff", *arguments)
@@ -100,7 +111,7 @@ class Stack:
         # The CLI writes the salt of a stack without one beside the project that it stands in.
         self._command("stack", "select", "--create", self._name, cwd=self._folder)
         options = ("--stack", self._name, "--config-file", str(self._file))
-        return self._command(command, *options, *arguments)
+        return self._command(*command.split(), *options, *arguments)
 
     def _command(self, *arguments: str, cwd: Path = CHECKOUT) -> Outcome:
         done = subprocess.run(

@@ -48,3 +48,10 @@ async def test_what_cannot_be_known_in_a_preview_is_told(warnings: list[str]) ->
         "The preview does not show the resources of this TrainingJob: image is unknown until the "
         "update."
     ]
+
+
+async def test_a_secret_argument_is_refused_without_its_value() -> None:
+    env = {"TOKEN": pulumi.Output.secret("correct horse")}
+    with pytest.raises(pulumi.RunError, match="env of this TrainingJob contains a secret") as told:
+        await mapped({**TRAINING, "image": "image", "env": env})
+    assert "correct horse" not in str(told.value)

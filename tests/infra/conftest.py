@@ -23,11 +23,23 @@ PROGRAM = Path(__file__).parent.parent.parent / "__main__.py"
 class Engine(Mocks):
     """Return the inputs of a resource; a pushed image gets a digest."""
 
+    uid = "0a1b2c3d"
+    """UID of the cluster."""
+
+    def __init__(self, recorded: dict[str, Any] | None = None) -> None:
+        super().__init__()
+        self.recorded = recorded or {}
+        """Outputs of the previous update."""
+
     def new_resource(self, args: MockResourceArgs) -> tuple[str | None, dict[str, Any]]:
         computed = {}
         if args.typ == "docker:index/image:Image":
             name = args.inputs["imageName"].rpartition(":")[0]
             computed = {"repoDigest": f"{name}@sha256:{'5' * 64}"}
+        if args.typ == "pulumi:pulumi:StackReference":
+            computed = {"outputs": self.recorded}
+        if args.inputs.get("metadata") is None and args.name == "kube-system":
+            computed = {"metadata": {"uid": self.uid}}
         return f"{args.name}-id", {**args.inputs, **computed}
 
     def call(self, args: MockCallArgs) -> tuple[dict[str, Any], None]:

@@ -442,3 +442,8 @@ def test_a_password_of_nobody_is_refused() -> None:
     values = {**good(), "registry_password": "hunter2"}
     (sentence,) = problems(values, frozenset({"registry_password"}))
     assert "gpu-platform:images.username" in sentence
+
+
+def test_a_secret_in_a_section_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"gpu-platform:training contains a secret.*env_from"):
+        validate(good(), frozenset({"training"}))

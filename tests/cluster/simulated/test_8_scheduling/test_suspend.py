@@ -43,3 +43,14 @@ def test_an_indexed_job_is_suspended_and_goes_on_by_its_setting(volcano: Schedul
     placed(volcano, other=3)
     volcano.delete("other")
     placed(volcano, run=3)
+
+
+def test_a_volcano_job_is_stopped_by_its_setting(volcano: Scheduling) -> None:
+    jobs = {name: {"queue": "vision", "nodes": 3} for name in ("first", "second")}
+    volcano.submit(stack(jobs, **VOLCANO), "first")
+    placed(volcano, first=3)
+    jobs["first"]["state"] = "stopped"
+    volcano.submit(stack(jobs, **VOLCANO), "first", "second")
+    placed(volcano, second=3)
+    await_(lambda: volcano.phase("first") == "Terminated", PATIENCE, "the end of the job")
+    assert volcano.pods("first") == []

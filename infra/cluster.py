@@ -1,0 +1,127 @@
+"""The provider of the stack's cluster, and the cluster's identity.
+
+A cluster is identified by the UID of its namespace `kube-system`. Names of contexts, addresses and
+certificates change while the cluster stays the same.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pulumi
+import pulumi_kubernetes as kubernetes
+import yaml
+
+from infra.outputs import ClusterOutput
+from infra.settings.cluster import IN_CLUSTER, MOVES, ClusterSettings
+
+OUTPUT: Final = "cluster"
+"""Output of the stack with the cluster's identity."""
+
+_AMBIENT: Final = ""
+"""Find the kubeconfig as kubectl does. If it is unset, $KUBECONFIG becomes part of the state."""
+
+_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+def connect(settings: ClusterSettings) -> kubernetes.Provider:
+    """Return a provider for the configured cluster, or one that renders manifests.
+
+    The stack gets the output `cluster`, by which the next update recognises the cluster: the
+    provider fails with RunError if the stack is deployed to another one.
+    """
+    if settings.render_to is not None:
+        return kubernetes.Provider(
+            "cluster", render_yaml_to_directory=settings.render_to, kubeconfig=_AMBIENT
+        )
+    found = _identity(settings)
+    pulumi.export(OUTPUT, found)
+    return _provider("cluster", settings, found.apply(lambda cluster: cluster["identifier"]))
+
+
+def options(provider: kubernetes.Provider, *after: pulumi.Resource) -> pulumi.ResourceOptions:
+    """Return the options of a component in the cluster that depends on other components."""
+    return pulumi.ResourceOptions(providers=[provider], depends_on=list(after))
+
+
+def identity(
+    uid: str, recorded: Mapping[str, Any], context: str, *, allow_move: bool
+) -> ClusterOutput:
+    """Return the identity to record, from the cluster's UID and the stack's last outputs.
+
+    Pulumi replaces every resource when the provider's identifier changes, so it is kept as it was
+    recorded. Stacks of releases that recorded none have the context's name as identifier.
+
+    Raises RunError if the stack would move to another cluster and `allow_move` is False.
+    """
+    known = recorded.get(OUTPUT)
+    if known is None:
+        return {"uid": uid, "identifier": context if recorded else uid}
+    if known["uid"] == uid:
+        return {"uid": uid, "identifier": known["identifier"]}
+    if not allow_move:
+        raise pulumi.RunError(
+            f"The stack {MOVES}: it is deployed to the cluster whose kube-system namespace has the "
+            f"UID {known['uid']}, but the context {context!r} is of the cluster {uid}. Everything "
+            "would be created there and deleted here. Correct gpu-platform:cluster.context, or set "
+            "gpu-platform:cluster.allow_move to true (docs/moving.md)."
+        )
+    return {"uid": uid, "identifier": uid}
+
+
+def _identity(settings: ClusterSettings) -> pulumi.Output[ClusterOutput]:
+    # Read before the provider exists, with one whose identifier never changes.
+    reader = _provider("cluster-identity", settings, "identity")
+    system = kubernetes.core.v1.Namespace.get(
+        "kube-system", "kube-system", pulumi.ResourceOptions(provider=reader)
+    )
+    own = f"{pulumi.get_organization()}/{pulumi.get_project()}/{pulumi.get_stack()}"
+    recorded = pulumi.StackReference("recorded-cluster", stack_name=own).outputs
+    context = str(settings.context)
+    return pulumi.Output.all(system.metadata.uid, recorded).apply(
+        lambda found: identity(found[0], found[1], context, allow_move=settings.allow_move)
+    )
+
+
+def _provider(
+    name: str, settings: ClusterSettings, identifier: pulumi.Input[str]
+) -> kubernetes.Provider:
+    inside = settings.context == IN_CLUSTER
+    return kubernetes.Provider(
+        name,
+        context=settings.context,
+        # By default, new certificates or a new address identify a new cluster, and Pulumi would
+        # replace every resource.
+        cluster_identifier=identifier,
+        kubeconfig=in_cluster_kubeconfig() if inside else settings.kubeconfig or _AMBIENT,
+        enable_server_side_apply=True,
+    )
+
+
+def in_cluster_kubeconfig(account: Path = _ACCOUNT) -> str:
+    """Return a kubeconfig of the pod's own cluster, with the files of its service account.
+
+    `kubernetes.default.svc` is the address in every cluster, so the stack's state stays the same.
+    Raises RunError outside of a pod.
+    """
+    if not (account / "token").exists():
+        raise pulumi.RunError(
+            f"gpu-platform:cluster.context is {IN_CLUSTER!r}, but this is no pod with a service "
+            f"account: there is no file {account / 'token'}. Write the name of a context."
+        )
+    cluster = {
+        "server": "https://kubernetes.default.svc",
+        "certificate-authority": str(account / "ca.crt"),
+    }
+    return yaml.safe_dump(
+        {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": IN_CLUSTER, "cluster": cluster}],
+            "users": [{"name": IN_CLUSTER, "user": {"tokenFile": str(account / "token")}}],
+            "contexts": [
+                {"name": IN_CLUSTER, "context": {"cluster": IN_CLUSTER, "user": IN_CLUSTER}}
+            ],
+            "current-context": IN_CLUSTER,
+        }
+    )

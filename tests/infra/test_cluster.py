@@ -1,0 +1,62 @@
+from pathlib import Path
+from typing import Any
+
+import pulumi
+import pytest
+import yaml
+
+from infra.cluster import identity, in_cluster_kubeconfig
+from tests.infra.conftest import Provision
+from tests.infra.examples import changed, good
+
+RECORDED = {"cluster": {"uid": "u1", "identifier": "i1"}, "namespace": "ml"}
+
+
+def test_a_new_stack_is_identified_by_the_uid_of_its_cluster() -> None:
+    assert identity("u1", {}, "prod", allow_move=False) == {"uid": "u1", "identifier": "u1"}
+
+
+def test_a_renamed_context_changes_no_identity() -> None:
+    found = identity("u1", RECORDED, "renamed", allow_move=False)
+    assert found == {"uid": "u1", "identifier": "i1"}
+
+
+def test_a_stack_of_an_earlier_release_keeps_its_identifier() -> None:
+    # The provider was identified by the context's name. Another identifier replaces everything.
+    found = identity("u1", {"namespace": "ml"}, "prod", allow_move=False)
+    assert found == {"uid": "u1", "identifier": "prod"}
+
+
+def test_another_cluster_is_refused() -> None:
+    with pytest.raises(pulumi.RunError, match=r"would move to another cluster.*u1.*u2.*allow_move"):
+        identity("u2", RECORDED, "prod", allow_move=False)
+
+
+def test_a_move_that_is_allowed_gets_a_new_identity() -> None:
+    found = identity("u2", RECORDED, "prod", allow_move=True)
+    assert found == {"uid": "u2", "identifier": "u2"}
+
+
+def test_the_provider_is_identified_by_the_cluster(provision: Provision) -> None:
+    plan = provision(good())
+    assert plan.inputs("cluster")["clusterIdentifier"] == "0a1b2c3d"
+    assert plan.inputs("cluster-identity")["clusterIdentifier"] == "identity"
+
+
+def test_the_pods_own_cluster_is_reached_with_its_account(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("secret")
+    text = in_cluster_kubeconfig(tmp_path)
+    config: dict[str, Any] = yaml.safe_load(text)
+    assert config["current-context"] == "in-cluster"
+    assert config["users"][0]["user"] == {"tokenFile": str(tmp_path / "token")}
+    assert "secret" not in text
+
+
+def test_the_pods_own_cluster_needs_a_pod(tmp_path: Path) -> None:
+    with pytest.raises(pulumi.RunError, match=r"cluster\.context is 'in-cluster', but this is no"):
+        in_cluster_kubeconfig(tmp_path)
+
+
+def test_a_context_named_in_cluster_is_the_pods_own(provision: Provision) -> None:
+    with pytest.raises(pulumi.RunError, match="no pod with a service account"):
+        provision(changed("cluster.context", "in-cluster"))

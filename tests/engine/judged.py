@@ -23,14 +23,17 @@ PROGRAM = '''
 """
 
 import json
+import os
 from pathlib import Path
 
 import pulumi
 import pulumi_kubernetes as kubernetes
 
-provider = kubernetes.Provider("rendered", render_yaml_to_directory="rendered")
+kubeconfig = os.environ.get("CLUSTER")
+place = {"kubeconfig": kubeconfig} if kubeconfig else {"render_yaml_to_directory": "rendered"}
+provider = kubernetes.Provider("provider", **place)
 later_id = kubernetes.core.v1.ConfigMap(
-    "later", metadata={"namespace": "training"}, opts=pulumi.ResourceOptions(provider=provider)
+    "later", metadata={"namespace": "default"}, opts=pulumi.ResourceOptions(provider=provider)
 ).id
 
 
@@ -84,8 +87,11 @@ class Judged:
 Run = Callable[..., Judged]
 
 
-def program(folder: Path, tools: Toolchain) -> Run:
-    """A function that runs `pulumi COMMAND` with the pack over manifests, in a folder."""
+def program(folder: Path, tools: Toolchain, kubeconfig: Path | None = None) -> Run:
+    """Return a function that runs `pulumi COMMAND` with the pack over manifests, in a directory.
+
+    Without a kubeconfig, the provider writes the manifests to files.
+    """
     runtime = {"name": "python", "options": {"virtualenv": str(CHECKOUT / ".venv")}}
     (folder / "Pulumi.yaml").write_text(yaml.safe_dump({"name": "judged", "runtime": runtime}))
     (folder / "__main__.py").write_text(PROGRAM)
@@ -98,6 +104,7 @@ def program(folder: Path, tools: Toolchain) -> Run:
         "PULUMI_BACKEND_URL": f"file://{folder / 'state'}",
         "PULUMI_SKIP_UPDATE_CHECK": "1",
         "PULUMI_CONFIG_PASSPHRASE": "unused",
+        **({"CLUSTER": str(kubeconfig)} if kubeconfig is not None else {}),
         # --event-log is one of the CLI's hidden flags
         "PULUMI_DEBUG_COMMANDS": "1",
     }

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from devcluster.toolchain import Toolchain
+from tests.engine import tokens
 from tests.engine.judged import Run, program
 from tests.policies import manifests
 from tests.policies.cases import CONTEXT
@@ -103,47 +104,11 @@ def test_exemptions_are_told_and_what_is_past_is_refused(run: Run):
 
 
 def test_neither_a_type_token_nor_a_patch_gets_an_object_past_the_pack(run: Run):
-    host_paths = {"volumes": [{"name": "host", "hostPath": {"path": "/"}}]}
-    container = {"name": "main", "image": "evil.example.com/miner:latest"}
-    privileged = {**container, "securityContext": {"privileged": True}}
-    limits = {"limits": {"nvidia.com/gpu": "8", "memory": "256Gi"}}
-    pod = {"restartPolicy": "Never", "containers": [{**container, "resources": limits}]}
-    batch_job = {"parallelism": 4, "backoffLimit": 10, "template": {"spec": pod}}
-    deployment = {"template": {"spec": {"hostPID": True, **host_paths}}}
-    volcano_job = {"queue": "other", "minAvailable": 1, "maxRetry": 100_000}
-    ways = [
-        ("yaml/v1:Pod", "v1", "Pod", {"containers": [privileged]}, "not-privileged"),
-        ("helm.sh/v3:Pod", "v1", "Pod", {"containers": [privileged]}, "not-privileged"),
-        ("kustomize/v1:Pod", "v1", "Pod", {"containers": [privileged]}, "not-privileged"),
-        ("apps/v1:DeploymentPatch", "apps/v1", "Deployment", deployment, "no-host-path"),
-        ("batch/v1:JobPatch", "batch/v1", "Job", batch_job, "training-scheduler"),
-        (
-            "batch.volcano.sh/v1alpha1:JobPatch",
-            *("batch.volcano.sh/v1alpha1", "Job", volcano_job),
-            "training-retries-bounded",
-        ),
-        (
-            "apps/v1:DeploymentPatch",
-            "apps/v1",
-            "Deployment",
-            {"replicas": 5000},
-            "manifest-readable",
-        ),
-    ]
-    stack = [
-        {
-            "type token": f"kubernetes:{token}",
-            "apiVersion": version,
-            "kind": kind,
-            "metadata": {"name": f"case{index}x", "namespace": "training"},
-            "spec": spec,
-        }
-        for index, (token, version, kind, spec, _) in enumerate(ways)
-    ]
+    stack = tokens.stack("training")
     done = run("preview", stack)
     assert done.returncode != 0
     refused = {(report.rule, *report.places) for report in done.reports}
-    assert refused >= {(way[-1], f"case{index}x") for index, way in enumerate(ways)}
+    assert refused >= tokens.REFUSED
     assert [report for report in done.reports if "itself failed" in report.message] == []
     existing = {"manifest-readable": {"existingObjects": ["training/Deployment/case6x"]}}
     scaled = run("preview", stack[-1:], existing)

@@ -17,13 +17,22 @@ def cluster(simulated: Platform) -> Platform:
 
 
 @pytest.fixture(scope="session")
-def admission(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    folder = tmp_path_factory.mktemp("admission")
+def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    """An API server with an empty cluster: no nodes and no stack."""
+    folder = tmp_path_factory.mktemp("empty")
     platform = Platform(copy_checkout(folder / "checkout"), folder / "state", "simulated")
     devcluster = ".venv/bin/python -m devcluster"
     try:
         platform.run(f"{devcluster} up --nodes simulated --simulated-nodes=0")
-        with api_server(platform, folder) as api:
-            yield Cluster(platform, api)
+        yield platform
     finally:
         platform.run(f"{devcluster} down --purge --nodes simulated")
+
+
+@pytest.fixture(scope="session")
+def admission(
+    control_plane: Platform, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    """The same API server with the policies in it."""
+    with api_server(control_plane, tmp_path_factory.mktemp("admission")) as api:
+        yield Cluster(control_plane, api)

@@ -1,0 +1,65 @@
+"""The pack under `pulumi up` with a real API server: what it refuses is never created."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from devcluster.paths import cache_root
+from devcluster.toolchain import ensure
+from tests.cluster.platform import Platform
+from tests.engine import tokens
+from tests.engine.judged import Run, program
+from tests.policies import manifests
+from tests.policies.harness import changed
+
+SPACE = "refused"
+STACK = tokens.stack(SPACE)
+OBJECTS = "pods,deployments,replicasets,jobs"
+
+
+@pytest.fixture
+def run(control_plane: Platform, tmp_path: Path) -> Run:
+    kubeconfig = Path(control_plane.shell_environment["KUBECONFIG"])
+    return program(tmp_path, ensure("engine", cache_root(), print), kubeconfig)
+
+
+@pytest.fixture(scope="module")
+def before(control_plane: Platform) -> dict[str, object]:
+    """The workloads of a namespace with the Deployments that patches change."""
+    control_plane.shell(f"kubectl create namespace {SPACE}")
+    names = [item["metadata"]["name"] for item in STACK if item["kind"] == "Deployment"]
+    for name in names:
+        command = ["kubectl", "create", "deployment", name, "--image=web:1", f"-n{SPACE}"]
+        control_plane.shell(shlex.join([*command, "--replicas=0"]))
+    found = _specs(control_plane)
+    assert found.keys() >= {f"Deployment/{name}" for name in names}
+    return found
+
+
+# Each alone, because the engine stops at the first that is refused.
+@pytest.mark.parametrize("manifest", STACK, ids=lambda item: item["type token"])
+def test_what_the_pack_refuses_is_neither_created_nor_patched(
+    control_plane: Platform, before: dict[str, object], run: Run, manifest: tokens.Manifest
+) -> None:
+    done = run("up", [manifest])
+    assert done.returncode != 0
+    refused = {(report.rule, *report.places) for report in done.reports}
+    assert refused & tokens.REFUSED
+    assert _specs(control_plane) == before
+
+
+def test_what_the_pack_accepts_is_created(control_plane: Platform, run: Run) -> None:
+    service = changed(
+        manifests.service(),
+        ("metadata", {"name": "good", "annotations": {"pulumi.com/skipAwait": "true"}}),
+    )
+    done = run("up", [service])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert control_plane.kubectl("get", "service", "good")["spec"]["type"] == "ClusterIP"
+
+
+def _specs(platform: Platform) -> dict[str, object]:
+    """Return the specification of every workload in the namespace."""
+    items = platform.kubectl("get", OBJECTS, "-n", SPACE)["items"]
+    return {f"{item['kind']}/{item['metadata']['name']}": item["spec"] for item in items}

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.policies.harness import REMOVED
-from tests.policies.ways.pods import JOB, pod
+from tests.policies.ways.pods import JOB, MAIN, POD, pod
 from tests.policies.ways.way import Way, way
 
 
@@ -117,5 +117,41 @@ WAYS = [
         "volcano_queue",
         "",
         (f"{JOB}/volumes/0", {"name": "checkpoints", "emptyDir": {}}),
+    ),
+    way(
+        "restarts of a runtime of the cluster without end",
+        "train_cluster_runtime",
+        "training-retries-bounded",
+        ("0/spec/template/spec/failurePolicy/maxRestarts", 100_000),
+    ),
+    way(
+        "a PyTorchJob that states no policy",
+        "pytorch_job",
+        "training-retries-bounded training-queue-named",
+        ("0/spec/runPolicy", REMOVED),
+    ),
+    way(
+        "restarts of a Volcano Job by its own policy",
+        "volcano_pytorch_plugin",
+        "training-retries-bounded",
+        ("0/spec/policies", [{"event": "PodFailed", "action": "RestartJob"}]),
+        ("0/spec/maxRetry", 100_000),
+    ),
+    way(
+        "a memory volume of a container without a limit",
+        "ordinary_web_application",
+        "shm-fits-memory",
+        (f"{MAIN}/resources/limits", REMOVED),
+        (f"{MAIN}/volumeMounts", [{"name": "m", "mountPath": "/cache"}]),
+        (f"{POD}/volumes", [{"name": "m", "emptyDir": {"medium": "Memory", "sizeLimit": "1Ti"}}]),
+    ),
+    way(
+        "a memory volume larger than the whole pod's limit",
+        "ordinary_web_application",
+        "shm-fits-memory",
+        (f"{POD}/resources", {"limits": {"memory": "1Gi"}}),
+        (f"{MAIN}/resources", {"requests": {"cpu": "1"}}),
+        (f"{MAIN}/volumeMounts", [{"name": "m", "mountPath": "/cache"}]),
+        (f"{POD}/volumes", [{"name": "m", "emptyDir": {"medium": "Memory", "sizeLimit": "8Gi"}}]),
     ),
 ]

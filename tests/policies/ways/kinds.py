@@ -87,6 +87,13 @@ KINDS = [
     unknown("KAITO", "kaito.sh/v1beta1", "Workspace", {"inference": {"template": {"spec": SPEC}}}),
 ]
 
+POD = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "evil", "namespace": "web"},
+    "spec": SPEC | {"containers": [CONTAINER | {"securityContext": {"privileged": True}}]},
+}
+
 WAYS = [
     *KINDS,
     way(
@@ -113,6 +120,16 @@ WAYS = [
         ("0/data/pod.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {}\n"),
         helm_release_judged="mandatory",
     ),
+]
+
+WAYS += [
+    way(
+        f"a privileged Pod in a {kind}",
+        WEB,
+        "not-privileged",
+        ("0", {"apiVersion": "v1", "kind": kind, "metadata": {"name": "a"}, "items": [POD]}),
+    )
+    for kind in ("List", "PodList")
 ]
 
 HARMLESS = [

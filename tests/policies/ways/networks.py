@@ -198,4 +198,18 @@ WAYS = [
         ),
         inference_spread="mandatory",
     ),
+    way(
+        "a StatefulSet without a budget",
+        "vllm_stateful_cache",
+        "inference-disruption-budget",
+        ("1/spec/selector/matchLabels", {"a": "b"}),
+        inference_disruption_budget="mandatory",
+    ),
+    way(
+        "a Rollout without a budget",
+        "argo_rollout",
+        "inference-disruption-budget",
+        ("1/spec/selector/matchLabels", {"a": "b"}),
+        inference_disruption_budget="mandatory",
+    ),
 ]

@@ -188,7 +188,7 @@ WAYS = [
     way(
         "a gang of Kueue that starts in parts",
         "nccl_tests_jobset",
-        "training-gang-whole",
+        "training-gang-whole training-queue-named",
         ("0/metadata/labels", {}),
         training_scheduler={"schedulers": ["volcano", "default-scheduler"]},
     ),

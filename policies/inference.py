@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
+from pydantic import Field
+
 from kube.quantities import quantity_or_none
+from policies.availability import always_succeeds, is_spread, protects, selects
 from policies.controllers import Workload
 from policies.resources import Resource
 from policies.rule import (
@@ -25,7 +29,15 @@ from policies.workloads import Container, Pod
 
 _PROBES = ("readinessProbe", "livenessProbe", "startupProbe")
 _HANDLERS = ("httpGet", "tcpSocket", "exec", "grpc")
-_SCALED_GROUPS = ("apps", "")
+
+
+class SpreadConfig(RoleConfig):
+    """Configuration of `inference-spread`."""
+
+    topology_keys: list[str] = Field(
+        default=["kubernetes.io/hostname", "topology.kubernetes.io/zone"],
+        description="Node labels whose values distinguish nodes or zones.",
+    )
 
 
 def _serving_containers(pod: Pod, config: RoleConfig) -> list[Container]:
@@ -52,10 +64,22 @@ def inference_probes(pod: Pod, config: RoleConfig) -> Iterator[Violation]:
     if pod.role(config) != "inference":
         return
     for container in _serving_containers(pod, config):
-        for key in _PROBES:
+        for key in ("readinessProbe",) if _is_probed_by_knative(pod) else _PROBES:
             probe = container.node[key]
+            wanted = 'a probe, such as {"httpGet": {"path": …, "port": …}}'
             if probe.known and all(probe[handler].absent for handler in _HANDLERS):
-                yield Violation(probe, 'a probe, such as {"httpGet": {"path": …, "port": …}}')
+                yield Violation(probe, wanted)
+            elif always_succeeds(probe):
+                yield Violation(probe["exec"]["command"], f"{wanted}, which fails with the server")
+
+
+def _is_probed_by_knative(pod: Pod) -> bool:
+    """Return whether Knative's proxy probes and restarts the container."""
+    if pod.resource.is_kind("serving.kserve.io", "InferenceService"):
+        annotations = pod.resource.annotations
+        mode = annotations["serving.kserve.io/deploymentMode"]
+        return mode.value in (None, "Serverless", "Knative", UNKNOWN)
+    return pod.resource.group == "serving.knative.dev"
 
 
 def _scalers(stack: Stack, target: Resource) -> Iterator[Resource]:
@@ -92,9 +116,9 @@ def _has_several(workload: Workload, stack: Stack | None = None) -> bool:
     severity=Severity.MEDIUM,
     level=Level.ADVISORY,
     remediation="Write topologySpreadConstraints over kubernetes.io/hostname.",
-    config=RoleConfig,
+    config=SpreadConfig,
 )
-def inference_spread(workload: Workload, config: RoleConfig) -> Iterator[Violation]:
+def inference_spread(workload: Workload, config: SpreadConfig) -> Iterator[Violation]:
     """Replicas on one node fail together."""
     if not _has_several(workload):
         return
@@ -102,19 +126,9 @@ def inference_spread(workload: Workload, config: RoleConfig) -> Iterator[Violati
         spread = pod.spec["topologySpreadConstraints"]
         affinity = pod.spec["affinity"]["podAntiAffinity"]
         applies = pod.role(config) == "inference" and spread.known and affinity.known
-        if applies and not spread.value and not affinity.value:
-            yield Violation(spread, "a constraint over kubernetes.io/hostname")
-
-
-def _selects(selector: Node, labels: Node) -> bool:
-    """Return whether a label selector matches; an unknown selector counts as matching."""
-    if UNKNOWN in (selector.value, labels.value) or not selector["matchExpressions"].absent:
-        return True
-    wanted = dict(selector["matchLabels"].fields())
-    return all(
-        UNKNOWN in (value.value, labels[key].value) or value.value == labels[key].value
-        for key, value in wanted.items()
-    )
+        labels, size = pod.metadata["labels"], workload.size or Decimal(2)
+        if applies and not is_spread(pod.spec, labels, size, config.topology_keys):
+            yield Violation(spread, "a constraint over kubernetes.io/hostname for these pods")
 
 
 @stack_rule(
@@ -136,13 +150,14 @@ def inference_disruption_budget(stack: Stack, config: RoleConfig) -> Iterator[Vi
             for budget in stack.of_kind("policy", "PodDisruptionBudget")
             if None in (budget.namespace, workload.resource.namespace)
             or budget.namespace == workload.resource.namespace
-            if _selects(budget.root["spec"]["selector"], pods[0].metadata["labels"])
+            if selects(budget.root["spec"]["selector"], pods[0].metadata["labels"])
+            and protects(budget, max(workload.size or Decimal(2), Decimal(2)))
         ]
         if not budgets:
             labels = pods[0].metadata["labels"]
             yield Violation(
                 labels,
-                "a PodDisruptionBudget that selects these labels",
+                "a PodDisruptionBudget that selects these labels and keeps a replica",
                 found=f"{show(labels.value)} and no PodDisruptionBudget for them",
                 resource=workload.resource,
             )
@@ -160,7 +175,7 @@ def autoscaled_without_replicas(stack: Stack, config: NoConfig) -> Iterator[Viol
     """Every update would reset the number of replicas under load."""
     for resource in stack.resources:
         replicas = resource.root["spec"]["replicas"]
-        if resource.group in _SCALED_GROUPS and replicas.present:
+        if replicas.present:
             for scaler in _scalers(stack, resource):
                 yield Violation(replicas, f"nothing: {scaler.title} decides", resource=resource)
 

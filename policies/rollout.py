@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import Field
 
 from kube.quantities import quantity_or_none
+from policies.availability import pause
 from policies.controllers import Workload
 from policies.resources import Resource
 from policies.rule import (
@@ -27,8 +28,19 @@ from policies.views import Stack
 from policies.workloads import Pod
 
 _DEFAULT_GRACE = Decimal(30)
-_DEFAULT_UNAVAILABLE = "25%"
-_ROUTES = ("HTTPRoute", "GRPCRoute")
+_UPDATES: dict[tuple[str, str], tuple[tuple[str, str], str | int, int]] = {
+    ("apps", "deployment"): (("strategy", "rollingUpdate"), "25%", 0),
+    ("argoproj.io", "rollout"): (("strategy", "canary"), "25%", 0),
+    ("apps", "statefulset"): (("updateStrategy", "rollingUpdate"), 1, 1),
+    ("leaderworkerset.x-k8s.io", "leaderworkerset"): (
+        ("rolloutStrategy", "rollingUpdateConfiguration"),
+        1,
+        0,
+    ),
+}
+"""Path, default and lowest possible value of maxUnavailable; a StatefulSet replaces in place."""
+
+_ROUTES = ("HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute")
 
 
 class DrainConfig(RoleConfig):
@@ -73,9 +85,7 @@ def inference_grace_period(pod: Pod, config: DrainConfig) -> Iterator[Violation]
 
 
 def _leaving(container: Node, variables: Sequence[str]) -> Iterator[Decimal]:
-    pause = quantity_or_none(container["lifecycle"]["preStop"]["sleep"]["seconds"].value)
-    if pause is not None:
-        yield pause
+    yield pause(container["lifecycle"]["preStop"])
     for variable in container["env"].items():
         seconds = quantity_or_none(variable["value"].value)
         if variable["name"].text in variables and seconds is not None:
@@ -92,23 +102,28 @@ def _leaving(container: Node, variables: Sequence[str]) -> Iterator[Decimal]:
 )
 def inference_rolling_update(workload: Workload, config: RoleConfig) -> Iterator[Violation]:
     """The remaining pods get the whole load during an update."""
-    if not workload.resource.is_kind("apps", "Deployment"):
-        return
     if not any(pod.role(config) == "inference" for pod in workload.pods):
         return
-    strategy = workload.resource.root["spec"]["strategy"]
+    resource = workload.resource
+    update = _UPDATES.get((resource.group, resource.kind.lower()))
+    if update is None:
+        return
+    (field, inner), default, least = update
+    strategy = resource.root["spec"][field]
     if strategy["type"].text == "Recreate":
         yield Violation(strategy["type"], '"RollingUpdate", with maxUnavailable 0')
         return
-    unavailable = strategy["rollingUpdate"]["maxUnavailable"]
-    missing = _missing(unavailable, workload.size)
-    if missing:
-        yield Violation(unavailable, f"0, since {missing} of the pods may be missing otherwise")
+    if not strategy["blueGreen"].absent:
+        return
+    unavailable = strategy[inner]["maxUnavailable"]
+    missing = _missing(default if unavailable.absent else unavailable.value, workload.size)
+    if missing > least:
+        wanted = f"{least}, since {missing} of the pods may be missing otherwise"
+        yield Violation(unavailable, wanted)
 
 
-def _missing(unavailable: Node, size: Decimal | None) -> int:
+def _missing(value: Any, size: Decimal | None) -> int:
     """Return how many pods an update may remove; Kubernetes rounds a percentage down."""
-    value = _DEFAULT_UNAVAILABLE if unavailable.absent else unavailable.value
     if isinstance(value, str) and value.endswith("%"):
         share = quantity_or_none(value.removesuffix("%"))
         return int(share * size / 100) if share is not None and size is not None else 0

@@ -152,6 +152,7 @@ def deployment() -> dict[str, Any]:
                 "maxSkew": 1,
                 "topologyKey": "kubernetes.io/hostname",
                 "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": {"matchLabels": {"app": "digits"}},
             }
         ]
     )

@@ -366,7 +366,8 @@ spec: {podSelector: {}, policyTypes: [Ingress]}""",
         _GPU_DEPLOYMENT,
         _GPU_DEPLOYMENT
         + "\n      topologySpreadConstraints:\n"
-        + "        - {maxSkew: 1, topologyKey: kubernetes.io/hostname}",
+        + "        - maxSkew: 1\n          topologyKey: kubernetes.io/hostname\n"
+        + "          labelSelector: {matchLabels: {app: server}}",
     ),
     "inference-disruption-budget": _beside(
         _GPU_DEPLOYMENT,

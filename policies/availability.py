@@ -1,0 +1,107 @@
+"""What labels, disruption budgets, spread constraints and probes achieve for replicas."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+
+from kube.quantities import quantity_or_none
+from policies.resources import Resource
+from policies.values import UNKNOWN, Node
+
+_TRIVIAL = re.compile(r"(?:\S*/)?(?:true|:|echo\b.*|sleep\b.*|exit 0)|.*\|\|\s*(?:true|:|exit 0)")
+_SHELL = re.compile(r"(?:\S*/)?(?:ba|da|a)?sh(?:\s+-\S*)*\s+")
+_SLEEP = re.compile(r"\bsleep\s+(\d+(?:\.\d+)?)([smhd]?)\b")
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def selects(selector: Node, labels: Node) -> bool:
+    """Return whether a label selector may match; unknown parts count as matching."""
+    if UNKNOWN in (selector.value, labels.value):
+        return True
+    if selector.absent:
+        return False
+    wanted = selector["matchLabels"].fields()
+    equal = all(
+        UNKNOWN in (value.value, labels[key].value) or value.value == labels[key].value
+        for key, value in wanted
+    )
+    return equal and all(_holds(item, labels) for item in selector["matchExpressions"].items())
+
+
+def _holds(expression: Node, labels: Node) -> bool:
+    key, operator, values = (expression[name] for name in ("key", "operator", "values"))
+    if not (key.text and operator.known and values.complete) or not labels[key.text].known:
+        return True
+    label = labels[key.text]
+    listed = label.value in [value.value for value in values.items()]
+    return {
+        "In": listed,
+        "NotIn": not listed,
+        "Exists": label.present,
+        "DoesNotExist": label.absent,
+    }.get(str(operator.value), False)
+
+
+def protects(budget: Resource, size: Decimal) -> bool:
+    """Return whether a PodDisruptionBudget keeps some of `size` replicas."""
+    spec = budget.root["spec"]
+    least, most = spec["minAvailable"], spec["maxUnavailable"]
+    if not (spec.known and least.known and most.known):
+        return True
+    if not least.absent:
+        kept = _share(least, size)
+        return kept is not None and kept > 0
+    missing = _share(most, size)
+    return missing is not None and missing < size
+
+
+def _share(amount: Node, size: Decimal) -> Decimal | None:
+    """Return a number of pods, or the share of them that a percentage means."""
+    if amount.text and amount.text.endswith("%"):
+        percent = quantity_or_none(amount.text.removesuffix("%"))
+        return None if percent is None else percent * size / 100
+    return quantity_or_none(amount.value)
+
+
+def is_spread(pod: Node, labels: Node, size: Decimal, keys: Sequence[str]) -> bool:
+    """Return whether constraints distribute the pods with these labels over nodes or zones."""
+    if not pod["topologySpreadConstraints"].complete:
+        return True
+    return any(
+        _distributes(term, labels, size, keys)
+        for term in (*pod["topologySpreadConstraints"].items(), *_anti_affinities(pod))
+    )
+
+
+def _distributes(term: Node, labels: Node, size: Decimal, keys: Sequence[str]) -> bool:
+    key, skew = term["topologyKey"], quantity_or_none(term["maxSkew"].value)
+    separates = not key.known or key.value in keys
+    return separates and (skew is None or skew < size) and selects(term["labelSelector"], labels)
+
+
+def _anti_affinities(pod: Node) -> Iterator[Node]:
+    affinity = pod["affinity"]["podAntiAffinity"]
+    yield from affinity["requiredDuringSchedulingIgnoredDuringExecution"].items()
+    for preferred in affinity["preferredDuringSchedulingIgnoredDuringExecution"].items():
+        yield preferred["podAffinityTerm"]
+
+
+def _command(handler: Node) -> str:
+    """Return the command of a handler in one line, without a shell around it."""
+    words = [item.text or "" for item in handler["exec"]["command"].items()]
+    return _SHELL.sub("", " ".join(words), count=1).strip()
+
+
+def always_succeeds(probe: Node) -> bool:
+    """Return whether a probe runs a command that cannot fail."""
+    return bool(_TRIVIAL.fullmatch(_command(probe)))
+
+
+def pause(handler: Node) -> Decimal:
+    """Return how many seconds a preStop handler sleeps."""
+    seconds = quantity_or_none(handler["sleep"]["seconds"].value) or Decimal(0)
+    for number, unit in _SLEEP.findall(_command(handler)):
+        seconds += Decimal(number) * _SECONDS[unit]
+    return seconds

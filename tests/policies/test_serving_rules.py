@@ -1,0 +1,204 @@
+"""Rules for servers: probes, budgets, spread, updates and routes that achieve something."""
+
+from typing import Any
+
+import pytest
+
+from tests.policies import manifests
+from tests.policies.harness import REMOVED, Manifest, changed, judge
+
+POD = "spec/template/spec"
+MAIN = f"{POD}/containers/0"
+
+
+def server(*edits: tuple[str, Any]) -> Manifest:
+    return changed(manifests.deployment(), *edits)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["true"],
+        ["/bin/true"],
+        ["sh", "-c", "true"],
+        ["/bin/sh", "-c", "exit 0"],
+        ["bash", "-ec", "curl localhost:8080/health || true"],
+        ["echo", "ok"],
+    ],
+)
+def test_probes_that_cannot_fail_are_refused(command: list[str]) -> None:
+    edit = (f"{MAIN}/livenessProbe", {"exec": {"command": command}})
+    (message,) = judge("inference-probes", server(edit))
+    assert "livenessProbe.exec.command" in message
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["/app/health"], ["sh", "-c", "curl -f localhost:8080/health"], ["test", "-f", "/tmp/ready"]],
+)
+def test_probes_by_command_pass(command: list[str]) -> None:
+    edit = (f"{MAIN}/livenessProbe", {"exec": {"command": command}})
+    assert judge("inference-probes", server(edit)) == []
+
+
+def predictor(annotations: dict[str, str]) -> Manifest:
+    container = {
+        "name": "kserve-container",
+        "ports": [{"containerPort": 8080}],
+        "readinessProbe": {"httpGet": {"path": "/ready", "port": 8080}},
+    }
+    labels = {"app.kubernetes.io/component": "inference"}
+    return {
+        "apiVersion": "serving.kserve.io/v1beta1",
+        "kind": "InferenceService",
+        "metadata": manifests.metadata("model", labels=labels, annotations=annotations),
+        "spec": {"predictor": {"containers": [container]}},
+    }
+
+
+def test_knative_probes_what_is_ready() -> None:
+    assert judge("inference-probes", predictor({})) == []
+    raw = predictor({"serving.kserve.io/deploymentMode": "RawDeployment"})
+    assert len(judge("inference-probes", raw)) == 2
+
+
+def budget(**spec: Any) -> Manifest:
+    return changed(manifests.disruption_budget(), ("spec", spec))
+
+
+SELECTOR = {"matchLabels": {"app": "digits"}}
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"minAvailable": 0, "selector": SELECTOR},
+        {"minAvailable": "0%", "selector": SELECTOR},
+        {"maxUnavailable": "100%", "selector": SELECTOR},
+        {"maxUnavailable": 2, "selector": SELECTOR},
+        {"selector": SELECTOR},
+        {"maxUnavailable": 1},
+        {
+            "maxUnavailable": 1,
+            "selector": {
+                "matchExpressions": [{"key": "app", "operator": "NotIn", "values": ["digits"]}]
+            },
+        },
+    ],
+)
+def test_budgets_that_protect_nothing_are_refused(spec: dict[str, Any]) -> None:
+    assert judge("inference-disruption-budget", server(), budget(**spec))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"minAvailable": 1, "selector": SELECTOR},
+        {"maxUnavailable": "50%", "selector": SELECTOR},
+        {"maxUnavailable": 1, "selector": {}},
+        {
+            "maxUnavailable": 1,
+            "selector": {"matchExpressions": [{"key": "app", "operator": "Exists"}]},
+        },
+    ],
+)
+def test_budgets_that_keep_a_replica_pass(spec: dict[str, Any]) -> None:
+    assert judge("inference-disruption-budget", server(), budget(**spec)) == []
+
+
+CONSTRAINT = f"{POD}/topologySpreadConstraints/0"
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        (f"{CONSTRAINT}/topologyKey", "kubernetes.io/os"),
+        (f"{CONSTRAINT}/maxSkew", 2),
+        (f"{CONSTRAINT}/labelSelector", REMOVED),
+        (f"{CONSTRAINT}/labelSelector/matchLabels/app", "other"),
+    ],
+)
+def test_constraints_that_spread_nothing_are_refused(edit: tuple[str, Any]) -> None:
+    assert judge("inference-spread", server(edit))
+
+
+def affinity(key: str) -> dict[str, Any]:
+    term = {"topologyKey": key, "labelSelector": SELECTOR}
+    return {
+        "podAntiAffinity": {
+            "preferredDuringSchedulingIgnoredDuringExecution": [
+                {"weight": 100, "podAffinityTerm": term}
+            ]
+        }
+    }
+
+
+@pytest.mark.parametrize(
+    ("key", "accepted"), [("kubernetes.io/hostname", True), ("kubernetes.io/arch", False)]
+)
+def test_anti_affinity_spreads_over_nodes(key: str, accepted: bool) -> None:
+    edits = (
+        (f"{POD}/topologySpreadConstraints", REMOVED),
+        (f"{POD}/affinity", affinity(key)),
+    )
+    assert (judge("inference-spread", server(*edits)) == []) is accepted
+
+
+@pytest.mark.parametrize(
+    ("handler", "seconds"),
+    [
+        ({"exec": {"command": ["sleep", "40"]}}, "40"),
+        ({"exec": {"command": ["/bin/sh", "-c", "sleep 10; drain; sleep 1m"]}}, "70"),
+        ({"sleep": {"seconds": 35}}, "35"),
+    ],
+)
+def test_the_pause_of_a_command_counts(handler: dict[str, Any], seconds: str) -> None:
+    (message,) = judge("inference-grace-period", server((f"{MAIN}/lifecycle/preStop", handler)))
+    assert f"more than {seconds} seconds" in message
+
+
+def controlled(version: str, kind: str, **spec: Any) -> Manifest:
+    whole = server(("spec/replicas", 4))
+    return {**whole, "apiVersion": version, "kind": kind, "spec": {**whole["spec"], **spec}}
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        controlled(
+            "apps/v1", "StatefulSet", updateStrategy={"rollingUpdate": {"maxUnavailable": 3}}
+        ),
+        controlled("argoproj.io/v1alpha1", "Rollout", strategy={"canary": {}}),
+        controlled("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"),
+    ],
+    ids=lambda manifest: manifest["kind"],
+)
+def test_updates_of_every_kind_keep_replicas(manifest: Manifest) -> None:
+    assert judge("inference-rolling-update", manifest)
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        controlled("apps/v1", "StatefulSet"),
+        controlled("argoproj.io/v1alpha1", "Rollout", strategy={"blueGreen": {}}),
+        controlled("argoproj.io/v1alpha1", "Rollout", strategy={"canary": {"maxUnavailable": 0}}),
+    ],
+)
+def test_updates_that_keep_replicas_pass(manifest: Manifest) -> None:
+    assert judge("inference-rolling-update", manifest) == []
+
+
+@pytest.mark.parametrize("kind", ["TLSRoute", "TCPRoute", "UDPRoute"])
+def test_routes_of_every_kind_name_a_service(kind: str) -> None:
+    route = {**manifests.http_route(), "kind": kind}
+    route["apiVersion"] = "gateway.networking.k8s.io/v1alpha2"
+    assert judge("route-backends-declared", route)
+    assert judge("route-backends-declared", route, manifests.service()) == []
+
+
+def test_an_autoscaled_kind_of_any_group_has_no_replicas() -> None:
+    rollout = controlled("argoproj.io/v1alpha1", "Rollout")
+    scaler = manifests.autoscaler()
+    scaler["spec"]["scaleTargetRef"] = {"kind": "Rollout", "name": rollout["metadata"]["name"]}
+    assert judge("autoscaled-without-replicas", rollout, scaler)

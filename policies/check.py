@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,12 +13,21 @@ from policies.catalogue import RULES
 from policies.configuration import Configuration, configure, parse
 from policies.documents import Document, DocumentError, read
 from policies.evaluation import applied, evaluate
-from policies.reports import FORMATS, Report
+from policies.interchange import junit, openreports, sarif
+from policies.reports import FAIL_ON, Report, as_json, github, human
 from policies.rule import ConfigurationError
 
 _CLEAN, _REFUSED, _UNUSABLE = 0, 1, 2
 _SUFFIXES = (".yaml", ".yml", ".json")
 _STDIN = "stdin"
+_FORMATS: dict[str, Callable[[Report], str]] = {
+    "human": human,
+    "json": as_json,
+    "sarif": sarif,
+    "junit": junit,
+    "github": github,
+    "openreports": openreports,
+}
 _EPILOG = """\
 examples:
   helm template release chart | python -m policies.check -
@@ -27,8 +36,8 @@ examples:
   python -m policies.check job.yaml --no-stack-rules
 
 exit status:
-  0  no violation, or only advisory ones
-  1  at least one mandatory violation
+  0  no violation that --fail-on selects
+  1  at least one violation that --fail-on selects
   2  the input or the configuration is not valid; nothing was checked
 
 Pass everything that is deployed together in one call: some rules check that the queue, the claim or
@@ -80,10 +89,18 @@ def _check(options: argparse.Namespace) -> int:
     left_out = 0 if whole else len(applied(configuration, whole=True)) - len(rules)
     findings = evaluate(documents, configuration, whole=whole)
     report = Report(
-        findings, sources, len(documents), rules, left_out, configuration.disabled, skipped
+        findings,
+        sources,
+        len(documents),
+        rules,
+        left_out,
+        configuration.disabled,
+        skipped,
+        options.fail_on,
+        options.verbose,
     )
-    sys.stdout.write(FORMATS[options.format](report))
-    return _REFUSED if report.mandatory else _CLEAN
+    sys.stdout.write(_FORMATS[options.format](report))
+    return _REFUSED if report.failed else _CLEAN
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -101,8 +118,17 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--config", metavar="FILE", help="levels, settings and exemptions, in JSON")
     parser.add_argument(
-        "--format", choices=list(FORMATS), default="human", help="how to report (default: human)"
+        "--format", choices=list(_FORMATS), default="human", help="how to report (default: human)"
     )
+    parser.add_argument(
+        "--fail-on",
+        choices=FAIL_ON,
+        default="mandatory",
+        metavar="LEVEL|SEVERITY",
+        help="exit with status 1 for violations of this level or of at least this severity: "
+        f"{', '.join(FAIL_ON)} (default: mandatory)",
+    )
+    parser.add_argument("--verbose", action="store_true", help="list rules that passed, too")
     parser.add_argument(
         "--no-stack-rules",
         action="store_true",

@@ -1,28 +1,26 @@
-"""Reports of findings: as text, as JSON, and as SARIF 2.1.0 for code hosts and editors."""
+"""Reports of findings: the data, as text, as JSON, and as annotations of a GitHub workflow."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
+from policies import exemptions
 from policies.configuration import OWN_RULES
 from policies.evaluation import Finding
-from policies.rule import Level, Rule, Severity
+from policies.rule import Rule, Severity
 
 TOOL = "gpu-platform-policies"
-_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
-# Code hosts sort security findings by this score, from 0 to 10.
-_SCORES = {
-    Severity.LOW: "3.0",
-    Severity.MEDIUM: "5.5",
-    Severity.HIGH: "8.0",
-    Severity.CRITICAL: "9.5",
-}
+LEVELS = ("mandatory", "advisory")
+FAIL_ON = (*LEVELS, *(severity.value for severity in Severity))
+"""Thresholds from which a finding fails the check."""
+_RANKS = list(Severity)
+_COMMAND = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
+_PROPERTY = _COMMAND | str.maketrans({":": "%3A", ",": "%2C"})
 
 
 @dataclass(frozen=True)
@@ -30,7 +28,8 @@ class Report:
     """Findings and their files.
 
     `left_out` counts rules that need the whole stack, `disabled` are rules that the configuration
-    disables, `skipped` are documents that are no Kubernetes objects.
+    disables, `skipped` are documents that are no Kubernetes objects. `fail_on` is one of `FAIL_ON`;
+    with `verbose`, rules without findings are listed, too.
     """
 
     findings: Sequence[Finding]
@@ -40,11 +39,56 @@ class Report:
     left_out: int = 0
     disabled: Sequence[str] = ()
     skipped: Sequence[str] = ()
+    fail_on: str = "mandatory"
+    verbose: bool = False
 
     @property
     def mandatory(self) -> int:
         """Number of mandatory violations."""
         return sum(finding.mandatory for finding in self.findings)
+
+    @property
+    def failed(self) -> bool:
+        """True if a finding reaches the threshold."""
+        return any(self.fails(finding) for finding in self.findings)
+
+    @property
+    def passed(self) -> list[Rule[Any]]:
+        """Rules without findings."""
+        found = {finding.rule for finding in self.findings}
+        return [rule for rule in self.rules if rule.name not in found]
+
+    @property
+    def listed(self) -> list[Rule[Any]]:
+        """Rules without findings, if they are to be listed."""
+        return self.passed if self.verbose else []
+
+    @property
+    def reportable(self) -> list[Rule[Any]]:
+        """Every rule that may have findings."""
+        return [*self.rules, *OWN_RULES]
+
+    @property
+    def summary(self) -> list[str]:
+        """What was evaluated and what was not, in lines."""
+        advisory = len(self.findings) - self.mandatory
+        lines = [
+            f"{self.objects} objects, {len(self.rules)} rules: "
+            f"{self.mandatory} mandatory and {advisory} advisory violations"
+        ]
+        if self.left_out:
+            lines.append(f"left out: {self.left_out} rules that need the whole stack")
+        if self.disabled:
+            lines.append(f"disabled: {len(self.disabled)} rules: {', '.join(self.disabled)}")
+        return [*lines, *(f"not evaluated: {text}" for text in self.skipped)]
+
+    def fails(self, finding: Finding) -> bool:
+        """Return whether a finding reaches the threshold; an exempted violation never does."""
+        if finding.rule == exemptions.USED.name:
+            return False
+        if self.fail_on in LEVELS:
+            return finding.mandatory or self.fail_on == "advisory"
+        return _RANKS.index(finding.severity) >= _RANKS.index(Severity(self.fail_on))
 
     def rule(self, finding: Finding) -> Rule[Any]:
         """Return the rule of a finding."""
@@ -52,40 +96,36 @@ class Report:
 
     @cached_property
     def _by_name(self) -> dict[str, Rule[Any]]:
-        return {rule.name: rule for rule in [*self.rules, *OWN_RULES]}
+        return {rule.name: rule for rule in self.reportable}
+
+
+def level(finding: Finding) -> str:
+    """Return the level of a finding in words."""
+    return "mandatory" if finding.mandatory else "advisory"
+
+
+def position(finding: Finding) -> tuple[str, int] | None:
+    """Return the file and line of a finding, if it is about an object."""
+    document = finding.document
+    return (document.source, document.line(finding.steps)) if document is not None else None
 
 
 def human(report: Report) -> str:
     """Return one paragraph for each finding, and a summary."""
-    lines = []
+    lines = [f"passed: {rule.name}: {rule.description}" for rule in report.listed]
     for finding in report.findings:
-        level = "mandatory" if finding.mandatory else "advisory"
-        level = f"{level} ({finding.severity.value})"
-        lines.append(f"{_place(finding)}{level}: {finding.rule}: {finding.message}")
+        place = "".join(f"{part}:" for part in position(finding) or ())
+        effect = f"{level(finding)} ({finding.severity.value})"
+        lines.append(f"{place} {effect}: {finding.rule}: {finding.message}".lstrip())
         lines.append(f"    {finding.remediation}")
         lines += [f"    {text}" for text in _sources(report.rule(finding))]
-    advisory = len(report.findings) - report.mandatory
-    lines.append(
-        f"{report.objects} objects, {len(report.rules)} rules: "
-        f"{report.mandatory} mandatory and {advisory} advisory violations"
-    )
-    if report.left_out:
-        lines.append(f"left out: {report.left_out} rules that need the whole stack")
-    if report.disabled:
-        lines.append(f"disabled: {len(report.disabled)} rules: {', '.join(report.disabled)}")
-    lines += [f"not evaluated: {text}" for text in report.skipped]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *report.summary]) + "\n"
 
 
 def _sources(rule: Rule[Any]) -> list[str]:
     """Return the controls that a rule implements and the link to its documentation."""
     controls = "; ".join(str(control) for control in rule.controls)
     return [text for text in (controls, rule.page) if text]
-
-
-def _place(finding: Finding) -> str:
-    document = finding.document
-    return f"{document.source}:{document.line(finding.steps)}: " if document is not None else ""
 
 
 def as_json(report: Report) -> str:
@@ -98,21 +138,25 @@ def as_json(report: Report) -> str:
         "notEvaluated": list(report.skipped),
         "mandatory": report.mandatory,
         "advisory": len(report.findings) - report.mandatory,
+        "failed": report.failed,
     }
+    passed = {"passed": [rule.name for rule in report.passed]} if report.verbose else {}
     found = [_finding(finding, report.rule(finding)) for finding in report.findings]
-    return json.dumps({"summary": summary, "findings": found}, indent=2, ensure_ascii=False) + "\n"
+    answer = {"summary": summary, **passed, "findings": found}
+    return json.dumps(answer, indent=2, ensure_ascii=False) + "\n"
 
 
 def _finding(finding: Finding, rule: Rule[Any]) -> dict[str, Any]:
-    document, resource = finding.document, finding.resource
+    resource = finding.resource
+    file, line = position(finding) or (None, None)
     return {
         "rule": finding.rule,
-        "level": "mandatory" if finding.mandatory else "advisory",
+        "level": level(finding),
         "severity": finding.severity.value,
         "resource": resource.address if resource is not None else None,
         "field": finding.field or None,
-        "file": document.source if document is not None else None,
-        "line": document.line(finding.steps) if document is not None else None,
+        "file": file,
+        "line": line,
         "message": finding.message,
         "remediation": finding.remediation,
         "references": [str(control) for control in rule.controls],
@@ -120,74 +164,22 @@ def _finding(finding: Finding, rule: Rule[Any]) -> dict[str, Any]:
     }
 
 
-def sarif(report: Report) -> str:
-    """Return a log of one run; findings without an object are at the start of the first file."""
-    rules = [_sarif_rule(rule) for rule in [*report.rules, *OWN_RULES]]
-    indexes = {rule["id"]: index for index, rule in enumerate(rules)}
-    driver = {"name": TOOL, "rules": rules}
-    run = {
-        "tool": {"driver": driver},
-        "columnKind": "unicodeCodePoints",
-        "invocations": [
-            {"executionSuccessful": True, "toolExecutionNotifications": _notifications(report)}
-        ],
-        "results": [_result(finding, report, indexes) for finding in report.findings],
-    }
-    log = {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
-    return json.dumps(log, indent=2, ensure_ascii=False) + "\n"
+def github(report: Report) -> str:
+    """Return workflow commands, which GitHub shows as annotations of the changed lines."""
+    lines = []
+    for finding in report.findings:
+        kind = "error" if report.fails(finding) else "warning"
+        properties = {"title": f"{finding.rule} ({finding.severity.value})"}
+        if place := position(finding):
+            properties |= {"file": place[0], "line": str(place[1])}
+        listed = ",".join(f"{key}={_escaped(text)}" for key, text in properties.items())
+        text = f"{finding.message}. {finding.remediation}"
+        lines.append(f"::{kind} {listed}::{text.translate(_COMMAND)}")
+    lines += [f"::notice title=passed::{rule.name}" for rule in report.listed]
+    # A line of a report never starts with a workflow command.
+    summary = [re.sub(r"^::", " ::", text) for text in report.summary]
+    return "\n".join([*lines, *summary]) + "\n"
 
 
-def _notifications(report: Report) -> list[dict[str, Any]]:
-    """Return what was not evaluated."""
-    texts = [f"the rule {name} is disabled" for name in report.disabled]
-    texts += [f"not evaluated: {text}" for text in report.skipped]
-    return [{"level": "note", "message": {"text": text}} for text in texts]
-
-
-def _sarif_rule(rule: Rule[Any]) -> dict[str, Any]:
-    tags = [rule.topic, *(str(control) for control in rule.controls)]
-    return {
-        "id": rule.name,
-        "shortDescription": {"text": rule.description},
-        "fullDescription": {"text": f"{rule.description} {rule.reason}"},
-        "help": {"text": rule.remediation},
-        **_help(rule.page),
-        "defaultConfiguration": {"level": "error" if rule.level is Level.MANDATORY else "warning"},
-        "properties": {"tags": tags, "security-severity": _SCORES[rule.severity]},
-    }
-
-
-def _help(page: str | None) -> dict[str, str]:
-    """Return the link of a rule; SARIF accepts only absolute URIs."""
-    return {"helpUri": page} if page and "://" in page else {}
-
-
-def _result(finding: Finding, report: Report, indexes: dict[str, int]) -> dict[str, Any]:
-    document, resource = finding.document, finding.resource
-    source = document.source if document is not None else report.sources[0]
-    line = document.line(finding.steps) if document is not None else 1
-    location: dict[str, Any] = {
-        "physicalLocation": {
-            "artifactLocation": {"uri": _uri(source)},
-            "region": {"startLine": line},
-        }
-    }
-    if resource is not None:
-        name = f"{resource.address} {finding.field}".strip()
-        location["logicalLocations"] = [{"fullyQualifiedName": name, "kind": "object"}]
-    return {
-        "ruleId": finding.rule,
-        "ruleIndex": indexes[finding.rule],
-        "level": "error" if finding.mandatory else "warning",
-        "message": {"text": f"{finding.message}. {finding.remediation}"},
-        "locations": [location],
-    }
-
-
-def _uri(source: str) -> str:
-    """Return a relative reference, or the URI of an absolute path."""
-    path = Path(source)
-    return path.as_uri() if path.is_absolute() else quote(path.as_posix())
-
-
-FORMATS = {"human": human, "json": as_json, "sarif": sarif}
+def _escaped(text: str) -> str:
+    return text.translate(_PROPERTY)

@@ -123,6 +123,16 @@ _VARIABLES: Final = {
     "template": _OBJECT,
     "spec": "variables.template.spec",
     "context": "variables.spec.?securityContext.orValue({})",
+    "annotations": (
+        "(request.resource.resource == 'pods' ? dyn(object).?metadata"
+        " : request.resource.resource == 'podtemplates' ? dyn(object).template.?metadata"
+        " : request.resource.resource == 'cronjobs'"
+        " ? dyn(object).spec.jobTemplate.spec.template.?metadata"
+        " : dyn(object).spec.template.?metadata).?annotations.orValue({})"
+    ),
+    "contexts": (
+        "[variables.context] + variables.containers.map(c, c.?securityContext.orValue({}))"
+    ),
     "containers": (
         "variables.spec.containers + variables.spec.?initContainers.orValue([])"
         " + variables.spec.?ephemeralContainers.orValue([])"

@@ -207,13 +207,19 @@ class Rule(Generic[C]):
 
     def violations(self, view: View, config: C) -> Iterator[Violation]:
         """Check one resource."""
+        if self._is_exempt(view.resource, config):
+            return
         for part in view.parts(self.scope):
             for violation in self.check(part, config):
                 yield replace(violation, resource=view.resource)
 
+    def _is_exempt(self, resource: Resource, config: C) -> bool:
+        """Return whether the rule's setting names the resource as a system workload."""
+        return resource.is_named(getattr(config, "system_workloads", ()))
+
     def edits(self, view: View, config: C) -> list[Edit]:
         """Return the edits with which the remediation would change one resource."""
-        if self.remedy is None:
+        if self.remedy is None or self._is_exempt(view.resource, config):
             return []
         return [edit for part in view.parts(self.scope) for edit in self.remedy(part, config)]
 

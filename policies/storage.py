@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Final
 
 from pydantic import Field
 
+from policies import cel
 from policies.controllers import Workload
 from policies.resources import Resource
-from policies.rule import Level, Rule, Severity, Violation, show, stack_rule
-from policies.settings import RoleConfig
+from policies.rule import Level, Rule, Severity, Violation, resource_rule, show, stack_rule
+from policies.settings import RoleConfig, SystemConfig
 from policies.values import UNKNOWN, Node
 from policies.views import Stack
 from policies.workloads import Pod
+
+_HOST_DRIVER: Final = re.compile(r"(?i)host-?path|local")
 
 
 class CheckpointConfig(RoleConfig):
@@ -130,4 +134,32 @@ def checkpoints_kept(stack: Stack, config: CheckpointConfig) -> Iterator[Violati
             )
 
 
-RULES: list[Rule[Any]] = [checkpoints_shared, checkpoints_kept]
+@resource_rule(
+    name="no-host-volume",
+    description="PersistentVolumes do not reach the node's file system.",
+    severity=Severity.CRITICAL,
+    level=Level.MANDATORY,
+    remediation="Use a StorageClass, or name the volume in systemWorkloads.",
+    config=SystemConfig,
+    references=["PSS baseline HostPath Volumes", "CIS 5.2.11", "OWASP K01"],
+    admission=cel.Cel(
+        "(object.spec.?hostPath.hasValue() ? ['hostPath'] : [])"
+        " + (object.spec.?local.hasValue() ? ['local'] : [])"
+        " + (object.spec.?csi.?driver.orValue('').matches('(?i)host-?path|local') ? ['csi'] : [])",
+        cel.VOLUMES,
+    ),
+)
+def no_host_volume(resource: Resource, config: SystemConfig) -> Iterator[Violation]:
+    """A claim mounts such a volume into pods that may not mount the host themselves."""
+    if not resource.is_kind("", "PersistentVolume"):
+        return
+    spec = resource.root["spec"]
+    for source in ("hostPath", "local"):
+        if spec[source].present:
+            yield Violation(spec[source], "a volume of network storage")
+    driver = spec["csi"]["driver"]
+    if driver.text and _HOST_DRIVER.search(driver.text):
+        yield Violation(driver, "a driver of network storage")
+
+
+RULES: list[Rule[Any]] = [checkpoints_shared, checkpoints_kept, no_host_volume]

@@ -176,16 +176,12 @@ def policies(answers: Mapping[str, Any]) -> str:
     """Return `policies/config/NAME.json`: registries and GPUs that the policies allow."""
     plugin = ["gpu-system/DaemonSet/nvidia-device-plugin"] if answers["install_plugin"] else []
     registries = [answers["registry"], *(["nvcr.io/nvidia"] if plugin else [])]
-    trusted: dict[str, Any] = {}
-    if plugin:
-        trusted = {
-            "run-as-non-root": {"systemWorkloads": plugin},
-            "no-host-path": {"systemWorkloads": plugin},
-        }
+    namespaces = ["*/Namespace/volcano-system", *(["*/Namespace/gpu-system"] if plugin else [])]
     gpus = answers["gpus"]
     values = {
         "image-registry-allowed": {"allowedRegistries": registries},
-        **trusted,
+        "systemWorkloads": {"workloads": [*plugin, *namespaces]},
+        "no-hidden-token": {"systemWorkloads": ["*/Deployment/failure-recorder"]},
         "training-ends": "mandatory",
         "gpu-budget": {"maxGpus": gpus, "maxGpusPerQueue": {answers["team"]: gpus}},
     }

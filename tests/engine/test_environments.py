@@ -13,7 +13,14 @@ from tests.engine.conftest import MakeStack, Manifest
 PLACEHOLDER = f"registry.example.com/gpu-platform/workload@sha256:{'0' * 64}"
 # Of a release only the values are seen, and the device plugin's image is named by its tag.
 ADVICE = {"staging": {"image-digest-pinned", "helm-release-judged"}, "prod": set[str]()}
-SYSTEM = {"staging": {"gpu-system/DaemonSet/nvidia-device-plugin"}, "prod": set[str]()}
+SYSTEM = {
+    "staging": {
+        "gpu-system/DaemonSet/nvidia-device-plugin",
+        "*/Namespace/gpu-system",
+        "*/Namespace/volcano-system",
+    },
+    "prod": {"*/Namespace/volcano-system"},
+}
 
 
 @dataclass(frozen=True)
@@ -80,10 +87,9 @@ def test_the_environment_keeps_every_rule(name: str, request: pytest.FixtureRequ
 
 
 @pytest.mark.parametrize("name", ["staging", "prod"])
-def test_nothing_is_exempted_but_the_device_plugin_and_mandatory_rules_stay(name: str) -> None:
+def test_only_system_objects_are_exempted_and_mandatory_rules_stay(name: str) -> None:
     config = json.loads((CHECKOUT / "policies" / "config" / f"{name}.json").read_text())
-    rules = [values for values in config.values() if isinstance(values, dict)]
-    trusted = {workload for rule in rules for workload in rule.get("systemWorkloads", [])}
+    trusted = set(config["systemWorkloads"]["workloads"])
     levels = {v if isinstance(v, str) else v.get("enforcementLevel") for v in config.values()}
     assert trusted == SYSTEM[name]
     assert levels <= {None, "mandatory"}

@@ -200,6 +200,74 @@ CASES = [
         (f"{POD}/volumes/2", {"name": "root", "hostPath": {"path": "/"}}),
         says=("volumes[2].hostPath", "persistentVolumeClaim"),
     ),
+    job("no-host-namespaces", (f"{POD}/hostNetwork", True), says=("hostNetwork: found true",)),
+    job(
+        "no-host-ports",
+        (f"{MAIN}/ports", [{"containerPort": 22, "hostPort": 22}]),
+        says=("ports[0].hostPort: found 22", "Service"),
+    ),
+    job(
+        "security-profiles-kept",
+        (f"{POD}/securityContext/seccompProfile", {"type": "Unconfined"}),
+        says=('seccompProfile.type: found "Unconfined"', '"RuntimeDefault"'),
+    ),
+    job(
+        "sysctls-safe",
+        (f"{POD}/securityContext/sysctls", [{"name": "kernel.msgmax", "value": "1"}]),
+        says=('sysctls[0].name: found "kernel.msgmax"', "net.ipv4.tcp_syncookies"),
+    ),
+    job(
+        "probes-stay-in-pod",
+        (f"{MAIN}/livenessProbe", {"httpGet": {"host": "10.0.0.1", "port": 80}}),
+        says=('livenessProbe.httpGet.host: found "10.0.0.1"', "nothing"),
+    ),
+    job(
+        "volume-types-restricted",
+        (f"{POD}/volumes/2", {"name": "d", "nfs": {"server": "a", "path": "/"}}),
+        says=("volumes[2].nfs", "persistentVolumeClaim"),
+    ),
+    job(
+        "seccomp-profile-set",
+        (f"{POD}/securityContext/seccompProfile", REMOVED),
+        says=("seccompProfile.type: found nothing", '"RuntimeDefault"'),
+    ),
+    job(
+        "root-filesystem-read-only",
+        (f"{CONTEXT}/readOnlyRootFilesystem", False),
+        says=("readOnlyRootFilesystem: found false", "true"),
+    ),
+    job(
+        "no-hidden-token",
+        (
+            f"{POD}/volumes/2",
+            {"name": "t", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}},
+        ),
+        says=("serviceAccountToken", "audience"),
+    ),
+    Case(
+        "no-secrets-in-manifests",
+        manifests.service,
+        (("metadata/annotations", {"token": "hf_" + "a" * 34}),),
+        ("metadata.annotations.token: found a literal", "Secret"),
+    ),
+    Case(
+        "rbac-least-privilege",
+        manifests.role,
+        (("rules/0/verbs", ["*"]),),
+        ('rules[0].verbs[0]: found "*"', "the verbs that are needed"),
+    ),
+    Case(
+        "namespace-pod-security",
+        manifests.namespace,
+        (("metadata/labels", {"pod-security.kubernetes.io/enforce": "privileged"}),),
+        ('found "privileged"', "restricted"),
+    ),
+    Case(
+        "no-host-volume",
+        manifests.volume,
+        (("spec", {"hostPath": {"path": "/"}}),),
+        ("spec.hostPath", "network storage"),
+    ),
     job(
         "no-literal-secrets",
         (f"{MAIN}/env/1", {"name": "HF_TOKEN", "value": "abc"}),

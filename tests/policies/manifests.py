@@ -19,6 +19,7 @@ def container(name: str = "main", gpus: int | None = 1) -> dict[str, Any]:
         },
         "securityContext": {
             "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
         },
         "volumeMounts": [
@@ -31,7 +32,11 @@ def container(name: str = "main", gpus: int | None = 1) -> dict[str, Any]:
 def pod_spec(gpus: int = 1, **fields: Any) -> dict[str, Any]:
     return {
         "automountServiceAccountToken": False,
-        "securityContext": {"runAsNonRoot": True, "runAsUser": 10001},
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": 10001,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
         "tolerations": [
             {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
         ],
@@ -244,6 +249,28 @@ def storage_class() -> dict[str, Any]:
     }
 
 
+def volume() -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": "datasets"},
+        "spec": {
+            "accessModes": ["ReadOnlyMany"],
+            "capacity": {"storage": "1Ti"},
+            "csi": {"driver": "nfs.csi.k8s.io", "volumeHandle": "nfs.example.com/datasets"},
+        },
+    }
+
+
+def role() -> dict[str, Any]:
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": "watcher"},
+        "rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}],
+    }
+
+
 def queue() -> dict[str, Any]:
     return {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
@@ -303,6 +330,8 @@ def whole_stack() -> list[dict[str, Any]]:
         priority_class(),
         storage_class(),
         claim(),
+        volume(),
+        role(),
         pod_group(),
         volcano_job(),
         batch_job(),

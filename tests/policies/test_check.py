@@ -41,7 +41,7 @@ def bad(tmp_path: Path) -> str:
 def test_a_good_stack_is_clean(good: str, capsys: pytest.CaptureFixture[str]):
     assert main([good]) == 0
     rules = len([rule for rule in RULES if not rule.about_pulumi])
-    told = f"15 objects, {rules} rules: 0 mandatory and 0 advisory violations\n"
+    told = f"17 objects, {rules} rules: 0 mandatory and 0 advisory violations\n"
     assert capsys.readouterr().out == told
 
 
@@ -171,7 +171,7 @@ def test_a_folder_is_read_as_one_stack(tmp_path: Path, capsys: pytest.CaptureFix
     written(tmp_path / "jobs" / "service.yaml", last)
     (tmp_path / "README.md").write_text("# no manifest")
     assert main([str(tmp_path)]) == 0
-    assert "15 objects" in capsys.readouterr().out
+    assert "17 objects" in capsys.readouterr().out
 
 
 def exempted(tmp_path: Path, days: int) -> str:

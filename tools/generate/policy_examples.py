@@ -297,6 +297,114 @@ value: 100""",
         volumes: [{name: data, persistentVolumeClaim: {claimName: datasets}}]
         """,
     ),
+    "no-host-ports": _example(
+        "containers: [{name: main, ports: [{containerPort: 8080, hostPort: 80}]}]",
+        "containers: [{name: main, ports: [{containerPort: 8080}]}]",
+    ),
+    "security-profiles-kept": _context(
+        "{seccompProfile: {type: Unconfined}}", "{seccompProfile: {type: RuntimeDefault}}"
+    ),
+    "sysctls-safe": _example(
+        """
+        securityContext: {sysctls: [{name: kernel.shmmax, value: "68719476736"}]}
+        containers: [{name: main}]
+        """,
+        """
+        securityContext: {sysctls: [{name: net.ipv4.tcp_keepalive_time, value: "600"}]}
+        containers: [{name: main}]
+        """,
+    ),
+    "probes-stay-in-pod": _example(
+        "containers: [{name: main, livenessProbe: {httpGet: {host: 169.254.169.254, port: 80}}}]",
+        "containers: [{name: main, livenessProbe: {httpGet: {path: /health, port: 8080}}}]",
+    ),
+    "volume-types-restricted": _example(
+        """
+        containers: [{name: main}]
+        volumes: [{name: data, nfs: {server: nfs.example.com, path: /data}}]
+        """,
+        """
+        containers: [{name: main}]
+        volumes: [{name: data, persistentVolumeClaim: {claimName: datasets}}]
+        """,
+    ),
+    "seccomp-profile-set": _context("{}", "{seccompProfile: {type: RuntimeDefault}}"),
+    "root-filesystem-read-only": _context("{}", "{readOnlyRootFilesystem: true}"),
+    "no-secrets-in-manifests": _example(
+        """
+        apiVersion: v1
+        kind: ConfigMap
+        metadata: {name: hub}
+        data: {token: written-here}
+        """,
+        """
+        apiVersion: external-secrets.io/v1
+        kind: ExternalSecret
+        metadata: {name: hub}
+        spec:
+          secretStoreRef: {name: vault}
+          data: [{secretKey: token, remoteRef: {key: ml/hub}}]
+        """,
+    ),
+    "no-hidden-token": _example(
+        """
+        automountServiceAccountToken: false
+        containers: [{name: main}]
+        volumes:
+          - name: token
+            projected: {sources: [{serviceAccountToken: {path: token}}]}
+        """,
+        """
+        automountServiceAccountToken: false
+        containers: [{name: main}]
+        volumes:
+          - name: token
+            projected:
+              sources: [{serviceAccountToken: {path: token, audience: vault.example.com}}]
+        """,
+    ),
+    "rbac-least-privilege": _example(
+        """
+        apiVersion: rbac.authorization.k8s.io/v1
+        kind: ClusterRoleBinding
+        metadata: {name: team}
+        roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: cluster-admin}
+        subjects: [{kind: ServiceAccount, name: default, namespace: ml}]
+        """,
+        """
+        apiVersion: rbac.authorization.k8s.io/v1
+        kind: RoleBinding
+        metadata: {name: team, namespace: ml}
+        roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: view}
+        subjects: [{kind: Group, name: team}]
+        """,
+    ),
+    "namespace-pod-security": _example(
+        """
+        apiVersion: v1
+        kind: Namespace
+        metadata: {name: ml, labels: {pod-security.kubernetes.io/enforce: privileged}}
+        """,
+        """
+        apiVersion: v1
+        kind: Namespace
+        metadata: {name: ml, labels: {pod-security.kubernetes.io/enforce: restricted}}
+        """,
+    ),
+    "no-host-volume": _example(
+        """
+        apiVersion: v1
+        kind: PersistentVolume
+        metadata: {name: data}
+        spec: {hostPath: {path: /mnt/data}}
+        """,
+        """
+        apiVersion: v1
+        kind: PersistentVolume
+        metadata: {name: data}
+        spec: {csi: {driver: nfs.csi.k8s.io, volumeHandle: nfs.example.com/data}}
+        """,
+    ),
     "no-literal-secrets": _example(
         """
         containers:

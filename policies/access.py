@@ -1,0 +1,157 @@
+"""Rules about access to the Kubernetes API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from policies import cel
+from policies.resources import Resource
+from policies.rule import Level, Rule, Severity, Violation, pod_rule, resource_rule
+from policies.settings import SystemConfig
+from policies.values import Node
+from policies.workloads import Pod
+
+_RBAC: Final = "rbac.authorization.k8s.io"
+_ESCALATING_VERBS: Final = ("bind", "escalate", "impersonate")
+_ESCALATING_RESOURCES: Final = ("nodes/proxy", "serviceaccounts/token")
+_OF_OTHERS: Final = ("secrets", "pods/exec", "pods/attach", "pods/ephemeralcontainers")
+_EVERYBODY: Final = (
+    *("system:masters", "system:authenticated", "system:unauthenticated", "system:anonymous"),
+    "system:serviceaccounts",
+)
+_CEL_PROJECTED: Final = (
+    "v.?projected.?sources.orValue([]).exists(s, s.?serviceAccountToken.hasValue()"
+    " && s.?serviceAccountToken.?audience.orValue('').matches('^$|^api$|kubernetes'))"
+)
+
+
+def _api_tokens(pod: Pod) -> Iterator[Node]:
+    """Return the projected tokens that the API server accepts."""
+    for volume in pod.volumes.items():
+        for source in volume["projected"]["sources"].items():
+            token = source["serviceAccountToken"]
+            audience = token["audience"].text or ""
+            is_default = token["audience"].known and audience in ("", "api")
+            if token.present and (is_default or "kubernetes" in audience):
+                yield token
+
+
+@pod_rule(
+    name="no-service-account-token",
+    description="Pods that do not use the API have no token for it.",
+    severity=Severity.MEDIUM,
+    level=Level.ADVISORY,
+    remediation="Write automountServiceAccountToken: false.",
+    config=SystemConfig,
+    references=["NSA Protecting Pod service account tokens", "CIS 5.1.6", "OWASP K01", "OWASP K09"],
+    admission=cel.Cel(
+        "variables.spec.?automountServiceAccountToken.orValue(true)"
+        " ? ['automountServiceAccountToken']"
+        f" : variables.volumes.filter(v, {_CEL_PROJECTED}).map(v, 'volume ' + v.name)"
+    ),
+)
+def no_service_account_token(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
+    """If a model executes foreign code, that code finds the token first."""
+    flag = pod.spec["automountServiceAccountToken"]
+    if flag.known and flag.value is not False:
+        yield Violation(flag, "false")
+    for token in _api_tokens(pod):
+        yield Violation(token, "nothing, or another audience")
+
+
+@pod_rule(
+    name="no-hidden-token",
+    description="Pods that refuse the API's token do not mount it by a volume.",
+    severity=Severity.HIGH,
+    level=Level.MANDATORY,
+    remediation="Remove the projected token, or write automountServiceAccountToken: true.",
+    config=SystemConfig,
+    references=["NSA Protecting Pod service account tokens", "CIS 5.1.6", "OWASP K09"],
+    admission=cel.Cel(
+        "variables.spec.?automountServiceAccountToken.orValue(true) ? []"
+        f" : variables.volumes.filter(v, {_CEL_PROJECTED}).map(v, 'volume ' + v.name)"
+    ),
+)
+def no_hidden_token(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
+    """Readers of the manifest believe that the pod has no access to the API."""
+    if pod.spec["automountServiceAccountToken"].value is False:
+        for token in _api_tokens(pod):
+            yield Violation(token, "nothing, or another audience")
+
+
+@resource_rule(
+    name="rbac-least-privilege",
+    description="Roles and bindings do not grant control of the cluster.",
+    severity=Severity.CRITICAL,
+    level=Level.MANDATORY,
+    remediation="List the resources and verbs that the program needs, in a Role of its namespace.",
+    config=SystemConfig,
+    references=[
+        *("NSA Authentication and authorization", "CIS 5.1.1", "CIS 5.1.2", "CIS 5.1.3"),
+        *("CIS 5.1.7", "CIS 5.1.8", "CIS 5.1.10", "CIS 5.1.13", "OWASP K02"),
+    ],
+)
+def rbac_least_privilege(resource: Resource, config: SystemConfig) -> Iterator[Violation]:
+    """Whoever controls one such account controls every team's GPUs, models and data."""
+    root = resource.root
+    if resource.is_kind(_RBAC, "ClusterRoleBinding", "RoleBinding"):
+        name = root["roleRef"]["name"]
+        if name.value == "cluster-admin":
+            yield Violation(name, "a role with the permissions that are needed")
+        for subject in root["subjects"].items():
+            if subject["name"].text in _EVERYBODY:
+                yield Violation(subject["name"], "the service accounts, users or groups in need")
+    elif resource.is_kind(_RBAC, "ClusterRole", "Role"):
+        for rule in root["rules"].items():
+            yield from _excess(rule, of_cluster=resource.kind.lower() == "clusterrole")
+
+
+def _excess(rule: Node, *, of_cluster: bool) -> Iterator[Violation]:
+    """Return the parts of a rule of a role that grant control of the cluster."""
+    groups = [item.text or "" for item in rule["apiGroups"].items()]
+    # A controller may do anything with its own custom resources.
+    is_own = bool(groups) and all("." in group and group != _RBAC for group in groups)
+    for key in ("apiGroups", "resources", "verbs", "nonResourceURLs"):
+        for item in rule[key].items():
+            if item.value == "*" and not (is_own and key in ("resources", "verbs")):
+                yield Violation(item, f"the {key} that are needed")
+    for verb in rule["verbs"].items():
+        if verb.value in _ESCALATING_VERBS:
+            yield Violation(verb, "nothing: it grants the rights of others")
+    named = bool(rule["resourceNames"].value)
+    forbidden = (*_ESCALATING_RESOURCES, *(_OF_OTHERS if of_cluster and not named else ()))
+    for item in rule["resources"].items():
+        if item.value in forbidden and not _only_writes(rule, item.text or ""):
+            write = "a Role in the namespace instead" if item.value in _OF_OTHERS else "nothing"
+            yield Violation(item, write)
+
+
+def _only_writes(rule: Node, resource: str) -> bool:
+    """Return whether a rule grants no right to read Secrets."""
+    verbs = {verb.value for verb in rule["verbs"].items()}
+    return resource == "secrets" and not verbs & {"get", "list", "watch", "*"}
+
+
+@resource_rule(
+    name="namespace-pod-security",
+    description="Namespaces do not turn Pod Security off.",
+    severity=Severity.HIGH,
+    level=Level.MANDATORY,
+    remediation="Enforce baseline or restricted, or name the namespace in systemWorkloads.",
+    config=SystemConfig,
+    references=["NSA Pod security enforcement", "NSA Namespaces", "CIS 5.2.1"],
+)
+def namespace_pod_security(resource: Resource, config: SystemConfig) -> Iterator[Violation]:
+    """The label admits privileged pods, whatever creates them."""
+    level = resource.labels["pod-security.kubernetes.io/enforce"]
+    if resource.is_kind("", "Namespace") and level.value == "privileged":
+        yield Violation(level, '"restricted" or "baseline"')
+
+
+RULES: list[Rule[Any]] = [
+    no_service_account_token,
+    no_hidden_token,
+    rbac_least_privilege,
+    namespace_pod_security,
+]

@@ -1,0 +1,111 @@
+"""Rules about entry points from outside of the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from pydantic import Field
+
+from policies import cel
+from policies.resources import Resource
+from policies.rule import Level, Rule, RuleConfig, Severity, Violation, resource_rule, show
+from policies.values import Node
+
+_PUBLIC_TYPES: Final = ("LoadBalancer", "NodePort")
+_PUBLIC_SCHEMES: Final = {
+    "alb.ingress.kubernetes.io/scheme": ("internet-facing",),
+    "kubernetes.io/ingress.class": ("gce",),
+}
+_CERTIFICATE: Final = "alb.ingress.kubernetes.io/certificate-arn"
+_OWN_GROUPS: Final = ("", "apps", "batch", "networking.k8s.io", "apiextensions.k8s.io")
+
+
+class ServiceConfig(RuleConfig):
+    """Configuration of `service-not-public`."""
+
+    allowed_services: list[str] = Field(
+        default=[],
+        description="Services, Ingresses, Gateways and custom resources that may be public, each "
+        "as `namespace/Kind/name` or `namespace/Kind.group/name`.",
+    )
+
+
+@resource_rule(
+    name="service-not-public",
+    description="Services, Ingresses and Gateways are not public unless allowed by name.",
+    severity=Severity.HIGH,
+    level=Level.MANDATORY,
+    remediation="Use a ClusterIP behind a Gateway with TLS, or allow this object by name.",
+    config=ServiceConfig,
+    references=["OWASP K05", "NSA Network policies"],
+    admission=cel.Cel(
+        "settings.allowedServices.exists(a, a == variables.inNamespace + '/Service/'"
+        " + object.metadata.name) ? []"
+        " : (object.spec.type in ['LoadBalancer', 'NodePort'] ? ['type'] : [])"
+        " + (object.spec.?externalIPs.orValue([]) != [] ? ['externalIPs'] : [])",
+        cel.SERVICES,
+    ),
+)
+def service_not_public(resource: Resource, config: ServiceConfig) -> Iterator[Violation]:
+    """A public port exposes models, and APIs such as Ray's, which run any code, to everybody."""
+    if resource.address in config.allowed_services:
+        return
+    if resource.is_kind("", "Service"):
+        yield from _service(resource.root["spec"])
+    elif resource.is_kind("networking.k8s.io", "Ingress"):
+        yield from _ingress(resource)
+    elif resource.is_kind("gateway.networking.k8s.io", "Gateway"):
+        yield from _gateway(resource.root["spec"])
+    elif resource.group not in _OWN_GROUPS:
+        yield from _nested(resource.root["spec"], of_service=False)
+
+
+def _service(spec: Node) -> Iterator[Violation]:
+    kind, addresses = spec["type"], spec["externalIPs"]
+    if kind.present and kind.value not in ("ClusterIP", "ExternalName"):
+        yield Violation(kind, '"ClusterIP"', found=show(kind.value))
+    if addresses.present and addresses.value != []:
+        yield Violation(addresses, "nothing: external addresses take over other hosts' traffic")
+
+
+def _ingress(resource: Resource) -> Iterator[Violation]:
+    for key, schemes in _PUBLIC_SCHEMES.items():
+        scheme = resource.annotations[key]
+        if scheme.text in schemes:
+            yield Violation(scheme, "an internal load balancer")
+    tls = resource.root["spec"]["tls"]
+    if tls.known and not tls.value and resource.annotations[_CERTIFICATE].absent:
+        yield Violation(tls, "hosts with the Secret of a certificate")
+
+
+def _gateway(spec: Node) -> Iterator[Violation]:
+    name = spec["gatewayClassName"]
+    if "external" in (name.text or ""):
+        yield Violation(name, "the class of an internal load balancer")
+    for listener in spec["listeners"].items():
+        protocol = listener["protocol"]
+        if protocol.known and protocol.value not in ("HTTPS", "TLS"):
+            yield Violation(protocol, '"HTTPS" with a certificate')
+
+
+def _nested(node: Node, *, of_service: bool) -> Iterator[Violation]:
+    """Return the settings by which a controller creates a public Service or an Ingress."""
+    for key, child in node.fields():
+        name = key.lower()
+        if child.value in _PUBLIC_TYPES and (
+            name == "servicetype" or (name == "type" and of_service)
+        ):
+            yield Violation(child, '"ClusterIP"')
+        elif (name == "enableingress" and child.value is True) or (
+            name == "ingress" and child["enabled"].value is True
+        ):
+            yield Violation(child, "nothing: route to it by a Gateway with TLS")
+        elif isinstance(child.value, dict | list):
+            yield from _nested(child, of_service=of_service or "service" in name)
+    for item in node.items():
+        if isinstance(item.value, dict | list):
+            yield from _nested(item, of_service=of_service)
+
+
+RULES: list[Rule[Any]] = [service_not_public]

@@ -1,0 +1,238 @@
+"""Rules of the restricted level of the Pod Security Standards, and the two that go beyond it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from pydantic import Field
+
+from kube.quantities import quantity_or_none
+from policies import cel
+from policies.pod_security import contexts, effective
+from policies.rule import Level, Rule, Severity, Violation, pod_rule
+from policies.settings import SystemConfig
+from policies.values import Node
+from policies.workloads import Container, Pod
+
+_GROUPS: Final = ("runAsGroup", "fsGroup")
+_VOLUMES_ON_NODES: Final = (
+    *("awsElasticBlockStore", "azureDisk", "azureFile", "cephfs", "cinder", "fc", "flexVolume"),
+    *("flocker", "gcePersistentDisk", "gitRepo", "glusterfs", "iscsi", "nfs"),
+    *("photonPersistentDisk", "portworxVolume", "quobyte", "rbd", "scaleIO", "storageos"),
+    "vsphereVolume",
+)
+
+
+class CapabilityConfig(SystemConfig):
+    """Configuration of `capabilities-dropped`."""
+
+    allowed_capabilities: list[str] = Field(
+        default=["NET_BIND_SERVICE"], description="Capabilities that any container may add."
+    )
+    rdma_resources: list[str] = Field(
+        default=["rdma/", "nvidia.com/rdma", "openshift.io/", "vpc.amazonaws.com/efa"],
+        description="Prefixes of the resource names with which a container may add IPC_LOCK.",
+    )
+
+
+@pod_rule(
+    name="run-as-non-root",
+    description="Containers do not run as root or in root's group.",
+    severity=Severity.HIGH,
+    level=Level.MANDATORY,
+    remediation="Write runAsNonRoot: true and a positive runAsUser in the security context.",
+    config=SystemConfig,
+    references=[
+        "PSS restricted Running as Non-root",
+        "PSS restricted Running as Non-root user",
+        "NSA Non-root containers",
+        "CIS 5.2.7",
+        "OWASP K01",
+    ],
+    admission=cel.Cel(
+        "variables.containers.filter(c,"
+        " !c.?securityContext.?runAsNonRoot.or(variables.context.?runAsNonRoot).orValue(false)"
+        " || c.?securityContext.?runAsUser.or(variables.context.?runAsUser).orValue(1) < 1)"
+        ".map(c, 'container ' + c.name) + (variables.contexts.exists(s,"
+        f" {cel.literal(_GROUPS)}.exists(k, s[?k].orValue(1) == 0)"
+        " || 0 in s.?supplementalGroups.orValue([])) ? ['group'] : [])"
+    ),
+)
+def run_as_non_root(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
+    """Root in a container is one mistake away from root on the node."""
+    if not pod.containers:
+        context = pod.spec["securityContext"]
+        yield from _root_user(context["runAsUser"])
+        if context["runAsNonRoot"].value is False:
+            yield Violation(context["runAsNonRoot"], "true")
+    for container in pod.containers:
+        non_root = effective(pod, container, "runAsNonRoot")
+        if non_root.known and non_root.value is not True:
+            yield Violation(non_root, "true")
+        yield from _root_user(effective(pod, container, "runAsUser"))
+    for context in contexts(pod):
+        groups = [context[key] for key in _GROUPS] + list(context["supplementalGroups"].items())
+        for group in groups:
+            if group.present and _is_root(group):
+                yield Violation(group, "the number of a group other than root, such as 10001")
+
+
+def _is_root(number: Node) -> bool:
+    return not (type(number.value) is int and number.value > 0)
+
+
+def _root_user(user: Node) -> Iterator[Violation]:
+    if user.present and _is_root(user):
+        yield Violation(user, "the number of a user other than root, such as 10001")
+
+
+@pod_rule(
+    name="no-privilege-escalation",
+    description="Containers cannot gain privileges.",
+    severity=Severity.HIGH,
+    level=Level.MANDATORY,
+    remediation="Write allowPrivilegeEscalation: false in every container's security context.",
+    config=SystemConfig,
+    references=[
+        "PSS restricted Privilege Escalation",
+        "NSA Pod security enforcement",
+        "CIS 5.2.6",
+        "OWASP K01",
+    ],
+    admission=cel.containers("c.?securityContext.?allowPrivilegeEscalation.orValue(true)"),
+)
+def no_privilege_escalation(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
+    """It is allowed unless it is forbidden."""
+    for container in pod.containers:
+        allowed = container.node["securityContext"]["allowPrivilegeEscalation"]
+        if allowed.known and allowed.value is not False:
+            yield Violation(allowed, "false")
+
+
+def _has_rdma(container: Container, config: CapabilityConfig) -> bool:
+    prefixes = tuple(config.rdma_resources)
+    return any(
+        name.startswith(prefixes)
+        and not amount.absent
+        and not (amount.known and quantity_or_none(amount.value) == 0)
+        for name, amount in container.resources["limits"].fields()
+    )
+
+
+@pod_rule(
+    name="capabilities-dropped",
+    description="Containers drop all capabilities and add none.",
+    severity=Severity.HIGH,
+    level=Level.MANDATORY,
+    remediation='Write capabilities: {drop: ["ALL"]}; with an RDMA device, IPC_LOCK may be added.',
+    config=CapabilityConfig,
+    references=[
+        "PSS restricted Capabilities",
+        "PSS baseline Capabilities",
+        "NSA Pod security enforcement",
+        "CIS 5.2.8",
+        "CIS 5.2.9",
+        "OWASP K01",
+    ],
+    admission=cel.containers(
+        "!c.?securityContext.?capabilities.?drop.orValue([])"
+        ".exists(d, d.upperAscii() in ['ALL', 'CAP_ALL'])"
+        " || c.?securityContext.?capabilities.?add.orValue([]).exists(a,"
+        " !settings.allowedCapabilities.exists(n,"
+        " a.upperAscii() in [n.upperAscii(), 'CAP_' + n.upperAscii()])"
+        " && !(a.upperAscii() in ['IPC_LOCK', 'CAP_IPC_LOCK']"
+        " && c.?resources.?limits.orValue({}).exists(n, string(c.resources.limits[n]) != '0'"
+        " && settings.rdmaResources.exists(r, n.startsWith(r)))))"
+    ),
+)
+def capabilities_dropped(pod: Pod, config: CapabilityConfig) -> Iterator[Violation]:
+    """Computing needs few capabilities, and each is a way to the node."""
+    allowed = {entry.upper() for entry in config.allowed_capabilities}
+    for container in pod.containers:
+        capabilities = container.node["securityContext"]["capabilities"]
+        drop, add = capabilities["drop"], capabilities["add"]
+        dropped = {_capability(item) for item in drop.items()}
+        if drop.complete and "ALL" not in dropped:
+            yield Violation(drop, '["ALL"]')
+        if add.present and not isinstance(add.value, list):
+            yield Violation(add, "a list of capabilities, or leave it out")
+        for item in add.items():
+            name = _capability(item)
+            if name in allowed:
+                continue
+            if name != "IPC_LOCK":
+                yield Violation(item, "nothing: remove this capability")
+            elif not _has_rdma(container, config) and container.resources["limits"].known:
+                yield Violation(item, "an RDMA resource into the limits, or leave it out")
+
+
+def _capability(item: Node) -> str:
+    return str(item.value).upper().removeprefix("CAP_")
+
+
+@pod_rule(
+    name="volume-types-restricted",
+    description="Pods mount network storage by claims only.",
+    severity=Severity.MEDIUM,
+    level=Level.MANDATORY,
+    remediation="Declare a PersistentVolume or a StorageClass, and mount a claim.",
+    config=SystemConfig,
+    references=["PSS restricted Volume Types", "NSA Pod security enforcement"],
+    admission=cel.volumes(" || ".join(f"has(v.{source})" for source in _VOLUMES_ON_NODES)),
+)
+def volume_types_restricted(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
+    """The node mounts such a volume with its own rights, from any server that the pod names."""
+    for volume in pod.volumes.items():
+        for source in _VOLUMES_ON_NODES:
+            if volume[source].present:
+                yield Violation(volume[source], "a persistentVolumeClaim instead")
+
+
+@pod_rule(
+    name="seccomp-profile-set",
+    description="Containers have a seccomp profile.",
+    severity=Severity.LOW,
+    level=Level.ADVISORY,
+    remediation="Write seccompProfile: {type: RuntimeDefault} in the pod's security context.",
+    config=SystemConfig,
+    references=["PSS restricted Seccomp", "NSA Pod security enforcement", "CIS 5.6.2"],
+    admission=cel.containers(
+        "!c.?securityContext.?seccompProfile.?type"
+        ".or(variables.context.?seccompProfile.?type).hasValue()"
+    ),
+)
+def seccomp_profile_set(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
+    """Without one, every system call of the kernel is reachable."""
+    for container in pod.containers:
+        kind = effective(pod, container, "seccompProfile")["type"]
+        if kind.absent:
+            yield Violation(kind, '"RuntimeDefault"')
+
+
+@pod_rule(
+    name="root-filesystem-read-only",
+    description="Containers cannot write to their own image.",
+    severity=Severity.LOW,
+    level=Level.ADVISORY,
+    remediation="Write readOnlyRootFilesystem: true, and mount an emptyDir for files.",
+    config=SystemConfig,
+    references=["NSA Immutable container file systems"],
+    admission=cel.containers("!c.?securityContext.?readOnlyRootFilesystem.orValue(false)"),
+)
+def root_filesystem_read_only(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
+    """What an attacker cannot write, the next process does not execute."""
+    for container in pod.containers:
+        flag = container.node["securityContext"]["readOnlyRootFilesystem"]
+        if flag.known and flag.value is not True:
+            yield Violation(flag, "true")
+
+
+RULES: list[Rule[Any]] = [
+    run_as_non_root,
+    no_privilege_escalation,
+    capabilities_dropped,
+    volume_types_restricted,
+    seccomp_profile_set,
+    root_filesystem_read_only,
+]

@@ -1,0 +1,266 @@
+"""Rules of the baseline level of the Pod Security Standards."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from policies import cel
+from policies.rule import Level, Rule, Severity, Violation, pod_rule
+from policies.settings import SystemConfig
+from policies.values import Node
+from policies.workloads import Container, Pod
+
+_PROFILES: Final = ("RuntimeDefault", "Localhost")
+_SELINUX_TYPES: Final = (
+    *("", "container_t", "container_init_t", "container_kvm_t", "container_engine_t"),
+)
+_APPARMOR_ANNOTATION: Final = "container.apparmor.security.beta.kubernetes.io/"
+_SAFE_SYSCTLS: Final = (
+    "kernel.shm_rmid_forced",
+    "net.ipv4.ip_local_port_range",
+    "net.ipv4.ip_local_reserved_ports",
+    "net.ipv4.ip_unprivileged_port_start",
+    "net.ipv4.ping_group_range",
+    "net.ipv4.tcp_fin_timeout",
+    "net.ipv4.tcp_keepalive_intvl",
+    "net.ipv4.tcp_keepalive_probes",
+    "net.ipv4.tcp_keepalive_time",
+    "net.ipv4.tcp_syncookies",
+)
+_PROBES: Final = ("startupProbe", "readinessProbe", "livenessProbe")
+_HOOKS: Final = ("postStart", "preStop")
+_HANDLERS: Final = ("httpGet", "tcpSocket")
+
+
+def effective(pod: Pod, container: Container, key: str) -> Node:
+    """Return a security setting of a container, or else the pod's."""
+    own = container.node["securityContext"][key]
+    inherited = pod.spec["securityContext"][key]
+    return inherited if own.absent and not inherited.absent else own
+
+
+def contexts(pod: Pod) -> Iterator[Node]:
+    """Return the security context of the pod and of every container."""
+    yield pod.spec["securityContext"]
+    for container in pod.containers:
+        yield container.node["securityContext"]
+
+
+@pod_rule(
+    name="not-privileged",
+    description="Containers are not privileged.",
+    severity=Severity.CRITICAL,
+    level=Level.MANDATORY,
+    remediation="Remove privileged; GPUs come from the device plugin and need no privileges.",
+    config=SystemConfig,
+    references=[
+        "PSS baseline Privileged Containers",
+        "PSS baseline HostProcess",
+        "PSS baseline /proc Mount Type",
+        "NSA Pod security enforcement",
+        "CIS 5.2.2",
+        "CIS 5.2.10",
+        "OWASP K01",
+    ],
+    admission=cel.containers(
+        "c.?securityContext.?privileged.orValue(false)"
+        " || c.?securityContext.?windowsOptions.or(variables.context.?windowsOptions)"
+        ".?hostProcess.orValue(false)"
+        " || c.?securityContext.?procMount.orValue('Default') != 'Default'"
+    ),
+)
+def not_privileged(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
+    """A privileged container controls the node and every job on it."""
+    for container in pod.containers:
+        context = container.node["securityContext"]
+        windows = effective(pod, container, "windowsOptions")["hostProcess"]
+        for flag in (context["privileged"], windows):
+            if flag.present and flag.value is not False:
+                yield Violation(flag, "false, or leave it out")
+        proc = context["procMount"]
+        if proc.present and proc.value != "Default":
+            yield Violation(proc, '"Default", or leave it out')
+
+
+@pod_rule(
+    name="no-host-namespaces",
+    description="Pods do not share the node's network, processes or interprocess memory.",
+    severity=Severity.CRITICAL,
+    level=Level.MANDATORY,
+    remediation="Remove hostNetwork, hostPID and hostIPC.",
+    config=SystemConfig,
+    references=[
+        "PSS baseline Host Namespaces",
+        "NSA Pod security enforcement",
+        "CIS 5.2.3",
+        "CIS 5.2.4",
+        "CIS 5.2.5",
+        "OWASP K01",
+    ],
+    admission=cel.pod(
+        **{
+            key: f"variables.spec.?{key}.orValue(false)"
+            for key in ("hostNetwork", "hostPID", "hostIPC")
+        }
+    ),
+)
+def no_host_namespaces(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
+    """They let a pod reach every process and every connection of every job on the node."""
+    for key in ("hostNetwork", "hostPID", "hostIPC"):
+        flag = pod.spec[key]
+        if flag.present and flag.value is not False:
+            yield Violation(flag, "false, or leave it out")
+
+
+@pod_rule(
+    name="no-host-path",
+    description="Pods do not mount the node's file system.",
+    severity=Severity.CRITICAL,
+    level=Level.MANDATORY,
+    remediation="Use a claim, an emptyDir or a ConfigMap.",
+    config=SystemConfig,
+    references=[
+        "PSS baseline HostPath Volumes",
+        "NSA Pod security enforcement",
+        "CIS 5.2.11",
+        "OWASP K01",
+    ],
+    admission=cel.volumes("has(v.hostPath)"),
+)
+def no_host_path(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
+    """A host path is a way out of the pod, and its content differs between nodes."""
+    for volume in pod.volumes.items():
+        if volume["hostPath"].present:
+            yield Violation(volume["hostPath"], "a persistentVolumeClaim or an emptyDir instead")
+
+
+@pod_rule(
+    name="no-host-ports",
+    description="Containers do not open ports of the node.",
+    severity=Severity.HIGH,
+    level=Level.MANDATORY,
+    remediation="Remove hostPort and expose the pods with a Service.",
+    config=SystemConfig,
+    references=["PSS baseline Host Ports", "NSA Network policies", "CIS 5.2.12"],
+    # With hostNetwork, the API server itself sets hostPort.
+    admission=cel.containers(
+        "!variables.spec.?hostNetwork.orValue(false)"
+        " && c.?ports.orValue([]).exists(p, p.?hostPort.orValue(0) != 0)"
+    ),
+)
+def no_host_ports(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
+    """Network policies do not apply to them, and only one pod of a node can have each."""
+    if pod.spec["hostNetwork"].value is True:
+        return
+    for container in pod.containers:
+        for port in container.node["ports"].items():
+            if port["hostPort"].present and port["hostPort"].value != 0:
+                yield Violation(port["hostPort"], "nothing: use a Service")
+
+
+@pod_rule(
+    name="security-profiles-kept",
+    description="Pods do not disable seccomp, AppArmor or SELinux.",
+    severity=Severity.HIGH,
+    level=Level.MANDATORY,
+    remediation="Write RuntimeDefault, or remove the profile.",
+    config=SystemConfig,
+    references=[
+        "PSS baseline Seccomp",
+        "PSS baseline AppArmor",
+        "PSS baseline SELinux",
+        "NSA Pod security enforcement",
+        "CIS 5.6.2",
+    ],
+    admission=cel.pod(
+        securityContext="variables.contexts.exists(s, ['seccompProfile', 'appArmorProfile']"
+        f".exists(k, !(s[?k].?type.orValue('Localhost') in {cel.literal(_PROFILES)}))"
+        f" || !(s.?seLinuxOptions.?type.orValue('') in {cel.literal(_SELINUX_TYPES)})"
+        " || ['user', 'role'].exists(k, s.?seLinuxOptions[?k].orValue('') != ''))"
+        f" || variables.annotations.exists(a, a.startsWith('{_APPARMOR_ANNOTATION}')"
+        " && !variables.annotations[a].matches('^(runtime/default$|localhost/)'))"
+    ),
+)
+def security_profiles_kept(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
+    """These profiles stop what a container does after an attack on the kernel succeeded."""
+    for context in contexts(pod):
+        for key in ("seccompProfile", "appArmorProfile"):
+            kind = context[key]["type"]
+            if kind.present and kind.value not in _PROFILES:
+                yield Violation(kind, '"RuntimeDefault", or leave it out')
+        selinux = context["seLinuxOptions"]
+        if selinux["type"].present and selinux["type"].value not in _SELINUX_TYPES:
+            yield Violation(selinux["type"], '"container_t", or leave it out')
+        for key in ("user", "role"):
+            if selinux[key].present and selinux[key].value != "":
+                yield Violation(selinux[key], "nothing: the runtime chooses it")
+    for key, profile in pod.metadata["annotations"].fields():
+        named = key.startswith(_APPARMOR_ANNOTATION) and profile.present
+        if named and not re.match(r"runtime/default$|localhost/", str(profile.value)):
+            yield Violation(profile, '"runtime/default", or leave it out')
+
+
+@pod_rule(
+    name="sysctls-safe",
+    description="Pods set only sysctls that are isolated between pods.",
+    severity=Severity.HIGH,
+    level=Level.MANDATORY,
+    remediation="Remove the sysctl, or set it on the nodes.",
+    config=SystemConfig,
+    references=["PSS baseline Sysctls", "NSA Pod security enforcement"],
+    admission=cel.pod(
+        sysctls="variables.context.?sysctls.orValue([])"
+        f".exists(s, !(s.name in {cel.literal(_SAFE_SYSCTLS)}))"
+    ),
+)
+def sysctls_safe(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
+    """Other sysctls change the kernel for every pod of the node."""
+    for sysctl in pod.spec["securityContext"]["sysctls"].items():
+        if sysctl["name"].known and sysctl["name"].value not in _SAFE_SYSCTLS:
+            yield Violation(sysctl["name"], f"one of {', '.join(_SAFE_SYSCTLS)}")
+
+
+def _handlers(container: Node) -> Iterator[Node]:
+    for key in _PROBES:
+        yield container[key]
+    for key in _HOOKS:
+        yield container["lifecycle"][key]
+
+
+@pod_rule(
+    name="probes-stay-in-pod",
+    description="Probes and lifecycle hooks call the pod itself.",
+    severity=Severity.MEDIUM,
+    level=Level.MANDATORY,
+    remediation="Remove host: the kubelet then calls the pod's own address.",
+    config=SystemConfig,
+    references=["PSS baseline Host Probes / Lifecycle Hooks"],
+    admission=cel.containers(
+        " || ".join(
+            f"c.?{place}.?{handler}.?host.orValue('') != ''"
+            for place in (*_PROBES, *(f"lifecycle.?{hook}" for hook in _HOOKS))
+            for handler in _HANDLERS
+        )
+    ),
+)
+def probes_stay_in_pod(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
+    """The kubelet sends them from the node, past every network policy."""
+    for container in pod.containers:
+        for handler in _handlers(container.node):
+            for kind in _HANDLERS:
+                host = handler[kind]["host"]
+                if host.present and host.value != "":
+                    yield Violation(host, "nothing")
+
+
+RULES: list[Rule[Any]] = [
+    not_privileged,
+    no_host_namespaces,
+    no_host_path,
+    no_host_ports,
+    security_profiles_kept,
+    sysctls_safe,
+    probes_stay_in_pod,
+]

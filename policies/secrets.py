@@ -1,0 +1,204 @@
+"""Rules about secrets that are written into manifests."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any, Final
+
+from pydantic import Field
+
+from policies import cel
+from policies.resources import Resource
+from policies.rule import Level, Rule, RuleConfig, Severity, Violation, pod_rule, resource_rule
+from policies.values import UNKNOWN, Node
+from policies.workloads import Container, Pod
+
+# The patterns are also part of CEL expressions: RE2 has no lookaround.
+_NAME: Final = re.compile(
+    r"(?i)(passw(or)?d|passphrase|secret|api_?key|access_?key|private_?key|credential"
+    r"|connection_?string|(^|[_.-])(token|pwd|(pg)?pass)($|[_.-])|[a-z](Token|Pwd)$)"
+)
+_VAGUE_NAME: Final = re.compile(r"(?i)(^|[_.-])(key|auth)$")
+_VAGUE_VALUE: Final = re.compile(r"^[A-Za-z0-9+=_-]{12,}$")
+_PASSWORD: Final = re.compile(r"(?i)pass|pwd")
+_HARMLESS: Final = re.compile(r"(?i)^(true|false|yes|no|none|null|auto|[0-9]{1,6})$")
+_VALUE: Final = re.compile(
+    r"\b(A[KS]IA[0-9A-Z]{16}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{22,}"
+    r"|gl(pat|ptt|dt|rt|soat|cbt)-[A-Za-z0-9_-]{20,}|hf_[A-Za-z0-9]{20,}|nvapi-[A-Za-z0-9_-]{20,}"
+    r"|sk-((ant|proj|svcacct)-[A-Za-z0-9_-]{20,}|[A-Za-z0-9]{20,})|[sr]k_live_[A-Za-z0-9]{16,}"
+    r"|AIza[0-9A-Za-z_-]{35}|ya29\.[0-9A-Za-z_-]{20,}|xox[abeoprs]-[0-9A-Za-z-]{10,}"
+    r"|hvs\.[A-Za-z0-9_-]{24,}|npm_[A-Za-z0-9]{36}|pypi-AgEI[A-Za-z0-9_-]{20,}"
+    r"|dckr_pat_[A-Za-z0-9_-]{20,}|dop_v1_[a-f0-9]{64}|SG\.[A-Za-z0-9_-]{20,}\.[A-Za-z0-9_-]{20,}"
+    r"|eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.|AccountKey=[A-Za-z0-9+/=]{40,})"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----"
+    r"|[a-z][a-z0-9+.-]*://[^/\s:@]+:[^/\s:@]*[^/\s:@)}>]@"
+)
+_ARGUMENT: Final = re.compile(
+    r"(--([a-z0-9]+-)*(password|passwd|passphrase|api-?key|access-key|secret-key|client-secret"
+    r"|(auth|api|access|bearer|hf|hub|github|registration)-token|token)(=|\s+)"
+    r"|\b[A-Z0-9_]*(PASSW(OR)?D|PASSPHRASE|SECRET|API_KEY|ACCESS_KEY|PRIVATE_KEY|_TOKEN)=)"
+    r"[\"']?[^\s\"'$<({;|&/\[-][^\s\"';|&]{3,}"
+)
+_REFERENCE: Final = re.compile(r"^\$\([A-Za-z_][A-Za-z0-9_]*\)$")
+_CONTAINERS: Final = ("containers", "initContainers", "ephemeralContainers")
+_HIDDEN: Final = "a literal, which is not shown here"
+
+
+class EnvironmentConfig(RuleConfig):
+    """Configuration of the rules about secrets."""
+
+    allowed_names: list[str] = Field(
+        default=[],
+        description="Environment variables and keys of data that sound secret and are not.",
+    )
+
+
+def _is_secret(name: str, text: str) -> bool:
+    """Return whether a named value is a secret and not a reference, a path or a switch."""
+    if not text or _REFERENCE.search(text):
+        return False
+    if name.upper().endswith(("_FILE", "_PATH")) and text.startswith("/"):
+        return False
+    if _HARMLESS.search(text) and not _PASSWORD.search(name):
+        return False
+    if _VAGUE_NAME.search(name) and _VAGUE_VALUE.search(text):
+        return True
+    return bool(_NAME.search(name)) or _contains_secret(text)
+
+
+@lru_cache(maxsize=65536)
+def _contains_secret(text: str) -> bool:
+    return bool(_VALUE.search(text))
+
+
+def _words(container: Container) -> Iterator[tuple[Node, str]]:
+    """Return command and arguments, each as one line."""
+    for key in ("command", "args"):
+        place = container.node[key]
+        text = " ".join(word.text or "" for word in place.items())
+        if text:
+            yield place, text
+
+
+_CEL_SECRET: Final = (
+    "e.value != '' && !(e.name in settings.allowedNames)"
+    f" && !e.value.matches({cel.literal(_REFERENCE.pattern)})"
+    " && !(e.name.matches('(?i)_(FILE|PATH)$') && e.value.startsWith('/'))"
+    f" && !(e.value.matches({cel.literal(_HARMLESS.pattern)})"
+    f" && !e.name.matches({cel.literal(_PASSWORD.pattern)}))"
+    f" && (e.name.matches({cel.literal(_NAME.pattern)})"
+    f" || e.value.matches({cel.literal(_VALUE.pattern)})"
+    f" || (e.name.matches({cel.literal(_VAGUE_NAME.pattern)})"
+    f" && e.value.matches({cel.literal(_VAGUE_VALUE.pattern)})))"
+)
+_CEL_LINE: Final = (
+    f"l.matches({cel.literal(_VALUE.pattern)}) || l.matches({cel.literal(_ARGUMENT.pattern)})"
+)
+
+
+@pod_rule(
+    name="no-literal-secrets",
+    description="Secrets are not written into environment, arguments or annotations of pods.",
+    severity=Severity.CRITICAL,
+    level=Level.MANDATORY,
+    remediation="Keep the value in a Secret and write valueFrom.secretKeyRef.",
+    config=EnvironmentConfig,
+    references=["NSA Secrets", "CIS 5.4.1", "CIS 5.4.2", "OWASP K03"],
+    admission=cel.Cel(
+        "variables.containers.filter(c, c.?env.orValue([])"
+        f".exists(e, has(e.value) && {_CEL_SECRET})"
+        " || [c.?command.orValue([]).join(' '), c.?args.orValue([]).join(' ')]"
+        f".exists(l, {_CEL_LINE})).map(c, 'container ' + c.name)"
+        " + (variables.annotations.exists(a,"
+        f" variables.annotations[a].matches({cel.literal(_VALUE.pattern)}))"
+        " ? ['annotations'] : [])"
+    ),
+)
+def no_literal_secrets(pod: Pod, config: EnvironmentConfig) -> Iterator[Violation]:
+    """Everyone who may read the pod can read its environment, and logs contain it too."""
+    for container in pod.containers:
+        for variable in container.node["env"].items():
+            name, value = variable["name"].text or "", variable["value"]
+            if value.absent or value.value is UNKNOWN or name in config.allowed_names:
+                continue
+            if _is_secret(name, str(value.value)):
+                yield Violation(value, f"{name} as valueFrom.secretKeyRef", found=_HIDDEN)
+        for place, line in _words(container):
+            if _contains_secret(line) or _ARGUMENT.search(line):
+                yield Violation(place, "$(NAME) of a variable with secretKeyRef", found=_HIDDEN)
+    for _, note in pod.metadata["annotations"].fields():
+        if note.text and _contains_secret(note.text):
+            yield Violation(note, "nothing: annotations are readable", found=_HIDDEN)
+
+
+@resource_rule(
+    name="no-secrets-in-manifests",
+    description="Secrets are not written into ConfigMaps, custom resources and Secret manifests.",
+    severity=Severity.CRITICAL,
+    level=Level.MANDATORY,
+    remediation="Create the Secret outside of the repository, such as with External Secrets, and "
+    "refer to it.",
+    config=EnvironmentConfig,
+    references=["NSA Secrets", "CIS 5.4.1", "CIS 5.4.2", "OWASP K03"],
+)
+def no_secrets_in_manifests(resource: Resource, config: EnvironmentConfig) -> Iterator[Violation]:
+    """Everyone who may read the repository has them, and base64 is no encryption."""
+    if resource.kind == "CustomResourceDefinition":
+        return
+    if resource.is_kind("", "Secret"):
+        # In a stack, the values come from encrypted configuration, and the engine encrypts them.
+        for key in ("data", "stringData") if not resource.urn else ():
+            for name, value in resource.root[key].fields():
+                if value.present and value.value != "" and name not in config.allowed_names:
+                    yield Violation(value, "nothing: create this Secret elsewhere", found=_HIDDEN)
+        return
+    if resource.is_kind("", "ConfigMap"):
+        for name, value in resource.root["data"].fields():
+            if name not in config.allowed_names and _is_secret(name, value.text or ""):
+                yield Violation(value, f"{name} into a Secret", found=_HIDDEN)
+        return
+    for place in _secret_places(resource.root, config):
+        yield Violation(place, "a reference to a Secret", found=_HIDDEN)
+
+
+def _secret_places(root: Node, config: EnvironmentConfig) -> Iterator[Node]:
+    """Return the other strings of an object that are secrets.
+
+    What the rule about pods checks is left out: environment, arguments and annotations of pods.
+    """
+    pending: list[tuple[Node, bool]] = [(root, False)]
+    while pending:
+        node, checked = pending.pop()
+        name = node["name"].text
+        if name and node["value"].text and not checked and name not in config.allowed_names:
+            if _is_secret(name, node["value"].text or ""):
+                yield node["value"]
+            continue
+        for key, child in _children(node):
+            if isinstance(child.value, str):
+                if _contains_secret(child.value) and not checked:
+                    yield child
+            elif isinstance(child.value, dict | list):
+                of_pod = key in ("env", "command", "args") and _is_container(node)
+                of_pod |= key == "annotations" and _is_pod(node.parent)
+                pending.append((child, checked or of_pod))
+
+
+def _children(node: Node) -> Iterator[tuple[str, Node]]:
+    yield from node.fields()
+    for item in node.items():
+        yield "", item
+
+
+def _is_container(node: Node) -> bool:
+    holder = node.parent
+    return holder is not None and bool(holder.steps) and holder.steps[-1] in _CONTAINERS
+
+
+def _is_pod(node: Node | None) -> bool:
+    return node is not None and isinstance(node["spec"]["containers"].value, list)
+
+
+RULES: list[Rule[Any]] = [no_literal_secrets, no_secrets_in_manifests]

@@ -27,7 +27,7 @@ _TOPICS = {
     "images": "Images",
     "pod_security": "Pod security: baseline",
     "pod_hardening": "Pod security: restricted",
-    "secrets": "Secrets",
+    "secret_values": "Secrets",
     "access": "Access to the API",
     "exposure": "Exposure",
     "tenancy": "Namespaces",

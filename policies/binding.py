@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ from pulumi_policy import (
 from pulumi_policy import Severity as PulumiSeverity
 
 from policies import manifests
-from policies.catalogue import RULES_BY_NAME
+from policies.catalogue import RULES
 from policies.configuration import ALL_DISABLED, CHECKED, system_workloads, unknown_rules
 from policies.exemptions import KEY, REFUSED, UNUSED, USED, Exemption, Exemptions
 from policies.properties import plain
@@ -60,7 +60,10 @@ class _Call(threading.local):
 class Binding:
     """Binds rules to the policy SDK and shares views between them."""
 
-    def __init__(self, exemptions: Exemptions | None = None) -> None:
+    def __init__(
+        self, exemptions: Exemptions | None = None, rules: Sequence[Rule[Any]] = RULES
+    ) -> None:
+        self._names = {rule.name for rule in rules}
         self._declared: dict[str, View] = {}
         self._call = _Call()
         self._stack = Stack([])
@@ -68,7 +71,7 @@ class Binding:
         self._misconfigured: set[str] = set()
         self._unknown: list[str] = []
         self._exemptions = exemptions or Exemptions()
-        self._enabled: set[str] = set(RULES_BY_NAME)
+        self._enabled = self._names
         self._existing: tuple[str, ...] = ()
         self._system: list[str] = []
 
@@ -77,12 +80,12 @@ class Binding:
 
         Raises `ConfigurationError` if every rule is among the disabled policies.
         """
-        if RULES_BY_NAME.keys() <= set(disabled):
+        if self._names <= set(disabled):
             raise ConfigurationError(f"the pack's configuration is wrong: {ALL_DISABLED}")
-        self._enabled = RULES_BY_NAME.keys() - set(disabled)
+        self._enabled = self._names - set(disabled)
         self._existing = _existing_objects(config)
-        self._exemptions = Exemptions(config.get(KEY), RULES_BY_NAME)
-        self._unknown = unknown_rules(config, RULES_BY_NAME)
+        self._exemptions = Exemptions(config.get(KEY), self._names)
+        self._unknown = unknown_rules(config, self._names)
         try:
             self._system = system_workloads(plain(config))
         except ConfigurationError as error:

@@ -7,19 +7,16 @@ import gc
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
-from policies.catalogue import RULES
-from policies.configuration import Configuration, configure, parse
-from policies.documents import Document, DocumentError, read
+from policies.documents import DocumentError
 from policies.evaluation import applied, evaluate
+from policies.inputs import UnusableInputError, read_configuration, read_manifests
 from policies.interchange import junit, openreports, sarif
+from policies.own_rules import with_own
 from policies.reports import FAIL_ON, Report, as_json, github, human
 from policies.rule import ConfigurationError
 
 _CLEAN, _REFUSED, _UNUSABLE = 0, 1, 2
-_SUFFIXES = (".yaml", ".yml", ".json")
-_STDIN = "stdin"
 _FORMATS: dict[str, Callable[[Report], str]] = {
     "human": human,
     "json": as_json,
@@ -54,10 +51,6 @@ same file as Pulumi's --policy-pack-config:
 """
 
 
-class _UnusableInputError(Exception):
-    """The input cannot be checked; the message states what to pass instead."""
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     options = _parser().parse_args(arguments)
@@ -79,23 +72,22 @@ def _without_collection() -> Iterator[None]:
 
 def _check(options: argparse.Namespace) -> int:
     try:
-        configuration = _configuration(options.config)
-        documents, sources, skipped = _documents(options.files)
-    except (_UnusableInputError, DocumentError) as error:
+        configuration = read_configuration(options.config, with_own(options.rules))
+        found = read_manifests(options.files)
+    except (UnusableInputError, ConfigurationError, DocumentError) as error:
         sys.stderr.write(f"error: {error}\n")
         return _UNUSABLE
     whole = not options.no_stack_rules
     rules = [rule for rule, _, _ in applied(configuration, whole=whole)]
     left_out = 0 if whole else len(applied(configuration, whole=True)) - len(rules)
-    findings = evaluate(documents, configuration, whole=whole)
     report = Report(
-        findings,
-        sources,
-        len(documents),
+        evaluate(found.documents, configuration, whole=whole),
+        found.sources,
+        len(found.documents),
         rules,
         left_out,
         configuration.disabled,
-        skipped,
+        found.skipped,
         options.fail_on,
         options.verbose,
     )
@@ -118,6 +110,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--config", metavar="FILE", help="levels, settings and exemptions, in JSON")
     parser.add_argument(
+        "--rules",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a Python file with additional rules; may be repeated",
+    )
+    parser.add_argument(
         "--format", choices=list(_FORMATS), default="human", help="how to report (default: human)"
     )
     parser.add_argument(
@@ -136,43 +135,6 @@ def _parser() -> argparse.ArgumentParser:
         "for a check of single files",
     )
     return parser
-
-
-def _configuration(path: str | None) -> Configuration:
-    try:
-        return configure({}, RULES) if path is None else parse(Path(path).read_text("utf-8"), RULES)
-    except (ConfigurationError, OSError, UnicodeDecodeError) as error:
-        raise _UnusableInputError(f"the configuration {path}: {error}") from error
-
-
-def _documents(names: Sequence[str]) -> tuple[list[Document], list[str], list[str]]:
-    """Return the objects, the names of the files, and what is no object."""
-    documents: list[Document] = []
-    sources: list[str] = []
-    skipped: list[str] = []
-    for source, text in _texts(names):
-        sources.append(source)
-        documents += read(source, text, skipped.append)
-    if not documents:
-        found = "; ".join([f"no object found in {', '.join(names)}", *skipped])
-        raise _UnusableInputError(f"{found}: nothing was checked")
-    return documents, sources, skipped
-
-
-def _texts(names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-    for name in names:
-        if name == "-":
-            yield _STDIN, sys.stdin.buffer.read()
-            continue
-        path = Path(name)
-        files = [path]
-        if path.is_dir():
-            files = sorted(file for file in path.rglob("*") if file.suffix in _SUFFIXES)
-        for file in files:
-            try:
-                yield str(file), file.read_bytes()
-            except OSError as error:
-                raise _UnusableInputError(f"{file}: {error.strerror}") from error
 
 
 if __name__ == "__main__":

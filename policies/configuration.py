@@ -40,6 +40,8 @@ OWN_RULES: list[Rule[Any]] = [CHECKED, *exemptions.OWN_RULES]
 SYSTEM = "systemWorkloads"
 """Key of the system workloads of the whole pack."""
 _ALL = "all"
+RESERVED = (_ALL, SYSTEM, *(rule.name for rule in OWN_RULES))
+"""Keys of a configuration that are no rules of a topic."""
 _DISABLED = "disabled"
 _LEVELS = ("advisory", "mandatory", "remediate", _DISABLED)
 ALL_DISABLED = "it disables every rule; enable at least one, or do not use the pack"
@@ -140,7 +142,7 @@ def _split(name: str, value: Any, problems: list[str]) -> tuple[str | None, dict
 
 def unknown_rules(names: Iterable[str], rules: Iterable[str]) -> list[str]:
     """Return an error about names in a configuration that no rule has, if there are any."""
-    known = [*rules, _ALL, SYSTEM, *(rule.name for rule in OWN_RULES)]
+    known = [*rules, *RESERVED]
     problems = []
     for name in names:
         if name not in known:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 import io
 import sys
+from typing import Any
 
 from pulumi_policy import PolicyPack
 
 from policies.binding import Binding
-from policies.catalogue import RULES
 from policies.decoding import on_configuration, share_decoding
+from policies.own_rules import VARIABLE, with_own
+from policies.rule import ConfigurationError, Rule
 
 NAME = "gpu-platform"
 
@@ -21,7 +23,8 @@ def serve() -> None:
     gc.freeze()
     gc.set_threshold(100_000, 50, 50)
     gc.enable()
-    binding = Binding()
+    rules = _rules()
+    binding = Binding(rules=rules)
     share_decoding()
     on_configuration(binding.configure)
     # The SDK writes its port to stdout without flushing, and the engine would wait forever.
@@ -29,6 +32,13 @@ def serve() -> None:
     sys.stdout = io.TextIOWrapper(unbuffered, write_through=True)
     PolicyPack(
         name=NAME,
-        policies=[*binding.policies(RULES), *binding.own_policies()],
+        policies=[*binding.policies(rules), *binding.own_policies()],
         description="Rules that keep a Kubernetes cluster with GPUs safe",
     )
+
+
+def _rules() -> list[Rule[Any]]:
+    try:
+        return with_own()
+    except ConfigurationError as error:
+        sys.exit(f"{NAME}: {VARIABLE}: {error}")

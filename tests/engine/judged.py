@@ -4,7 +4,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,7 +87,12 @@ class Judged:
 Run = Callable[..., Judged]
 
 
-def program(folder: Path, tools: Toolchain, kubeconfig: Path | None = None) -> Run:
+def program(
+    folder: Path,
+    tools: Toolchain,
+    kubeconfig: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Run:
     """Return a function that runs `pulumi COMMAND` with the pack over manifests, in a directory.
 
     Without a kubeconfig, the provider writes the manifests to files.
@@ -107,6 +112,7 @@ def program(folder: Path, tools: Toolchain, kubeconfig: Path | None = None) -> R
         **({"CLUSTER": str(kubeconfig)} if kubeconfig is not None else {}),
         # --event-log is one of the CLI's hidden flags
         "PULUMI_DEBUG_COMMANDS": "1",
+        **(environment or {}),
     }
 
     def pulumi(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -1,12 +1,15 @@
 """The pack in the hands of the real engine: what it refuses, what it repairs, what it lets pass."""
 
+import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from devcluster.paths import CHECKOUT
 from devcluster.toolchain import Toolchain
+from policies.own_rules import VARIABLE
 from tests.engine import tokens
 from tests.engine.judged import Run, program
 from tests.policies import manifests
@@ -77,6 +80,27 @@ def test_configuration_that_does_not_fit_the_schema_is_refused(run: Run):
     assert done.returncode != 0
     assert "shm-fits-memory" in done.stdout + done.stderr
     assert "share" in done.stdout + done.stderr
+
+
+def test_own_rules_are_evaluated_and_configured(tmp_path: Path, tools: Toolchain):
+    shutil.copy(CHECKOUT / "examples" / "policy-rules" / "team_rules.py", tmp_path)
+    run = program(tmp_path, tools, environment={VARIABLE: "team_rules.py"})
+    job = manifests.volcano_job()
+    config = {"all": "disabled", "owner-named": "mandatory"}
+    done = run("preview", [job], config)
+    assert done.returncode != 0
+    assert [report.rule for report in done.reports] == ["owner-named"]
+    label = {"label": next(iter(job["metadata"]["labels"]))}
+    done = run(
+        "preview", [job], {**config, "owner-named": {"enforcementLevel": "mandatory", **label}}
+    )
+    assert (done.returncode, done.reports) == (0, []), done.stdout + done.stderr
+
+
+def test_a_configuration_that_disables_every_rule_is_refused(run: Run):
+    done = run("preview", [manifests.volcano_job()], {"all": "disabled"})
+    assert done.returncode != 0
+    assert "it disables every rule" in done.stdout + done.stderr
 
 
 def test_exemptions_are_told_and_what_is_past_is_refused(run: Run):

@@ -1,0 +1,30 @@
+"""A rule of a team: every workload names its owner."""
+
+from collections.abc import Iterator
+
+from pydantic import Field
+
+from policies.controllers import Workload
+from policies.rule import Level, RuleConfig, Severity, Violation, workload_rule
+
+
+class OwnerConfig(RuleConfig):
+    """Configuration of `owner-named`."""
+
+    label: str = Field(default="example.com/owner", description="Label with the owning team.")
+
+
+@workload_rule(
+    name="owner-named",
+    description="Workloads name the team that owns them.",
+    severity=Severity.LOW,
+    level=Level.MANDATORY,
+    remediation="Add the label with the name of your team.",
+    config=OwnerConfig,
+    url="https://wiki.example.com/rules#owner-named",
+)
+def owner_named(workload: Workload, config: OwnerConfig) -> Iterator[Violation]:
+    """On-call engineers need to know whom to ask."""
+    owner = workload.resource.labels[config.label]
+    if owner.known and not owner.text:
+        yield Violation(owner, "the name of your team")

@@ -1,0 +1,68 @@
+"""Rules, configuration and manifests from files, for the commands."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from policies.configuration import Configuration, configure, parse
+from policies.documents import Document, read
+from policies.rule import ConfigurationError, Rule
+
+SUFFIXES = (".yaml", ".yml", ".json")
+"""Ends of the names of manifests."""
+_STDIN = "stdin"
+
+
+class UnusableInputError(Exception):
+    """The input cannot be checked; the message states what to pass instead."""
+
+
+@dataclass(frozen=True)
+class Manifests:
+    """Objects, the files they are from, and documents that are no objects."""
+
+    documents: list[Document]
+    sources: list[str]
+    skipped: list[str]
+
+
+def read_configuration(path: str | Path | None, rules: Iterable[Rule[Any]]) -> Configuration:
+    """Return the configuration in a file, or the defaults without one."""
+    try:
+        return configure({}, rules) if path is None else parse(Path(path).read_text("utf-8"), rules)
+    except (ConfigurationError, OSError, UnicodeDecodeError) as error:
+        raise UnusableInputError(f"the configuration {path}: {error}") from error
+
+
+def read_manifests(names: Sequence[str]) -> Manifests:
+    """Return the objects in files, in directories, and in stdin (`-`)."""
+    found = Manifests([], [], [])
+    for source, text in _texts(names):
+        found.sources.append(source)
+        found.documents.extend(read(source, text, found.skipped.append))
+    if not found.documents:
+        problem = "; ".join([f"no object found in {', '.join(names)}", *found.skipped])
+        raise UnusableInputError(f"{problem}: nothing was checked")
+    return found
+
+
+def _texts(names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    for name in names:
+        if name == "-":
+            yield _STDIN, sys.stdin.buffer.read()
+            continue
+        path = Path(name)
+        for file in manifests_in(path) if path.is_dir() else [path]:
+            try:
+                yield str(file), file.read_bytes()
+            except OSError as error:
+                raise UnusableInputError(f"{file}: {error.strerror}") from error
+
+
+def manifests_in(folder: Path) -> list[Path]:
+    """Return the manifests in a directory and below it, in order."""
+    return sorted(file for file in folder.rglob("*") if file.suffix in SUFFIXES)

@@ -1,0 +1,57 @@
+"""Rules that users write in files of their own, with the same decorators as the pack's."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from policies.catalogue import RULES
+from policies.configuration import RESERVED
+from policies.rule import ConfigurationError, Rule
+
+VARIABLE = "GPU_POLICIES_RULES"
+"""Variable with the files of the pack that Pulumi starts, separated like those of PATH."""
+_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+
+
+def with_own(files: Iterable[str | Path] = ()) -> list[Rule[Any]]:
+    """Return the rules of the pack and those in some files and in the files of `VARIABLE`.
+
+    Raises `ConfigurationError`.
+    """
+    configured = [name for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name]
+    rules = list(RULES)
+    for file in dict.fromkeys(Path(name).absolute() for name in [*configured, *files]):
+        taken = {*RESERVED, *(rule.name for rule in rules)}
+        for rule in _load(file):
+            if not _NAME.fullmatch(rule.name) or rule.name in taken:
+                raise ConfigurationError(
+                    f"{file}: found the rule {rule.name!r}; write a name of lower-case words and "
+                    "hyphens that no other rule has"
+                )
+            taken.add(rule.name)
+            rules.append(rule)
+    return rules
+
+
+def _load(file: Path) -> list[Rule[Any]]:
+    """Return the rules that a file defines."""
+    spec = importlib.util.spec_from_file_location(f"own_rules.{file.stem}", file)
+    if spec is None or spec.loader is None or not file.is_file():
+        raise ConfigurationError(f"{file}: it is not a Python file; write the path of one")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ConfigurationError(f"{file}: {type(error).__name__}: {error}") from error
+    found = [value for value in vars(module).values() if isinstance(value, Rule)]
+    rules = [rule for rule in found if rule.check.__module__ == spec.name]
+    if not rules:
+        raise ConfigurationError(f"{file}: it defines no rule; decorate a function with pod_rule")
+    return rules

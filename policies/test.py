@@ -1,0 +1,155 @@
+"""Test rules and a configuration with good and bad manifests."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from policies.catalogue import RULES
+from policies.configuration import Configuration
+from policies.documents import DocumentError, read
+from policies.evaluation import applied, evaluate
+from policies.inputs import UnusableInputError, manifests_in, read_configuration
+from policies.own_rules import with_own
+from policies.rule import ConfigurationError, Rule
+
+_PASSED, _FAILED, _UNUSABLE = 0, 1, 2
+_EXPECTED = re.compile(r"^# expect:(.*)$", re.MULTILINE)
+_NOTHING, _OTHERS = "nothing", "..."
+_EPILOG = """\
+Every manifest in DIRECTORY is a case, and one stack of its own. A comment in it states the rules
+that it violates:
+
+  # expect: not-privileged                  exactly this mandatory rule
+  # expect: not-privileged, no-host-path    exactly these
+  # expect: not-privileged, ...             these and any others
+  # expect: nothing                         no mandatory rule
+
+Advisory rules count only where they are expected. A case without the comment is an error. The file
+NAME.config.json beside NAME.yaml is the configuration of this case, instead of --config.
+
+examples:
+  python -m policies.test cases/ --config policies.json
+  python -m policies.test cases/ --rules team_rules.py --no-stack-rules
+
+exit status:
+  0  every case has the expected violations
+  1  a case has other violations
+  2  a case, the rules or the configuration are not valid
+"""
+
+
+@dataclass(frozen=True)
+class _Case:
+    path: Path
+    expected: frozenset[str]
+    others: bool
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    options = _parser().parse_args(arguments)
+    whole = not options.no_stack_rules
+    try:
+        rules = with_own(options.rules)
+        common = read_configuration(options.config, rules)
+        cases = list(_cases(Path(options.directory), {rule.name for rule in rules}))
+        found = [_violated(case, _configuration(case, common, rules), whole) for case in cases]
+    except (UnusableInputError, ConfigurationError, DocumentError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        return _UNUSABLE
+    problems = [_problem(case, *names) for case, names in zip(cases, found, strict=True)]
+    for case, problem in zip(cases, problems, strict=True):
+        sys.stdout.write(f"FAILED {case.path}: {problem}\n" if problem else f"ok     {case.path}\n")
+    failed = sum(problem is not None for problem in problems)
+    sys.stdout.write(f"{len(cases)} cases: {len(cases) - failed} passed, {failed} failed\n")
+    expected = {name for case in cases for name in case.expected}
+    own = [rule.name for rule in rules[len(RULES) :] if rule.name not in expected]
+    if own:
+        sys.stdout.write(f"no case violates: {', '.join(own)}\n")
+    return _FAILED if failed else _PASSED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m policies.test",
+        description=__doc__,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("directory", metavar="DIRECTORY", help="manifests with expectations")
+    parser.add_argument("--config", metavar="FILE", help="levels, settings and exemptions, in JSON")
+    parser.add_argument(
+        "--rules",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a Python file with additional rules; may be repeated",
+    )
+    parser.add_argument(
+        "--no-stack-rules",
+        action="store_true",
+        help="leave out the rules that need everything that is deployed together",
+    )
+    return parser
+
+
+def _cases(folder: Path, rules: set[str]) -> Iterator[_Case]:
+    files = [path for path in manifests_in(folder) if not path.name.endswith(".config.json")]
+    if not files:
+        raise UnusableInputError(f"no manifest found in {folder}")
+    for path in files:
+        comments = _EXPECTED.findall(path.read_text("utf-8"))
+        if len(comments) != 1:
+            raise UnusableInputError(
+                f"{path}: found {len(comments)} comments with expectations; write one, such as "
+                "# expect: not-privileged"
+            )
+        names = {name.strip() for name in comments[0].split(",")} - {""}
+        expected = frozenset(names - {_NOTHING, _OTHERS})
+        if unknown := expected - rules:
+            raise UnusableInputError(f"{path}: expects unknown rules: {', '.join(sorted(unknown))}")
+        if (_NOTHING in names and len(names) > 1) or not names - {_OTHERS}:
+            raise UnusableInputError(
+                f"{path}: expects {comments[0].strip()!r}; write rules, or nothing"
+            )
+        yield _Case(path, expected, _OTHERS in names)
+
+
+def _configuration(case: _Case, common: Configuration, rules: list[Rule[Any]]) -> Configuration:
+    own = case.path.with_suffix(".config.json")
+    return read_configuration(own, rules) if own.exists() else common
+
+
+def _violated(case: _Case, configuration: Configuration, whole: bool) -> tuple[set[str], set[str]]:
+    """Return the mandatory rules and all rules that a case violates."""
+    try:
+        documents = list(read(str(case.path), case.path.read_bytes()))
+    except OSError as error:
+        raise UnusableInputError(f"{case.path}: {error.strerror}") from error
+    ran = {rule.name for rule, _, _ in applied(configuration, whole=whole)}
+    if missing := case.expected - ran:
+        raise UnusableInputError(
+            f"{case.path}: expects {', '.join(sorted(missing))}, not evaluated with these options"
+        )
+    findings = evaluate(documents, configuration, whole=whole)
+    mandatory = {finding.rule for finding in findings if finding.mandatory}
+    return mandatory, {finding.rule for finding in findings}
+
+
+def _problem(case: _Case, mandatory: set[str], found: set[str]) -> str | None:
+    """Return how the violations of a case differ from its expectation."""
+    missing = case.expected - found
+    surplus = set() if case.others else mandatory - case.expected
+    texts = [f"does not violate {', '.join(sorted(missing))}"] if missing else []
+    texts += [f"violates {', '.join(sorted(surplus))}"] if surplus else []
+    return " and ".join(texts) or None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

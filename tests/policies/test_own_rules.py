@@ -1,0 +1,155 @@
+"""Rules and test cases that users write, with the example in examples/policy-rules."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import grpc
+import pytest
+from google.protobuf.empty_pb2 import Empty
+from pulumi.runtime.proto.analyzer_pb2_grpc import AnalyzerStub
+
+from policies.catalogue import RULES
+from policies.check import main as check
+from policies.own_rules import VARIABLE, with_own
+from policies.rule import ConfigurationError
+from policies.test import main as run_cases
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+EXAMPLE = CHECKOUT / "examples" / "policy-rules"
+RULES_FILE = EXAMPLE / "team_rules.py"
+ALONE = '{"all": "disabled", "owner-named": "mandatory"}'
+POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: main}]}\n"
+
+
+def test_adds_rules_of_a_file_to_the_pack():
+    *ours, own = with_own([RULES_FILE, RULES_FILE])
+    assert ours == RULES
+    assert own.name == "owner-named"
+    assert own.page == "https://wiki.example.com/rules#owner-named"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (None, "own.py: it is not a Python file; write the path of one"),
+        ("import nothing_like_it", "own.py: ModuleNotFoundError: No module named"),
+        ("from policies.security import RULES", "own.py: it defines no rule"),
+        (RULES_FILE.read_text().replace("owner-named", "not-privileged"), "that no other rule has"),
+        (RULES_FILE.read_text().replace("owner-named", "all"), "found the rule 'all'"),
+        (
+            RULES_FILE.read_text().replace("owner-named", "Owner named"),
+            "write a name of lower-case",
+        ),
+    ],
+)
+def test_refuses_files_without_usable_rules(text: str | None, says: str, tmp_path: Path):
+    file = tmp_path / "own.py"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(ConfigurationError, match=re.escape(says)):
+        with_own([file])
+
+
+def test_the_check_evaluates_and_configures_own_rules(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    pod, config = tmp_path / "pod.yaml", tmp_path / "config.json"
+    pod.write_text(POD)
+    config.write_text(ALONE)
+    options = [str(pod), "--config", str(config)]
+    assert check([*options, "--rules", str(RULES_FILE)]) == 1
+    assert 'metadata.labels["example.com/owner"]: found nothing' in capsys.readouterr().out
+    assert check(options) == 2
+    assert "unknown rule 'owner-named'" in capsys.readouterr().err
+    assert check([*options, "--rules", "nowhere.py"]) == 2
+    assert "nowhere.py: it is not a Python file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("file", [RULES_FILE, Path("nowhere.py")], ids=["rules", "nothing"])
+def test_the_served_pack_has_the_rules_of_the_variable(file: Path):
+    command = [sys.executable, CHECKOUT / "policies", "127.0.0.1:1"]
+    environment = os.environ | {VARIABLE: str(file)}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        port = process.stdout.readline()
+        if not file.exists():
+            assert process.stderr is not None
+            assert f"gpu-platform: {VARIABLE}: " in process.stderr.read()
+            assert process.wait() == 1
+            return
+        try:
+            with grpc.insecure_channel(f"127.0.0.1:{int(port)}") as channel:
+                found = AnalyzerStub(channel).GetAnalyzerInfo(Empty(), timeout=60)
+        finally:
+            process.terminate()
+    (own,) = (policy for policy in found.policies if policy.name == "owner-named")
+    assert own.configSchema.properties["label"]["default"] == "example.com/owner"
+
+
+def test_the_example_has_the_expected_violations(capsys: pytest.CaptureFixture[str]):
+    options = ["--rules", str(RULES_FILE), "--no-stack-rules"]
+    assert run_cases([str(EXAMPLE / "cases"), *options]) == 0
+    assert capsys.readouterr().out.endswith("2 cases: 2 passed, 0 failed\n")
+
+
+@pytest.mark.parametrize(
+    ("comment", "config", "status", "says"),
+    [
+        ("# expect: owner-named", ALONE, 0, "1 cases: 1 passed"),
+        ("# expect: nothing", ALONE, 1, "bad.yaml: violates owner-named"),
+        ("# expect: nothing", ALONE.replace("mandatory", "advisory"), 0, "1 passed"),
+        ("# expect: owner-named", ALONE.replace("mandatory", "advisory"), 0, "1 passed"),
+        (
+            "# expect: not-privileged",
+            ALONE.replace("}", ', "not-privileged": "mandatory"}'),
+            1,
+            "bad.yaml: does not violate not-privileged and violates owner-named",
+        ),
+        ("# expect: owner-named", None, 1, "violates capabilities-dropped"),
+        ("# expect: owner-named, ...", None, 0, "1 passed"),
+        ("# expect: not-privileged", ALONE, 2, "expects not-privileged, not evaluated with"),
+        ("# expect: owner-nmed", ALONE, 2, "expects unknown rules: owner-nmed"),
+        ("# expect: nothing, ...", ALONE, 2, "expects 'nothing, ...'; write rules, or nothing"),
+        ("# expect:", ALONE, 2, "write rules, or nothing"),
+        ("", ALONE, 2, "found 0 comments with expectations; write one"),
+        ("# expect: nothing\n# expect: nothing", ALONE, 2, "found 2 comments"),
+    ],
+)
+def test_cases_state_what_they_violate(
+    comment: str,
+    config: str | None,
+    status: int,
+    says: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+):
+    (tmp_path / "bad.yaml").write_text(f"{comment}\n{POD}")
+    if config is not None:
+        (tmp_path / "bad.config.json").write_text(config)
+    options = [str(tmp_path), "--rules", str(RULES_FILE), "--no-stack-rules"]
+    assert run_cases(options) == status
+    captured = capsys.readouterr()
+    assert says in captured.out + captured.err
+
+
+def test_names_own_rules_without_a_bad_case(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "case.yaml").write_text(f"# expect: capabilities-dropped, ...\n{POD}")
+    assert run_cases([str(tmp_path), "--rules", str(RULES_FILE), "--no-stack-rules"]) == 0
+    assert capsys.readouterr().out.endswith("no case violates: owner-named\n")
+
+
+def test_a_directory_without_cases_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert run_cases([str(tmp_path)]) == 2
+    assert "no manifest found in" in capsys.readouterr().err
+
+
+def test_help_explains_expectations(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        run_cases(["--help"])
+    out = capsys.readouterr().out
+    assert all(words in out for words in ("# expect: nothing", "NAME.config.json", "exit status"))

@@ -114,15 +114,17 @@ def chart_release(
             parent,
         )
         return after
+    oci = chart.repository.startswith("oci://")
     return [
         Release(
             f"{prefix}-release",
             ReleaseArgs(
                 name=release,
-                chart=chart.chart,
+                chart=f"{chart.repository.rstrip('/')}/{chart.chart}" if oci else chart.chart,
                 version=chart.version,
                 namespace=chart.namespace,
-                repository_opts=RepositoryOptsArgs(repo=chart.repository),
+                # Helm takes an OCI registry as part of the chart's name only.
+                repository_opts=None if oci else RepositoryOptsArgs(repo=chart.repository),
                 values=values,
                 timeout=chart.timeout_seconds,
             ),

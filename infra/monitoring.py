@@ -88,13 +88,17 @@ def manifests(args: MonitoringArgs) -> list[Manifest]:
 
 def targets(args: MonitoringArgs) -> list[scraping.Target]:
     """Return everything that Prometheus scrapes."""
-    exporter = args.monitoring.dcgm_exporter
-    gpus = scraping.dcgm(exporter.namespace, dcgm_exporter.EXPORTER)
+    exporter, existing = args.monitoring.dcgm_exporter, args.monitoring.dcgm_exporter.existing
+    gpus = []
+    if exporter.install:
+        selector = {"app.kubernetes.io/name": dcgm_exporter.EXPORTER}
+        gpus = [scraping.dcgm(exporter.namespace, selector)]
+    elif existing is not None:
+        gpus = [scraping.dcgm(existing.namespace, existing.labels, existing.port)]
     return [
         *scraping.workloads(args.namespace),
         *scraping.volcano(args.volcano_namespace),
-        # Who installs another exporter also scrapes it.
-        *([gpus] if exporter.install else []),
+        *gpus,
     ]
 
 

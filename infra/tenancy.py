@@ -12,7 +12,7 @@ from infra.component import Component
 from infra.configuration import RegistryLogin
 from infra.manifests import ADOPTED, Manifest, compact, standard_labels
 from infra.settings import StackSettings
-from infra.settings.tenancy import TenancySettings
+from infra.settings.tenancy import IdentitySettings, TenancySettings
 from kube.names import WORKLOAD_LABEL
 
 SERVICE_ACCOUNTS: Final = ("training", "inference")
@@ -126,6 +126,7 @@ def quotas(tenancy: TenancySettings, gpu_resource: str) -> list[Manifest]:
     """Return the ResourceQuota, or nothing if no limit is set."""
     quota = tenancy.quota
     hard: dict[str, Any] = {
+        **{f"requests.{name}": amount for name, amount in quota.devices.items()},
         f"requests.{gpu_resource}": quota.gpus,
         "requests.cpu": quota.cpu,
         "requests.memory": quota.memory,
@@ -169,10 +170,18 @@ def service_accounts(tenancy: TenancySettings, *, with_secret: bool) -> list[Man
     """Return one account per kind of workload, without access to the API server."""
     accounts = []
     for name in SERVICE_ACCOUNTS:
+        identity: IdentitySettings = getattr(tenancy.identities, name)
         account: Manifest = {
             "apiVersion": "v1",
             "kind": "ServiceAccount",
-            "metadata": {"name": name, "namespace": tenancy.namespace},
+            "metadata": compact(
+                {
+                    "name": name,
+                    "namespace": tenancy.namespace,
+                    "labels": identity.labels,
+                    "annotations": identity.annotations,
+                }
+            ),
             "automountServiceAccountToken": False,
         }
         if with_secret:

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from infra.kinds import builder
 from infra.kinds.gang import LAUNCHER_LABEL, WORKER_LABEL, Gang, Step
@@ -37,6 +37,12 @@ from kube.names import (
     WORKLOAD_LABEL,
 )
 from kube.shared_memory import default_shm
+
+_UNDISTURBED: Final = {
+    "karpenter.sh/do-not-disrupt": "true",
+    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+}
+"""Annotations that keep autoscalers from consolidating a node on which a gang trains."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,8 +132,8 @@ def _training_pod(args: TrainingJobArgs, run: str, image: Any) -> Pod:
         tolerations=[toleration.manifest for toleration in job.tolerations],
         service_account=args.service_account,
         grace_seconds=job.grace_seconds,
-        labels=labels,
-        annotations={**_scrape_annotations(job), **job.annotations},
+        labels={**job.labels, **labels},
+        annotations={**_UNDISTURBED, **_scrape_annotations(job), **job.annotations},
         ports=_metrics_port(job),
         env=_environment(job, run),
         mounts=_mounts(job, args.claims),

@@ -8,7 +8,13 @@ from collections.abc import Sequence
 from simulation import ClusterError
 
 GPUS = 8
-CAPACITY = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": str(GPUS)}
+CAPACITY = {
+    "cpu": "64",
+    "memory": "512Gi",
+    "ephemeral-storage": "2Ti",
+    "pods": "110",
+    "nvidia.com/gpu": str(GPUS),
+}
 NEW = "node.kubernetes.io/not-ready"
 """Taint of a new node; controllers remove it shortly after the node is Ready."""
 TAINT = {"key": "kwok.x-k8s.io/node", "value": "fake", "effect": "NoSchedule"}

@@ -130,9 +130,7 @@ _HALTED = (
     "and continues when it is resumed."
 )
 _NAMESPACE = "Everything in it is deleted, including claims and their data."
-_QUEUE = (
-    "Jobs that wait in it lose their position, and Volcano refuses to delete it while its pods run."
-)
+_QUEUE = "Jobs that wait in it lose their position. Volcano deletes it even while its pods run."
 _RELEASE = (
     "Its custom resource definitions may be deleted too, and with them every object of those kinds."
 )

@@ -57,14 +57,41 @@ class Alert:
         }
 
 
-def alerts(limits: Thresholds) -> dict[str, list[Alert]]:
-    """Return the alerts of each topic."""
+_QUEUES: Final = "volcano_queue_pod_group_pending_count"
+_GPUS: Final = "DCGM_FI_DEV_GPU_UTIL"
+_PODS_OF_CLUSTER: Final = "kube_pod_labels"
+
+
+def _expected(settings: MonitoringSettings) -> tuple[str, ...]:
+    exporter = settings.dcgm_exporter
+    gpus = (_GPUS,) if exporter.install or exporter.existing is not None else ()
+    return (_QUEUES, _PODS_OF_CLUSTER, *gpus)
+
+
+def alerts(
+    limits: Thresholds, *, scraped: Sequence[str] = (_QUEUES, _PODS_OF_CLUSTER, _GPUS)
+) -> dict[str, list[Alert]]:
+    """Return the alerts of each topic. `scraped` are series that always exist."""
     return {
         "gpus": _gpus(limits),
         "training": _training(limits),
         "queues": _queues(limits),
         "serving": _serving(limits),
+        "monitoring": [_missing(limits, scraped)],
     }
+
+
+def _missing(limits: Thresholds, scraped: Sequence[str]) -> Alert:
+    absent = [f'label_replace(absent({name}), "series", "{name}", "", "")' for name in scraped]
+    return Alert(
+        name="SeriesMissing",
+        expr=" or ".join(absent),
+        minutes=limits.missing_minutes,
+        severity="warning",
+        summary="Prometheus has no series {{ $labels.series }}",
+        description="Alerts that need it stay silent. Check in Prometheus whether its target is "
+        "found and answers.",
+    )
 
 
 def rule_groups(settings: MonitoringSettings) -> list[dict[str, Any]]:
@@ -72,7 +99,8 @@ def rule_groups(settings: MonitoringSettings) -> list[dict[str, Any]]:
     every = settings.interval_seconds
     series = [rule.manifest() for rule in recordings(settings.gpu_prices, every)]
     groups = [group("gpu-platform-series", series, every)]
-    for topic, found in alerts(settings.thresholds).items():
+    topics = alerts(settings.thresholds, scraped=_expected(settings))
+    for topic, found in topics.items():
         told = [alert.manifest(settings.runbooks) for alert in found]
         groups.append(group(f"gpu-platform-{topic}", told, every))
     return groups
@@ -92,7 +120,9 @@ def _gpus(limits: Thresholds) -> list[Alert]:
     return [
         Alert(
             name="AllocatedGpuIdle",
-            expr=f'avg by (namespace, pod, gpu, Hostname) (DCGM_FI_DEV_GPU_UTIL{{pod!=""}}) '
+            expr="avg by (namespace, pod, gpu, Hostname) "
+            # Scraped without honorLabels, `pod` is the exporter and `exported_pod` the workload.
+            '(DCGM_FI_DEV_GPU_UTIL{pod!="", exported_pod=""}) '
             f"< {limits.gpu_idle_share * 100:g}",
             minutes=limits.gpu_idle_minutes,
             severity="warning",

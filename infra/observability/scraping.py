@@ -79,9 +79,9 @@ def volcano(namespace: str) -> list[Target]:
     ]
 
 
-def dcgm(namespace: str, app: str) -> Target:
+def dcgm(namespace: str, selector: Mapping[str, str], port: str = "metrics") -> Target:
     """Return NVIDIA's exporter, whose series describe the pods that use the GPUs."""
-    return Target("gpus", namespace, {"app.kubernetes.io/name": app}, "metrics", {}, True)
+    return Target("gpus", namespace, selector, port, {}, True)
 
 
 def monitor(target: Target, metadata: Manifest, interval_seconds: int) -> Manifest:

@@ -104,7 +104,7 @@ def _pod(args: InferenceServiceArgs, version: Version) -> Pod:
         service_account=args.service_account,
         grace_seconds=settings.grace_seconds,
         pre_stop_seconds=settings.pre_stop_seconds,
-        labels=labels(version),
+        labels={**settings.labels, **labels(version)},
         annotations={SCHEME_ANNOTATION: "https"} if settings.tls else {},
         env={**named, **told, **variables_from(settings.env_from), **settings.env},
         init=fetching(version, settings.fetch),

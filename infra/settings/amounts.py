@@ -70,6 +70,10 @@ def _together(each: str, pods: int, leader: str) -> Decimal:
 
 def quota_limits(tenancy: TenancySettings, gpu: GpuSettings) -> list[tuple[str, str, Decimal]]:
     """Return (key, resource, amount) of each limit that the quota sets."""
+    devices = [
+        (full_key("tenancy", "quota", "devices", name), name, Decimal(limit))
+        for name, limit in tenancy.quota.devices.items()
+    ]
     resources = {
         "gpus": gpu.resource,
         "cpu": "cpu",
@@ -77,7 +81,7 @@ def quota_limits(tenancy: TenancySettings, gpu: GpuSettings) -> list[tuple[str, 
         "memory_limits": "memory",
         "pods": PODS,
     }
-    return [
+    return devices + [
         (full_key("tenancy", "quota", key), resource, parse_quantity(str(limit)))
         for key, resource in resources.items()
         if (limit := getattr(tenancy.quota, key)) is not None

@@ -328,6 +328,10 @@ class InferenceServiceSettings(Settings):
     node_selector: Labels = Field(
         default={}, description="Additional node labels that the pods require."
     )
+    labels: Labels = Field(
+        default={},
+        description='Labels of the pods, such as azure.workload.identity/use: "true".',
+    )
     tolerations: list[TolerationSettings] = Field(
         default=[], description="Tolerations in addition to the stack's."
     )

@@ -38,6 +38,9 @@ class Thresholds(Settings):
     gpu_memory_share: Share = Field(
         default=0.97, description="Share of a GPU's memory above which it is nearly full."
     )
+    missing_minutes: Minutes = Field(
+        default=15, description="Time (min) that a series which always exists is missing."
+    )
     gpu_unhealthy_minutes: Minutes = Field(
         default=5,
         description="Time (min) that GPUs are unhealthy. It should exceed the restart of a "
@@ -94,6 +97,16 @@ class Thresholds(Settings):
     )
 
 
+class ExistingExporterSettings(Settings):
+    """Pods of a DCGM exporter that others installed. The defaults are those of the GPU Operator."""
+
+    namespace: DnsLabel = Field(default="gpu-operator", description="Namespace of the pods.")
+    labels: Labels = Field(
+        default={"app": "nvidia-dcgm-exporter"}, min_length=1, description="Labels of the pods."
+    )
+    port: DnsLabel = Field(default="metrics", description="Name of the pods' port.")
+
+
 class DcgmExporterSettings(Settings):
     """NVIDIA's DCGM exporter."""
 
@@ -103,13 +116,24 @@ class DcgmExporterSettings(Settings):
         "example from the GPU Operator.",
     )
     image: VersionedImage = Field(
-        default="nvcr.io/nvidia/k8s/dcgm-exporter:4.4.2-4.7.0-ubuntu22.04",
+        default="nvcr.io/nvidia/k8s/dcgm-exporter:4.6.0-4.8.3-ubuntu22.04",
         description="Image of the exporter.",
     )
     namespace: DnsLabel = Field(
         default="gpu-metrics", description="Namespace of the exporter, created by the stack."
     )
     port: PositiveInt = Field(default=9400, le=65535, description="Port of the exporter.")
+    existing: ExistingExporterSettings | None = Field(
+        default=None,
+        description="An exporter that the cluster has already, which Prometheus scrapes. It "
+        "requires install: false.",
+    )
+
+    @model_validator(mode="after")
+    def _one_exporter(self) -> Self:
+        if self.install and self.existing is not None:
+            raise ValueError("has `existing` and install true: write install: false")
+        return self
 
 
 class GrafanaSettings(Settings):

@@ -48,7 +48,8 @@ class StorageClassSettings(Settings):
         default="Retain", description="What happens to the data when the claim is deleted."
     )
     binding: Literal["Immediate", "WaitForFirstConsumer"] = Field(
-        default="Immediate", description="When claims are bound."
+        default="Immediate",
+        description="When claims are bound. WaitForFirstConsumer needs the CSI driver on nodes.",
     )
     expandable: bool = Field(default=False, description="Allow claims to be expanded later.")
 

@@ -5,7 +5,15 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from infra.settings.types import CpuQuantity, DnsLabel, MemoryQuantity, PositiveInt, Settings
+from infra.settings.types import (
+    CpuQuantity,
+    DnsLabel,
+    Labels,
+    MemoryQuantity,
+    PositiveInt,
+    QualifiedName,
+    Settings,
+)
 
 _SYSTEM: Final = ("default", "kube-node-lease", "kube-public", "kube-system")
 
@@ -32,6 +40,11 @@ class QuotaSettings(Settings):
 
     gpus: int | None = Field(
         default=None, ge=0, description="Number of GPUs of the stack's GPU resource."
+    )
+    devices: dict[QualifiedName, Annotated[int, Field(ge=0)]] = Field(
+        default={},
+        description="Number of other devices by resource name, such as nvidia.com/mig-1g.10gb or "
+        "nvidia.com/gpu.shared.",
     )
     cpu: CpuQuantity | None = Field(default=None, description="Sum of the CPU requests.")
     memory: MemoryQuantity | None = Field(default=None, description="Sum of the memory requests.")
@@ -88,6 +101,28 @@ def _off(value: object) -> object:
 AdmissionMode = Annotated[Literal["off", "audit", "warn", "deny"], BeforeValidator(_off)]
 
 
+class IdentitySettings(Settings):
+    """Cloud identity of a ServiceAccount: IRSA, GKE or Azure workload identity."""
+
+    annotations: dict[QualifiedName, str] = Field(
+        default={},
+        description="Annotations of the ServiceAccount, such as eks.amazonaws.com/role-arn or "
+        "iam.gke.io/gcp-service-account.",
+    )
+    labels: Labels = Field(default={}, description="Labels of the ServiceAccount.")
+
+
+class IdentitiesSettings(Settings):
+    """Cloud identities of training and inference."""
+
+    training: IdentitySettings = Field(
+        default=IdentitySettings(), description="Identity of training jobs."
+    )
+    inference: IdentitySettings = Field(
+        default=IdentitySettings(), description="Identity of inference services."
+    )
+
+
 class TenancySettings(Settings):
     """The workloads' namespace: its quota, limits and network policies."""
 
@@ -103,6 +138,10 @@ class TenancySettings(Settings):
     )
     network: NetworkSettings = Field(
         default=NetworkSettings(), description="Network policies of the namespace."
+    )
+    identities: IdentitiesSettings = Field(
+        default=IdentitiesSettings(),
+        description="Cloud identities of the workloads, instead of static keys of object stores.",
     )
     admission: AdmissionMode = Field(
         default="off",

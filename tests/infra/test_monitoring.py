@@ -154,3 +154,22 @@ def test_every_target_is_scraped_in_both_ways(files: Path) -> None:
     jobs = yaml.safe_load((files / "scrape.yaml").read_text())["scrape_configs"]
     names = {job["job_name"].removeprefix("gpu-platform-") for job in jobs}
     assert names == {target.name for target in targets(args(prometheus="operator"))}
+
+
+def test_the_exporter_of_the_gpu_operator_is_scraped_with_its_own_labels() -> None:
+    found = built(prometheus="operator", dcgm_exporter={"install": False, "existing": {}})
+    spec = found["PodMonitor/gpus"]["spec"]
+    assert spec["namespaceSelector"] == {"matchNames": ["gpu-operator"]}
+    assert spec["selector"] == {"matchLabels": {"app": "nvidia-dcgm-exporter"}}
+    assert spec["podMetricsEndpoints"][0]["honorLabels"] is True
+    assert "DaemonSet/dcgm-exporter" not in found
+
+
+@pytest.mark.parametrize(("exporter", "expected"), [({}, True), ({"install": False}, False)])
+def test_gpu_series_are_expected_where_something_exports_them(
+    exporter: dict[str, Any], expected: bool
+) -> None:
+    rules = built(prometheus="operator", dcgm_exporter=exporter)["PrometheusRule/gpu-platform"]
+    groups = {group["name"]: group["rules"] for group in rules["spec"]["groups"]}
+    (missing,) = groups["gpu-platform-monitoring"]
+    assert ("DCGM_FI_DEV_GPU_UTIL" in missing["expr"]) is expected

@@ -112,6 +112,13 @@ def test_the_release_gets_version_repository_and_values(provision: Provision) ->
     assert found["namespace"] == "volcano-system"
 
 
+def test_a_chart_of_an_oci_registry_is_named_by_its_address(provision: Provision) -> None:
+    values = changed("volcano.repository", "oci://registry.example.com/charts/")
+    found = provision(values).inputs("volcano-release")
+    assert found["chart"] == "oci://registry.example.com/charts/volcano"
+    assert "repositoryOpts" not in found
+
+
 def test_a_cluster_with_volcano_gets_queues_and_priorities_only(provision: Provision) -> None:
     plan = provision(changed("volcano.install", False))
     assert plan.names(RELEASE) == []

@@ -116,3 +116,21 @@ def test_addresses_outside_the_pod_network_may_call_inference() -> None:
     (rule,) = policies(tenancy(network=network))["allow-inference"]["ingress"]
     assert {"ipBlock": {"cidr": "10.2.0.0/16"}} in rule["from"]
     assert len(rule["from"]) == 2
+
+
+def test_accounts_have_their_cloud_identities() -> None:
+    role = {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/train"}
+    settings = tenancy(identities={"training": {"annotations": role, "labels": {"team": "a"}}})
+    training, inference = service_accounts(settings, with_secret=False)
+    assert training["metadata"]["annotations"] == role
+    assert training["metadata"]["labels"] == {"team": "a"}
+    assert "annotations" not in inference["metadata"]
+
+
+def test_the_quota_counts_slices_and_shares_of_gpus() -> None:
+    settings = tenancy(quota={"gpus": 8, "devices": {"nvidia.com/mig-1g.10gb": 7}})
+    (quota,) = quotas(settings, "nvidia.com/gpu")
+    assert quota["spec"]["hard"] == {
+        "requests.nvidia.com/gpu": "8",
+        "requests.nvidia.com/mig-1g.10gb": "7",
+    }

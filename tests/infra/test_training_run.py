@@ -217,3 +217,17 @@ def test_an_update_changes_only_the_suspension_of_an_existing_run() -> None:
     ignored = ignored_paths({"spec": spec}, suspendable=True)
     assert ignored == ["spec.runPolicy.backoffLimit", "spec.template"]
     assert ignored_paths({"spec": spec}, suspendable=False) == ["spec"]
+
+
+def test_autoscalers_leave_the_nodes_of_a_gang_alone() -> None:
+    template = manifests(args(), "digits-1", "image")[-1]["spec"]["tasks"][0]["template"]
+    annotations = template["metadata"]["annotations"]
+    assert annotations["karpenter.sh/do-not-disrupt"] == "true"
+    assert annotations["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
+
+
+def test_the_pods_have_the_labels_of_the_job() -> None:
+    job = args(f"{JOB}.labels", {"azure.workload.identity/use": "true"})
+    labels = manifests(job, "digits-1", "image")[-1]["spec"]["tasks"][0]["template"]["metadata"]
+    assert labels["labels"]["azure.workload.identity/use"] == "true"
+    assert labels["labels"]["gpu-platform.dev/run"] == "digits-1"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from infra.settings.inference import InferenceSettings
 from infra.settings.problems import choice, full_key, job_key, service_key
-from infra.settings.storage import ClaimSettings, StorageSettings
+from infra.settings.storage import StorageSettings
 from infra.settings.training.job import TrainingJobSettings, TrainingSettings
 from kube.quantities import parse_quantity
 
@@ -61,15 +61,6 @@ def claims_suit_their_users(
                 "needs ReadWriteMany."
             )
         yield from _further_claims(key, job, storage)
-        mounted = {f"volumes.{name}.claim": volume.claim for name, volume in job.volumes.items()}
-        mounted |= {"checkpoints": job.checkpoints, "datasets": job.datasets}
-        for field, name in mounted.items():
-            if _waits_for_consumer(storage, storage.claims.get(name or "")):
-                yield (
-                    f"{job_key(key, field)} is {name!r}, whose storage class binds "
-                    "WaitForFirstConsumer: Volcano would wait for the claim and the claim for "
-                    "Volcano. Write binding Immediate for the class."
-                )
     for key, service in inference.services.items():
         claim = storage.claims.get(service.checkpoints)
         if claim is None or {"ReadWriteMany", "ReadOnlyMany"} & set(claim.access_modes):
@@ -94,10 +85,3 @@ def _further_claims(key: str, job: TrainingJobSettings, storage: StorageSettings
                 f"are {', '.join(claim.access_modes)}, but several pods mount it: it needs "
                 f"{' or '.join(sorted(fitting))}."
             )
-
-
-def _waits_for_consumer(storage: StorageSettings, claim: ClaimSettings | None) -> bool:
-    if claim is None or claim.volume is not None or claim.storage_class is None:
-        return False
-    storage_class = storage.classes.get(claim.storage_class)
-    return storage_class is not None and storage_class.binding == "WaitForFirstConsumer"

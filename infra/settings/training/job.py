@@ -193,6 +193,10 @@ class TrainingJobSettings(Settings):
         default=[],
         description="Tolerations in addition to the stack's, such as for spot nodes.",
     )
+    labels: Labels = Field(
+        default={},
+        description='Labels of the pods, such as azure.workload.identity/use: "true".',
+    )
     annotations: dict[QualifiedName, str] = Field(
         default={},
         description="Annotations of the pods, for other tools (hang tracers, sidecars).",

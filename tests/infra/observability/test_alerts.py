@@ -41,7 +41,20 @@ class Case:
     silent: dict[str, str]
 
 
+ALWAYS = {
+    'volcano_queue_pod_group_pending_count{queue_name="vision"}': "0x60",
+    LABELLED: "1x60",
+    f"DCGM_FI_DEV_GPU_UTIL{{{GPU}}}": "95x60",
+}
 CASES = [
+    Case("SeriesMissing", 40, {name: ALWAYS[name] for name in list(ALWAYS)[:2]}, ALWAYS),
+    Case(
+        "AllocatedGpuIdle",
+        40,
+        {f"DCGM_FI_DEV_GPU_UTIL{{{GPU}}}": "1x60"},
+        # scraped without honorLabels: the pod is the exporter's
+        {f'DCGM_FI_DEV_GPU_UTIL{{{GPU}, exported_pod="digits-0"}}': "1x60"},
+    ),
     Case(
         "AllocatedGpuIdle",
         40,

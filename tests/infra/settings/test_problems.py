@@ -139,12 +139,6 @@ MISTAKES = {
         f"{JOB}.checkpoints",
         "needs ReadWriteMany",
     ),
-    "late binding under Volcano": (
-        "storage.classes.shared.binding",
-        "WaitForFirstConsumer",
-        f"{JOB}.checkpoints",
-        "Immediate",
-    ),
     "class without parameters": (
         "storage.classes.shared.parameters",
         {},

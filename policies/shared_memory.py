@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 from pydantic import Field
 
-from kube.quantities import parse_quantity, quantity_or_none
+from kube.quantities import parse_quantity, quantity_or_none, spell_bytes
 from policies import cel
 from policies.gpu import RUNTIMES, is_cpu_task
 from policies.rule import Edit, Level, Rule, Severity, Violation, pod_rule, show
@@ -28,7 +29,8 @@ class MountConfig(TaskConfig):
         default="1Gi", description="The size limit that the remediation writes, such as 8Gi."
     )
     min_size: Quantity = Field(
-        default="64Mi", description="Minimum size limit, by default the size without a volume."
+        default="64Mi",
+        description="Minimum size limit in pods with GPUs, by default the size without a volume.",
     )
 
 
@@ -130,13 +132,14 @@ def _volumes_at_shm(pod: Pod) -> Iterator[tuple[Node, Node | None]]:
 
 
 def _bound_shm(pod: Pod, config: MountConfig) -> Iterator[Edit]:
+    least = _least(pod, config)
     for _, volume in _volumes_at_shm(pod):
         if volume is None or not isinstance(volume["emptyDir"].value, dict):
             continue
         empty_dir = volume["emptyDir"]
         if empty_dir["medium"].known and empty_dir["medium"].value != "Memory":
             yield Edit(empty_dir["medium"].steps, "Memory")
-        if empty_dir["sizeLimit"].known and not _is_size(empty_dir["sizeLimit"], config):
+        if empty_dir["sizeLimit"].known and not _is_size(empty_dir["sizeLimit"], least):
             yield Edit(empty_dir["sizeLimit"].steps, config.size)
 
 
@@ -151,11 +154,13 @@ def _bound_shm(pod: Pod, config: MountConfig) -> Iterator[Edit]:
     admission=cel.volumes(
         "variables.mountsAtShm.exists(names, v.name in names)"
         " && (v.?emptyDir.?medium.orValue('') != 'Memory' || !has(v.emptyDir.sizeLimit)"
-        " || quantity(v.emptyDir.sizeLimit).isLessThan(quantity(settings.minSize)))"
+        " || quantity(v.emptyDir.sizeLimit).isLessThan("
+        "quantity(variables.gpuContainers.size() > 0 ? settings.minSize : '1')))"
     ),
 )
 def shm_bounded_memory(pod: Pod, config: MountConfig) -> Iterator[Violation]:
     """A disk is slow there, and memory without a limit is the node's memory."""
+    least = _least(pod, config)
     for mount, volume in _volumes_at_shm(pod):
         if volume is None:
             yield Violation(mount["name"], "the name of a volume of this pod")
@@ -170,14 +175,20 @@ def shm_bounded_memory(pod: Pod, config: MountConfig) -> Iterator[Violation]:
             continue
         if empty_dir["medium"].known and empty_dir["medium"].value != "Memory":
             yield Violation(empty_dir["medium"], '"Memory"')
-        if empty_dir["sizeLimit"].known and not _is_size(empty_dir["sizeLimit"], config):
-            wanted = f"a size from {config.min_size}, such as {config.size}"
+        if empty_dir["sizeLimit"].known and not _is_size(empty_dir["sizeLimit"], least):
+            wanted = f"a size from {spell_bytes(least)}, such as {config.size}"
             yield Violation(empty_dir["sizeLimit"], wanted)
 
 
-def _is_size(node: Node, config: MountConfig) -> bool:
+def _is_size(node: Node, least: Decimal) -> bool:
     amount = quantity_or_none(node.value)
-    return amount is not None and amount >= parse_quantity(config.min_size)
+    return amount is not None and amount >= least
+
+
+def _least(pod: Pod, config: MountConfig) -> Decimal:
+    """Return the minimum size in bytes; pods without GPUs may shrink their /dev/shm."""
+    computes = pod.gpu_containers(config.accelerators) or working_containers(pod, config)
+    return parse_quantity(config.min_size) if computes else Decimal(1)
 
 
 @pod_rule(

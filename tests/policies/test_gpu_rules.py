@@ -217,6 +217,16 @@ def test_tiny_shared_memory_is_refused(size: Any) -> None:
     assert "a size from 64Mi" in message
 
 
+def test_pods_without_gpus_may_shrink_their_shared_memory() -> None:
+    spec = manifests.pod_spec()
+    spec["containers"] = [manifests.container(gpus=None)]
+    spec["volumes"][0]["emptyDir"]["sizeLimit"] = "1Mi"
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": manifests.metadata("log"), "spec": spec}
+    assert judge("shm-bounded-memory", pod) == []
+    spec["volumes"][0]["emptyDir"]["sizeLimit"] = "1m"
+    assert judge("shm-bounded-memory", pod)
+
+
 def test_the_smallest_shared_memory_is_configured() -> None:
     assert judge("shm-bounded-memory", job((SIZE, "1Gi")), config={"minSize": "2Gi"})
 

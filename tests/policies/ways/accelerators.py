@@ -115,7 +115,7 @@ WAYS = [
     way(
         "every GPU of a node by DRA",
         "dra_resource_claim",
-        "gpu-budget",
+        "gpu-budget claim-devices-counted",
         (f"{TEMPLATE}/exactly/allocationMode", "All"),
         gpu_budget={"maxGpus": 2},
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
@@ -13,7 +13,7 @@ import yaml
 
 from kube.accelerators import OTHER_DEVICES
 from policies.catalogue import RULES
-from policies.cel import Cel, Manifest, literal, pattern
+from policies.cel import Manifest, Target, Variables, literal, pattern
 from policies.configuration import Configuration, parse
 from policies.rule import ConfigurationError, Rule, RuleConfig
 from policies.settings import GpuConfig, SystemConfig
@@ -32,7 +32,6 @@ CONTROLLERS: Final = (
     "system:serviceaccount:kube-system:statefulset-controller",
 )
 """Users whose ownerReferences are trusted; anybody else can write any owner into a pod."""
-_API: Final = "admissionregistration.k8s.io/v1"
 _EPILOG = """\
 examples:
   python -m policies.admission --config policies.json | kubectl apply --server-side -f -
@@ -45,12 +44,15 @@ modes:
   warn   as audit, and clients such as kubectl print the violations as warnings
   deny   violations of mandatory rules are denied; those of advisory rules are warnings
 
-Start with audit, correct or exempt what the metrics count, then use deny. Each rule is one policy
-with one binding of the same name, gpu-platform-<rule>. Settings, levels and exemptions of the
-configuration file are written into the policies: run the command again after each change of the
-file. A rule that is disabled there has no policy; delete the policy of a rule that you disable
-later:
-  kubectl delete validatingadmissionpolicies,validatingadmissionpolicybindings gpu-platform-<rule>
+Start with audit, correct or exempt what the metrics count, then use deny. The rules about the same
+kind of object are one policy with a binding of the same name, such as gpu-platform-pods, and
+advisory rules are policies of their own (gpu-platform-pods-advisory). Settings, levels and
+exemptions of the configuration file are written into the policies: run the command again after each
+change of the file.
+
+To remove all policies:
+  kubectl delete validatingadmissionpolicies,validatingadmissionpolicybindings \\
+    --selector app.kubernetes.io/part-of=gpu-platform
 
 The API server needs no webhook for this, and Kubernetes 1.30 or later. Rules that need more than
 one object, such as those about queues, claims and budgets, are not included.
@@ -68,21 +70,29 @@ class Scope:
 def manifests(
     configuration: Configuration, mode: Mode, scope: Scope | None = None
 ) -> list[Manifest]:
-    """Return a policy and its binding for each enabled rule that one object decides alone."""
+    """Return policies with their bindings for the enabled rules that one object decides alone.
+
+    The rules about the same objects are one policy, since the API server converts an object for
+    each policy again. Advisory rules are policies of their own.
+    """
     scope = scope or Scope()
-    built = []
+    policies: dict[str, _Policy] = {}
     for rule, mandatory, config in configuration.rules:
         if rule.admission is not None:
-            exempt = " || ".join(_conditions(rule, config, configuration))
-            settings = config.model_dump(mode="json", by_alias=True)
-            settings["controllers"] = list(scope.controllers)
-            if isinstance(config, GpuConfig):
-                settings["otherDevices"] = [*OTHER_DEVICES, *map(str.lower, config.other_devices)]
-            built += [
-                _policy(rule, rule.admission, settings, exempt),
-                _binding(rule, mode, mandatory, scope),
-            ]
-    return built
+            target = rule.admission.target
+            name = f"{PREFIX}{target.name}{'' if mandatory else '-advisory'}"
+            policy = policies.setdefault(name, _Policy(name, target, mandatory))
+            settings, exempt = _settings(config, scope), _exempt(rule, config, configuration)
+            policy.add(rule, rule.admission.expressions(settings, exempt))
+    return [part for policy in policies.values() for part in policy.manifests(mode, scope)]
+
+
+def _settings(config: RuleConfig, scope: Scope) -> Manifest:
+    settings = config.model_dump(mode="json", by_alias=True)
+    settings["controllers"] = list(scope.controllers)
+    if isinstance(config, GpuConfig):
+        settings["otherDevices"] = [*OTHER_DEVICES, *map(str.lower, config.other_devices)]
+    return settings
 
 
 def read_configuration(path: str | None) -> Configuration:
@@ -97,73 +107,80 @@ def read_configuration(path: str | None) -> Configuration:
     return configuration
 
 
-def name_of(rule: str) -> str:
-    """Return the name of the policy of a rule, and of its binding."""
-    return f"{PREFIX}{rule}"
+class _Policy:
+    """The rules about the same objects with the same level."""
 
+    def __init__(self, name: str, target: Target, mandatory: bool) -> None:
+        self._name, self._target, self._mandatory = name, target, mandatory
+        self._variables = Variables()
+        self._validations: list[Manifest] = []
 
-def _policy(rule: Rule[Any], cel: Cel, settings: Manifest, exempt: str) -> Manifest:
-    exempt = f"variables.addresses.exists(a, {exempt})" if exempt else "false"
-    variables = cel.expressions(settings, exempt)
-    message = f": {rule.description} {rule.remediation}"
-    return _object(
-        "ValidatingAdmissionPolicy",
-        rule,
-        {
+    def add(self, rule: Rule[Any], expressions: dict[str, str]) -> None:
+        """Add a rule with its expressions in CEL."""
+        found = rule.name.replace("-", "_")
+        violated = expressions.pop("violations")
+        names = self._variables.add({**expressions, found: violated})
+        violations = f"variables.{names[found]}"
+        message = f": {rule.description} {rule.remediation}"
+        self._validations.append(
+            {
+                "expression": f"variables.{names['exempt']} || {violations}.size() == 0",
+                "message": f"{rule.name}{message}",
+                "messageExpression": f"'{rule.name}: ' + {violations}.join(', ') + "
+                + literal(message),
+                "reason": "Forbidden",
+            }
+        )
+
+    def manifests(self, mode: Mode, scope: Scope) -> list[Manifest]:
+        """Return the policy and its binding."""
+        action = {"audit": [], "warn": ["Warn"], "deny": ["Deny" if self._mandatory else "Warn"]}
+        selected = {
+            "key": "kubernetes.io/metadata.name",
+            "operator": "NotIn",
+            "values": sorted(scope.excluded),
+        }
+        policy = {
             "failurePolicy": "Fail",
-            "matchConstraints": {"matchPolicy": "Equivalent", "resourceRules": cel.target.rules()},
-            "matchConditions": cel.target.conditions(),
-            "variables": [{"name": name, "expression": text} for name, text in variables.items()],
-            "validations": [
-                {
-                    "expression": "variables.exempt || variables.violations.size() == 0",
-                    "message": f"{rule.name}{message}",
-                    "messageExpression": f"'{rule.name}: ' + variables.violations.join(', ') + "
-                    + literal(message),
-                    "reason": "Forbidden",
-                }
-            ],
-        },
-    )
-
-
-def _binding(rule: Rule[Any], mode: Mode, mandatory: bool, scope: Scope) -> Manifest:
-    action = {"audit": [], "warn": ["Warn"], "deny": ["Deny" if mandatory else "Warn"]}[mode]
-    return _object(
-        "ValidatingAdmissionPolicyBinding",
-        rule,
-        {
-            "policyName": name_of(rule.name),
-            "validationActions": [*action, "Audit"],
-            "matchResources": {
-                "namespaceSelector": {
-                    "matchExpressions": [
-                        {
-                            "key": "kubernetes.io/metadata.name",
-                            "operator": "NotIn",
-                            "values": sorted(scope.excluded),
-                        }
-                    ]
-                }
+            "matchConstraints": {
+                "matchPolicy": "Equivalent",
+                "resourceRules": self._target.rules(),
             },
-        },
-    )
+            "matchConditions": self._target.conditions(),
+            "variables": self._variables.manifests(),
+            "validations": self._validations,
+        }
+        binding = {
+            "policyName": self._name,
+            "validationActions": [*action[mode], "Audit"],
+            "matchResources": {"namespaceSelector": {"matchExpressions": [selected]}},
+        }
+        return [self._object("", policy), self._object("Binding", binding)]
+
+    def _object(self, suffix: str, spec: Manifest) -> Manifest:
+        return {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": f"ValidatingAdmissionPolicy{suffix}",
+            "metadata": {
+                "name": self._name,
+                "labels": {"app.kubernetes.io/part-of": "gpu-platform"},
+            },
+            "spec": spec,
+        }
 
 
-def _object(kind: str, rule: Rule[Any], spec: Manifest) -> Manifest:
-    metadata = {"name": name_of(rule.name), "labels": {"app.kubernetes.io/part-of": "gpu-platform"}}
-    return {"apiVersion": _API, "kind": kind, "metadata": metadata, "spec": spec}
-
-
-def _conditions(rule: Rule[Any], config: RuleConfig, configuration: Configuration) -> Iterator[str]:
+def _exempt(rule: Rule[Any], config: RuleConfig, configuration: Configuration) -> str:
+    """Return the condition that an object is exempt from a rule."""
+    conditions = []
     if isinstance(config, SystemConfig) and config.system_workloads:
-        yield f"a.matches({literal(pattern(config.system_workloads))})"
+        conditions.append(f"a.matches({literal(pattern(config.system_workloads))})")
     for exemption in configuration.exemptions.of(rule.name):
         end = f"timestamp('{exemption.expires}T00:00:00Z') + duration('24h')"
-        yield (
+        conditions.append(
             f"(a.matches({literal(pattern([exemption.workload]))}) && "
             f"timestamp(object.metadata.creationTimestamp) < {end})"
         )
+    return f"variables.addresses.exists(a, {' || '.join(conditions)})" if conditions else "false"
 
 
 class _Dumper(yaml.SafeDumper):

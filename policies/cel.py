@@ -35,6 +35,7 @@ class Target:
     objects that exist already, and a denied update would keep such an object forever.
     """
 
+    name: str
     resources: Mapping[str, tuple[str, ...]]
     changed: str = ""
 
@@ -59,6 +60,7 @@ class Target:
 
 
 PODS: Final = Target(
+    "pods",
     {
         "": (
             *("pods", "pods/ephemeralcontainers", "pods/resize"),
@@ -71,6 +73,7 @@ PODS: Final = Target(
 )
 """Pods, whatever made them, and the templates of Kubernetes' own kinds."""
 ANNOTATED_PODS: Final = Target(
+    "annotated-pods",
     PODS.resources,
     " || ".join(
         f"{_OBJECT}.?{field} != {_OLD_OBJECT}.?{field}"
@@ -78,10 +81,10 @@ ANNOTATED_PODS: Final = Target(
     ),
 )
 """The same, for rules about annotations and labels."""
-SERVICES: Final = Target({"": ("services",)}, _CHANGED)
-VOLUMES: Final = Target({"": ("persistentvolumes",)})
+SERVICES: Final = Target("services", {"": ("services",)}, _CHANGED)
+VOLUMES: Final = Target("volumes", {"": ("persistentvolumes",)})
 """Only their creation: the source is immutable, and binding a volume updates it."""
-CLAIMS: Final = Target({"resource.k8s.io": ("resourceclaims", "resourceclaimtemplates")})
+CLAIMS: Final = Target("claims", {"resource.k8s.io": ("resourceclaims", "resourceclaimtemplates")})
 """Only their creation: the specification is immutable."""
 
 
@@ -174,7 +177,7 @@ _VARIABLES: Final = {
         "[variables.inNamespace + '/' + request.kind.kind + '/'"
         " + object.metadata.?name.orValue('')]"
         " + variables.owners.map(o, variables.inNamespace + '/' + o.kind"
-        r" + (o.apiVersion.matches('^([^./]+/)?[^/]+$|\.k8s\.io/') ? ''"
+        " + (o.apiVersion.matches('^([^./]+/)?[^/]+$|[.]k8s[.]io/') ? ''"
         " : '.' + o.apiVersion.split('/')[0]) + '/' + o.name)"
         " + variables.owners.filter(o, o.kind in ['ReplicaSet', 'Job'] && o.name.contains('-'))"
         ".map(o, variables.inNamespace + (o.kind == 'Job' ? '/CronJob/' : '/Deployment/')"
@@ -212,6 +215,32 @@ class Cel:
             name: _SETTING.sub(lambda match: _setting(match, settings), known[name])
             for name in names
         }
+
+
+class Variables:
+    """Variables of one policy, evaluated once for all of its rules.
+
+    Variables of the same name differ between rules with other settings; they get a number.
+    """
+
+    def __init__(self) -> None:
+        self._defined: dict[str, str] = {}
+
+    def add(self, expressions: Mapping[str, str]) -> dict[str, str]:
+        """Define the variables of a rule; return their names in the policy."""
+        names: dict[str, str] = {}
+        for name, text in expressions.items():
+            text = _REFERENCE.sub(lambda match: f"variables.{names[match[1]]}", text)
+            candidates = (name, *(f"{name}_{number}" for number in range(2, 1000)))
+            names[name] = next(
+                candidate for candidate in candidates if self._defined.get(candidate, text) == text
+            )
+            self._defined[names[name]] = text
+        return names
+
+    def manifests(self) -> list[Manifest]:
+        """Return the variables of the policy, each before those that use it."""
+        return [{"name": name, "expression": text} for name, text in self._defined.items()]
 
 
 def pod(**violations: str) -> Cel:

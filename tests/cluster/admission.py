@@ -52,6 +52,11 @@ class Cluster:
         self._await(mode)
         return configuration
 
+    def uninstall(self) -> None:
+        """Delete the policies."""
+        kinds = "validatingadmissionpolicybindings,validatingadmissionpolicies"
+        self.platform.shell(f"kubectl delete {kinds} -l app.kubernetes.io/part-of=gpu-platform")
+
     def apply(self, file: Path) -> None:
         command = ["kubectl", "apply", "--server-side", "--force-conflicts", "-f", str(file)]
         self.platform.shell(shlex.join(command))

@@ -1,8 +1,7 @@
 """Requests to the API server of a platform, with the warnings of their responses."""
 
-import base64
 import json
-import ssl
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,10 +10,11 @@ from typing import Any
 
 import httpx
 
-from policies.admission import PREFIX
 from tests.cluster.platform import Platform
+from tools.bench.admission import connect
 
 Manifest = dict[str, Any]
+_RULE = re.compile(r"with binding '[^']+': ([a-z-]+):")
 _PATHS = {
     "Pod": "/api/v1/namespaces/{}/pods",
     "PodTemplate": "/api/v1/namespaces/{}/podtemplates",
@@ -43,8 +43,7 @@ class Answer:
     @property
     def warned(self) -> set[str]:
         """Rules whose policies wrote a warning."""
-        marks = [part.partition(f"Policy '{PREFIX}")[2] for part in self.warnings]
-        return {mark.partition("'")[0] for mark in marks if mark}
+        return set(_RULE.findall(" ".join(self.warnings)))
 
     @property
     def denied(self) -> str:
@@ -99,19 +98,7 @@ class ApiServer:
 
 
 @contextmanager
-def api_server(platform: Platform, folder: Path) -> Iterator[ApiServer]:
-    """Connect with the certificates of the platform's kubeconfig."""
-    kubeconfig = json.loads(Path(platform.shell_environment["KUBECONFIG"]).read_text())
-    cluster, user = kubeconfig["clusters"][0]["cluster"], kubeconfig["users"][0]["user"]
-
-    def decoded(text: str) -> bytes:
-        return base64.b64decode(text)
-
-    pair = folder / "admin.pem"
-    pair.write_bytes(decoded(user["client-certificate-data"]) + decoded(user["client-key-data"]))
-    context = ssl.create_default_context(
-        cadata=decoded(cluster["certificate-authority-data"]).decode()
-    )
-    context.load_cert_chain(pair)
-    with httpx.Client(base_url=cluster["server"], verify=context, timeout=60) as client:
+def api_server(platform: Platform) -> Iterator[ApiServer]:
+    """Connect as the administrator, with the platform's kubeconfig."""
+    with connect(Path(platform.shell_environment["KUBECONFIG"])) as client:
         yield ApiServer(client)

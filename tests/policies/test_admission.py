@@ -10,6 +10,7 @@ import yaml
 
 from policies.admission import Mode, Scope, main, manifests
 from policies.catalogue import RULES
+from policies.cel import Manifest
 from policies.configuration import configure
 
 RULE = "image-registry-allowed"
@@ -18,39 +19,62 @@ REASON = {"reason": "moves with the next release", "expires": LAST}
 EXEMPTION = {"workload": "ml/Job/old", "rule": RULE, **REASON}
 
 
-def rendered(config: dict[str, Any] | None = None, mode: Mode = "deny") -> dict[str, Any]:
-    """The specifications of one rule, by kind."""
-    built = manifests(configure(config or {}, RULES), mode)
-    return {item["kind"]: item["spec"] for item in built if item["metadata"]["name"].endswith(RULE)}
+def rendered(config: dict[str, Any] | None = None, mode: Mode = "deny") -> list[Manifest]:
+    return manifests(configure(config or {}, RULES), mode)
 
 
-def variables(config: dict[str, Any]) -> dict[str, str]:
-    policy = rendered(config)["ValidatingAdmissionPolicy"]
-    return {item["name"]: item["expression"] for item in policy["variables"]}
+def validations(built: list[Manifest]) -> dict[str, Manifest]:
+    """The validation of each rule."""
+    found = [item for policy in built for item in policy["spec"].get("validations", [])]
+    return {item["message"].partition(":")[0]: item for item in found}
+
+
+def policy_of(built: list[Manifest], rule: str) -> Manifest:
+    return next(item for item in built if rule in validations([item]))
+
+
+def variables(config: dict[str, Any], rule: str = RULE) -> dict[str, str]:
+    policy = policy_of(rendered(config), rule)
+    return {item["name"]: item["expression"] for item in policy["spec"]["variables"]}
 
 
 def actions(level: str, mode: Mode) -> list[str]:
-    binding = rendered({RULE: level}, mode)["ValidatingAdmissionPolicyBinding"]
+    built = rendered({RULE: level}, mode)
+    name = policy_of(built, RULE)["metadata"]["name"]
+    (binding,) = [item["spec"] for item in built if item["spec"].get("policyName") == name]
     return list(binding["validationActions"])
 
 
-def test_every_rule_with_cel_has_a_policy_and_a_binding_that_fails_closed():
-    built = manifests(configure({}, RULES), "audit")
-    names = [f"gpu-platform-{rule.name}" for rule in RULES if rule.admission is not None]
-    assert names
-    for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"):
-        assert [item["metadata"]["name"] for item in built if item["kind"] == kind] == names
+def test_every_rule_with_cel_is_in_a_policy_that_fails_closed():
+    built = rendered()
+    expected = {rule.name for rule in RULES if rule.admission is not None}
+    assert expected
+    assert set(validations(built)) == expected
     policies = [item["spec"] for item in built if item["kind"] == "ValidatingAdmissionPolicy"]
     assert {spec["failurePolicy"] for spec in policies} == {"Fail"}
 
 
+def test_every_policy_has_a_binding():
+    built = rendered()
+    named = [item["spec"]["policyName"] for item in built if item["kind"].endswith("Binding")]
+    assert named == [item["metadata"]["name"] for item in built if item["kind"].endswith("Policy")]
+
+
+def test_rules_share_variables_only_with_equal_settings():
+    for other, count in (([], 1), (["example.com/card"], 2)):
+        config = {"gpu-toleration": {"otherDevices": other}}
+        names = [name for name in variables(config) if name.startswith("gpuContainers")]
+        assert len(names) == count
+
+
 def test_settings_of_the_configuration_are_written_into_the_expression():
     allowed = {RULE: {"allowedRegistries": ["registry.example.com/team/"]}}
-    assert '["registry.example.com/team"].exists' in variables(allowed)["violations"]
+    expression = variables(allowed)["image_registry_allowed"]
+    assert '["registry.example.com/team"].exists' in expression
 
 
-def test_a_disabled_rule_has_no_policy():
-    assert rendered({RULE: "disabled"}) == {}
+def test_a_disabled_rule_has_no_validation():
+    assert RULE not in validations(rendered({RULE: "disabled"}))
 
 
 @pytest.mark.parametrize(
@@ -67,7 +91,8 @@ def test_mode_and_level_decide_what_a_violation_does(level: str, mode: Mode, exp
 
 
 def test_an_exemption_is_valid_for_objects_that_are_created_until_its_last_day():
-    exempt = variables({"exemptions": {"workloads": [EXEMPTION]}})["exempt"]
+    expressions = variables({"exemptions": {"workloads": [EXEMPTION]}})
+    (exempt,) = [text for text in expressions.values() if "ml/Job/old" in text]
     assert 'a.matches("^(?s:ml/Job/old)$")' in exempt
     assert f"timestamp('{LAST}T00:00:00Z') + duration('24h')" in exempt
 
@@ -90,9 +115,9 @@ def test_the_command_prints_policies_for_a_configuration_file(
     arguments = ["--config", str(file), "--mode", "deny", "--exclude-namespace", "vendor"]
     assert main(arguments) == 0
     text = capsys.readouterr().out
-    names = {item["metadata"]["name"] for item in yaml.safe_load_all(text)}
-    assert "gpu-platform-image-tag-fixed" in names
-    assert f"gpu-platform-{RULE}" not in names
+    names = validations(list(yaml.safe_load_all(text)))
+    assert "image-tag-fixed" in names
+    assert RULE not in names
     assert "- vendor" in text
 
 

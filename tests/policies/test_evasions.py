@@ -81,6 +81,7 @@ EVASIONS: list[tuple[str, str, Manifest]] = [
     ("thousandths", "gpu-counts-whole", job((GPU_LIMIT, "1000m"))),
     ("an exponent", "gpu-counts-whole", job((GPU_LIMIT, "1e3"))),
     ("zero", "gpu-counts-whole", job((GPU_LIMIT, 0))),
+    ("zero without a request", "gpu-counts-whole", job((GPU_LIMIT, 0), (GPU_REQUEST, REMOVED))),
     ("zero as text", "gpu-counts-whole", job((GPU_LIMIT, "0"))),
     ("less than nothing", "gpu-counts-whole", job((GPU_LIMIT, -1))),
     ("half of one", "gpu-counts-whole", job((GPU_LIMIT, 0.5))),

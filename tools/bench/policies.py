@@ -2,8 +2,9 @@
 
 A stack of many workloads is previewed without a pack, with a pack of one empty rule (the cost of
 the engine and the SDK) and with ours, in turns, so that other activity of the host affects all
-equally. Then the pack alone and policies.check are timed with the same manifests. Prints the ratios
-with their spread and writes every sample to .bench/policies.json.
+equally. Then the pack alone and policies.check are timed with the same manifests, and the creation
+of pods with and without admission policies, in turns. Prints the ratios with their spread and
+writes every sample to .bench/policies.json.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from devcluster.toolchain import Toolchain, ensure
 from policies.binding import Binding
 from policies.catalogue import RULES
 from policies.decoding import share_decoding
+from tools.bench import admission
 from tools.bench.outcome import Goal, conclude, ratios, say, spread
 from tools.bench.workloads import Manifest, stack
 
@@ -87,6 +89,7 @@ def main() -> None:
     manifests = stack(options.workloads)
     with tempfile.TemporaryDirectory() as folder:
         samples = _measure(Path(folder), tools, manifests, options.repetitions)
+    samples |= admission.measure(options.repetitions)
     alone = microseconds(manifests)
     result = {
         "workloads": options.workloads,
@@ -175,6 +178,7 @@ def _ratios(samples: dict[str, list[float]]) -> dict[str, Any]:
     return {
         "oursToEmpty": compare("ours", "empty pack"),
         "emptyToNone": compare("empty pack", "no pack"),
+        "admissionToNone": compare(admission.WITH, admission.WITHOUT),
     }
 
 
@@ -189,8 +193,8 @@ def _goals(result: dict[str, Any]) -> list[Goal]:
 def _print(result: dict[str, Any]) -> None:
     for name, values in result["seconds"].items():
         median = statistics.median(values)
-        say(f"{name + ':':12} {median:6.2f} s ({min(values):.2f} to {max(values):.2f})")
-    for name in ("emptyToNone", "oursToEmpty"):
+        say(f"{name + ':':29} {median:7.4f} s ({min(values):.4f} to {max(values):.4f})")
+    for name in ("emptyToNone", "oursToEmpty", "admissionToNone"):
         found = result[name]
         say(f"{name}: {found['median']:.3f} ({found['least']:.3f} to {found['most']:.3f})")
     alone = result["packAloneMicroseconds"]

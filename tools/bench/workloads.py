@@ -16,6 +16,12 @@ def stack(workloads: int) -> list[Manifest]:
     return [*_shared(), *(builders[i % 3](f"w-{i}") for i in range(workloads))]
 
 
+def pod(name: str) -> Manifest:
+    """Return a training pod of its own."""
+    made = _pod("training", {}, restartPolicy="Never", schedulerName="volcano")
+    return {"apiVersion": "v1", "kind": "Pod"} | made | {"metadata": {"name": name}}
+
+
 def _object(version: str, kind: str, name: str, spec: Any, **metadata: Any) -> Manifest:
     place = {"name": name, "namespace": _NAMESPACE, **metadata}
     return {"apiVersion": version, "kind": kind, "metadata": place, "spec": spec}

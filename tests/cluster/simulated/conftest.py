@@ -30,9 +30,9 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform
 
 
 @pytest.fixture(scope="session")
-def admission(
-    control_plane: Platform, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Cluster]:
+def admission(control_plane: Platform) -> Iterator[Cluster]:
     """The same API server with the policies in it."""
-    with api_server(control_plane, tmp_path_factory.mktemp("admission")) as api:
-        yield Cluster(control_plane, api)
+    with api_server(control_plane) as api:
+        cluster = Cluster(control_plane, api)
+        yield cluster
+        cluster.uninstall()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cluster.admission import CHANGED_BY_THE_API, SETTINGS, SPACE, Cluster, violated
+from tests.cluster.admission import CHANGED_BY_THE_API, PARTIAL, SETTINGS, SPACE, Cluster, violated
 from tests.cluster.api_server import ApiServer, Manifest
 from tests.policies import fixtures
 from tests.policies.manifests import pod_spec
@@ -81,7 +81,7 @@ def test_a_controller_cannot_create_any_bad_pod_of_the_fixtures(admission: Clust
     tasks = []
     for fixture, manifest in fixtures.objects(SPACE).values():
         rules = violated(manifest, configuration) & mandatory
-        rules -= CHANGED_BY_THE_API.get(fixture, set())
+        rules -= CHANGED_BY_THE_API.get(fixture, set()) | PARTIAL
         if manifest["kind"] == "Pod" and rules:
             name = f"task-{len(tasks)}"
             expected[name] = rules
@@ -149,7 +149,7 @@ def test_an_ephemeral_container_is_evaluated(admission: Cluster) -> None:
     debugger = {"name": "debugger", "image": "busybox:1"}
     added = {"spec": {"ephemeralContainers": [debugger]}}
     answer = admission.api.patch(f"{PODS}/good/ephemeralcontainers", added)
-    assert "container debugger" in answer.denied
+    assert "busybox:1" in answer.denied
     admission.api.delete(PODS)
 
 
@@ -202,7 +202,7 @@ def test_excluded_namespaces_have_no_policies(admission: Cluster) -> None:
 def test_audit_counts_violations_and_denies_nothing(admission: Cluster) -> None:
     admission.install("audit")
     counter = "apiserver_validating_admission_policy_check_total"
-    labels = {"policy": "gpu-platform-no-host-namespaces", "enforcement_action": "audit"}
+    labels = {"policy": "gpu-platform-pods", "enforcement_action": "audit"}
     before = admission.api.metric(counter, **labels)
     answer = admission.api.create(bad("old"), SPACE)
     assert (answer.status, answer.warnings) == (201, ())

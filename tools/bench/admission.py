@@ -1,0 +1,98 @@
+"""Latency of pod creation with and without admission policies, for `make bench-policies`."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import ssl
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import yaml
+
+from devcluster import lifecycle
+from devcluster.lifecycle import Cluster
+from devcluster.progress import Reporter
+from devcluster.spec import Kind, cluster_spec
+from policies.admission import manifests, read_configuration
+from tools.bench.outcome import say
+from tools.bench.workloads import Manifest, pod
+
+WITHOUT, WITH = "pod creation", "pod creation with admission"
+_PODS = "/api/v1/namespaces/default/pods"
+_SETTLED = 5
+"""Seconds after which the API server uses new policies."""
+
+
+def measure(repetitions: int, pods: int = 200) -> dict[str, list[float]]:
+    """Return the median seconds of a creation in each turn, without and with policies.
+
+    Pods are created one after another in a cluster of its own, without nodes.
+    """
+    samples: dict[str, list[float]] = {WITHOUT: [], WITH: []}
+    with tempfile.TemporaryDirectory(prefix="admission-") as folder:
+        os.environ["GPU_PLATFORM_STATE"] = folder
+        try:
+            cluster = lifecycle.up(cluster_spec(Kind.SIMULATED, 0), Reporter())
+            with connect(cluster.layout.kubeconfig) as client:
+                _create(client, pods)  # connections and caches: not measured
+                for turn in range(repetitions):
+                    samples[WITHOUT].append(_create(client, pods))
+                    with _policies(cluster):
+                        samples[WITH].append(_create(client, pods))
+                    medians = [f"{1000 * values[-1]:.1f} ms" for values in samples.values()]
+                    say(f"  {turn + 1}/{repetitions} without and with policies: {medians}")
+        finally:
+            lifecycle.down(Kind.SIMULATED, purge=True)
+    return samples
+
+
+@contextmanager
+def connect(kubeconfig: Path) -> Iterator[httpx.Client]:
+    """Connect to the API server of an embedded cluster with the certificates of a kubeconfig."""
+    content = json.loads(kubeconfig.read_text())
+    cluster, user = content["clusters"][0]["cluster"], content["users"][0]["user"]
+    authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
+    context = ssl.create_default_context(cadata=authority)
+    with tempfile.NamedTemporaryFile() as pair:
+        for part in ("client-certificate-data", "client-key-data"):
+            pair.write(base64.b64decode(user[part]))
+        pair.flush()
+        context.load_cert_chain(pair.name)
+    with httpx.Client(base_url=cluster["server"], verify=context, timeout=60) as client:
+        yield client
+
+
+def _create(client: httpx.Client, count: int) -> float:
+    seconds = []
+    for number in range(count):
+        manifest = pod(f"pod-{number}")
+        start = time.perf_counter()
+        response = client.post(_PODS, json=manifest)
+        seconds.append(time.perf_counter() - start)
+        response.raise_for_status()
+    client.delete(_PODS, params={"gracePeriodSeconds": 0}).raise_for_status()
+    return statistics.median(seconds)
+
+
+@contextmanager
+def _policies(cluster: Cluster) -> Iterator[None]:
+    built = manifests(read_configuration(None), "deny")
+    _kubectl(cluster, ["apply", "--server-side", "--filename=-"], built)
+    time.sleep(_SETTLED)
+    yield
+    _kubectl(cluster, ["delete", "--filename=-"], built)
+    time.sleep(_SETTLED)
+
+
+def _kubectl(cluster: Cluster, arguments: Sequence[str], objects: Sequence[Manifest]) -> None:
+    command = [*cluster.kubectl, *arguments]
+    text = yaml.dump_all(objects, Dumper=yaml.CSafeDumper)
+    subprocess.run(command, input=text, text=True, check=True, stdout=subprocess.DEVNULL)

@@ -1,16 +1,17 @@
 """Properties of a whole workload: gang, queue, retries, and whether Pulumi waits for it.
 
-Each controller has different fields for these. This module hides the differences, so that a rule
+Each controller has different fields for these. The registry of kinds states them, so that a rule
 reads "the queue" and does not depend on the kind.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import cached_property, reduce
+from functools import cached_property
+from typing import Final
 
-from kube.kinds import KINDS
 from kube.names import (
     GROUP_ANNOTATION,
     KUEUE_QUEUE_LABEL,
@@ -19,12 +20,13 @@ from kube.names import (
     QUEUE_LABEL,
     SKIP_AWAIT_ANNOTATION,
 )
-from kube.quantities import quantity_or_none
+from kube.workloads.record import Job, WorkloadKind, steps
+from policies.places import counted
 from policies.resources import Resource
-from policies.values import UNKNOWN, Node
-from policies.workloads import Pod
+from policies.values import UNKNOWN, Node, nodes_at
+from policies.workloads import Pod, find_all_pods
 
-_KUBEFLOW = "kubeflow.org"
+_UNRECORDED: Final = WorkloadKind(group="", kind="")
 
 
 @dataclass(frozen=True)
@@ -36,92 +38,82 @@ class Gang:
     defaults_to_all: bool
 
 
-def _count(member: Node) -> Decimal | None:
-    """Return the replicas of one task, by default one; None if unknown."""
-    replicas = member["replicas"]
-    if not replicas.known:
-        return None
-    return Decimal(1) if replicas.absent else quantity_or_none(replicas.value)
-
-
 class Workload:
-    """A resource that runs pods."""
+    """A resource that runs pods, or one of the jobs that it states.
 
-    def __init__(self, resource: Resource, pods: list[Pod]) -> None:
+    `job` is the object that states queue, gang and retries. `machines` request devices without
+    pods.
+    """
+
+    def __init__(
+        self, resource: Resource, pods: list[Pod], job: Node, machines: list[Pod] | None = None
+    ) -> None:
         self.resource = resource
         self.pods = pods
+        self.machines = machines or []
+        self._job = job
 
     @property
-    def _spec(self) -> Node:
-        return self.resource.root["spec"]
+    def _record(self) -> Job:
+        return (self.resource.record or _UNRECORDED).job
 
-    @property
-    def is_volcano_job(self) -> bool:
-        """True for a Volcano Job, or the template from which a JobFlow creates one."""
-        return self.resource.is_kind("batch.volcano.sh", "Job") or self.is_step
-
-    @property
-    def is_step(self) -> bool:
-        """True for the template of a step of a JobFlow."""
-        return self.resource.is_kind("flow.volcano.sh", "JobTemplate")
-
-    @property
-    def is_batch_job(self) -> bool:
-        """True for the Job of Kubernetes."""
-        return self.resource.is_kind("batch", "Job")
-
-    @property
-    def is_kubeflow_job(self) -> bool:
-        """True for a job of Kubeflow's training operator."""
-        replicas = any(key.lower().endswith("replicaspecs") for key, _ in self._spec.fields())
-        return self.resource.group == _KUBEFLOW and replicas
+    def _field(self, path: str) -> Node:
+        node = self._job
+        for step in steps(path):
+            node = node[step]
+        return node
 
     @property
     def counts_each_pod(self) -> bool:
         """True if the failure of any pod counts as a retry of the job."""
-        return self.is_batch_job or self.is_kubeflow_job
+        return self._record.each_pod
+
+    @property
+    def least_retries(self) -> int:
+        """The smallest limit of retries that the kind takes literally."""
+        return self._record.least
+
+    @property
+    def additional_retries(self) -> int:
+        """What the kind counts as a retry beyond the retries."""
+        return self._record.extra
+
+    @property
+    def counts_in_place(self) -> bool:
+        """True if the limit of retries counts containers that the kubelet restarts."""
+        return self._record.in_place
 
     @cached_property
     def size(self) -> Decimal | None:
         """Number of pods; None if unknown."""
-        members = self._members()
-        if members is None:
-            counts = [pod.replicas for pod in self.pods]
-        else:
-            counts = [_count(member) for member in members]
+        if not self._is_complete():
+            return None
+        counts = [pod.replicas for pod in self.pods]
         known = [count for count in counts if count is not None]
         return sum(known, Decimal(0)) if len(known) == len(counts) else None
 
-    def _members(self) -> list[Node] | None:
-        """Tasks or replica specifications, for kinds that have them."""
-        if self.is_volcano_job:
-            tasks = self._spec["tasks"]
-            whole = tasks.complete and isinstance(tasks.value, list)
-            return list(tasks.items()) if whole else [Node(UNKNOWN)]
-        if self.resource.group != _KUBEFLOW:
-            return None
-        specs = [node for key, node in self._spec.fields() if key.lower().endswith("replicaspecs")]
-        if not all(node.known for node in specs):
-            return [Node(UNKNOWN)]
-        return [replica for node in specs for _, replica in node.fields()]
+    def _is_complete(self) -> bool:
+        """Return whether all lists and objects around the pods are known."""
+        for place in (self.resource.record or _UNRECORDED).pods:
+            keys = steps(place.at)
+            stars = [index for index, key in enumerate(keys) if key == "*"]
+            for index in (*stars, len(keys)):
+                for node in nodes_at(self.resource.root, keys[:index]):
+                    if not _is_whole(node):
+                        return False
+        return True
 
     def scheduler(self, pod: Pod) -> Node:
-        """Return the scheduler's name; a Volcano Job sets the default of its tasks."""
+        """Return the scheduler's name; a job may set the default of its pods."""
         own = pod.spec["schedulerName"]
-        if own.absent and self.is_volcano_job:
-            return self._spec["schedulerName"]
-        return own
+        return self._field(self._record.scheduler) if own.absent and self._record.scheduler else own
 
     def queue(self, pod: Pod) -> Node:
         """Return the queue's name, or its path if there is none."""
-        annotations = pod.metadata["annotations"]
-        job = self._spec["queue"]
-        policy = self._spec["runPolicy"]["schedulingPolicy"]["queue"]
-        places = [annotations[QUEUE_ANNOTATION], self.resource.labels[QUEUE_LABEL]]
-        if self.is_volcano_job:
-            places = [job]
-        elif self.resource.group == _KUBEFLOW:
-            places = [policy, *places]
+        places = [self._field(self._record.queue)] if self._record.queue else []
+        if self._record.annotations:
+            annotations = pod.metadata["annotations"]
+            places += [annotations[QUEUE_ANNOTATION], self.resource.labels[QUEUE_LABEL]]
         found = next((place for place in places if not place.absent), None)
         return found or self.local_queue(pod) or places[0]
 
@@ -130,7 +122,7 @@ class Workload:
 
         Kueue does not manage the jobs of Volcano.
         """
-        node: Node | None = None if self.resource.group == "batch.volcano.sh" else pod.spec
+        node: Node | None = pod.spec if self._record.annotations else None
         while node is not None:
             label = node["metadata"]["labels"][KUEUE_QUEUE_LABEL]
             if isinstance(node.value, dict) and label.present:
@@ -145,12 +137,10 @@ class Workload:
     @cached_property
     def gang(self) -> Gang | None:
         """Gang of the workload, for kinds with a gang of their own."""
-        if self.is_volcano_job:
-            return Gang(self._spec["minAvailable"], self.size, defaults_to_all=False)
-        if self.resource.group == _KUBEFLOW:
-            policy = self._spec["runPolicy"]["schedulingPolicy"]
-            return Gang(policy["minAvailable"], self.size, defaults_to_all=True)
-        if self.is_batch_job and not any(self.joins_pod_group(pod) for pod in self.pods):
+        if self._record.gang:
+            return Gang(self._field(self._record.gang), self.size, self._record.whole)
+        joins = any(self.joins_pod_group(pod) for pod in self.pods)
+        if self._record.member_annotation and not joins:
             minimum = self.resource.annotations[MIN_MEMBER_ANNOTATION]
             return Gang(minimum, self.size, defaults_to_all=self.size == 1)
         return None
@@ -158,47 +148,61 @@ class Workload:
     @cached_property
     def retry_limit(self) -> Node | None:
         """Path of the number of retries, for kinds that have one."""
-        if self.is_volcano_job:
-            return self._spec["maxRetry"]
-        if self.is_batch_job:
-            return self._spec["backoffLimit"]
-        if self.resource.is_kind("batch", "CronJob"):
-            return self._spec["jobTemplate"]["spec"]["backoffLimit"]
-        if self.is_kubeflow_job:
-            return self._spec["runPolicy"]["backoffLimit"]
-        # Without a limit, the other kinds are not retried.
-        limit = self._recorded_retry_limit()
-        return None if limit is None or limit.absent else limit
-
-    def _recorded_retry_limit(self) -> Node | None:
-        for kind in KINDS.values():
-            resource = kind.layout.resource
-            if self.resource.is_kind(resource.group, resource.kind):
-                return reduce(lambda node, key: node[key], kind.layout.retries, self.resource.root)
-        return None
+        if not self._record.retries:
+            return None
+        limit = self._field(self._record.retries)
+        return None if self._record.retries_default and limit.absent else limit
 
     @cached_property
     def deadline(self) -> Node | None:
         """Path of the deadline, if the kind has one."""
-        spec = self._spec
-        if self.is_kubeflow_job:
-            spec = spec["runPolicy"]
-        elif self.resource.is_kind("batch", "CronJob"):
-            spec = spec["jobTemplate"]["spec"]
-        elif not (self.is_volcano_job or self.is_batch_job):
-            return None
-        return spec["activeDeadlineSeconds"]
+        if self._record.pod_deadline:
+            return next((pod.spec["activeDeadlineSeconds"] for pod in self.pods), None)
+        return self._field(self._record.deadline) if self._record.deadline else None
+
+    def claims(self) -> Iterator[Node]:
+        """Yield the names of claims that all pods of the job mount."""
+        if self._record.claims:
+            yield from nodes_at(self._job, steps(self._record.claims))
 
     def restart_policy(self, pod: Pod) -> Node:
         """Return the restart policy; in Kubeflow's replicas, theirs overrides the pod's."""
-        if self.resource.group == _KUBEFLOW and pod.spec.parent is not None:
-            replica = pod.spec.parent.parent
-            if replica is not None and not replica["restartPolicy"].absent:
-                return replica["restartPolicy"]
-        return pod.spec["restartPolicy"]
+        if pod.place.restart:
+            policy = counted(self.resource.root, pod.place.restart, pod.steps)
+            if not policy.absent:
+                return policy
+        policy = pod.spec["restartPolicy"]
+        # Where a kind states containers in its own way, its controller decides.
+        return Node(UNKNOWN) if policy.absent and pod.place.containers else policy
 
     @property
     def awaited_flag(self) -> Node | None:
         """Path of the annotation that disables Pulumi's waiting; None if Pulumi does not wait."""
-        waits_for_end = self.is_batch_job or self.resource.is_kind("", "Pod")
-        return self.resource.annotations[SKIP_AWAIT_ANNOTATION] if waits_for_end else None
+        record = self.resource.record or _UNRECORDED
+        return self.resource.annotations[SKIP_AWAIT_ANNOTATION] if record.awaited else None
+
+
+def find_workloads(resource: Resource) -> list[Workload]:
+    """Return the resource as a workload, or one for each of several jobs that it states."""
+    found = find_all_pods(resource)
+    pods = [pod for pod in found if not pod.place.machine]
+    machines = [pod for pod in found if pod.place.machine]
+    if not found:
+        return []
+    job = (resource.record or _UNRECORDED).job
+    nodes = list(nodes_at(resource.root, steps(job.at)))
+    if len(nodes) == 1:
+        return [Workload(resource, pods, nodes[0], machines)]
+    groups = [
+        Workload(resource, [pod for pod in pods if _within(pod, node)], node) for node in nodes
+    ]
+    return [group for group in groups if group.pods]
+
+
+def _within(pod: Pod, job: Node) -> bool:
+    return pod.spec.steps[: len(job.steps)] == job.steps
+
+
+def _is_whole(node: Node) -> bool:
+    values = node.value.values() if isinstance(node.value, dict) else ()
+    return node.complete and all(Node(value).known for value in values)

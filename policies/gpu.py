@@ -33,7 +33,7 @@ class LimitConfig(TaskConfig, SystemConfig):
     """Configuration of `gpu-limit-present`."""
 
     components: list[str] = Field(
-        default=["training", "inference"],
+        default=["training", "serving"],
         description="Roles of workloads that need a GPU: `training`, `inference` or both.",
     )
     device_annotations: list[str] = Field(

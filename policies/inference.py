@@ -8,10 +8,8 @@ from typing import Any
 
 from pydantic import Field
 
-from kube.quantities import quantity_or_none
 from policies.availability import always_succeeds, is_spread, protects, selects
 from policies.controllers import Workload
-from policies.resources import Resource
 from policies.rule import (
     Level,
     Rule,
@@ -23,7 +21,7 @@ from policies.rule import (
     workload_rule,
 )
 from policies.settings import NoConfig, RoleConfig
-from policies.values import UNKNOWN, Node
+from policies.values import UNKNOWN
 from policies.views import Stack
 from policies.workloads import Container, Pod
 
@@ -61,7 +59,7 @@ def _serving_containers(pod: Pod, config: RoleConfig) -> list[Container]:
 )
 def inference_probes(pod: Pod, config: RoleConfig) -> Iterator[Violation]:
     """Without probes, traffic reaches a server without a model, or one that hangs."""
-    if pod.role(config) != "inference":
+    if pod.role(config) != "serving":
         return
     for container in _serving_containers(pod, config):
         for key in ("readinessProbe",) if _is_probed_by_knative(pod) else _PROBES:
@@ -82,32 +80,12 @@ def _is_probed_by_knative(pod: Pod) -> bool:
     return pod.resource.group == "serving.knative.dev"
 
 
-def _scalers(stack: Stack, target: Resource) -> Iterator[Resource]:
-    """Return the HorizontalPodAutoscalers and KEDA's ScaledObjects of a workload."""
-    own = stack.of_kind("autoscaling", "HorizontalPodAutoscaler")
-    for scaler in (*own, *stack.of_kind("keda.sh", "ScaledObject")):
-        reference = scaler.root["spec"]["scaleTargetRef"]
-        kind = reference["kind"].value
-        if kind is None and scaler.group == "keda.sh":
-            kind = "Deployment"
-        same_kind = str(kind).lower() == target.kind.lower()
-        same_place = scaler.namespace == target.namespace
-        if same_kind and same_place and reference["name"].text == target.name:
-            yield scaler
-
-
-def _least(scaler: Resource) -> Node:
-    spec = scaler.root["spec"]
-    return spec["minReplicaCount" if scaler.group == "keda.sh" else "minReplicas"]
-
-
 def _has_several(workload: Workload, stack: Stack | None = None) -> bool:
     """Return whether a workload or its autoscaler requests more than one replica."""
     if workload.size is None:
         return False
-    scalers = _scalers(stack, workload.resource) if stack is not None else iter(())
-    least = [quantity_or_none(_least(scaler).value) for scaler in scalers]
-    return workload.size > 1 or any(count is not None and count > 1 for count in least)
+    least = stack.scalings.minimum(workload.resource) if stack is not None else None
+    return workload.size > 1 or (least is not None and least > 1)
 
 
 @workload_rule(
@@ -125,7 +103,7 @@ def inference_spread(workload: Workload, config: SpreadConfig) -> Iterator[Viola
     for pod in workload.pods:
         spread = pod.spec["topologySpreadConstraints"]
         affinity = pod.spec["affinity"]["podAntiAffinity"]
-        applies = pod.role(config) == "inference" and spread.known and affinity.known
+        applies = pod.role(config) == "serving" and spread.known and affinity.known
         labels, size = pod.metadata["labels"], workload.size or Decimal(2)
         if applies and not is_spread(pod.spec, labels, size, config.topology_keys):
             yield Violation(spread, "a constraint over kubernetes.io/hostname for these pods")
@@ -142,7 +120,7 @@ def inference_spread(workload: Workload, config: SpreadConfig) -> Iterator[Viola
 def inference_disruption_budget(stack: Stack, config: RoleConfig) -> Iterator[Violation]:
     """Draining several nodes may otherwise evict all replicas at once."""
     for workload in stack.workloads:
-        pods = [pod for pod in workload.pods if pod.role(config) == "inference"]
+        pods = [pod for pod in workload.pods if pod.role(config) == "serving"]
         if not pods or not _has_several(workload, stack):
             continue
         budgets = [
@@ -175,9 +153,9 @@ def autoscaled_without_replicas(stack: Stack, config: NoConfig) -> Iterator[Viol
     """Every update would reset the number of replicas under load."""
     for resource in stack.resources:
         replicas = resource.root["spec"]["replicas"]
-        if replicas.present:
-            for scaler in _scalers(stack, resource):
-                yield Violation(replicas, f"nothing: {scaler.title} decides", resource=resource)
+        for scaling in stack.scalings.of(resource) if replicas.present else ():
+            wanted = f"nothing: {scaling.scaler.title} decides"
+            yield Violation(replicas, wanted, resource=resource)
 
 
 RULES: list[Rule[Any]] = [

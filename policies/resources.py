@@ -7,6 +7,8 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any
 
+from kube.workloads import WORKLOAD_KINDS, Registry, find
+from kube.workloads.record import WorkloadKind
 from policies.values import UNKNOWN, Node
 
 _PULUMI_PREFIX = "kubernetes:"
@@ -38,7 +40,8 @@ class Resource:
 
     `pulumi_type` is the engine's type token, `properties` plain data (see `policies.properties`),
     `protected` whether Pulumi refuses to delete it. `existing` are patterns of addresses: patches
-    of these objects never create them.
+    of these objects never create them. `kinds` is the registry, and `node` the place of an object
+    that is part of another one.
     """
 
     def __init__(
@@ -50,6 +53,8 @@ class Resource:
         urn: str = "",
         protected: bool = False,
         existing: Sequence[str] = (),
+        kinds: Registry = WORKLOAD_KINDS,
+        node: Node | None = None,
     ) -> None:
         self.pulumi_type = pulumi_type
         self.pulumi_name = name
@@ -57,6 +62,24 @@ class Resource:
         self.protected = protected
         self.properties = properties if isinstance(properties, dict) else {}
         self._existing = existing
+        self._kinds = kinds
+        self._node = node
+
+    def inside(self, node: Node) -> Resource:
+        """Return an object whose manifest is part of this one."""
+        return Resource(
+            "kubernetes:",
+            node.value,
+            urn=self.urn,
+            existing=self._existing,
+            kinds=self._kinds,
+            node=node,
+        )
+
+    @cached_property
+    def record(self) -> WorkloadKind | None:
+        """The record of its kind, if there is one."""
+        return find(self._kinds, self.group, self.kind) if self.is_manifest else None
 
     @cached_property
     def is_manifest(self) -> bool:
@@ -101,20 +124,19 @@ class Resource:
 
         A patch is evaluated as a whole object unless the configuration states that it exists.
         """
-        is_part = self.is_patch and self.is_named(self._existing)
-        return is_part or self.is_kind("trainer.kubeflow.org", "TrainJob")
+        return self.is_patch and self.is_named(self._existing)
 
     @cached_property
-    def is_release(self) -> bool:
-        """True for a Helm release: values, from which a chart renders manifests elsewhere."""
-        by_pulumi = self.pulumi_type == _RELEASE
-        by_flux = self.is_kind("helm.toolkit.fluxcd.io", "HelmRelease")
-        return by_pulumi or by_flux or self.is_kind("helm.cattle.io", "HelmChart")
+    def unseen(self) -> str:
+        """What it deploys that no rule can see; empty for most objects."""
+        if self.pulumi_type == _RELEASE:
+            return "it deploys a chart"
+        return self.record.unseen if self.record is not None else ""
 
     @cached_property
     def root(self) -> Node:
         """The object as a node."""
-        return Node(self.properties, partial=self.is_partial)
+        return self._node or Node(self.properties, partial=self.is_partial)
 
     @property
     def _metadata(self) -> Node:

@@ -47,12 +47,12 @@ def training_retries_bounded(workload: Workload, config: RetryConfig) -> Iterato
     if not pods:
         return
     most = config.max_retries
-    by_pod = most * int(workload.size or 1) + workload.is_kubeflow_job
+    by_pod = most * int(workload.size or 1) + workload.additional_retries
     stated = workload.retry_limit
     if stated is not None and stated.known:
         # Kubeflow's operator takes the limit itself as too many.
         highest = by_pod if workload.counts_each_pod else most
-        least = 1 if workload.is_volcano_job else 0  # Volcano reads 0 as 3
+        least = workload.least_retries
         count = quantity_or_none(stated.value)
         if count is None or not least <= count <= highest:
             yield Violation(stated, f"a number of retries from {least} to {highest}")
@@ -68,8 +68,7 @@ def training_retries_bounded(workload: Workload, config: RetryConfig) -> Iterato
 def _restarts_in_place(workload: Workload, pod: Pod) -> Iterator[Violation]:
     """Return the restarts by the kubelet, which no limit counts."""
     policy = workload.restart_policy(pod)
-    # Only controllers of Jobs count the restarts of OnFailure.
-    counted = ("Never",) if workload.is_volcano_job else ("Never", "OnFailure", "ExitCode")
+    counted = ("Never", "OnFailure", "ExitCode") if workload.counts_in_place else ("Never",)
     wanted = '"Never", so that the job controller counts the failures'
     if policy.known and policy.value not in counted:
         yield Violation(policy, wanted)
@@ -135,8 +134,7 @@ def training_ends(workload: Workload, config: RoleConfig) -> Iterator[Violation]
         return
     limits = [workload.deadline, *(pod.spec["activeDeadlineSeconds"] for pod in pods)]
     if all(limit.absent for limit in limits):
-        place = limits[1] if workload.is_volcano_job else limits[0]
-        yield Violation(place, "the longest time that it may take, in seconds")
+        yield Violation(limits[0], "the longest time that it may take, in seconds")
 
 
 def _is_awaited(workload: Workload, config: RoleConfig) -> bool:

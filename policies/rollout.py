@@ -71,7 +71,7 @@ class BackendConfig(RuleConfig):
 )
 def inference_grace_period(pod: Pod, config: DrainConfig) -> Iterator[Violation]:
     """A server that is killed while it drains loses the requests that it has accepted."""
-    if pod.role(config) != "inference":
+    if pod.role(config) != "serving":
         return
     grace = pod.spec["terminationGracePeriodSeconds"]
     given = _DEFAULT_GRACE if grace.absent else quantity_or_none(grace.value)
@@ -102,7 +102,7 @@ def _leaving(container: Node, variables: Sequence[str]) -> Iterator[Decimal]:
 )
 def inference_rolling_update(workload: Workload, config: RoleConfig) -> Iterator[Violation]:
     """The remaining pods get the whole load during an update."""
-    if not any(pod.role(config) == "inference" for pod in workload.pods):
+    if not any(pod.role(config) == "serving" for pod in workload.pods):
         return
     resource = workload.resource
     update = _UPDATES.get((resource.group, resource.kind.lower()))

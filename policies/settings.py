@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, NonNegativeInt
 
 from kube.accelerators import Accelerators
 from kube.names import COMPONENT_LABEL, WORKLOAD_LABEL
 from kube.quantities import parse_quantity
+from kube.workloads.record import Role
 from policies.rule import RuleConfig
 
 
@@ -50,18 +51,35 @@ class GpuConfig(RuleConfig):
 
 
 class RoleConfig(GpuConfig):
-    """Labels that identify training and inference."""
+    """Labels that state the role of pods."""
 
     component_labels: list[str] = Field(
         default=[COMPONENT_LABEL, WORKLOAD_LABEL],
-        description="Labels that state the role of a pod; the first existing one decides.",
+        description="Labels that state the role of a pod; the first with a known value decides.",
     )
-    training_components: list[str] = Field(
-        default=["training"], description="Values of the label that mean training."
+    component_roles: dict[str, Role] = Field(
+        default={
+            "training": "training",
+            "batch": "batch",
+            "inference": "serving",
+            "serving": "serving",
+            "interactive": "interactive",
+            "singleuser-server": "interactive",
+        },
+        description="Roles by value of the label. JupyterHub labels notebooks `singleuser-server`.",
     )
-    inference_components: list[str] = Field(
-        default=["inference"], description="Values of the label that mean inference."
+    small_gpus: int = Field(
+        default=1,
+        ge=0,
+        description="Number of GPUs of all pods together up to which a workload may be `batch` or "
+        "`interactive` instead of `training`.",
     )
+
+    @cached_property
+    def role_key(self) -> tuple[Any, ...]:
+        """Everything that `Pod.role` depends on."""
+        roles = tuple(sorted(self.component_roles.items()))
+        return tuple(self.component_labels), roles, self.small_gpus, self.accelerators
 
 
 class TaskConfig(RoleConfig):

@@ -50,10 +50,8 @@ def _written_claims(workload: Workload, config: RoleConfig) -> Iterator[Node]:
             claim = volume["persistentVolumeClaim"]["claimName"]
             if claim.text and not _is_read_only(pod, volume):
                 yield claim
-    if pods and workload.is_volcano_job:
-        for volume in workload.resource.root["spec"]["volumes"].items():
-            if volume["volumeClaimName"].text:
-                yield volume["volumeClaimName"]
+    if pods:
+        yield from (name for name in workload.claims() if name.text)
 
 
 @stack_rule(

@@ -27,7 +27,7 @@ def _workload_namespaces(stack: Stack, config: NamespaceConfig) -> dict[str, Res
     found: dict[str, Resource] = {}
     for workload in stack.workloads:
         namespace = workload.resource.namespace
-        applies = any(pod.role(config) != "other" for pod in workload.pods)
+        applies = any(pod.role(config) != "system" for pod in workload.pods)
         if applies and namespace is not None and namespace not in config.existing_namespaces:
             found.setdefault(namespace, workload.resource)
     return found

@@ -57,6 +57,16 @@ class Node:
         return Node(value, self, key, self._partial)
 
     @property
+    def key(self) -> Key:
+        """The key or index of the value in its parent."""
+        return self._key
+
+    @property
+    def partial(self) -> bool:
+        """True if the other part of the manifest is elsewhere."""
+        return self._partial
+
+    @property
     def steps(self) -> tuple[Key, ...]:
         """The keys from the resource down to this value."""
         if self._parent is None:

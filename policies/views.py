@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, Literal
 
-from policies.controllers import Workload
+from policies.controllers import Workload, find_workloads
+from policies.embedded import embedded
 from policies.resources import Resource
-from policies.workloads import find_pods
+from policies.scaling import Scalings
 
 Scope = Literal["pod", "workload", "resource", "release", "stack"]
 
@@ -21,28 +22,46 @@ class View:
         self.resource = resource
 
     @cached_property
-    def workload(self) -> Workload:
-        """The resource as something that runs pods; `pods` is empty if it runs none."""
-        return Workload(self.resource, find_pods(self.resource))
+    def nested(self) -> list[View]:
+        """Views of the objects whose manifests are part of the resource."""
+        return [View(resource) for resource in embedded(self.resource)]
 
-    def parts(self, scope: Scope) -> Sequence[Any]:
+    @cached_property
+    def workloads(self) -> list[Workload]:
+        """The resource as something that runs pods; empty if it runs none."""
+        return find_workloads(self.resource)
+
+    def parts(self, scope: Scope) -> list[Any]:
         """Return the parts for a scope; stack rules have none, they are called with the stack."""
+        return [
+            *self._own_parts(scope),
+            *(part for view in self.nested for part in view.parts(scope)),
+        ]
+
+    def _own_parts(self, scope: Scope) -> list[Any]:
         if scope == "pod":
-            return self.workload.pods
+            return [pod for workload in self.workloads for pod in workload.pods]
         if scope == "workload":
-            return [self.workload] if self.workload.pods else []
+            return [workload for workload in self.workloads if workload.pods]
         if scope == "resource":
             return [self.resource] if self.resource.is_manifest else []
         if scope == "release":
-            return [self.resource] if self.resource.is_release else []
+            return [self.resource] if self.resource.unseen else []
         return []
+
+
+def flat(views: Sequence[View]) -> Iterator[View]:
+    """Yield views and, after each, those of the objects inside."""
+    for view in views:
+        yield view
+        yield from flat(view.nested)
 
 
 class Stack:
     """All resources that a stack declares."""
 
     def __init__(self, views: Sequence[View]) -> None:
-        self._views = [view for view in views if view.resource.is_manifest]
+        self._views = [view for view in flat(views) if view.resource.is_manifest]
 
     @cached_property
     def resources(self) -> list[Resource]:
@@ -52,7 +71,12 @@ class Stack:
     @cached_property
     def workloads(self) -> list[Workload]:
         """Every object that runs pods."""
-        return [view.workload for view in self._views if view.workload.pods]
+        return [workload for view in self._views for workload in view.workloads]
+
+    @cached_property
+    def scalings(self) -> Scalings:
+        """The autoscalers."""
+        return Scalings(self.resources)
 
     @cached_property
     def _by_kind(self) -> dict[tuple[str, str], list[Resource]]:

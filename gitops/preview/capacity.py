@@ -9,8 +9,8 @@ from gitops.preview.demand import Demand, with_gpus
 from gitops.preview.report import CostRow, GpuRow, LimitRow
 from gitops.prices import Environment, Prices, Purchase
 from kube.quantities import quantity_or_none
+from kube.workloads.record import Role
 from policies.views import Stack, View
-from policies.workloads import Role
 
 ANY = "any model"
 """Model of pods that select none, if the price table does not state the environment's model."""
@@ -102,8 +102,9 @@ def _utilisation(row: GpuRow, environment: Environment) -> Decimal:
     queue = environment.queues.get(row.queue)
     if queue is not None and queue.utilisation is not None:
         return queue.utilisation
-    by_role: Decimal = getattr(environment.utilisation, row.role)
-    return by_role
+    shares = environment.utilisation
+    by_role = {"training": shares.training, "serving": shares.inference}
+    return by_role.get(row.role, shares.other)
 
 
 def limits(

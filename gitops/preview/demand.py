@@ -11,11 +11,14 @@ from decimal import Decimal
 
 from kube.names import GPU_PRODUCT_LABEL, GROUP_ANNOTATION
 from kube.quantities import quantity_or_none
+from kube.workloads.record import Role
+from policies.controllers import Workload
 from policies.resources import Resource, address_of
+from policies.scaling import Scalings
 from policies.settings import RoleConfig
 from policies.values import Node
 from policies.views import View
-from policies.workloads import Container, Pod, Role
+from policies.workloads import Container, Pod
 
 _ROLES = RoleConfig()
 _VOLCANO = "scheduling.volcano.sh"
@@ -57,32 +60,34 @@ class Demand:
 def demands(views: Iterable[View]) -> list[Demand]:
     """Return the demand of every pod specification in a stack."""
     found = list(views)
-    scalers = _autoscalers(found)
+    scalings = Scalings(view.resource for view in found)
     groups = _queues_of_groups(found)
     idle = _runtimes_of_suspended_jobs(found)
     return [
-        _demand(view, pod, scalers.get(view.resource.address), groups, idle)
+        _demand(workload, pod, scalings, groups, idle)
         for view in found
-        for pod in view.workload.pods
+        for workload in view.workloads
+        for pod in workload.pods
     ]
 
 
 def _demand(
-    view: View,
+    workload: Workload,
     pod: Pod,
-    scaled: tuple[Decimal, Decimal] | None,
+    scalings: Scalings,
     groups: Mapping[str, str],
     idle: frozenset[str],
 ) -> Demand:
-    resource = view.resource
-    min_pods, pods = scaled or (None, _pods(pod))
+    resource = workload.resource
+    min_pods, highest = scalings.minimum(resource), scalings.maximum(resource)
+    pods = pod.replicas if highest is None else pod.most(highest)
     if is_suspended(resource) or resource.address in idle:
         min_pods, pods = None, Decimal(0)
     requests = _of_pod(pod, "requests", "limits")
     return Demand(
         workload=f"{resource.kind} {resource.name}",
         namespace=resource.namespace or "default",
-        queue=view.workload.queue(pod).text or _group_queue(pod, groups),
+        queue=workload.queue(pod).text or _group_queue(pod, groups),
         role=pod.role(_ROLES),
         product=_product(pod),
         labels=_labels(pod.spec["nodeSelector"]),
@@ -125,13 +130,6 @@ def _group_queue(pod: Pod, groups: Mapping[str, str]) -> str:
     return groups.get(address, "")
 
 
-def _pods(pod: Pod) -> Decimal | None:
-    # A TrainJob states the number of nodes, or leaves it to its runtime.
-    if any(container.kind == "trainer" for container in pod.containers):
-        return quantity_or_none(pod.spec["numNodes"].value)
-    return pod.replicas
-
-
 def _of_pod(pod: Pod, *fields: str) -> dict[str, Decimal]:
     running: dict[str, Decimal] = defaultdict(Decimal)
     starting: dict[str, Decimal] = defaultdict(Decimal)
@@ -172,33 +170,6 @@ def _product(pod: Pod) -> str | None:
 
 def _labels(selector: Node) -> dict[str, str]:
     return {key: node.text or "" for key, node in selector.fields()}
-
-
-def _autoscalers(views: list[View]) -> dict[str, tuple[Decimal, Decimal]]:
-    """Return minimum and maximum of replicas by the address of the scaled object."""
-    return dict(_autoscaler(view) for view in views if _scales(view))
-
-
-def _scales(view: View) -> bool:
-    own = view.resource.is_kind("autoscaling", "HorizontalPodAutoscaler")
-    return own or _of_keda(view)
-
-
-def _of_keda(view: View) -> bool:
-    return view.resource.is_kind("keda.sh", "ScaledObject")
-
-
-def _autoscaler(view: View) -> tuple[str, tuple[Decimal, Decimal]]:
-    """Return address, minimum and maximum. KEDA has other field names and defaults (0 to 100)."""
-    spec = view.resource.root["spec"]
-    target = spec["scaleTargetRef"]
-    suffix, low, high = ("ReplicaCount", 0, 100) if _of_keda(view) else ("Replicas", 1, 1)
-    kind, name = target["kind"].text or "Deployment", target["name"].text or ""
-    group = (target["apiVersion"].text or "apps/v1").rpartition("/")[0]
-    address = address_of(view.resource.namespace or "", group, kind, name)
-    minimum = quantity_or_none(spec[f"min{suffix}"].value)
-    maximum = quantity_or_none(spec[f"max{suffix}"].value)
-    return address, (Decimal(low) if minimum is None else minimum, maximum or Decimal(high))
 
 
 def with_gpus(found: Iterable[Demand]) -> Iterator[Demand]:

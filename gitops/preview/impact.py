@@ -118,9 +118,9 @@ def _sentences(change: Change, resource: Resource) -> tuple[int, list[str]]:
         return _QUEUES, [_QUEUE]
     if _is_run(resource):
         return _RUNS, list(_run(change))
-    if resource.is_release:
+    if resource.unseen:
         return _QUEUES, [_RELEASE]
-    if any(pod.role(_ROLES) == "inference" for pod in find_pods(resource)):
+    if any(pod.role(_ROLES) == "serving" for pod in find_pods(resource)):
         return _SERVICES, ["Requests fail until its replacement is ready, or permanently."]
     return _OTHER, []
 

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, PlainSerializer
 from pydantic.alias_generators import to_camel
 
 from gitops.prices import Purchase
-from policies.workloads import Role
+from kube.workloads.record import Role
 
 Status = Literal["unchanged", "changes", "blocked", "failed"]
 Mode = Literal["live", "drift", "rendered"]

@@ -104,14 +104,6 @@ EVASIONS: list[tuple[str, str, Manifest]] = [
         "run-as-non-root",
         custom(TEMPLATE, "WorkloadPatch"),
     ),
-    (
-        "a batch job labelled inference",
-        "inference-probes",
-        changed(
-            manifests.batch_job(),
-            ("spec/template/metadata/labels/app.kubernetes.io~component", "inference"),
-        ),
-    ),
     ("replicas as a word", "manifest-readable", job(("spec/tasks/0/replicas", "two"))),
     ("a kind that looks like a chart", "image-tag-fixed", custom(TEMPLATE, "X", "yaml.org/v1")),
     # memory and CPU

@@ -17,6 +17,8 @@ Place = tuple[str | int, ...]
 Spec = dict[str, Any]
 REPLACED = {"containers", "initContainers", "volumes", "tolerations", "securityContext"}
 """Fields of a pod; a kind may have more at the same place, such as KServe's `minReplicas`."""
+PARTS = {"containerSet"}
+"""Fields with containers whose pod is stated around them."""
 PATTERNS = {"g17_kyverno_policy"}
 """Manifests with patterns of pods, which are no pods."""
 
@@ -25,7 +27,8 @@ def _places(node: Any, path: Place = ()) -> Iterator[Place]:
     """Yield the paths of pod specifications: objects with a list of hardened containers."""
     if isinstance(node, dict):
         containers = node.get("containers")
-        if isinstance(containers, list) and "securityContext" in containers[0]:
+        hardened = isinstance(containers, list) and "securityContext" in containers[0]
+        if hardened and not PARTS & {*path}:
             yield path
         for key, value in node.items():
             yield from _places(value, (*path, key))

@@ -11,6 +11,9 @@ from tests.policies.harness import REMOVED, changed, type_of
 
 COMPONENT, WORKLOAD = "app.kubernetes.io/component", "gpu-platform.dev/workload"
 POD = {"containers": [{"name": "a"}]}
+GPUS_POD = {
+    "containers": [{"name": "a", "resources": {"limits": {"nvidia.com/gpu": 8}}}],
+}
 GPU_POD = {"containers": [{"name": "a", "resources": {"limits": {"nvidia.com/gpu": 1}}}]}
 
 
@@ -87,7 +90,7 @@ def template(spec: Any = None) -> dict[str, Any]:
     ],
 )
 def test_pods_are_found_in_every_kind(version: str, kind: str, spec: Any, paths: list[str]):
-    assert [pod.spec.path for pod in pods(version, kind, spec)] == paths
+    assert sorted(pod.spec.path for pod in pods(version, kind, spec)) == sorted(paths)
 
 
 def test_a_pod_template_is_found_at_the_top():
@@ -147,13 +150,21 @@ def test_a_train_job_is_a_part_of_its_runtime():
             "Deployment",
             template(),
             {"gpu-platform.dev/workload": "inference"},
-            "inference",
+            "serving",
         ),
-        ("apps/v1", "Deployment", template(GPU_POD), {}, "inference"),
-        ("apps/v1", "Deployment", template(), {}, "other"),
+        ("apps/v1", "Deployment", template(GPU_POD), {}, "serving"),
+        ("apps/v1", "Deployment", template(GPU_POD), {COMPONENT: "interactive"}, "interactive"),
+        ("apps/v1", "Deployment", template(GPUS_POD), {COMPONENT: "interactive"}, "serving"),
+        ("apps/v1", "Deployment", template(), {}, "system"),
         ("batch/v1", "Job", template(GPU_POD), {}, "training"),
-        ("batch/v1", "Job", template(GPU_POD), {COMPONENT: "x"}, "training"),
-        ("batch/v1", "Job", template(), {}, "other"),
+        ("batch/v1", "Job", template(GPU_POD), {COMPONENT: "batch"}, "batch"),
+        ("batch/v1", "Job", template(GPU_POD), {COMPONENT: "training"}, "training"),
+        ("batch/v1", "Job", template(GPUS_POD), {}, "training"),
+        ("batch/v1", "Job", {"parallelism": 2, **template(GPU_POD)}, {}, "training"),
+        ("batch/v1", "Job", template(GPUS_POD), {COMPONENT: "batch"}, "training"),
+        ("batch/v1", "Job", template(GPUS_POD), {COMPONENT: "inference"}, "training"),
+        ("batch/v1", "Job", template(GPUS_POD), {COMPONENT: "x"}, "training"),
+        ("batch/v1", "Job", template(), {}, "system"),
         (
             "batch.volcano.sh/v1alpha1",
             "Job",
@@ -162,10 +173,20 @@ def test_a_train_job_is_a_part_of_its_runtime():
             "training",
         ),
         ("kubeflow.org/v1", "pytorchjob", {"x": template()}, {}, "training"),
-        ("v1", "Pod", {**GPU_POD, "restartPolicy": "Never"}, {}, "training"),
-        ("v1", "Pod", GPU_POD, {}, "other"),
-        ("a.io/v1", "Unheard", template({**GPU_POD, "restartPolicy": "Never"}), {}, "training"),
-        ("apps/v1", "DaemonSet", template(GPU_POD), {}, "other"),
+        ("v1", "Pod", {**GPU_POD, "restartPolicy": "Never"}, {}, "batch"),
+        ("v1", "Pod", {**GPUS_POD, "restartPolicy": "Never"}, {}, "training"),
+        (
+            "v1",
+            "Pod",
+            {**GPUS_POD, "restartPolicy": "Never"},
+            {COMPONENT: "inference"},
+            "training",
+        ),
+        ("v1", "Pod", GPU_POD, {}, "serving"),
+        ("a.io/v1", "Unheard", template({**GPUS_POD, "restartPolicy": "Never"}), {}, "training"),
+        ("apps/v1", "DaemonSet", template(GPU_POD), {}, "serving"),
+        ("ray.io/v1", "RayCluster", {"headGroupSpec": template(GPUS_POD)}, {}, "training"),
+        ("kubeflow.org/v1", "Notebook", template(GPUS_POD), {}, "interactive"),
     ],
 )
 def test_labels_and_kinds_tell_what_a_pod_is_for(

@@ -62,23 +62,36 @@ the rule has a remediation, or `disabled`) and its settings:
 
 Unknown rules and unknown settings are refused, so that a typo cannot disable a rule.
 
-Rules do not depend on kinds. Every list of containers is part of a pod specification: in a
-Deployment, a CronJob, a Volcano task, a PyTorchJob's replica, a JobSet inside a TrainingRuntime, a
-Ray worker group or an unknown custom resource, including init containers, sidecars and ephemeral
-containers. Values that are unknown during a preview are skipped; everything else is checked. If a
-rule itself fails, the failure is reported as a violation.
+Rules do not depend on kinds. A registry (`kube/workloads/`) states for about 150 kinds where their
+objects have pods and containers, how many pods they may run, and what governs their queue, gang
+and retries: the kinds of Kubernetes, Volcano, Kubeflow, KubeRay, JobSet, LeaderWorkerSet, Kueue,
+KServe, Knative, Argo, Tekton, Spark, KEDA, KubeVirt, NVIDIA's operators and others. In addition,
+every list of containers is part of a pod specification, also in an unknown kind. Manifests inside
+of other objects (AppWrapper, ManifestWork, Crossplane's Object, a ConfigMap with manifests as text)
+are checked like all others. Values that are unknown during a preview are skipped; everything else
+is checked. If a rule itself fails, the failure is reported as a violation.
 
 ## Workload roles
 
-Some rules apply to training, some to inference, most to every pod. The role of a pod is decided by:
+Some rules apply to training, some to servers, most to every pod. Each pod has one role:
 
-- the label `app.kubernetes.io/component` or `gpu-platform.dev/workload` with the value `training`
-  or `inference`, on the pod template or on the resource;
-- the kind: Volcano Jobs, PyTorchJobs, TFJobs, MPIJobs, TrainJobs, TrainingRuntimes and similar
-  kinds are training, whatever their labels are;
-- without such a label, a pod that requests a GPU is training if it runs to completion (a Job,
-  CronJob or JobSet, or any pod with restartPolicy Never or OnFailure), and inference if it belongs
-  to a Deployment, ReplicaSet or StatefulSet.
+| role | pods | needs in addition to the rules for every pod |
+| --- | --- | --- |
+| `training` | Pods or GPUs that work together | Queue, gang, bounded retries, shared memory |
+| `batch` | Jobs of a single GPU, and steps of pipelines | Nothing |
+| `serving` | Servers | Probes, a graceful end, availability |
+| `interactive` | Notebooks and similar pods of a single GPU | Nothing |
+| `system` | Pods without GPUs that no label assigns to another role | Nothing |
+
+The kind decides which roles are possible and which one is the default. For example, a Job trains
+or is `batch`, a Volcano Job or PyTorchJob is `training` even without GPUs, and an InferenceService
+only serves. A bare Pod with one GPU that ends is `batch`.
+
+The label `app.kubernetes.io/component` or `gpu-platform.dev/workload` on the pod template or on the
+resource chooses among the possible roles (`componentRoles`): `training`, `batch`, `inference` or
+`serving`, `interactive`. It never chooses a role that asks for less than the GPUs need: if the kind
+can train, more than `smallGpus` GPUs are neither `batch` nor `interactive`, and a pod that runs to
+completion does not serve.
 
 Labels grant no privileges. A workload that needs what a rule forbids, such as the device plugin,
 must be listed in the `systemWorkloads` of the rule, or of the whole configuration file, which

@@ -42,7 +42,7 @@ def test_four_more_gpus_cost_four_prices_more_and_half_of_the_month() -> None:
 def test_a_server_is_paid_for_the_whole_month() -> None:
     (item,) = cost(plans.step("create", new=plans.deployment(replicas=3, product="small")))
     assert (item.after_hour, item.after_month) == (Decimal("1.5"), 150)
-    assert (item.now_hour, item.role) == (0, "inference")
+    assert (item.now_hour, item.role) == (0, "serving")
 
 
 def test_spot_is_told_by_the_nodes_that_are_chosen_and_by_the_queue() -> None:

@@ -1,0 +1,35 @@
+"""The registry of kinds that run pods, name accelerators or deploy other objects, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from kube.workloads import kubernetes, pipelines, serving, training, wrappers
+from kube.workloads.record import WorkloadKind
+
+Registry = Mapping[tuple[str, str], WorkloadKind]
+"""Records by API group and kind in lower case."""
+
+
+def by_name(records: Iterable[WorkloadKind]) -> Registry:
+    """Return the records by name; of two for one kind, the last one counts."""
+    return {(record.group, record.kind.lower()): record for record in records}
+
+
+WORKLOAD_KINDS: Final = by_name(
+    [
+        *kubernetes.WORKLOADS,
+        *kubernetes.PLAIN,
+        *kubernetes.PATTERNS,
+        *training.KINDS,
+        *serving.KINDS,
+        *pipelines.KINDS,
+        *wrappers.KINDS,
+    ]
+)
+
+
+def find(registry: Registry, group: str, kind: str) -> WorkloadKind | None:
+    """Return the record of a kind, or of every kind of its group."""
+    return registry.get((group, kind.lower())) or registry.get((group, "*"))

@@ -1,0 +1,158 @@
+"""Kinds of Kubernetes itself, and kinds that name devices or images and run nothing."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kube.workloads.record import Count, Job, Pods, Role, Scaler, WorkloadKind
+
+TEMPLATE: Final = "spec.template.spec"
+ENDING: Final[tuple[Role, ...]] = ("training", "batch")
+REPLICAS: Final = Count(paths=("spec.replicas",))
+NOT_RUN: Final = (Count(paths=(), default=0),)
+"""Pods of documents from which other kinds copy them."""
+
+CONCURRENCY: Final = Count(
+    paths=("spec.concurrencyPolicy",), words={"Forbid": 1, "Replace": 1}, default=None
+)
+
+
+def job_count(spec: str) -> Count:
+    """Return the number of pods that the specification of a Job runs at the same time."""
+    return Count(paths=(f"{spec}.parallelism",))
+
+
+def batch_job(at: str) -> Job:
+    """Return the record of the specification of a Job."""
+    return Job(
+        at=at,
+        member_annotation=at == "spec",
+        retries="backoffLimit",
+        retries_default=False,
+        each_pod=True,
+        deadline="activeDeadlineSeconds",
+    )
+
+
+_CRON_JOB: Final = "spec.jobTemplate.spec"
+
+WORKLOADS: Final = [
+    WorkloadKind(group="", kind="Pod", pods=(Pods(at="spec"),), awaited=True),
+    WorkloadKind(group="", kind="PodTemplate", pods=(Pods(at="template.spec", count=NOT_RUN),)),
+    *(
+        WorkloadKind(group=group, kind=kind, pods=(Pods(at=TEMPLATE, count=(REPLICAS,)),))
+        for group, kind in [
+            ("", "ReplicationController"),
+            ("apps", "Deployment"),
+            ("apps", "ReplicaSet"),
+            ("apps", "StatefulSet"),
+        ]
+    ),
+    # As many as there are nodes, which a manifest does not tell.
+    WorkloadKind(
+        group="apps",
+        kind="DaemonSet",
+        pods=(Pods(at=TEMPLATE, count=(Count(paths=(), default=None),)),),
+    ),
+    WorkloadKind(
+        group="batch",
+        kind="Job",
+        pods=(Pods(at=TEMPLATE, count=(job_count("spec"),)),),
+        roles=ENDING,
+        ends=True,
+        job=batch_job("spec"),
+        awaited=True,
+    ),
+    WorkloadKind(
+        group="batch",
+        kind="CronJob",
+        pods=(Pods(at=f"{_CRON_JOB}.template.spec", count=(CONCURRENCY, job_count(_CRON_JOB))),),
+        roles=ENDING,
+        ends=True,
+        job=batch_job(_CRON_JOB),
+    ),
+    WorkloadKind(
+        group="autoscaling",
+        kind="HorizontalPodAutoscaler",
+        scaler=Scaler(
+            target="spec.scaleTargetRef", minimum="spec.minReplicas", maximum="spec.maxReplicas"
+        ),
+    ),
+    WorkloadKind(
+        group="keda.sh",
+        kind="ScaledObject",
+        scaler=Scaler(
+            target="spec.scaleTargetRef",
+            target_kind="Deployment",
+            minimum="spec.minReplicaCount",
+            maximum="spec.maxReplicaCount",
+            default_minimum=0,
+            default_maximum=100,
+        ),
+    ),
+    WorkloadKind(
+        group="keda.sh",
+        kind="ScaledJob",
+        pods=(
+            Pods(
+                at="spec.jobTargetRef.template.spec",
+                count=(
+                    Count(paths=("spec.maxReplicaCount",), default=100),
+                    job_count("spec.jobTargetRef"),
+                ),
+            ),
+        ),
+        roles=ENDING,
+        ends=True,
+        job=batch_job("spec.jobTargetRef"),
+    ),
+    WorkloadKind(group="", kind="ConfigMap", texts=("data.*",)),
+]
+
+_PLAIN_KINDS: Final = {
+    "": "Secret Service ServiceAccount Namespace Node PersistentVolume PersistentVolumeClaim "
+    "LimitRange ResourceQuota Event Endpoints Binding",
+    "apps": "ControllerRevision",
+    "resource.k8s.io": "DeviceClass DeviceTaintRule ResourceClaim ResourceClaimTemplate "
+    "ResourceSlice",
+    "scheduling.volcano.sh": "PodGroup Queue",
+    "topology.volcano.sh": "HyperNode",
+    "nodeinfo.volcano.sh": "Numatopology",
+    "kueue.x-k8s.io": "AdmissionCheck ClusterQueue Cohort LocalQueue MultiKueueCluster "
+    "MultiKueueConfig ProvisioningRequestConfig ResourceFlavor Topology WorkloadPriorityClass",
+    "scheduling.x-k8s.io": "PodGroup ElasticQuota",
+    "scheduling.k8s.io": "PriorityClass",
+    "resource.nvidia.com": "ComputeDomain",
+    "karpenter.sh": "NodePool NodeClaim",
+    "monitoring.coreos.com": "PrometheusRule ServiceMonitor PodMonitor Probe ScrapeConfig "
+    "AlertmanagerConfig",
+    "caching.internal.knative.dev": "Image",
+}
+
+PLAIN: Final = [
+    WorkloadKind(group=group, kind=kind)
+    for group, kinds in _PLAIN_KINDS.items()
+    for kind in kinds.split()
+]
+"""Kinds that run nothing, whatever resources and images they name."""
+
+PATTERNS: Final = [
+    WorkloadKind(group="apiextensions.k8s.io", kind="CustomResourceDefinition", patterns=("",)),
+    *(
+        WorkloadKind(
+            group="kyverno.io",
+            kind=kind,
+            patterns=(
+                *("spec.rules.*.validate", "spec.rules.*.mutate", "spec.rules.*.match"),
+                *("spec.rules.*.exclude", "spec.rules.*.preconditions", "spec.rules.*.context"),
+                *("spec.rules.*.verifyImages", "spec.rules.*.imageExtractors"),
+            ),
+        )
+        for kind in ("ClusterPolicy", "Policy")
+    ),
+    WorkloadKind(group="policies.kyverno.io", kind="*", patterns=("",)),
+    WorkloadKind(group="constraints.gatekeeper.sh", kind="*", patterns=("",)),
+    WorkloadKind(group="templates.gatekeeper.sh", kind="ConstraintTemplate", patterns=("",)),
+    WorkloadKind(group="mutations.gatekeeper.sh", kind="*", patterns=("",)),
+    WorkloadKind(group="admissionregistration.k8s.io", kind="*", patterns=("",)),
+]

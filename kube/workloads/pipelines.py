@@ -1,0 +1,175 @@
+"""Kinds of pipelines and machines: Argo Workflows, Tekton, Spark, KubeVirt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from kube.workloads.kubernetes import CONCURRENCY, NOT_RUN
+from kube.workloads.record import Count, Devices, Job, Pods, Role, WorkloadKind
+
+_BATCH: Final[tuple[Role, ...]] = ("batch", "training")
+_STEPS: Final = ("container", "script", "containerSet.containers.*", "sidecars.*")
+
+
+def _templates(spec: str, *counts: Count) -> Iterator[Pods]:
+    """Yield the pods of an Argo workflow; a step may run any number of times in parallel."""
+    for at in (f"{spec}.templates.*", f"{spec}.templateDefaults"):
+        yield Pods(
+            at=at,
+            containers=_STEPS,
+            defaults=(f"{spec}.templateDefaults", spec),
+            metadata=f"{at}.metadata",
+            count=counts or (Count(paths=(f"{spec}.parallelism",), default=None),),
+        )
+
+
+def _argo(kind: str, spec: str, *counts: Count) -> WorkloadKind:
+    return WorkloadKind(
+        group="argoproj.io",
+        kind=kind,
+        pods=tuple(_templates(spec, *counts)),
+        roles=_BATCH,
+        ends=True,
+        # A patch of the pods as text.
+        texts=(f"{spec}.podSpecPatch", f"{spec}.templates.*.podSpecPatch"),
+        objects=(f"{spec}.templates.*.resource.manifest",),
+    )
+
+
+ARGO: Final = [
+    _argo("Workflow", "spec"),
+    _argo("WorkflowTemplate", "spec", *NOT_RUN),
+    _argo("ClusterWorkflowTemplate", "spec", *NOT_RUN),
+    _argo(
+        "CronWorkflow",
+        "spec.workflowSpec",
+        CONCURRENCY,
+        Count(paths=("spec.workflowSpec.parallelism",), default=None),
+    ),
+    WorkloadKind(
+        group="argoproj.io",
+        kind="WorkflowTaskSet",
+        pods=(Pods(at="spec.tasks.*", containers=_STEPS, metadata="spec.tasks.*.metadata"),),
+        roles=_BATCH,
+        ends=True,
+    ),
+]
+
+
+def _task(spec: str, pod: str, *counts: Count) -> Pods:
+    """Return the pod of a Tekton task: its steps are containers."""
+    return Pods(
+        at=spec,
+        containers=("steps.*", "sidecars.*"),
+        defaults=(pod,) if pod else (),
+        metadata=f"{spec}.metadata",
+        count=counts,
+    )
+
+
+_PIPELINES: Final = ("tasks.*", "finally.*")
+
+
+def _tekton(kind: str, *pods: Pods) -> WorkloadKind:
+    return WorkloadKind(group="tekton.dev", kind=kind, pods=pods, roles=_BATCH, ends=True)
+
+
+TEKTON: Final = [
+    _tekton("Task", _task("spec", "", *NOT_RUN)),
+    _tekton("ClusterTask", _task("spec", "", *NOT_RUN)),
+    _tekton("StepAction", Pods(at="", containers=("spec",), count=NOT_RUN, partial=True)),
+    _tekton("TaskRun", _task("spec.taskSpec", "spec.podTemplate")),
+    _tekton("Pipeline", *(_task(f"spec.{at}.taskSpec", "", *NOT_RUN) for at in _PIPELINES)),
+    _tekton(
+        "PipelineRun",
+        *(
+            _task(f"spec.pipelineSpec.{at}.taskSpec", "spec.taskRunTemplate.podTemplate")
+            for at in _PIPELINES
+        ),
+    ),
+]
+
+
+def _spark(spec: str, *outer: Count) -> Iterator[Pods]:
+    instances = Count(
+        paths=(f"{spec}.executor.instances",),
+        maxima=(f"{spec}.dynamicAllocation.maxExecutors",),
+        enabled=f"{spec}.dynamicAllocation.enabled",
+    )
+    for name, counts in (("driver", outer), ("executor", (*outer, instances))):
+        at = f"{spec}.{name}"
+        yield Pods(
+            at=at,
+            containers=("", "sidecars.*"),
+            defaults=(spec,),
+            inherited=("image", "volumes", "nodeSelector", "imagePullSecrets"),
+            metadata=at,
+            count=counts,
+            devices=(Devices(each="gpu", name="name", count="quantity"),),
+            partial=True,
+        )
+        yield Pods(at=f"{at}.template.spec", count=counts, partial=True)
+
+
+SPARK: Final = [
+    WorkloadKind(
+        group="sparkoperator.k8s.io",
+        kind="SparkApplication",
+        pods=tuple(_spark("spec")),
+        roles=("batch",),
+        ends=True,
+        job=Job(queue="batchSchedulerOptions.queue"),
+    ),
+    WorkloadKind(
+        group="sparkoperator.k8s.io",
+        kind="ScheduledSparkApplication",
+        pods=tuple(_spark("spec.template", CONCURRENCY)),
+        roles=("batch",),
+        ends=True,
+        job=Job(at="spec.template", queue="batchSchedulerOptions.queue"),
+    ),
+    WorkloadKind(
+        group="sparkoperator.k8s.io",
+        kind="SparkConnect",
+        pods=tuple(
+            Pods(at=f"spec.{name}.template.spec", count=counts, partial=True)
+            for name, counts in [
+                ("server", ()),
+                ("executor", (Count(paths=("spec.executor.instances",)),)),
+            ]
+        ),
+        images=("spec",),
+        roles=("interactive",),
+        ends=False,
+    ),
+]
+
+
+def _machine(kind: str, group: str, at: str, *counts: Count) -> WorkloadKind:
+    devices = tuple(
+        Devices(each=f"domain.devices.{name}.*", name="deviceName")
+        for name in ("gpus", "hostDevices")
+    )
+    pods = Pods(at=at, count=counts, devices=devices, machine=True)
+    return WorkloadKind(
+        group=group, kind=kind, pods=(pods,), roles=("interactive", "serving"), ends=False
+    )
+
+
+_SPEC: Final = "spec.template.spec"
+_MACHINES: Final = Count(paths=("spec.replicas",))
+
+KUBEVIRT: Final = [
+    _machine("VirtualMachine", "kubevirt.io", _SPEC),
+    _machine("VirtualMachineInstance", "kubevirt.io", "spec"),
+    _machine("VirtualMachineInstanceReplicaSet", "kubevirt.io", _SPEC, _MACHINES),
+    _machine(
+        "VirtualMachinePool",
+        "pool.kubevirt.io",
+        "spec.virtualMachineTemplate.spec.template.spec",
+        _MACHINES,
+    ),
+]
+
+KINDS: Final = [*ARGO, *TEKTON, *SPARK, *KUBEVIRT]

@@ -1,0 +1,175 @@
+"""The record of a kind: where its objects state their pods, how many, and what governs them.
+
+A path is text: `spec.tasks.*.template.spec`, in which `*` stands for every item or value and
+`[...]` encloses a key with dots. In a path next to the pods, `*` stands for the same items as in
+the path of the pods.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, ClassVar, Final, Literal
+
+Role = Literal["training", "batch", "serving", "interactive", "system"]
+STRICT: Final[dict[str, Any]] = {"extra": "forbid"}
+"""Configuration with which pydantic refuses unknown fields in records of users."""
+
+_STEP: Final = re.compile(r"\[([^\]]+)\]|([^.\[\]]+)")
+_PATH: Final = re.compile(r"(?:(?:^|(?<!^)\.)[^.\[\]]+|\[[^\]]+\])*")
+
+
+@lru_cache(maxsize=4096)
+def steps(path: str) -> tuple[str, ...]:
+    """Return the keys of a path; raise ValueError if it is malformed."""
+    if not _PATH.fullmatch(path):
+        raise ValueError(f"{path!r}: write keys with dots between them, such as spec.template.spec")
+    return tuple(quoted or plain for quoted, plain in _STEP.findall(path))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Count:
+    """A number that multiplies the pods.
+
+    The first existing value of `paths` is what the manifest requests, and the largest of all,
+    `maxima` included, is the maximum. `maxima` apply only if the value at `enabled` is true (always
+    if there is no such path). If nothing is set, the number is `default`, or unlimited if that is
+    None. `words` maps the words that stand for numbers. `less_with` is a path that takes one away,
+    and `divisor` one that divides. `elsewhere` marks numbers that are unknown
+    unless they are stated, because another object has them.
+    """
+
+    __pydantic_config__: ClassVar = STRICT
+
+    paths: tuple[str, ...]
+    maxima: tuple[str, ...] = ()
+    enabled: str = ""
+    default: int | None = 1
+    words: Mapping[str, int] = field(default_factory=dict)
+    less_with: str = ""
+    elsewhere: bool = False
+    divisor: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Devices:
+    """Accelerators that are requested outside of `resources.limits`.
+
+    `each` is the path of the requests; `resource` the name of the resource, or `name` its path in
+    the request; `count` the path of the number, one without it. Paths start at the pod.
+    """
+
+    __pydantic_config__: ClassVar = STRICT
+
+    each: str
+    resource: str = ""
+    name: str = ""
+    count: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pods:
+    """The pods that objects of a kind state at one place.
+
+    `at` is the path of the object with the fields of a pod specification. `containers` are the
+    paths from there of containers outside of the usual lists; an empty path is the object itself.
+    `defaults` are paths of objects whose fields apply where the pod has none: those named by
+    `inherited`, or all. `fields` maps fields
+    of these containers to the paths at which the kind has them. `partial` marks pods of which the
+    rest is stated elsewhere, unless they list containers. `machine` marks virtual machines: their
+    devices count, and they have no containers.
+    """
+
+    __pydantic_config__: ClassVar = STRICT
+
+    at: str
+    containers: tuple[str, ...] = ()
+    defaults: tuple[str, ...] = ()
+    inherited: tuple[str, ...] = ()
+    fields: Mapping[str, str] = field(default_factory=dict)
+    metadata: str = ""
+    count: tuple[Count, ...] = ()
+    devices: tuple[Devices, ...] = ()
+    restart: str = ""
+    partial: bool = False
+    machine: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """The part of an object that governs a gang; paths start at `at`.
+
+    `annotations` states whether annotations and labels may name the queue, too, and
+    `member_annotation` whether one states the minimum of the gang. `whole` marks gangs whose
+    minimum defaults to all pods. `retries_default` marks kinds that are not retried without a
+    limit, and `each_pod` those that count every failed pod as a retry; `extra` is what they add to
+    the limit, and `least` the smallest limit that they accept. `in_place` states whether restarts
+    of containers count, and `pod_deadline` that only pods have a deadline. `claims` is the path of
+    the names of claims that all pods mount.
+    """
+
+    __pydantic_config__: ClassVar = STRICT
+
+    at: str = "spec"
+    queue: str = ""
+    annotations: bool = True
+    gang: str = ""
+    member_annotation: bool = False
+    whole: bool = False
+    scheduler: str = ""
+    retries: str = ""
+    retries_default: bool = True
+    least: int = 0
+    extra: int = 0
+    each_pod: bool = False
+    in_place: bool = True
+    deadline: str = ""
+    pod_deadline: bool = False
+    claims: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaler:
+    """An autoscaler: paths of what it scales and of its limits, with their defaults."""
+
+    __pydantic_config__: ClassVar = STRICT
+
+    target: str
+    minimum: str
+    maximum: str
+    target_kind: str = ""
+    default_minimum: int = 1
+    default_maximum: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadKind:
+    """What is known about a kind; `*` is every kind of the group.
+
+    `roles` are the roles that a label may choose for its pods, the default first; `ends` states
+    whether they run to completion (None: `restartPolicy` decides), and `always` that pods without
+    GPUs have the role, too. `objects` are paths of complete manifests inside, `texts` of strings
+    that may be manifests, `patterns` of what looks like a pod and runs none. `images` are paths of
+    images that it runs otherwise. `unseen` states what it deploys that no rule can see. `scaled` is
+    the path of the number that an autoscaler sets. `awaited` marks kinds whose end Pulumi awaits.
+    """
+
+    __pydantic_config__: ClassVar = STRICT
+
+    group: str
+    kind: str
+    pods: tuple[Pods, ...] = ()
+    roles: tuple[Role, ...] = ("serving", "training", "batch", "interactive")
+    ends: bool | None = None
+    always: bool = False
+    job: Job = Job()
+    scaler: Scaler | None = None
+    scaled: str = "spec.replicas"
+    awaited: bool = False
+    objects: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
+    patterns: tuple[str, ...] = ()
+    images: tuple[str, ...] = ()
+    unseen: str = ""

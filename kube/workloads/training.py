@@ -1,0 +1,291 @@
+"""Kinds for training and batch: Volcano, Kubeflow, KubeRay, JobSet, LeaderWorkerSet, Kueue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from kube.workloads.kubernetes import CONCURRENCY, ENDING, NOT_RUN, job_count
+from kube.workloads.record import Count, Job, Pods, Role, WorkloadKind
+
+_ANY: Final[tuple[Role, ...]] = ("training", "serving", "batch", "interactive")
+_POD: Final = "template.spec"
+
+
+def _tasks(spec: str, *outer: Count, partial: bool = False) -> Pods:
+    """Return the pods of a Volcano Job's specification."""
+    return Pods(
+        at=f"{spec}.tasks.*.{_POD}",
+        count=(*outer, Count(paths=(f"{spec}.tasks.*.replicas",))),
+        partial=partial,
+    )
+
+
+def _volcano_job(spec: str) -> Job:
+    return Job(
+        at=spec,
+        queue="queue",
+        annotations=False,
+        gang="minAvailable",
+        scheduler="schedulerName",
+        retries="maxRetry",
+        retries_default=False,
+        least=1,  # Volcano reads 0 as 3.
+        in_place=False,
+        pod_deadline=True,
+        claims="volumes.*.volumeClaimName",
+    )
+
+
+_CRON: Final = "spec.jobTemplate.spec"
+_HYPER: Final = "spec.replicatedJobs.*.templateSpec"
+
+VOLCANO: Final = [
+    WorkloadKind(
+        group="batch.volcano.sh",
+        kind="Job",
+        pods=(_tasks("spec"),),
+        roles=ENDING,
+        ends=True,
+        always=True,
+        job=_volcano_job("spec"),
+    ),
+    WorkloadKind(
+        group="batch.volcano.sh",
+        kind="CronJob",
+        pods=(_tasks(_CRON, CONCURRENCY),),
+        roles=ENDING,
+        ends=True,
+        always=True,
+        job=_volcano_job(_CRON),
+    ),
+    WorkloadKind(
+        group="training.volcano.sh",
+        kind="HyperJob",
+        pods=(_tasks(_HYPER, Count(paths=("spec.replicatedJobs.*.replicas",))),),
+        roles=ENDING,
+        ends=True,
+        always=True,
+        job=_volcano_job(_HYPER),
+    ),
+    # The JobFlow makes a Volcano Job of each.
+    WorkloadKind(
+        group="flow.volcano.sh",
+        kind="JobTemplate",
+        pods=(_tasks("spec"),),
+        roles=ENDING,
+        ends=True,
+        job=_volcano_job("spec"),
+    ),
+    WorkloadKind(
+        group="flow.volcano.sh",
+        kind="JobFlow",
+        pods=(_tasks("spec.flows.*.patch.jobSpec", partial=True),),
+        roles=ENDING,
+        ends=True,
+    ),
+]
+
+_TRAINING_OPERATOR: Final = {
+    "PyTorchJob": "pytorchReplicaSpecs",
+    "TFJob": "tfReplicaSpecs",
+    "MPIJob": "mpiReplicaSpecs",
+    "XGBoostJob": "xgbReplicaSpecs",
+    "PaddleJob": "paddleReplicaSpecs",
+    "JAXJob": "jaxReplicaSpecs",
+    "MXJob": "mxReplicaSpecs",
+}
+
+
+def _replica(specs: str, name: str, maximum: tuple[str, ...] = ()) -> Pods:
+    at = f"spec.{specs}.{name}"
+    count = Count(paths=(f"{at}.replicas",), maxima=maximum)
+    return Pods(at=f"{at}.{_POD}", count=(count,), restart=f"{at}.restartPolicy")
+
+
+def _training_operator() -> Iterator[WorkloadKind]:
+    for kind, specs in _TRAINING_OPERATOR.items():
+        workers = _replica(specs, "Worker", ("spec.elasticPolicy.maxReplicas",))
+        yield WorkloadKind(
+            group="kubeflow.org",
+            kind=kind,
+            pods=(workers, _replica(specs, "*")),
+            roles=ENDING,
+            ends=True,
+            always=True,
+            job=Job(
+                at="spec.runPolicy",
+                queue="schedulingPolicy.queue",
+                gang="schedulingPolicy.minAvailable",
+                whole=True,
+                retries="backoffLimit",
+                retries_default=False,
+                each_pod=True,
+                extra=1,  # The operator takes the limit itself as too many.
+                deadline="activeDeadlineSeconds",
+            ),
+        )
+
+
+def _job_set(spec: str) -> Pods:
+    job = f"{spec}.replicatedJobs.*"
+    replicas = Count(paths=(f"{job}.replicas",))
+    return Pods(at=f"{job}.{_POD}.{_POD}", count=(replicas, job_count(f"{job}.{_POD}")))
+
+
+_RESTARTS: Final = "failurePolicy.maxRestarts"
+_PATCHED: Final = f"trainingRuntimeSpec.{_POD}.replicatedJobs.*.{_POD}.{_POD}"
+
+
+def _train_job(spec: str) -> tuple[Pods, ...]:
+    overrides = (
+        f"{spec}.podTemplateOverrides.*.spec",
+        f"{spec}.podSpecOverrides.*",
+        f"{spec}.runtimePatches.*.{_PATCHED}",
+    )
+    return (
+        Pods(
+            at=f"{spec}.trainer",
+            containers=("",),
+            fields={"resources": "resourcesPerNode"},
+            count=(Count(paths=(f"{spec}.trainer.numNodes",), elsewhere=True),),
+            partial=True,
+        ),
+        *(Pods(at=at, count=NOT_RUN, partial=True) for at in overrides),
+    )
+
+
+KUBEFLOW: Final = [
+    *_training_operator(),
+    *(
+        WorkloadKind(
+            group="trainer.kubeflow.org",
+            kind=kind,
+            pods=(_job_set("spec.template.spec"),),
+            roles=ENDING,
+            ends=True,
+            always=True,
+            job=Job(retries=f"{_POD}.{_RESTARTS}"),
+        )
+        for kind in ("TrainingRuntime", "ClusterTrainingRuntime")
+    ),
+    WorkloadKind(
+        group="trainer.kubeflow.org",
+        kind="TrainJob",
+        pods=_train_job("spec"),
+        roles=ENDING,
+        ends=True,
+        always=True,
+    ),
+    WorkloadKind(
+        group="trainer.kubeflow.org",
+        kind="OptimizationJob",
+        pods=_train_job("spec.trainJobTemplate.spec"),
+        roles=ENDING,
+        ends=True,
+        always=True,
+    ),
+    WorkloadKind(
+        group="kubeflow.org",
+        kind="Notebook",
+        pods=(Pods(at="spec.template.spec"),),
+        roles=("interactive",),
+        ends=False,
+    ),
+]
+
+
+def _ray(cluster: str, *others: str, outer: tuple[Count, ...] = ()) -> tuple[Pods, ...]:
+    """Return the pods of a Ray cluster, and those of the same object that submit to it."""
+    group = f"{cluster}.workerGroupSpecs.*"
+    workers = (
+        Count(
+            paths=(f"{group}.replicas", f"{group}.minReplicas"),
+            maxima=(f"{group}.maxReplicas",),
+            enabled=f"{cluster}.enableInTreeAutoscaling",
+        ),
+        Count(paths=(f"{group}.numOfHosts",)),
+    )
+    return (
+        Pods(at=f"{cluster}.headGroupSpec.{_POD}", count=outer),
+        Pods(at=f"{group}.{_POD}", count=(*outer, *workers)),
+        *(Pods(at=other, count=outer) for other in others),
+    )
+
+
+RAY: Final = [
+    WorkloadKind(group="ray.io", kind="RayCluster", pods=_ray("spec"), roles=_ANY, ends=False),
+    WorkloadKind(
+        group="ray.io",
+        kind="RayJob",
+        pods=_ray("spec.rayClusterSpec", "spec.submitterPodTemplate.spec"),
+        roles=ENDING,
+        ends=True,
+        job=Job(retries="backoffLimit"),
+    ),
+    WorkloadKind(
+        group="ray.io",
+        kind="RayCronJob",
+        pods=_ray(
+            "spec.jobTemplate.rayClusterSpec",
+            "spec.jobTemplate.submitterPodTemplate.spec",
+            outer=(CONCURRENCY,),
+        ),
+        roles=ENDING,
+        ends=True,
+        job=Job(at="spec.jobTemplate", retries="backoffLimit"),
+    ),
+    WorkloadKind(
+        group="ray.io",
+        kind="RayService",
+        pods=_ray("spec.rayClusterConfig"),
+        roles=("serving",),
+        ends=False,
+    ),
+]
+
+
+def _leader_worker_set(spec: str) -> tuple[Pods, ...]:
+    template = f"{spec}.leaderWorkerTemplate"
+    replicas = Count(paths=(f"{spec}.replicas",))
+    leader = f"{template}.leaderTemplate"
+    # The size includes the leader.
+    workers = Count(paths=(f"{template}.size",), less_with=leader)
+    return (
+        Pods(at=f"{leader}.spec", count=(replicas,)),
+        Pods(at=f"{template}.workerTemplate.spec", count=(replicas, workers)),
+    )
+
+
+SETS: Final = [
+    WorkloadKind(
+        group="jobset.x-k8s.io",
+        kind="JobSet",
+        pods=(_job_set("spec"),),
+        roles=ENDING,
+        ends=True,
+        job=Job(retries=_RESTARTS),
+    ),
+    WorkloadKind(
+        group="leaderworkerset.x-k8s.io",
+        kind="LeaderWorkerSet",
+        pods=_leader_worker_set("spec"),
+        roles=("serving", "training", "batch"),
+        ends=False,
+    ),
+    WorkloadKind(
+        group="disaggregatedset.x-k8s.io",
+        kind="DisaggregatedSet",
+        pods=_leader_worker_set("spec.roles.*.spec"),
+        roles=("serving",),
+        ends=False,
+    ),
+    # Kueue's own record of pods that another object runs.
+    WorkloadKind(
+        group="kueue.x-k8s.io",
+        kind="Workload",
+        pods=(Pods(at="spec.podSets.*.template.spec", count=NOT_RUN),),
+    ),
+]
+
+KINDS: Final = [*VOLCANO, *KUBEFLOW, *RAY, *SETS]

@@ -1,0 +1,59 @@
+"""Kinds that deploy other objects: as manifests inside of them, or from somewhere else."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kube.workloads.record import Pods, WorkloadKind
+
+_CHART: Final = "it deploys a chart"
+_REPOSITORY: Final = "it deploys manifests of a repository"
+
+HOLDERS: Final = [
+    WorkloadKind(
+        group="workload.codeflare.dev",
+        kind="AppWrapper",
+        objects=("spec.components.*.template",),
+    ),
+    WorkloadKind(
+        group="work.open-cluster-management.io",
+        kind="ManifestWork",
+        objects=("spec.workload.manifests.*",),
+    ),
+    WorkloadKind(
+        group="work.open-cluster-management.io",
+        kind="ManifestWorkReplicaSet",
+        objects=("spec.manifestWorkTemplate.workload.manifests.*",),
+    ),
+    WorkloadKind(
+        group="kubernetes.crossplane.io", kind="Object", objects=("spec.forProvider.manifest",)
+    ),
+    WorkloadKind(
+        group="kubernetes.m.crossplane.io", kind="Object", objects=("spec.forProvider.manifest",)
+    ),
+]
+
+UNSEEN: Final = [
+    WorkloadKind(group="helm.toolkit.fluxcd.io", kind="HelmRelease", unseen=_CHART),
+    WorkloadKind(group="helm.cattle.io", kind="HelmChart", unseen=_CHART),
+    WorkloadKind(group="helm.cattle.io", kind="HelmChartConfig", unseen="it sets values"),
+    WorkloadKind(group="helm.crossplane.io", kind="Release", unseen=_CHART),
+    WorkloadKind(group="kustomize.toolkit.fluxcd.io", kind="Kustomization", unseen=_REPOSITORY),
+    WorkloadKind(group="argoproj.io", kind="Application", unseen=_REPOSITORY),
+    WorkloadKind(group="argoproj.io", kind="ApplicationSet", unseen=_REPOSITORY),
+    WorkloadKind(group="fleet.cattle.io", kind="GitRepo", unseen=_REPOSITORY),
+    WorkloadKind(group="apps.open-cluster-management.io", kind="Subscription", unseen=_REPOSITORY),
+]
+
+# Operators of monitoring run a container of their own next to those that the object lists.
+MONITORING: Final = [
+    WorkloadKind(
+        group="monitoring.coreos.com",
+        kind=kind,
+        pods=(Pods(at="spec", partial=True),),
+        images=("spec",),
+    )
+    for kind in ("Prometheus", "PrometheusAgent", "Alertmanager", "ThanosRuler")
+]
+
+KINDS: Final = [*HOLDERS, *UNSEEN, *MONITORING]

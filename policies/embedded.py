@@ -1,0 +1,56 @@
+"""Objects whose manifests are part of another object, as values or as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from kube.workloads.record import steps
+from policies.resources import Resource
+from policies.values import Node, nodes_at
+
+_NAMES = ("apiVersion", "kind")
+
+
+def embedded(resource: Resource) -> Iterator[Resource]:
+    """Yield the objects inside a resource, as the record of its kind states them."""
+    record = resource.record
+    for path in record.objects if record is not None else ():
+        for node in nodes_at(resource.root, steps(path)):
+            if _is_object(node.value):
+                yield resource.inside(node)
+            else:
+                yield from _in_text(resource, node)
+    for path in record.texts if record is not None else ():
+        for node in nodes_at(resource.root, steps(path)):
+            yield from _in_text(resource, node)
+
+
+def _in_text(resource: Resource, node: Node) -> Iterator[Resource]:
+    text = node.text
+    if text is None or not all(name in text for name in _NAMES):
+        return
+    try:
+        documents = list(yaml.load_all(text, yaml.CSafeLoader))
+    except (yaml.YAMLError, RecursionError, ValueError):
+        return  # It is no manifest, or a template of one.
+    for document in documents:
+        for item in _objects(document):
+            yield resource.inside(Node(item, node.parent, node.key))
+
+
+def _objects(value: Any) -> Iterator[dict[str, Any]]:
+    if not _is_object(value):
+        return
+    items = value.get("items")
+    if str(value["kind"]).endswith("List") and isinstance(items, list):
+        for item in items:
+            yield from _objects(item)
+    else:
+        yield value
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(value.get(name), str) for name in _NAMES)

@@ -1,0 +1,243 @@
+"""The pods of a resource: at the places that the record of its kind states, and by structure.
+
+An object with a list of containers is a pod specification wherever it stands, also in a kind
+without a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
+from typing import Any, Final, Literal
+
+from kube.quantities import quantity_or_none
+from kube.workloads.record import Count, Devices, Pods, steps
+from policies.values import UNKNOWN, Key, Node, nodes_at
+
+ContainerKind = Literal["main", "init", "sidecar", "ephemeral"]
+UNLIMITED: Final = Decimal("Infinity")
+
+LISTS: Final[tuple[tuple[str, ContainerKind], ...]] = (
+    ("containers", "main"),
+    ("initContainers", "init"),
+    ("ephemeralContainers", "ephemeral"),
+)
+_SIDECARS: Final = ("sidecars", "sidecarContainers")
+_WHOLE: Final = ("resourcesPerNode",)
+"""Fields that replace those of the other part instead of completing them."""
+
+
+class LayeredNode(Node):
+    """An object whose absent fields have the values of other objects."""
+
+    __slots__ = ("_defaults", "_inherited")
+
+    def __init__(
+        self, node: Node, defaults: Sequence[Node], partial: bool, inherited: Sequence[str]
+    ) -> None:
+        super().__init__(node.value, node.parent, node.key, partial)
+        self._defaults = defaults
+        self._inherited = inherited
+
+    def __getitem__(self, key: Key) -> Node:
+        inherits = not self._inherited or key in self._inherited
+        if inherits and self.value.get(key) is None:
+            for default in self._defaults:
+                if not default[key].absent:
+                    return default[key]
+        return super().__getitem__(key)
+
+    def every(self, key: Key) -> list[Node]:
+        """Return a field of the object and of all its defaults, as far as they exist."""
+        found = [super().__getitem__(key), *(default[key] for default in self._defaults)]
+        return [node for node in found if node.value is not None]
+
+
+class JoinedNode(Node):
+    """A list of the items of several lists."""
+
+    __slots__ = ("_nodes",)
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        first = nodes[0]
+        super().__init__(first.value, first.parent, first.key)
+        self._nodes = nodes
+
+    @property
+    def complete(self) -> bool:
+        """True if all items of all lists are known."""
+        return all(node.complete for node in self._nodes)
+
+    def items(self) -> Iterator[Node]:
+        """Return the known items of all lists."""
+        for node in self._nodes:
+            yield from node.items()
+
+
+class ContainerNode(Node):
+    """A container outside of the usual lists, with the usual names of its fields."""
+
+    __slots__ = ("_fields", "_inner", "_limits")
+
+    def __init__(self, node: Node, fields: Mapping[str, str], limits: Mapping[str, Any]) -> None:
+        super().__init__(node.value, node.parent, node.key, node.partial)
+        self._inner = node
+        self._fields = fields
+        self._limits = limits
+
+    def __getitem__(self, key: Key) -> Node:
+        path = steps(self._fields.get(str(key), "")) or (key,)
+        found = self._inner
+        for step in path:
+            found = found[step]
+        if path[-1] in _WHOLE and isinstance(found.value, dict):
+            return Node(found.value, found.parent, found.key)
+        if key == "image":
+            return _image(self, found)
+        return self._with_devices(found) if key == "resources" and self._limits else found
+
+    def _with_devices(self, resources: Node) -> Node:
+        stated = resources.value if isinstance(resources.value, dict) else {}
+        limits = {**(stated.get("limits") or {}), **self._limits}
+        return Node({**stated, "limits": limits}, self, resources.key, self.partial)
+
+
+def _image(container: Node, image: Node) -> Node:
+    """Return the name of an image that is stated in parts."""
+    if isinstance(image.value, dict):
+        name, tag = image["repository"].text, image["tag"].text or image["version"].text
+    elif isinstance(container.value, dict) and "repository" in container.value:
+        name = f"{container['repository'].text}/{container.value.get('image')}"
+        tag = container["version"].text or container["tag"].text
+    else:
+        return image
+    joined = f"{name}@{tag}" if tag and tag.startswith("sha256:") else f"{name}:{tag}"
+    return Node(joined if tag else name, container, image.key)
+
+
+def containers_at(spec: Node, place: Pods) -> Iterator[tuple[Node, ContainerKind]]:
+    """Yield the containers of a pod with their types."""
+    for key, kind in LISTS:
+        for node in spec[key].items():
+            restarts = kind == "init" and node["restartPolicy"].value == "Always"
+            yield node, "sidecar" if restarts else kind
+    limits = dict(devices_at(spec, place.devices))
+    for path in place.containers:
+        keys = steps(path)
+        for node in nodes_at(spec, keys):
+            if isinstance(node.value, dict):
+                sidecar = bool(keys) and keys[0] in _SIDECARS
+                kind = "sidecar" if sidecar else "main"
+                own = {} if sidecar else limits
+                yield ContainerNode(node, place.fields, own), kind
+
+
+def devices_at(spec: Node, devices: Sequence[Devices]) -> dict[str, Any]:
+    """Return the devices that a pod requests outside of its containers, by resource."""
+    found: dict[str, Any] = {}
+    for place in devices:
+        summed: dict[str, Any] = {}
+        for node in nodes_at(spec, steps(place.each)):
+            name = place.resource or _at(node, place.name).text
+            count = _at(node, place.count).value if place.count else 1
+            if name and isinstance(node.value, dict) and count is not None and count is not UNKNOWN:
+                amount = quantity_or_none(count)
+                known = quantity_or_none(summed.get(name, 0))
+                whole = amount is not None and known is not None
+                summed[name] = str(known + amount) if whole else count  # type: ignore[operator]
+        found.update(summed)
+    return found
+
+
+def _at(node: Node, path: str) -> Node:
+    for key in steps(path):
+        node = node[key]
+    return node
+
+
+def counted(root: Node, path: str, pod: Sequence[Key]) -> Node:
+    """Return the value at a path next to a pod, whose items `*` stands for."""
+    node, same = root, True
+    for index, key in enumerate(steps(path)):
+        step: Key = key
+        if key == "*":
+            if not same or index >= len(pod):
+                return Node(None)
+            step = pod[index]
+        same = same and index < len(pod) and pod[index] == step
+        node = node[step]
+    return node
+
+
+def requested(root: Node, count: Count, pod: Sequence[Key]) -> Decimal | None:
+    """Return a number as the manifest requests it; None if it is unknown."""
+    nodes = [counted(root, path, pod) for path in count.paths]
+    stated = next((node for node in nodes if not node.absent), None)
+    if stated is None and count.elsewhere:
+        return None
+    if stated is None:
+        return Decimal(1 if count.default is None else count.default)
+    if not stated.known:
+        return None
+    return _adjusted(root, count, pod, _number(stated, count) or Decimal(1))
+
+
+def largest(root: Node, count: Count, pod: Sequence[Key]) -> Decimal | None:
+    """Return the largest number that an object may ever have; None if it is unknown."""
+    applies = not count.enabled or counted(root, count.enabled, pod).value is True
+    maxima = [counted(root, path, pod) for path in count.maxima] if applies else []
+    nodes = [*(counted(root, path, pod) for path in count.paths), *maxima]
+    if not all(node.known for node in nodes):
+        return None
+    stated = [number for node in nodes if (number := _number(node, count)) is not None]
+    limits = [number for node in maxima if (number := _number(node, count))]
+    unlimited = (count.default is None and count.maxima) or (count.enabled and applies)
+    if (unlimited and not limits) or (count.default is None and not stated):
+        return UNLIMITED
+    if not stated:
+        return None if count.elsewhere else Decimal(count.default or 0)
+    return _adjusted(root, count, pod, max(stated))
+
+
+def _number(node: Node, count: Count) -> Decimal | None:
+    word = count.words.get(node.value) if isinstance(node.value, str) else None
+    return Decimal(word) if word is not None else quantity_or_none(node.value)
+
+
+def _adjusted(root: Node, count: Count, pod: Sequence[Key], number: Decimal) -> Decimal:
+    if count.divisor:
+        divisor = quantity_or_none(counted(root, count.divisor, pod).value)
+        number = number / divisor if divisor else number
+    if count.less_with and not counted(root, count.less_with, pod).absent:
+        number -= 1
+    return number
+
+
+def structural_counts(spec: Node) -> Iterator[Node]:
+    """Yield the numbers around a pod that multiply it in most kinds, innermost first."""
+    node = spec.parent
+    while node is not None:
+        for key in ("replicas", "parallelism"):
+            if isinstance(node.value, dict) and node.value.get(key) is not None:
+                yield node[key]
+        node = node.parent
+
+
+def structural_specs(root: Node, patterns: Sequence[str]) -> Iterator[Node]:
+    """Yield the objects with lists of containers, except for those under the patterns."""
+    skipped = {node.steps for path in patterns for node in nodes_at(root, steps(path))}
+    pending = [root]
+    while pending:
+        node = pending.pop()
+        if skipped and node.steps in skipped:
+            continue
+        if isinstance(node.value, dict):
+            if any(key in node.value for key, _ in LISTS):
+                yield node
+            at_root = node.parent is None
+            children = [child for key, child in node.fields() if key != "status" or not at_root]
+        else:
+            children = list(node.items())
+        pending.extend(
+            child for child in reversed(children) if isinstance(child.value, dict | list)
+        )

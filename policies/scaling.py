@@ -1,0 +1,69 @@
+"""Autoscalers of a stack: which workload each one scales, and within which limits."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from decimal import Decimal
+
+from kube.quantities import quantity_or_none
+from kube.workloads.record import Scaler, steps
+from policies.resources import Resource
+from policies.values import Node
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """An autoscaler with its limits."""
+
+    scaler: Resource
+    minimum: Decimal
+    maximum: Decimal
+
+
+class Scalings:
+    """The autoscalers of some resources by what they scale."""
+
+    def __init__(self, resources: Iterable[Resource]) -> None:
+        self._found: dict[tuple[str | None, str, str], list[Scaling]] = defaultdict(list)
+        for resource in resources:
+            record = resource.record
+            if record is not None and record.scaler is not None:
+                key, scaling = _scaling(resource, record.scaler)
+                self._found[key].append(scaling)
+
+    def of(self, target: Resource) -> list[Scaling]:
+        """Return the autoscalers of a resource."""
+        return self._found.get((target.namespace, target.kind.lower(), target.name), [])
+
+    def minimum(self, target: Resource) -> Decimal | None:
+        """Return the largest minimum of the autoscalers of a resource, None if it has none."""
+        return max((scaling.minimum for scaling in self.of(target)), default=None)
+
+    def maximum(self, target: Resource) -> Decimal | None:
+        """Return the largest maximum of the autoscalers of a resource, None if it has none."""
+        limits = (max(scaling.minimum, scaling.maximum) for scaling in self.of(target))
+        return max(limits, default=None)
+
+
+def _scaling(resource: Resource, scaler: Scaler) -> tuple[tuple[str | None, str, str], Scaling]:
+    target = _at(resource.root, scaler.target)
+    kind = target["kind"].text or scaler.target_kind
+    limits = [
+        quantity_or_none(_at(resource.root, path).value)
+        for path in (scaler.minimum, scaler.maximum)
+    ]
+    defaults = (scaler.default_minimum, scaler.default_maximum)
+    minimum, maximum = (
+        Decimal(default) if limit is None else limit
+        for limit, default in zip(limits, defaults, strict=True)
+    )
+    key = (resource.namespace, kind.lower(), target["name"].text or "")
+    return key, Scaling(resource, minimum, maximum)
+
+
+def _at(node: Node, path: str) -> Node:
+    for step in steps(path):
+        node = node[step]
+    return node

@@ -30,8 +30,8 @@ from policies import manifests
 from policies.catalogue import RULES
 from policies.configuration import ALL_DISABLED, CHECKED, system_workloads, unknown_rules
 from policies.exemptions import KEY, REFUSED, UNUSED, USED, Exemption, Exemptions
-from policies.properties import plain
-from policies.remediation import apply_edits, editable
+from policies.properties import editable, plain, unwrapped
+from policies.remediation import apply_edits
 from policies.resources import Resource
 from policies.rule import ConfigurationError, Rule, RuleConfig, Violation, failure
 from policies.views import Stack, View
@@ -143,11 +143,11 @@ class Binding:
         def remediate(args: ResourceValidationArgs) -> Mapping[str, Any] | None:
             try:
                 view = View(self._resource(args))
-                if self._exemptions.covering(rule.name, view.resource):
+                if self._exemptions.covers(rule.name, view.resource):
                     return None
                 edits = rule.edits(view, configure(args.get_config()))
                 properties = editable(args.props)
-                apply_edits(properties, edits)
+                apply_edits(properties, edits, unwrapped)
             except Exception:
                 # The validation that follows reports what is still wrong, including this failure.
                 return None

@@ -8,9 +8,10 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from policies.documents import DocumentError
+from policies.configuration import Configuration
+from policies.documents import Document, DocumentError
 from policies.evaluation import applied, evaluate
-from policies.inputs import UnusableInputError, read_configuration, read_manifests
+from policies.inputs import STDIN, UnusableInputError, read_configuration, read_manifests
 from policies.interchange import junit, openreports, sarif
 from policies.own_rules import with_own
 from policies.reports import FAIL_ON, Report, as_json, github, human
@@ -74,6 +75,11 @@ def _check(options: argparse.Namespace) -> int:
     try:
         configuration = read_configuration(options.config, with_own(options.rules))
         found = read_manifests(options.files)
+        if options.fix or options.dry_run:
+            problems = _fix(found.documents, configuration, options.dry_run)
+            if options.dry_run:
+                return _REFUSED if problems else _CLEAN
+            found = read_manifests(options.files)
     except (UnusableInputError, ConfigurationError, DocumentError) as error:
         sys.stderr.write(f"error: {error}\n")
         return _UNUSABLE
@@ -93,6 +99,25 @@ def _check(options: argparse.Namespace) -> int:
     )
     sys.stdout.write(_FORMATS[options.format](report))
     return _REFUSED if report.failed else _CLEAN
+
+
+def _fix(documents: Sequence[Document], configuration: Configuration, dry_run: bool) -> bool:
+    """Write remediations, or print them as a diff; return whether there are any."""
+    # Only --fix needs the library that writes YAML.
+    from policies.fix import Fix, fixes
+
+    if any(document.source == STDIN for document in documents):
+        raise UnusableInputError("--fix writes files; pass files or directories instead of -")
+    results = list(fixes(documents, configuration))
+    for result in results:
+        if not isinstance(result, Fix):
+            sys.stderr.write(f"{result}\n")
+        elif dry_run:
+            sys.stdout.write(result.diff)
+        else:
+            result.write()
+            sys.stderr.write(f"fixed {result.path}: {', '.join(result.rules)}\n")
+    return bool(results)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -126,6 +151,16 @@ def _parser() -> argparse.ArgumentParser:
         metavar="LEVEL|SEVERITY",
         help="exit with status 1 for violations of this level or of at least this severity: "
         f"{', '.join(FAIL_ON)} (default: mandatory)",
+    )
+    parser.add_argument(
+        "--fix",
+        action="store_true",
+        help="write the remediations of rules into the files, then check them",
+    )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print what --fix would write as a diff, and check nothing; status 1 if there is any",
     )
     parser.add_argument("--verbose", action="store_true", help="list rules that passed, too")
     parser.add_argument(

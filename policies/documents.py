@@ -27,11 +27,15 @@ class DocumentError(ValueError):
 
 @dataclass(frozen=True)
 class Document:
-    """One object with the file and line where it begins; lines are counted from 1."""
+    """One object with the file and line where it begins; lines are counted from 1.
+
+    `base` is the path of the object in its YAML document, if that is a list of objects.
+    """
 
     source: str
     manifest: dict[str, Any]
     node: Any
+    base: tuple[Key, ...] = ()
 
     def line(self, steps: tuple[Key, ...] = ()) -> int:
         """Return the line of a field, or of the innermost existing object around it."""
@@ -96,7 +100,9 @@ def _foreign(value: Any) -> str | None:
     return None
 
 
-def _objects(source: str, place: str, value: Any, node: Any) -> Iterator[Document]:
+def _objects(
+    source: str, place: str, value: Any, node: Any, base: tuple[Key, ...] = ()
+) -> Iterator[Document]:
     if value is None:
         return  # a document of comments only
     if not isinstance(value, dict):
@@ -106,7 +112,7 @@ def _objects(source: str, place: str, value: Any, node: Any) -> Iterator[Documen
             raise DocumentError(f"{place}: {key}: found {show(value.get(key))}; write a name")
     items = value.get("items")
     if items is None:
-        yield Document(source, value, node)
+        yield Document(source, value, node, base)
         return
     # kubectl takes every object with items for a list, whatever its kind is.
     if not isinstance(items, list):
@@ -116,7 +122,8 @@ def _objects(source: str, place: str, value: Any, node: Any) -> Iterator[Documen
     for index, item in enumerate(items):
         if isinstance(item, dict) and kind and not ("apiVersion" in item or "kind" in item):
             item |= {"apiVersion": value["apiVersion"], "kind": kind}
-        yield from _objects(source, f"{place}, items[{index}]", item, holder.value[index])
+        path = (*base, "items", index)
+        yield from _objects(source, f"{place}, items[{index}]", item, holder.value[index], path)
 
 
 def _plain(value: Any, place: str) -> Any:

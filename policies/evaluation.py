@@ -40,7 +40,7 @@ def evaluate(
     """
     held = configuration.exemptions
     found = [_reported(exemptions.REFUSED, problem) for problem in held.refused]
-    views = [View(_resource(document)) for document in documents]
+    views = [View(resource_of(document.manifest)) for document in documents]
     origin = {id(view.resource): document for view, document in zip(views, documents, strict=True)}
     rules = applied(configuration, whole=whole)
     for view in views:
@@ -69,8 +69,8 @@ def applied(
     ]
 
 
-def _resource(document: Document) -> Resource:
-    manifest = document.manifest
+def resource_of(manifest: dict[str, Any]) -> Resource:
+    """Return a manifest as rules receive it."""
     return Resource(f"kubernetes:{manifest['apiVersion']}:{manifest['kind']}", manifest)
 
 

@@ -136,6 +136,10 @@ class Exemptions:
         self._used |= {(exemption.place, rule) for exemption in found}
         return found[0] if found else None
 
+    def covers(self, rule: str, resource: Resource) -> bool:
+        """Return whether a resource has a valid exemption from a rule, without using it."""
+        return any(held.covers(resource.address) for held in self.of(rule))
+
     def unused(self, rules: Collection[str]) -> Iterator[str]:
         """Return the exemptions from some rules, all of which ran, that no violation needed."""
         for rule, held in self._in_force.items():

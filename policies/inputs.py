@@ -14,7 +14,8 @@ from policies.rule import ConfigurationError, Rule
 
 SUFFIXES = (".yaml", ".yml", ".json")
 """Ends of the names of manifests."""
-_STDIN = "stdin"
+STDIN = "stdin"
+"""Name of the standard input in reports."""
 
 
 class UnusableInputError(Exception):
@@ -53,7 +54,7 @@ def read_manifests(names: Sequence[str]) -> Manifests:
 def _texts(names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
     for name in names:
         if name == "-":
-            yield _STDIN, sys.stdin.buffer.read()
+            yield STDIN, sys.stdin.buffer.read()
             continue
         path = Path(name)
         for file in manifests_in(path) if path.is_dir() else [path]:

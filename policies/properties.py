@@ -103,3 +103,28 @@ def _read(collection: Any, key: Any) -> Any:
         return plain(collection[key])
     except proxy.UnknownValueError:
         return UNKNOWN
+
+
+def editable(value: Any) -> Any:
+    """Copy properties to dicts and lists; secrets stay wrapped and unknowns stay sentinels.
+
+    The SDK's proxies unwrap values on access; like its serializer, this reads the original from the
+    key `__target`.
+    """
+    if isinstance(value, Secret):
+        return Secret(editable(value.value))
+    if isinstance(value, dict):
+        return {key: editable(item) for key, item in value.items()}
+    if isinstance(value, Mapping):
+        return editable(value["__target"])
+    if isinstance(value, list):
+        return [editable(item) for item in value]
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        target: Any = value
+        return editable(target["__target"])
+    return value
+
+
+def unwrapped(value: Any) -> Any:
+    """Return the value inside a secret, or the value itself."""
+    return value.value if isinstance(value, Secret) else value

@@ -32,4 +32,4 @@ def test_a_hook_runs_what_is_installed_with_its_arguments(
 
 def test_what_the_installed_check_imports_is_among_its_dependencies():
     names = {text.partition(">")[0] for text in PROJECT["project"]["dependencies"]}
-    assert names == {"pydantic", "pyyaml"}
+    assert names == {"pydantic", "pyyaml", "ruamel.yaml"}

@@ -1,0 +1,209 @@
+"""Remediations of rules, written into the files that manifests are from.
+
+Comments, order and the text of everything else are kept. A file is only written if kubectl would
+read from it what the remediation is meant to produce.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher, unified_diff
+from pathlib import Path
+from typing import Any
+
+import yaml
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from policies.configuration import Configuration
+from policies.documents import Document, DocumentError, read
+from policies.evaluation import applied, resource_of
+from policies.remediation import apply_edits
+from policies.rule import Edit
+from policies.views import View
+
+_SEPARATOR = re.compile(r"^(?=---(?:\s|$))", re.MULTILINE)
+_WIDE = 10_000
+
+
+@dataclass(frozen=True)
+class Fix:
+    """A file with its text before and after the remediations of some rules."""
+
+    path: Path
+    before: str
+    after: str
+    rules: Sequence[str]
+
+    def write(self) -> None:
+        """Write the file."""
+        self.path.write_bytes(self.after.encode())
+
+    @property
+    def diff(self) -> str:
+        """The change as a unified diff."""
+        lines = unified_diff(
+            self.before.splitlines(keepends=True),
+            self.after.splitlines(keepends=True),
+            str(self.path),
+            str(self.path),
+        )
+        return "".join(lines)
+
+
+@dataclass(frozen=True)
+class _Changed:
+    """An object with its edits, and as it is after them."""
+
+    document: Document
+    manifest: dict[str, Any]
+    edits: list[Edit]
+    rules: list[str]
+
+
+def fixes(documents: Sequence[Document], configuration: Configuration) -> Iterator[Fix | str]:
+    """Return the files to write, and a message about each that cannot be fixed."""
+    by_source: dict[str, list[_Changed]] = {}
+    for document in documents:
+        by_source.setdefault(document.source, []).append(_remediated(document, configuration))
+    for source, objects in by_source.items():
+        if any(item.edits for item in objects):
+            yield _fix(Path(source), objects)
+
+
+def _remediated(document: Document, configuration: Configuration) -> _Changed:
+    """Apply the remediations one after the other, since each may depend on those before."""
+    changed = _Changed(document, copy.deepcopy(document.manifest), [], [])
+    for rule, _, config in applied(configuration, whole=False):
+        if rule.remedy is None:
+            continue
+        resource = resource_of(changed.manifest)
+        if configuration.exemptions.covers(rule.name, resource):
+            continue
+        if edits := rule.edits(View(resource), config):
+            apply_edits(changed.manifest, copy.deepcopy(edits))
+            changed.edits.extend(edits)
+            changed.rules.append(rule.name)
+    return changed
+
+
+def _fix(path: Path, objects: Sequence[_Changed]) -> Fix | str:
+    before = path.read_bytes().decode("utf-8-sig")
+    expected = [item.manifest for item in objects]
+    rules = sorted({name for item in objects for name in item.rules})
+    for edit in (_kept, _written):
+        try:
+            after = edit(before, objects)
+            if [found.manifest for found in read(str(path), after, _skip)] == expected:
+                return Fix(path, before, after, rules)
+        except (DocumentError, YAMLError, LookupError, TypeError, AttributeError):
+            continue
+    return (
+        f"{path}: not fixed ({', '.join(rules)}): edit it by hand; does it share parts by anchors?"
+    )
+
+
+def _skip(_: str) -> None:
+    """Ignore documents that are no objects."""
+
+
+def _kept(text: str, objects: Sequence[_Changed]) -> str:
+    """Return the text with as few changed lines as possible."""
+    return _edited(text, objects, keep=True)
+
+
+def _written(text: str, objects: Sequence[_Changed]) -> str:
+    """Return the text with every changed document written again."""
+    return _edited(text, objects, keep=False)
+
+
+def _edited(text: str, objects: Sequence[_Changed], *, keep: bool) -> str:
+    line, result = 1, []
+    for part in _SEPARATOR.split(text):
+        end = line + part.count("\n")
+        lines = range(line, end if part.endswith("\n") else end + 1)
+        within = [item for item in objects if item.edits and item.document.line() in lines]
+        result.append(_edited_part(part, within, keep) if within else part)
+        line = end
+    return "".join(result)
+
+
+def _edited_part(part: str, objects: Sequence[_Changed], keep: bool) -> str:
+    if part.lstrip().startswith("{"):
+        value = json.loads(part)
+        _apply(value, objects)
+        return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    newline = "\r\n" if "\r\n" in part else "\n"
+    text = part.replace("\r\n", "\n")
+    style = _round_trip(text, objects[0].document.node)
+    value = style.load(text)
+    before = _dump(style, value)
+    _apply(value, objects)
+    after = _dump(style, value)
+    lines = _transplanted(text.removesuffix("\n").split("\n"), before, after) if keep else after
+    return "".join(f"{line}{newline}" for line in lines)
+
+
+def _round_trip(text: str, node: Any) -> YAML:
+    """Return a reader and writer with the style of a text and of a node in it."""
+    style = YAML()
+    style.preserve_quotes = True
+    style.width = _WIDE
+    style.explicit_start = text.startswith("---")
+    indents = dict(reversed(list(_indents(node))))
+    mapping, (sequence, offset) = indents.get("mapping", 2), indents.get("sequence", (2, 0))
+    style.indent(mapping=mapping, sequence=sequence, offset=offset)
+    return style
+
+
+def _indents(node: Any) -> Iterator[tuple[str, Any]]:
+    """Return by how much block collections in an object are indented."""
+    if isinstance(node, yaml.MappingNode) and not node.flow_style:
+        for key, value in node.value:
+            at = key.start_mark.column
+            if isinstance(value, yaml.CollectionNode) and not value.flow_style and value.value:
+                start = value.start_mark.column
+                if isinstance(value, yaml.MappingNode):
+                    yield "mapping", start - at
+                elif (item := value.value[0].start_mark.column) > start:
+                    yield "sequence", (item - at, start - at)
+            yield from _indents(value)
+    elif isinstance(node, yaml.SequenceNode) and not node.flow_style:
+        for item in node.value:
+            yield from _indents(item)
+
+
+def _dump(style: YAML, value: Any) -> list[str]:
+    stream = io.StringIO()
+    style.dump(value, stream)
+    return stream.getvalue().removesuffix("\n").split("\n")
+
+
+def _apply(value: Any, objects: Sequence[_Changed]) -> None:
+    for item in objects:
+        holder = value
+        for step in item.document.base:
+            holder = holder[step]
+        apply_edits(holder, copy.deepcopy(item.edits))
+
+
+def _transplanted(original: list[str], before: list[str], after: list[str]) -> list[str]:
+    """Return the original lines with the changes between two others; raise `LookupError`."""
+    place = {len(before): len(original)}
+    for _, i1, i2, j1, j2 in SequenceMatcher(None, before, original, False).get_opcodes():
+        if i2 - i1 == j2 - j1:
+            place |= zip(range(i1, i2), range(j1, j2), strict=True)
+    result = list(original)
+    for tag, i1, i2, j1, j2 in reversed(SequenceMatcher(None, before, after, False).get_opcodes()):
+        if tag == "equal":
+            continue
+        start = place[i1]
+        if i2 > i1 and place[i2 - 1] - start != i2 - 1 - i1:
+            raise LookupError(f"lines {i1} to {i2} are not in one piece")
+        result[start : start + i2 - i1] = after[j1:j2]
+    return result

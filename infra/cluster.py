@@ -4,6 +4,7 @@ A cluster is identified by the UID of its namespace `kube-system`. Names of cont
 certificates change while the cluster stays the same.
 """
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -101,16 +102,17 @@ def _provider(
 def in_cluster_kubeconfig(account: Path = _ACCOUNT) -> str:
     """Return a kubeconfig of the pod's own cluster, with the files of its service account.
 
-    `kubernetes.default.svc` is the address in every cluster, so the stack's state stays the same.
     Raises RunError outside of a pod.
     """
-    if not (account / "token").exists():
+    host, port = (os.environ.get(f"KUBERNETES_SERVICE_{name}") for name in ("HOST", "PORT"))
+    if host is None or not (account / "token").exists():
         raise pulumi.RunError(
             f"gpu-platform:cluster.context is {IN_CLUSTER!r}, but this is no pod with a service "
-            f"account: there is no file {account / 'token'}. Write the name of a context."
+            f"account: KUBERNETES_SERVICE_HOST or {account / 'token'} is missing. Write the "
+            "name of a context."
         )
     cluster = {
-        "server": "https://kubernetes.default.svc",
+        "server": f"https://{f'[{host}]' if ':' in host else host}:{port}",
         "certificate-authority": str(account / "ca.crt"),
     }
     return yaml.safe_dump(

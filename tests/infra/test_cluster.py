@@ -43,11 +43,19 @@ def test_the_provider_is_identified_by_the_cluster(provision: Provision) -> None
     assert plan.inputs("cluster-identity")["clusterIdentifier"] == "identity"
 
 
-def test_the_pods_own_cluster_is_reached_with_its_account(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("host", "server"), [("10.96.0.1", "10.96.0.1:443"), ("fd00::1", "[fd00::1]:443")]
+)
+def test_the_pods_own_cluster_is_reached_with_its_account(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str, server: str
+) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
     (tmp_path / "token").write_text("secret")
     text = in_cluster_kubeconfig(tmp_path)
     config: dict[str, Any] = yaml.safe_load(text)
     assert config["current-context"] == "in-cluster"
+    assert config["clusters"][0]["cluster"]["server"] == f"https://{server}"
     assert config["users"][0]["user"] == {"tokenFile": str(tmp_path / "token")}
     assert "secret" not in text
 

@@ -1,9 +1,13 @@
 """The stack recognizes its cluster, whatever the kubeconfig calls it."""
 
 import json
+import os
+import subprocess
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
+import yaml
 
 from gitops.errors import BLOCKED, CHANGES, UNCHANGED
 from tests.cluster.platform import Platform
@@ -40,6 +44,50 @@ def test_a_renamed_context_replaces_nothing(cluster: Platform, configuration: An
     assert status in (UNCHANGED, CHANGES)
     assert report["counts"]["replace"] == report["counts"]["delete"] == 0
     assert report["counts"]["create"] == 0
+
+
+IN_A_POD = """
+mount -t tmpfs none /run
+account=/run/secrets/kubernetes.io/serviceaccount
+mkdir -p $account
+printf %s "$TOKEN" > $account/token
+printf %s "$CA" | base64 -d > $account/ca.crt
+unset KUBECONFIG
+exec python -m gitops preview --stack {stack} --out preview
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a service account's files, which needs root")
+def test_a_pod_reaches_its_own_cluster_with_its_account(
+    cluster: Platform, configuration: Any
+) -> None:
+    cluster.shell(
+        "kubectl create serviceaccount pulumi -n default && "
+        "kubectl create clusterrolebinding pulumi --clusterrole=cluster-admin "
+        "--serviceaccount=default:pulumi"
+    )
+    config = yaml.safe_load(cluster.shell("kubectl config view --raw --minify --flatten"))
+    server = urlsplit(config["clusters"][0]["cluster"]["server"])
+    cluster.edit(lambda settings: settings[SETTING].update(context="in-cluster"))
+    variables = {
+        **cluster.shell_environment,
+        "TOKEN": cluster.shell("kubectl create token pulumi -n default").strip(),
+        "CA": config["clusters"][0]["cluster"]["certificate-authority-data"],
+        "KUBERNETES_SERVICE_HOST": str(server.hostname),
+        "KUBERNETES_SERVICE_PORT": str(server.port),
+    }
+    script = IN_A_POD.format(stack=cluster.stack)
+    done = subprocess.run(
+        ["unshare", "--mount", "bash", "-ec", script],
+        cwd=cluster.checkout,
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode in (UNCHANGED, CHANGES), done.stderr + done.stdout
+    report = json.loads((cluster.checkout / "preview" / "report.json").read_text())
+    assert [report["counts"][name] for name in ("create", "replace", "delete")] == [0, 0, 0]
 
 
 def test_a_stack_of_another_cluster_is_refused(cluster: Platform, configuration: Any) -> None:

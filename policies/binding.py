@@ -28,7 +28,13 @@ from pulumi_policy import Severity as PulumiSeverity
 
 from policies import manifests
 from policies.catalogue import RULES
-from policies.configuration import ALL_DISABLED, CHECKED, system_workloads, unknown_rules
+from policies.configuration import (
+    ALL_DISABLED,
+    CHECKED,
+    SYSTEM,
+    system_workloads,
+    unknown_rules,
+)
 from policies.exemptions import KEY, REFUSED, UNUSED, USED, Exemption, Exemptions
 from policies.properties import editable, plain, unwrapped
 from policies.remediation import apply_edits
@@ -74,6 +80,7 @@ class Binding:
         self._enabled = self._names
         self._existing: tuple[str, ...] = ()
         self._system: list[str] = []
+        self._system_problems: list[str] = []
 
     def configure(self, config: Mapping[str, Any], disabled: Collection[str] = ()) -> None:
         """Read exemptions, unknown rule names and existing objects from the whole configuration.
@@ -89,7 +96,7 @@ class Binding:
         try:
             self._system = system_workloads(plain(config))
         except ConfigurationError as error:
-            self._unknown.append(str(error))
+            self._system_problems = [str(error)]
 
     def _system_workloads(self) -> list[str]:
         return self._system
@@ -105,6 +112,7 @@ class Binding:
         """Return policies about the configuration itself, in order after the exemptible ones."""
         return [
             _EverywherePolicy(self._report_unknown, **_metadata(CHECKED)),
+            _EverywherePolicy(self._report_system, **_metadata(SYSTEM)),
             _EverywherePolicy(self._report_refused, **_metadata(REFUSED)),
             _EverywherePolicy(self._report_used, **_metadata(USED)),
             _EverywherePolicy(self._report_unused, **_metadata(UNUSED)),
@@ -113,6 +121,10 @@ class Binding:
     def _report_unknown(self, args: Any, report: ReportViolation) -> None:
         for problem in self._unknown if _is_root(args) else ():
             report(f"{problem}\n{CHECKED.remediation}", None)
+
+    def _report_system(self, args: Any, report: ReportViolation) -> None:
+        for problem in self._system_problems if _is_root(args) else ():
+            report(f"{problem}\n{SYSTEM.remediation}", None)
 
     def _report_refused(self, args: Any, report: ReportViolation) -> None:
         for problem in self._exemptions.refused if _is_root(args) else ():

@@ -35,20 +35,33 @@ CHECKED = own_rule(
     remediation="Correct the name in the pack's configuration file.",
     config=RuleConfig,
 )
-OWN_RULES: list[Rule[Any]] = [CHECKED, *exemptions.OWN_RULES]
+
+
+class _SystemWorkloads(RuleConfig):
+    workloads: list[str] = Field(
+        default=[],
+        description="Objects that are exempt from every rule with the setting `systemWorkloads`.",
+    )
+
+
+# The engine accepts settings in a pack's configuration only of policies that the pack declares.
+SYSTEM = own_rule(
+    name="systemWorkloads",
+    description="The pack's list of system workloads is a list of addresses.",
+    reason="A list that cannot be read would exempt nothing.",
+    severity=Severity.HIGH,
+    level=Level.MANDATORY,
+    remediation="Correct the list in the pack's configuration file.",
+    config=_SystemWorkloads,
+)
+OWN_RULES: list[Rule[Any]] = [CHECKED, SYSTEM, *exemptions.OWN_RULES]
 """Rules about the configuration, which the pack itself reports."""
-SYSTEM = "systemWorkloads"
-"""Key of the system workloads of the whole pack."""
 _ALL = "all"
-RESERVED = (_ALL, SYSTEM, *(rule.name for rule in OWN_RULES))
+RESERVED = (_ALL, *(rule.name for rule in OWN_RULES))
 """Keys of a configuration that are no rules of a topic."""
 _DISABLED = "disabled"
 _LEVELS = ("advisory", "mandatory", "remediate", _DISABLED)
 ALL_DISABLED = "it disables every rule; enable at least one, or do not use the pack"
-
-
-class _SystemWorkloads(RuleConfig):
-    workloads: list[str] = Field(default=[])
 
 
 def system_workloads(values: Mapping[str, Any]) -> list[str]:
@@ -56,7 +69,7 @@ def system_workloads(values: Mapping[str, Any]) -> list[str]:
 
     Raise `ConfigurationError` if the setting is wrong.
     """
-    return validated(_SystemWorkloads, SYSTEM, values.get(SYSTEM, {})).workloads
+    return validated(_SystemWorkloads, SYSTEM.name, values.get(SYSTEM.name, {})).workloads
 
 
 @dataclass(frozen=True)
@@ -98,7 +111,7 @@ def configure(values: Mapping[str, Any], rules: Iterable[Rule[Any]]) -> Configur
     system = _system(values, problems)
     levels, settings = {}, {}
     for name, value in values.items():
-        if name == SYSTEM:
+        if name == SYSTEM.name:
             continue
         levels[name], settings[name] = _split(name, value, problems)
     configured, disabled = [], []

@@ -138,7 +138,7 @@ def test_prods_gang_speaks_rdma_from_the_pods_own_network(prod: Environment) -> 
         assert "hostNetwork" not in pod
         assert "dnsPolicy" not in pod
     levels = prod.all("Namespace")["ml-prod"]["metadata"]["labels"]
-    assert levels["pod-security.kubernetes.io/enforce"] == "privileged"
+    assert levels["pod-security.kubernetes.io/enforce"] == "restricted"
 
 
 def test_prods_gang_ends_in_time_and_is_cleared_away(prod: Environment) -> None:

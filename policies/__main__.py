@@ -10,6 +10,10 @@ gc.disable()
 # The engine runs this directory as a program, not as a package.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from policies.pack import serve  # noqa: E402  after the path is right
+from policies.sdk import check  # noqa: E402  after the path is right
+
+check()
+
+from policies.pack import serve  # noqa: E402  after the SDK is known to fit
 
 serve()

@@ -60,7 +60,12 @@ the rule has a remediation, or `disabled`) and its settings:
 }
 ```
 
-Unknown rules and unknown settings are refused, so that a typo cannot disable a rule.
+Unknown rules and unknown settings are refused, so that a typo cannot disable a rule, and so is a
+configuration that disables every rule. Reports of the check list the disabled rules.
+
+The pack replaces private parts of `pulumi-policy` to decode each resource only once. It supports
+version 1.21 and refuses to start with another one. Custom rules are described in
+[Check manifests without Pulumi](policies-without-pulumi.md#custom-rules).
 
 Rules do not depend on kinds. A registry (`kube/workloads/`) states for about 150 kinds where their
 objects have pods and containers, how many pods they may run, and what governs their queue, gang

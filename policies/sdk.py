@@ -1,0 +1,90 @@
+"""Check of the installed policy SDK, before the pack replaces private parts of it.
+
+`decoding`, `properties` and `pack` depend on how one version of pulumi-policy works inside. With
+another version, rules could silently see nothing, so the pack refuses to start.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+PACKAGE = "pulumi-policy"
+OLDEST, BELOW = (1, 21, 0), (1, 22)
+"""Range of supported versions; pyproject.toml has the same."""
+# Each part with the number of its parameters, if it is called or replaced.
+_PARTS: dict[str, int | None] = {
+    "policy:json_format.MessageToDict": None,
+    "policy:deserialize_properties": 2,
+    "policy:unknown_checking_proxy": 1,
+    "policy:_PolicyAnalyzerServicer.Analyze": 3,
+    "policy:_PolicyAnalyzerServicer.AnalyzeStack": 3,
+    "policy:_PolicyAnalyzerServicer.Remediate": 3,
+    "policy:_PolicyAnalyzerServicer.Configure": 3,
+    "policy:_PolicyAnalyzerServicer._get_resource_options": 2,
+    "policy:_PolicyAnalyzerServicer._get_provider_resource": 2,
+    "deserialize:deserialize_properties": 2,
+    "deserialize:SPECIAL_SIG_KEY": None,
+    "proxy:unknown_checking_proxy": 1,
+    "proxy:UnknownValueError": None,
+    "proxy:UNKNOWN_STRING_VALUE": None,
+    "secret:Secret": None,
+}
+
+
+def check() -> None:
+    """Exit with a message unless the installed SDK is a supported one."""
+    if problems := list(_problems()):
+        wanted = f"{PACKAGE}>={_text(OLDEST)},<{_text(BELOW)}"
+        sys.exit(f"gpu-platform: {'; '.join(problems)}; install {wanted}")
+
+
+def _problems() -> Iterator[str]:
+    try:
+        found = version(PACKAGE)
+    except PackageNotFoundError:
+        yield f"{PACKAGE} is not installed"
+        return
+    numbers = tuple(int(number) for number in re.findall(r"\d+", found)[:3])
+    if not OLDEST <= numbers < BELOW:
+        yield f"found {PACKAGE} {found}, whose private parts this pack does not know"
+        return
+    changed = [part for part, parameters in _PARTS.items() if not _fits(part, parameters)]
+    if changed:
+        yield f"found {PACKAGE} {found} without the expected {', '.join(changed)}"
+    elif not _unwraps():
+        yield f"found {PACKAGE} {found}, whose properties cannot be unwrapped"
+
+
+def _fits(part: str, parameters: int | None) -> bool:
+    """Return whether a private part exists and takes that many parameters."""
+    module, _, path = part.partition(":")
+    try:
+        value: Any = importlib.import_module(f"pulumi_policy.{module}")
+        for name in path.split("."):
+            value = getattr(value, name)
+    except (ImportError, AttributeError):
+        return False
+    return parameters is None or len(inspect.signature(value).parameters) == parameters
+
+
+def _unwraps() -> bool:
+    """Return whether a proxy yields its values, its unknown values and its original."""
+    from pulumi_policy import proxy
+
+    from policies.properties import editable, plain
+    from policies.values import UNKNOWN
+
+    values = {"list": [{"number": 1.0}], "later": proxy.UNKNOWN_STRING_VALUE}
+    proxied = proxy.unknown_checking_proxy(values)
+    read = plain(proxied) == {"list": [{"number": 1}], "later": UNKNOWN}
+    return bool(read and editable(proxied) == values)
+
+
+def _text(numbers: tuple[int, ...]) -> str:
+    return ".".join(map(str, numbers))

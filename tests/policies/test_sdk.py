@@ -1,0 +1,66 @@
+"""The pack starts only with an SDK whose private parts it knows."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from pulumi_policy import policy, proxy
+
+from policies import sdk
+from tests.policies.harness import Manifest
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+def test_the_installed_version_is_supported():
+    sdk.check()
+
+
+def test_the_range_of_versions_is_the_one_in_pyproject():
+    project: Manifest = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())
+    (wanted,) = project["project"]["optional-dependencies"]["policies"]
+    oldest, below = (".".join(map(str, numbers)) for numbers in (sdk.OLDEST, sdk.BELOW))
+    assert wanted == f"{sdk.PACKAGE}>={oldest},<{below}"
+
+
+@pytest.mark.parametrize("found", ["1.20.9", "1.22.0", "2.0.0"])
+def test_refuses_other_versions(found: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sdk, "version", lambda _: found)
+    with pytest.raises(SystemExit, match=rf"found pulumi-policy {found}.* install pulumi-policy>="):
+        sdk.check()
+
+
+def test_names_missing_and_changed_parts(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delattr(policy._PolicyAnalyzerServicer, "_get_provider_resource")
+    monkeypatch.setattr(proxy, "unknown_checking_proxy", lambda values, cache: values)
+    with pytest.raises(SystemExit) as exit_info:
+        sdk.check()
+    text = str(exit_info.value)
+    assert "policy:_PolicyAnalyzerServicer._get_provider_resource" in text
+    assert "proxy:unknown_checking_proxy" in text
+    assert "policy:_PolicyAnalyzerServicer.Analyze" not in text
+
+
+def test_refuses_proxies_that_cannot_be_unwrapped(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(proxy, "unknown_checking_proxy", lambda values: dict.fromkeys(values))
+    with pytest.raises(SystemExit, match="whose properties cannot be unwrapped"):
+        sdk.check()
+
+
+def test_the_pack_reports_the_problem_at_start(tmp_path: Path):
+    # A package that shadows the installed one, as a newer version would.
+    (tmp_path / "pulumi_policy-9.9.9.dist-info").mkdir()
+    metadata = tmp_path / "pulumi_policy-9.9.9.dist-info" / "METADATA"
+    metadata.write_text("Metadata-Version: 2.1\nName: pulumi-policy\nVersion: 9.9.9\n")
+    done = subprocess.run(
+        [sys.executable, CHECKOUT / "policies", "127.0.0.1:1"],
+        env={"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("gpu-platform: found pulumi-policy 9.9.9, whose private parts")
+    assert "Traceback" not in done.stderr

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, Field
 
@@ -14,8 +14,19 @@ from policies.settings import NoConfig
 from policies.values import Node
 from policies.workloads import Pod
 
-_DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
-_DEFAULT_REGISTRY = "docker.io"
+# The patterns are also part of CEL expressions: RE2 has no lookaround.
+_DIGEST: Final = re.compile(r"@sha256:[0-9a-f]{64}$")
+_TAGGED: Final = re.compile(r"^([^@]*/)?[^/:@]*:[^/@]*[^/@\s][^/@]*(@|$)")
+_LATEST: Final = re.compile(r"(?i)^([^@]*/)?[^/:@]*:\s*([^@/]*[-_.])?latest([-_.][^@/]*)?\s*(@|$)")
+_BRANCH: Final = re.compile(
+    r"(?i)^([^@]*/)?[^/:@]*:\s*([^@/]*[-_.])?(nightly|main|master|dev|develop|edge|head|canary"
+    r"|unstable|snapshot|trunk|stable)([-_.][^@/]*)?\s*(@|$)"
+)
+_VERSION: Final = re.compile(r"(?i):[^@/]*([0-9]\.[0-9]|[0-9]{6}|[0-9a-f]{7})[^@/]*(@|$)")
+_DEFAULT_REGISTRY: Final = "docker.io"
+_OCI: Final = "oci://"
+_OF_CLAIM: Final = "pvc://"
+_TRAINER: Final = ("spec", "trainer")
 
 
 def _without_slash(registry: str) -> str:
@@ -27,8 +38,9 @@ class RegistryConfig(RuleConfig):
 
     allowed_registries: list[Annotated[str, AfterValidator(_without_slash)]] = Field(
         default=[],
-        description="Registries, with or without a path, that images may come from; "
-        "without any, every registry is allowed.",
+        description="Registries, with or without a path, that images may come from, and prefixes "
+        "of the URIs of models, such as `hf://team` or `s3://models`; without any, every registry "
+        "is allowed.",
     )
 
 
@@ -47,6 +59,27 @@ def _known_images(pod: Pod) -> Iterator[tuple[Node, str]]:
             yield image, image.text or ""
 
 
+def _model_uris(pod: Pod) -> Iterator[Node]:
+    """Return the URIs of the models that a controller downloads for a pod."""
+    place = pod.spec.steps[:2]
+    pending = [pod.resource.root["spec"]] if "." in pod.resource.group else []
+    while pending:
+        node = pending.pop()
+        for key, child in node.fields():
+            of_pod = child.steps[:2] == place or place == _TRAINER
+            if key == "storageUri" and child.text and of_pod:
+                yield child
+            pending.append(child)
+        pending.extend(node.items())
+
+
+def _model_images(pod: Pod) -> Iterator[tuple[Node, str]]:
+    """Return the models that are mounted from an image."""
+    for uri in _model_uris(pod):
+        if uri.text and uri.text.startswith(_OCI):
+            yield uri, uri.text.removeprefix(_OCI)
+
+
 def registry_path(image: str) -> str:
     """Return the image's name with registry, without tag and digest."""
     name = image.partition("@")[0]
@@ -59,24 +92,29 @@ def registry_path(image: str) -> str:
 
 @pod_rule(
     name="image-tag-fixed",
-    description="Images have a tag or a digest, and the tag is not latest.",
+    description="Images have a tag or a digest, and the tag does not move.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Write the version as the tag, or better the digest of the pushed image.",
     config=NoConfig,
     admission=cel.images(
-        "!i.matches('@sha256:[0-9a-f]{64}$')"
-        " && (!i.matches(r'^([^@]*/)?[^/:@]*:[^/@]*[^/@\\s][^/@]*(@|$)')"
-        " || i.matches(r'(?i)^([^@]*/)?[^/:@]*:\\s*latest\\s*(@|$)'))"
+        f"!i.matches({cel.literal(_DIGEST.pattern)}) && (!i.matches({cel.literal(_TAGGED.pattern)})"
+        f" || i.matches({cel.literal(_LATEST.pattern)})"
+        f" || (i.matches({cel.literal(_BRANCH.pattern)})"
+        f" && !i.matches({cel.literal(_VERSION.pattern)})))"
     ),
 )
 def image_tag_fixed(pod: Pod, config: NoConfig) -> Iterator[Violation]:
     """A restarted worker must run the same code as the others."""
-    for image, reference in _known_images(pod):
-        tag = reference.partition("@")[0].rpartition("/")[2].partition(":")[2]
-        pinned = bool(_DIGEST.search(reference))
-        if not reference.strip() or (not pinned and tag.strip().lower() in ("", "latest")):
+    for image, reference in [*_known_images(pod), *_model_images(pod)]:
+        if not _DIGEST.search(reference) and _may_move(reference):
             yield Violation(image, "an image with a version, such as registry/name:1.4.2")
+
+
+def _may_move(reference: str) -> bool:
+    """Return whether a reference has no tag, or that of the latest build or of a branch."""
+    is_branch = _BRANCH.search(reference) and not _VERSION.search(reference)
+    return not _TAGGED.search(reference) or bool(_LATEST.search(reference) or is_branch)
 
 
 @pod_rule(
@@ -115,10 +153,14 @@ def image_registry_allowed(pod: Pod, config: RegistryConfig) -> Iterator[Violati
     allowed = config.allowed_registries
     if not allowed:
         return
-    for image, reference in _known_images(pod):
-        path = registry_path(reference)
+    found = [(image, registry_path(text)) for image, text in _known_images(pod)]
+    found += [(image, registry_path(text)) for image, text in _model_images(pod)]
+    for uri in _model_uris(pod):
+        if not str(uri.value).startswith((_OCI, _OF_CLAIM)):
+            found.append((uri, str(uri.value)))
+    for image, path in found:
         if not any(path == registry or path.startswith(f"{registry}/") for registry in allowed):
-            yield Violation(image, f"an image from {' or '.join(allowed)}")
+            yield Violation(image, f"an image or a model from {' or '.join(allowed)}")
 
 
 RULES: list[Rule[Any]] = [image_tag_fixed, image_digest_pinned, image_registry_allowed]

@@ -207,21 +207,25 @@ class Rule(Generic[C]):
 
     def violations(self, view: View, config: C) -> Iterator[Violation]:
         """Check one resource."""
-        if self._is_exempt(view.resource, config):
-            return
-        for part in view.parts(self.scope):
+        for part in self._parts(view, config):
             for violation in self.check(part, config):
                 yield replace(violation, resource=view.resource)
 
-    def _is_exempt(self, resource: Resource, config: C) -> bool:
-        """Return whether the rule's setting names the resource as a system workload."""
-        return resource.is_named(getattr(config, "system_workloads", ()))
+    def _parts(self, view: View, config: C) -> list[Any]:
+        """Return the parts to check; without those of objects that are system workloads."""
+        system = getattr(config, "system_workloads", ())
+        if not system:
+            return view.parts(self.scope)
+        if view.resource.is_named(system):
+            return []
+        parts = view.parts(self.scope)
+        return [part for part in parts if not getattr(part, "resource", part).is_named(system)]
 
     def edits(self, view: View, config: C) -> list[Edit]:
         """Return the edits with which the remediation would change one resource."""
-        if self.remedy is None or self._is_exempt(view.resource, config):
+        if self.remedy is None:
             return []
-        return [edit for part in view.parts(self.scope) for edit in self.remedy(part, config)]
+        return [edit for part in self._parts(view, config) for edit in self.remedy(part, config)]
 
 
 def failure(rule: Rule[Any], error: Exception) -> str:

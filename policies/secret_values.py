@@ -43,6 +43,7 @@ _ARGUMENT: Final = re.compile(
 )
 _REFERENCE: Final = re.compile(r"^\$\([A-Za-z_][A-Za-z0-9_]*\)$")
 _CONTAINERS: Final = ("containers", "initContainers", "ephemeralContainers")
+_ENVIRONMENTS: Final = ("env", "envVars", "environment")
 _HIDDEN: Final = "a literal, which is not shown here"
 
 
@@ -171,6 +172,10 @@ def _secret_places(root: Node, config: EnvironmentConfig) -> Iterator[Node]:
     pending: list[tuple[Node, bool]] = [(root, False)]
     while pending:
         node, checked = pending.pop()
+        if not checked and node.steps and node.steps[-1] in _ENVIRONMENTS:
+            for key, value in node.fields():
+                if key not in config.allowed_names and value.text and _is_secret(key, value.text):
+                    yield value
         name = node["name"].text
         if name and node["value"].text and not checked and name not in config.allowed_names:
             if _is_secret(name, node["value"].text or ""):

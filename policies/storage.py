@@ -26,8 +26,13 @@ class CheckpointConfig(RoleConfig):
 
     checkpoint_claims: list[str] = Field(
         default=["*checkpoint*"],
-        description="Names of claims with checkpoints; `*` matches anything.",
+        description="Names of claims and volumes with checkpoints, and the paths at which they "
+        "are mounted; `*` matches anything.",
     )
+
+    def has(self, name: str) -> bool:
+        """Return whether a name or path is that of checkpoints."""
+        return any(fnmatchcase(name, pattern) for pattern in self.checkpoint_claims)
 
 
 def _is_read_only(pod: Pod, volume: Node) -> bool:
@@ -114,22 +119,75 @@ def _is_retained(stack: Stack, claim: Resource) -> bool:
     config=CheckpointConfig,
 )
 def checkpoints_kept(stack: Stack, config: CheckpointConfig) -> Iterator[Violation]:
-    """Checkpoints of weeks of GPU time must not be deleted with a stack."""
+    """Checkpoints of weeks of GPU time must not be deleted with a pod, a job or a stack."""
     written = {
         (workload.resource.namespace, name.value)
         for workload in stack.workloads
         for name in _written_claims(workload, config)
     }
     for claim in stack.of_kind("", "PersistentVolumeClaim"):
-        named = any(fnmatchcase(claim.name, pattern) for pattern in config.checkpoint_claims)
-        if (named or (claim.namespace, claim.name) in written) and not _is_retained(stack, claim):
-            storage_class = claim.root["spec"]["storageClassName"]
-            yield Violation(
-                storage_class,
-                "a class with reclaimPolicy Retain, or protect the claim in Pulumi",
-                found=f"{show(storage_class.value)}, and nothing keeps the data",
-                resource=claim,
-            )
+        if config.has(claim.name) or (claim.namespace, claim.name) in written:
+            yield from _not_retained(stack, claim, claim.root["spec"], claim)
+    for workload in stack.workloads:
+        for claim, spec in _claim_templates(workload, config):
+            yield from _not_retained(stack, claim, spec, workload.resource)
+        for volume in _temporary_checkpoints(workload, config):
+            write = "a persistentVolumeClaim, whose data outlive the pod"
+            yield Violation(volume, write, resource=workload.resource)
+
+
+def _not_retained(
+    stack: Stack, claim: Resource, spec: Node, resource: Resource
+) -> Iterator[Violation]:
+    if not _is_retained(stack, claim):
+        storage_class = spec["storageClassName"]
+        yield Violation(
+            storage_class,
+            "a class with reclaimPolicy Retain, or protect the claim in Pulumi",
+            found=f"{show(storage_class.value)}, and nothing keeps the data",
+            resource=resource,
+        )
+
+
+def _claim_templates(
+    workload: Workload, config: CheckpointConfig
+) -> Iterator[tuple[Resource, Node]]:
+    """Return the claims for checkpoints that a controller creates, each with its specification."""
+    root = workload.resource.root["spec"]
+    found = [
+        (str(template["metadata"]["name"].value), template["spec"])
+        for template in root["volumeClaimTemplates"].items()
+    ]
+    if workload.resource.is_kind("batch.volcano.sh", "Job"):
+        # Volcano deletes these claims with the job.
+        found += [
+            (f"checkpoint-{index}", volume["volumeClaim"])
+            for index, volume in enumerate(root["volumes"].items())
+            if volume["volumeClaim"].present
+        ]
+    for name, spec in found:
+        if config.has(name):
+            metadata = {"name": name, "namespace": workload.resource.namespace or UNKNOWN}
+            manifest = {"metadata": metadata, "spec": spec.value}
+            yield Resource("kubernetes:core/v1:PersistentVolumeClaim", manifest), spec
+
+
+def _temporary_checkpoints(workload: Workload, config: CheckpointConfig) -> Iterator[Node]:
+    """Return the volumes for checkpoints that are deleted with a pod of training."""
+    for pod in workload.pods:
+        if pod.role(config) != "training":
+            continue
+        mounted = {
+            mount["name"].value
+            for container in pod.containers
+            for mount in container.node["volumeMounts"].items()
+            if config.has(mount["mountPath"].text or "")
+        }
+        for volume in pod.volumes.items():
+            name = volume["name"].text or ""
+            for source in ("emptyDir", "ephemeral"):
+                if volume[source].present and (config.has(name) or name in mounted):
+                    yield volume[source]
 
 
 @resource_rule(

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from decimal import Decimal
+from typing import Any, Final
 
-from pydantic import Field
+from pydantic import Field, PositiveInt
 
+from kube.quantities import quantity_or_none
+from policies.controllers import Workload
 from policies.resources import Resource
 from policies.rule import Level, Rule, Severity, Violation, stack_rule
 from policies.settings import RoleConfig
 from policies.values import UNKNOWN, Node
 from policies.views import Stack
+
+_CLAIMED: Final = ".deviceclass.resource.k8s.io/devices"
 
 
 class NamespaceConfig(RoleConfig):
@@ -19,6 +24,14 @@ class NamespaceConfig(RoleConfig):
 
     existing_namespaces: list[str] = Field(
         default=[], description="Namespaces that are protected outside of this stack."
+    )
+
+
+class QuotaConfig(NamespaceConfig):
+    """Configuration of `namespace-gpu-quota`."""
+
+    max_quota: PositiveInt = Field(
+        default=10_000, description="Number of accelerators above which a quota limits nothing."
     )
 
 
@@ -44,10 +57,34 @@ def _in_namespace(stack: Stack, group: str, kind: str, namespace: str) -> Iterat
             yield resource
 
 
-def _limits_gpus(quota: Resource, config: NamespaceConfig) -> bool:
-    hard = quota.root["spec"]["hard"]
-    names = [name.removeprefix("requests.").removeprefix("limits.") for name, _ in hard.fields()]
-    return not hard.known or any(config.accelerators.includes(name) for name in names)
+def _counted(quota: Resource, config: QuotaConfig) -> set[str] | None:
+    """Return the accelerators that a quota limits for every pod; None if that is unknown."""
+    spec = quota.root["spec"]
+    hard = spec["hard"]
+    if not (hard.known and spec["scopes"].known and spec["scopeSelector"].known):
+        return None
+    if spec["scopes"].value or spec["scopeSelector"].value:
+        return set()
+    found = set()
+    for name, amount in hard.fields():
+        resource = name.removeprefix("requests.")
+        is_claimed = name.endswith(_CLAIMED)
+        limit = quantity_or_none(amount.value) if amount.known else Decimal(0)
+        is_limit = limit is not None and limit <= config.max_quota
+        named = resource != name and config.accelerators.includes(resource)
+        if is_limit and (is_claimed or named):
+            found.add(_CLAIMED if is_claimed else resource)
+    return found
+
+
+def _requested(workloads: list[Workload], config: QuotaConfig) -> set[str]:
+    """Return the accelerators that the pods of some workloads request."""
+    containers = [
+        container for workload in workloads for pod in workload.pods for container in pod.containers
+    ]
+    names = {name for each in containers for name, _, _ in each.gpus(config.accelerators)}
+    claimed = any(each.gpu_claims(config.accelerators) for each in containers)
+    return names | ({_CLAIMED} if claimed else set())
 
 
 @stack_rule(
@@ -56,20 +93,32 @@ def _limits_gpus(quota: Resource, config: NamespaceConfig) -> bool:
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Declare a ResourceQuota with requests.nvidia.com/gpu in the namespace.",
-    config=NamespaceConfig,
+    config=QuotaConfig,
     references=["NSA Resource policies"],
 )
-def namespace_gpu_quota(stack: Stack, config: NamespaceConfig) -> Iterator[Violation]:
+def namespace_gpu_quota(stack: Stack, config: QuotaConfig) -> Iterator[Violation]:
     """Without a quota, one team's typo takes every GPU of the cluster."""
     for namespace, workload in _workload_namespaces(stack, config).items():
-        quotas = _in_namespace(stack, "", "ResourceQuota", namespace)
-        if not any(_limits_gpus(quota, config) for quota in quotas):
+        inside = [item for item in stack.workloads if item.resource.namespace == namespace]
+        requested = _requested(inside, config)
+        counted: set[str] = set()
+        for quota in _in_namespace(stack, "", "ResourceQuota", namespace):
+            names = _counted(quota, config)
+            counted |= requested | {"requests"} if names is None else names
+        missing = sorted(requested - counted)
+        if missing or not counted:
+            write = " and ".join(_key(name) for name in missing) or "requests.nvidia.com/gpu"
             yield Violation(
                 Node(None),
-                f"a ResourceQuota in namespace {namespace} with requests.nvidia.com/gpu",
-                found=f"no quota of GPUs in namespace {namespace}",
+                f"a ResourceQuota in namespace {namespace} with {write}, at most "
+                f"{config.max_quota} and without scopes",
+                found=f"no quota of GPUs in namespace {namespace} that counts",
                 resource=_holder(stack, namespace, workload),
             )
+
+
+def _key(name: str) -> str:
+    return f"gpu.nvidia.com{name}" if name == _CLAIMED else f"requests.{name}"
 
 
 def _denies_by_default(policy: Resource) -> bool:
@@ -91,6 +140,23 @@ def _denies_by_default(policy: Resource) -> bool:
     )
 
 
+def _undoing(policy: Resource) -> Iterator[Node]:
+    """Return the peers of an ingress rule that admit everybody to every pod."""
+    spec = policy.root["spec"]
+    if spec["podSelector"].value not in ({}, None):
+        return
+    for rule in spec["ingress"].items():
+        peers = rule["from"]
+        if peers.absent or peers.value == []:
+            yield rule
+        for peer in peers.items():
+            spaces, pods, block = peer["namespaceSelector"], peer["podSelector"], peer["ipBlock"]
+            if (spaces.value == {} and pods.value in ({}, None)) or (
+                str(block["cidr"].value).endswith("/0") and block["except"].absent
+            ):
+                yield peer
+
+
 @stack_rule(
     name="namespace-default-deny",
     description="A namespace with training or inference denies ingress by default.",
@@ -103,7 +169,7 @@ def _denies_by_default(policy: Resource) -> bool:
 def namespace_default_deny(stack: Stack, config: NamespaceConfig) -> Iterator[Violation]:
     """Rendezvous and NCCL have no authentication: anyone who reaches a worker may join."""
     for namespace, workload in _workload_namespaces(stack, config).items():
-        policies = _in_namespace(stack, "networking.k8s.io", "NetworkPolicy", namespace)
+        policies = list(_in_namespace(stack, "networking.k8s.io", "NetworkPolicy", namespace))
         if not any(_denies_by_default(policy) for policy in policies):
             yield Violation(
                 Node(None),
@@ -112,6 +178,10 @@ def namespace_default_deny(stack: Stack, config: NamespaceConfig) -> Iterator[Vi
                 found=f"no default-deny NetworkPolicy in namespace {namespace}",
                 resource=_holder(stack, namespace, workload),
             )
+        for policy in policies:
+            for peer in _undoing(policy):
+                write = "the pods or namespaces that may connect, since policies add up"
+                yield Violation(peer, write, resource=policy)
 
 
 RULES: list[Rule[Any]] = [namespace_gpu_quota, namespace_default_deny]

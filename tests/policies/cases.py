@@ -173,7 +173,7 @@ CASES = [
     job(
         "image-registry-allowed",
         config={"allowedRegistries": ["registry.example.com/team"]},
-        says=("127.0.0.1:5000", "write an image from registry.example.com/team"),
+        says=("127.0.0.1:5000", "from registry.example.com/team"),
     ),
     job(
         "run-as-non-root",
@@ -261,6 +261,22 @@ CASES = [
         manifests.namespace,
         (("metadata/labels", {"pod-security.kubernetes.io/enforce": "privileged"}),),
         ('found "privileged"', "restricted"),
+    ),
+    job(
+        "priority-not-of-system",
+        (f"{POD}/priorityClassName", "system-cluster-critical"),
+        says=('priorityClassName: found "system-cluster-critical"', "of the platform"),
+    ),
+    Case(
+        "priority-class-bounded",
+        manifests.priority_class,
+        (("value", 1_000_000_000),),
+        ("value: found 1000000000", "at most 1000000"),
+    ),
+    job(
+        "tolerations-bounded",
+        (f"{POD}/tolerations/1", {"operator": "Exists"}),
+        says=("tolerations[1]: found", "the key of a taint"),
     ),
     Case(
         "no-host-volume",

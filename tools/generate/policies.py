@@ -30,6 +30,7 @@ _TOPICS = {
     "secret_values": "Secrets",
     "access": "Access to the API",
     "exposure": "Exposure",
+    "priorities": "Priorities and tolerations",
     "tenancy": "Namespaces",
     "storage": "Storage",
     "inference": "Inference",

@@ -391,6 +391,28 @@ value: 100""",
         metadata: {name: ml, labels: {pod-security.kubernetes.io/enforce: restricted}}
         """,
     ),
+    "priority-not-of-system": _example(
+        "priorityClassName: system-node-critical\ncontainers: [{name: main}]",
+        "priorityClassName: training\ncontainers: [{name: main}]",
+    ),
+    "priority-class-bounded": _example(
+        """
+        apiVersion: scheduling.k8s.io/v1
+        kind: PriorityClass
+        metadata: {name: urgent}
+        value: 1000000000
+        """,
+        """
+        apiVersion: scheduling.k8s.io/v1
+        kind: PriorityClass
+        metadata: {name: urgent}
+        value: 2000
+        """,
+    ),
+    "tolerations-bounded": _example(
+        "tolerations: [{operator: Exists}]\ncontainers: [{name: main}]",
+        "tolerations: [{key: nvidia.com/gpu, operator: Exists}]\ncontainers: [{name: main}]",
+    ),
     "no-host-volume": _example(
         """
         apiVersion: v1

@@ -1,0 +1,102 @@
+"""Rules about priorities and tolerations, by which pods displace those of others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from pydantic import Field
+
+from policies import cel
+from policies.resources import Resource
+from policies.rule import Level, Rule, Severity, Violation, pod_rule, resource_rule
+from policies.settings import SystemConfig
+from policies.workloads import Pod
+
+_OF_SYSTEM: Final = ("system-cluster-critical", "system-node-critical")
+_CONTROL_PLANE: Final = (
+    "node-role.kubernetes.io/control-plane",
+    "node-role.kubernetes.io/master",
+    "node.cloudprovider.kubernetes.io/uninitialized",
+)
+
+
+class PriorityConfig(SystemConfig):
+    """Configuration of the rules about priorities."""
+
+    max_priority: int = Field(
+        default=1_000_000, description="Highest value of a PriorityClass, and of a pod's priority."
+    )
+
+
+@pod_rule(
+    name="priority-not-of-system",
+    description="Pods do not have the priority of the cluster's own components.",
+    severity=Severity.HIGH,
+    level=Level.MANDATORY,
+    remediation="Use a PriorityClass of the platform.",
+    config=PriorityConfig,
+    references=["NSA Resource policies"],
+    admission=cel.pod(
+        priorityClassName="variables.spec.?priorityClassName.orValue('')"
+        f" in {cel.literal(_OF_SYSTEM)}",
+        priority="variables.spec.?priority.orValue(0) > settings.maxPriority",
+    ),
+)
+def priority_not_of_system(pod: Pod, config: PriorityConfig) -> Iterator[Violation]:
+    """The scheduler evicts everything else for them, including inference and the device plugin."""
+    for spec in (pod.spec, pod.resource.root["spec"]):
+        name = spec["priorityClassName"]
+        if name.value in _OF_SYSTEM:
+            yield Violation(name, "a PriorityClass of the platform")
+        if spec.steps == pod.spec.steps:
+            break
+    priority = pod.spec["priority"]
+    if isinstance(priority.value, int) and priority.value > config.max_priority:
+        yield Violation(priority, "nothing: the PriorityClass decides")
+
+
+@resource_rule(
+    name="priority-class-bounded",
+    description="PriorityClasses are bounded, and none is the default of every namespace.",
+    severity=Severity.HIGH,
+    level=Level.MANDATORY,
+    remediation="Write a smaller value, or raise maxPriority.",
+    config=PriorityConfig,
+    references=["NSA Resource policies"],
+)
+def priority_class_bounded(resource: Resource, config: PriorityConfig) -> Iterator[Violation]:
+    """Any team may use any class: a large value evicts the pods of all others."""
+    if not resource.is_kind("scheduling.k8s.io", "PriorityClass"):
+        return
+    value, is_default = resource.root["value"], resource.root["globalDefault"]
+    if value.present and not (isinstance(value.value, int) and value.value <= config.max_priority):
+        yield Violation(value, f"at most {config.max_priority}")
+    if is_default.present and is_default.value is not False:
+        yield Violation(is_default, "false: pods without a class would have it")
+
+
+@pod_rule(
+    name="tolerations-bounded",
+    description="Pods tolerate taints by key, and not those of the control plane.",
+    severity=Severity.HIGH,
+    level=Level.MANDATORY,
+    remediation="Write the key of each tolerated taint, such as nvidia.com/gpu.",
+    config=SystemConfig,
+    references=["NSA Pod security enforcement"],
+    admission=cel.pod(
+        tolerations="variables.spec.?tolerations.orValue([]).exists(t, t.?key.orValue('') == ''"
+        f" || t.key in {cel.literal(_CONTROL_PLANE)})"
+    ),
+)
+def tolerations_bounded(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
+    """Such a pod runs on the control plane, on broken nodes, and on those of other teams."""
+    for toleration in pod.spec["tolerations"].items():
+        key = toleration["key"]
+        if key.absent or key.value == "":
+            yield Violation(toleration, "the key of a taint")
+        elif key.value in _CONTROL_PLANE:
+            yield Violation(key, "nothing: the control plane is not for workloads")
+
+
+RULES: list[Rule[Any]] = [priority_not_of_system, priority_class_bounded, tolerations_bounded]

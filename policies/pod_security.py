@@ -38,7 +38,8 @@ def effective(pod: Pod, container: Container, key: str) -> Node:
     """Return a security setting of a container, or else the pod's."""
     own = container.node["securityContext"][key]
     inherited = pod.spec["securityContext"][key]
-    return inherited if own.absent and not inherited.absent else own
+    unstated = own.absent or (container.node.partial and not own.present)
+    return inherited if unstated and not inherited.absent else own
 
 
 def contexts(pod: Pod) -> Iterator[Node]:

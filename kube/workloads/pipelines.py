@@ -71,21 +71,44 @@ def _task(spec: str, pod: str, *counts: Count) -> Pods:
 _PIPELINES: Final = ("tasks.*", "finally.*")
 
 
-def _tekton(kind: str, *pods: Pods) -> WorkloadKind:
-    return WorkloadKind(group="tekton.dev", kind=kind, pods=pods, roles=_BATCH, ends=True)
+def _shared(*places: str) -> Iterator[Pods]:
+    """Yield fields that steps, or pods of tasks stated elsewhere, inherit."""
+    for at in places:
+        template = at.endswith("stepTemplate")
+        yield Pods(at=at, containers=("",) if template else (), count=NOT_RUN, partial=True)
+
+
+def _tekton(kind: str, *pods: Pods, shared: tuple[str, ...]) -> WorkloadKind:
+    places = (*pods, *_shared(*shared))
+    return WorkloadKind(group="tekton.dev", kind=kind, pods=places, roles=_BATCH, ends=True)
 
 
 TEKTON: Final = [
-    _tekton("Task", _task("spec", "", *NOT_RUN)),
-    _tekton("ClusterTask", _task("spec", "", *NOT_RUN)),
-    _tekton("StepAction", Pods(at="", containers=("spec",), count=NOT_RUN, partial=True)),
-    _tekton("TaskRun", _task("spec.taskSpec", "spec.podTemplate")),
-    _tekton("Pipeline", *(_task(f"spec.{at}.taskSpec", "", *NOT_RUN) for at in _PIPELINES)),
+    _tekton("Task", _task("spec", "", *NOT_RUN), shared=("spec.stepTemplate",)),
+    _tekton("ClusterTask", _task("spec", "", *NOT_RUN), shared=("spec.stepTemplate",)),
+    _tekton(
+        "StepAction", Pods(at="", containers=("spec",), count=NOT_RUN, partial=True), shared=()
+    ),
+    _tekton(
+        "TaskRun",
+        _task("spec.taskSpec", "spec.podTemplate"),
+        shared=("spec.podTemplate", "spec.taskSpec.stepTemplate"),
+    ),
+    _tekton(
+        "Pipeline",
+        *(_task(f"spec.{at}.taskSpec", "", *NOT_RUN) for at in _PIPELINES),
+        shared=tuple(f"spec.{at}.taskSpec.stepTemplate" for at in _PIPELINES),
+    ),
     _tekton(
         "PipelineRun",
         *(
             _task(f"spec.pipelineSpec.{at}.taskSpec", "spec.taskRunTemplate.podTemplate")
             for at in _PIPELINES
+        ),
+        shared=(
+            "spec.taskRunTemplate.podTemplate",
+            "spec.taskRunSpecs.*.podTemplate",
+            *(f"spec.pipelineSpec.{at}.taskSpec.stepTemplate" for at in _PIPELINES),
         ),
     ),
 ]

@@ -12,9 +12,9 @@ from typing import Any, Final, Literal, get_args
 import yaml
 
 from kube.accelerators import OTHER_DEVICES
-from policies.catalogue import RULES
 from policies.cel import Manifest, Target, Variables, literal, pattern
 from policies.configuration import Configuration, parse
+from policies.own_rules import with_own
 from policies.rule import ConfigurationError, Rule, RuleConfig
 from policies.settings import GpuConfig, SystemConfig
 
@@ -95,13 +95,14 @@ def _settings(config: RuleConfig, scope: Scope) -> Manifest:
     return settings
 
 
-def read_configuration(path: str | None) -> Configuration:
+def read_configuration(path: str | None, rules: Sequence[str] = ()) -> Configuration:
     """Read a configuration file of the pack, or return the defaults.
 
-    Raises OSError if there is no such file and ValueError if its content is wrong.
+    `rules` are files with additional rules. Raises OSError if there is no such file and ValueError
+    if its content is wrong.
     """
     text = "{}" if path is None else Path(path).read_text("utf-8")
-    configuration = parse(text, RULES)
+    configuration = parse(text, with_own(rules))
     if configuration.exemptions.refused:
         raise ConfigurationError("; ".join(configuration.exemptions.refused))
     return configuration
@@ -206,6 +207,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="what a violation does (default: audit)",
     )
     parser.add_argument(
+        "--rules",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a Python file with additional rules; may be repeated",
+    )
+    parser.add_argument(
         "--exclude-namespace",
         action="append",
         default=[],
@@ -214,7 +222,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     try:
-        configuration = read_configuration(options.config)
+        configuration = read_configuration(options.config, options.rules)
     except (OSError, ValueError) as error:
         sys.stderr.write(f"error: the configuration {options.config}: {error}\n")
         return 2

@@ -194,14 +194,21 @@ def _own_section(rule: Rule[Any]) -> str:
 
 
 def _overview() -> str:
-    rows = ["| rule | level | severity | remediates | requirement |"]
-    rows.append("| --- | --- | --- | --- | --- |")
+    rows = ["| rule | level | severity | remediates | [admission](admission.md) | requirement |"]
+    rows.append("| --- | --- | --- | --- | --- | --- |")
     for rule in RULES:
         repairs = "yes" if rule.remedy else ""
         link = f"[{rule.name}](#{rule.name})"
         level, severity = rule.level.value, rule.severity.value
-        rows.append(f"| {link} | {level} | {severity} | {repairs} | {rule.description} |")
+        columns = (link, level, severity, repairs, _admission(rule), rule.description)
+        rows.append(f"| {' | '.join(columns)} |")
     return "\n".join(rows)
+
+
+def _admission(rule: Rule[Any]) -> str:
+    if rule.admission is None:
+        return ""
+    return "partly" if rule.admission.partial else "yes"
 
 
 def _section(rule: Rule[Any]) -> str:

@@ -1,0 +1,175 @@
+"""API objects in CEL: targets of policies, variables and conditions that several rules use."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kube.accelerators import DEVICE_CLASS_PREFIX
+
+Manifest = dict[str, Any]
+
+_CHANGED: Final = "dyn(object).spec != dyn(oldObject).spec"
+_TEMPLATE: Final = (
+    "(request.resource.resource == 'pods' ? dyn({0})"
+    " : request.resource.resource == 'podtemplates' ? dyn({0}).template"
+    " : request.resource.resource == 'cronjobs' ? dyn({0}).spec.jobTemplate.spec.template"
+    " : dyn({0}).spec.template)"
+)
+_OBJECT, _OLD_OBJECT = _TEMPLATE.format("object"), _TEMPLATE.format("oldObject")
+
+
+@dataclass(frozen=True)
+class Target:
+    """API resources that a policy evaluates.
+
+    `changed` decides which updates are evaluated. Controllers add labels and remove finalizers of
+    objects that exist already, and a denied update would keep such an object forever.
+    """
+
+    name: str
+    resources: Mapping[str, tuple[str, ...]]
+    changed: str = ""
+
+    def rules(self) -> list[Manifest]:
+        """Return the resourceRules of the policy."""
+        operations = ["CREATE", "UPDATE"] if self.changed else ["CREATE"]
+        return [
+            {
+                "apiGroups": [group],
+                "apiVersions": ["*"],
+                "operations": operations,
+                "resources": list(names),
+            }
+            for group, names in self.resources.items()
+        ]
+
+    def conditions(self) -> list[Manifest]:
+        """Return the matchConditions of the policy."""
+        if not self.changed:
+            return []
+        return [{"name": "changed", "expression": f"oldObject == null || ({self.changed})"}]
+
+
+PODS: Final = Target(
+    "pods",
+    {
+        "": (
+            *("pods", "pods/ephemeralcontainers", "pods/resize"),
+            *("podtemplates", "replicationcontrollers"),
+        ),
+        "apps": ("daemonsets", "deployments", "replicasets", "statefulsets"),
+        "batch": ("cronjobs", "jobs"),
+    },
+    f"{_OBJECT}.spec != {_OLD_OBJECT}.spec",
+)
+"""Pods, whatever made them, and the templates of Kubernetes' own kinds."""
+ANNOTATED_PODS: Final = Target(
+    "annotated-pods",
+    PODS.resources,
+    " || ".join(
+        f"{_OBJECT}.?{field} != {_OLD_OBJECT}.?{field}"
+        for field in ("spec", "metadata.?annotations", "metadata.?labels")
+    ),
+)
+"""The same, for rules about annotations and labels."""
+SERVICES: Final = Target("services", {"": ("services",)}, _CHANGED)
+VOLUMES: Final = Target("volumes", {"": ("persistentvolumes",)})
+"""Only their creation: the source is immutable, and binding a volume updates it."""
+CLAIMS: Final = Target("claims", {"resource.k8s.io": ("resourceclaims", "resourceclaimtemplates")})
+"""Only their creation: the specification is immutable."""
+
+
+def accelerator(name: str) -> str:
+    """Return the condition that an extended resource is an accelerator."""
+    prefix = literal(DEVICE_CLASS_PREFIX)
+    return (
+        f"({name}.contains('/') && ({name}.startsWith({prefix})"
+        f" || !{name}.lowerAscii().matches(r'^([^/]*\\.)?kubernetes\\.io/'))"
+        f" && {accelerator_class(f'{name}.replace({prefix}, {literal(str())}, 1)')})"
+    )
+
+
+def accelerator_class(name: str) -> str:
+    """Return the condition that the devices of a DRA device class are accelerators."""
+    return f"!{name}.lowerAscii().matches(pattern(settings.otherDevices))"
+
+
+def level(resource: str) -> str:
+    """Return a list with the resources that state CPU or memory of a container `c`, or nothing."""
+    return (
+        "[c.?resources.orValue({}), variables.spec.?resources.orValue({})].filter(l,"
+        f" '{resource}' in l.?limits.orValue({{}}) || '{resource}' in l.?requests.orValue({{}}))"
+    )
+
+
+def path(text: str) -> str:
+    """Return the parts of an absolute path; CEL cannot resolve `..` in it."""
+    return f"{text}.split('/').filter(p, p != '' && p != '.')"
+
+
+def literal(value: Any) -> str:
+    """Return a setting as a CEL literal, whose strings are written as in JSON."""
+    return json.dumps(value)
+
+
+_MOUNTS: Final = "c.?volumeMounts.orValue([])"
+VARIABLES: Final = {
+    "template": _OBJECT,
+    "spec": "variables.template.spec",
+    "context": "variables.spec.?securityContext.orValue({})",
+    "annotations": "variables.template.?metadata.?annotations.orValue({})",
+    "contexts": (
+        "[variables.context] + variables.containers.map(c, c.?securityContext.orValue({}))"
+    ),
+    "containers": (
+        "variables.spec.containers + variables.spec.?initContainers.orValue([])"
+        " + variables.spec.?ephemeralContainers.orValue([])"
+    ),
+    "volumes": "variables.spec.?volumes.orValue([])",
+    "mountsAtShm": (
+        f"variables.containers.map(c, {_MOUNTS}"
+        f".filter(m, {path('m.mountPath')} == ['dev', 'shm'] || m.mountPath.contains('..'))"
+        ".map(m, m.name))"
+    ),
+    "memoryVolumes": "variables.volumes.filter(v, v.?emptyDir.?medium.orValue('') == 'Memory')",
+    "gpuClaims": (
+        "variables.spec.?resourceClaims.orValue([]).filter(r,"
+        " [pairs(settings.claimDevices).filter(d, (variables.inNamespace + '/'"
+        " + r.?resourceClaimTemplateName.or(r.?resourceClaimName).orValue('')).matches(d[0]))]"
+        ".exists(d, d.size() == 0 || d[0][1] != '0')).map(r, r.name)"
+    ),
+    "gpuContainers": (
+        f"variables.containers.filter(c, c.?resources.?limits.orValue({{}})"
+        f".exists(n, {accelerator('n')} && c.resources.limits[n] != '0')"
+        " || c.?resources.?claims.orValue([]).exists(u, u.name in variables.gpuClaims))"
+    ),
+    "images": (
+        "variables.containers.map(c, c.?image.orValue(''))"
+        " + variables.volumes.filter(v, has(v.image)).map(v, v.image.?reference.orValue(''))"
+    ),
+    "inNamespace": (
+        "object.metadata.?namespace.orValue('') == '' ? 'default' : object.metadata.namespace"
+    ),
+    "trusted": (
+        "request.userInfo.username in settings.controllers"
+        " || 'system:masters' in request.userInfo.?groups.orValue([])"
+    ),
+    "owners": (
+        "!variables.trusted ? [] : object.metadata.?ownerReferences.orValue([])"
+        ".filter(o, o.?controller.orValue(false))"
+    ),
+    "addresses": (
+        "[variables.inNamespace + '/' + request.kind.kind + '/'"
+        " + object.metadata.?name.orValue('')]"
+        " + variables.owners.map(o, variables.inNamespace + '/' + o.kind"
+        " + (o.apiVersion.matches('^([^./]+/)?[^/]+$|[.]k8s[.]io/') ? ''"
+        " : '.' + o.apiVersion.split('/')[0]) + '/' + o.name)"
+        " + variables.owners.filter(o, o.kind in ['ReplicaSet', 'Job'] && o.name.contains('-'))"
+        ".map(o, variables.inNamespace + (o.kind == 'Job' ? '/CronJob/' : '/Deployment/')"
+        " + o.name.substring(0, o.name.lastIndexOf('-')))"
+    ),
+}
+"""Variables that any expression may use; a policy contains those that it does use."""

@@ -131,7 +131,7 @@ def _parser() -> argparse.ArgumentParser:
         "files",
         nargs="+",
         metavar="FILE",
-        help="YAML or JSON of one or several documents, a folder of such files, or - for stdin",
+        help="YAML or JSON of one or several documents, a directory of such files, or - for stdin",
     )
     parser.add_argument("--config", metavar="FILE", help="levels, settings and exemptions, in JSON")
     parser.add_argument(

@@ -56,6 +56,17 @@ def test_security_rules_refer_to_every_framework():
     assert all(rule.controls for rule in RULES if rule.topic in SECURITY)
 
 
+def test_every_control_of_the_pod_security_standards_has_a_rule():
+    standards = FRAMEWORKS["PSS"]
+    used = {
+        control.control
+        for rule in RULES
+        for control in rule.controls
+        if control.framework is standards
+    }
+    assert used == standards.controls
+
+
 def test_pulumi_policies_have_title_framework_and_link(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(PAGE_VARIABLE, "https://docs.example.com/policies")
     (policy,) = Binding().policies([RULES_BY_NAME["not-privileged"]])

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
 from typing import Any
 
 from policies.binding import config_schema
 from policies.catalogue import RULES
 from policies.configuration import OWN_RULES
 from policies.exemptions import KEY
-from policies.frameworks import Reference
+from policies.frameworks import FRAMEWORKS, Reference
 from policies.rule import Level, Rule, RuleConfig
 from policies.settings import RoleConfig
 from tools.generate.policy_examples import EXAMPLES, SETTINGS
@@ -160,6 +162,10 @@ about the whole stack, such as its cost, have no exemptions; raise the limit ins
 """
 
 
+_FRAMEWORKS = """\
+Rules implement these controls as far as manifests show them. Reports name the controls of a
+violated rule.
+"""
 _SHARED = """\
 ## Shared settings
 
@@ -180,10 +186,28 @@ def page() -> str:
         _table(_settings(RoleConfig)),
     ]
     parts += ["\n## Overview\n", _overview()]
+    parts += ["\n## Security frameworks\n", _FRAMEWORKS.rstrip(), *_coverage()]
     for topic, title in _TOPICS.items():
         parts.append(f"\n## {title}\n")
         parts += [_section(rule) for rule in RULES if rule.topic == topic]
     return "\n".join(parts)
+
+
+def _coverage() -> Iterator[str]:
+    """Return a table for each framework of the controls that rules implement."""
+    for framework in FRAMEWORKS.values():
+        yield f"\n### {framework.name}\n\n[Version {framework.version}]({framework.url})\n"
+        yield "| control | rules |\n| --- | --- |"
+        for control in sorted(framework.controls, key=_numbers):
+            found = [rule for rule in RULES if Reference(framework, control) in rule.controls]
+            if found:
+                names = ", ".join(f"[{rule.name}](#{rule.name})" for rule in found)
+                yield f"| {control} | {names} |"
+
+
+def _numbers(control: str) -> list[int | str]:
+    """Return a key that sorts 5.2.10 after 5.2.9."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", control)]
 
 
 def _own_section(rule: Rule[Any]) -> str:

@@ -107,11 +107,15 @@ def digits(count: int) -> NDArray[np.float32]:
 
 
 def own_bytes(server: Server) -> int:
-    """Return the memory of all processes of a server, without mapped files, which are shared."""
-    first = psutil.Process(server.program.process.pid)
+    """Return the memory of the server and its workers, without mapped files, which are shared.
+
+    All of them are forked from the fork server, which has no other children during the test.
+    """
+    fork_server = psutil.Process(server.program.process.pid).parent()
+    assert fork_server is not None
     rollups = [
-        Path(f"/proc/{process.pid}/smaps_rollup").read_text()
-        for process in (first, *first.children(recursive=True))
+        Path(f"/proc/{process.pid}/smaps_rollup").read_text() for process in fork_server.children()
     ]
+    assert len(rollups) > 1
     kib = re.findall(r"^Pss_(?:Anon|Shmem): +(\d+) kB$", "\n".join(rollups), re.MULTILINE)
     return sum(map(int, kib)) * 1024

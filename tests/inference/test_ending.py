@@ -62,7 +62,7 @@ def test_sigterm_makes_it_unready_and_finishes_requests_in_flight(
 ) -> None:
     body = json.dumps(request_of(digits(50))).encode()
     head = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-    with serving(tmp_path, trained, notice_seconds=6) as server:
+    with serving(tmp_path, trained, notice_seconds=3) as server:
         server.wait_until_ready()
         with socket.create_connection(("127.0.0.1", server.port), 30) as slow:
             slow.sendall(head + body[:1000])

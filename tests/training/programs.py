@@ -1,7 +1,7 @@
-"""Starts the real programs as processes, without paying for the import of PyTorch each time.
+"""Real programs as processes that do not import PyTorch again.
 
-A fork server imports it once; every program is then a process of its own that is forked from there
-and runs like `python -m PROGRAM`, with its own environment, arguments and output.
+A fork server imports it once. Every program is forked from it and runs like `python -m PROGRAM`,
+with its own environment, arguments and output.
 """
 
 import multiprocessing
@@ -14,12 +14,13 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from multiprocessing.forkserver import _forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-import inference.engine.process  # noqa: F401 - says what it preloads when it is imported
+import inference.engine.process  # noqa: F401 - sets its own preload list when it is imported
 
-# The engine's tests share the process, and its server can be only one: the last preload list
+# A process has only one fork server, and the engine's tests use it too: the last preload list
 # applies to both.
 PRELOADED = ["training.train", "inference.server", "torch._dynamo", "sklearn.datasets"]
 PRELOADED += ["accelerate.commands.launch", "inference.engine.preloaded"]
@@ -32,8 +33,11 @@ def _become(program: str, arguments: list[str], environment: dict[str, str], out
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.environ.update(environment)
-    # So that it may have children of its own.
+    # A daemonic process may not have children.
     multiprocessing.current_process().daemon = False
+    # Its workers are forked from the same server, as the documentation of `ensure_running` has it.
+    # CPython 3.11 starts another fork server instead, which would import PyTorch again.
+    _forkserver.ensure_running = lambda: None
     sys.argv = [program, *arguments]
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     runpy.run_module(program, run_name="__main__", alter_sys=True)
@@ -55,7 +59,7 @@ class Program:
         os.kill(self.process.pid, number)
 
     def limit_files(self, size: int) -> None:
-        """From now on it cannot write files of more than `size` bytes."""
+        """Let it write at most `size` bytes to a file from now on."""
         assert self.process.pid is not None
         resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (size, size))
 
@@ -72,16 +76,16 @@ class Program:
 def start(
     program: str, arguments: list[str], environment: Mapping[str, str], output: Path
 ) -> Program:
-    everything = {"OMP_NUM_THREADS": "1", **environment}
+    """Start a program like `python -m`, forked from the fork server."""
     process = SERVER.Process(
-        target=_become, args=(program, arguments, everything, str(output)), daemon=True
+        target=_become, args=(program, arguments, dict(environment), str(output)), daemon=True
     )
     process.start()
     return Program(process, output)
 
 
 def start_gang(arguments: list[str], size: int, folder: Path) -> list[Program]:
-    """One process a rank, as a scheduler with one process a pod starts them."""
+    """Start one process per rank, as a scheduler that creates one pod per process."""
     folder.mkdir(parents=True, exist_ok=True)
     shared = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     return [

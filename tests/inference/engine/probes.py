@@ -10,8 +10,11 @@ from inference.engine.handlers import Handler, Source, input_spec
 from inference.engine.interface import InputError, Tensors, TensorSpec
 from workload.manifest import checked_file
 
-FINE, SLEEP, REFUSE, FAIL, DIE = range(5)
-"""Actions, selected by the first number of a sample; the second is the time to sleep."""
+FINE, SLEEP, REFUSE, FAIL, DIE, HOLD = range(6)
+"""Actions, selected by the first number of a sample; the second is the maximum time to sleep."""
+
+RELEASE = "release"
+"""The file in the export whose creation ends `HOLD`."""
 
 
 class Probe(Handler):
@@ -27,12 +30,17 @@ class Probe(Handler):
             TensorSpec("text", "BYTES", (-1,)),
         )
         self.computed = 0
+        self.release = source.folder / RELEASE
 
     def predict(self, decoded: Tensors) -> Tensors:
         rows = decoded["inputs"]
         for what, seconds, value in rows.tolist():
             if what == SLEEP:
                 time.sleep(seconds)
+            elif what == HOLD:
+                until = time.monotonic() + seconds
+                while not self.release.exists() and time.monotonic() < until:
+                    time.sleep(0.01)
             elif what == REFUSE:
                 raise InputError(f"inputs has {value}")
             elif what == FAIL:

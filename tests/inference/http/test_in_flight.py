@@ -6,11 +6,12 @@ import select
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from tests.inference.engine.exports import write_probe
-from tests.inference.engine.probes import FINE, SLEEP
+from tests.inference.engine.probes import FINE, HOLD, RELEASE
 from tests.inference.serving import Server, serving, value
 from tests.training.programs import until
 
@@ -18,16 +19,24 @@ INFER = "/v2/models/probe/infer"
 MOST = 3
 """Two requests with the worker, and one in the queue."""
 CONNECTIONS = 60
+LONG = 25
+"""Seconds that the model computes unless it is released; the client waits a little longer."""
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An export for the handler `Probe`."""
+    folder = tmp_path_factory.mktemp("admission") / "export"
+    write_probe(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def small(export: Path) -> Iterator[Server]:
     """A server with low limits."""
-    folder = tmp_path_factory.mktemp("admission")
-    write_probe(folder / "export")
     handler = "tests.inference.engine.probes:Probe"
     bounds = {"max_batch": 1, "max_queue": 1, "max_connections": CONNECTIONS}
-    with serving(folder, folder / "export", name="probe", handler=handler, **bounds) as server:
+    with serving(export.parent, export, name="probe", handler=handler, **bounds) as server:
         server.wait_until_ready()
         yield server
 
@@ -67,6 +76,21 @@ class Raw:
         return status, headers
 
 
+@pytest.fixture
+def released(export: Path) -> Iterator[Callable[[], None]]:
+    """A function that ends the computation of `HOLD`; it is called at the end at the latest."""
+    file = export / RELEASE
+    yield file.touch
+    file.touch()
+
+
+@pytest.fixture(autouse=True)
+def idle(small: Server, export: Path) -> None:
+    """Wait until the requests and connections of earlier tests have ended."""
+    until(lambda: small.in_flight == 0)
+    (export / RELEASE).unlink(missing_ok=True)
+
+
 Connect = Callable[[Server], Raw]
 
 
@@ -78,11 +102,11 @@ def raw() -> Iterator[Connect]:
 
 
 def test_excess_requests_are_refused_before_their_bodies_are_read(
-    small: Server, raw: Connect
+    small: Server, raw: Connect, released: Callable[[], None]
 ) -> None:
     with ThreadPoolExecutor(MOST) as senders:
-        sleeping = [
-            senders.submit(small.client.post, INFER, content=body(SLEEP, 1.5)) for _ in range(MOST)
+        held = [
+            senders.submit(small.client.post, INFER, content=body(HOLD, LONG)) for _ in range(MOST)
         ]
         until(lambda: small.in_flight == MOST)
         unsent, short = raw(small), raw(small)
@@ -95,18 +119,22 @@ def test_excess_requests_are_refused_before_their_bodies_are_read(
             short.send(body(FINE, padding=padding))
             status, headers = short.answer()
             assert (status, headers.get("connection")) == (429, None)
-        assert sorted(one.result().status_code for one in sleeping) == [200] * MOST
+        released()
+        assert sorted(one.result().status_code for one in held) == [200] * MOST
         short.send(body(FINE))
         assert short.answer()[0] == 200
 
 
-def test_probes_and_metrics_are_answered_while_the_model_computes(small: Server) -> None:
+def test_probes_and_metrics_are_answered_while_the_model_computes(
+    small: Server, released: Callable[[], None]
+) -> None:
     with ThreadPoolExecutor(1) as senders:
-        computed = senders.submit(small.client.post, INFER, content=body(SLEEP, 5))
+        computed = senders.submit(small.client.post, INFER, content=body(HOLD, LONG))
         until(lambda: small.in_flight == 1)
         for path in ("/v2/health/live", "/v2/health/ready", "/metrics"):
             assert small.client.get(path).status_code == 200
         assert not computed.done()
+        released()
         assert computed.result().status_code == 200
 
 
@@ -135,15 +163,15 @@ def test_open_connections_are_closed_for_waiting_ones(small: Server, raw: Connec
     assert late.answer()[0] == 200
 
 
-def test_a_request_is_cancelled_when_its_client_disconnects(small: Server, raw: Connect) -> None:
+def test_a_request_is_cancelled_when_its_client_disconnects(
+    small: Server, raw: Connect, released: Callable[[], None]
+) -> None:
     def abandoned() -> float:
         return value(small.metrics, 'inference_requests_total{code="499",protocol="rest"}')
 
-    # Wait until the connections of earlier tests are closed.
-    until(lambda: small.in_flight == 0)
     before = abandoned()
     leaving = raw(small)
-    leaving.send(body(SLEEP, 3))
+    leaving.send(body(HOLD, LONG))
     until(lambda: small.in_flight == 1)
     leaving.close()
     until(lambda: small.in_flight == 0)

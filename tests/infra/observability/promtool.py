@@ -1,11 +1,10 @@
 """promtool: what is on PATH, else Debian's, unpacked into the cache and not installed."""
 
+import json
 import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from devcluster.paths import cache_root
 from infra.observability.alerts import rule_groups
@@ -52,9 +51,10 @@ def _download(folder: Path) -> bool:
 def check(program: Path, folder: Path, *tests: dict[str, Any]) -> str:
     """What promtool finds wrong with the rules under these tests; empty where nothing is."""
     rules = {"groups": rule_groups(SETTINGS)}
-    (folder / "rules.yaml").write_text(yaml.safe_dump(rules, width=1000))
+    # JSON is YAML, and faster to write.
+    (folder / "rules.yaml").write_text(json.dumps(rules))
     document = {"rule_files": ["rules.yaml"], "evaluation_interval": "30s", "tests": list(tests)}
-    (folder / "tests.yaml").write_text(yaml.safe_dump(document, width=1000))
+    (folder / "tests.yaml").write_text(json.dumps(document))
     done = subprocess.run(
         [str(program), "test", "rules", "tests.yaml"], cwd=folder, capture_output=True, text=True
     )

@@ -8,7 +8,7 @@ from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
-from tests.durations import VARIABLE, Durations, tier_of
+from tests.durations import TIERS, VARIABLE, Durations, tier_of
 from tests.platforms import checkpoints, real, simulated, untouched  # noqa: F401 - fixtures
 
 HERE = Path(__file__).parent
@@ -16,6 +16,9 @@ LONGEST = {"unit": 600, "engine": 900, "cluster": 3600, "operators": 3600, "faul
 """Seconds after which a test hangs: a test on a cluster may include builds from nothing."""
 LAST = HERE / "cluster" / "real" / "test_9_down.py"
 """Takes down the cluster of real nodes, which faults share."""
+
+LONG = HERE / "training"
+"""Its files take the longest, and share no fixtures."""
 
 # Their tests share a cluster, or look at what a machine has one of: processes, ports and mounts.
 ONE_AFTER_ANOTHER = {
@@ -27,6 +30,10 @@ ONE_AFTER_ANOTHER = {
     "operators": "real nodes",
 }
 
+# Small models are slower with several threads, and much slower on a busy machine. Read by PyTorch
+# when it is imported, also in the processes that tests start.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 # No test asserts a time: a busy machine would fail it.
 settings.register_profile("untimed", settings(), deadline=None)
 settings.load_profile("untimed")
@@ -37,6 +44,18 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Durations(Path(file)))
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Ignore other tiers in the unit tier, unless an argument names one: importing them is slow."""
+    if config.getoption("markexpr") != "unit" or not _of_other_tier(collection_path):
+        return None
+    named = (Path(argument.partition("::")[0]).resolve() for argument in config.args)
+    return None if any(map(_of_other_tier, named)) else True
+
+
+def _of_other_tier(path: Path) -> bool:
+    return any(path.is_relative_to(HERE / tier) for tier in TIERS)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         tier = tier_of(item.path.relative_to(HERE))
@@ -44,11 +63,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("short"):
             item.add_marker("cluster")
         item.add_marker(pytest.mark.timeout(LONGEST[tier]))
-    items.sort(key=lambda item: item.path == LAST)
+    # Long files first, so that no process waits for the other at the end.
+    items.sort(key=lambda item: (item.path == LAST, not item.path.is_relative_to(LONG)))
 
 
 class FolderOrFile(LoadFileScheduling):
-    """Gives a process whole files, which share fixtures, or whole folders.
+    """Gives a process whole files, which share fixtures, or whole directories.
 
     Groups by mark (`--dist loadgroup`) would say the same, but pytest-xdist 3.8.0 passes over
     them with pytest 9.2: https://github.com/pytest-dev/pytest-xdist/issues/1386

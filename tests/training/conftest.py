@@ -2,7 +2,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import torch
 import torch.distributed as dist
 
 from training.config import TrainingConfig
@@ -14,18 +13,15 @@ Train = Callable[..., int]
 
 
 def leave_group() -> None:
-    """A failed run leaves it to the end of its process."""
+    """Leave the process group of a failed run, which otherwise lasts until the process exits."""
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Small models are slower with several, and much slower on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
+def group_left() -> Iterator[None]:
+    """Leave the process group at the end of each test."""
     yield
-    torch.set_num_threads(before)
     leave_group()
 
 

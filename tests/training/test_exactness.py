@@ -1,4 +1,4 @@
-"""Runs that are killed and go on: the same losses, bit for bit, and every sample once an epoch."""
+"""Runs that are killed and resumed: equal losses, bit by bit, and every sample once per epoch."""
 
 import json
 import secrets
@@ -32,7 +32,7 @@ KINDS = {
 
 
 def losses(program: Program) -> dict[int, float]:
-    """By step, as the leader has written them: with all their bits."""
+    """Return the losses by step, as rank 0 logged them: with all their bits."""
     events = [json.loads(line) for line in program.text.splitlines() if line.startswith("{")]
     return {event["step"]: event["loss"] for event in events if event["event"] == "step"}
 
@@ -48,18 +48,19 @@ def finish(programs: list[Program]) -> dict[int, float]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_that_is_killed_goes_on_with_the_same_losses(kind: str, tmp_path: Path) -> None:
-    whole = finish(gang(tmp_path / "whole", 2, tmp_path / "a", *KINDS[kind]))
+def test_a_killed_run_resumes_with_equal_losses(kind: str, tmp_path: Path) -> None:
+    uninterrupted = gang(tmp_path / "whole", 2, tmp_path / "a", *KINDS[kind])
     step = 4 + secrets.randbelow(11)
     killed = gang(tmp_path / "parts", 2, tmp_path / "b", *KINDS[kind], "--step-delay=0.1")
-    until(lambda: step in losses(killed[0]))
-    # What is asynchronous may be anywhere now.
+    saved = tmp_path / "parts/checkpoints"
+    until(lambda: step in losses(killed[0]) and any(saved.glob("step-*")))
+    # An asynchronous save may be in any state now.
     for program in killed:
         program.signal(signal.SIGKILL)
     for program in killed:
         program.exit_code()
     resumed = gang(tmp_path / "parts", 2, tmp_path / "c", *KINDS[kind])
-    rest = finish(resumed)
+    rest, whole = finish(resumed), finish(uninterrupted)
     assert '"event": "resume"' in resumed[0].text
     assert min(rest) > 1
     assert losses(killed[0]) | rest == whole
@@ -73,7 +74,7 @@ def weights(run_dir: Path) -> str:
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
-def test_another_number_of_processes_sees_the_rest_of_the_epoch_once(
+def test_another_number_of_processes_sees_each_remaining_sample_once(
     before: int, after: int, parallel: str, tmp_path: Path
 ) -> None:
     flags = [f"--parallel={parallel}", "--batch-size=50"]
@@ -85,7 +86,7 @@ def test_another_number_of_processes_sees_the_rest_of_the_epoch_once(
     resumed = gang(tmp_path / "run", after, tmp_path / "b", *flags)
     rest = finish(resumed)
     step, seen = min(rest) - 1, (min(rest) - 1) * 50 * before
-    # What the first gang has done, and what is left of 2,048 samples, in steps of the second.
+    # Steps of the first gang, then steps of the second for the rest of 2,048 samples.
     assert max(rest) == step + -(-(2048 - seen) // (50 * after))
     [epoch] = [json.loads(line) for line in resumed[0].text.splitlines() if '"epoch",' in line]
     assert epoch["samples"] == 2048

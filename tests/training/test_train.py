@@ -54,12 +54,14 @@ def test_larger_models_learn_digits_as_well(model: str, train: Train, tmp_path: 
     assert read_manifest(tmp_path / "run/export").metrics["accuracy"] > 0.8
 
 
-@pytest.mark.parametrize(("model", "dataset"), [("mnist-net", "glyphs"), ("simple-cnn", "photos")])
+@pytest.mark.parametrize(
+    ("model", "dataset", "accuracy"), [("mnist-net", "glyphs", 0.5), ("simple-cnn", "photos", 0.9)]
+)
 def test_models_learn_images_of_their_own_shape(
-    model: str, dataset: str, train: Train, tmp_path: Path
+    model: str, dataset: str, accuracy: float, train: Train, tmp_path: Path
 ) -> None:
-    train(model=model, dataset=dataset, epochs=3, batch_size=32, learning_rate=0.003)
-    assert read_manifest(tmp_path / "run/export").metrics["accuracy"] > 0.9
+    train(model=model, dataset=dataset, epochs=1, batch_size=32, learning_rate=0.003)
+    assert read_manifest(tmp_path / "run/export").metrics["accuracy"] > accuracy
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])

@@ -52,7 +52,7 @@ def test_the_launcher_passes_sigterm_on_and_waits(options: tuple[str, ...], tmp_
     assert launcher.text.count("saved\n") == processes
 
 
-def test_what_accelerate_cannot_do_is_told(tmp_path: Path) -> None:
+def test_unsupported_accelerate_options_are_reported(tmp_path: Path) -> None:
     launcher = launch(("--multi_gpu", "--num_processes=1", *PLAIN), "true", tmp_path / "output")
     assert launcher.exit_code() == exit_codes.BAD_INPUT
     assert "accelerate launch cannot do this: You need to use at least 2" in launcher.text

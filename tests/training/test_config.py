@@ -27,7 +27,7 @@ VALID = st.fixed_dictionaries(
 
 
 @given(VALID)
-def test_arguments_give_the_same_configuration_again(values: dict[str, object]) -> None:
+def test_arguments_round_trip_through_the_configuration(values: dict[str, object]) -> None:
     config = TrainingConfig.model_validate(values)
     assert read_config(config.to_args(), {}) == config
 
@@ -37,7 +37,7 @@ def test_arguments_hold_only_what_was_set() -> None:
     assert config.to_args() == ["--epochs=15", "--batch-size=32"]
 
 
-def test_a_flag_wins_over_its_variable() -> None:
+def test_a_flag_overrides_its_variable() -> None:
     environment = {"TRAINING_EPOCHS": "7", "TRAINING_SEED": "3", "TRAINING_SERVICE_HOST": "x"}
     config = read_config(["--epochs=5"], environment)
     assert (config.epochs, config.seed) == (5, 3)
@@ -60,14 +60,14 @@ def test_a_flag_wins_over_its_variable() -> None:
         ({"model": "mnist-net", "dataset": "cifar10"}, "with this model write dataset digits or"),
     ],
 )
-def test_a_mistake_is_one_plain_sentence(values: dict[str, object], sentence: str) -> None:
+def test_an_error_is_one_sentence(values: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValidationError) as caught:
         TrainingConfig.model_validate(values)
     [message] = problem_sentences(caught.value, {})
     assert sentence in message
 
 
-def test_all_mistakes_are_told_at_once_under_the_names_they_were_written_with() -> None:
+def test_all_errors_are_reported_at_once_with_the_names_used() -> None:
     with pytest.raises(ConfigurationError) as caught:
         read_config(["--epochs=0", "--model=x"], {"TRAINING_BATCH_SIZE": "many"})
     for name in ("--epochs", "--model", "TRAINING_BATCH_SIZE"):
@@ -83,7 +83,7 @@ def test_all_mistakes_are_told_at_once_under_the_names_they_were_written_with() 
         ({"hang_timeout": 0}, 0),
     ],
 )
-def test_a_hang_that_is_not_defined_is_longer_than_peers_wait(
+def test_the_default_hang_timeout_exceeds_the_peer_timeout(
     values: dict[str, object], limit: float
 ) -> None:
     assert TrainingConfig.model_validate(values).hang_limit == limit
@@ -95,7 +95,7 @@ def test_an_unknown_argument_points_to_the_help(argument: str) -> None:
         read_config([argument], {})
 
 
-def test_the_help_teaches_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_describes_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         read_config(["--help"], {})
     text = " ".join(capsys.readouterr().out.split())
@@ -108,7 +108,7 @@ def test_the_help_teaches_every_setting(capsys: pytest.CaptureFixture[str]) -> N
     assert variable_of("batch_size") in text
 
 
-def test_what_the_stack_and_clients_import_needs_no_torch() -> None:
+def test_configuration_and_clients_import_no_torch() -> None:
     modules = "training.config, workload.exit_codes, workload.manifest, training.data"
     code = f"import sys, {modules}, inference.config; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -120,7 +120,7 @@ def test_the_documentation_names_every_setting() -> None:
         assert f"`{name}`" in text
 
 
-def test_a_file_is_weaker_than_a_variable_and_a_variable_than_a_flag(tmp_path: Path) -> None:
+def test_flags_override_variables_which_override_files(tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
     file.write_text("epochs = 3\nseed = 3\nbatch_size = 3\n[model_options]\nimage_size = 64\n")
     environment = {"TRAINING_SEED": "4", "TRAINING_BATCH_SIZE": "4", "TRAINING_CONFIG": str(file)}
@@ -146,7 +146,7 @@ def test_a_wrong_file_is_named(text: str | None, sentence: str, tmp_path: Path) 
         read_config([f"--config={file}"], {})
 
 
-def test_what_came_later_decides_a_run_only_where_it_is_set() -> None:
+def test_newer_settings_change_a_run_only_if_they_are_set() -> None:
     usual = TrainingConfig()
     assert set(usual.decisive()) == set(ALWAYS_DECISIVE)
     other = TrainingConfig(optimizer="sgd", model="resnet18", model_options={"image_size": 32})
@@ -168,7 +168,7 @@ def test_what_came_later_decides_a_run_only_where_it_is_set() -> None:
         ({"model": "my.module.factory"}, "or a custom model as package.module:factory"),
     ],
 )
-def test_what_does_not_fit_together_is_said(values: dict[str, object], sentence: str) -> None:
+def test_incompatible_settings_are_reported(values: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValidationError) as caught:
         TrainingConfig.model_validate(values)
     assert sentence in "; ".join(problem_sentences(caught.value, {}))

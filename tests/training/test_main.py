@@ -18,7 +18,7 @@ from workload import exit_codes, report
         (["--device=cuda"], "needs a GPU of its own"),
     ],
 )
-def test_what_cannot_succeed_ends_with_64_and_one_plain_line(
+def test_an_invalid_configuration_exits_with_64_and_one_line(
     arguments: list[str],
     message: str,
     tmp_path: Path,
@@ -38,7 +38,7 @@ def test_what_cannot_succeed_ends_with_64_and_one_plain_line(
     assert json.loads(log.read_text()) == said
 
 
-def test_the_first_of_several_processes_is_heard(
+def test_the_first_error_of_several_processes_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = tmp_path / "termination-log"

@@ -34,7 +34,7 @@ def arguments() -> list[str]:
 
 
 @pytest.mark.usefixtures("own")
-def test_the_own_model_of_the_documentation_is_built() -> None:
+def test_the_documented_custom_model_is_built() -> None:
     config = read_config(arguments(), {})
     data = load(config.dataset, Path("/nowhere"), None, seed=0)
     model = build(config.model, config.model_options, data.outputs, data.shape)
@@ -43,7 +43,7 @@ def test_the_own_model_of_the_documentation_is_built() -> None:
 
 
 @pytest.mark.usefixtures("own")
-def test_the_own_model_of_the_documentation_is_trained_by_its_command(
+def test_the_documented_custom_model_is_trained_by_its_command(
     train: Callable[..., int], tmp_path: Path
 ) -> None:
     config = read_config(arguments(), {})

@@ -10,7 +10,7 @@ def rates(**settings: object) -> list[float]:
 
 
 @pytest.mark.parametrize("schedule", ["one-cycle", "linear"])
-def test_the_learning_rate_rises_to_its_peak_and_falls_to_nearly_nothing(schedule: str) -> None:
+def test_the_learning_rate_warms_up_and_decays_to_nearly_zero(schedule: str) -> None:
     found = rates(schedule=schedule)
     peak = found.index(max(found))
     assert max(found) == pytest.approx(0.5)
@@ -26,5 +26,5 @@ def test_a_constant_schedule_only_warms_up() -> None:
     assert set(found[100:]) == {0.5}
 
 
-def test_without_a_warm_up_the_peak_comes_first() -> None:
+def test_no_warm_up_starts_at_the_peak() -> None:
     assert rates(warm_up=0)[0] == 0.5

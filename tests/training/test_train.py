@@ -30,7 +30,7 @@ def digest(run_dir: Path) -> str:
     return read_manifest(run_dir / "export").weights.sha256
 
 
-def test_digits_are_learnt_and_the_export_says_how_well(
+def test_digits_are_learnt_and_the_export_has_the_accuracy(
     train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert train(**DEV) == exit_codes.DONE
@@ -65,7 +65,9 @@ def test_models_learn_images_of_their_own_shape(
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_a_gpt_learns_what_comes_next(parallel: str, train: Train, tmp_path: Path) -> None:
+def test_a_gpt_learns_to_predict_the_next_token(
+    parallel: str, train: Train, tmp_path: Path
+) -> None:
     (tmp_path / "text").mkdir()
     (tmp_path / "text/counting.txt").write_text("one two three four five six seven " * 600)
     train(
@@ -83,7 +85,7 @@ def test_a_gpt_learns_what_comes_next(parallel: str, train: Train, tmp_path: Pat
     assert manifest.outputs == 256
 
 
-def test_a_run_interrupted_in_mid_epoch_goes_on_exactly(
+def test_a_run_interrupted_within_an_epoch_resumes_with_equal_losses(
     train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # The MNIST net has dropout: its random numbers must go on as well.
@@ -110,14 +112,14 @@ def test_a_run_interrupted_in_mid_epoch_goes_on_exactly(
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_workers_that_read_ahead_change_nothing(train: Train, tmp_path: Path) -> None:
+def test_loader_workers_do_not_change_the_weights(train: Train, tmp_path: Path) -> None:
     settings = {"model": "mnist-net", "epochs": 2, "batch_size": 128}
     train("alone", **settings)
     train("ahead", loader_workers=2, **settings)
     assert digest(tmp_path / "ahead") == digest(tmp_path / "alone")
 
 
-def test_a_run_goes_on_from_the_last_intact_checkpoint(
+def test_a_run_resumes_from_the_last_intact_checkpoint(
     train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train("run", epochs=4)
@@ -135,7 +137,7 @@ def test_a_run_goes_on_from_the_last_intact_checkpoint(
     assert digest(tmp_path / "run") == expected
 
 
-def test_an_epoch_that_ends_with_a_checkpoint_of_its_steps_is_judged_before_it_is_saved(
+def test_an_epoch_is_evaluated_before_the_checkpoint_of_its_last_step(
     train: Train, tmp_path: Path
 ) -> None:
     # 1,437 samples: 23 steps of 64 an epoch.
@@ -150,7 +152,7 @@ def test_an_epoch_that_ends_with_a_checkpoint_of_its_steps_is_judged_before_it_i
     assert found == [(23, 1, 0, False), (46, 2, 0, False), (69, 3, 0, False)]
 
 
-def test_a_finished_run_says_so_and_does_nothing(
+def test_a_finished_run_reports_it_and_does_nothing(
     train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train()
@@ -172,7 +174,7 @@ def test_a_finished_run_whose_weights_are_damaged_is_exported_again(
     assert weights.read_bytes() == good
 
 
-def test_a_folder_of_another_run_is_refused(train: Train, tmp_path: Path) -> None:
+def test_a_directory_of_another_run_is_rejected(train: Train, tmp_path: Path) -> None:
     train()
     with pytest.raises(ConfigurationError, match="finished run with epochs 2 instead of 3"):
         train(epochs=3)
@@ -181,9 +183,7 @@ def test_a_folder_of_another_run_is_refused(train: Train, tmp_path: Path) -> Non
         train(dataset="synthetic")
 
 
-def test_a_loss_that_is_no_number_ends_the_run_and_is_not_saved(
-    train: Train, tmp_path: Path
-) -> None:
+def test_a_nan_loss_ends_the_run_and_is_not_saved(train: Train, tmp_path: Path) -> None:
     train(epochs=1)
     folder = tmp_path / "run/checkpoints"
     [path] = folder.iterdir()
@@ -203,13 +203,13 @@ def test_a_loss_that_is_no_number_ends_the_run_and_is_not_saved(
     assert list(folder.iterdir()) == [path]
 
 
-def test_a_run_that_could_not_be_saved_does_not_begin(train: Train, tmp_path: Path) -> None:
+def test_a_run_that_cannot_be_saved_does_not_start(train: Train, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigurationError, match="cannot be written: Not a directory"):
         train("file/run")
 
 
-def test_missing_data_ends_a_run_before_it_begins(
+def test_missing_data_is_reported_before_the_run_starts(
     train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(DataError, match="train-images-idx3-ubyte is missing"):

@@ -57,7 +57,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_what_is_sealed_is_read_back(folder: Path) -> None:
+def test_a_sealed_checkpoint_is_read_back(folder: Path) -> None:
     path = save(folder, 4, loss=0.5)
     seal = read_seal(path)
     assert isinstance(seal, Seal)
@@ -65,16 +65,16 @@ def test_what_is_sealed_is_read_back(folder: Path) -> None:
     assert problem(path) is None
 
 
-def test_without_checkpoints_there_is_none(tmp_path: Path) -> None:
+def test_no_checkpoints_return_none(tmp_path: Path) -> None:
     assert list_checkpoints(tmp_path / "never-made") == []
 
 
-def test_only_the_newest_are_kept(folder: Path) -> None:
+def test_only_the_newest_checkpoints_are_kept(folder: Path) -> None:
     save(folder, 10, keep=2)
     assert steps(folder) == [3, 10]
 
 
-def test_the_best_is_kept_however_old_it_is(tmp_path: Path) -> None:
+def test_the_best_checkpoint_is_kept_regardless_of_age(tmp_path: Path) -> None:
     for step, loss in enumerate([0.9, 0.2, 0.5, None, 0.3, 0.4], start=1):
         save(tmp_path, step, keep=2, loss=loss, keep_best=True)
     assert steps(tmp_path) == [2, 5, 6]
@@ -118,23 +118,23 @@ def lose_the_tensors(path: Path) -> None:
         (lose_the_tensors, "cannot be read: No such file"),
     ],
 )
-def test_a_damage_is_told(damage: Callable[[Path], None], told: str, folder: Path) -> None:
+def test_damage_is_reported(damage: Callable[[Path], None], told: str, folder: Path) -> None:
     damage(folder / "step-00000003")
     assert told in str(problem(folder / "step-00000003"))
     assert problem(folder / "step-00000002") is None
 
 
-def test_going_back_behind_a_checkpoint_removes_it_with_the_next_save(folder: Path) -> None:
+def test_a_checkpoint_after_the_resumed_step_is_removed_by_the_next_save(folder: Path) -> None:
     save(folder, 2, keep=1)
     assert steps(folder) == [2]
 
 
-def test_a_damaged_checkpoint_is_replaced_when_its_step_comes_again(folder: Path) -> None:
+def test_a_damaged_checkpoint_is_replaced_when_its_step_is_saved_again(folder: Path) -> None:
     truncate(folder / "step-00000003")
     assert problem(save(folder, 3)) is None
 
 
-def test_what_a_killed_save_left_behind_is_no_checkpoint_and_is_removed(folder: Path) -> None:
+def test_files_of_a_killed_save_are_ignored_and_removed(folder: Path) -> None:
     (create_unfinished(folder, 4) / TENSORS).write_bytes(b"half")
     assert steps(folder) == [1, 2, 3]
     remove_unfinished(folder)

@@ -27,7 +27,7 @@ def test_five_batches_are_trained_on_and_one_is_held_out(tmp_path: Path) -> None
     assert bytes([labels[0]]) + pixels.tobytes() == record
 
 
-def test_the_fine_label_is_meant_and_has_a_name(tmp_path: Path) -> None:
+def test_the_fine_label_is_used_with_its_name(tmp_path: Path) -> None:
     write(tmp_path)
     data = load("cifar100", tmp_path, None, seed=0)
     assert data.train.batch(np.arange(5))[1].tolist() == [95, 96, 97, 98, 99]

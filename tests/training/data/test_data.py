@@ -11,7 +11,7 @@ from workload.catalog import MODELS
 NOWHERE = Path("/nowhere")
 
 
-def test_held_out_digits_are_always_the_same_and_every_digit_is_among_them() -> None:
+def test_held_out_digits_are_fixed_and_contain_every_class() -> None:
     pixels, labels = held_out_digits()
     assert pixels.shape == (360, 1, 8, 8)
     assert np.array_equal(held_out_digits()[0], pixels)
@@ -19,7 +19,7 @@ def test_held_out_digits_are_always_the_same_and_every_digit_is_among_them() -> 
     assert (pixels.min(), pixels.max()) == (0, 1)
 
 
-def test_the_held_out_digits_are_those_by_which_runs_are_judged() -> None:
+def test_the_held_out_digits_evaluate_runs() -> None:
     data = load("digits", NOWHERE, (1, 8, 8), seed=5)
     assert len(data.train) + len(data.held_out) == 1797
     assert isinstance(data.held_out, Images)
@@ -27,7 +27,7 @@ def test_the_held_out_digits_are_those_by_which_runs_are_judged() -> None:
 
 
 @pytest.mark.parametrize("name", ["digits", "glyphs", "photos"])
-def test_what_comes_with_packages_is_the_same_for_every_run_and_held_out_for_all(name: str) -> None:
+def test_built_in_data_sets_are_equal_for_every_run(name: str) -> None:
     first, again = (load(name, NOWHERE, None, seed) for seed in (1, 2))  # type: ignore[arg-type]
     for part, same in ((first.train, again.train), (first.held_out, again.held_out)):
         assert isinstance(part, Images)
@@ -71,7 +71,7 @@ def test_every_fitting_data_set_comes_in_the_shape_of_the_model(model: str, tmp_
             assert pixels.strides == np.empty(pixels.shape, np.uint8).strides
 
 
-def test_a_model_of_the_users_own_gets_the_samples_as_they_are(tmp_path: Path) -> None:
+def test_a_custom_model_receives_samples_unchanged(tmp_path: Path) -> None:
     write_published(tmp_path)
     shapes = {name: load(name, tmp_path, None, seed=0).shape for name in sorted(FROM_FILES)}  # type: ignore[arg-type]
     assert shapes == {
@@ -82,7 +82,7 @@ def test_a_model_of_the_users_own_gets_the_samples_as_they_are(tmp_path: Path) -
     }
 
 
-def test_what_is_prepared_says_how_when_it_is_missing(tmp_path: Path) -> None:
+def test_missing_prepared_data_names_the_command(tmp_path: Path) -> None:
     for name in ("shards", "tokens"):
         with pytest.raises(DataError, match=r"manifest.json is missing: .*training.data prepare"):
             load(name, tmp_path, None, seed=0)  # type: ignore[arg-type]

@@ -33,7 +33,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     server.server_close()
 
 
-def test_what_is_missing_is_fetched_once_and_only_when_asked(site: Path, tmp_path: Path) -> None:
+def test_missing_files_are_downloaded_once_if_requested(site: Path, tmp_path: Path) -> None:
     folder = tmp_path / "data"
     with pytest.raises(DataError, match="or set download"):
         load("cifar10", folder, None, seed=0)
@@ -46,7 +46,7 @@ def test_what_is_missing_is_fetched_once_and_only_when_asked(site: Path, tmp_pat
     ]  # fmt: skip
 
 
-def test_another_archive_is_refused_and_nothing_of_it_is_left(site: Path, tmp_path: Path) -> None:
+def test_an_archive_with_another_digest_is_rejected_and_removed(site: Path, tmp_path: Path) -> None:
     evil = io.BytesIO()
     with tarfile.open(fileobj=evil, mode="w:gz") as tar:
         tar.addfile(tarfile.TarInfo("cifar-10-batches-bin/data_batch_1.bin"))
@@ -56,7 +56,7 @@ def test_another_archive_is_refused_and_nothing_of_it_is_left(site: Path, tmp_pa
     assert [path.name for path in (tmp_path / "data").iterdir()] == [".cifar10.lock"]
 
 
-def test_a_site_that_does_not_answer_is_a_plain_error(site: Path, tmp_path: Path) -> None:
+def test_an_unreachable_site_is_reported(site: Path, tmp_path: Path) -> None:
     (site / "cifar-10-binary.tar.gz").unlink()
     with pytest.raises(DataError, match="cifar10 cannot be downloaded to"):
         load("cifar10", tmp_path / "data", None, seed=0, download=True)
@@ -72,7 +72,7 @@ def test_only_what_is_published_can_be_fetched(tmp_path: Path) -> None:
         load("shards", tmp_path, None, seed=0, download=True)
 
 
-def test_a_folder_that_cannot_be_written_is_a_plain_error(tmp_path: Path) -> None:
+def test_an_unwritable_directory_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="mnist cannot be downloaded to"):
         load("mnist", tmp_path / "file", None, seed=0, download=True)

@@ -43,7 +43,7 @@ def test_every_sample_counts_once(count: int, batch: int, accumulate: int, size:
 
 
 @given(**SIZES)
-def test_all_processes_compute_equally_many(
+def test_all_processes_compute_the_same_number_of_samples(
     count: int, batch: int, accumulate: int, size: int
 ) -> None:
     for gang in deal(count, batch, accumulate, size):
@@ -53,7 +53,7 @@ def test_all_processes_compute_equally_many(
 
 
 @given(**SIZES)
-def test_a_step_says_how_many_samples_it_has_and_where_the_epoch_is(
+def test_a_step_has_its_samples_and_position_in_the_epoch(
     count: int, batch: int, accumulate: int, size: int
 ) -> None:
     in_step, seen = 0, 0
@@ -67,7 +67,7 @@ def test_a_step_says_how_many_samples_it_has_and_where_the_epoch_is(
 
 
 @given(**SIZES, other=st.integers(1, 5), after=st.integers(0, 20))
-def test_another_number_of_processes_goes_on_where_one_stopped(
+def test_another_number_of_processes_resumes_at_the_same_sample(
     count: int, batch: int, accumulate: int, size: int, other: int, after: int
 ) -> None:
     dealt = deal(count, batch, accumulate, size)
@@ -77,7 +77,7 @@ def test_another_number_of_processes_goes_on_where_one_stopped(
     assert counted(dealt[:cut]) + counted(rest) == Counter(range(count))
 
 
-def test_every_epoch_has_an_order_of_its_own_that_the_seed_decides() -> None:
+def test_every_epoch_is_shuffled_by_its_seed() -> None:
     def order(epoch: int) -> list[int]:
         return [int(gang[0].indices[0]) for gang in deal(50, 1, 1, 1, epoch)]
 

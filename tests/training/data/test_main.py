@@ -55,7 +55,7 @@ def test_every_command_has_a_help(command: list[str], capsys: pytest.CaptureFixt
         (["prepare", "text", "--folder=/y"], "required: DIR"),
     ],
 )
-def test_mistakes_are_told_in_a_line(
+def test_errors_are_one_line(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as caught:
@@ -66,7 +66,7 @@ def test_mistakes_are_told_in_a_line(
     assert said.count("\n") == 1
 
 
-def test_what_is_whole_is_told_so(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_intact_data_set_is_reported(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert main(["check", str(made / "shards")]) == 0
     assert main(["check", str(made / "tokens")]) == 0
@@ -87,7 +87,7 @@ def swapped(content: bytes) -> bytes:
         ("shards/train-index.npy", swapped),
     ],
 )
-def test_what_is_damaged_is_named(
+def test_damaged_files_are_named(
     file: str,
     damage: Callable[[bytes], bytes],
     made: Path,
@@ -99,7 +99,7 @@ def test_what_is_damaged_is_named(
     assert f"{path} is damaged" in capsys.readouterr().err
 
 
-def test_an_index_of_other_shards_is_found(
+def test_an_index_of_other_shards_is_rejected(
     made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = made / "shards/train-index.npy"
@@ -123,7 +123,7 @@ def test_a_target_that_is_not_empty_needs_force(
 
 
 @pytest.mark.parametrize("kind", ["images", "text"])
-def test_a_target_inside_of_its_source_is_refused(
+def test_a_target_inside_its_source_is_rejected(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "cat").mkdir()
@@ -141,7 +141,7 @@ def test_a_target_that_cannot_be_written_is_a_failure(
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
-def test_a_process_that_was_ended_is_simply_started_again(
+def test_an_interrupted_process_can_be_started_again(
     number: signal.Signals, code: int, tmp_path: Path
 ) -> None:
     command = ["prepare", "images", "--dataset=glyphs", str(tmp_path / "shards")]
@@ -169,7 +169,7 @@ def documented() -> list[list[str]]:
     return [shlex.split(command.replace("\\\n", " ")) for command in commands]
 
 
-def test_the_commands_of_the_documentation_work_in_their_order(tmp_path: Path) -> None:
+def test_the_documented_commands_work_in_order(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (60, 40, 40, 3), np.uint8)
     for number, image in enumerate(pixels):
         path = tmp_path / f"pictures/{'cat' if number % 2 else 'dog'}/{number}.png"

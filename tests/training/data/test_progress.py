@@ -8,14 +8,14 @@ from training.data.manifest import Part, verify
 from training.data.progress import Progress
 
 
-def test_what_is_done_at_once_says_nothing() -> None:
+def test_a_short_task_reports_no_progress() -> None:
     said: list[str] = []
     counted = Progress("images", 10, said.append)
     counted.advance(5)
     assert said == []
 
 
-def test_a_long_check_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_check_reports_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "INTERVAL", 0.0)
     (tmp_path / "a").write_bytes(b"x" * 2000)
     digest = hashlib.sha256(b"x" * 2000).hexdigest()
@@ -24,6 +24,6 @@ def test_a_long_check_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.Mon
     assert said == [f"bytes of {tmp_path} checked: 2,000 of 2,000 (100 %)"]
 
 
-def test_a_run_says_it_as_an_event(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_logs_progress_as_an_event(capsys: pytest.CaptureFixture[str]) -> None:
     progress.report_event("half")
     assert capsys.readouterr().out == '{"event": "data", "message": "half"}\n'

@@ -35,7 +35,7 @@ def feed(samples: Samples, rank: int, size: int, seen: int, workers: int = 0) ->
 
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (3, 2)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_epoch_goes_on_with_another_number_of_processes(
+def test_an_epoch_resumes_with_another_number_of_processes(
     kind: DatasetName, before: int, after: int, folder: Path
 ) -> None:
     samples = load(kind, folder, (8,) if kind in ("text", "tokens") else None, seed=0).train
@@ -52,7 +52,7 @@ def test_an_epoch_goes_on_with_another_number_of_processes(
 
 
 @pytest.mark.parametrize("kind", ["shards", "tokens"])
-def test_processes_that_read_ahead_read_the_same(kind: DatasetName, folder: Path) -> None:
+def test_loader_processes_do_not_change_the_order(kind: DatasetName, folder: Path) -> None:
     samples = load(kind, folder, (8,) if kind == "tokens" else None, seed=0).train
     alone, ahead = (feed(samples, 0, 1, 0, workers) for workers in (0, 2))
     for one, other in islice(zip(alone, ahead, strict=True), 5):

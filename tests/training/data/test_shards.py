@@ -47,7 +47,7 @@ def shards(tmp_path: Path) -> Path:
     return tmp_path / "shards"
 
 
-def test_every_image_can_be_had_by_its_number_in_any_order(shards: Path) -> None:
+def test_images_can_be_read_by_index_in_any_order(shards: Path) -> None:
     data = load("shards", shards.parent, None, seed=0)
     assert len(list(shards.glob("train-*.tar"))) == 6
     assert (len(data.train), len(data.held_out), data.shape) == (23, 3, SHAPE)
@@ -66,7 +66,7 @@ def test_an_epoch_has_every_image_once(shards: Path) -> None:
     assert order.tolist() != sorted(order)
 
 
-def test_images_are_enlarged_to_what_the_model_takes(shards: Path) -> None:
+def test_images_are_enlarged_to_the_input_size_of_the_model(shards: Path) -> None:
     data = load("shards", shards.parent, (3, 32, 32), seed=0)
     assert data.train.batch(np.array([9]))[0].max() == 9
     assert data.train.batch(np.array([9]))[0].shape == (1, 3, 32, 32)
@@ -74,7 +74,7 @@ def test_images_are_enlarged_to_what_the_model_takes(shards: Path) -> None:
         load("shards", shards.parent, (3, 4, 4), seed=0)
 
 
-def test_a_loaders_processes_get_the_same_samples(shards: Path) -> None:
+def test_loader_processes_read_the_same_samples(shards: Path) -> None:
     train = load("shards", shards.parent, None, seed=0).train
     sent = pickle.loads(pickle.dumps(train))  # noqa: S301
     assert np.array_equal(sent.batch(np.array([4, 20]))[0], train.batch(np.array([4, 20]))[0])
@@ -105,7 +105,7 @@ def test_webdataset_reads_the_shards(shards: Path) -> None:
         (MANIFEST_FILE, lambda _: b'{"kind": "zip"}', "manifest.json is damaged: the document"),
     ],
 )
-def test_what_is_damaged_is_found_before_training(
+def test_damage_is_found_before_training(
     file: str, damage: Callable[[bytes], bytes] | None, message: str, shards: Path
 ) -> None:
     path = shards / file
@@ -115,7 +115,7 @@ def test_what_is_damaged_is_found_before_training(
     assert str(path) in str(caught.value)
 
 
-def test_damage_that_was_not_looked_for_is_one_plain_error_later(shards: Path) -> None:
+def test_unchecked_damage_is_reported_when_it_is_read(shards: Path) -> None:
     path = shards / "train-00001.tar"
     content = path.read_bytes()
     path.write_bytes(content.replace(b"IDAT", b"IDOT"))
@@ -169,7 +169,7 @@ def test_an_index_is_never_unpickled_and_has_the_right_form(
 
 
 @pytest.mark.parametrize("file", ["../secret", "/etc/passwd", "a/b.tar", "..", ".hidden", ""])
-def test_a_manifest_names_files_beside_it_only(file: str, shards: Path) -> None:
+def test_a_manifest_names_only_files_in_its_directory(file: str, shards: Path) -> None:
     document = json.loads((shards / MANIFEST_FILE).read_text())
     document["train"]["parts"][0]["file"] = file
     (shards / MANIFEST_FILE).write_text(json.dumps(document))
@@ -187,7 +187,7 @@ def test_a_manifest_names_files_beside_it_only(file: str, shards: Path) -> None:
         ("surprise", 1, "shards.surprise"),
     ],
 )
-def test_what_a_manifest_cannot_say_is_named(
+def test_an_invalid_manifest_field_is_named(
     key: str, value: object, message: str, shards: Path
 ) -> None:
     document = json.loads((shards / MANIFEST_FILE).read_text())
@@ -209,7 +209,7 @@ def test_counts_and_names_in_a_manifest_must_agree(shards: Path) -> None:
             read_manifest(shards)
 
 
-def test_another_kind_of_data_set_is_told(shards: Path) -> None:
+def test_another_type_of_data_set_is_rejected(shards: Path) -> None:
     shards.rename(shards.parent / "tokens")
     with pytest.raises(DataError, match="holds shards: write this as dataset"):
         load("tokens", shards.parent, None, seed=0)
@@ -239,7 +239,7 @@ def member(name: str, content: bytes = b"", kind: bytes = tarfile.REGTYPE) -> Me
         ([member("1.png", kind=tarfile.SYMTYPE), member("1.cls", b"1")], "is not a regular file"),
     ],
 )
-def test_a_shard_has_images_and_labels_only(
+def test_a_shard_contains_only_images_and_labels(
     members: list[Member], message: str, tmp_path: Path
 ) -> None:
     with tarfile.open(tmp_path / "shard.tar", "w") as shard:

@@ -43,7 +43,7 @@ def test_every_window_of_every_stream_is_seen_once_an_epoch(
     ]
 
 
-def test_the_end_of_every_file_is_held_out_and_nothing_of_it_is_trained_on(tmp_path: Path) -> None:
+def test_the_end_of_every_file_is_only_held_out(tmp_path: Path) -> None:
     write_text(tmp_path / "text", {"a.txt": 3000, "deep/b.txt": 1000, "no.md": 5000})
     data = load("text", tmp_path, (10,), seed=0)
     a, b = ((tmp_path / "text" / name).read_bytes() for name in ("a.txt", "deep/b.txt"))
@@ -57,12 +57,12 @@ def test_the_end_of_every_file_is_held_out_and_nothing_of_it_is_trained_on(tmp_p
     assert (data.shape, data.outputs, data.classes, data.train.white) == ((10,), 256, (), 0)
 
 
-def test_without_a_models_own_length_samples_have_256_tokens(tmp_path: Path) -> None:
+def test_samples_have_256_tokens_by_default(tmp_path: Path) -> None:
     write_text(tmp_path / "text", {"a.txt": 5000})
     assert load("text", tmp_path, None, seed=0).shape == (256,)
 
 
-def test_a_loaders_processes_get_the_same_samples(tmp_path: Path) -> None:
+def test_loader_processes_read_the_same_samples(tmp_path: Path) -> None:
     write_text(tmp_path / "text", {"a.txt": 3000})
     train = load("text", tmp_path, (10,), seed=0).train
     sent = pickle.loads(pickle.dumps(train))  # noqa: S301
@@ -80,18 +80,18 @@ def test_a_loaders_processes_get_the_same_samples(tmp_path: Path) -> None:
         ({"a.txt": 0}, "0 tokens to train on"),
     ],
 )
-def test_too_little_text_is_told(sizes: dict[str, int], message: str, tmp_path: Path) -> None:
+def test_too_little_text_is_rejected(sizes: dict[str, int], message: str, tmp_path: Path) -> None:
     write_text(tmp_path / "text", sizes)
     with pytest.raises(DataError, match=message):
         load("text", tmp_path, (10,), seed=0)
 
 
-def test_text_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_unreadable_text_is_named(tmp_path: Path) -> None:
     (tmp_path / "text/broken.txt").mkdir(parents=True)
     with pytest.raises(DataError, match=r"broken.txt cannot be read: Is a directory"):
         load("text", tmp_path, (10,), seed=0)
 
 
-def test_a_token_that_the_model_does_not_know_is_told() -> None:
+def test_an_unknown_token_is_rejected() -> None:
     with pytest.raises(DataError, match="text has a token above 4"):
         Windows(streams([20]), 5, outputs=5).batch(np.array([1]))

@@ -47,7 +47,7 @@ def test_every_window_of_every_file_is_seen_once(
     ]
 
 
-def test_a_loaders_processes_get_names_and_not_the_tokens(tmp_path: Path) -> None:
+def test_loader_processes_receive_file_names_instead_of_tokens(tmp_path: Path) -> None:
     write_tokens(tmp_path / "tokens", 100)
     held_out = load("tokens", tmp_path, (8,), seed=0).held_out
     some = np.array([3, 1])
@@ -69,7 +69,7 @@ def test_a_loaders_processes_get_names_and_not_the_tokens(tmp_path: Path) -> Non
         (MANIFEST_FILE, lambda old: old.replace(b'"train-0000', b'"../rain-0000'), "tokens.train"),
     ],
 )
-def test_what_is_damaged_is_found_before_training(
+def test_damage_is_found_before_training(
     file: str, damage: Callable[[bytes], bytes] | None, message: str, tmp_path: Path
 ) -> None:
     write_tokens(tmp_path / "tokens", 100)
@@ -80,7 +80,7 @@ def test_what_is_damaged_is_found_before_training(
     assert str(path) in str(caught.value)
 
 
-def test_damage_that_was_not_looked_for_is_one_plain_error_later(tmp_path: Path) -> None:
+def test_unchecked_damage_is_reported_when_it_is_read(tmp_path: Path) -> None:
     write_tokens(tmp_path / "tokens", 100)
     path = tmp_path / "tokens/train-00000.bin"
     path.write_bytes(b"\xff\xff" + path.read_bytes()[2:])
@@ -92,13 +92,13 @@ def test_damage_that_was_not_looked_for_is_one_plain_error_later(tmp_path: Path)
         train.batch(np.array([1]))
 
 
-def test_a_context_longer_than_the_files_is_told(tmp_path: Path) -> None:
+def test_a_context_longer_than_the_files_is_rejected(tmp_path: Path) -> None:
     write_tokens(tmp_path / "tokens", 100)
     with pytest.raises(DataError, match=r"40 tokens to train on in one piece, .* of 40 needs 41"):
         load("tokens", tmp_path, (40,), seed=0)
 
 
-def test_another_kind_of_data_set_is_told(tmp_path: Path) -> None:
+def test_another_type_of_data_set_is_rejected(tmp_path: Path) -> None:
     write_tokens(tmp_path / "shards", 100)
     assert json.loads((tmp_path / "shards/manifest.json").read_text())["kind"] == "tokens"
     with pytest.raises(DataError, match="holds tokens: write this as dataset"):

@@ -26,7 +26,7 @@ def warned(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return [line["message"] for line in lines if line["event"] == "warning"]
 
 
-def test_everything_that_was_asked_for_is_written_and_named(complete: Complete) -> None:
+def test_all_requested_artifacts_are_written_and_listed(complete: Complete) -> None:
     folder, manifest = complete
     assert {artifact.kind for artifact in manifest.artifacts} == set(FILES)
     assert read_manifest(folder) == manifest
@@ -42,7 +42,7 @@ def test_everything_that_was_asked_for_is_written_and_named(complete: Complete) 
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_an_artifact_is_as_good_as_the_manifest_says(
+def test_an_artifact_has_the_accuracy_in_the_manifest(
     kind: str, complete: Complete, digits_net: Trained
 ) -> None:
     folder, manifest = complete
@@ -50,7 +50,7 @@ def test_an_artifact_is_as_good_as_the_manifest_says(
     assert digits_net.evaluate(model) == pytest.approx(manifest.artifact(kind).metrics, abs=1e-6)
 
 
-def test_the_same_computation_gives_the_same_for_any_number_of_samples(
+def test_results_do_not_depend_on_the_number_of_samples(
     complete: Complete, digits_net: Trained
 ) -> None:
     model = load_artifact(*complete, "pt2")
@@ -60,7 +60,7 @@ def test_the_same_computation_gives_the_same_for_any_number_of_samples(
             assert torch.allclose(model(inputs), digits_net.model(inputs), atol=1e-5)
 
 
-def test_eight_bits_cost_little_accuracy_and_make_a_smaller_file(complete: Complete) -> None:
+def test_int8_models_are_smaller_and_nearly_as_accurate(complete: Complete) -> None:
     _, manifest = complete
     artifact = manifest.artifact("int8")
     assert artifact.method == "static"
@@ -70,7 +70,7 @@ def test_eight_bits_cost_little_accuracy_and_make_a_smaller_file(complete: Compl
     assert artifact.largest_difference > 0
 
 
-def test_eight_bits_are_computed_by_kernels_for_them(complete: Complete) -> None:
+def test_int8_models_use_int8_kernels(complete: Complete) -> None:
     model = load_artifact(*complete, "int8")
     graph = model._program[0].graph  # type: ignore[index, union-attr]
     called = {str(node.target) for node in graph.nodes}
@@ -103,7 +103,7 @@ def test_an_artifact_with_another_digest_is_refused_before_it_is_read(
     assert finished_export(folder) is None
 
 
-def test_an_artifact_that_is_not_there_is_named(export: Export) -> None:
+def test_a_missing_artifact_is_named(export: Export) -> None:
     folder, manifest = export()
     with pytest.raises(ExportError, match="no artifact 'int8': it has none"):
         load_artifact(folder, manifest, "int8")
@@ -122,7 +122,7 @@ class Dice(nn.Module):
         return torch.rand_like(inputs.flatten(1)[:, :10])
 
 
-def test_a_form_that_computes_something_else_is_not_listed(
+def test_an_artifact_with_different_outputs_is_not_listed(
     export: Export, digits_net: Trained, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trained = Trained(Dice(), digits_net.data, digits_net.inputs, digits_net.targets)
@@ -145,7 +145,7 @@ def test_a_form_that_computes_something_else_is_not_listed(
         ({"prune": 0.5}, "prune 0.5: .* has no linear layer and no convolution"),
     ],
 )
-def test_what_cannot_be_made_is_told_and_loses_nothing(
+def test_a_failed_artifact_is_reported_and_the_others_are_kept(
     settings: dict[str, object],
     message: str,
     export: Export,
@@ -168,7 +168,7 @@ def test_what_cannot_be_made_is_told_and_loses_nothing(
     assert (folder / "model.safetensors").exists()
 
 
-def test_without_torchao_the_run_does_not_begin(
+def test_a_missing_torchao_is_reported_before_the_run(
     export: Export, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "torchao"]:
@@ -182,7 +182,7 @@ def test_without_torchao_the_run_does_not_begin(
     assert "install it into the image, or write quantize none" in warned(capsys)[0]
 
 
-def test_the_model_is_left_as_it_was(export: Export, digits_net: Trained) -> None:
+def test_the_model_is_not_modified(export: Export, digits_net: Trained) -> None:
     model = copy.deepcopy(digits_net.model).train()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     trained = Trained(model, digits_net.data, digits_net.inputs, digits_net.targets)

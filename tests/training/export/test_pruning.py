@@ -36,7 +36,7 @@ def test_biases_and_norms_stay_and_zeros_are_permanent() -> None:
     assert not share_of_zeros(model)
 
 
-def test_layers_that_share_a_weight_go_on_sharing_it() -> None:
+def test_quantized_layers_keep_sharing_weights() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     model[1].weight = model[0].weight
     smaller = pruned(model, 0.5)
@@ -44,7 +44,7 @@ def test_layers_that_share_a_weight_go_on_sharing_it() -> None:
     assert smaller[0].weight is smaller[1].weight  # type: ignore[index, union-attr]
 
 
-def test_the_manifest_says_how_many_zeros_there_are_and_what_they_save(export: Export) -> None:
+def test_the_manifest_has_the_sparsity_and_its_savings(export: Export) -> None:
     _, manifest = export(prune=0.75)
     artifact = manifest.artifact("pruned")
     assert artifact.zeros == pytest.approx(0.75, abs=1e-3)

@@ -15,7 +15,7 @@ from workload.manifest import ExportError, read_manifest
 from workload.models import build
 
 
-def test_the_manifest_says_what_a_server_must_know(export: Export) -> None:
+def test_the_manifest_has_the_facts_for_serving(export: Export) -> None:
     folder, manifest = export()
     document = json.loads((folder / "manifest.json").read_text())
     assert document["format"] == 1
@@ -31,7 +31,7 @@ def test_the_manifest_says_what_a_server_must_know(export: Export) -> None:
     assert read_manifest(folder) == manifest
 
 
-def test_a_model_of_tokens_has_no_classes_but_outputs(tmp_path: Path) -> None:
+def test_a_token_model_has_outputs_instead_of_classes(tmp_path: Path) -> None:
     (tmp_path / "text").mkdir()
     (tmp_path / "text/one.txt").write_text("the quick brown fox jumps over the lazy dog. " * 200)
     options = {"context": 16, "layers": 1, "heads": 2, "width": 16}
@@ -59,7 +59,7 @@ def test_a_model_of_tokens_has_no_classes_but_outputs(tmp_path: Path) -> None:
     assert torch.equal(load_network(folder, manifest)(inputs), model.eval()(inputs))
 
 
-def test_an_export_that_was_cut_off_is_not_finished(
+def test_an_interrupted_export_is_not_finished(
     export: Export, digits_net: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, _ = export()
@@ -76,23 +76,21 @@ def test_an_export_that_was_cut_off_is_not_finished(
     assert finished_export(folder) == manifest
 
 
-def test_forms_of_an_earlier_export_are_not_left_behind(export: Export) -> None:
+def test_artifacts_of_an_earlier_export_are_removed(export: Export) -> None:
     folder, _ = export(prune=0.5)
     assert (folder / "model-pruned.safetensors").exists()
     export(export_formats="pt2")
     assert not (folder / "model-pruned.safetensors").exists()
 
 
-def test_other_forms_are_judged_on_the_held_out_samples(
-    digits_net: Trained, tmp_path: Path
-) -> None:
+def test_artifacts_are_evaluated_on_held_out_samples(digits_net: Trained, tmp_path: Path) -> None:
     config = TrainingConfig(model="digits-net", prune=0.5)
     manifest = write_export(tmp_path, digits_net.model, config, digits_net.data, {})
     expected = digits_net.evaluate(digits_net.model)
     assert manifest.artifact("pruned").metrics_before == pytest.approx(expected, abs=1e-6)
 
 
-def test_the_watchdog_hears_of_every_part_of_the_work(digits_net: Trained, tmp_path: Path) -> None:
+def test_every_activity_beats_the_watchdog(digits_net: Trained, tmp_path: Path) -> None:
     beats: list[None] = []
     config = TrainingConfig(model="digits-net", prune=0.5)
     write_export(
@@ -120,7 +118,7 @@ class Tied(nn.Module):
         return outputs
 
 
-def test_weights_that_are_shared_are_written_once_and_shared_again(tmp_path: Path) -> None:
+def test_shared_weights_are_written_once_and_shared_after_loading(tmp_path: Path) -> None:
     model = Tied()
     path = tmp_path / "model.safetensors"
     write_weights(path, model)
@@ -131,13 +129,13 @@ def test_weights_that_are_shared_are_written_once_and_shared_again(tmp_path: Pat
     assert torch.equal(again(inputs), model(inputs))
 
 
-def test_a_model_that_lacks_a_tensor_is_not_filled(tmp_path: Path) -> None:
+def test_a_model_with_a_missing_tensor_is_not_loaded(tmp_path: Path) -> None:
     write_weights(tmp_path / "model.safetensors", nn.Linear(3, 3))
     with pytest.raises(ExportError, match=r"or has others: bias, one.weight, part, weight"):
         fill(Tied(), tmp_path / "model.safetensors")
 
 
-def test_the_code_version_is_given_or_found_out(
+def test_the_code_version_is_configured_or_detected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CODE_VERSION", "3f2a")

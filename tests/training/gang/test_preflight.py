@@ -46,7 +46,7 @@ print(json.dumps(said))
 """
 
 
-def test_a_volume_that_is_too_small_is_told_before_it_is_full(tmp_path: Path) -> None:
+def test_a_volume_that_is_too_small_is_rejected_at_the_start(tmp_path: Path) -> None:
     roomy, fits, too_small, fits_with_own, few, many, none, full = json.loads(
         on_a_small_volume(ON_A_SMALL_VOLUME, tmp_path)
     )
@@ -103,7 +103,7 @@ print("what it was writing itself is in nobody's way", flush=True)
 """
 
 
-def test_a_run_that_has_begun_waits_where_others_have_filled_the_volume(tmp_path: Path) -> None:
+def test_a_started_run_waits_for_space_on_a_full_volume(tmp_path: Path) -> None:
     warning = '{"event": "warning", "message": "run_dir %s/run is full: waiting for space"}'
     assert on_a_small_volume(WAITING_ON_A_SMALL_VOLUME, tmp_path).splitlines() == [
         "a new run does not wait",
@@ -131,7 +131,7 @@ def on_a_small_volume(program: str, folder: Path) -> str:
     return done.stdout
 
 
-def test_checkpoints_as_large_as_the_disk_do_not_fit(tmp_path: Path) -> None:
+def test_checkpoints_larger_than_the_disk_are_rejected(tmp_path: Path) -> None:
     free = free_bytes(tmp_path)
     assert free is not None
     check_free_space(tmp_path, MIB, keep=3, best=True)
@@ -139,7 +139,7 @@ def test_checkpoints_as_large_as_the_disk_do_not_fit(tmp_path: Path) -> None:
         check_free_space(tmp_path, free, keep=1, best=False)
 
 
-def test_a_folder_that_cannot_be_written_is_told_and_left_as_it_was(tmp_path: Path) -> None:
+def test_an_unwritable_directory_is_reported_and_unchanged(tmp_path: Path) -> None:
     check_run_dir(tmp_path / "new" / "run")
     assert not list((tmp_path / "new" / "run").iterdir())
     (tmp_path / "file").touch()

@@ -45,7 +45,7 @@ ALONE = World(rank=0, size=1, local_rank=0, master="")
         {**ACCELERATE, "ACCELERATE_USE_CPU": "True"},
     ],
 )
-def test_without_ranks_a_process_is_a_gang_of_one(environment: dict[str, str]) -> None:
+def test_a_process_without_a_rank_is_a_gang_of_one(environment: dict[str, str]) -> None:
     assert read_world(environment) == ALONE
 
 
@@ -125,14 +125,14 @@ def test_a_contradictory_environment_is_refused(
         ({**ACCELERATE, **MASTER, "ACCELERATE_USE_CPU": "True"}, "write --multi_gpu"),
     ],
 )
-def test_pods_and_processes_that_would_train_apart_are_refused(
+def test_processes_that_would_train_separately_are_rejected(
     environment: dict[str, str], message: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):
         read_world(environment)
 
 
-def test_a_taken_master_port_is_told_apart_from_a_master_that_does_not_answer() -> None:
+def test_a_master_port_in_use_differs_from_an_unreachable_master() -> None:
     with socket.socket() as taken:
         taken.bind(("0.0.0.0", 0))  # noqa: S104 - as the master binds
         taken.listen()
@@ -151,7 +151,7 @@ def test_a_taken_master_port_is_told_apart_from_a_master_that_does_not_answer() 
     assert port_taken(world, silent.value) is None
 
 
-def test_a_gpu_that_is_not_there_is_refused() -> None:
+def test_a_missing_gpu_is_rejected() -> None:
     assert choose_device("cpu", local_rank=64).type == "cpu"
     with pytest.raises(ConfigurationError, match="--device=cpu"):
         choose_device("cuda", local_rank=64)

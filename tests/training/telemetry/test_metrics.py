@@ -53,7 +53,7 @@ def start_node(port: int, folder: Path) -> list[Program]:
     ]
 
 
-def test_a_nodes_first_process_tells_how_the_run_goes(tmp_path: Path) -> None:
+def test_the_first_process_of_a_node_serves_metrics(tmp_path: Path) -> None:
     port = free_port()
     seen: list[dict[str, float]] = []
     gang = start_node(port, tmp_path)
@@ -81,7 +81,7 @@ def test_a_nodes_first_process_tells_how_the_run_goes(tmp_path: Path) -> None:
     assert len(set(rates)) > 1
 
 
-def test_a_run_that_is_watched_ends_with_the_same_weights(train: Train, tmp_path: Path) -> None:
+def test_metrics_do_not_change_the_weights(train: Train, tmp_path: Path) -> None:
     train("alone")
     train("watched", metrics_port=free_port())
     digests = [
@@ -90,7 +90,7 @@ def test_a_run_that_is_watched_ends_with_the_same_weights(train: Train, tmp_path
     assert digests[0] == digests[1]
 
 
-def test_a_port_that_is_taken_is_told_before_the_first_step(
+def test_a_port_in_use_is_reported_before_the_first_step(
     train: Train, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.socket() as taken:
@@ -143,7 +143,7 @@ def test_a_checkpoint_counts_when_it_is_written_by_whatever_thread() -> None:
     assert value(metrics, "training_checkpoint_write_seconds_sum") == 2.5
 
 
-def test_a_resumed_run_tells_of_its_checkpoint_before_it_saves_the_next_one(
+def test_a_resumed_run_reports_its_checkpoint_before_the_next_save(
     train: Train, tmp_path: Path
 ) -> None:
     # 1,437 samples: 23 steps of 64 an epoch.
@@ -158,7 +158,7 @@ def test_a_resumed_run_tells_of_its_checkpoint_before_it_saves_the_next_one(
     assert value(metrics, "training_epoch") == 2
 
 
-def test_a_step_left_out_by_the_scaler_is_counted() -> None:
+def test_a_step_skipped_by_the_scaler_is_counted() -> None:
     metrics = Metrics(torch.device("cpu"))
     assert value(metrics, "training_loss_scale") == 1
     metrics.scaled(65536, skipped=False)
@@ -167,7 +167,7 @@ def test_a_step_left_out_by_the_scaler_is_counted() -> None:
     assert value(metrics, "training_skipped_steps_total") == 1
 
 
-def test_what_is_not_known_yet_is_not_a_number() -> None:
+def test_unknown_values_are_nan() -> None:
     metrics = Metrics(torch.device("cpu"))
     assert math.isnan(value(metrics, "training_loss"))
     assert math.isnan(value(metrics, "training_gradient_norm"))

@@ -11,7 +11,7 @@ def told(folder: Path) -> dict[str, float]:
     return {family.name: family.samples[0].value for family in SharedMemory(folder).collect()}
 
 
-def test_what_is_written_counts() -> None:
+def test_used_shared_memory_is_measured() -> None:
     before = told(SHARED_MEMORY)
     with tempfile.NamedTemporaryFile(dir=SHARED_MEMORY) as file:
         file.write(b"x" * 2**20)
@@ -22,5 +22,5 @@ def test_what_is_written_counts() -> None:
     assert after["training_shm_used_bytes"] > 0
 
 
-def test_where_there_is_none_nothing_is_told(tmp_path: Path) -> None:
+def test_missing_shared_memory_has_no_metrics(tmp_path: Path) -> None:
     assert told(tmp_path / "none") == {}

@@ -32,7 +32,7 @@ def test_every_step_and_epoch_is_in_the_curves(tmp_path: Path) -> None:
     assert curve(tmp_path, "accuracy") == [(count, 0.75)]
 
 
-def test_a_run_that_went_back_to_its_checkpoint_has_no_step_twice(tmp_path: Path) -> None:
+def test_a_resumed_run_writes_no_step_twice(tmp_path: Path) -> None:
     killed = EventFiles(tmp_path)
     steps(killed, 1, 7, loss=0.1)
     killed.flush()
@@ -43,7 +43,7 @@ def test_a_run_that_went_back_to_its_checkpoint_has_no_step_twice(tmp_path: Path
     killed.close()
 
 
-def test_without_a_folder_nothing_is_written_or_imported() -> None:
+def test_no_directory_writes_and_imports_nothing() -> None:
     code = """
 import sys, torch
 from training.telemetry.tensorboard import EventFiles
@@ -56,7 +56,7 @@ assert "tensorboard" not in sys.modules
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_a_missing_package_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(ConfigurationError, match="install tensorboard in the image"):
         EventFiles(tmp_path)

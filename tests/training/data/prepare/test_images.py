@@ -34,7 +34,7 @@ def prepare(folder: Path, target: Path, *options: str) -> int:
     return main(["prepare", "images", *given, str(target)])
 
 
-def test_folders_of_classes_become_shards_that_can_be_trained_on(
+def test_directories_of_classes_become_training_shards(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_pictures(tmp_path / "pictures")
@@ -50,7 +50,7 @@ def test_folders_of_classes_become_shards_that_can_be_trained_on(
     assert manifest.settings == {"size": 32, "min_size": 32, "held_out": 0.3}
 
 
-def test_the_same_pictures_give_the_same_bytes_whatever_reads_them(tmp_path: Path) -> None:
+def test_equal_images_produce_equal_shards(tmp_path: Path) -> None:
     write_pictures(tmp_path / "pictures")
     assert prepare(tmp_path / "pictures", tmp_path / "one", "--workers=1") == 0
     assert prepare(tmp_path / "pictures", tmp_path / "many", "--workers=4") == 0
@@ -58,7 +58,7 @@ def test_the_same_pictures_give_the_same_bytes_whatever_reads_them(tmp_path: Pat
     assert one == many
 
 
-def test_more_pictures_leave_those_held_out_where_they_are(tmp_path: Path) -> None:
+def test_additional_images_do_not_change_the_held_out_ones(tmp_path: Path) -> None:
     write_pictures(tmp_path / "few", 20)
     write_pictures(tmp_path / "more", 40)
     held_out = []
@@ -70,7 +70,7 @@ def test_more_pictures_leave_those_held_out_where_they_are(tmp_path: Path) -> No
     assert held_out[0] < held_out[1]
 
 
-def test_grey_and_small_pictures_are_taken_where_they_are_wanted(tmp_path: Path) -> None:
+def test_grayscale_and_small_images_are_used_if_requested(tmp_path: Path) -> None:
     write_pictures(tmp_path / "pictures")
     assert prepare(tmp_path / "pictures", tmp_path / "shards", "--grey", "--min-size=8") == 0
     data = load("shards", tmp_path, None, seed=0)
@@ -78,9 +78,7 @@ def test_grey_and_small_pictures_are_taken_where_they_are_wanted(tmp_path: Path)
     assert read_manifest(tmp_path / "shards").dropped == {"duplicate": 1, "unreadable": 2}
 
 
-def test_a_picture_that_would_fill_the_memory_is_not_decoded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_oversized_image_is_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_pictures(tmp_path / "pictures")
     Image.new("L", (300, 300)).save(tmp_path / "pictures/cat/bomb.png")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 50_000)
@@ -96,7 +94,7 @@ def test_files_have_a_limited_size(tmp_path: Path) -> None:
     assert all(part.size <= 2**20 for part in manifest.parts())
 
 
-def test_a_known_data_set_keeps_its_size_and_what_it_holds_out(tmp_path: Path) -> None:
+def test_known_data_sets_have_fixed_sizes_and_held_out_samples(tmp_path: Path) -> None:
     target = tmp_path / "shards"
     assert main(["prepare", "images", "--dataset=digits", str(target)]) == 0
     packed = load("shards", tmp_path, None, seed=0)
@@ -111,7 +109,7 @@ def test_a_known_data_set_keeps_its_size_and_what_it_holds_out(tmp_path: Path) -
     assert np.array_equal(np.bincount(labels), np.bincount(known.held_out.labels))
 
 
-def test_one_class_does_not_fill_a_shard(tmp_path: Path) -> None:
+def test_shards_contain_several_classes(tmp_path: Path) -> None:
     target = tmp_path / "shards"
     assert main(["prepare", "images", "--dataset=digits", "--max-mib=1", str(target)]) == 0
     train = load("shards", tmp_path, None, seed=0).train
@@ -126,7 +124,7 @@ def test_one_class_does_not_fill_a_shard(tmp_path: Path) -> None:
         (lambda folder: (folder / "cat").mkdir(parents=True), "has no file in a folder"),
     ],
 )
-def test_a_folder_without_pictures_is_told(
+def test_a_directory_without_images_is_rejected(
     make: object, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert callable(make)
@@ -136,7 +134,7 @@ def test_a_folder_without_pictures_is_told(
     assert not (tmp_path / "shards").exists()
 
 
-def test_nothing_left_to_train_on_is_told(
+def test_an_empty_training_set_is_rejected(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "pictures/cat").mkdir(parents=True)
@@ -148,9 +146,7 @@ def test_nothing_left_to_train_on_is_told(
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError("No space left on device")])
-def test_an_interruption_leaves_nothing_and_the_next_start_makes_the_same(
-    error: BaseException, tmp_path: Path
-) -> None:
+def test_an_interrupted_preparation_can_be_repeated(error: BaseException, tmp_path: Path) -> None:
     whole = from_dataset("digits", tmp_path)
 
     def cut_off() -> Iterator[Picture | Dropped]:
@@ -172,7 +168,7 @@ def test_an_interruption_leaves_nothing_and_the_next_start_makes_the_same(
     assert (target / MANIFEST_FILE).exists()
 
 
-def test_a_picture_of_two_classes_is_taken_once(tmp_path: Path) -> None:
+def test_an_image_of_two_classes_is_used_once(tmp_path: Path) -> None:
     picture = Picture(b"", b"same", 0, False)
     source = Source(("a", "b"), (1, 8, 8), 2, iter([picture, picture]))
     with pytest.raises(

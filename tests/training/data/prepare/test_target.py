@@ -40,7 +40,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_all_is_there_in_the_end_and_nothing_else(tmp_path: Path) -> None:
+def test_a_finished_data_set_has_only_its_files(tmp_path: Path) -> None:
     make(tmp_path / "deep/data", "one")
     assert names(tmp_path / "deep/data") == [MANIFEST_FILE, "one.bin"]
 
@@ -51,7 +51,7 @@ def test_a_mounted_volume_counts_as_empty(tmp_path: Path) -> None:
     assert names(tmp_path) == ["lost+found", MANIFEST_FILE, "one.bin"]
 
 
-def test_what_is_in_the_way_is_refused_and_stays(tmp_path: Path) -> None:
+def test_an_existing_file_is_rejected_and_kept(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("mine")
     with pytest.raises(DataError, match=r"is not empty, it has notes: .* write --force"):
         make(tmp_path, "one")
@@ -84,7 +84,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("steps", range(5))
-def test_what_was_killed_in_the_exchange_is_brought_to_its_end_later(
+def test_an_interrupted_replacement_is_completed_later(
     steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(tmp_path, "one")
@@ -113,7 +113,7 @@ def test_what_was_killed_in_the_exchange_is_brought_to_its_end_later(
     assert read_manifest(tmp_path).parts()[0].file == "two.bin"
 
 
-def test_two_at_once_are_refused(tmp_path: Path) -> None:
+def test_concurrent_preparations_are_rejected(tmp_path: Path) -> None:
     with new_dataset(tmp_path, force=False) as unfinished:
         with pytest.raises(DataError, match="another process prepares a data set in"):
             make(tmp_path, "two")
@@ -121,7 +121,7 @@ def test_two_at_once_are_refused(tmp_path: Path) -> None:
     assert names(tmp_path) == [MANIFEST_FILE, "one.bin"]
 
 
-def test_what_was_killed_while_it_wrote_is_thrown_away(tmp_path: Path) -> None:
+def test_an_interrupted_write_is_discarded(tmp_path: Path) -> None:
     (tmp_path / UNFINISHED).mkdir()
     (tmp_path / UNFINISHED / "half.bin").write_text("half")
     make(tmp_path, "one")

@@ -29,7 +29,7 @@ def test_bytes_as_tokens_are_the_same_samples_as_the_text_itself(tmp_path: Path)
         assert np.array_equal(one.batch(every)[1], other.batch(every)[1])
 
 
-def test_what_is_no_good_is_left_out_and_counted(
+def test_invalid_images_are_skipped_and_counted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "text"
@@ -44,7 +44,7 @@ def test_what_is_no_good_is_left_out_and_counted(
     )
 
 
-def test_files_have_a_limited_size_and_nothing_is_lost_between_them(tmp_path: Path) -> None:
+def test_files_have_a_limited_size_and_lose_no_tokens(tmp_path: Path) -> None:
     write_text(tmp_path / "text", {"a.txt": 1_500_000})
     assert prepare(tmp_path / "text", tmp_path / "tokens", "--max-mib=1") == 0
     manifest = check_prepared(tmp_path / "tokens", print)
@@ -100,7 +100,7 @@ def test_a_tokenizer_is_used_and_kept_with_its_tokens(
         ("{}", "is not a valid tokenizer.json"),
     ],
 )
-def test_a_tokenizer_that_is_none_is_told(
+def test_an_invalid_tokenizer_is_rejected(
     content: str | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_text(tmp_path / "text", {"a.txt": 3000})
@@ -112,7 +112,7 @@ def test_a_tokenizer_that_is_none_is_told(
 
 
 @given(content=st.text(), place=st.integers(0, 20))
-def test_a_letter_is_never_cut(content: str, place: int) -> None:
+def test_a_character_is_never_split(content: str, place: int) -> None:
     whole = content.encode()
     cut = _character_start(whole, min(place, len(whole)))
     assert whole[:cut].decode() + whole[cut:].decode() == content
@@ -120,7 +120,7 @@ def test_a_letter_is_never_cut(content: str, place: int) -> None:
 
 
 @given(content=st.text(alphabet="ab\né"))
-def test_pieces_are_whole_lines_and_all_of_them(content: str) -> None:
+def test_pieces_are_whole_lines_and_lose_nothing(content: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text, "PIECE", 4)
         pieces = list(_pieces(content.encode()))
@@ -136,7 +136,7 @@ def test_pieces_are_whole_lines_and_all_of_them(content: str) -> None:
         ({"a.txt": 63}, "has 0 tokens to train on and 0 to hold out; of 1 files 1 were dropped"),
     ],
 )
-def test_too_little_text_is_told(
+def test_too_little_text_is_rejected(
     sizes: dict[str, int], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_text(tmp_path / "text", sizes)

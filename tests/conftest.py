@@ -33,6 +33,8 @@ ONE_AFTER_ANOTHER = {
 # Small models are slower with several threads, and much slower on a busy machine. Read by PyTorch
 # when it is imported, also in the processes that tests start.
 os.environ["OMP_NUM_THREADS"] = "1"
+# Its compiler then starts no processes that import PyTorch again.
+os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
 
 # No test asserts a time: a busy machine would fail it.
 settings.register_profile("untimed", settings(), deadline=None)

@@ -13,8 +13,8 @@ from typing import Any
 import yaml
 
 from policies.kubernetes_yaml import Loader, key_of, text_of
-from policies.rule import show
 from policies.values import Key
+from policies.violations import show
 
 _KUSTOMIZE = "kustomize.config.k8s.io/"
 _KUSTOMIZED = ("Kustomization", "Component")

@@ -24,8 +24,8 @@ from policies.configuration import Configuration
 from policies.documents import Document, DocumentError, read
 from policies.evaluation import applied, resource_of
 from policies.remediation import apply_edits
-from policies.rule import Edit
 from policies.views import View
+from policies.violations import Edit
 
 _SEPARATOR = re.compile(r"^(?=---(?:\s|$))", re.MULTILINE)
 _WIDE = 10_000

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from policies.rule import Edit
 from policies.values import Key
+from policies.violations import Edit
 
 
 def _itself(value: Any) -> Any:

@@ -124,8 +124,7 @@ def human(report: Report) -> str:
 
 def _sources(rule: Rule[Any]) -> list[str]:
     """Return the controls that a rule implements and the link to its documentation."""
-    controls = "; ".join(str(control) for control in rule.controls)
-    return [text for text in (controls, rule.page) if text]
+    return [text for text in (", ".join(rule.references), rule.page) if text]
 
 
 def as_json(report: Report) -> str:

@@ -8,12 +8,12 @@ A rule has one of five scopes and does not depend on kinds:
 - `release_rule`: called for every Helm release, of which only the values are visible;
 - `stack_rule`: called once with all resources of the stack.
 
-This module is independent of Pulumi; `policies.binding` turns each rule into a policy.
+Authors of rules import what they need from here. This module is independent of Pulumi;
+`policies.binding` turns each rule into a policy.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,11 +29,12 @@ from policies.cel import Cel
 from policies.controllers import Workload
 from policies.frameworks import Reference
 from policies.resources import Resource
-from policies.values import UNKNOWN, Key, Node, Unknown
 from policies.views import Scope, Stack, View
+from policies.violations import Edit as Edit
+from policies.violations import Violation as Violation
+from policies.violations import show as show
 from policies.workloads import Pod
 
-_SHOWN_LENGTH = 80
 _ACRONYMS = ("dns", "gpu", "shm")
 _PAGE = Path(__file__).parent.parent / "docs" / "policies.md"
 PAGE_VARIABLE = "GPU_POLICIES_DOCS"
@@ -90,49 +91,6 @@ def validated(config: type[C], name: str, values: Any) -> C:
         ]
         text = "the pack's configuration is wrong: " + "; ".join(problems)
         raise ConfigurationError(text) from error
-
-
-@dataclass(frozen=True)
-class Violation:
-    """A violation of a rule.
-
-    `node` is the path, `write` the value to write there. `found` overrides the printed value, for
-    values that must not be printed or if several values disagree. Stack rules set the `resource`.
-    """
-
-    node: Node
-    write: str
-    found: str | None = None
-    resource: Resource | None = None
-
-    @property
-    def text(self) -> str:
-        """The violation without the resource's name."""
-        found = self.found if self.found is not None else show(self.node.value)
-        place = f"{self.node.path}: " if self.node.path else ""
-        return f"{place}found {found}; write {self.write}"
-
-
-@dataclass(frozen=True)
-class Edit:
-    """A remediation: sets the value at a path; an index past the end of a list appends."""
-
-    steps: tuple[Key, ...]
-    value: Any
-
-
-def show(value: Any) -> str:
-    """Return a value for a message, shortened."""
-    if value is None:
-        return "nothing"
-    if value is UNKNOWN:
-        return "a value that is not known yet"
-    text = json.dumps(value, ensure_ascii=False, default=_show_nested)
-    return text if len(text) <= _SHOWN_LENGTH else f"{text[:_SHOWN_LENGTH]}…"
-
-
-def _show_nested(value: Any) -> str:
-    return "(not known yet)" if isinstance(value, Unknown) else str(value)
 
 
 @dataclass(frozen=True)

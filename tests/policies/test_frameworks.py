@@ -87,7 +87,7 @@ def test_reports_name_severity_controls_and_link(monkeypatch: pytest.MonkeyPatch
     found = report("not-privileged")
     text = human(found)
     assert "mandatory (critical): not-privileged:" in text
-    assert "CIS Kubernetes Benchmark 1.12, 5.2.2" in text
+    assert "CIS 5.2.2, CIS 5.2.10, OWASP K01\n" in text
     assert "https://docs.example.com/policies#not-privileged" in text
     (finding,) = json.loads(as_json(found))["findings"]
     assert "OWASP Kubernetes Top Ten 2025, K01" in finding["references"]

@@ -1,0 +1,55 @@
+"""Violations of rules, edits that correct them, and values as messages show them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from policies.resources import Resource
+from policies.values import UNKNOWN, Key, Node, Unknown
+
+_SHOWN_LENGTH = 80
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A violation of a rule.
+
+    `node` is the path, `write` the value to write there. `found` overrides the printed value, for
+    values that must not be printed or if several values disagree. Stack rules set the `resource`.
+    """
+
+    node: Node
+    write: str
+    found: str | None = None
+    resource: Resource | None = None
+
+    @property
+    def text(self) -> str:
+        """The violation without the resource's name."""
+        found = self.found if self.found is not None else show(self.node.value)
+        place = f"{self.node.path}: " if self.node.path else ""
+        return f"{place}found {found}; write {self.write}"
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A remediation: sets the value at a path; an index past the end of a list appends."""
+
+    steps: tuple[Key, ...]
+    value: Any
+
+
+def show(value: Any) -> str:
+    """Return a value for a message, shortened."""
+    if value is None:
+        return "nothing"
+    if value is UNKNOWN:
+        return "a value that is not known yet"
+    text = json.dumps(value, ensure_ascii=False, default=_show_nested)
+    return text if len(text) <= _SHOWN_LENGTH else f"{text[:_SHOWN_LENGTH]}…"
+
+
+def _show_nested(value: Any) -> str:
+    return "(not known yet)" if isinstance(value, Unknown) else str(value)

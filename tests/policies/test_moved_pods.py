@@ -9,12 +9,14 @@ import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
+from kube.workloads import WORKLOAD_KINDS
+from kube.workloads.record import Pods, steps
 from tests.policies.harness import Manifest
 from tests.policies.test_cases import SETTINGS
+from tests.policies.ways.protections import PROTECTIONS, STATED, Spec
 from tests.policies.ways.way import GOOD, documents, refusing
 
 Place = tuple[str | int, ...]
-Spec = dict[str, Any]
 REPLACED = {"containers", "initContainers", "volumes", "tolerations", "securityContext"}
 """Fields of a pod; a kind may have more at the same place, such as KServe's `minReplicas`."""
 PARTS = {"containerSet"}
@@ -56,97 +58,18 @@ def homes() -> list[tuple[str, Place]]:
     ]
 
 
-def _remove(mapping: Spec, *keys: str) -> bool:
-    """Remove the last key below the others, and return whether it existed."""
-    for key in keys[:-1]:
-        mapping = mapping.get(key, {})
-    return mapping.pop(keys[-1], None) is not None
-
-
-def _root_allowed(spec: Spec, container: Spec) -> bool:
-    own = _remove(container, "securityContext", "runAsNonRoot")
-    return _remove(spec, "securityContext", "runAsNonRoot") or own
-
-
-def _privileged(spec: Spec, container: Spec) -> bool:
-    container.setdefault("securityContext", {})["privileged"] = True
-    return True
-
-
-def _host(field: str) -> Callable[[Spec, Spec], bool]:
-    def change(spec: Spec, container: Spec) -> bool:
-        spec[field] = True
-        return True
-
-    return change
-
-
-def _host_path(spec: Spec, container: Spec) -> bool:
-    spec.setdefault("volumes", []).append({"name": "host", "hostPath": {"path": "/"}})
-    return True
-
-
-def _latest(spec: Spec, container: Spec) -> bool:
-    container["image"] = "registry.example.com/evil:latest"
-    return True
-
-
-def _secret(spec: Spec, container: Spec) -> bool:
-    container.setdefault("env", []).append({"name": "PASSWORD", "value": "correct horse"})
-    return True
-
-
-def _untolerated(spec: Spec, container: Spec) -> bool:
-    return _has_gpu(container) and _remove(spec, "tolerations")
-
-
-def _unlimited_memory(spec: Spec, container: Spec) -> bool:
-    return _has_gpu(container) and _remove(container, "resources", "limits", "memory")
-
-
-def _unbounded_shm(spec: Spec, container: Spec) -> bool:
-    mounted = [mount["mountPath"] for mount in container.get("volumeMounts", [])]
-    volumes = [volume for volume in spec.get("volumes", []) if volume["name"] == "shm"]
-    return "/dev/shm" in mounted and any(_remove(v, "emptyDir", "sizeLimit") for v in volumes)
-
-
-def _has_gpu(container: Spec) -> bool:
-    return "nvidia.com/gpu" in container["resources"]["limits"]
-
-
-PROTECTIONS: dict[str, tuple[Callable[[Spec, Spec], bool], str]] = {
-    "a user other than root": (_root_allowed, "run-as-non-root"),
-    "no escalation": (
-        lambda _, container: _remove(container, "securityContext", "allowPrivilegeEscalation"),
-        "no-privilege-escalation",
-    ),
-    "no capabilities": (
-        lambda _, container: _remove(container, "securityContext", "capabilities"),
-        "capabilities-dropped",
-    ),
-    "no privileges": (_privileged, "not-privileged"),
-    "processes of its own": (_host("hostPID"), "no-host-namespaces"),
-    "interprocess memory of its own": (_host("hostIPC"), "no-host-namespaces"),
-    "files of its own": (_host_path, "no-host-path"),
-    "an image with a version": (_latest, "image-tag-fixed"),
-    "secrets by reference": (_secret, "no-literal-secrets"),
-    "a toleration of GPU nodes": (_untolerated, "gpu-toleration"),
-    "guaranteed memory": (_unlimited_memory, "gpu-memory-guaranteed"),
-    "bounded shared memory": (_unbounded_shm, "shm-bounded-memory"),
-}
-"""Removes a protection and returns whether it was there, and the rule that must notice."""
-
-FEW = settings(max_examples=500, suppress_health_check=[HealthCheck.filter_too_much])
+FEW = settings(max_examples=250, suppress_health_check=[HealthCheck.filter_too_much])
 HOMES = st.deferred(lambda: st.sampled_from(homes()))
 
 
-def _weakened(data: st.DataObject) -> tuple[Spec, Spec, str]:
+def _weakened(data: st.DataObject, among: set[str] | None = None) -> tuple[Spec, Spec, str]:
     """Draw a pod, the same pod without one protection, and the rule that must notice."""
     name, place = data.draw(HOMES, label="pod")
     good = copy.deepcopy(_at(documents(name), place))
     bad = copy.deepcopy(good)
     container = data.draw(st.sampled_from(bad["containers"] + bad.get("initContainers", [])))
-    remove, rule = PROTECTIONS[data.draw(st.sampled_from(sorted(PROTECTIONS)), label="protection")]
+    protections = st.sampled_from(sorted(PROTECTIONS if among is None else among))
+    remove, rule = PROTECTIONS[data.draw(protections, label="protection")]
     assume(remove(bad, container))
     return good, bad, rule
 
@@ -166,6 +89,56 @@ def test_a_pod_without_one_protection_is_refused_in_every_kind(data: st.DataObje
     config = SETTINGS["good"].get(name, {})
     assert rule not in refusing(moved(good), config)
     assert rule in refusing(moved(bad), config)
+
+
+PLACES = [
+    (record, place)
+    for record in WORKLOAD_KINDS.values()
+    for place in record.pods
+    if not place.machine
+]
+
+
+def _put(path: str, value: Any) -> Any:
+    """Return an object with a value at a path, in which `*` becomes a list."""
+    for step in reversed(steps(path)):
+        value = [value] if step == "*" else {step: value}
+    return value
+
+
+def _stated(place: Pods, container_at: str | None, spec: Spec) -> Any:
+    """Return an object with a pod at a place of its kind; it may have one container elsewhere."""
+    if container_at is not None:
+        spec = _outer(spec) | _put(container_at, spec["containers"][0])
+    return _put(place.at, spec)
+
+
+@FEW
+@given(st.data())
+def test_a_pod_without_one_protection_is_refused_in_every_registered_kind(
+    data: st.DataObject,
+) -> None:
+    record, place = data.draw(st.sampled_from(PLACES), label="place")
+    elsewhere = [path for path in place.containers if "idecar" not in path]
+    at = data.draw(st.sampled_from(elsewhere), label="container") if elsewhere else None
+    good, bad, rule = _weakened(data, STATED if elsewhere and place.partial else None)
+    if at is not None:
+        assume(bad["containers"][0] != good["containers"][0] or _outer(bad) != _outer(good))
+
+    def moved(spec: Spec) -> list[Manifest]:
+        version, kind = f"{record.group}/v1".lstrip("/"), record.kind.replace("*", "Any")
+        metadata = {"name": "moved", "namespace": "team"}
+        return [
+            {**_stated(place, at, spec), "apiVersion": version, "kind": kind}
+            | {"metadata": metadata}
+        ]
+
+    assert rule not in refusing(moved(good), {})
+    assert rule in refusing(moved(bad), {})
+
+
+def _outer(spec: Spec) -> Spec:
+    return {key: value for key, value in spec.items() if "ontainers" not in key}
 
 
 WORDS = st.sampled_from(["spec", "template", "parts", "unit", "jobSpec", "podTemplate", "main"])

@@ -93,13 +93,12 @@ def _nested(node: Node, *, of_service: bool) -> Iterator[Violation]:
     """Return the settings by which a controller creates a public Service or an Ingress."""
     for key, child in node.fields():
         name = key.lower()
+        flag = child if name == "enableingress" else child["enabled"]
         if child.value in _PUBLIC_TYPES and (
             name == "servicetype" or (name == "type" and of_service)
         ):
             yield Violation(child, '"ClusterIP"')
-        elif (name == "enableingress" and child.value is True) or (
-            name == "ingress" and child["enabled"].value is True
-        ):
+        elif name in ("enableingress", "ingress") and flag.present and flag.value is not False:
             yield Violation(child, "nothing: route to it by a Gateway with TLS")
         elif isinstance(child.value, dict | list):
             yield from _nested(child, of_service=of_service or "service" in name)

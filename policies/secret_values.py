@@ -36,8 +36,8 @@ _VALUE: Final = re.compile(
     r"|[a-z][a-z0-9+.-]*://[^/\s:@]+:[^/\s:@]*[^/\s:@)}>]@"
 )
 _ARGUMENT: Final = re.compile(
-    r"(--([a-z0-9]+-)*(password|passwd|passphrase|api-?key|access-key|secret-key|client-secret"
-    r"|(auth|api|access|bearer|hf|hub|github|registration)-token|token)(=|\s+)"
+    r"((--([a-z0-9]+-)*(password|passwd|passphrase|api-?key|access-key|secret-key|client-secret)"
+    r"|--((auth|api|access|bearer|hf|hub|github|registration)-)?token)(=|\s+)"
     r"|\b[A-Z0-9_]*(PASSW(OR)?D|PASSPHRASE|SECRET|API_KEY|ACCESS_KEY|PRIVATE_KEY|_TOKEN)=)"
     r"[\"']?[^\s\"'$<({;|&/\[-][^\s\"';|&]{3,}"
 )

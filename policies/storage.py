@@ -154,22 +154,18 @@ def _claim_templates(
 ) -> Iterator[tuple[Resource, Node]]:
     """Return the claims for checkpoints that a controller creates, each with its specification."""
     root = workload.resource.root["spec"]
-    found = [
-        (str(template["metadata"]["name"].value), template["spec"])
-        for template in root["volumeClaimTemplates"].items()
-    ]
+    templates = root["volumeClaimTemplates"].items()
+    named = [(str(item["metadata"]["name"].value), item["spec"]) for item in templates]
+    found = [(name, spec) for name, spec in named if config.has(name)]
     if workload.resource.is_kind("batch.volcano.sh", "Job"):
         # Volcano deletes these claims with the job.
-        found += [
-            (f"checkpoint-{index}", volume["volumeClaim"])
-            for index, volume in enumerate(root["volumes"].items())
-            if volume["volumeClaim"].present
-        ]
+        volumes = root["volumes"].items()
+        claims = (volume["volumeClaim"] for volume in volumes if volume["volumeClaim"].present)
+        found += [("", claim) for claim in claims]
     for name, spec in found:
-        if config.has(name):
-            metadata = {"name": name, "namespace": workload.resource.namespace or UNKNOWN}
-            manifest = {"metadata": metadata, "spec": spec.value}
-            yield Resource("kubernetes:core/v1:PersistentVolumeClaim", manifest), spec
+        metadata = {"name": name, "namespace": workload.resource.namespace or UNKNOWN}
+        manifest = {"metadata": metadata, "spec": spec.value}
+        yield Resource("kubernetes:core/v1:PersistentVolumeClaim", manifest), spec
 
 
 def _temporary_checkpoints(workload: Workload, config: CheckpointConfig) -> Iterator[Node]:

@@ -1,0 +1,322 @@
+"""Rules about pod security, secrets, access and exposure: what they refuse and what they accept."""
+
+from typing import Any
+
+import pytest
+
+from tests.policies import manifests
+from tests.policies.harness import UNKNOWN_VALUE, Manifest, changed, judge
+
+POD = "spec/template/spec"
+MAIN = f"{POD}/containers/0"
+TOKEN = "hf_" + "a" * 34
+CONTAINERS = ("containers/1", "initContainers", "ephemeralContainers")
+RBAC = "rbac.authorization.k8s.io/v1"
+
+
+def deployment(*edits: tuple[str, Any]) -> Manifest:
+    return changed(manifests.deployment(), *edits)
+
+
+def manifest(version: str, kind: str, **fields: Any) -> Manifest:
+    metadata = {"name": "a", "namespace": "team"} | fields.pop("metadata", {})
+    return {"apiVersion": version, "kind": kind, "metadata": metadata, **fields}
+
+
+# Every control, for every type of container
+CONTROLS: list[tuple[str, Manifest]] = [
+    ("not-privileged", {"securityContext": {"privileged": True}}),
+    ("not-privileged", {"securityContext": {"privileged": "true"}}),
+    ("not-privileged", {"securityContext": {"procMount": "Unmasked"}}),
+    ("not-privileged", {"securityContext": {"windowsOptions": {"hostProcess": True}}}),
+    ("capabilities-dropped", {"securityContext": {"capabilities": {"drop": ["CHOWN"]}}}),
+    ("capabilities-dropped", {"securityContext": {"capabilities": {"add": ["CAP_SYS_ADMIN"]}}}),
+    ("no-privilege-escalation", {"securityContext": {"allowPrivilegeEscalation": "false"}}),
+    ("run-as-non-root", {"securityContext": {"runAsUser": 0}}),
+    ("run-as-non-root", {"securityContext": {"runAsNonRoot": "true"}}),
+    ("run-as-non-root", {"securityContext": {"runAsGroup": 0}}),
+    ("no-host-ports", {"ports": [{"containerPort": 80, "hostPort": "80"}]}),
+    ("security-profiles-kept", {"securityContext": {"seccompProfile": {"type": "Unconfined"}}}),
+    ("security-profiles-kept", {"securityContext": {"appArmorProfile": {"type": "unconfined"}}}),
+    ("security-profiles-kept", {"securityContext": {"seLinuxOptions": {"role": "sysadm_r"}}}),
+    ("probes-stay-in-pod", {"startupProbe": {"tcpSocket": {"host": "127.0.0.1", "port": 1}}}),
+    ("probes-stay-in-pod", {"lifecycle": {"postStart": {"httpGet": {"host": "a", "port": 1}}}}),
+    ("root-filesystem-read-only", {"securityContext": {"readOnlyRootFilesystem": False}}),
+]
+
+
+@pytest.mark.parametrize("place", CONTAINERS)
+@pytest.mark.parametrize(("rule", "fields"), CONTROLS)
+def test_a_control_applies_to_every_type_of_container(rule: str, fields: Manifest, place: str):
+    container = {"name": "other", "image": "example.com/a:1.0", **fields}
+    value: Any = container if place.endswith("1") else [container]
+    assert judge(rule, deployment((f"{POD}/{place}", value)))
+
+
+@pytest.mark.parametrize(
+    ("rule", "field", "value"),
+    [
+        ("no-host-namespaces", "hostNetwork", "true"),
+        ("no-host-namespaces", "hostIPC", 1),
+        ("security-profiles-kept", "securityContext/seLinuxOptions", {"type": "spc_t"}),
+        ("sysctls-safe", "securityContext/sysctls", [{"name": "net.core.somaxconn"}]),
+        ("volume-types-restricted", "volumes/2", {"name": "v", "gitRepo": {"repository": "a"}}),
+        ("run-as-non-root", "securityContext/supplementalGroups", [10001, 0]),
+        ("priority-not-of-system", "priority", 2_000_001_000),
+        ("tolerations-bounded", "tolerations/1", {"key": "", "operator": "Exists"}),
+    ],
+)
+def test_a_control_of_the_pod_is_refused(rule: str, field: str, value: Any):
+    assert judge(rule, deployment((f"{POD}/{field}", value)))
+
+
+@pytest.mark.parametrize(
+    ("rule", "field", "value"),
+    [
+        ("no-host-ports", f"{MAIN}/ports/0/hostPort", 0),
+        ("probes-stay-in-pod", f"{MAIN}/livenessProbe/httpGet/host", ""),
+        ("security-profiles-kept", f"{POD}/securityContext/seccompProfile/type", "Localhost"),
+        ("security-profiles-kept", f"{POD}/securityContext/seLinuxOptions", {"level": "s0:c1,c2"}),
+        ("sysctls-safe", f"{POD}/securityContext/sysctls", [{"name": "net.ipv4.tcp_syncookies"}]),
+        ("run-as-non-root", f"{POD}/securityContext/supplementalGroups", [100]),
+        ("volume-types-restricted", f"{POD}/volumes/2", {"name": "v", "csi": {"driver": "s3"}}),
+        ("volume-types-restricted", f"{POD}/volumes/2", {"name": "v", "image": {}}),
+        (
+            "capabilities-dropped",
+            f"{MAIN}/securityContext/capabilities",
+            {"drop": ["ALL"], "add": ["NET_BIND_SERVICE"]},
+        ),
+        ("tolerations-bounded", f"{POD}/tolerations/1", {"key": "team", "operator": "Exists"}),
+        ("no-host-ports", f"{MAIN}/ports/0/hostPort", UNKNOWN_VALUE),
+    ],
+)
+def test_what_the_standard_allows_is_accepted(rule: str, field: str, value: Any):
+    assert judge(rule, deployment((field, value))) == []
+
+
+@pytest.mark.parametrize(
+    ("amount", "refused"), [(0, True), ("0", True), ("0m", True), (1, False), ("1", False)]
+)
+def test_ipc_lock_needs_an_rdma_device(amount: Any, refused: bool):
+    edits = (
+        (f"{MAIN}/securityContext/capabilities/add", ["IPC_LOCK"]),
+        (f"{MAIN}/resources/limits/rdma~hca", amount),
+    )
+    assert bool(judge("capabilities-dropped", deployment(*edits))) is refused
+
+
+def test_ipc_lock_can_be_allowed_without_rdma():
+    edit = (f"{MAIN}/securityContext/capabilities/add", ["IPC_LOCK"])
+    config = {"allowedCapabilities": ["IPC_LOCK"]}
+    assert judge("capabilities-dropped", deployment(edit), config=config) == []
+
+
+# Secrets
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PASSWORD", "123456"),
+        ("db.password", "true"),
+        ("KEY", "abcdefabcdef"),
+        ("A", "postgres://me:correct-horse@db/a"),
+        ("A", "github_pat_" + "a" * 30),
+        ("A", "sk-proj-" + "a" * 30),
+        ("A", "hvs." + "a" * 30),
+    ],
+)
+def test_a_secret_in_the_environment_is_refused(name: str, value: str):
+    edit = (f"{MAIN}/env", [{"name": name, "value": value}])
+    (message,) = judge("no-literal-secrets", deployment(edit))
+    assert value not in message
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("MAX_TOKENS", "4096"),
+        ("PAD_TOKEN", "128"),
+        ("TOPOLOGY_KEY", "kubernetes.io/hostname"),
+        ("PARTITION_KEY", "user_id"),
+        ("AUTH", "true"),
+        ("TOKENIZERS_PARALLELISM", "false"),
+        ("API_KEY_FILE", "/etc/key"),
+        ("HF_TOKEN", "$(TOKEN)"),
+        ("DATABASE", "postgres://$(USER):$(PASSWORD)@db/a"),
+        ("IMAGE", "registry/task-" + "a" * 40),
+        ("COMPASS", "north"),
+    ],
+)
+def test_a_harmless_variable_is_accepted(name: str, value: str):
+    edit = (f"{MAIN}/env", [{"name": name, "value": value}])
+    assert judge("no-literal-secrets", deployment(edit)) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--api-key", "abcd1234"],
+        ["--hf-token=abcd1234"],
+        ["sh", "-c", "export DB_PASSWORD=hunter22; run"],
+        ["sh", "-c", "AWS_SECRET_ACCESS_KEY='wJalrXUtn' run"],
+    ],
+)
+@pytest.mark.parametrize("key", ["command", "args"])
+def test_a_secret_among_the_words_of_a_command_is_refused(words: list[str], key: str):
+    assert judge("no-literal-secrets", deployment((f"{MAIN}/{key}", words)))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--tokenizer", "meta-llama/Llama-3.1-8B"],
+        ["--max-token", "4096"],
+        ["--token=$(TOKEN)"],
+        ["--token", "--verbose"],
+        ["--api-key-file", "/etc/key"],
+        ["--image-pull-secret", "registry"],
+        ["sh", "-c", "HF_TOKEN=$(cat /run/token) run"],
+        ["sh", "-c", 'DB_PASSWORD="${PASSWORD}" run'],
+    ],
+)
+def test_a_harmless_command_is_accepted(words: list[str]):
+    assert judge("no-literal-secrets", deployment((f"{MAIN}/args", words))) == []
+
+
+SECRETS_ELSEWHERE = [
+    manifest("v1", "ConfigMap", data={"api_key": "correct-horse"}),
+    manifest("v1", "ConfigMap", data={"a.py": f"login('{TOKEN}')"}),
+    manifest("example.com/v1", "Thing", spec={"env": {"DB_PASSWORD": "correct-horse"}}),
+    manifest("example.com/v1", "Thing", spec={"auth": [{"name": "password", "value": "horse"}]}),
+    manifest("example.com/v1", "Thing", spec={"url": "https://me:correct-horse@example.com"}),
+    manifest("v1", "Service", metadata={"annotations": {"note": TOKEN}}),
+]
+
+
+@pytest.mark.parametrize("item", SECRETS_ELSEWHERE)
+def test_a_secret_in_any_other_object_is_refused(item: Manifest):
+    assert judge("no-secrets-in-manifests", item)
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        manifest("v1", "ConfigMap", data={"config.yaml": "tokenizer: fast", "token_ttl": "3600"}),
+        manifest("v1", "ConfigMap", data={"password": ""}),
+        manifest("example.com/v1", "Thing", spec={"secretName": "hub", "tokenSecretRef": "a"}),
+        manifest("v1", "Secret", data={"token": "Y29ycmVjdA=="}),  # the engine encrypts it
+    ],
+)
+def test_names_of_secrets_are_not_secrets(item: Manifest):
+    assert judge("no-secrets-in-manifests", item) == []
+
+
+def test_a_secret_of_a_pod_is_reported_once():
+    edit = (f"{MAIN}/env", [{"name": "HF_TOKEN", "value": TOKEN}])
+    assert judge("no-secrets-in-manifests", deployment(edit)) == []
+
+
+# Access
+def role(kind: str, **rule: Any) -> Manifest:
+    return manifest(RBAC, kind, rules=[rule])
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        role("Role", apiGroups=[""], resources=["*"], verbs=["get"]),
+        role("Role", apiGroups=["apps"], resources=["deployments"], verbs=["*"]),
+        role("Role", apiGroups=["*"], resources=["things"], verbs=["get"]),
+        role("Role", apiGroups=["rbac.authorization.k8s.io"], resources=["*"], verbs=["*"]),
+        role("Role", apiGroups=[""], resources=["serviceaccounts/token"], verbs=["create"]),
+        role("ClusterRole", apiGroups=[""], resources=["pods/attach"], verbs=["create"]),
+        role("ClusterRole", apiGroups=[""], resources=["secrets"], verbs=["watch"]),
+        role("ClusterRole", nonResourceURLs=["*"], verbs=["get"]),
+    ],
+)
+def test_a_role_with_too_many_rights_is_refused(item: Manifest):
+    assert judge("rbac-least-privilege", item)
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        role("ClusterRole", apiGroups=["ray.io"], resources=["*"], verbs=["*"]),
+        role("ClusterRole", nonResourceURLs=["/metrics"], verbs=["get"]),
+        role("Role", apiGroups=[""], resources=["pods/exec"], verbs=["create"]),
+        role("Role", apiGroups=[""], resources=["secrets"], verbs=["get"]),
+        role(
+            "ClusterRole",
+            apiGroups=[""],
+            resources=["secrets"],
+            resourceNames=["webhook"],
+            verbs=["get"],
+        ),
+        role("ClusterRole", apiGroups=[""], resources=["secrets"], verbs=["create"]),
+    ],
+)
+def test_rights_of_a_controller_are_accepted(item: Manifest):
+    assert judge("rbac-least-privilege", item) == []
+
+
+@pytest.mark.parametrize(("audience", "refused"), [("api", True), ("sts.amazonaws.com", False)])
+def test_only_tokens_for_the_api_are_hidden(audience: str, refused: bool):
+    source = {"serviceAccountToken": {"path": "t", "audience": audience}}
+    edit = (f"{POD}/volumes/2", {"name": "t", "projected": {"sources": [source]}})
+    assert bool(judge("no-hidden-token", deployment(edit))) is refused
+
+
+# Exposure
+@pytest.mark.parametrize(
+    "item",
+    [
+        manifest("v1", "Service", spec={"type": "ExternalName"}),
+        manifest(
+            "networking.k8s.io/v1",
+            "Ingress",
+            metadata={"annotations": {"alb.ingress.kubernetes.io/certificate-arn": "arn:a"}},
+            spec={},
+        ),
+        manifest("example.com/v1", "Gadget", spec={"balancer": {"type": "LoadBalancer"}}),
+        manifest("example.com/v1", "Gadget", spec={"ingress": {"enabled": False}}),
+    ],
+)
+def test_what_is_inside_the_cluster_is_not_public(item: Manifest):
+    assert judge("service-not-public", item) == []
+
+
+def test_a_public_custom_resource_is_allowed_by_its_address():
+    ray = manifest("ray.io/v1", "RayCluster", spec={"headGroupSpec": {"serviceType": "NodePort"}})
+    assert judge("service-not-public", ray)
+    allowed = {"allowedServices": ["team/RayCluster.ray.io/a"]}
+    assert judge("service-not-public", ray, config=allowed) == []
+
+
+# Images
+@pytest.mark.parametrize(
+    ("tag", "moves"),
+    [
+        *(("stable", True), ("1-latest", True), ("LATEST-gpu", True), ("edge", True)),
+        *(("dev-cuda", True), ("head", True), ("latest.12", True)),
+        *(("12.4.1-devel-ubuntu22.04", False), ("main-3f2a9bc", False), ("v2-maintained", False)),
+        *(("nightly-20260101", False), ("2.5.0-stable", False), ("headless-2", False)),
+    ],
+)
+def test_a_tag_of_a_branch_moves(tag: str, moves: bool):
+    edit = (f"{MAIN}/image", f"127.0.0.1:5000/team/web:{tag}")
+    assert bool(judge("image-tag-fixed", deployment(edit))) is moves
+
+
+@pytest.mark.parametrize(
+    ("uri", "refused"),
+    [
+        *(("hf://evil/pickle", True), ("oci://evil.com/model:1.0", True), ("s3://models/a", True)),
+        *(("hf://team/llama", False), ("oci://registry.example.com/model:1.0", False)),
+        ("pvc://models/a", False),
+    ],
+)
+def test_models_come_from_allowed_sources(uri: str, refused: bool):
+    spec = {"trainer": {"image": "registry.example.com/a:1.0"}, "initializer": {"model": {}}}
+    job = manifest("trainer.kubeflow.org/v1alpha1", "TrainJob", spec=spec)
+    job["spec"]["initializer"]["model"]["storageUri"] = uri
+    config = {"allowedRegistries": ["registry.example.com", "hf://team"]}
+    assert bool(judge("image-registry-allowed", job, config=config)) is refused

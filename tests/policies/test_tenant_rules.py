@@ -1,0 +1,162 @@
+"""Rules about quotas, network policies, volumes and checkpoints of tenants."""
+
+from typing import Any
+
+import pytest
+
+from tests.policies import manifests
+from tests.policies.harness import REMOVED, Manifest, changed, judge
+
+MAIN = "spec/tasks/0/template/spec/containers/0"
+
+
+def quota_findings(hard: Manifest, *workloads: Manifest, **spec: Any) -> list[str]:
+    quota = changed(manifests.quota(), ("spec", {"hard": hard, **spec}))
+    return judge("namespace-gpu-quota", *(workloads or (manifests.volcano_job(),)), quota)
+
+
+def with_gpu(name: str) -> Manifest:
+    job = changed(manifests.volcano_job(), ("metadata/name", "other"))
+    for key in ("requests", "limits"):
+        resources = job["spec"]["tasks"][0]["template"]["spec"]["containers"][0]["resources"][key]
+        del resources["nvidia.com/gpu"]
+        resources[name] = 1
+    return job
+
+
+@pytest.mark.parametrize(
+    ("hard", "spec"),
+    [
+        ({"limits.nvidia.com/gpu": 8}, {}),
+        ({"nvidia.com/gpu": 8}, {}),
+        ({"requests.nvidia.com/gpu": "10001"}, {}),
+        ({"requests.nvidia.com/gpu": "all"}, {}),
+        ({"requests.nvidia.com/gpu": 8}, {"scopes": ["Terminating"]}),
+        ({"requests.amd.com/gpu": 8}, {}),
+    ],
+)
+def test_a_quota_that_does_not_count_is_refused(hard: Manifest, spec: Manifest):
+    assert quota_findings(hard, **spec)
+
+
+def test_every_requested_accelerator_needs_a_quota():
+    jobs = (manifests.volcano_job(), with_gpu("amd.com/gpu"))
+    (message,) = quota_findings({"requests.nvidia.com/gpu": 8}, *jobs)
+    assert "requests.amd.com/gpu" in message
+    both = {"requests.nvidia.com/gpu": 8, "requests.amd.com/gpu": 8}
+    assert quota_findings(both, *jobs) == []
+
+
+@pytest.mark.parametrize("hard", [{"requests.nvidia.com/gpu": 0}, {"requests.nvidia.com/gpu": "8"}])
+def test_a_quota_that_counts_is_accepted(hard: Manifest):
+    assert quota_findings(hard) == []
+
+
+def policy_findings(*rules: Any, **spec: Any) -> list[str]:
+    fields = {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": list(rules), **spec}
+    policy = changed(manifests.default_deny(), ("metadata/name", "allow"), ("spec", fields))
+    job = manifests.volcano_job()
+    return judge("namespace-default-deny", job, manifests.default_deny(), policy)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {},
+        {"from": []},
+        {"ports": [{"port": 1, "endPort": 65535}]},
+        {"from": [{"namespaceSelector": {}, "podSelector": {}}]},
+        {"from": [{"ipBlock": {"cidr": "::/0"}}]},
+    ],
+)
+def test_a_policy_that_admits_everybody_undoes_the_one_that_denies(rule: Manifest):
+    (message,) = policy_findings(rule)
+    assert 'NetworkPolicy "allow"' in message
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"from": [{"podSelector": {}}]},
+        {"from": [{"namespaceSelector": {"matchLabels": {"a": "b"}}}]},
+        {"from": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]},
+    ],
+)
+def test_a_policy_that_admits_some_is_accepted(rule: Manifest):
+    assert policy_findings(rule) == []
+
+
+def test_a_policy_of_some_pods_may_admit_everybody():
+    assert policy_findings({}, podSelector={"matchLabels": {"app": "web"}}) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "refused"),
+    [
+        ({"hostPath": {"path": "/dev"}}, True),
+        ({"local": {"path": "/"}}, True),
+        ({"csi": {"driver": "hostpath.csi.k8s.io", "volumeHandle": "a"}}, True),
+        ({"csi": {"driver": "local.csi.openebs.io", "volumeHandle": "a"}}, True),
+        ({"csi": {"driver": "ebs.csi.aws.com", "volumeHandle": "a"}}, False),
+        ({"nfs": {"server": "nfs.example.com", "path": "/"}}, False),
+    ],
+)
+def test_a_volume_does_not_reach_the_node(source: Manifest, refused: bool):
+    volume = changed(manifests.volume(), ("spec", source))
+    assert bool(judge("no-host-volume", volume)) is refused
+
+
+def stateful_set(name: str, storage_class: str = "fast") -> Manifest:
+    claim = {"metadata": {"name": name}, "spec": {"storageClassName": storage_class}}
+    return changed(
+        manifests.deployment(),
+        ("kind", "StatefulSet"),
+        ("spec/volumeClaimTemplates", [claim]),
+        ("spec/strategy", {}),
+    )
+
+
+@pytest.mark.parametrize(
+    ("workload", "refused"),
+    [
+        (stateful_set("checkpoints"), True),
+        (stateful_set("checkpoints", "shared"), False),
+        (stateful_set("cache"), False),
+    ],
+)
+def test_claims_of_a_stateful_set_are_kept(workload: Manifest, refused: bool):
+    stack = (workload, manifests.storage_class())
+    assert bool(judge("checkpoints-kept", *stack)) is refused
+
+
+def volcano_claim(storage_class: str) -> Manifest:
+    volume = {"mountPath": "/out", "volumeClaim": {"storageClassName": storage_class}}
+    return changed(manifests.volcano_job(), ("spec/volumes", [volume]))
+
+
+@pytest.mark.parametrize(("storage_class", "refused"), [("fast", True), ("shared", False)])
+def test_claims_that_volcano_creates_are_kept(storage_class: str, refused: bool):
+    stack = (volcano_claim(storage_class), manifests.storage_class())
+    assert bool(judge("checkpoints-kept", *stack)) is refused
+
+
+@pytest.mark.parametrize("source", [{"emptyDir": {}}, {"ephemeral": {"volumeClaimTemplate": {}}}])
+@pytest.mark.parametrize("name", ["checkpoints", "data"])
+def test_checkpoints_do_not_die_with_the_pod(source: Manifest, name: str):
+    pod = "spec/tasks/0/template/spec"
+    job = changed(
+        manifests.volcano_job(),
+        (f"{pod}/volumes/1", {"name": name, **source}),
+        (f"{MAIN}/volumeMounts/1", {"name": name, "mountPath": "/checkpoints"}),
+    )
+    assert judge("checkpoints-kept", job)
+
+
+def test_a_cache_of_training_may_die_with_the_pod():
+    job = changed(
+        manifests.volcano_job(),
+        ("spec/tasks/0/template/spec/volumes/1", {"name": "cache", "emptyDir": {}}),
+        (f"{MAIN}/volumeMounts/1", {"name": "cache", "mountPath": "/cache"}),
+        (f"{MAIN}/env", REMOVED),
+    )
+    assert judge("checkpoints-kept", job) == []

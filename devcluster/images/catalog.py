@@ -15,13 +15,15 @@ from devcluster.toolchain import Operator
 
 @dataclass(frozen=True)
 class ToolImage:
-    """Image of one static binary and nothing else."""
+    """Image of one static binary, under one name or several, and nothing else."""
 
     reference: str
     tool: str
     program: str
     """Path in the image, which Volcano's chart uses."""
     user: str = ""
+    names: tuple[str, ...] = ()
+    """Tools that are the same file. Images with the same names have the same layer."""
 
     def layout(self, images: Path, binaries: Path) -> Layout:
         """Build the image, unless it exists."""
@@ -32,11 +34,14 @@ class ToolImage:
         if layout.digest is None:
             images.mkdir(parents=True, exist_ok=True)
             tar = images / f"{self.tool}.tar"
-            file_layer({self.program: binary}, tar)
+            others = {f"/{name}": binaries / name for name in self.names}
+            file_layer({self.program: binary, **others}, tar)
             layout.write([tar], ImageConfig(entrypoint=[self.program], user=self.user))
             tar.unlink()
         return layout
 
+
+_VOLCANO = ("vc-scheduler", "vc-controller-manager", "vc-webhook-manager")
 
 TOOL_IMAGES = (
     ToolImage("pause:3.10", "pause", "/pause"),
@@ -46,11 +51,10 @@ TOOL_IMAGES = (
         "/usr/bin/nvidia-device-plugin",
     ),
     ToolImage("dcgm-exporter-simulated:4.4.2", "simulated-dcgm-exporter", "/usr/bin/dcgm-exporter"),
-    ToolImage("volcanosh/vc-scheduler:v1.14.1", "vc-scheduler", "/vc-scheduler"),
-    ToolImage(
-        "volcanosh/vc-controller-manager:v1.14.1", "vc-controller-manager", "/vc-controller-manager"
+    *(
+        ToolImage(f"volcanosh/{name}:v1.14.1", name, f"/{name}", names=_VOLCANO)
+        for name in _VOLCANO
     ),
-    ToolImage("volcanosh/vc-webhook-manager:v1.14.1", "vc-webhook-manager", "/vc-webhook-manager"),
 )
 
 

@@ -56,6 +56,8 @@ class NodeServices:
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "{PAUSE_IMAGE}"
   restrict_oom_score_adj = true
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    discard_unpacked_layers = true
   # For the stack's RuntimeClass; with a GPU it would be NVIDIA's runtime.
   [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"

@@ -26,11 +26,14 @@ def built_together() -> list[Path]:
 
 
 def versions(folder: Path) -> Versions:
-    """Return what a module's go.mod requires or, for a replaced module, its replacement."""
+    """Return the versions that a module's go.mod requires, and as `path =>` their replacements.
+
+    Both have to agree: Go compiles a package again if either differs.
+    """
     text = (folder / "go.mod").read_text()
-    found = dict(re.findall(r"^\s*(?:require )?(\S+\.\S+/\S+) (v\S+)", text, re.MULTILINE))
+    required = dict(re.findall(r"^\s*(?:require )?(\S+\.\S+/\S+) (v\S+)", text, re.MULTILINE))
     replaced = re.findall(r"^replace (\S+) => \S+ (v\S+)", text, re.MULTILINE)
-    return {**found, **{path: version for path, version in replaced if path in found}}
+    return {**required, **{f"{path} =>": version for path, version in replaced if path in required}}
 
 
 def disagreements() -> dict[str, dict[str, str]]:
@@ -42,7 +45,7 @@ def disagreements() -> dict[str, dict[str, str]]:
     return {
         path: by_folder
         for path, by_folder in found.items()
-        if len(set(by_folder.values())) > 1 and not OWN_VERSIONS.fullmatch(path)
+        if len(set(by_folder.values())) > 1 and not OWN_VERSIONS.fullmatch(path.removesuffix(" =>"))
     }
 
 
@@ -52,12 +55,18 @@ def order(version: str) -> tuple[Version, bool, str]:
     return Version(number), not suffix, suffix
 
 
+def _option(path: str, version: str) -> str:
+    """Return the option of `go mod edit` that sets a version, for a key of `versions`."""
+    name = path.removesuffix(" =>")
+    return f"-require={name}@{version}" if name == path else f"-replace={name}={name}@{version}"
+
+
 def align() -> None:
     """Raise every shared dependency to its highest version until no two modules disagree."""
     while found := disagreements():
         for folder in built_together():
             raised = [
-                f"-require={path}@{max(by_folder.values(), key=order)}"
+                _option(path, max(by_folder.values(), key=order))
                 for path, by_folder in found.items()
                 if folder.name in by_folder
             ]

@@ -99,7 +99,7 @@ class Builder:
         meter.end()
 
     def _prepare(self, order: Order) -> list[Package]:
-        """Copy the module's directory and the files that it embeds, and download dependencies."""
+        """Copy the module's directory and what belongs in it, and download dependencies."""
         module = order.module
         work, log = self._work(module), self._log(module)
         shutil.copytree(module.folder, work)
@@ -109,6 +109,10 @@ class Builder:
         for embedded in module.embed:
             source = self._go.module_folder(embedded.module, work, log) / embedded.file
             shutil.copyfile(source, work / source.name)
+        for overlay in module.overlays:
+            source = self._go.module_folder(overlay.module, work, log)
+            files.complete(work / overlay.folder, source)
+            self._go.replace_module(overlay.module, overlay.folder, work, log)
         for program in order.programs:
             if program.module:
                 self._go.module_folder(program.module, work, log)

@@ -50,5 +50,15 @@ def link(file: Path, at: Path) -> None:
         shutil.copy2(file, at)
 
 
+def complete(folder: Path, source: Path) -> None:
+    """Link the files of a directory tree into `folder`, except those that it already has."""
+
+    def link_missing(file: str, at: str) -> None:
+        if not Path(at).exists():
+            link(Path(file), Path(at))
+
+    shutil.copytree(source, folder, copy_function=link_missing, dirs_exist_ok=True)
+
+
 def _beside(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")

@@ -110,6 +110,10 @@ class Go:
         output = self._run(["mod", "download", "-json", path], work, log)
         return Path(json.loads(output)["Dir"])
 
+    def replace_module(self, path: str, folder: str, work: Path, log: Path) -> None:
+        """Let `work`/go.mod take a module from a directory below `work`."""
+        self._run(["mod", "edit", f"-replace={path}=./{folder}"], work, log)
+
     def stale(
         self, packages: Sequence[str], flags: Sequence[str], work: Path, log: Path, tick: Tick
     ) -> list[Package]:

@@ -55,6 +55,13 @@ class File(_Pin):
     file: str
 
 
+class Overlay(_Pin):
+    """A Go module of which some files are replaced by those in a directory of ours."""
+
+    module: str = Field(alias="from")
+    folder: str
+
+
 class Manifests(_Pin):
     """A directory of a Go module for kustomize, and the name of our kustomization on top of it."""
 
@@ -91,9 +98,10 @@ class Module(_Pin):
     variables: dict[str, str] = {}
     tags: tuple[str, ...] = ()
     """Build constraints that hold."""
-    unoptimized: tuple[str, ...] = ()
-    """Patterns of packages that are compiled without optimization and inlining."""
+    uninlined: tuple[str, ...] = ()
+    """Patterns of packages that are compiled without inlining."""
     embed: tuple[File, ...] = ()
+    overlays: Annotated[tuple[Overlay, ...], Field(alias="overlay")] = ()
     manifests: tuple[Manifests, ...] = ()
     programs: Annotated[
         tuple[Program, ...], Field(alias="program", min_length=1), BeforeValidator(tuple)
@@ -115,7 +123,7 @@ class Module(_Pin):
         return [
             *([f"-tags={','.join(self.tags)}"] if self.tags else []),
             "-gcflags=all=-dwarf=false",
-            *(f"-gcflags={pattern}=-dwarf=false -N -l" for pattern in self.unoptimized),
+            *(f"-gcflags={pattern}=-dwarf=false -l" for pattern in self.uninlined),
             f"-ldflags={' '.join(['-s', '-w', *variables])}",
             "-pgo=off",
         ]

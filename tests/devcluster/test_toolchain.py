@@ -47,6 +47,8 @@ FILES = {
     "python/dist/pulumi-resource-pulumi-python": "#!/bin/sh\n",
     "cmd/pulumi-resource-kubernetes/schema.json": "{}",
     "cmd/pulumi-resource-kubernetes/terraform-mapping.json": "{}",
+    "go/kubernetes/provider.go": "package kubernetes\n",
+    "go/kubernetes/yaml/v2/kinds.go": "package v2 // with a case for each kind\n",
     "installer/helm/chart/volcano/Chart.yaml": 'name: volcano\nversion: "1.14.0"\napiVersion: v1\n',
     "installer/helm/chart/volcano/templates/scheduler.yaml": "kind: Deployment\n",
     "config/crd/volcano/bases/batch.volcano.sh_jobs.yaml": "kind: CustomResourceDefinition\n",
@@ -144,6 +146,18 @@ def test_archives_of_modules_are_deleted_before_the_build(world: World):
     with pytest.raises(DevclusterError):
         ensure("engine", world.cache, world.said.append)
     assert [file.suffix for file in downloads.iterdir()] == [".ziphash"]
+
+
+def test_files_of_ours_replace_those_of_a_module(world: World):
+    (world.fake / "broken").write_text(BROKEN)
+    with pytest.raises(DevclusterError):
+        ensure("engine", world.cache, world.said.append)
+    sdk = world.cache / "tools" / ".work" / "provider" / "sdk" / "go" / "kubernetes"
+    ours = pins.load().module("provider").folder / "sdk" / "go" / "kubernetes"
+    assert (sdk / "provider.go").read_text() == FILES["go/kubernetes/provider.go"]
+    assert (sdk / "yaml/v2/kinds.go").read_text() == (ours / "yaml/v2/kinds.go").read_text()
+    edits = [call for call in world.calls("mod") if call.startswith("mod edit")]
+    assert "-replace=github.com/pulumi/pulumi-kubernetes/sdk/v4=./sdk" in edits[0]
 
 
 def test_the_engine_alone_needs_no_cluster_tools(world: World):

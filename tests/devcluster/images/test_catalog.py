@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -89,3 +90,23 @@ def test_an_image_may_run_as_another_user_than_root(tmp_path: Path, binaries: Pa
     config = json.loads((blobs / manifest["digest"].removeprefix("sha256:")).read_text())["config"]
     described = json.loads((blobs / config["digest"].removeprefix("sha256:")).read_text())
     assert described["config"]["User"] == "65532:65532"
+
+
+def test_images_of_programs_in_one_file_share_a_layer(tmp_path: Path, binaries: Path):
+    names = ("vc-scheduler", "vc-webhook-manager")
+    for name in names:
+        (binaries / name).hardlink_to(binaries / "pause")
+    images = [ToolImage(f"{name}:1", name, f"/{name}", names=names) for name in names]
+    layers = [image.layout(tmp_path, binaries).layers() for image in images]
+    assert layers[0][0].diff_id == layers[1][0].diff_id
+    with tarfile.open(layers[0][0].file) as archive:
+        members = archive.getmembers()
+    assert [member.name for member in members] == list(names)
+    assert members[1].linkname == names[0]
+
+
+def test_volcanos_images_share_a_layer():
+    volcano = [image for image in TOOL_IMAGES if image.reference.startswith("volcanosh/")]
+    assert all(image.names == tuple(image.tool for image in volcano) for image in volcano)
+    built = {p.name: p.package for p in pins.load().module("tools").programs}
+    assert len({built[image.tool] for image in volcano}) == 1

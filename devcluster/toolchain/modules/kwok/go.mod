@@ -2,17 +2,14 @@ module gpu-platform.dev/toolchain/kwok
 
 go 1.26.0
 
-tool (
-	sigs.k8s.io/kwok/cmd/kwok
-	sigs.k8s.io/kwok/cmd/kwokctl
-)
-
 require (
 	github.com/prometheus/client_golang v1.23.2 // indirect
 	google.golang.org/grpc v1.83.1 // indirect
-	sigs.k8s.io/kwok v0.8.0 // indirect
+	sigs.k8s.io/kwok v0.8.0
 	sigs.k8s.io/yaml v1.6.0 // indirect
 )
+
+require github.com/spf13/pflag v1.0.10
 
 require (
 	cel.dev/expr v0.25.2 // indirect
@@ -86,7 +83,6 @@ require (
 	github.com/sirupsen/logrus v1.9.3 // indirect
 	github.com/spf13/cast v1.7.0 // indirect
 	github.com/spf13/cobra v1.10.2 // indirect
-	github.com/spf13/pflag v1.0.10 // indirect
 	github.com/stoewer/go-strcase v1.3.0 // indirect
 	github.com/vbatts/tar-split v0.12.2 // indirect
 	github.com/wzshiming/cmux v0.4.2 // indirect

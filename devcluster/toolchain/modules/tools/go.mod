@@ -2,25 +2,25 @@ module gpu-platform.dev/toolchain/tools
 
 go 1.26.0
 
-tool (
-	github.com/pulumi/pulumi/pkg/v3/cmd/pulumi
-	go.etcd.io/etcd/server/v3
-	k8s.io/kubernetes/cmd/kubectl
-	volcano.sh/volcano/cmd/controller-manager
-	volcano.sh/volcano/cmd/scheduler
-	volcano.sh/volcano/cmd/webhook-manager
-)
+tool github.com/pulumi/pulumi/pkg/v3/cmd/pulumi
 
 require (
 	github.com/blang/semver v3.5.1+incompatible
 	github.com/coredns/coredns v1.14.0
 	github.com/prometheus/client_golang v1.23.2
 	github.com/pulumi/pulumi/pkg/v3 v3.259.0
+	github.com/spf13/pflag v1.0.10
+	go.etcd.io/etcd/server/v3 v3.6.5
 	google.golang.org/grpc v1.83.1
-	k8s.io/component-base v0.36.0
+	k8s.io/apiserver v0.36.1
+	k8s.io/client-go v0.36.1
+	k8s.io/component-base v0.36.1
+	k8s.io/klog/v2 v2.140.0
+	k8s.io/kubectl v0.33.3
 	k8s.io/kubelet v0.34.3
 	k8s.io/kubernetes v1.34.3
 	sigs.k8s.io/yaml v1.6.0
+	volcano.sh/volcano v1.14.1
 )
 
 require (
@@ -325,7 +325,6 @@ require (
 	github.com/sourcegraph/jsonrpc2 v0.2.1 // indirect
 	github.com/spf13/afero v1.15.0 // indirect
 	github.com/spf13/cobra v1.10.2 // indirect
-	github.com/spf13/pflag v1.0.10 // indirect
 	github.com/spiffe/go-spiffe/v2 v2.8.1 // indirect
 	github.com/stoewer/go-strcase v1.3.0 // indirect
 	github.com/stretchr/testify v1.11.1 // indirect
@@ -356,7 +355,6 @@ require (
 	go.etcd.io/etcd/client/pkg/v3 v3.6.7 // indirect
 	go.etcd.io/etcd/client/v3 v3.6.7 // indirect
 	go.etcd.io/etcd/pkg/v3 v3.6.5 // indirect
-	go.etcd.io/etcd/server/v3 v3.6.5 // indirect
 	go.etcd.io/raft/v3 v3.6.0 // indirect
 	go.opentelemetry.io/auto/sdk v1.2.1 // indirect
 	go.opentelemetry.io/collector/featuregate v1.65.0 // indirect
@@ -409,12 +407,10 @@ require (
 	gopkg.in/natefinch/lumberjack.v2 v2.2.1 // indirect
 	gopkg.in/yaml.v2 v2.4.0 // indirect
 	gopkg.in/yaml.v3 v3.0.1 // indirect
-	k8s.io/api v0.36.0 // indirect
+	k8s.io/api v0.36.1 // indirect
 	k8s.io/apiextensions-apiserver v0.36.0 // indirect
-	k8s.io/apimachinery v0.36.0 // indirect
-	k8s.io/apiserver v0.36.0 // indirect
+	k8s.io/apimachinery v0.36.1 // indirect
 	k8s.io/cli-runtime v0.34.3 // indirect
-	k8s.io/client-go v0.36.0 // indirect
 	k8s.io/cloud-provider v0.34.3 // indirect
 	k8s.io/cluster-bootstrap v0.0.0 // indirect
 	k8s.io/component-helpers v0.34.3 // indirect
@@ -425,14 +421,12 @@ require (
 	k8s.io/dynamic-resource-allocation v0.0.0 // indirect
 	k8s.io/endpointslice v0.0.0 // indirect
 	k8s.io/externaljwt v0.0.0 // indirect
-	k8s.io/klog/v2 v2.140.0 // indirect
 	k8s.io/kms v0.34.3 // indirect
 	k8s.io/kube-aggregator v0.0.0 // indirect
 	k8s.io/kube-controller-manager v0.0.0 // indirect
 	k8s.io/kube-openapi v0.0.0-20260317180543-43fb72c5454a // indirect
 	k8s.io/kube-proxy v0.0.0 // indirect
 	k8s.io/kube-scheduler v0.0.0 // indirect
-	k8s.io/kubectl v0.0.0 // indirect
 	k8s.io/metrics v0.34.3 // indirect
 	k8s.io/mount-utils v0.0.0 // indirect
 	k8s.io/pod-security-admission v0.0.0 // indirect
@@ -450,7 +444,6 @@ require (
 	sigs.k8s.io/structured-merge-diff/v6 v6.3.2 // indirect
 	stathat.com/c/consistent v1.0.0 // indirect
 	volcano.sh/apis v1.14.0 // indirect
-	volcano.sh/volcano v1.14.1 // indirect
 )
 
 replace volcano.sh/apis => volcano.sh/apis v1.14.0

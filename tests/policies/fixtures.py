@@ -12,8 +12,10 @@ from policies.documents import read
 from policies.resources import Resource
 from policies.workloads import find_pods
 from tests.policies.cases import CASES
-from tests.policies.harness import Manifest, rule_named, type_of
+from tests.policies.harness import Manifest, changed, rule_named, type_of
 from tests.policies.test_evasions import EVASIONS
+from tests.policies.test_ways import HARMLESS, WAYS
+from tests.policies.ways.way import TOKEN, documents
 from tools.generate.policy_examples import EXAMPLES
 
 _FILES = Path(__file__).parent / "cases"
@@ -35,6 +37,9 @@ def manifests() -> Iterator[tuple[str, Manifest]]:
         yield way, manifest
     for number, case in enumerate(CASES):
         yield from ((f"case {number} of {case.rule}", manifest) for manifest in case.stack())
+    for way in (*WAYS.values(), *HARMLESS.values()):
+        for manifest in changed(documents(way.base), *way.edits):
+            yield way.what, {key: value for key, value in manifest.items() if key != TOKEN}
     for rule, example in EXAMPLES.items():
         for text in (example.bad, example.good):
             for document in yaml.safe_load_all(text):
@@ -70,7 +75,13 @@ def _parts(manifest: Manifest) -> Iterator[Manifest]:
         if pod.spec["containers"].present and manifest["kind"] != "Pod":
             template = pod.metadata.value if isinstance(pod.metadata.value, dict) else {}
             kept = {key: template[key] for key in ("labels", "annotations") if key in template}
-            yield {"apiVersion": "v1", "kind": "Pod", "metadata": kept, "spec": pod.spec.value}
+            spec = {key: item for key, item in pod.spec.value.items() if not _is_another(item)}
+            yield {"apiVersion": "v1", "kind": "Pod", "metadata": kept, "spec": spec}
+
+
+def _is_another(value: Any) -> bool:
+    """Return whether a field is a pod or a container, which specifications in other kinds have."""
+    return isinstance(value, dict) and bool({"containers", "image"} & value.keys())
 
 
 def _completed(manifest: Manifest, namespace: str) -> Manifest:

@@ -65,8 +65,7 @@ def reconcile(api: ApiServer) -> dict[str, str]:
     denials = {}
     for task in api.get(TASKS)["items"]:
         name = task["metadata"]["name"]
-        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": task["run"]}
-        denials[name] = api.create(pod, SPACE, dry_run=False).denied
+        denials[name] = api.create(task["run"], SPACE, dry_run=False).denied
     return denials
 
 
@@ -89,7 +88,7 @@ def test_a_controller_cannot_create_any_bad_pod_of_the_fixtures(admission: Clust
             expected[name] = rules
             metadata = {"name": name}
             tasks.append({"apiVersion": "example.com/v1", "kind": "Task", "metadata": metadata})
-            tasks[-1]["run"] = manifest["spec"]
+            tasks[-1]["run"] = {**manifest, "metadata": {**manifest["metadata"], "name": name}}
     file.write_text(yaml.safe_dump_all(tasks))
     admission.apply(file)
     denials = reconcile(admission.api.as_user(CONTROLLER))

@@ -55,6 +55,6 @@ def test_every_object_of_every_fixture_violates_the_same_rules_as_in_python(
         for rule in answer.warned:
             seen[rule] += 1
     assert differences == {}
-    assert accepted > 300
+    assert accepted > 600
     with_cel = {rule.name for rule in RULES if rule.admission is not None}
     assert with_cel == set(seen), "a rule that no fixture violates in the API server"

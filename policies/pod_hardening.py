@@ -9,7 +9,7 @@ from pydantic import Field
 
 from kube.quantities import quantity_or_none
 from policies import cel
-from policies.pod_security import contexts, effective
+from policies.pod_security import contexts, effective, pod_context
 from policies.rule import Level, Rule, Severity, Violation, pod_rule
 from policies.settings import SystemConfig
 from policies.values import Node
@@ -62,7 +62,7 @@ class CapabilityConfig(SystemConfig):
 def run_as_non_root(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     """Root in a container is one mistake away from root on the node."""
     if not pod.containers:
-        context = pod.spec["securityContext"]
+        context = pod_context(pod)
         yield from _root_user(context["runAsUser"])
         if context["runAsNonRoot"].value is False:
             yield Violation(context["runAsNonRoot"], "true")

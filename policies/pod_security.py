@@ -34,17 +34,26 @@ _HOOKS: Final = ("postStart", "preStop")
 _HANDLERS: Final = ("httpGet", "tcpSocket")
 
 
+def pod_context(pod: Pod) -> Node:
+    """Return the security context of the pod.
+
+    Where one object is the pod and its container, as in Spark, it has a name of its own.
+    """
+    own = pod.spec["podSecurityContext"]
+    return own if own.present else pod.spec["securityContext"]
+
+
 def effective(pod: Pod, container: Container, key: str) -> Node:
     """Return a security setting of a container, or else the pod's."""
     own = container.node["securityContext"][key]
-    inherited = pod.spec["securityContext"][key]
+    inherited = pod_context(pod)[key]
     unstated = own.absent or (container.node.partial and not own.present)
     return inherited if unstated and not inherited.absent else own
 
 
 def contexts(pod: Pod) -> Iterator[Node]:
     """Return the security context of the pod and of every container."""
-    yield pod.spec["securityContext"]
+    yield pod_context(pod)
     for container in pod.containers:
         yield container.node["securityContext"]
 
@@ -218,7 +227,7 @@ def security_profiles_kept(pod: Pod, config: SystemConfig) -> Iterator[Violation
 )
 def sysctls_safe(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     """Other sysctls change the kernel for every pod of the node."""
-    for sysctl in pod.spec["securityContext"]["sysctls"].items():
+    for sysctl in pod_context(pod)["sysctls"].items():
         if sysctl["name"].known and sysctl["name"].value not in _SAFE_SYSCTLS:
             yield Violation(sysctl["name"], f"one of {', '.join(_SAFE_SYSCTLS)}")
 

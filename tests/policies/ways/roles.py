@@ -162,14 +162,6 @@ WAYS = [
         ("0/spec/components/0/template/spec/runPolicy/schedulingPolicy/queue", REMOVED),
     ),
     way(
-        "Spark executors with GPUs without a queue",
-        "spark_rapids",
-        "training-queue-named",
-        ("0/spec/batchScheduler", REMOVED),
-        ("0/spec/batchSchedulerOptions", REMOVED),
-        ("0/metadata/labels", {}),
-    ),
-    way(
         "a launcher of MPI that computes, without shared memory",
         "nccl_tests_mpi_job",
         "shm-mounted",

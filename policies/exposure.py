@@ -10,7 +10,7 @@ from pydantic import Field
 from policies import cel
 from policies.resources import Resource
 from policies.rule import Level, Rule, RuleConfig, Severity, Violation, resource_rule, show
-from policies.values import Node
+from policies.values import Node, any_field
 
 _PUBLIC_TYPES: Final = ("LoadBalancer", "NodePort")
 _PUBLIC_SCHEMES: Final = {
@@ -57,8 +57,13 @@ def service_not_public(resource: Resource, config: ServiceConfig) -> Iterator[Vi
         yield from _ingress(resource)
     elif resource.is_kind("gateway.networking.k8s.io", "Gateway"):
         yield from _gateway(resource.root["spec"])
-    elif resource.group not in _OWN_GROUPS:
+    elif resource.group not in _OWN_GROUPS and any_field(resource.properties, _may_expose):
         yield from _nested(resource.root["spec"], of_service=False)
+
+
+def _may_expose(key: str, value: Any) -> bool:
+    is_ingress = "ngress" in key and key.lower() in ("enableingress", "ingress")
+    return is_ingress or (isinstance(value, str) and value in _PUBLIC_TYPES)
 
 
 def _service(spec: Node) -> Iterator[Violation]:

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field
 from policies import cel
 from policies.rule import Level, Rule, RuleConfig, Severity, Violation, pod_rule
 from policies.settings import NoConfig
-from policies.values import Node
+from policies.values import Node, any_field
 from policies.workloads import Pod
 
 # The patterns are also part of CEL expressions: RE2 has no lookaround.
@@ -61,8 +61,12 @@ def _known_images(pod: Pod) -> Iterator[tuple[Node, str]]:
 
 def _model_uris(pod: Pod) -> Iterator[Node]:
     """Return the URIs of the models that a controller downloads for a pod."""
-    place = pod.spec.steps[:2]
-    pending = [pod.resource.root["spec"]] if "." in pod.resource.group else []
+    spec = pod.resource.root["spec"]
+    if "." not in pod.resource.group or not isinstance(spec.value, dict):
+        return
+    place, pending = pod.spec.steps[:2], [spec]
+    if not any_field(spec.value, lambda key, _: key == "storageUri"):
+        return
     while pending:
         node = pending.pop()
         for key, child in node.fields():

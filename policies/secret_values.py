@@ -12,7 +12,7 @@ from pydantic import Field
 from policies import cel
 from policies.resources import Resource
 from policies.rule import Level, Rule, RuleConfig, Severity, Violation, pod_rule, resource_rule
-from policies.values import UNKNOWN, Node
+from policies.values import UNKNOWN, Node, any_field
 from policies.workloads import Container, Pod
 
 # The patterns are also part of CEL expressions: RE2 has no lookaround.
@@ -160,8 +160,22 @@ def no_secrets_in_manifests(resource: Resource, config: EnvironmentConfig) -> It
             if name not in config.allowed_names and _is_secret(name, value.text or ""):
                 yield Violation(value, f"{name} into a Secret", found=_HIDDEN)
         return
-    for place in _secret_places(resource.root, config):
-        yield Violation(place, "a reference to a Secret", found=_HIDDEN)
+    if any_field(resource.properties, _may_be_secret):
+        for place in _secret_places(resource.root, config):
+            yield Violation(place, "a reference to a Secret", found=_HIDDEN)
+
+
+def _may_be_secret(key: str, value: Any) -> bool:
+    if isinstance(value, str):
+        return _contains_secret(value)
+    if not isinstance(value, dict):
+        return False
+    named = [(value.get("name"), value.get("value"))]
+    named += value.items() if key in _ENVIRONMENTS else []
+    return any(
+        isinstance(name, str) and isinstance(text, str) and _is_secret(name, text)
+        for name, text in named
+    )
 
 
 def _secret_places(root: Node, config: EnvironmentConfig) -> Iterator[Node]:

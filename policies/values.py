@@ -7,7 +7,7 @@ properties, `policies.documents` from YAML.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import Any, Final
 
@@ -130,6 +130,24 @@ class Node:
         if isinstance(self.value, dict):
             for key, item in self.value.items():
                 yield key, Node(item, self, key, self._partial)
+
+
+def any_field(value: Any, test: Callable[[str, Any], bool]) -> bool:
+    """Return whether key and value of any field pass a test, however deep below plain data.
+
+    Items of lists have an empty key. Rules that search a whole manifest ask this first: nodes with
+    paths take five times as long.
+    """
+    pending = [value]
+    while pending:
+        item = pending.pop()
+        pairs = item.items() if isinstance(item, dict) else [("", child) for child in item]
+        for key, child in pairs:
+            if test(key, child):
+                return True
+            if isinstance(child, dict | list):
+                pending.append(child)
+    return False
 
 
 def nodes_at(root: Node, path: Sequence[str]) -> Iterator[Node]:

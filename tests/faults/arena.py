@@ -50,7 +50,7 @@ class Arena:
         return done.stdout
 
     def get(self, *arguments: str) -> dict[str, Any]:
-        """kubectl's answer as JSON; empty where there is none."""
+        """Kubectl's answer as JSON; empty where there is none."""
         said = self.kubectl("get", *arguments, "--output=json", check=False)
         return dict(json.loads(said or "{}"))
 

@@ -1,5 +1,4 @@
-"""The workflows for GitHub and GitLab: accepted by their schemas, pinned, and without more rights
-than they need."""
+"""Workflows for GitHub and GitLab: valid by their schemas, pinned, with minimum permissions."""
 
 import re
 import subprocess
@@ -58,7 +57,7 @@ def test_the_schema_accepts_it(schema: str, file: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_three_workflows_are_there() -> None:
+def test_the_three_workflows_exist() -> None:
     assert {file.stem for file in WORKFLOWS} >= set(WRITES)
 
 
@@ -79,7 +78,7 @@ def test_one_action_has_one_digest() -> None:
 
 
 @pytest.mark.parametrize("name", WRITES)
-def test_no_job_may_more_than_it_needs(name: str) -> None:
+def test_jobs_have_minimum_permissions(name: str) -> None:
     file = GITHUB / "workflows" / f"{name}.yml"
     assert yaml.safe_load(file.read_text())["permissions"] == {}
     for job_name, job in jobs(file).items():

@@ -96,7 +96,6 @@ Provision = Callable[..., Plan]
 @pytest.fixture
 def provision(monkeypatch: pytest.MonkeyPatch) -> Provision:
     """Run the program with a configuration and return what it registered."""
-
     # Other tests leave the thread without a loop.
     asyncio.set_event_loop(LOOP)
 

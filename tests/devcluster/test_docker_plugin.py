@@ -331,7 +331,7 @@ async def test_a_failed_build_shows_the_end_of_its_output(plugin: Plugin):
     assert plugin.calls("push") == []
 
 
-async def test_a_cancelled_build_is_ended_at_once(plugin: Plugin):
+async def test_a_cancelled_build_is_terminated(plugin: Plugin):
     (plugin.fake / "slow").touch()
     creating = asyncio.ensure_future(plugin.create())
     beneath = plugin.fake / "plugin"
@@ -413,7 +413,7 @@ async def test_read_returns_the_state_as_it_is(plugin: Plugin):
     assert read.properties == created.properties
 
 
-def test_a_docker_without_buildkit_is_passed_over(tmp_path: Path):
+def test_a_docker_without_buildkit_is_skipped(tmp_path: Path):
     without_buildx = 'echo "Docker version 28.2.2"; [ "$1" = --version ]'
     for name, script in (("new", without_buildx), ("old", 'echo "Docker version 20.10.24"')):
         file = tmp_path / name / "docker"

@@ -79,7 +79,7 @@ def test_the_cluster_is_reached_past_the_users_proxy(name: str, monkeypatch: pyt
     assert environment.past_proxies() == found
 
 
-def test_asking_again_gives_the_same(layout: Layout, toolchain: Toolchain):
+def test_repeated_calls_return_the_same(layout: Layout, toolchain: Toolchain):
     first = environment.variables(layout, toolchain, Kind.REAL)
     assert environment.variables(layout, toolchain, Kind.REAL) == first
 

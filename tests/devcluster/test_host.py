@@ -65,7 +65,7 @@ def test_real_nodes_that_are_not_possible_are_refused_with_a_remedy(
 
 
 @pytest.mark.usefixtures("able")
-def test_a_word_that_is_no_kind_is_refused():
+def test_an_unknown_kind_is_rejected():
     with pytest.raises(DevclusterError, match="NODES is 'fake': use NODES=real"):
         host.choose_kind("fake")
 
@@ -148,7 +148,7 @@ def test_less_is_needed_where_tools_were_built(layout: Layout, monkeypatch: pyte
 
 
 @pytest.mark.usefixtures("roomy")
-def test_a_machine_with_room_is_accepted(layout: Layout):
+def test_a_machine_with_enough_disk_is_accepted(layout: Layout):
     host.check(REAL, layout)
 
 

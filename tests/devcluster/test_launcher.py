@@ -50,9 +50,7 @@ def test_a_dead_process_does_not_run(layout: Layout, process: subprocess.Popen[b
     assert launcher.running(layout) is None
 
 
-def test_a_process_that_nobody_has_waited_for_does_not_run(
-    layout: Layout, process: subprocess.Popen[bytes]
-):
+def test_a_zombie_process_does_not_run(layout: Layout, process: subprocess.Popen[bytes]):
     note(layout, record_of(process.pid))
     process.kill()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
@@ -76,7 +74,7 @@ def test_a_record_that_can_not_be_read_is_none(layout: Layout, text: str):
     assert launcher.read_record(layout) is None
 
 
-def test_stopping_what_was_never_started_is_no_error(home: Path):
+def test_stopping_an_unstarted_process_is_not_an_error(home: Path):
     assert launcher.stop(Layout.of("real")) == []
 
 

@@ -39,7 +39,7 @@ def other(path: Path) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def test_the_second_process_is_told_who_is_first(path: Path, other: subprocess.Popen[str]):
+def test_the_second_process_learns_the_holder_of_the_lock(path: Path, other: subprocess.Popen[str]):
     with pytest.raises(DevclusterError) as caught, exclusive(path, "make down"):
         pass
     said = str(caught.value)
@@ -54,7 +54,7 @@ def test_the_second_process_does_not_disturb_the_first(path: Path, other: subpro
             pass
 
 
-def test_a_lock_of_the_dead_is_free(path: Path, other: subprocess.Popen[str]):
+def test_a_lock_of_a_dead_process_is_free(path: Path, other: subprocess.Popen[str]):
     other.send_signal(signal.SIGKILL)
     other.wait()
     with exclusive(path, "make down"):

@@ -34,7 +34,7 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_help_of_every_command_teaches(command: str, capsys: pytest.CaptureFixture[str]):
+def test_every_command_has_a_help_text(command: str, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as ended:
         main([command, "--help"])
     assert ended.value.code == 0
@@ -80,7 +80,9 @@ def test_the_status_of_no_cluster_says_so(capsys: pytest.CaptureFixture[str]):
     assert capsys.readouterr().out == "no embedded cluster is running\n"
 
 
-def test_ending_what_was_never_started_is_no_error(capsys: pytest.CaptureFixture[str], home: Path):
+def test_ending_an_unstarted_process_is_not_an_error(
+    capsys: pytest.CaptureFixture[str], home: Path
+):
     assert main(["down"]) == 0
     assert capsys.readouterr() == ("", "")
     assert not home.exists()
@@ -127,7 +129,7 @@ def test_the_last_lines_of_a_log_are_shown(layout: Layout, capsys: pytest.Captur
     assert (len(lines), lines[0][:8]) == (100, "line 50 ")
 
 
-def test_a_log_that_is_not_there_is_one_line(layout: Layout, capsys: pytest.CaptureFixture[str]):
+def test_a_missing_log_is_one_line(layout: Layout, capsys: pytest.CaptureFixture[str]):
     line = refused(["logs", "kublet"], capsys)
     assert line == "error: 'kublet' has no log: `python -m devcluster logs` lists all"
 
@@ -146,7 +148,7 @@ def test_the_package_runs_as_a_program(home: Path):
     )
 
 
-def test_an_operator_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]):
+def test_an_unknown_operator_is_rejected(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as ended:
         main(["up", "--operators=trainer,kuberay"])
     assert ended.value.code == 2

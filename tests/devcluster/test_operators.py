@@ -47,7 +47,7 @@ def _versions(operator: pins.Operator) -> set[str]:
     }
 
 
-def test_the_container_that_waits_for_the_master_runs_in_an_image_that_is_there():
+def test_the_init_container_uses_an_existing_image():
     file = pins.load().module("training-operator").folder / "training-operator.yaml"
     assert f"--pytorch-init-container-image=127.0.0.1:5000/{PYTORCH.reference}" in file.read_text()
 

@@ -52,7 +52,7 @@ def test_an_image_brings_the_base_that_it_starts_from(tmp_path: Path, base: Base
     assert asked(tmp_path, base=f"{REGISTRY}/{base.reference}").bases == (base,)
 
 
-def test_an_image_of_another_registry_is_none_of_ours(tmp_path: Path):
+def test_an_image_of_another_registry_is_not_in_the_catalog(tmp_path: Path):
     assert asked(tmp_path, base=f"registry.example.com/{MPI.reference}").bases == ()
 
 

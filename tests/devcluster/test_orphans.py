@@ -68,7 +68,7 @@ def test_a_cluster_whose_record_names_another_is_ended(tmp_path: Path, start: St
     assert second.poll() is None
 
 
-def test_a_cluster_that_somebody_else_is_starting_is_left_alone(tmp_path: Path, start: Start):
+def test_a_cluster_started_by_another_process_is_not_stopped(tmp_path: Path, start: Start):
     process = start(tmp_path)  # its record is not written yet
     with exclusive(tmp_path / KIND / "lock", "make up"):
         assert launcher.end_orphans(KIND) == 0
@@ -92,7 +92,7 @@ def test_clusters_of_others_are_found_by_their_state(tmp_path: Path, start: Star
     assert sorted(launcher.running_elsewhere(KIND)) == [tmp_path / "a", tmp_path / "b"]
 
 
-def test_other_processes_are_no_clusters(tmp_path: Path):
+def test_other_processes_are_not_clusters(tmp_path: Path):
     command = ["sh", "-c", "read line", "-m", "devcluster.cluster_init", KIND]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
         assert launcher.running_elsewhere(KIND) == []

@@ -35,7 +35,7 @@ def test_brackets_are_printed_as_they_are(text: str):
 
 
 @pytest.mark.parametrize("text", ["[/]", "[bold]what[/bold]"])
-def test_brackets_do_no_harm_on_a_terminal(text: str):
+def test_brackets_are_not_markup_on_a_terminal(text: str):
     found = reporter(terminal=True)
     with found.step(text) as step:
         step.update(text)
@@ -58,7 +58,7 @@ def test_a_log_is_not_filled_with_every_update():
     assert printed(found).splitlines() == ["   0.0 s  cluster: step 99"]
 
 
-def test_a_log_hears_of_a_long_step_again_and_again(monkeypatch: pytest.MonkeyPatch):
+def test_a_long_step_is_logged_repeatedly(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(progress, "QUIET_INTERVAL", -1.0)
     found = reporter()
     with found.step("cluster") as step:

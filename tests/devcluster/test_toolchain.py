@@ -184,7 +184,7 @@ def test_builds_do_not_depend_on_the_users_go_settings(world: World):
         assert f"[-mod=readonly -modcacherw -trimpath -buildvcs=false cgo=0 {caches}]" in call
 
 
-def test_a_build_that_was_cut_off_keeps_what_was_finished(world: World):
+def test_an_interrupted_build_keeps_finished_programs(world: World):
     ensure("engine", world.cache, world.said.append)
     (world.fake / "broken").write_text(BROKEN)
     with pytest.raises(DevclusterError):
@@ -257,7 +257,7 @@ def test_an_old_go_is_refused_in_a_sentence(world: World):
         ensure("engine", world.cache, world.said.append)
 
 
-def test_a_missing_go_is_told_in_a_sentence(world: World, monkeypatch: pytest.MonkeyPatch):
+def test_a_missing_go_is_one_sentence(world: World, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(DevclusterError, match="no go is on PATH: install it"):
         ensure("engine", world.cache, world.said.append)
@@ -360,7 +360,7 @@ def test_volcano_comes_with_its_chart_repository_and_definitions(world: World):
     ]
 
 
-def test_operators_are_built_for_those_alone_who_ask(world: World):
+def test_operators_are_built_only_on_request(world: World):
     assert ensure("real", world.cache, world.said.append).operators == {}
     assert not any("operator" in line for line in world.said)
     toolchain = ensure("real", world.cache, world.said.append, ("training-operator",))
@@ -378,7 +378,7 @@ def test_an_operator_comes_with_its_manifests_and_our_changes_on_top(world: Worl
     assert (trainer / "kustomization.yaml").read_bytes() == written.read_bytes()
 
 
-def test_an_operator_that_is_there_is_not_built_again(world: World):
+def test_an_existing_operator_is_not_built_again(world: World):
     for _ in range(2):
         ensure("real", world.cache, world.said.append, ("trainer",))
     world.said.clear()
@@ -393,7 +393,7 @@ def test_what_watches_a_cluster_comes_without_other_discoveries(world: World):
     assert found.startswith("list -tags=remove_all_sd,enable_kubernetes_sd ")
 
 
-def test_languages_are_built_for_those_alone_who_ask(world: World):
+def test_languages_are_built_only_on_request(world: World):
     toolchain = ensure("real", world.cache, world.said.append)
     assert not (toolchain.bin / "pulumi-language-yaml").exists()
     toolchain = ensure("engine", world.cache, world.said.append, languages=True)

@@ -68,14 +68,12 @@ def listed(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
     return found
 
 
-def test_what_a_branch_has_changed_is_listed(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_changes_of_a_branch_are_listed(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert listed(capsys, "--base", "main") == ["prod"]
     assert listed(capsys, "--base", "main", "--skip", "prod") == []
 
 
-def test_what_the_base_has_changed_meanwhile_is_not(
+def test_later_changes_of_the_base_are_ignored(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     git(project, "checkout", "--quiet", "main")
@@ -86,18 +84,20 @@ def test_what_the_base_has_changed_meanwhile_is_not(
 
 
 @pytest.mark.parametrize("base", ["", "0" * 40, "nowhere"])
-def test_without_a_base_all_are_listed_and_prod_is_the_last(
+def test_no_base_lists_all_environments_with_prod_last(
     base: str, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert listed(capsys, "--base", base) == ["dev", "staging", "prod"]
 
 
-def test_an_option_is_no_revision(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_option_is_not_accepted_as_a_revision(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["changed", "--base=--output=x"]) == 1
     assert "not a Git revision" in capsys.readouterr().err
 
 
-def test_it_needs_python_and_git_alone() -> None:
+def test_it_needs_only_python_and_git() -> None:
     command = [sys.executable, "-S", "-m", "gitops", "changed"]
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -36,13 +36,13 @@ def comment(*arguments: str) -> int:
     return main(["comment", "--number", "7", *arguments])
 
 
-def test_a_second_run_writes_the_same_comment_anew(host: State, tmp_path: Path) -> None:
+def test_a_second_run_updates_the_same_comment(host: State, tmp_path: Path) -> None:
     assert comment(report(tmp_path, "first")) == 0
     assert comment(report(tmp_path, "second")) == 0
     assert [note["body"].splitlines()[-1] for note in host.notes] == ["second"]
 
 
-def test_a_text_that_is_there_already_notifies_nobody(host: State, tmp_path: Path) -> None:
+def test_an_unchanged_text_notifies_no_one(host: State, tmp_path: Path) -> None:
     comment(report(tmp_path, "same"))
     # Hosts trim texts, and some write line ends of their own.
     host.notes[0]["body"] = host.notes[0]["body"].strip().replace("\n", "\r\n")
@@ -66,9 +66,7 @@ def test_the_comment_is_found_on_a_later_page(host: State, tmp_path: Path) -> No
     assert host.notes[-1]["body"].endswith("second\n")
 
 
-def test_a_comment_of_somebody_else_with_our_marker_is_left_alone(
-    host: State, tmp_path: Path
-) -> None:
+def test_a_comment_of_another_author_is_not_changed(host: State, tmp_path: Path) -> None:
     someone = {"user": {"login": "someone"}, "author": {"username": "someone"}}
     forged = f"{marker('preview', 'prod')}\nnothing to see"
     host.notes.append({"id": 1, "body": forged, **someone})
@@ -76,7 +74,7 @@ def test_a_comment_of_somebody_else_with_our_marker_is_left_alone(
     assert [note["body"] == forged for note in host.notes] == [True, False]
 
 
-def test_drift_opens_one_issue_updates_it_and_closes_it(host: State, tmp_path: Path) -> None:
+def test_drift_opens_updates_and_closes_one_issue(host: State, tmp_path: Path) -> None:
     file = report(tmp_path, "differs", kind="drift")
     assert main(["comment", file, "--issue"]) == 0
     assert main(["comment", report(tmp_path, "differs more", kind="drift"), "--issue"]) == 0
@@ -90,7 +88,7 @@ def test_drift_opens_one_issue_updates_it_and_closes_it(host: State, tmp_path: P
     assert len(host.issues) == 2
 
 
-def test_a_refusal_says_what_is_missing_and_never_the_token(
+def test_a_rejected_request_names_the_permission_and_never_the_token(
     host: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("GITHUB_TOKEN", "wrong-token")
@@ -103,7 +101,7 @@ def test_a_refusal_says_what_is_missing_and_never_the_token(
     assert TOKEN not in said
 
 
-def test_what_is_no_report_is_not_published(
+def test_an_invalid_report_is_not_published(
     host: State, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "notes.md"
@@ -139,7 +137,7 @@ def test_white_space_around_a_token_is_ignored(
     assert comment(report(tmp_path, "x")) == 0
 
 
-def test_without_a_token_the_error_names_the_variables(
+def test_a_missing_token_names_the_variables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in HOST_VARIABLES:

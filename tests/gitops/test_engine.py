@@ -67,9 +67,7 @@ def test_the_pack_and_its_configuration_are_given(stack: Stack, tmp_path: Path) 
     assert "said on stderr" in ended.said
 
 
-def test_a_preview_that_is_left_early_is_ended(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_abandoned_preview_is_terminated(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLEEP", "600")
     begin = time.monotonic()
     with pytest.raises(KeyboardInterrupt), Preview(stack, None) as preview:
@@ -78,7 +76,7 @@ def test_a_preview_that_is_left_early_is_ended(
     assert preview._process.returncode is not None
 
 
-def test_progress_is_told_while_it_runs(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_reported_while_it_runs(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLEEP", "1.5")
     told: list[int] = []
     with Preview(stack, None) as preview:
@@ -86,7 +84,7 @@ def test_progress_is_told_while_it_runs(stack: Stack, monkeypatch: pytest.Monkey
     assert told == [0]
 
 
-def test_a_failure_is_told_with_what_was_said(
+def test_a_failure_is_reported_with_its_diagnostics(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STATUS", "255")
@@ -95,7 +93,7 @@ def test_a_failure_is_told_with_what_was_said(
         run_or_fail(stack, "stack", "ls")
 
 
-def test_without_pulumi_the_error_says_where_to_get_it(
+def test_a_missing_pulumi_is_reported_with_its_site(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -132,14 +130,14 @@ def test_every_secret_is_found_where_it_stands(
     assert sorted(values(stack)) == ["12345", "password", "token"]
 
 
-def test_without_secrets_nothing_is_asked(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_secrets_ask_for_no_passphrase(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     stack.file.write_text("config: {gpu-platform:training: {jobs: {}}}")
     monkeypatch.setenv("STATUS", "1")
     assert values(stack) == []
     assert list(secure_paths({"a": [{"secure": "x"}], "b": {"secure": "y", "c": 1}})) == [("a", 0)]
 
 
-def test_secrets_that_cannot_be_decrypted_end_it_with_a_remedy(
+def test_undecryptable_secrets_exit_with_a_remedy(
     stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stack.file.write_text(CONFIGURATION)

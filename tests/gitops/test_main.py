@@ -3,7 +3,7 @@ import pytest
 from gitops.__main__ import main
 
 
-def test_wrong_arguments_end_with_a_status_of_their_own(
+def test_invalid_arguments_exit_with_their_own_status(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for arguments in ([], ["preview"], ["prewiev"], ["preview", "--stak", "x"]):
@@ -31,7 +31,7 @@ def test_help_teaches_the_exit_statuses_and_examples(capsys: pytest.CaptureFixtu
         (["--stack", "prod", "--policy-pack-config", "none.json"], "no configuration of the"),
     ],
 )
-def test_contradictions_are_said_before_anything_is_run(
+def test_contradictory_options_are_rejected_first(
     arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["preview", *arguments]) == 1

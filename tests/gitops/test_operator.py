@@ -48,7 +48,7 @@ def test_dev_staging_and_prod_have_a_stack_and_a_program_each() -> None:
     assert referred == programs
 
 
-def test_a_deleted_stack_resource_takes_nothing_with_it() -> None:
+def test_deleting_the_stack_resource_affects_nothing_else() -> None:
     assert not any(r["spec"].get("destroyOnFinalize") for r in of_kind("Stack"))
 
 

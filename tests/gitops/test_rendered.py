@@ -45,7 +45,7 @@ def test_the_base_is_where_the_branch_left_it(project: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("revision", ["nowhere", "--output=x"])
-def test_what_is_no_revision_is_a_plain_error(revision: str, project: Path, tmp_path: Path) -> None:
+def test_an_invalid_revision_is_reported(revision: str, project: Path, tmp_path: Path) -> None:
     with pytest.raises(GitopsError, match="revision"):
         rendered._checkout(project, revision, tmp_path / "base")
 

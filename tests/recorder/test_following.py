@@ -11,10 +11,10 @@ def test_no_more_bytes_are_kept_than_allowed() -> None:
     assert len(kept) == 3
 
 
-def test_of_a_line_that_is_longer_than_all_the_end_is_kept() -> None:
+def test_the_end_of_an_oversized_line_is_kept() -> None:
     assert Tail(10, 5, ["beginning and end"]).lines == ["d end"]
 
 
-def test_a_character_that_is_cut_in_two_does_no_harm() -> None:
+def test_a_truncated_character_is_replaced() -> None:
     [line] = Tail(10, 5, ["äöü"]).lines
     assert line.endswith("öü")

@@ -6,26 +6,26 @@ from tests.recorder.examples import RUN, ended, pod
 NOW = datetime(2026, 11, 21, 22, tzinfo=UTC)
 
 
-def test_a_pod_tells_its_run_and_its_claim() -> None:
+def test_a_pod_names_its_run_and_claim() -> None:
     assert (run_of(pod()), claim_of(pod())) == (RUN, "checkpoints")
 
 
-def test_a_container_that_runs_has_not_failed() -> None:
+def test_a_running_container_has_not_failed() -> None:
     assert [attempt.restarts for attempt in running(pod())] == [0]
     assert list(failed(pod())) == []
 
 
-def test_a_container_that_ended_well_has_not_failed() -> None:
+def test_a_succeeded_container_has_not_failed() -> None:
     assert list(failed(pod(state=ended(0)))) == []
 
 
-def test_a_failed_container_tells_code_reason_and_message() -> None:
+def test_a_failed_container_has_code_reason_and_message() -> None:
     [ending] = failed(pod(state=ended(137, message="no memory")))
     assert (ending.exit_code, ending.reason, ending.message) == (137, "OOMKilled", "no memory")
     assert ending.attempt.pod == "worker-0"
 
 
-def test_a_container_that_was_started_again_has_failed_before() -> None:
+def test_a_restarted_container_has_failed_before() -> None:
     [ending] = failed(pod(before=ended(1), restarts=2))
     assert (ending.attempt.restarts, ending.exit_code) == (1, 1)
 

@@ -38,7 +38,7 @@ def test_a_record_has_the_lines_and_how_it_ended(tmp_path: Path) -> None:
     ]
 
 
-def test_the_same_end_is_written_once(tmp_path: Path) -> None:
+def test_one_failure_is_recorded_once(tmp_path: Path) -> None:
     assert write(tmp_path, ending(), ["one"], FACTS, Bounds()) is not None
     assert write(tmp_path, ending(), ["another"], FACTS, Bounds()) is None
 
@@ -62,20 +62,20 @@ def test_the_next_attempt_that_fails_at_once_is_another(tmp_path: Path) -> None:
     assert len(list((tmp_path / "failures").iterdir())) == 2
 
 
-def test_what_fails_much_later_is_another(tmp_path: Path) -> None:
+def test_a_much_later_failure_is_a_new_one(tmp_path: Path) -> None:
     write(tmp_path, ending("a", after=60), [], FACTS, Bounds())
     write(tmp_path, ending("b", after=4000), [], FACTS, Bounds())
     assert len(list((tmp_path / "failures").iterdir())) == 2
 
 
-def test_of_a_failure_the_first_pods_are_kept(tmp_path: Path) -> None:
+def test_the_first_pods_of_a_failure_are_recorded(tmp_path: Path) -> None:
     for number in range(5):
         write(tmp_path, ending(f"worker-{number}"), [], FACTS, Bounds(pods=2))
     kept = {path.name.split(".")[0] for path in tmp_path.rglob("*.json")}
     assert kept == {"worker-0", "worker-1"}
 
 
-def test_of_a_run_the_last_failures_are_kept_and_other_files_stay(tmp_path: Path) -> None:
+def test_the_last_failures_of_a_run_and_other_files_are_kept(tmp_path: Path) -> None:
     (tmp_path / "failures" / "notes").mkdir(parents=True)
     for number in range(5):
         begin = number * 1000
@@ -93,7 +93,7 @@ def test_a_claim_that_is_nearly_full_is_left_to_checkpoints(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_write_that_is_cut_off_leaves_nothing(
+def test_an_interrupted_write_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(descriptor: int) -> None:

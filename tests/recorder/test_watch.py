@@ -65,9 +65,7 @@ async def test_a_failed_pod_is_kept_with_lines_and_events(api: Api, claims: Path
     assert log.read_text() == "21:16 the last line\n"
 
 
-async def test_a_pod_that_is_gone_at_once_is_kept_with_what_it_had_said(
-    api: Api, claims: Path
-) -> None:
+async def test_a_deleted_pod_is_recorded_with_its_log(api: Api, claims: Path) -> None:
     api.logs["worker-0"] = ["one", "two"]
     api.tell("ADDED", document())
     await until(lambda: any(path.endswith("/log") for path in api.asked))
@@ -80,7 +78,7 @@ async def test_a_pod_that_is_gone_at_once_is_kept_with_what_it_had_said(
     assert log.read_text() == "one\ntwo\n"
 
 
-async def test_a_pod_that_ended_well_leaves_nothing(api: Api, claims: Path) -> None:
+async def test_a_succeeded_pod_leaves_no_record(api: Api, claims: Path) -> None:
     api.logs["worker-0"] = ["done"]
     api.tell("ADDED", document())
     api.tell("MODIFIED", document(state=ended(0)))
@@ -91,7 +89,7 @@ async def test_a_pod_that_ended_well_leaves_nothing(api: Api, claims: Path) -> N
     assert [record["pod"] for record in kept(claims)] == ["worker-1"]
 
 
-async def test_an_api_server_that_was_away_is_asked_again(api: Api, claims: Path) -> None:
+async def test_a_lost_api_server_is_watched_again(api: Api, claims: Path) -> None:
     api.away = 3
     api.pods = [document(state=ended(1))]
     api.logs["worker-0"] = ["said before"]
@@ -100,7 +98,7 @@ async def test_an_api_server_that_was_away_is_asked_again(api: Api, claims: Path
     assert kept(claims)[0]["exitCode"] == 1
 
 
-async def test_what_was_deleted_while_nobody_looked_is_kept(api: Api, claims: Path) -> None:
+async def test_pods_deleted_while_disconnected_are_recorded(api: Api, claims: Path) -> None:
     api.logs["worker-0"] = ["before"]
     api.tell("ADDED", document())
     await until(lambda: any(path.endswith("/log") for path in api.asked))
@@ -110,7 +108,7 @@ async def test_what_was_deleted_while_nobody_looked_is_kept(api: Api, claims: Pa
     assert kept(claims)[0]["reason"] == "Deleted"
 
 
-async def test_a_claim_that_is_not_mounted_is_passed_over(
+async def test_an_unmounted_claim_is_skipped(
     api: Api, claims: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     api.logs["worker-0"] = []
@@ -119,7 +117,7 @@ async def test_a_claim_that_is_not_mounted_is_passed_over(
     assert [path.name for path in claims.iterdir()] == ["checkpoints"]
 
 
-async def test_more_logs_than_a_connection_carries_get_further_ones(
+async def test_many_logs_use_additional_connections(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(following, "STREAMS", 2)

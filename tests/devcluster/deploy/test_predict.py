@@ -115,7 +115,7 @@ def test_a_server_is_waited_for_until_it_serves_the_model(server: Server):
     assert said == ['{"error": "the export is not there yet"}']
 
 
-def test_a_model_of_an_earlier_run_is_waited_out(server: Server):
+def test_a_model_of_an_earlier_run_is_not_accepted(server: Server):
     server.manifest = MANIFEST.model_copy(update={"run": "digits-0"})
     said: list[str] = []
 
@@ -134,7 +134,7 @@ def test_a_run_that_only_the_server_knows_is_waited_for_as_well(server: Server):
     assert predict.served_digest(metadata) == MANIFEST.weights.sha256
 
 
-def test_a_server_that_is_not_there_is_given_up_with_what_it_last_said(
+def test_an_unreachable_server_is_reported_with_its_last_answer(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(predict, "READY_TIMEOUT", 0.1)
@@ -143,7 +143,7 @@ def test_a_server_that_is_not_there_is_given_up_with_what_it_last_said(
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32)])
-def test_a_held_out_digit_is_asked_for_in_the_models_shape(server: Server, shape: tuple[int, ...]):
+def test_a_held_out_digit_is_sent_in_the_models_shape(server: Server, shape: tuple[int, ...]):
     server.manifest = MANIFEST.model_copy(update={"input_shape": shape})
     metadata = model_metadata(served(server.manifest))
     predict.predict(server.url, "digits", metadata)
@@ -161,7 +161,7 @@ def test_an_answer_is_compared_with_the_label(server: Server, off: int):
     assert said.correct is (off == 0)
 
 
-def test_an_error_of_the_server_is_told(server: Server):
+def test_an_error_of_the_server_is_reported(server: Server):
     metadata = model_metadata(served(MANIFEST))
     metadata["inputs"][0]["name"] = "pictures"
     with pytest.raises(DevclusterError, match=r"answered 400: .*pictures"):

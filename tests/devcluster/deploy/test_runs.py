@@ -215,7 +215,7 @@ def test_a_run_that_was_removed_is_not_waited_for(world: World):
         world.wait()
 
 
-def test_a_cluster_that_does_not_answer_for_a_moment_is_waited_for(world: World):
+def test_a_briefly_unreachable_cluster_is_awaited(world: World):
     world.has(volcano_job("digits-1", "Completed"))
     (world.folder / "silent").touch()
 

@@ -78,7 +78,7 @@ def calls(said: Path) -> list[str]:
     return (said / "calls").read_text().splitlines()
 
 
-def test_changes_are_told_in_words():
+def test_changes_are_reported_in_words():
     changes = {"create": 12, "update": 1, "same": 30, "delete": 0, "refresh": 2}
     assert describe(changes) == "12 created, 1 updated, 2 refresh"
     assert describe_plan(changes) == "12 to create, 1 to update, 2 to refresh"
@@ -125,7 +125,7 @@ def test_a_summary_without_changes_is_empty(tmp_path: Path):
     assert follower.changes == {}
 
 
-def test_a_preview_is_judged_by_the_policy_pack(stack: Stack, said: Path):
+def test_a_preview_is_checked_by_the_policy_pack(stack: Stack, said: Path):
     (said / "events").write_bytes(lines(pre("create", "job"), summary(create=1)))
     reports: list[str] = []
     assert stack.preview(reports.append) == {"create": 1}
@@ -153,7 +153,9 @@ def test_events_of_an_earlier_update_are_not_counted_again(
     assert stack.update(lambda _: None) == {}
 
 
-def test_a_refusal_is_told_from_its_diagnostics_on(stack: Stack, said: Path, layout: Layout):
+def test_a_policy_violation_is_reported_from_its_diagnostics(
+    stack: Stack, said: Path, layout: Layout
+):
     (said / "status").write_text("255")
     (said / "out").write_text(REFUSED)
     with pytest.raises(DevclusterError) as caught:
@@ -164,7 +166,7 @@ def test_a_refusal_is_told_from_its_diagnostics_on(stack: Stack, said: Path, lay
     assert rest == REFUSED.splitlines()[2:]
 
 
-def test_a_failure_without_diagnostics_is_told_by_its_last_lines(stack: Stack, said: Path):
+def test_a_failure_without_diagnostics_shows_its_last_lines(stack: Stack, said: Path):
     (said / "status").write_text("1")
     (said / "err").write_text("".join(f"line {number}\n" for number in range(40)))
     with pytest.raises(DevclusterError) as caught:
@@ -216,7 +218,7 @@ def lock(layout: Layout, pid: int) -> None:
     (folder / "1.json").write_text(json.dumps({"pid": pid}))
 
 
-def test_a_lock_of_the_dead_is_freed(stack: Stack, said: Path, layout: Layout):
+def test_a_lock_of_a_dead_process_is_released(stack: Stack, said: Path, layout: Layout):
     dead = subprocess.Popen(["true"])
     dead.wait()
     lock(layout, dead.pid)
@@ -230,7 +232,7 @@ def test_a_lock_of_another_program_is_freed(stack: Stack, said: Path, layout: La
     assert len(calls(said)) == 2
 
 
-def test_a_lock_of_the_living_is_left_alone(
+def test_a_lock_of_a_running_process_is_kept(
     stack: Stack, said: Path, layout: Layout, tmp_path: Path
 ):
     (tmp_path / "pulumi").symlink_to("/bin/sleep")

@@ -92,10 +92,10 @@ def test_the_readmes_sample_is_what_make_up_prints(cluster: Cluster, tmp_path: P
     assert sample[0] in printed(cluster, summary)
 
 
-def test_a_queue_without_a_limit_is_told_as_one(cluster: Cluster, tmp_path: Path):
+def test_an_unlimited_queue_is_reported(cluster: Cluster, tmp_path: Path):
     (tmp_path / "queue").write_text('{"spec": {}}')
     assert up._queue_state(cluster, "default") == "Unknown, no limit of GPUs"
 
 
-def test_a_queue_that_is_not_there_is_told(cluster: Cluster):
+def test_a_missing_queue_is_reported(cluster: Cluster):
     assert up._queue_state(cluster, "research") == "not found"

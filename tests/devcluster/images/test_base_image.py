@@ -34,7 +34,7 @@ def base(tmp_path: Path) -> Base:
 
 
 @pytest.mark.parametrize("each", BASES, ids=lambda each: each.reference)
-def test_the_requirements_of_the_checkout_are_there(each: Base):
+def test_the_requirements_of_the_checkout_exist(each: Base):
     assert all("==" in file.read_text() for file in each.requirements)
 
 

@@ -69,7 +69,7 @@ def test_what_goes_wrong_in_the_background_is_raised_where_it_is_waited_for(
         images.wait(120)
 
 
-def test_base_images_that_are_there_are_not_made_again(layout: Layout, binaries: Path):
+def test_existing_base_images_are_not_built_again(layout: Layout, binaries: Path):
     uv = binaries / "uv"  # would fail, as it does not exist
     images = BaseImages(layout, uv, BASES)
     for made in images.layouts.values():

@@ -102,5 +102,5 @@ def test_a_library_without_gpu_code_or_a_spare_header_stays(tmp_path: Path, flag
     assert library.read_bytes() == before
 
 
-def test_stubs_of_nothing_are_no_error():
+def test_no_missing_libraries_need_no_stubs():
     assert "void" not in stub_source([])

@@ -56,7 +56,7 @@ def test_a_group_is_made_in_every_hierarchy(tmp_path: Path):
     assert all(folder.is_dir() for folder in folders)
 
 
-def test_making_a_group_again_is_no_error(tmp_path: Path):
+def test_an_existing_group_is_not_an_error(tmp_path: Path):
     machine = cgroups.parse_hierarchies(UNIFIED)
     assert cgroups.create("platform", machine, tmp_path) == cgroups.create(
         "platform", machine, tmp_path

@@ -169,7 +169,7 @@ def ask(where: Path) -> list[dict[str, Any]]:
         return list(json.loads(connection.makefile().read()))
 
 
-def test_a_socket_that_was_left_behind_is_in_nobodys_way(gpus: Gpus, tmp_path: Path):
+def test_a_leftover_socket_is_replaced(gpus: Gpus, tmp_path: Path):
     where = tmp_path / "gpus.sock"
     for _ in range(2):
         with server(where, gpus):

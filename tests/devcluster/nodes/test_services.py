@@ -110,7 +110,7 @@ def test_no_two_nodes_have_the_same_gpu():
     assert set(FIRST.gpu_uuids).isdisjoint(SECOND.gpu_uuids)
 
 
-def test_kubelet_answers_nobody_without_a_certificate(first: NodeServices, machine: Layout):
+def test_kubelet_requires_a_client_certificate(first: NodeServices, machine: Layout):
     config = read(first.kubelet())
     assert config["authentication"]["anonymous"]["enabled"] is False
     assert config["authentication"]["x509"]["clientCAFile"] == str(machine.pki / "ca.crt")

@@ -16,7 +16,7 @@ def told(other: dict[str, Any]) -> list[str]:
     ]
 
 
-def test_a_value_is_told_with_its_meaning_and_both_sides() -> None:
+def test_a_changed_value_has_its_description_and_both_values() -> None:
     (text,) = told(changed("tenancy.quota.gpus", 16))
     assert text == (
         "`tenancy.quota.gpus` (Number of GPUs of the stack's GPU resource): 32 in one, 16 in other."
@@ -28,12 +28,12 @@ def test_a_default_is_a_value_like_any_other() -> None:
     assert ": 3 in one, 7 in other." in text
 
 
-def test_what_only_one_of_them_has_is_told_once() -> None:
+def test_settings_of_one_environment_are_reported_once() -> None:
     (text,) = told(without("inference.services.digits"))
     assert text.startswith("`inference.services.digits` is only in one (job digits")
 
 
-def test_the_same_is_no_difference() -> None:
+def test_equal_environments_have_no_difference() -> None:
     assert told(good()) == []
 
 
@@ -48,7 +48,7 @@ def test_the_environments_of_the_repository_are_compared(
     assert "are the same" in capsys.readouterr().out
 
 
-def test_an_environment_that_is_not_there_or_wrong_is_a_plain_error(
+def test_a_missing_or_invalid_environment_is_reported(
     tmp_path: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["diff", "prod", "nowhere"]) == 1
@@ -59,7 +59,7 @@ def test_an_environment_that_is_not_there_or_wrong_is_a_plain_error(
     assert "did you mean 'context'" in capsys.readouterr().err
 
 
-def test_secrets_are_not_told(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_secrets_are_not_reported(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     text = (CHECKOUT / "Pulumi.prod.yaml").read_text()
     for name, value in (("a", "v1:one"), ("b", "v1:two")):
         file = tmp_path / f"Pulumi.{name}.yaml"

@@ -68,7 +68,7 @@ def test_flags_decide_what_is_written(project: Path) -> None:
     assert rules["gpu-budget"] == {"maxGpus": 12, "maxGpusPerQueue": {"vision": 12}}
 
 
-def test_an_environment_that_is_there_is_left_alone(
+def test_an_existing_environment_is_not_changed(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     new(project, "lab", "--defaults")
@@ -89,7 +89,7 @@ def test_an_environment_that_is_there_is_left_alone(
         (["lab", "--registry", "https://r.example.com"], "images.registry"),
     ],
 )
-def test_what_cannot_be_is_refused_and_nothing_is_written(
+def test_an_invalid_environment_is_rejected_without_writing(
     arguments: list[str], says: str, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert new(project, *arguments, "--defaults") == 1
@@ -102,7 +102,7 @@ class _Terminal(io.StringIO):
         return True
 
 
-def test_what_no_flag_says_is_asked_until_it_is_right(
+def test_missing_flags_are_prompted_until_valid(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[Any]
 ) -> None:
     answers = [

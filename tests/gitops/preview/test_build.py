@@ -26,7 +26,7 @@ def report(*steps: dict[str, Any], result: str = "succeeded") -> Report:
         ([plans.step("delete", plans.claim(), protect=True)], "failed", "blocked"),
     ],
 )
-def test_the_status_is_what_the_exit_says(steps: Any, result: str, status: str) -> None:
+def test_the_status_follows_the_exit_code(steps: Any, result: str, status: str) -> None:
     assert report(*steps, result=result).status == status
 
 
@@ -39,7 +39,7 @@ def test_what_is_counted_is_left_out_where_the_preview_ended_early() -> None:
     assert report(*steps).gpus
 
 
-def test_what_stays_in_the_cluster_is_counted_apart() -> None:
+def test_retained_resources_are_counted_separately() -> None:
     found = report(
         plans.step("delete", plans.volcano_job(), retain=True),
         plans.step("delete", plans.claim()),
@@ -48,7 +48,7 @@ def test_what_stays_in_the_cluster_is_counted_apart() -> None:
     assert [item.kept_in_cluster for item in found.resources] == [True, False]
 
 
-def test_limits_tell_what_is_left_and_what_is_too_much() -> None:
+def test_limits_show_free_and_exceeded_capacity() -> None:
     hard = {"pods": "3", "persistentvolumeclaims": "1", "limits.memory": "64Gi"}
     found = report(
         plans.same(plans.queue(gpus=16)),
@@ -85,7 +85,7 @@ def test_two_runs_of_one_job_are_one_difference() -> None:
     assert "+    replicas: 3" in difference.lines
 
 
-def test_the_values_of_a_chart_are_compared_and_its_end_is_told() -> None:
+def test_chart_values_are_compared_and_removals_reported() -> None:
     release = {"chart": "volcano", "version": "1.14.0", "values": {"custom": {"replicas": 1}}}
     event = plans.step("update", plans.claim(), plans.claim())
     metadata = event["resourcePreEvent"]["metadata"]
@@ -101,7 +101,7 @@ def test_the_values_of_a_chart_are_compared_and_its_end_is_told() -> None:
     assert impact.startswith("Chart release `volcano-release` is deleted.")
 
 
-def test_what_is_not_known_yet_is_told_field_by_field() -> None:
+def test_unknown_values_are_reported_by_field() -> None:
     job = plans.volcano_job()
     container = job["spec"]["tasks"][0]["template"]["spec"]["containers"][0]
     container["image"] = plans.UNKNOWN
@@ -111,7 +111,7 @@ def test_what_is_not_known_yet_is_told_field_by_field() -> None:
     assert any("(known after the update)" in line for line in found.differences[0].lines)
 
 
-def test_an_unknown_number_of_pods_is_said_and_not_guessed() -> None:
+def test_an_unknown_number_of_pods_is_reported_as_unknown() -> None:
     job = plans.volcano_job()
     job["spec"]["tasks"][0]["replicas"] = plans.UNKNOWN
     found = report(plans.step("create", new=job))

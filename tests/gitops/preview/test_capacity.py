@@ -39,13 +39,13 @@ def test_four_more_gpus_cost_four_prices_more_and_half_of_the_month() -> None:
     assert (item.now_month, item.after_month) == (1600, 2400)
 
 
-def test_a_server_is_paid_for_the_whole_month() -> None:
+def test_a_server_costs_the_whole_month() -> None:
     (item,) = cost(plans.step("create", new=plans.deployment(replicas=3, product="small")))
     assert (item.after_hour, item.after_month) == (Decimal("1.5"), 150)
     assert (item.now_hour, item.role) == (0, "serving")
 
 
-def test_spot_is_told_by_the_nodes_that_are_chosen_and_by_the_queue() -> None:
+def test_spot_prices_follow_node_selectors_and_queues() -> None:
     spot = plans.volcano_job(nodeSelector={"capacity": "spot"})
     (item,) = cost(plans.same(spot))
     assert (item.purchase, item.price) == ("spot", 1)
@@ -55,7 +55,7 @@ def test_spot_is_told_by_the_nodes_that_are_chosen_and_by_the_queue() -> None:
     assert (item.purchase, item.utilisation) == ("spot", Decimal("0.1"))
 
 
-def test_what_has_no_price_says_so_and_costs_nothing() -> None:
+def test_resources_without_a_price_cost_nothing() -> None:
     (item,) = cost(plans.same(plans.volcano_job(product="NVIDIA-Unheard-Of")))
     assert (item.price, item.after_hour) == (None, 0)
     no_spot_price = plans.volcano_job()

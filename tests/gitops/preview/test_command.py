@@ -20,7 +20,7 @@ class Engine:
         return Ended(255, "said")
 
 
-def test_a_pack_that_does_not_start_is_told_in_the_same_words_each_time(tmp_path: Path) -> None:
+def test_a_policy_pack_that_fails_to_start_is_reported_consistently(tmp_path: Path) -> None:
     comments = []
     for name in ("gpu-platform-pack-one", "gpu-platform-pack-other"):
         pack = tmp_path / name

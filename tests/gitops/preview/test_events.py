@@ -13,7 +13,7 @@ from tests.gitops import plans
 from tests.gitops.plans import SECRET
 
 
-def test_steps_within_a_replacement_are_told_once() -> None:
+def test_steps_of_a_replacement_are_reported_once() -> None:
     claim, other = plans.claim(), plans.claim(volume="other")
     found = plans.plan(
         plans.step("delete-replaced", claim),
@@ -41,13 +41,13 @@ def test_a_plan_does_not_depend_on_the_order_of_events() -> None:
     assert [f.message for f in expected.findings] == ["a", "b", "c"]
 
 
-def test_only_a_summary_says_that_it_succeeded() -> None:
+def test_only_a_summary_means_success() -> None:
     assert plans.plan().succeeded
     assert not plans.plan(result="failed").succeeded
     assert not events.plan([]).succeeded
 
 
-def test_secrets_are_hidden_in_everything_that_is_said() -> None:
+def test_secrets_are_masked_in_all_output() -> None:
     job = plans.volcano_job(name="hunter2-job")
     job["spec"]["token"] = "hunter2"
     log = [
@@ -60,12 +60,12 @@ def test_secrets_are_hidden_in_everything_that_is_said() -> None:
     assert repr(found).count("[secret]") >= 5
 
 
-def test_debug_messages_are_not_told() -> None:
+def test_debug_messages_are_not_reported() -> None:
     found = plans.plan(plans.said("debug", "x"), plans.said("info", "y"))
     assert found.errors == found.warnings == ()
 
 
-def test_a_broken_log_is_a_plain_error(tmp_path: Path) -> None:
+def test_a_damaged_log_is_reported(tmp_path: Path) -> None:
     log = tmp_path / "events"
     log.write_text('{"sequence": 1}\n{')
     with pytest.raises(GitopsError, match="cannot be read"):
@@ -74,7 +74,7 @@ def test_a_broken_log_is_a_plain_error(tmp_path: Path) -> None:
         events.plan([{"resourcePreEvent": {"metadata": {"op": 1}}}])
 
 
-def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
+def test_prices_round_trip(tmp_path: Path) -> None:
     log = tmp_path / "events"
     log.write_text(json.dumps(plans.same(plans.claim())) + "\n")
     assert len(events.plan(events.read(log)).steps) == 1
@@ -106,7 +106,7 @@ def test_what_a_secret_object_holds_is_hidden_though_nobody_marked_it() -> None:
     assert shown == {"kind": "Secret", "data": {"key": HIDDEN}}
 
 
-def test_a_mask_finds_every_spelling() -> None:
+def test_a_secret_is_masked_in_every_encoding() -> None:
     secret = 'p"ss<word>\n'
     hide = Mask([secret, "123456"])
     encoded = base64.b64encode(secret.encode()).decode()
@@ -121,5 +121,5 @@ def test_a_mask_finds_every_spelling() -> None:
     }
 
 
-def test_a_secret_within_a_secret_leaves_no_rest() -> None:
+def test_overlapping_secrets_are_masked_completely() -> None:
     assert Mask(["abc", "abcdef"])("abcdef abc") == f"{HIDDEN} {HIDDEN}"

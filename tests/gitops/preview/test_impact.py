@@ -11,7 +11,7 @@ def told(*steps: dict[str, Any]) -> list[str]:
     return [impact.text for impact in impacts(changes(plans.plan(*steps).steps))]
 
 
-def test_data_stand_before_queues_before_runs_before_the_rest() -> None:
+def test_impacts_are_sorted_by_severity() -> None:
     service = {"apiVersion": "v1", "kind": "Service", "metadata": plans.metadata("digits")}
     texts = told(
         plans.step("delete", service),
@@ -24,13 +24,13 @@ def test_data_stand_before_queues_before_runs_before_the_rest() -> None:
     assert first == ["Claim", "Queue", "Training run", "Deployment", "Service"]
 
 
-def test_what_is_created_changed_or_left_is_no_impact() -> None:
+def test_creations_and_updates_have_no_impact() -> None:
     job = plans.volcano_job()
     assert told(plans.step("create", new=job), plans.same(plans.claim())) == []
     assert told(plans.step("update", job, plans.volcano_job(pods=3))) == []
 
 
-def test_a_replaced_claim_says_why_and_what_is_lost() -> None:
+def test_a_replaced_claim_has_its_reason_and_the_lost_data() -> None:
     step = plans.step(
         "replace", plans.claim(), plans.claim(volume="other"), keys=["spec.volumeName"]
     )
@@ -61,7 +61,7 @@ def test_a_protected_claim_says_that_it_is() -> None:
 
 
 @pytest.mark.parametrize(("policy", "says"), [("Delete", "is deleted."), ("Retain", "keeps")])
-def test_a_volume_says_what_becomes_of_the_data(policy: str, says: str) -> None:
+def test_a_deleted_volume_states_the_fate_of_its_data(policy: str, says: str) -> None:
     volume = {
         "apiVersion": "v1",
         "kind": "PersistentVolume",
@@ -93,7 +93,7 @@ def test_a_run_that_has_ended_loses_nothing_and_holds_nothing() -> None:
     ("phase", "ended"),
     [("Running", False), ("Aborted", False), ("Terminated", True), ("Terminating", True)],
 )
-def test_only_a_run_that_is_over_holds_nothing(phase: str, ended: bool) -> None:
+def test_only_a_completed_run_holds_no_gpus(phase: str, ended: bool) -> None:
     outputs = {"status": {"state": {"phase": phase}}}
     step = plans.step("delete", plans.volcano_job(), outputs=outputs, retain=True)
     assert (held_by_earlier_runs(changes(plans.plan(step).steps)) == {}) is ended

@@ -67,7 +67,7 @@ def test_a_diff_cannot_close_its_fence() -> None:
     assert "`````diff" in comment
 
 
-def test_a_long_comment_is_cut_between_its_parts() -> None:
+def test_a_long_comment_is_truncated_between_its_parts() -> None:
     steps = [
         plans.step("create", new=plans.volcano_job(f"run{index}-00000000", cpu="x" * 3000))
         for index in range(60)
@@ -81,7 +81,7 @@ def test_a_long_comment_is_cut_between_its_parts() -> None:
     assert short.startswith("<!-- gpu-platform preview prod -->")
 
 
-def test_nothing_to_say_is_said_in_few_lines() -> None:
+def test_an_empty_report_is_short() -> None:
     comment = render(report(plans.same(plans.claim())))
     assert "nothing changes" in comment
     assert "###" not in comment.replace("### Quota", "")
@@ -94,7 +94,7 @@ def test_errors_are_shown_where_nothing_else_explains_the_failure() -> None:
     assert "The configuration has 1 problem" in comment
 
 
-def test_an_early_end_is_said() -> None:
+def test_an_early_end_is_reported() -> None:
     early = plans.plan(plans.said("error", "refused"), result="failed", complete=False)
     comment = render(build(early, stack="prod", prices=TABLE))
     assert "The preview stopped at an error." in comment
@@ -102,7 +102,7 @@ def test_an_early_end_is_said() -> None:
     assert "stopped at an error" not in render(pull_request())
 
 
-def test_a_rendered_preview_says_what_it_is_compared_with() -> None:
+def test_a_rendered_preview_names_its_base() -> None:
     assert "compared with nothing" in render(report(mode="rendered"))
     assert "compared with `main`" in render(report(mode="rendered", base="main"))
 
@@ -119,7 +119,7 @@ def test_text_is_only_text(given: str, shown: str) -> None:
     assert markdown.plain(given) == shown
 
 
-def test_sentences_keep_their_code() -> None:
+def test_code_in_sentences_is_kept() -> None:
     assert markdown.sentence("Claim `a_b` is_gone") == "Claim `a_b` is\\_gone"
     assert markdown.sentence("an odd ` tick") == "an odd \\` tick"
 

@@ -24,7 +24,7 @@ def at(seconds: float) -> datetime:
     return START + timedelta(seconds=seconds)
 
 
-def test_the_newest_epoch_and_step_are_told() -> None:
+def test_the_latest_epoch_and_step_are_reported() -> None:
     lines = [line(0, "start", epochs=10), epoch(60, 1), line(70, "step", step=130, loss=0.25)]
     found = progress(lines, at(70))
     assert found is not None
@@ -39,7 +39,7 @@ def test_the_time_left_is_that_of_the_epochs_that_were_seen() -> None:
     assert progress(lines, at(150)) == replace(told, left_seconds=pytest.approx(8 * 60 - 30))
 
 
-def test_steps_alone_tell_how_far_a_run_is_and_what_is_left() -> None:
+def test_steps_determine_progress_and_remaining_time() -> None:
     # As of a run of one long epoch, of which only the newest lines are read.
     lines = [
         line(at, "step", step=at * 3, loss=0.5, done_epochs=0.25 + at / 1000, epochs=1)
@@ -51,7 +51,7 @@ def test_steps_alone_tell_how_far_a_run_is_and_what_is_left() -> None:
     assert found.left_seconds == pytest.approx(500)
 
 
-def test_a_run_that_went_on_counts_from_where_it_did() -> None:
+def test_a_resumed_run_counts_from_its_checkpoint() -> None:
     lines = [epoch(0, 6), line(500, "resume", epochs=10, done_epochs=4, step=40), epoch(530, 5)]
     found = progress(lines, at(530))
     assert found is not None
@@ -74,11 +74,11 @@ def test_a_finished_run_is_done() -> None:
 @pytest.mark.parametrize(
     "text", ["", "no time", "2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z {", "x {}", "[]"]
 )
-def test_a_program_of_ones_own_may_print_anything(text: str) -> None:
+def test_a_custom_program_may_print_anything(text: str) -> None:
     assert progress([text, f"{START.isoformat()} [1, 2]"], at(0)) is None
 
 
-def test_numbers_that_are_none_are_left_out() -> None:
+def test_values_that_are_not_numbers_are_omitted() -> None:
     assert progress([line(0, "epoch", epoch="many", epochs=10, loss=0.1)], at(0)) is None
 
 

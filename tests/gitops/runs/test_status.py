@@ -47,7 +47,7 @@ def only(cluster: Cluster) -> RunStatus:
     return found
 
 
-def test_a_run_that_runs_is_told_with_its_progress_and_cost(tmp_path: Path) -> None:
+def test_a_running_run_has_its_progress_and_cost(tmp_path: Path) -> None:
     objects = (volcano_job("digits", "Running"), group("digits", least=2), node(), queue())
     found = only(cluster_of(tmp_path, *objects, pod("digits"), pod("digits", 1)))
     assert (found.kind, found.queue, found.state) == ("Volcano Job", "vision", State.RUNNING)
@@ -59,7 +59,7 @@ def test_a_run_that_runs_is_told_with_its_progress_and_cost(tmp_path: Path) -> N
     assert found.reasons == ()
 
 
-def test_runs_that_wait_are_told_with_their_places_and_reasons(tmp_path: Path) -> None:
+def test_waiting_runs_have_positions_and_reasons(tmp_path: Path) -> None:
     cluster = cluster_of(
         tmp_path,
         node(gpus=2),
@@ -86,7 +86,7 @@ def test_runs_that_wait_are_told_with_their_places_and_reasons(tmp_path: Path) -
     )
 
 
-def test_a_run_that_failed_has_last_words(tmp_path: Path) -> None:
+def test_a_failed_run_has_its_last_log_lines(tmp_path: Path) -> None:
     error = json.dumps({"event": "error", "message": "batch_size is 7: write 8"})
     failed = pod("digits", phase="Failed", **ended(error))
     found = only(
@@ -175,18 +175,18 @@ def test_a_failed_run_is_kept_where_a_recorder_is(tmp_path: Path) -> None:
     assert alone.kept == ""
 
 
-def test_runs_that_are_over_come_last(tmp_path: Path) -> None:
+def test_completed_runs_come_last(tmp_path: Path) -> None:
     objects = (volcano_job("a", "Completed"), volcano_job("b", "Running"))
     found = read_runs(cluster_of(tmp_path, *objects), prices.load(), NOW)
     assert [run.name for run in found] == ["b", "a"]
 
 
-def test_a_cluster_without_volcano_has_runs_too(tmp_path: Path) -> None:
+def test_runs_are_read_from_a_cluster_without_volcano(tmp_path: Path) -> None:
     cluster = cluster_of(tmp_path, batch_job("digits"), pod("digits"), node(), names=["jobs.batch"])
     assert only(cluster).state is State.RUNNING
 
 
-def test_kinds_that_may_not_be_listed_are_left_out(tmp_path: Path) -> None:
+def test_kinds_that_must_not_be_listed_are_skipped(tmp_path: Path) -> None:
     cluster = cluster_of(tmp_path, volcano_job("digits", "Running"), pod("digits"), node())
     forbid(tmp_path, "nodes", "events")
     found = only(cluster)
@@ -196,7 +196,7 @@ def test_kinds_that_may_not_be_listed_are_left_out(tmp_path: Path) -> None:
         only(cluster)
 
 
-def test_only_the_asked_run_is_read(tmp_path: Path) -> None:
+def test_only_the_requested_run_is_read(tmp_path: Path) -> None:
     cluster = cluster_of(tmp_path, volcano_job("a", "Running"), volcano_job("b", "Running"))
     found = read_runs(cluster, prices.load(), NOW, name=("ml", "b"))
     assert [run.name for run in found] == ["b"]
@@ -229,7 +229,7 @@ def test_the_pods_of_a_new_attempt_come_before_those_of_an_old_one(tmp_path: Pat
     assert found.epoch == 1
 
 
-def test_a_cluster_that_does_not_answer_is_one_sentence(tmp_path: Path) -> None:
+def test_an_unreachable_cluster_is_reported_in_one_sentence(tmp_path: Path) -> None:
     program = tmp_path / "kubectl"
     program.write_text("#!/bin/sh\necho noise >&2\necho 'the server is away' >&2\nexit 1\n")
     program.chmod(0o755)
@@ -239,6 +239,6 @@ def test_a_cluster_that_does_not_answer_is_one_sentence(tmp_path: Path) -> None:
         read_runs(Cluster([str(program)]), prices.load(), NOW)
 
 
-def test_without_kubectl_the_error_says_so(tmp_path: Path) -> None:
+def test_a_missing_kubectl_is_reported(tmp_path: Path) -> None:
     with pytest.raises(GitopsError, match="install kubectl"):
         read_runs(Cluster([str(tmp_path / "kubectl")]), prices.load(), NOW)

@@ -52,14 +52,14 @@ def test_a_run_is_one_line_with_everything_in_it() -> None:
     assert line.split()[-3:] == ["1h30m", "24.00", "57.60"]
 
 
-def test_what_no_run_has_is_no_column() -> None:
+def test_empty_columns_are_omitted() -> None:
     plain = dataclasses.replace(RUN, progress=None, cost=None)
     assert shown(plain).splitlines()[0].split() == [
         *("RUN", "QUEUE", "STATE", "PODS", "GPUS", "AGE", "GPU", "H"),
     ]
 
 
-def test_namespaces_are_told_where_there_are_several() -> None:
+def test_several_namespaces_are_shown() -> None:
     other = dataclasses.replace(RUN, namespace="other")
     assert "ml/digits" not in shown(RUN)
     assert "other/digits-1a2b3c4d" in shown(RUN, other)
@@ -80,17 +80,17 @@ def test_why_runs_wait_and_failed_is_below() -> None:
     assert "ml/digits-1a2b3c4d has failed:\n  no data" in shown(failed)
 
 
-def test_no_runs_are_two_words() -> None:
+def test_no_runs_print_two_words() -> None:
     assert shown() == "no runs\n"
 
 
 @pytest.mark.parametrize("seconds", [0, 59, 3599, 86_399, 10**7])
-def test_any_time_is_written_short(seconds: int) -> None:
+def test_durations_are_abbreviated(seconds: int) -> None:
     run = dataclasses.replace(RUN, progress=Progress(3, 10, 400, 0.1, 0.9, seconds))
     assert len(shown(run).splitlines()) == 2
 
 
-def test_machines_get_the_same_with_null_for_what_is_not_known() -> None:
+def test_json_output_has_null_for_unknown_values() -> None:
     told = json.loads(json.dumps(dataclasses.replace(RUN, progress=None, cost=None).as_json()))
     assert told["pods"] == {"placed": 2, "wanted": 2}
     assert told["gpus"] == {"nvidia.com/gpu": 16}
@@ -98,7 +98,7 @@ def test_machines_get_the_same_with_null_for_what_is_not_known() -> None:
     assert set(told["progress"].values()) == {None}
 
 
-def test_a_failed_run_tells_how_to_see_what_is_kept_of_it() -> None:
+def test_a_failed_run_names_the_command_that_shows_its_record() -> None:
     command = (
         "kubectl exec -n ml deploy/failure-recorder -- python3 -m recorder show digits-1a2b3c4d"
     )

@@ -39,7 +39,7 @@ def test_a_pod_that_waits_costs_nothing() -> None:
     assert of(pod("run", phase="Pending")) == Usage(Decimal(0), Decimal(0))
 
 
-def test_nodes_that_may_be_taken_away_cost_less() -> None:
+def test_preemptible_nodes_cost_less() -> None:
     spot = node(**{"karpenter.sh/capacity-type": "spot"})
     assert of(pod("run"), on=spot).cost == Decimal("1.20")
 
@@ -52,7 +52,7 @@ def test_a_share_of_a_gpu_counts_as_such() -> None:
 
 
 @pytest.mark.parametrize(("product", "cost"), [("", None), ("NVIDIA-L4", Decimal(3))])
-def test_a_price_that_is_not_known_is_none(product: str, cost: Decimal | None) -> None:
+def test_an_unknown_price_is_none(product: str, cost: Decimal | None) -> None:
     unlabelled = node()
     unlabelled["metadata"]["labels"] = {}
     assert of(pod("run"), on=unlabelled, product=product).cost == cost

@@ -183,7 +183,7 @@ def test_a_group_whose_job_was_removed_waits_for_nothing() -> None:
     assert waiting(Snapshot.of([queue(), group("gone", phase="Pending")])) == []
 
 
-def test_a_job_that_its_settings_suspend_is_told_once() -> None:
+def test_a_job_suspended_by_its_settings_is_reported_once() -> None:
     suspended = other("PyTorchJob", {"conditions": [{"type": "Suspended", "status": "True"}]})
     found = only(suspended, group("done", phase="Pending"), queue())
     assert str(found) == "ml/done: suspended\n  `suspend: false` resumes it"

@@ -29,7 +29,7 @@ def test_bytes_as_tokens_are_the_same_samples_as_the_text_itself(tmp_path: Path)
         assert np.array_equal(one.batch(every)[1], other.batch(every)[1])
 
 
-def test_invalid_images_are_skipped_and_counted(
+def test_unusable_files_are_skipped_and_counted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "text"

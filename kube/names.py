@@ -16,6 +16,7 @@ QUEUE_ANNOTATION: Final = "scheduling.volcano.sh/queue-name"
 QUEUE_LABEL: Final = "volcano.sh/queue-name"
 KUEUE_QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 KUEUE_MINIMUM_ANNOTATION: Final = "kueue.x-k8s.io/job-min-parallelism"
+RAY_SCHEDULER_LABEL: Final = "ray.io/scheduler-name"
 TASK_LABEL: Final = "volcano.sh/task-spec"
 """Name of the task of a Volcano Job that a pod belongs to."""
 

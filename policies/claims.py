@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 from kube.accelerators import Accelerators
-from kube.quantities import quantity_or_none
+from kube.quantities import LARGEST, quantity_or_none
 from policies import cel
 from policies.resources import Resource
 from policies.rule import Level, Rule, Severity, Violation, resource_rule, stack_rule
@@ -42,7 +42,9 @@ def _includes(device: Node, accelerators: Accelerators) -> bool:
 
 
 def _count(device: Node) -> Decimal:
-    """Return the number of devices, by default one; 0 if it is unknown."""
+    """Return the number of devices, by default one; 0 if it is unknown, unlimited for all."""
+    if device["allocationMode"].value == "All":
+        return Decimal(LARGEST)
     if device["count"].absent:
         return Decimal(1)
     return quantity_or_none(device["count"].value) or Decimal(0)

@@ -41,6 +41,11 @@ class LimitConfig(TaskConfig, SystemConfig):
         description="Annotations and labels of pods that assign devices or parts of a GPU; `*` "
         "matches anything.",
     )
+    gpu_runtime_classes: list[str] = Field(
+        default=["nvidia*"],
+        description="Runtime classes that give devices to containers whose image asks for them; "
+        "`*` matches anything.",
+    )
 
 
 class MemoryConfig(GpuConfig):
@@ -147,6 +152,11 @@ def _uncounted_devices(pod: Pod, config: LimitConfig) -> Iterator[Violation]:
         for mount in container.node["volumeMounts"].items():
             if (mount["mountPath"].text or "").startswith(_MOUNTED_DEVICES):
                 yield Violation(mount["mountPath"], wanted)
+    runtime = pod.spec["runtimeClassName"]
+    gives_devices = any(fnmatchcase(runtime.text or "", n) for n in config.gpu_runtime_classes)
+    counted = pod.resource.kind in RUNTIMES or pod.gpu_containers(config.accelerators)
+    if gives_devices and not counted:
+        yield Violation(runtime, wanted)
     holders = (pod.metadata["annotations"], pod.metadata["labels"], pod.resource.annotations)
     for name, value in (field for holder in holders for field in holder.fields()):
         if any(fnmatchcase(name.lower(), pattern) for pattern in config.device_annotations):

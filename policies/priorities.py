@@ -99,4 +99,24 @@ def tolerations_bounded(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
             yield Violation(key, "nothing: the control plane is not for workloads")
 
 
-RULES: list[Rule[Any]] = [priority_not_of_system, priority_class_bounded, tolerations_bounded]
+@pod_rule(
+    name="node-not-chosen",
+    description="Pods leave the choice of their node to the scheduler.",
+    severity=Severity.HIGH,
+    level=Level.MANDATORY,
+    remediation="Write a nodeSelector or affinity with the labels of the node.",
+    config=SystemConfig,
+)
+def node_not_chosen(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
+    """A pod with a node's name ignores its taints and its free GPUs, and evades queues."""
+    name = pod.spec["nodeName"]
+    if name.present and not pod.resource.is_named(config.system_workloads):
+        yield Violation(name, "nothing: the scheduler chooses the node")
+
+
+RULES: list[Rule[Any]] = [
+    priority_not_of_system,
+    priority_class_bounded,
+    tolerations_bounded,
+    node_not_chosen,
+]

@@ -8,7 +8,12 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from kube.names import GROUP_ANNOTATION, KUEUE_MINIMUM_ANNOTATION
+from kube.names import (
+    GROUP_ANNOTATION,
+    KUEUE_MINIMUM_ANNOTATION,
+    KUEUE_QUEUE_LABEL,
+    RAY_SCHEDULER_LABEL,
+)
 from kube.quantities import quantity_or_none
 from policies import cel
 from policies.controllers import Gang, Workload
@@ -115,6 +120,7 @@ def training_gang_whole(workload: Workload, config: GangConfig) -> Iterator[Viol
         minimum = workload.resource.annotations[KUEUE_MINIMUM_ANNOTATION]
         gang = Gang(minimum, workload.size, defaults_to_all=True)
     if gang is None:
+        yield from _ungrouped(workload, pods)
         return
     if gang.size is None or not gang.minimum.known:
         return
@@ -122,6 +128,19 @@ def training_gang_whole(workload: Workload, config: GangConfig) -> Iterator[Viol
         return
     if quantity_or_none(gang.minimum.value) != gang.size:
         yield Violation(gang.minimum, f"{int(gang.size)}, the number of pods")
+
+
+def _ungrouped(workload: Workload, pods: list[Pod]) -> Iterator[Violation]:
+    """Return the violation of several pods that nothing starts together."""
+    several = workload.size is not None and workload.size > 1
+    if several and not all(_is_grouped(workload, pod) for pod in pods):
+        annotation = pods[0].metadata["annotations"][GROUP_ANNOTATION]
+        yield Violation(annotation, f"the name of a PodGroup, or the label {KUEUE_QUEUE_LABEL}")
+
+
+def _is_grouped(workload: Workload, pod: Pod) -> bool:
+    by_operator = workload.resource.labels[RAY_SCHEDULER_LABEL]
+    return workload.joins_pod_group(pod) or not by_operator.absent
 
 
 @stack_rule(

@@ -30,6 +30,7 @@ LATER_RULES = {
     "no-host-ports",
     "no-host-volume",
     "no-secrets-in-manifests",
+    "node-not-chosen",
     "priority-class-bounded",
     "priority-not-of-system",
     "probes-stay-in-pod",

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.policies import manifests
-from tests.policies.harness import Manifest, changed, judge, remediate
+from tests.policies.harness import REMOVED, Manifest, changed, judge, remediate
 
 POD = "spec/tasks/0/template/spec"
 MAIN = f"{POD}/containers/0"
@@ -47,6 +47,18 @@ def test_devices_past_the_scheduler_are_refused(edit: tuple[str, Any]) -> None:
 def test_a_container_may_refuse_devices(value: str) -> None:
     env = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": value}]
     assert judge("gpu-limit-present", job((f"{MAIN}/env", env))) == []
+
+
+def test_the_runtime_of_gpus_without_a_gpu_is_refused() -> None:
+    runtime = (f"{POD}/runtimeClassName", "nvidia-cdi")
+    assert judge("gpu-limit-present", job(runtime)) == []
+    web = job(
+        runtime, (f"{LIMITS}/nvidia.com~gpu", REMOVED), (f"{REQUESTS}/nvidia.com~gpu", REMOVED)
+    )
+    messages = judge("gpu-limit-present", web, config={"components": []})
+    assert "runtimeClassName: found" in messages[0]
+    ours = {"components": [], "gpuRuntimeClasses": ["kata*"]}
+    assert judge("gpu-limit-present", web, config=ours) == []
 
 
 def task(name: str, replicas: int, gpus: int | None) -> dict[str, Any]:

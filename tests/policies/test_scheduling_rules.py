@@ -87,6 +87,14 @@ def test_the_queue_of_kueue_is_in_the_namespace_of_the_job() -> None:
     assert judge("training-queue-declared", labelled, config=config) == []
 
 
+def test_several_pods_of_a_kind_without_a_gang_need_a_group() -> None:
+    (message,) = judge("training-gang-whole", job_set(parallelism=2))
+    assert "the name of a PodGroup" in message
+    assert judge("training-gang-whole", job_set(parallelism=1)) == []
+    labelled = {"metadata": {"name": "x", "labels": {"kueue.x-k8s.io/queue-name": "team"}}}
+    assert judge("training-gang-whole", {**job_set(parallelism=2), **labelled}) == []
+
+
 def test_a_node_name_bypasses_the_scheduler() -> None:
     (message,) = judge("training-scheduler", job((f"{POD}/nodeName", "gpu-1")))
     assert 'nodeName: found "gpu-1"' in message
@@ -177,9 +185,7 @@ def job_set(kind: str = "JobSet", **policy: Any) -> Manifest:
         "replicatedJobs": [
             {
                 "name": "node",
-                "template": {
-                    "spec": {**inner, "template": manifests.batch_job()["spec"]["template"]}
-                },
+                "template": {"spec": {**inner, "template": batch_job()["spec"]["template"]}},
             }
         ],
     }
@@ -188,7 +194,7 @@ def job_set(kind: str = "JobSet", **policy: Any) -> Manifest:
     return {"apiVersion": group, "kind": kind, "metadata": {"name": "x"}, "spec": whole}
 
 
-INNER = ("backoffLimit",)
+INNER = ("backoffLimit", "parallelism")
 UNCOUNTED = {"action": "RestartJobSetAndIgnoreMaxRestarts"}
 
 
@@ -218,3 +224,10 @@ def test_the_group_of_a_runtime_has_the_nodes_of_its_train_job() -> None:
     assert judge("training-pod-group-whole", runtime, group, train_job) == []
     larger = changed(train_job, ("spec/trainer/numNodes", 3))
     assert judge("training-pod-group-whole", runtime, group, larger)
+
+
+def test_only_system_workloads_name_their_node() -> None:
+    manifest = job((f"{POD}/nodeName", "gpu-1"))
+    assert judge("node-not-chosen", manifest)
+    config = {"systemWorkloads": ["training/Job.batch.volcano.sh/digits"]}
+    assert judge("node-not-chosen", manifest, config=config) == []

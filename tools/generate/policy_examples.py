@@ -228,6 +228,10 @@ apiVersion: scheduling.volcano.sh/v1beta1
 kind: Queue
 metadata: {name: research}""",
     ),
+    "node-not-chosen": Example(
+        "nodeName: gpu-1\ncontainers: [{name: main}]",
+        "nodeSelector: {nvidia.com/gpu.product: NVIDIA-H100-80GB-HBM3}\ncontainers: [{name: main}]",
+    ),
     "queue-quota-bounded": Example(_cluster_queue(1000000), _cluster_queue(16)),
     "training-gang-whole": _volcano("minAvailable: 1", "minAvailable: 2"),
     "training-pod-group-whole": _beside(

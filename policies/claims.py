@@ -70,9 +70,7 @@ def _count(device: Node) -> Decimal:
 )
 def claim_devices_counted(resource: Resource, config: CountedConfig) -> Iterator[Violation]:
     """A claim of all devices, or with admin access, takes GPUs that no quota counts."""
-    if not resource.is_kind(_GROUP, _CLAIM, _TEMPLATE) or resource.is_named(
-        config.system_workloads
-    ):
+    if not resource.is_kind(_GROUP, _CLAIM, _TEMPLATE):
         return
     requests = _requests(resource)
     if requests.known and not isinstance(requests.value, list):

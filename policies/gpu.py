@@ -84,9 +84,8 @@ class CpuConfig(GpuConfig):
 )
 def gpu_limit_present(workload: Workload, config: LimitConfig) -> Iterator[Violation]:
     """A workload without a GPU limit is placed on a node without GPUs, or sees none."""
-    if not workload.resource.is_named(config.system_workloads):
-        for pod in workload.pods:
-            yield from _uncounted_devices(pod, config)
+    for pod in workload.pods:
+        yield from _uncounted_devices(pod, config)
     if workload.resource.is_kind("trainer.kubeflow.org", *RUNTIMES):
         return
     for role in config.components:

@@ -209,8 +209,6 @@ def _least(pod: Pod, config: MountConfig) -> Decimal:
 )
 def shm_not_from_host(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     """All processes of the node share its /dev/shm, and nobody cleans it up."""
-    if pod.resource.is_named(config.system_workloads):
-        return
     at_shm = {volume.steps for _, volume in _volumes_at_shm(pod) if volume is not None}
     at_shm |= {volume.steps for volume in _volumes_with_shm(pod)}
     for volume in pod.volumes.items():

@@ -26,16 +26,19 @@ from pulumi_policy import (
 )
 from pulumi_policy import Severity as PulumiSeverity
 
+from kube.workloads import WORKLOAD_KINDS
 from policies import manifests
 from policies.catalogue import RULES
 from policies.configuration import (
     ALL_DISABLED,
     CHECKED,
+    RECORDED,
     SYSTEM,
     system_workloads,
     unknown_rules,
 )
 from policies.exemptions import KEY, REFUSED, UNUSED, USED, Exemption, Exemptions
+from policies.kinds import KINDS, configured_kinds
 from policies.properties import editable, plain, unwrapped
 from policies.remediation import apply_edits
 from policies.resources import Resource
@@ -81,6 +84,8 @@ class Binding:
         self._existing: tuple[str, ...] = ()
         self._system: list[str] = []
         self._system_problems: list[str] = []
+        self._kinds = WORKLOAD_KINDS
+        self._kinds_problems: list[str] = []
 
     def configure(self, config: Mapping[str, Any], disabled: Collection[str] = ()) -> None:
         """Read exemptions, unknown rule names and existing objects from the whole configuration.
@@ -97,6 +102,10 @@ class Binding:
             self._system = system_workloads(plain(config))
         except ConfigurationError as error:
             self._system_problems = [str(error)]
+        try:
+            self._kinds = configured_kinds({KINDS: plain(config.get(KINDS, {}))})
+        except ConfigurationError as error:
+            self._kinds_problems = [str(error)]
 
     def _system_workloads(self) -> list[str]:
         return self._system
@@ -113,6 +122,7 @@ class Binding:
         return [
             _EverywherePolicy(self._report_unknown, **_metadata(CHECKED)),
             _EverywherePolicy(self._report_system, **_metadata(SYSTEM)),
+            _EverywherePolicy(self._report_kinds, **_metadata(RECORDED)),
             _EverywherePolicy(self._report_refused, **_metadata(REFUSED)),
             _EverywherePolicy(self._report_used, **_metadata(USED)),
             _EverywherePolicy(self._report_unused, **_metadata(UNUSED)),
@@ -125,6 +135,10 @@ class Binding:
     def _report_system(self, args: Any, report: ReportViolation) -> None:
         for problem in self._system_problems if _is_root(args) else ():
             report(f"{problem}\n{SYSTEM.remediation}", None)
+
+    def _report_kinds(self, args: Any, report: ReportViolation) -> None:
+        for problem in self._kinds_problems if _is_root(args) else ():
+            report(f"{problem}\n{RECORDED.remediation}", None)
 
     def _report_refused(self, args: Any, report: ReportViolation) -> None:
         for problem in self._exemptions.refused if _is_root(args) else ():
@@ -234,6 +248,7 @@ class Binding:
             urn=args.urn,
             protected=bool(args.opts and args.opts.protect),
             existing=self._existing,
+            kinds=self._kinds,
         )
 
 

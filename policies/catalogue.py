@@ -27,11 +27,13 @@ from policies import (
     shared_memory,
     storage,
     tenancy,
+    unknown_kinds,
 )
 from policies.rule import Rule
 
 RULES: list[Rule[Any]] = [
     *manifests.RULES,
+    *unknown_kinds.RULES,
     *gpu.RULES,
     *gpu_nodes.RULES,
     *claims.RULES,

@@ -14,8 +14,10 @@ from typing import Any
 
 from pydantic import Field
 
+from kube.workloads import WORKLOAD_KINDS, Registry
 from policies import exemptions
 from policies.exemptions import KEY, Exemptions
+from policies.kinds import KINDS, configured_kinds
 from policies.rule import (
     ConfigurationError,
     Level,
@@ -54,7 +56,16 @@ SYSTEM = own_rule(
     remediation="Correct the list in the pack's configuration file.",
     config=_SystemWorkloads,
 )
-OWN_RULES: list[Rule[Any]] = [CHECKED, SYSTEM, *exemptions.OWN_RULES]
+RECORDED = own_rule(
+    name=KINDS,
+    description="The records of kinds in the configuration are well formed.",
+    reason="A record that cannot be read would leave its kind unknown.",
+    severity=Severity.HIGH,
+    level=Level.MANDATORY,
+    remediation="Correct the record in the pack's configuration file.",
+    config=RuleConfig,
+)
+OWN_RULES: list[Rule[Any]] = [CHECKED, SYSTEM, RECORDED, *exemptions.OWN_RULES]
 """Rules about the configuration, which the pack itself reports."""
 _ALL = "all"
 RESERVED = (_ALL, *(rule.name for rule in OWN_RULES))
@@ -79,6 +90,7 @@ class Configuration:
     rules: list[tuple[Rule[Any], bool, RuleConfig]]
     exemptions: Exemptions
     disabled: list[str]
+    kinds: Registry
 
 
 def parse(text: str, rules: Iterable[Rule[Any]]) -> Configuration:
@@ -109,9 +121,10 @@ def configure(values: Mapping[str, Any], rules: Iterable[Rule[Any]]) -> Configur
     by_name = {rule.name: rule for rule in rules}
     problems = unknown_rules(values, by_name)
     system = _system(values, problems)
+    registry = _registry(values, problems)
     levels, settings = {}, {}
     for name, value in values.items():
-        if name == SYSTEM.name:
+        if name in (SYSTEM.name, KINDS):
             continue
         levels[name], settings[name] = _split(name, value, problems)
     configured, disabled = [], []
@@ -130,7 +143,15 @@ def configure(values: Mapping[str, Any], rules: Iterable[Rule[Any]]) -> Configur
         problems.append(ALL_DISABLED)
     if problems:
         raise ConfigurationError("; ".join(problems))
-    return Configuration(configured, Exemptions(settings.get(KEY), by_name), disabled)
+    return Configuration(configured, Exemptions(settings.get(KEY), by_name), disabled, registry)
+
+
+def _registry(values: Mapping[str, Any], problems: list[str]) -> Registry:
+    try:
+        return configured_kinds(values)
+    except ConfigurationError as error:
+        problems.append(str(error))
+        return WORKLOAD_KINDS
 
 
 def _system(values: Mapping[str, Any], problems: list[str]) -> list[str]:

@@ -88,7 +88,7 @@ class Workload:
         """Number of pods; None if unknown."""
         if not self._is_complete():
             return None
-        counts = [pod.replicas for pod in self.pods]
+        counts = [pod.replicas_within(self._record.at) for pod in self.pods]
         known = [count for count in counts if count is not None]
         return sum(known, Decimal(0)) if len(known) == len(counts) else None
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kube.workloads import WORKLOAD_KINDS, Registry
 from policies import exemptions
 from policies.configuration import Configuration
 from policies.documents import Document
@@ -40,7 +41,7 @@ def evaluate(
     """
     held = configuration.exemptions
     found = [_reported(exemptions.REFUSED, problem) for problem in held.refused]
-    views = [View(resource_of(document.manifest)) for document in documents]
+    views = [View(resource_of(document.manifest, configuration.kinds)) for document in documents]
     origin = {id(view.resource): document for view, document in zip(views, documents, strict=True)}
     rules = applied(configuration, whole=whole)
     for view in views:
@@ -69,9 +70,10 @@ def applied(
     ]
 
 
-def resource_of(manifest: dict[str, Any]) -> Resource:
+def resource_of(manifest: dict[str, Any], kinds: Registry = WORKLOAD_KINDS) -> Resource:
     """Return a manifest as rules receive it."""
-    return Resource(f"kubernetes:{manifest['apiVersion']}:{manifest['kind']}", manifest)
+    token = f"kubernetes:{manifest['apiVersion']}:{manifest['kind']}"
+    return Resource(token, manifest, kinds=kinds)
 
 
 def _guarded(

@@ -45,9 +45,10 @@ class RegistryConfig(RuleConfig):
 
 
 def _images(pod: Pod) -> Iterator[Node]:
-    """Return the image of every container and of every image volume."""
+    """Return the image of every container and of every image volume, and others that it names."""
     for container in pod.containers:
         yield container.node["image"]
+    yield from pod.images
     for volume in pod.volumes.items():
         if isinstance(volume["image"].value, dict):
             yield volume["image"]["reference"]

@@ -77,12 +77,13 @@ class JoinedNode(Node):
 class ContainerNode(Node):
     """A container outside of the usual lists, with the usual names of its fields."""
 
-    __slots__ = ("_fields", "_inner", "_limits")
+    __slots__ = ("_fields", "_inner", "_limits", "_supplied")
 
-    def __init__(self, node: Node, fields: Mapping[str, str], limits: Mapping[str, Any]) -> None:
+    def __init__(self, node: Node, place: Pods, limits: Mapping[str, Any]) -> None:
         super().__init__(node.value, node.parent, node.key, node.partial)
         self._inner = node
-        self._fields = fields
+        self._fields = place.fields
+        self._supplied = place.supplied
         self._limits = limits
 
     def __getitem__(self, key: Key) -> Node:
@@ -90,6 +91,8 @@ class ContainerNode(Node):
         found = self._inner
         for step in path:
             found = found[step]
+        if found.absent and key in self._supplied:
+            return Node(UNKNOWN, found.parent, found.key)
         if path[-1] in _WHOLE and isinstance(found.value, dict):
             return Node(found.value, found.parent, found.key)
         if key == "image":
@@ -120,7 +123,8 @@ def containers_at(spec: Node, place: Pods) -> Iterator[tuple[Node, ContainerKind
     for key, kind in LISTS:
         for node in spec[key].items():
             restarts = kind == "init" and node["restartPolicy"].value == "Always"
-            yield node, "sidecar" if restarts else kind
+            found = ContainerNode(node, place, {}) if place.supplied else node
+            yield found, "sidecar" if restarts else kind
     limits = dict(devices_at(spec, place.devices))
     for path in place.containers:
         keys = steps(path)
@@ -129,7 +133,19 @@ def containers_at(spec: Node, place: Pods) -> Iterator[tuple[Node, ContainerKind
                 sidecar = bool(keys) and keys[0] in _SIDECARS
                 kind = "sidecar" if sidecar else "main"
                 own = {} if sidecar else limits
-                yield ContainerNode(node, place.fields, own), kind
+                yield ContainerNode(node, place, own), kind
+
+
+def images_at(spec: Node, place: Pods) -> Iterator[Node]:
+    """Yield the images that a pod names outside of its containers."""
+    for path in place.images:
+        for node in nodes_at(spec, steps(path)):
+            image = _image(node, node["image"]) if isinstance(node.value, dict) else node
+            scheme, separator, name = (image.text or "").partition("://")
+            if not separator:
+                yield image
+            elif scheme == "oci":
+                yield Node(name, image.parent, image.key)
 
 
 def devices_at(spec: Node, devices: Sequence[Devices]) -> dict[str, Any]:

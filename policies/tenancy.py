@@ -40,7 +40,10 @@ def _workload_namespaces(stack: Stack, config: NamespaceConfig) -> dict[str, Res
     found: dict[str, Resource] = {}
     for workload in stack.workloads:
         namespace = workload.resource.namespace
+        record = workload.resource.record
         applies = any(pod.role(config) != "system" for pod in workload.pods)
+        if record is not None and not record.namespaced:
+            continue
         if applies and namespace is not None and namespace not in config.existing_namespaces:
             found.setdefault(namespace, workload.resource)
     return found

@@ -35,6 +35,7 @@ from policies.places import (
     containers_at,
     counted,
     devices_at,
+    images_at,
     largest,
     requested,
     structural_counts,
@@ -191,6 +192,11 @@ class Pod:
         return [Container(node, kind, self) for node, kind in found]
 
     @cached_property
+    def images(self) -> list[Node]:
+        """Images that it names outside of its containers and volumes."""
+        return [image for image in images_at(self.spec, self.place) if image.present]
+
+    @cached_property
     def volumes(self) -> Node:
         """The list of volumes."""
         if isinstance(self.spec, LayeredNode):
@@ -206,6 +212,18 @@ class Pod:
             return self._structural_replicas()
         root, steps = self.resource.root, self.steps
         return _product(requested(root, count, steps) for count in self.place.count)
+
+    def replicas_within(self, job: str) -> Decimal | None:
+        """Return how many of them one of several jobs at a path requests; None if unknown."""
+        if not self.place.at.startswith(f"{job}."):
+            return self.replicas
+        counts = [
+            count
+            for count in self.place.count
+            if not count.paths or count.paths[0].startswith(f"{job}.")
+        ]
+        root, steps = self.resource.root, self.steps
+        return _product(requested(root, count, steps) for count in counts)
 
     def most(self, scaled: Decimal | None = None) -> Decimal | None:
         """Return the largest number of such pods that may ever run; None if unknown.

@@ -155,14 +155,15 @@ SPARK: Final = [
     WorkloadKind(
         group="sparkoperator.k8s.io",
         kind="SparkConnect",
-        pods=tuple(
-            Pods(at=f"spec.{name}.template.spec", count=counts, partial=True)
-            for name, counts in [
-                ("server", ()),
-                ("executor", (Count(paths=("spec.executor.instances",)),)),
-            ]
+        pods=(
+            Pods(at="spec", images=("",), count=NOT_RUN, partial=True),
+            Pods(at="spec.server.template.spec", partial=True),
+            Pods(
+                at="spec.executor.template.spec",
+                count=(Count(paths=("spec.executor.instances",)),),
+                partial=True,
+            ),
         ),
-        images=("spec",),
         roles=("interactive",),
         ends=False,
     ),

@@ -75,11 +75,12 @@ class Pods:
 
     `at` is the path of the object with the fields of a pod specification. `containers` are the
     paths from there of containers outside of the usual lists; an empty path is the object itself.
-    `defaults` are paths of objects whose fields apply where the pod has none: those named by
-    `inherited`, or all. `fields` maps fields
-    of these containers to the paths at which the kind has them. `partial` marks pods of which the
-    rest is stated elsewhere, unless they list containers. `machine` marks virtual machines: their
-    devices count, and they have no containers.
+    `fields` maps fields of these containers to the paths at which the kind has them, `supplied` are
+    those that the controller adds, and `images` paths of images outside of containers. `defaults`
+    are paths of objects whose fields apply where the pod has none: those named by `inherited`, or
+    all. `metadata` and `restart` are paths of what other kinds state in the template. `partial`
+    marks pods of which the rest is stated elsewhere, unless they list containers. `machine` marks
+    what requests devices without being a pod.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -93,6 +94,8 @@ class Pods:
     count: tuple[Count, ...] = ()
     devices: tuple[Devices, ...] = ()
     restart: str = ""
+    images: tuple[str, ...] = ()
+    supplied: tuple[str, ...] = ()
     partial: bool = False
     machine: bool = False
 
@@ -150,10 +153,10 @@ class WorkloadKind:
 
     `roles` are the roles that a label may choose for its pods, the default first; `ends` states
     whether they run to completion (None: `restartPolicy` decides), and `always` that pods without
-    GPUs have the role, too. `objects` are paths of complete manifests inside, `texts` of strings
-    that may be manifests, `patterns` of what looks like a pod and runs none. `images` are paths of
-    images that it runs otherwise. `unseen` states what it deploys that no rule can see. `scaled` is
-    the path of the number that an autoscaler sets. `awaited` marks kinds whose end Pulumi awaits.
+    GPUs have the default role, too. `objects` are paths of complete manifests inside, `texts` of
+    strings that may be manifests, `patterns` of what looks like a pod and runs none. `unseen`
+    states what it deploys that no rule can see. `scaled` is the path of the number that an
+    autoscaler sets. `awaited` marks kinds whose end Pulumi awaits.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -168,8 +171,8 @@ class WorkloadKind:
     scaler: Scaler | None = None
     scaled: str = "spec.replicas"
     awaited: bool = False
+    namespaced: bool = True
     objects: tuple[str, ...] = ()
     texts: tuple[str, ...] = ()
     patterns: tuple[str, ...] = ()
-    images: tuple[str, ...] = ()
     unseen: str = ""

@@ -34,7 +34,14 @@ def _components() -> Iterator[Pods]:
     for name in ("predictor", "transformer", "explainer"):
         at = f"spec.{name}"
         replicas = Count(paths=(f"{at}.minReplicas",), maxima=(f"{at}.maxReplicas",), default=None)
-        yield Pods(at=at, containers=_MODELS, metadata=at, count=(replicas,), partial=True)
+        yield Pods(
+            at=at,
+            containers=_MODELS,
+            metadata=at,
+            count=(replicas,),
+            images=tuple(f"{model}.storageUri" for model in _MODELS),
+            partial=True,
+        )
     workers = Count(
         paths=("spec.predictor.workerSpec.pipelineParallelSize",), less_with="spec.predictor"
     )
@@ -52,6 +59,12 @@ def _components() -> Iterator[Pods]:
     )
 
 
+def _llm_pods(at: str, metadata: str, *count: Count) -> Pods:
+    """Return pods to which KServe's own configuration adds the probes."""
+    probes = ("readinessProbe", "livenessProbe", "startupProbe")
+    return Pods(at=at, metadata=metadata, count=count, supplied=probes, partial=True)
+
+
 def _llm() -> Iterator[Pods]:
     for at in ("spec", "spec.prefill"):
         replicas = Count(paths=(f"{at}.replicas",), maxima=(f"{at}.scaling.maxReplicas",))
@@ -64,8 +77,8 @@ def _llm() -> Iterator[Pods]:
                 less_with=f"{at}.template",
             ),
         )
-        yield Pods(at=f"{at}.template", metadata=at, count=(replicas,), partial=True)
-        yield Pods(at=f"{at}.worker", metadata=at, count=(replicas, *nodes), partial=True)
+        yield _llm_pods(f"{at}.template", at, replicas)
+        yield _llm_pods(f"{at}.worker", at, replicas, *nodes)
     scheduler = "spec.router.scheduler"
     replicas = Count(paths=(f"{scheduler}.replicas",))
     yield Pods(at=f"{scheduler}.template", count=(replicas,), partial=True)
@@ -103,6 +116,7 @@ KSERVE: Final = [
             ),
             roles=_SERVING,
             ends=False,
+            namespaced=kind == "ServingRuntime",
         )
         for kind in ("ServingRuntime", "ClusterServingRuntime")
     ),
@@ -179,6 +193,11 @@ def _nim(spec: str) -> Pods:
     )
 
 
+def _images(at: str, *images: str) -> Pods:
+    """Return pods of which an object states only the images."""
+    return Pods(at=at, images=images, count=NOT_RUN, partial=True)
+
+
 _NEMO: Final = ("NemoCustomizer", "NemoDatastore", "NemoEntitystore", "NemoEvaluator")
 NIM: Final = [
     *(
@@ -197,9 +216,16 @@ NIM: Final = [
     WorkloadKind(
         group="apps.nvidia.com",
         kind="NIMCache",
-        images=("spec.source.ngc.modelPuller", "spec.source.dataStore.modelPuller"),
+        pods=(
+            Pods(
+                at="spec.source",
+                images=("ngc.modelPuller", "dataStore.modelPuller"),
+                count=NOT_RUN,
+                partial=True,
+            ),
+        ),
     ),
-    WorkloadKind(group="apps.nvidia.com", kind="NIMBuild", images=("spec.image",)),
+    WorkloadKind(group="apps.nvidia.com", kind="NIMBuild", pods=(_images("spec", "image"),)),
 ]
 
 
@@ -277,20 +303,16 @@ _OPERANDS: Final = (
 )
 
 GPU_OPERATOR: Final = [
-    WorkloadKind(
-        group="nvidia.com",
-        kind="ClusterPolicy",
-        images=tuple(f"spec.{operand}" for operand in _OPERANDS),
-    ),
+    WorkloadKind(group="nvidia.com", kind="ClusterPolicy", pods=(_images("spec", *_OPERANDS),)),
     WorkloadKind(
         group="nvidia.com",
         kind="GPUCluster",
-        images=("spec.dcgm", "spec.dcgmExporter", "spec.draDriver"),
+        pods=(_images("spec", "dcgm", "dcgmExporter", "draDriver"),),
     ),
     WorkloadKind(
         group="nvidia.com",
         kind="NVIDIADriver",
-        images=("spec", "spec.gdrcopy", "spec.gds", "spec.manager"),
+        pods=(_images("spec", "", "gdrcopy", "gds", "manager"),),
     ),
 ]
 

@@ -166,6 +166,7 @@ KUBEFLOW: Final = [
             ends=True,
             always=True,
             job=Job(retries=f"{_POD}.{_RESTARTS}"),
+            namespaced=kind == "TrainingRuntime",
         )
         for kind in ("TrainingRuntime", "ClusterTrainingRuntime")
     ),
@@ -210,6 +211,13 @@ def _ray(cluster: str, *others: str, outer: tuple[Count, ...] = ()) -> tuple[Pod
         Pods(at=f"{cluster}.headGroupSpec.{_POD}", count=outer),
         Pods(at=f"{group}.{_POD}", count=(*outer, *workers)),
         *(Pods(at=other, count=outer) for other in others),
+        # Containers that the operator adds to the head.
+        Pods(
+            at=cluster,
+            containers=("autoscalerOptions", "historyServerOptions.collectorOptions"),
+            count=NOT_RUN,
+            partial=True,
+        ),
     )
 
 

@@ -50,10 +50,18 @@ MONITORING: Final = [
     WorkloadKind(
         group="monitoring.coreos.com",
         kind=kind,
-        pods=(Pods(at="spec", partial=True),),
-        images=("spec",),
+        pods=(Pods(at="spec", images=("",), partial=True),),
     )
     for kind in ("Prometheus", "PrometheusAgent", "Alertmanager", "ThanosRuler")
 ]
 
-KINDS: Final = [*HOLDERS, *UNSEEN, *MONITORING]
+# Databases and similar operators, of which an object states the image.
+OPERATORS: Final = [
+    WorkloadKind(
+        group="postgresql.cnpg.io",
+        kind="Cluster",
+        pods=(Pods(at="spec", images=("imageName",), partial=True),),
+    ),
+]
+
+KINDS: Final = [*HOLDERS, *UNSEEN, *MONITORING, *OPERATORS]

@@ -50,6 +50,11 @@ CASES = [
     job("manifest-readable", (f"{MAIN}/volumeMounts", "none"), says=("volumeMounts", '"none"')),
     job("manifest-readable", (f"{POD}/containers", [None]), says=("containers[0]", "an object")),
     job(
+        "kind-known",
+        ("kind", "Trainer"),
+        says=("an unknown kind", '"kinds": {"Trainer.batch.volcano.sh"'),
+    ),
+    job(
         "gpu-limit-present",
         (f"{LIMITS}/nvidia.com~gpu", REMOVED),
         (f"{REQUESTS}/nvidia.com~gpu", REMOVED),

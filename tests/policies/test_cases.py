@@ -24,6 +24,7 @@ SETTINGS = {
 }
 LATER_RULES = {
     "claim-declared",
+    "kind-known",
     "claim-devices-counted",
     "namespace-pod-security",
     "no-hidden-token",
@@ -41,20 +42,7 @@ LATER_RULES = {
     "tolerations-bounded",
     "volume-types-restricted",
 }
-NOT_YET = frozenset(
-    [
-        "a13_hpa_max",
-        "a14_hpa_min",
-        "a19_elastic_pytorchjob",
-        "a23_ray_autoscaling",
-        "a32_kubevirt_vm",
-        "f02_hpa_min_on_gpu_and_quota_none",
-        "g04_llminferenceservice",
-        "g27_hyperjob",
-        "train_cluster_runtime",
-        "volcano_hyper_job",
-    ]
-)
+NOT_YET = frozenset([])
 
 
 def parameters(group: str) -> list[Any]:

@@ -18,6 +18,7 @@ from tools.generate.policy_examples import EXAMPLES, SETTINGS
 
 _TOPICS = {
     "manifests": "Readable manifests",
+    "unknown_kinds": "Kinds",
     "gpu": "GPUs",
     "gpu_nodes": "Nodes with GPUs",
     "claims": "Claimed devices",
@@ -78,6 +79,35 @@ every list of containers is part of a pod specification, also in an unknown kind
 of other objects (AppWrapper, ManifestWork, Crossplane's Object, a ConfigMap with manifests as text)
 are checked like all others. Values that are unknown during a preview are skipped; everything else
 is checked. If a rule itself fails, the failure is reported as a violation.
+
+## Kinds of your own
+
+An object of an unknown kind that holds a pod, a container, an image, an accelerator or a manifest
+as text is refused by [kind-known](#kind-known). Add a record of the kind to the configuration file,
+by `Kind.group`:
+
+```json
+{
+  "kinds": {
+    "Trainer.example.com": {
+      "pods": [
+        {
+          "at": "spec.workers.*",
+          "containers": ["container"],
+          "count": [{ "paths": ["spec.workers.*.replicas"] }]
+        }
+      ],
+      "roles": ["training", "batch"],
+      "ends": true,
+      "job": { "queue": "queue", "retries": "backoffLimit" }
+    }
+  }
+}
+```
+
+A record has the fields of `WorkloadKind` in `kube/workloads/record.py`, which describes them; only
+`pods` is usual. In paths, `*` stands for every item or value, and `[...]` encloses a key with dots.
+A record of a known kind replaces the built-in one. Unknown fields and malformed paths are refused.
 
 ## Workload roles
 

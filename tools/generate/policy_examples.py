@@ -164,6 +164,24 @@ def _class(policy: str) -> str:
 
 
 EXAMPLES: dict[str, Example] = {
+    "kind-known": _example(
+        """
+        apiVersion: example.com/v1
+        kind: Trainer
+        metadata: {name: digits, namespace: training}
+        spec: {worker: {image: registry.example.com/train:1.4.0}}
+        """,
+        """
+        apiVersion: batch/v1
+        kind: Job
+        metadata: {name: digits, namespace: training}
+        spec:
+          template:
+            spec:
+              restartPolicy: Never
+              containers: [{name: worker, image: registry.example.com/train:1.4.0}]
+        """,
+    ),
     "manifest-readable": _limits("many", "{limits: {cpu: 4}}"),
     "gpu-limit-present": Example(
         _WRITER.replace("{limits: {nvidia.com/gpu: 8}}", "{limits: {memory: 16Gi}}"), _WRITER

@@ -1,0 +1,71 @@
+"""Records of kinds in the pack's configuration, which complete the registry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from typing import Any, Final
+
+from pydantic import TypeAdapter, ValidationError
+
+from kube.workloads import WORKLOAD_KINDS, Registry, by_name
+from kube.workloads.record import WorkloadKind, steps
+from policies.rule import ConfigurationError
+
+KINDS: Final = "kinds"
+"""Key of the records in the configuration."""
+_RECORD: Final = TypeAdapter(WorkloadKind)
+_NAMES: Final = ("group", "kind")
+
+
+def configured_kinds(values: Mapping[str, Any]) -> Registry:
+    """Return the registry with the records of a configuration, by `Kind.group` or `Kind`.
+
+    Raise `ConfigurationError` with every problem.
+    """
+    records, problems = [], list[str]()
+    stated = values.get(KINDS) or {}
+    if not isinstance(stated, Mapping):
+        raise ConfigurationError(f"{KINDS}: found {stated!r:.60}; write records by Kind.group")
+    for name, value in stated.items():
+        kind, _, group = name.partition(".")
+        try:
+            records.append(_record(group, kind, value))
+        except ValidationError as error:
+            problems += _explain(name, error)
+        except ValueError as error:
+            problems.append(f"{KINDS}.{name}: {error}")
+    if problems:
+        raise ConfigurationError("; ".join(problems))
+    return {**WORKLOAD_KINDS, **by_name(records)} if records else WORKLOAD_KINDS
+
+
+def _record(group: str, kind: str, value: Any) -> WorkloadKind:
+    if not isinstance(value, Mapping):
+        raise ValueError(f'found {value!r:.60}; write an object such as {{"pods": []}}')
+    for name in _NAMES:
+        if name in value:
+            raise ValueError(f"{name}: found {value[name]!r}; write it in the key")
+    record = _RECORD.validate_python({**value, "group": group.lower(), "kind": kind})
+    for path in _paths(record):
+        steps(path)
+    return record
+
+
+def _paths(record: WorkloadKind) -> Iterator[str]:
+    yield from (*record.objects, *record.texts, *record.patterns, record.scaled, record.job.at)
+    for pods in record.pods:
+        yield from (pods.at, *pods.containers, *pods.images, *pods.defaults, pods.metadata)
+        yield from pods.fields.values()
+        for count in pods.count:
+            yield from (*count.paths, *count.maxima, count.enabled, count.less_with, count.divisor)
+
+
+def _explain(name: str, error: ValidationError) -> Iterator[str]:
+    known = ", ".join(field.name for field in fields(WorkloadKind) if field.name not in _NAMES)
+    for problem in error.errors(include_url=False):
+        place = ".".join(str(step) for step in problem["loc"])
+        text = problem["msg"].lower()
+        if problem["type"] == "unexpected_keyword_argument" and len(problem["loc"]) == 1:
+            text = f"write one of {known}"
+        yield f"{KINDS}.{name}.{place}: found {problem['input']!r:.60}; {text}"

@@ -1,0 +1,94 @@
+"""The rule that the registry has every kind that runs something."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from kube.quantities import quantity_or_none
+from policies.resources import Resource
+from policies.rule import Level, Rule, Severity, Violation, resource_rule
+from policies.settings import GpuConfig
+from policies.values import Node
+
+_LISTS = frozenset({"containers", "initContainers", "ephemeralContainers"})
+_POD_FIELDS = frozenset(
+    {"serviceAccountName", "nodeSelector", "tolerations", "volumes", "affinity", "restartPolicy"}
+)
+_IMAGE = "image"
+_ACCELERATOR = re.compile(
+    r"(nvidia\.com|amd\.com|habana\.ai|[^/]*gpu[^/]*|gpu\.intel\.com)/[^/\s]+"
+    r"|google\.com/tpu|aws\.amazon\.com/neuron\w*"
+)
+"""Names that are known to be accelerators; keys of amounts are judged by the setting."""
+
+
+def _evidence(root: Node, config: GpuConfig) -> Iterator[tuple[Node, str]]:
+    """Yield what runs something or asks for a device, and what it looks like."""
+    pending = [child for key, child in root.fields() if key != "metadata"]
+    if _looks_like(root, config):
+        yield root, _looks_like(root, config)
+    while pending:
+        node = pending.pop()
+        if isinstance(node.value, str):
+            if _ACCELERATOR.fullmatch(node.value):
+                yield node, "an accelerator"
+            elif all(name in node.value for name in ("apiVersion", "kind:", "spec:")):
+                yield node, "a manifest"
+        elif found := _looks_like(node, config):
+            yield node, found
+        pending += [child for _, child in node.fields()]
+        pending += list(node.items())
+
+
+def _looks_like(node: Node, config: GpuConfig) -> str:
+    keys = dict(node.fields())
+    if any(isinstance(child.value, list) for key, child in keys.items() if key in _LISTS):
+        return "a pod"
+    if len(_POD_FIELDS & keys.keys()) > 1:
+        return "a pod"
+    if any(_names_image(key, child) for key, child in keys.items()):
+        return "a container"
+    counted = (key for key, child in keys.items() if quantity_or_none(child.value) is not None)
+    return "an accelerator" if any(config.accelerators.includes(key) for key in counted) else ""
+
+
+def _names_image(key: str, node: Node) -> bool:
+    if _IMAGE not in key.lower():
+        return False
+    if isinstance(node.value, dict):
+        return any(node[part].text for part in ("repository", "registry", "name", "tag"))
+    exact = key.lower().endswith(_IMAGE)
+    return bool(node.text) and (exact or any(sign in str(node.value) for sign in "/:@"))
+
+
+@resource_rule(
+    name="kind-known",
+    description="The registry states what objects of a kind run.",
+    severity=Severity.HIGH,
+    level=Level.MANDATORY,
+    remediation="Add a record of the kind to `kinds` in the configuration.",
+    config=GpuConfig,
+)
+def kind_known(resource: Resource, config: GpuConfig) -> Iterator[Violation]:
+    """Rules read pods, containers and numbers only where the registry states them."""
+    if resource.record is not None:
+        return
+    for node, looks in _evidence(resource.root, config):
+        yield Violation(node, _remedy(resource, node, looks), found=f"{looks} in an unknown kind")
+        return
+
+
+def _remedy(resource: Resource, node: Node, looks: str) -> str:
+    name = f"{resource.kind}.{resource.group}" if resource.group else resource.kind
+    at = ".".join("*" if isinstance(step, int) else str(step) for step in node.steps)
+    pods: dict[str, Any] = {"at": at}
+    if looks == "a container":
+        pods["containers"] = [""]
+    record = {"pods": [pods]}
+    return f'a record in the configuration, such as "kinds": {json.dumps({name: record})}'
+
+
+RULES: list[Rule[Any]] = [kind_known]

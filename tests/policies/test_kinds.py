@@ -1,0 +1,102 @@
+"""Records of kinds in the configuration."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kube.workloads import WORKLOAD_KINDS
+from kube.workloads.record import steps
+from policies.binding import Binding
+from policies.catalogue import RULES
+from policies.configuration import configure
+from policies.documents import Document
+from policies.evaluation import evaluate
+from policies.resources import Resource
+from policies.rule import ConfigurationError
+from policies.views import View
+
+ROOT = Path(__file__).parents[2]
+CONTAINER = {
+    "name": "main",
+    "image": "registry.example.com/a:latest",
+    "resources": {"limits": {"nvidia.com/gpu": 8}},
+}
+TRAINER = {
+    "apiVersion": "example.com/v1",
+    "kind": "Trainer",
+    "metadata": {"name": "digits", "namespace": "team"},
+    "spec": {"queue": "team", "workers": [{"container": CONTAINER, "replicas": 4}]},
+}
+NAME = "Trainer.example.com"
+
+
+def documented() -> dict[str, Any]:
+    """The example of docs/policies.md."""
+    text = (ROOT / "docs" / "policies.md").read_text()
+    return next(
+        json.loads(block)
+        for block in re.findall(r"```json\n(.*?)```", text, re.DOTALL)
+        if '"kinds"' in block
+    )
+
+
+def findings(config: dict[str, Any]) -> dict[str, str]:
+    found = evaluate([Document("a.yaml", TRAINER, None)], configure(config, RULES))
+    return {item.rule: item.message for item in found if item.mandatory}
+
+
+def test_a_record_makes_an_unknown_kind_known() -> None:
+    assert "kind-known" in findings({})
+    assert "kind-known" not in findings(documented())
+
+
+def test_rules_read_the_containers_of_a_recorded_kind() -> None:
+    found = findings(documented())
+    assert "spec.workers[0].container.image" in found["image-tag-fixed"]
+    assert "spec.workers[0].container" in found["run-as-non-root"]
+
+
+def test_the_budget_counts_the_pods_of_a_recorded_kind() -> None:
+    config = {**documented(), "gpu-budget": {"maxGpus": 31}}
+    assert "found 32 GPUs" in findings(config)["gpu-budget"]
+
+
+def test_the_pack_reads_records_from_the_configuration() -> None:
+    binding = Binding()
+    binding.configure(documented())
+    resource = Resource("kubernetes:", TRAINER, kinds=binding._kinds)
+    (workload,) = View(resource).workloads
+    assert workload.queue(workload.pods[0]).text == "team"
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        ({"podz": []}, ("kinds.Trainer.example.com.podz", "write one of", "pods")),
+        ({"pods": [{"where": "spec"}]}, ("pods.0.at", "pods.0.where")),
+        ({"pods": [{"at": "spec..template"}]}, ("'spec..template'", "with dots between them")),
+        ({"pods": [{"at": 5}]}, ("pods.0.at", "found 5", "string")),
+        ({"roles": ["cooking"]}, ("roles.0", "found 'cooking'", "'training'")),
+        ({"kind": "Other"}, ("kind: found 'Other'", "in the key")),
+        ([], ("found []", "write an object")),
+    ],
+)
+def test_a_wrong_record_is_refused(record: Any, words: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigurationError) as error:
+        configure({"kinds": {NAME: record}}, RULES)
+    assert all(word in str(error.value) for word in words)
+
+
+def test_the_paths_of_all_records_are_well_formed() -> None:
+    for record in WORKLOAD_KINDS.values():
+        for pods in record.pods:
+            assert steps(pods.at) or not pods.at
+            for count in pods.count:
+                assert all(steps(path) for path in (*count.paths, *count.maxima))
+
+
+def test_ids_of_records_are_unique() -> None:
+    assert all(key == (record.group, record.kind.lower()) for key, record in WORKLOAD_KINDS.items())

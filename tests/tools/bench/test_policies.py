@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from policies.check import main
+from tools.bench.admission import WITH, WITHOUT
 from tools.bench.policies import _goals, _ratios
 from tools.bench.workloads import stack
 
@@ -19,9 +20,11 @@ def test_the_measured_stack_keeps_every_rule(tmp_path: Any, capsys: pytest.Captu
 
 def test_ratios_are_of_runs_of_the_same_turn():
     samples = {"no pack": [10.0, 20.0, 10.0], "empty pack": [20.0, 20.0, 30.0]}
-    found = _ratios({**samples, "ours": [22.0, 26.0, 30.0]})
+    pods = {WITHOUT: [0.002, 0.002, 0.004], WITH: [0.004, 0.003, 0.004]}
+    found = _ratios({**samples, **pods, "ours": [22.0, 26.0, 30.0]})
     assert found["oursToEmpty"] == {"median": 1.1, "least": 1.0, "most": 1.3}
     assert found["emptyToNone"] == {"median": 2.0, "least": 1.0, "most": 3.0}
+    assert found["admissionToNone"] == {"median": 1.5, "least": 1.0, "most": 2.0}
 
 
 @pytest.mark.parametrize(("ratio", "seconds", "met"), [(1.1, 3.0, True), (1.11, 3.1, False)])

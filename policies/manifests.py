@@ -62,6 +62,9 @@ def manifest_readable(pod: Pod, config: ReadableConfig) -> Iterator[Violation]:
     for key in _POD_LISTS:
         yield from _objects_of(pod.spec[key])
     yield from _object(pod.spec["securityContext"])
+    patch = pod.spec["podSpecPatch"]
+    if patch.present:
+        yield Violation(patch, "the fields of the pod, because no rule reads a patch as text")
     for count in pod.replica_counts():
         if count.present and (isinstance(count.value, bool) or not isinstance(count.value, int)):
             yield Violation(count, "a whole number")

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import yaml
+
 from tests.policies.harness import REMOVED
 from tests.policies.ways.way import Way, documents, way
 
@@ -114,11 +116,10 @@ WAYS = [
         ("0/spec", {"status": {"template": {"spec": SPEC}}}),
     ),
     way(
-        "a manifest in a ConfigMap",
+        "a privileged Pod as text in a ConfigMap",
         "mig_configuration",
-        "",
-        ("0/data/pod.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {}\n"),
-        helm_release_judged="mandatory",
+        "not-privileged",
+        ("0/data/pod.yaml", yaml.safe_dump(POD)),
     ),
 ]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from policies.kubernetes_yaml import Loader, key_of, text_of
+from policies.kubernetes_yaml import Loader, key_of
 from policies.values import Key
 from policies.violations import show
 
@@ -127,7 +127,7 @@ def _objects(
 
 
 def _plain(value: Any, place: str) -> Any:
-    """Return the value with string keys, limited in size: aliases may multiply it."""
+    """Return a copy of the value, limited in size: aliases may multiply it."""
     count = 0
 
     def convert(item: Any) -> Any:
@@ -136,7 +136,7 @@ def _plain(value: Any, place: str) -> Any:
         if count > _MAX_VALUES:
             raise DocumentError(f"{place}: its aliases make it larger than {_MAX_VALUES} values")
         if isinstance(item, dict):
-            return {text_of(key): convert(entry) for key, entry in item.items()}
+            return {key: convert(entry) for key, entry in item.items()}
         if isinstance(item, list):
             return [convert(entry) for entry in item]
         if item is None or isinstance(item, str | int | float):

@@ -11,6 +11,7 @@ import base64
 import binascii
 import math
 import re
+from collections.abc import Hashable
 from functools import lru_cache
 from typing import Any
 
@@ -62,11 +63,6 @@ def scalar(text: str) -> Any:
     return int(decimal) if decimal.is_integer() and abs(decimal) < _EXACT else decimal
 
 
-def text_of(key: Any) -> str:
-    """Return a key as JSON has it."""
-    return str(key).lower() if isinstance(key, bool) else str(key)
-
-
 class Loader(yaml.CSafeLoader):
     """Resolves plain scalars and merges as kubectl does, and refuses duplicate keys."""
 
@@ -82,6 +78,11 @@ class Loader(yaml.CSafeLoader):
         if not implicit[0]:
             return f"{_PREFIX}str"
         return _MERGE if value == "<<" else _PLAIN
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
+        """Return an object with strings as keys: in Python, 1 and true would be the same key."""
+        self.flatten_mapping(node)
+        return {key_of(key): self.construct_object(value, deep) for key, value in node.value}
 
     def flatten_mapping(self, node: Any) -> None:
         """Replace merges by the keys that they add or override."""
@@ -117,10 +118,10 @@ def key_of(node: Any) -> str:
     """Return the key that a node stands for."""
     if not isinstance(node, yaml.ScalarNode):
         raise _error(node, "a key is an object or a list; write a string")
-    value = scalar(node.value) if node.tag == _PLAIN else node.value
+    value = node.value if node.tag == f"{_PREFIX}str" else scalar(node.value)
     if value is None:
         raise _error(node, "a key is null; write a string")
-    return text_of(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _error(node: Any, problem: str) -> yaml.constructor.ConstructorError:

@@ -247,8 +247,9 @@ def _dynamo(component: str) -> Iterator[Pods]:
         metadata=component,
         count=replicas,
         devices=(
-            Devices(each="resources.limits", resource="nvidia.com/gpu", count="gpu"),
+            # The limits count where both are stated.
             Devices(each="resources.requests", resource="nvidia.com/gpu", count="gpu"),
+            Devices(each="resources.limits", resource="nvidia.com/gpu", count="gpu"),
         ),
         machine=True,
     )

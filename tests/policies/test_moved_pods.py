@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from kube.workloads import WORKLOAD_KINDS
@@ -152,7 +152,7 @@ SHAPES: dict[str, Callable[[Spec], Any]] = {
 }
 
 
-@settings(FEW, phases=[Phase.generate])
+@FEW
 @given(st.data())
 def test_a_pod_is_refused_in_every_invented_kind(data: st.DataObject) -> None:
     good, bad, _ = _weakened(data)

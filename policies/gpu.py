@@ -77,7 +77,10 @@ class CpuConfig(GpuConfig):
         f".exists(m, m.mountPath.startsWith('{_MOUNTED_DEVICES}'))).map(c, 'container ' + c.name)"
         " + ([variables.template.?metadata.?annotations, variables.template.?metadata.?labels,"
         " object.metadata.?annotations].exists(h, h.orValue({}).exists(n,"
-        " n.lowerAscii().matches(pattern(settings.deviceAnnotations)))) ? ['metadata'] : [])",
+        " n.lowerAscii().matches(pattern(settings.deviceAnnotations)))) ? ['metadata'] : [])"
+        " + (variables.spec.?runtimeClassName.orValue('').matches("
+        "pattern(settings.gpuRuntimeClasses)) && variables.gpuContainers == []"
+        " ? ['runtimeClassName'] : [])",
         cel.ANNOTATED_PODS,
         partial=True,
     ),

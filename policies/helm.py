@@ -1,4 +1,4 @@
-"""The rule about Helm releases, whose objects the other rules cannot see."""
+"""The rule about objects that deploy others, which the other rules cannot see."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
+from pydantic import Field
+
 from policies.resources import Resource
-from policies.rule import Level, Rule, Severity, Violation, release_rule, show
-from policies.settings import NoConfig
+from policies.rule import Level, Rule, RuleConfig, Severity, Violation, release_rule, show
 from policies.values import Node
 
 _CHARTS = (("chart",), ("spec", "chart"), ("spec", "chart", "spec", "chart"))
@@ -37,17 +38,36 @@ def _command(resource: Resource) -> str:
     return f"{shlex.join(command)} --values FILE | python -m policies.check -"
 
 
+class UnseenConfig(RuleConfig):
+    """Configuration of `helm-release-judged`."""
+
+    checked_elsewhere: list[str] = Field(
+        default=[],
+        description="Objects whose rendered manifests are checked elsewhere, such as in CI, each "
+        "as `namespace/Kind/name` or `namespace/Kind.group/name`; `*` matches anything.",
+    )
+
+
 @release_rule(
     name="helm-release-judged",
-    description="The rendered charts of Helm releases are checked, too.",
+    description="What Helm releases, Argo CD and Flux deploy from elsewhere is checked, too.",
     severity=Severity.MEDIUM,
     level=Level.ADVISORY,
-    remediation="Check the rendered chart with policies.check, in CI or by hand.",
-    config=NoConfig,
+    remediation="Check the rendered manifests with policies.check; list it in checkedElsewhere.",
+    config=UnseenConfig,
 )
-def helm_release_judged(resource: Resource, config: NoConfig) -> Iterator[Violation]:
+def helm_release_judged(resource: Resource, config: UnseenConfig) -> Iterator[Violation]:
     """A release contains only values: the objects of its chart first appear in the cluster."""
+    if resource.is_named(config.checked_elsewhere):
+        return
     chart = _first(resource, _CHARTS)
+    if not chart.text:
+        yield Violation(
+            resource.root["spec"],
+            "its rendered manifests into the check: … | python -m policies.check -",
+            found=f"a {resource.kind}: {resource.unseen}; its objects were checked by no rule",
+        )
+        return
     yield Violation(
         chart,
         f"the rendered chart into the check: {_command(resource)}",

@@ -161,7 +161,10 @@ def devices_at(spec: Node, devices: Sequence[Devices]) -> dict[str, Any]:
                 known = quantity_or_none(summed.get(name, 0))
                 whole = amount is not None and known is not None
                 summed[name] = str(known + amount) if whole else count  # type: ignore[operator]
-        found.update(summed)
+        for name, amount in summed.items():
+            known, new = quantity_or_none(found.get(name, 0)), quantity_or_none(amount)
+            if known is None or new is None or new > known:
+                found[name] = amount
     return found
 
 

@@ -203,7 +203,7 @@ def _ray(cluster: str, *others: str, outer: tuple[Count, ...] = ()) -> tuple[Pod
         Count(
             paths=(f"{group}.replicas", f"{group}.minReplicas"),
             maxima=(f"{group}.maxReplicas",),
-            enabled=f"{cluster}.enableInTreeAutoscaling",
+            default=None,
         ),
         Count(paths=(f"{group}.numOfHosts",)),
     )

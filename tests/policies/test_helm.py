@@ -8,6 +8,7 @@ from policies.catalogue import RULES_BY_NAME
 from policies.resources import Resource
 from policies.values import UNKNOWN
 from policies.views import View
+from tests.policies.harness import judge
 
 RULE = RULES_BY_NAME["helm-release-judged"]
 RELEASE = {
@@ -51,3 +52,16 @@ def test_releases_of_controllers_in_the_cluster_are_releases(version: str, kind:
 )
 def test_what_registers_its_manifests_is_none(pulumi_type: str):
     assert texts(pulumi_type, RELEASE) == []
+
+
+def test_reports_what_argo_cd_deploys_unless_it_is_checked_elsewhere() -> None:
+    application = {
+        "apiVersion": "argoproj.io/v1alpha1",
+        "kind": "Application",
+        "metadata": {"name": "web", "namespace": "argocd"},
+        "spec": {"source": {"repoURL": "https://example.com/web", "path": "deploy"}},
+    }
+    (message,) = judge("helm-release-judged", application)
+    assert "it deploys manifests of a repository" in message
+    named = {"checkedElsewhere": ["argocd/Application.argoproj.io/*"]}
+    assert judge("helm-release-judged", application, config=named) == []

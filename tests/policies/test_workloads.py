@@ -1,3 +1,4 @@
+import time
 from typing import Any
 
 import pytest
@@ -5,6 +6,7 @@ import pytest
 from kube.accelerators import Accelerators
 from policies.resources import Resource
 from policies.settings import RoleConfig
+from policies.values import Node
 from policies.workloads import Pod, find_pods
 from tests.policies import manifests
 from tests.policies.harness import REMOVED, changed, type_of
@@ -211,3 +213,13 @@ def test_names_come_from_the_manifest_or_from_pulumi():
     assert resource.address == "training/Job.batch.volcano.sh/digits"
     nameless = changed(job, ("metadata/name", REMOVED))
     assert Resource(type_of(job), nameless, name="pulumi-name").name == "pulumi-name"
+
+
+def test_a_volume_is_found_without_a_walk_of_the_list():
+    names = [f"volume-{number}" for number in range(4000)]
+    spec = {**POD, "volumes": [{"name": name, "emptyDir": {}} for name in names]}
+    (pod,) = pods("v1", "Pod", spec)
+    start = time.perf_counter()
+    found = [pod.volume(Node(name)) for name in names]
+    assert time.perf_counter() - start < 1
+    assert all(volume is not None for volume in found)

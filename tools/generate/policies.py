@@ -182,13 +182,15 @@ about the whole stack, such as its cost, have no exemptions; raise the limit ins
 
 ## What the rules do not see
 
-- A Helm release (`helm.v3.Release`, or a `HelmRelease` or `HelmChart` of a controller in the
-  cluster) contains only values. The rendered chart is not checked, and
-  [helm-release-judged](#helm-release-judged) reports each release. Check it with
-  `helm template … | python -m policies.check -`, see
+- What is deployed from elsewhere: the charts of Helm releases, what Argo CD and Flux read from
+  repositories, profiles of Dynamo, and patches of pods as text (`podSpecPatch` of Argo Workflows).
+  [helm-release-judged](#helm-release-judged) reports releases, Applications and Kustomizations.
+  Check what they render with `helm template … | python -m policies.check -`, see
   [Check manifests without Pulumi](policies-without-pulumi.md).
-- Stack rules check what the stack declares. Existing objects outside the stack are listed in their
-  configuration: `existingQueues`, `existingNamespaces`.
+- What operators add to the pods of objects that state only a part of them, such as a NIMService, an
+  InferenceService with a model format, or a SparkApplication. What these objects state is checked.
+- Objects outside of the stack. List them in the configuration: `existingQueues`,
+  `existingNamespaces`, `existingObjects`. The same rules at admission see every Pod.
 """
 
 

@@ -12,6 +12,9 @@ command -v "$python" >/dev/null || fail "$python is not on PATH: install Python 
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
   fail "$("$python" --version) is too old: Python 3.11 or newer is needed, or write PYTHON=…"
 
+# By its path: the environment's directory is first on PATH, where pyenv looks each time.
+python=$("$python" -c 'import sys; print(sys.executable)')
+
 # Debian keeps venv in a package of its own.
 if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then

@@ -44,7 +44,7 @@ def literal_secret(config: dict[str, Any]) -> None:
 
 
 REMEDIES = {
-    "image-registry-allowed": "write an image from 127.0.0.1:5000",
+    "image-registry-allowed": "write an image or a model from 127.0.0.1:5000",
     "no-literal-secrets": "write HF_TOKEN as valueFrom.secretKeyRef",
 }
 

@@ -95,82 +95,6 @@ def not_privileged(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
 
 
 @pod_rule(
-    name="no-host-namespaces",
-    description="Pods do not share the node's network, processes or interprocess memory.",
-    severity=Severity.CRITICAL,
-    level=Level.MANDATORY,
-    remediation="Remove hostNetwork, hostPID and hostIPC.",
-    config=SystemConfig,
-    references=[
-        "PSS baseline Host Namespaces",
-        "NSA Pod security enforcement",
-        "CIS 5.2.3",
-        "CIS 5.2.4",
-        "CIS 5.2.5",
-        "OWASP K01",
-    ],
-    admission=cel.pod(
-        **{
-            key: f"variables.spec.?{key}.orValue(false)"
-            for key in ("hostNetwork", "hostPID", "hostIPC")
-        }
-    ),
-)
-def no_host_namespaces(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
-    """They let a pod reach every process and every connection of every job on the node."""
-    for key in ("hostNetwork", "hostPID", "hostIPC"):
-        flag = pod.spec[key]
-        if flag.present and flag.value is not False:
-            yield Violation(flag, "false, or leave it out")
-
-
-@pod_rule(
-    name="no-host-path",
-    description="Pods do not mount the node's file system.",
-    severity=Severity.CRITICAL,
-    level=Level.MANDATORY,
-    remediation="Use a claim, an emptyDir or a ConfigMap.",
-    config=SystemConfig,
-    references=[
-        "PSS baseline HostPath Volumes",
-        "NSA Pod security enforcement",
-        "CIS 5.2.11",
-        "OWASP K01",
-    ],
-    admission=cel.volumes("has(v.hostPath)"),
-)
-def no_host_path(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
-    """A host path is a way out of the pod, and its content differs between nodes."""
-    for volume in pod.volumes.items():
-        if volume["hostPath"].present:
-            yield Violation(volume["hostPath"], "a persistentVolumeClaim or an emptyDir instead")
-
-
-@pod_rule(
-    name="no-host-ports",
-    description="Containers do not open ports of the node.",
-    severity=Severity.HIGH,
-    level=Level.MANDATORY,
-    remediation="Remove hostPort and expose the pods with a Service.",
-    config=SystemConfig,
-    references=["PSS baseline Host Ports", "NSA Network policies", "CIS 5.2.12"],
-    # With hostNetwork, the API server itself sets hostPort.
-    admission=cel.containers(
-        "!variables.spec.?hostNetwork.orValue(false)"
-        " && c.?ports.orValue([]).exists(p, p.?hostPort.orValue(0) != 0)"
-    ),
-)
-def no_host_ports(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
-    """Network policies do not apply to them, and only one pod of a node can have each."""
-    if pod.spec["hostNetwork"].value is True:
-        return
-    for container in pod.containers:
-        for port in container.node["ports"].items():
-            if port["hostPort"].present and port["hostPort"].value != 0:
-                yield Violation(port["hostPort"], "nothing: use a Service")
-
-
-@pod_rule(
     name="security-profiles-kept",
     description="Pods do not disable seccomp, AppArmor or SELinux.",
     severity=Severity.HIGH,
@@ -267,9 +191,6 @@ def probes_stay_in_pod(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
 
 RULES: list[Rule[Any]] = [
     not_privileged,
-    no_host_namespaces,
-    no_host_path,
-    no_host_ports,
     security_profiles_kept,
     sysctls_safe,
     probes_stay_in_pod,

@@ -20,7 +20,7 @@ from policies.reports import Report, as_json, human
 from policies.rule import PAGE_VARIABLE
 from tools.generate import policies as page
 
-SECURITY = ("pod_security", "pod_hardening", "secret_values", "access", "exposure")
+SECURITY = ("host_access", "pod_security", "pod_hardening", "secret_values", "access", "exposure")
 MANIFEST = """\
 apiVersion: v1
 kind: Pod

@@ -28,6 +28,7 @@ _TOPICS = {
     "queues": "Queues",
     "retries": "Retries and deadlines",
     "images": "Images",
+    "host_access": "Pod security: access to the node",
     "pod_security": "Pod security: baseline",
     "pod_hardening": "Pod security: restricted",
     "secret_values": "Secrets",

@@ -20,6 +20,7 @@ class View:
 
     def __init__(self, resource: Resource) -> None:
         self.resource = resource
+        self._parts: dict[Scope, list[Any]] = {}
 
     @cached_property
     def nested(self) -> list[View]:
@@ -33,10 +34,10 @@ class View:
 
     def parts(self, scope: Scope) -> list[Any]:
         """Return the parts for a scope; stack rules have none, they are called with the stack."""
-        return [
-            *self._own_parts(scope),
-            *(part for view in self.nested for part in view.parts(scope)),
-        ]
+        if scope not in self._parts:
+            nested = (part for view in self.nested for part in view.parts(scope))
+            self._parts[scope] = [*self._own_parts(scope), *nested]
+        return self._parts[scope]
 
     def _own_parts(self, scope: Scope) -> list[Any]:
         if scope == "pod":

@@ -64,10 +64,10 @@ def merged(config: dict[str, Any]) -> None:
 
 def proposed(config: dict[str, Any]) -> None:
     """Four more GPUs, a claim on another volume, an image from a registry that is not allowed."""
-    config["gpu-platform:training"]["jobs"]["sweep"]["nodes"] = 3
+    config["gpu-platform:training"]["jobs"]["sweep"] |= {"nodes": 3, "env": {"TOKEN": "abc"}}
     storage = config["gpu-platform:storage"]
-    storage["volumes"]["other"] = dict(storage["volumes"]["shared-checkpoints"])
-    storage["claims"]["checkpoints"]["volume"] = "other"
+    storage["volumes"]["shared-other"] = dict(storage["volumes"]["shared-checkpoints"])
+    storage["claims"]["checkpoints"]["volume"] = "shared-other"
     image = f"docker.io/somebody/inference@sha256:{'0' * 64}"
     config["gpu-platform:images"]["workloads"]["inference"]["reference"] = image
 
@@ -103,7 +103,7 @@ def pull_request(
 ) -> tuple[Previewed, Previewed]:
     """The proposed change, previewed twice at the same time."""
     base.edit(proposed)
-    secret(base, "--path", "training.jobs.sweep.env.TOKEN", TOKEN)
+    secret(base, "registry_password", TOKEN)
     folders = [tmp_path_factory.mktemp("pull") for _ in range(2)]
     with ThreadPoolExecutor() as pool:
         first, second = pool.map(lambda folder: gitops(base, folder), folders)
@@ -130,7 +130,7 @@ def test_the_comment_contains_each_fact(pull_request: tuple[Previewed, Previewed
         "`no-literal-secrets`: Job",
         "Remedy: Push the image to an allowed registry, or allow its registry.",
         "-  volumeName: shared-checkpoints",
-        "+  volumeName: other",
+        "+  volumeName: shared-other",
         "-        - --nnodes=2",
         "+        - --nnodes=3",
     ):
@@ -152,7 +152,7 @@ def test_no_secret_is_anywhere_in_what_is_written(
 ) -> None:
     previewed, _ = pull_request
     text = previewed.comment + (previewed.folder / "report.json").read_text() + previewed.said
-    assert "[secret]" in text
+    assert "Secret registry" in text
     # Neither as it is nor as Markdown, JSON or HTML would spell a part of it.
     for part in (PASSWORD, "horse", TOKEN, "tok_en", "tok\\_en", "staple"):
         assert part not in text

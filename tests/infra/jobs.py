@@ -31,6 +31,8 @@ PACK: Final[dict[str, Any]] = {
     "training-pod-group-whole": {"elasticWorkloads": ["ml/*/job-*"]},
     "no-host-namespaces": {"systemWorkloads": ["ml/*/job-*"]},
     "training-ends": "disabled",
+    "namespace-gpu-quota": {"maxQuota": 10**6},
+    "systemWorkloads": {"workloads": ["*/PersistentVolume/shared-*", "*/Namespace/ml"]},
 }
 
 
@@ -60,7 +62,9 @@ def configuration(described: dict[str, Any]) -> dict[str, Any]:
     values["volcano"]["queues"] = {"research": {}}
     # Another stack's device plugin may offer GPUs by any name.
     values["gpu"] = {"install": False}
-    values["tenancy"]["quota"] = {"gpus": 10**6}
+    other = described.get("gpu_resource", "nvidia.com/gpu")
+    devices = {} if other == "nvidia.com/gpu" else {other: 10**6}
+    values["tenancy"]["quota"] = {"gpus": 10**6, "devices": devices}
     values["inference"] = {}
     of_kinds = [name for name, kind in KINDS.items() if kind.image_needs]
     values["images"]["workloads"] |= {kind: {"reference": TRAINING_IMAGE} for kind in of_kinds}

@@ -46,6 +46,16 @@ def job(rule: str, *edits: tuple[str, Any], says: tuple[str, ...], **more: Any) 
     return Case(rule, manifests.volcano_job, edits, says, **more)
 
 
+def claim_template() -> Manifest:
+    request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": 1}}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": "gpu", "namespace": "training"},
+        "spec": {"spec": {"devices": {"requests": [request]}}},
+    }
+
+
 CASES = [
     job("manifest-readable", (f"{MAIN}/volumeMounts", "none"), says=("volumeMounts", '"none"')),
     job("manifest-readable", (f"{POD}/containers", [None]), says=("containers[0]", "an object")),
@@ -430,5 +440,23 @@ CASES = [
         "gpu-cost",
         config={"hourlyPrices": {"nvidia.com/gpu": 2.5}, "maxHourlyCost": 10},
         says=("found GPUs for 22.5 an hour", "at most 10"),
+    ),
+    Case(
+        "claim-devices-counted",
+        claim_template,
+        (("spec/spec/devices/requests/0/exactly/allocationMode", "All"),),
+        says=("allocationMode", '"ExactCount"'),
+    ),
+    job(
+        "claim-declared",
+        (f"{POD}/resourceClaims", [{"name": "gpu", "resourceClaimTemplateName": "absent"}]),
+        says=("resourceClaimTemplateName", "the name of a ResourceClaimTemplate of this stack"),
+    ),
+    job("node-not-chosen", (f"{POD}/nodeName", "gpu-1"), says=("nodeName", "the scheduler")),
+    Case(
+        "queue-quota-bounded",
+        manifests.queue,
+        (("spec/capability", {"nvidia.com/gpu": 1_000_000}),),
+        says=("capability", "at most"),
     ),
 ]

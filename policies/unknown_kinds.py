@@ -18,6 +18,8 @@ _POD_FIELDS = frozenset(
     {"serviceAccountName", "nodeSelector", "tolerations", "volumes", "affinity", "restartPolicy"}
 )
 _IMAGE = "image"
+_LABEL_KEYS = ("key", "topologyKey")
+"""Fields with the key of a label or taint, which may look like the name of a resource."""
 _ACCELERATOR = re.compile(
     r"(nvidia\.com|amd\.com|habana\.ai|[^/]*gpu[^/]*|gpu\.intel\.com)/[^/\s]+"
     r"|google\.com/tpu|aws\.amazon\.com/neuron\w*"
@@ -33,7 +35,7 @@ def _evidence(root: Node, config: GpuConfig) -> Iterator[tuple[Node, str]]:
     while pending:
         node = pending.pop()
         if isinstance(node.value, str):
-            if _ACCELERATOR.fullmatch(node.value):
+            if _ACCELERATOR.fullmatch(node.value) and node.steps[-1] not in _LABEL_KEYS:
                 yield node, "an accelerator"
             elif all(name in node.value for name in ("apiVersion", "kind:", "spec:")):
                 yield node, "a manifest"

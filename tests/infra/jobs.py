@@ -29,7 +29,9 @@ PACK: Final[dict[str, Any]] = {
         "elasticWorkloads": ["ml/*/job-*", "ml/JobTemplate.flow.volcano.sh/*-train"]
     },
     "training-pod-group-whole": {"elasticWorkloads": ["ml/*/job-*"]},
-    "no-host-namespaces": {"systemWorkloads": ["ml/*/job-*"]},
+    "no-host-namespaces": {
+        "systemWorkloads": ["ml/*/job-*", "ml/JobTemplate.flow.volcano.sh/*-train"]
+    },
     "training-ends": "disabled",
     "namespace-gpu-quota": {"maxQuota": 10**6},
     "systemWorkloads": {"workloads": ["*/PersistentVolume/shared-*", "*/Namespace/ml"]},

@@ -17,6 +17,7 @@ from policies.evaluation import evaluate
 from policies.resources import Resource
 from policies.rule import ConfigurationError
 from policies.views import View
+from tests.policies.harness import judge
 
 ROOT = Path(__file__).parents[2]
 CONTAINER = {
@@ -100,3 +101,14 @@ def test_the_paths_of_all_records_are_well_formed() -> None:
 
 def test_ids_of_records_are_unique() -> None:
     assert all(key == (record.group, record.kind.lower()) for key, record in WORKLOAD_KINDS.items())
+
+
+def test_the_key_of_a_label_is_no_accelerator() -> None:
+    expression = {"key": "gpu-platform.dev/workload", "operator": "Exists"}
+    policy = {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": "allow", "namespace": "ml"},
+        "spec": {"podSelector": {"matchExpressions": [expression]}},
+    }
+    assert judge("kind-known", policy) == []

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from kube.kinds.record import BY_PEER_TIMEOUT, Kind, Layout, Resource, State
+from kube.kinds.record import BY_PEER_TIMEOUT, Kind, Resource, State
 
 JOB: Final = Resource(
     group="batch",
@@ -19,7 +19,6 @@ JOB: Final = Resource(
 
 KIND: Final = Kind(
     resource=JOB,
-    layout=Layout(resource=JOB, pods=(("spec", "template"),), retries=("spec", "backoffLimit")),
     capabilities=frozenset(
         {
             "hyperparameters",

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from kube.kinds.record import GANG_RESTARTS, Kind, Layout, Resource, State
+from kube.kinds.record import GANG_RESTARTS, Kind, Resource, State
 
 JOB: Final = Resource(
     group="jobset.x-k8s.io",
@@ -20,11 +20,6 @@ JOB: Final = Resource(
 
 KIND: Final = Kind(
     resource=JOB,
-    layout=Layout(
-        resource=JOB,
-        pods=(("spec", "replicatedJobs", "*", "template", "spec", "template"),),
-        retries=("spec", "failurePolicy", "maxRestarts"),
-    ),
     # A deadline of the Job would start again with each attempt.
     capabilities=frozenset(
         {

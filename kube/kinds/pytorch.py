@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from kube.kinds.record import BY_PEER_TIMEOUT, Kind, Layout, Resource, State
+from kube.kinds.record import BY_PEER_TIMEOUT, Kind, Resource, State
 
 JOB: Final = Resource(
     group="kubeflow.org",
@@ -20,13 +20,6 @@ JOB: Final = Resource(
 
 KIND: Final = Kind(
     resource=JOB,
-    layout=Layout(
-        resource=JOB,
-        pods=(("spec", "pytorchReplicaSpecs", "*", "template"),),
-        queue=("spec", "runPolicy", "schedulingPolicy", "queue"),
-        gang=("spec", "runPolicy", "schedulingPolicy", "minAvailable"),
-        retries=("spec", "runPolicy", "backoffLimit"),
-    ),
     capabilities=frozenset(
         {
             "hyperparameters",

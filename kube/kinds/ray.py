@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from kube.kinds.record import Kind, Layout, Resource, State
+from kube.kinds.record import Kind, Resource, State
 
 JOB: Final = Resource(
     group="ray.io",
@@ -23,14 +23,6 @@ _CLUSTER: Final = ("spec", "rayClusterSpec")
 
 KIND: Final = Kind(
     resource=JOB,
-    layout=Layout(
-        resource=JOB,
-        pods=(
-            (*_CLUSTER, "headGroupSpec", "template"),
-            (*_CLUSTER, "workerGroupSpecs", "*", "template"),
-        ),
-        retries=("spec", "backoffLimit"),
-    ),
     capabilities=frozenset({"deadline_seconds", "state: suspended", "launcher"}),
     objects="RayJob `ray.io/v1`, PodGroup, NetworkPolicy",
     # Earlier releases have no retries.

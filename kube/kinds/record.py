@@ -88,20 +88,6 @@ class Resource:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
-    """Where the manifest with the pods states them, their queue, their gang and the retries.
-
-    `queue` and `gang` (the minimum number of pods) are empty if only the PodGroup states them.
-    """
-
-    resource: Resource
-    pods: tuple[Path, ...]
-    retries: Path
-    queue: Path = ()
-    gang: Path = ()
-
-
-@dataclass(frozen=True, kw_only=True)
 class Kind:
     """What is known about a job kind.
 
@@ -114,7 +100,6 @@ class Kind:
     """
 
     resource: Resource
-    layout: Layout
     capabilities: frozenset[Capability]
     objects: str
     needs: str

@@ -3,11 +3,10 @@
 from typing import Final
 
 from kube.kinds.record import Kind
-from kube.kinds.volcano import JOB, LAYOUT
+from kube.kinds.volcano import JOB
 
 KIND: Final = Kind(
     resource=JOB,
-    layout=LAYOUT,
     capabilities=frozenset(
         {
             "hyperparameters",

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from kube.kinds.record import Kind, Layout, Resource, State
+from kube.kinds.record import Kind, Resource, State
 
 JOB: Final = Resource(
     group="trainer.kubeflow.org",
@@ -25,15 +25,9 @@ RUNTIME: Final = Resource(
     title="TrainingRuntime",
 )
 
-_JOB_SET: Final = ("spec", "template", "spec")
 
 KIND: Final = Kind(
     resource=JOB,
-    layout=Layout(
-        resource=RUNTIME,
-        pods=((*_JOB_SET, "replicatedJobs", "*", "template", "spec", "template"),),
-        retries=(*_JOB_SET, "failurePolicy", "maxRestarts"),
-    ),
     capabilities=frozenset(
         {
             "hyperparameters",

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from kube.kinds.record import Kind, Layout, Resource, State
+from kube.kinds.record import Kind, Resource, State
 
 JOB: Final = Resource(
     group="batch.volcano.sh",
@@ -56,17 +56,8 @@ COMMAND: Final = Resource(
 )
 """The resource of a request to the job controller, which deletes it when it has acted."""
 
-LAYOUT: Final = Layout(
-    resource=JOB,
-    pods=(("spec", "tasks", "*", "template"),),
-    queue=("spec", "queue"),
-    gang=("spec", "minAvailable"),
-    retries=("spec", "maxRetry"),
-)
-
 KIND: Final = Kind(
     resource=JOB,
-    layout=LAYOUT,
     capabilities=frozenset(
         {
             "hyperparameters",

@@ -1,0 +1,34 @@
+"""The registries of kinds state where the builders write pods, queue and gang."""
+
+import pytest
+
+from infra.manifests import Manifest
+from kube.kinds import KINDS, JobKind
+from policies.resources import Resource
+from policies.views import View
+from tests.infra.jobs import job, objects
+
+
+def views(kind: JobKind) -> list[View]:
+    return [View(_resource(manifest)) for manifest in objects(job(kind))]
+
+
+def _resource(manifest: Manifest) -> Resource:
+    return Resource(f"kubernetes:{manifest['apiVersion']}:{manifest['kind']}", manifest)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_run_is_named_after_an_object_of_the_kinds_resource(kind: JobKind) -> None:
+    last = objects(job(kind))[-1]
+    resource = KINDS[kind].resource
+    assert (last["apiVersion"], last["kind"]) == (resource.api_version, resource.kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_registry_finds_the_pods_and_the_queue_of_every_kind(kind: JobKind) -> None:
+    workloads = [workload for view in views(kind) for workload in view.workloads]
+    found = [(workload, pod) for workload in workloads for pod in workload.pods]
+    assert found
+    groups = [o["spec"]["queue"] for o in objects(job(kind)) if o["kind"] == "PodGroup"]
+    queues = [workload.queue(pod).text for workload, pod in found]
+    assert {queue for queue in [*queues, *groups] if queue} == {"research"}

@@ -11,7 +11,6 @@ from typing import Any, Final
 from infra.manifests import Manifest, compact
 from infra.settings.volumes import ReferenceSettings, VolumeSettings
 from kube.names import SHM_PATH, SHM_VOLUME, TMP_PATH, TMP_VOLUME, USER_ID
-from kube.quantities import parse_quantity
 
 TMP_SIZE: Final = "1Gi"
 _TMP_MOUNT: Final = {"name": TMP_VOLUME, "mountPath": TMP_PATH}
@@ -246,19 +245,10 @@ def _resources(pod: Pod) -> Manifest:
         devices[pod.gpu_nodes.resource] = str(pod.gpus)
     if pod.rdma is not None:
         devices[pod.rdma.resource] = str(pod.rdma.count)
-    disk = _disk(pod)
     return {
-        "requests": {"cpu": pod.cpu, "memory": pod.memory, "ephemeral-storage": disk, **devices},
+        "requests": {"cpu": pod.cpu, "memory": pod.memory, **devices},
         "limits": {"memory": pod.memory, **devices},
     }
-
-
-def _disk(pod: Pod) -> str:
-    """Return the sum of the sizes of the pod's directories on the node's disk."""
-    sizes = [volume.source.get("emptyDir", {}) for volume in pod.volumes]
-    on_disk = [size["sizeLimit"] for size in sizes if size and size.get("medium") != "Memory"]
-    total = sum((parse_quantity(size) for size in on_disk), parse_quantity(TMP_SIZE))
-    return f"{int(total) // 2**20}Mi"
 
 
 def _volumes(pod: Pod) -> list[Manifest]:

@@ -11,7 +11,6 @@ GPUS = 8
 CAPACITY = {
     "cpu": "64",
     "memory": "512Gi",
-    "ephemeral-storage": "2Ti",
     "pods": "110",
     "nvidia.com/gpu": str(GPUS),
 }

@@ -31,6 +31,11 @@ def carry_over(checkout: Path, stack: str) -> None:
         if image.pop("build", None):
             image["reference"] = REFERENCE
     file.write_text(yaml.safe_dump(document, sort_keys=False))
+    pack = checkout / "policies" / "config" / f"{stack}.json"
+    policies = json.loads(pack.read_text())
+    # No storage driver runs here: the volumes are directories of the nodes.
+    policies["systemWorkloads"]["workloads"].append("*/PersistentVolume/volume-*")
+    pack.write_text(json.dumps(policies))
 
 
 def configure_scheduler(platform: Platform, stack: str) -> None:

@@ -90,7 +90,10 @@ class Stack:
         declared = Counter(
             _identity(outputs)
             for resource in deployment["resources"]
-            if resource["type"].startswith("kubernetes:") and (outputs := resource.get("outputs"))
+            if resource["type"].startswith("kubernetes:")
+            # read only, such as the namespace that identifies the cluster
+            and not resource.get("external")
+            and (outputs := resource.get("outputs"))
         )
         assert max(declared.values()) == 1, declared
         last: list[dict[str, Any]] = []

@@ -73,7 +73,6 @@ def test_a_pod_is_built_whole() -> None:
                         "requests": {
                             "cpu": "2",
                             "memory": "16Gi",
-                            "ephemeral-storage": "1024Mi",
                             "nvidia.com/gpu": "2",
                         },
                         "limits": {"memory": "16Gi", "nvidia.com/gpu": "2"},
@@ -221,13 +220,3 @@ def test_alone_on_its_node_means_no_other_workload_of_any_namespace() -> None:
 def test_what_says_nothing_is_left_out() -> None:
     fields = {"none": None, "empty": {}, "zero": 0, "no": False, "list": [], "text": ""}
     assert compact(fields) == {"zero": 0, "no": False, "list": [], "text": ""}
-
-
-def test_requests_the_disk_that_its_directories_may_fill() -> None:
-    cache = Volume(name="cache", source={"emptyDir": {"sizeLimit": "10Gi"}}, path="/cache")
-    memory = Volume(
-        name="ram", source={"emptyDir": {"medium": "Memory", "sizeLimit": "4Gi"}}, path="/ram"
-    )
-    (container,) = pod_template(replace(POD, volumes=[cache, memory]))["spec"]["containers"]
-    # the cache and 1Gi of /tmp
-    assert container["resources"]["requests"]["ephemeral-storage"] == "11264Mi"

@@ -74,8 +74,8 @@ def proposed(config: dict[str, Any]) -> None:
     """Four more GPUs, a claim on another volume, an image from a registry that is not allowed."""
     config["gpu-platform:training"]["jobs"]["sweep"]["nodes"] = 3
     storage = config["gpu-platform:storage"]
-    storage["volumes"]["other"] = dict(storage["volumes"]["shared-checkpoints"])
-    storage["claims"]["checkpoints"] |= {"volume": "other", "name": "checkpoints-2"}
+    storage["volumes"]["shared-other"] = dict(storage["volumes"]["shared-checkpoints"])
+    storage["claims"]["checkpoints"] |= {"volume": "shared-other", "name": "checkpoints-2"}
     image = f"docker.io/somebody/inference@sha256:{'0' * 64}"
     config["gpu-platform:images"]["workloads"]["inference"]["reference"] = image
 
@@ -111,7 +111,7 @@ def test_the_comment_on_a_pull_request_contains_each_fact(cluster: Platform) -> 
         "| `research` | `simulated` | 24 | 28 | +4 |",
         "| queue research | `nvidia.com/gpu` | 28 | 32 | 4 |",
         "`image-registry-allowed`: Deployment",
-        "+  volumeName: other",
+        "+  volumeName: shared-other",
     ):
         assert fact in found.comment, found.comment
     assert preview(cluster) == found

@@ -50,7 +50,7 @@ def test_only_workers_have_gpus_and_the_launcher_has_the_configured_size() -> No
     found = containers(launcher={"cpu": "2", "memory": "3Gi"})
     assert found["worker"]["resources"]["limits"]["nvidia.com/gpu"] == "4"
     assert found["launcher"]["resources"] == {
-        "requests": {"cpu": "2", "memory": "3Gi", "ephemeral-storage": "1024Mi"},
+        "requests": {"cpu": "2", "memory": "3Gi"},
         "limits": {"memory": "3Gi"},
     }
 

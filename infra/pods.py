@@ -268,16 +268,16 @@ def _volumes(pod: Pod) -> list[Manifest]:
     ]
 
 
-def even_spread(labels: Mapping[str, str]) -> list[Manifest]:
-    """Return constraints that prefer to spread the pods with these labels evenly over the nodes.
+def even_spread(labels: Mapping[str, str], *, strict: bool = False) -> list[Manifest]:
+    """Return constraints that spread the pods with these labels evenly over suitable nodes.
 
-    A preference, since a strict constraint leaves a gang pending next to a free node.
+    Without `strict` they are a preference. With it, a gang may stay pending next to a free node.
     """
     return [
         {
             "maxSkew": 1,
             "topologyKey": "kubernetes.io/hostname",
-            "whenUnsatisfiable": "ScheduleAnyway",
+            "whenUnsatisfiable": "DoNotSchedule" if strict else "ScheduleAnyway",
             "nodeAffinityPolicy": "Honor",
             "nodeTaintsPolicy": "Honor",
             "labelSelector": {"matchLabels": dict(labels)},

@@ -140,7 +140,7 @@ def _training_pod(args: TrainingJobArgs, run: str, image: Any) -> Pod:
         volumes=additional_volumes(job.volumes),
         rdma=Rdma(**job.rdma.model_dump()) if job.rdma else None,
         node_selector=job.node_labels,
-        spread=even_spread(selector) if spread else (),
+        spread=even_spread(selector, strict=job.strict_spread) if spread else (),
         affinity=_affinity(job, run),
         host_network=job.host_network,
         deadline_seconds=job.attempt_deadline_seconds,

@@ -135,6 +135,8 @@ def test_a_spread_is_preferred_over_suitable_nodes() -> None:
     (spread,) = even_spread({"run": "a"})
     # A strict constraint would leave a gang pending next to a free node.
     assert spread["whenUnsatisfiable"] == "ScheduleAnyway"
+    (strict,) = even_spread({"run": "a"}, strict=True)
+    assert strict["whenUnsatisfiable"] == "DoNotSchedule"
     assert spread["nodeTaintsPolicy"] == "Honor"
     assert spread["labelSelector"] == {"matchLabels": {"run": "a"}}
 

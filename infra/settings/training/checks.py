@@ -199,6 +199,8 @@ def _size_problems(job: TrainingJobSettings) -> Iterator[str]:
         )
     if problem := shm_problem(job.shared_memory, job.memory):
         yield problem
+    if job.strict_spread and not job.spread:
+        yield "has strict_spread, but spread false: leave spread out"
     if job.whole_node and not job.spread:
         yield "has whole_node, but spread false: pods with whole nodes are spread, leave spread out"
 

@@ -181,6 +181,11 @@ class TrainingJobSettings(Settings):
         description="Use the node's network, for RDMA without a device in the pod.",
     )
     spread: bool = Field(default=True, description="Prefer to distribute the pods over the nodes.")
+    strict_spread: bool = Field(
+        default=False,
+        description="Demand the distribution instead of preferring it, which packing outweighs. A "
+        "gang then waits although one node has room for several pods.",
+    )
     pack: PackingSettings | None = Field(
         default=None, description="Keep the pods within a part of the cluster."
     )

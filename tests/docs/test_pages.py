@@ -1,6 +1,8 @@
 """The pages for users: settings accept what they show, and tests run what they have typed."""
 
+import ast
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,9 @@ DOCS = CHECKOUT / "docs"
 PREFIX = "gpu-platform:"
 EXAMPLES = ("admission.md", "clouds.md", "rdma.md", "own-training-code.md", "upgrading-volcano.md")
 YAML = re.compile(r"^ *```yaml\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+
+PRINTING = ("devcluster", "gitops", "infra")
+"""Packages whose messages users see while a stack comes up."""
 
 RUN_BY = {
     "python -m gitops new-environment lab": "tests/gitops/environments/test_new_command.py",
@@ -90,6 +95,48 @@ def test_every_page_is_reached_from_the_readme() -> None:
         reached.add(page)
         ahead |= {linked for linked, _ in links(page) if linked.suffix == ".md"} - reached
     assert set(DOCS.glob("*.md")) <= reached
+
+
+MESSAGES_OF_OTHERS = {
+    "invalid peer certificate": "uv",
+    "cannot re-use a name that is still in use": "Helm",
+    "the stack is currently locked": "Pulumi",
+    "failed to load checkpoint: EOF": "Pulumi",
+    "spec is immutable after creation": "Kubernetes",
+    "❌": "Pulumi",
+    "Pending": "Kubernetes",
+    "Failed": "Kubernetes",
+    "make up": "a command",
+}
+"""How messages in Troubleshooting begin that other programs print."""
+
+
+def messages() -> list[str]:
+    """Return what the first column of Troubleshooting quotes."""
+    rows = re.findall(r"^\| (.+?) \| ", (DOCS / "troubleshooting.md").read_text(), re.MULTILINE)
+    # A quotation that contains backticks has double ones around it.
+    return [a.strip() or b for row in rows for a, b in re.findall(r"``(.+?)``|`([^`]+)`", row)]
+
+
+@pytest.mark.parametrize("message", messages())
+def test_troubleshooting_quotes_messages_that_the_programs_print(message: str) -> None:
+    if any(message.startswith(known) for known in MESSAGES_OF_OTHERS):
+        return
+    parts = [part.strip() for part in re.split(r"…|\b\d\S*", message) if len(part.strip()) > 3]
+    assert parts
+    assert any(all(part in text for part in parts) for text in printed()), message
+
+
+@cache
+def printed() -> list[str]:
+    """Return the strings in the sources; values inserted into them are left out."""
+    files = (file for top in PRINTING for file in (CHECKOUT / top).rglob("*.py"))
+    return [
+        "".join(str(part.value) for part in parts if isinstance(part, ast.Constant))
+        for file in files
+        for node in ast.walk(ast.parse(file.read_text()))
+        if (parts := node.values if isinstance(node, ast.JoinedStr) else [node])
+    ]
 
 
 def links(page: Path) -> list[tuple[Path, str]]:

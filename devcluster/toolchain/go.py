@@ -180,8 +180,14 @@ class Go:
         tick: Tick = lambda: None,
         answers: Path | None = None,
     ) -> str:
-        """Run a Go command; return its output and append its messages to `log`."""
+        """Run a Go command; return its output and append its messages to `log`.
+
+        A terminated `go build` leaves its temporary directory, hence one that is deleted here.
+        """
         log.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self.caches / "tmp"
+        shutil.rmtree(temporary, ignore_errors=True)  # of a killed process
+        temporary.mkdir(parents=True)
         answers = answers or log.with_suffix(f".{arguments[0]}.out")
         with log.open("a") as messages, answers.open("w") as answer:
             print("$ go", *arguments, file=messages, flush=True)
@@ -189,7 +195,7 @@ class Go:
             process = subprocess.Popen(
                 [*_tied_to_us(), "go", *arguments],
                 cwd=work,
-                env=self.environment,
+                env=self.environment | {"GOTMPDIR": str(temporary)},
                 stdin=subprocess.DEVNULL,
                 stdout=answer,
                 stderr=messages,
@@ -200,6 +206,7 @@ class Go:
             finally:
                 process.terminate()
                 process.wait()
+                shutil.rmtree(temporary, ignore_errors=True)
         if process.returncode:
             with log.open() as lines:
                 lines.seek(begin)

@@ -22,6 +22,7 @@ mod)
   printf '{"Dir": "%s"}' "$FAKE/module" ;;
 list) cat "$FAKE/list" ;;
 build)
+  mkdir -p "${GOTMPDIR:-$FAKE}/go-build1"
   if [ -e "$FAKE/broken" ]; then
     cat "$FAKE/broken"
     exit 1
@@ -204,6 +205,22 @@ def test_what_a_killed_build_left_behind_is_removed(world: World):
     left.write_text("half a program")
     toolchain = ensure("engine", world.cache, world.said.append)
     assert "built" in (toolchain.bin / "pulumi").read_text()
+    assert not left.exists()
+
+
+def test_a_failed_build_leaves_no_temporary_directory_of_go(world: World):
+    (world.fake / "broken").write_text(BROKEN)
+    with pytest.raises(DevclusterError):
+        ensure("engine", world.cache, world.said.append)
+    assert list(world.fake.parent.rglob("go-build*")) == []
+
+
+def test_the_temporary_directory_of_a_killed_build_is_removed(world: World):
+    left = world.cache / "go" / "tmp" / "go-build7"
+    left.mkdir(parents=True)
+    (world.fake / "broken").write_text(BROKEN)
+    with pytest.raises(DevclusterError):
+        ensure("engine", world.cache, world.said.append)
     assert not left.exists()
 
 

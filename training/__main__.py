@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import traceback
+from typing import Final
 
 from training.command_line import read_config
 from training.config import TrainingConfig
@@ -27,7 +28,7 @@ def run(config: TrainingConfig) -> int:
     from training.data import DataError
     from training.gang.distributed import is_lost_peer
     from training.gang.world import read_world, use_threads
-    from training.telemetry.progress import DivergedError
+    from training.run import DivergedError
     from training.train import run as train
 
     try:
@@ -35,13 +36,28 @@ def run(config: TrainingConfig) -> int:
         return train(config, read_world(os.environ))
     except (ConfigurationError, DataError, DivergedError) as error:
         return failed(str(error), exit_codes.BAD_INPUT)
+    except MISTAKES as error:
+        traceback.print_exc()
+        return failed(f"the program is wrong: {described(error)}", exit_codes.BAD_INPUT)
     except OSError as error:
         return failed(f"the run cannot be saved: {error}", exit_codes.FAILED)
     except Exception as error:
         if is_lost_peer(error):
             return failed(f"lost connection to another rank: {error}", exit_codes.FAILED)
         traceback.print_exc()
-        return failed(f"{type(error).__name__}: {error}", exit_codes.FAILED)
+        return failed(described(error), exit_codes.FAILED)
+
+
+MISTAKES: Final = (
+    TypeError, AttributeError, NameError, LookupError, ImportError, AssertionError,
+    NotImplementedError,
+)  # fmt: skip
+"""Errors of a program, in a custom model for example, that each restart would repeat."""
+
+
+def described(error: Exception) -> str:
+    """Return an error in one line with its type."""
+    return f"{type(error).__name__}: {error}"
 
 
 def failed(message: str, code: int) -> int:
@@ -52,8 +68,8 @@ def failed(message: str, code: int) -> int:
 
 if __name__ == "__main__":
     if os.getpid() == 1:
-        # Process 1 of a container has no default action for SIGTERM.
-        signal.signal(signal.SIGTERM, lambda *_: os._exit(exit_codes.INTERRUPTED))
+        # Process 1 of a container has no default action for SIGTERM. Nothing is saved yet.
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()

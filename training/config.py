@@ -175,12 +175,19 @@ class TrainingConfig(BaseModel):
     device: DeviceName = Field(
         default="auto", description="Device; auto uses a GPU if one is available."
     )
+    start_timeout: float = Field(
+        default=600,
+        gt=0,
+        le=86_400,
+        description="Seconds in which all processes must meet, and complete the first step, which "
+        "may compile. Checks of data have no timeout.",
+    )
     peer_timeout: float = Field(
         default=60,
         gt=0,
         le=86_400,
-        description="Timeout of collective operations in seconds; must exceed the time to save a "
-        "checkpoint.",
+        description="Timeout of collective operations in seconds after the first step. Files may "
+        "take longer.",
     )
     hang_timeout: float = Field(
         default=1800,
@@ -188,7 +195,7 @@ class TrainingConfig(BaseModel):
         le=86_400,
         description="Seconds without progress (a step, a batch of the evaluation, a checkpoint, …) "
         "after which a process dumps all stacks and exits with code 76. 0 disables the watchdog. "
-        "If it is not set, a longer peer_timeout replaces the default.",
+        "If it is not set, a longer start_timeout or peer_timeout replaces the default.",
     )
     tensorboard: bool = Field(
         default=False, description="Write TensorBoard event files to run_dir/tensorboard."
@@ -302,12 +309,12 @@ class TrainingConfig(BaseModel):
     def hang_limit(self) -> float:
         """Return the seconds without progress that count as a hang.
 
-        A raised `peer_timeout` means that checkpoints or steps take this long; it also raises the
-        default of `hang_timeout`.
+        A raised `start_timeout` or `peer_timeout` means that steps take this long; it also raises
+        the default of `hang_timeout`.
         """
         if "hang_timeout" in self.model_fields_set:
             return self.hang_timeout
-        return max(self.hang_timeout, self.peer_timeout)
+        return max(self.hang_timeout, self.start_timeout, self.peer_timeout)
 
     def decisive(self) -> dict[str, str | int | float]:
         """Return the settings that determine the result, unlike location, logging or speed."""

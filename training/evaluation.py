@@ -1,6 +1,7 @@
 """Evaluation of a model on held-out samples."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -42,9 +43,17 @@ def losses(logits: Tensor, targets: Tensor) -> Tensor:
 
 @torch.no_grad()
 def evaluate(
-    model: Parallel, samples: Samples, world: World, device: torch.device, watchdog: Watchdog
-) -> Evaluation:
-    """Evaluate the model on all samples, which the processes share. All of them must call it."""
+    model: Parallel,
+    samples: Samples,
+    world: World,
+    device: torch.device,
+    watchdog: Watchdog,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Evaluation | None:
+    """Evaluate the model on all samples, which the processes share. All of them must call it.
+
+    Returns None if `should_stop`, which is called after every batch, returns True.
+    """
     model.train(False)
     tokens = math.prod(samples.batch(np.zeros(1, np.int64))[1].shape)
     batch_size = BATCH if tokens == 1 else max(1, TOKENS // tokens)
@@ -60,6 +69,8 @@ def evaluate(
                 [losses(logits, targets).double().sum(), right.sum(), right.new_tensor(real)]
             )
         watchdog.beat()
+        if should_stop():
+            return None
     dist.all_reduce(sums)
     loss, right, count = sums.tolist()
     return Evaluation(loss / count, right / count)

@@ -1,21 +1,42 @@
 """`python -m training.launch ARGS`: torchrun with the same arguments and a meaningful exit code.
 
 torchrun itself always exits with 1 after a failure. A job's failure policy needs more, so this
-exits with the code of the process that failed first (workload.exit_codes), or with INTERRUPTED
-after SIGTERM, once its processes had time to save.
+exits with the code of the process that failed first (workload.exit_codes). After SIGTERM it waits
+for its processes until they have saved, and exits with their code: Kubernetes ends the waiting
+after the pod's grace period.
 """
 
+import contextlib
 import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
 
 from torch.distributed import DistError
 from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import parse_args, run
 
 from training.gang.distributed import NEW_STORE
 from workload import exit_codes
+from workload.progress import Failed
+from workload.report import conclude
+
+SHUTDOWN_TIMEOUT: Final = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+"""Seconds from SIGTERM until torchrun kills its processes. Its default is 30."""
+
+MAX_GRACE_SECONDS: Final = 3600
+"""Maximum grace period of a pod."""
+
+CAUSES: Final = {
+    signal.SIGABRT: "a library gave up, for example NCCL because a rank is lost or hangs",
+    signal.SIGBUS: "probably /dev/shm is full",
+    signal.SIGKILL: "probably the memory limit",
+    signal.SIGSEGV: "a fault in native code",
+}
+"""Probable causes of signals that a process cannot report itself."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -33,19 +54,61 @@ def run_launcher(launch: Callable[[], object]) -> int:
 
     A port that another program uses is BAD_INPUT, since a retry would fail again.
     """
-    try:
-        launch()
-    except ChildFailedError as error:
-        rank, failure = error.get_first_failure()
-        sys.stderr.write(f"process {rank} ended with {failure.exitcode}, the first to fail\n")
-        return shell_code(failure.exitcode)
-    except DistError as error:
-        sys.stderr.write(f"the processes of this gang cannot meet: {error}\n")
-        return exit_codes.BAD_INPUT if "EADDRINUSE" in str(error) else exit_codes.FAILED
-    except SignalException as error:
-        sys.stderr.write(f"interrupted: {error}\n")
-        return exit_codes.INTERRUPTED
+    os.environ.setdefault(SHUTDOWN_TIMEOUT, str(MAX_GRACE_SECONDS))
+    with recorded_exit_codes() as ended:
+        try:
+            launch()
+        except ChildFailedError as error:
+            rank, failure = error.get_first_failure()
+            sys.stderr.write(f"process {rank} ended with {failure.exitcode}, the first to fail\n")
+            report_signal(rank, failure.exitcode)
+            return shell_code(failure.exitcode)
+        except DistError as error:
+            sys.stderr.write(f"the processes of this gang cannot meet: {error}\n")
+            return exit_codes.BAD_INPUT if "EADDRINUSE" in str(error) else exit_codes.FAILED
+        except SignalException as error:
+            sys.stderr.write(f"interrupted: {error}\n")
+            return interrupted_code(ended, error.sigval)
     return exit_codes.DONE
+
+
+@contextlib.contextmanager
+def recorded_exit_codes() -> Iterator[list[int]]:
+    """Yield a list that has the exit codes of the processes after torchrun has closed them.
+
+    torchrun does not report them after SIGTERM.
+    """
+    codes: list[int] = []
+    close = SubprocessContext._close
+
+    def closing(self: SubprocessContext, *arguments: Any, **named: Any) -> None:
+        close(self, *arguments, **named)
+        ended = [handler.proc.poll() for handler in self.subprocess_handlers.values()]
+        codes[:] = [-signal.SIGKILL if code is None else code for code in ended]
+
+    SubprocessContext._close = closing  # type: ignore[method-assign]
+    try:
+        yield codes
+    finally:
+        SubprocessContext._close = close  # type: ignore[method-assign]
+
+
+def interrupted_code(ended: Sequence[int], number: int) -> int:
+    """Return the exit code after a signal: INTERRUPTED only if every process saved or was done."""
+    failed = [code for code in ended if code not in (exit_codes.DONE, exit_codes.INTERRUPTED)]
+    if failed or not ended:
+        return shell_code(failed[0] if failed else -number)
+    return max(ended)
+
+
+def report_signal(rank: int, code: int) -> None:
+    """Report the end of a process by a signal, which it cannot report itself."""
+    if code < 0:
+        name = signal.Signals(-code)
+        message = (
+            f"rank {rank} was ended by {name.name}: {CAUSES.get(name, signal.strsignal(name))}"
+        )
+        conclude(Failed(message=message, rank=str(rank), exit_code=shell_code(code)))
 
 
 def shell_code(code: int) -> int:

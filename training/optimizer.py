@@ -48,7 +48,8 @@ def state_bytes(network: nn.Module, config: TrainingConfig) -> int:
 
 def optimizer(config: TrainingConfig, model: Parallel) -> torch.optim.Optimizer:
     """Build the optimizer; its learning rate is set before each step."""
-    parameters, decay = model.model.parameters(), config.weight_decay
+    decay = config.weight_decay
+    parameters = [each for each in model.model.parameters() if each.requires_grad]
     if config.optimizer == "sgd":
         return torch.optim.SGD(
             parameters, config.learning_rate, momentum=0.9, nesterov=True, weight_decay=decay

@@ -5,6 +5,7 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import cast
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -15,6 +16,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from training.config import TrainingConfig
+from training.data import Dataset
+from training.data.loader import scale
+from workload.configuration import ConfigurationError
 from workload.models.structure import blocks
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -93,6 +97,30 @@ class Parallel:
                 module.reshard()
         return dict(self.model.named_parameters())
 
+    @contextlib.contextmanager
+    def averaged_buffers(self) -> Iterator[None]:
+        """Replace saved buffers inside by their means over all processes.
+
+        Batch norm statistics are of the samples of one process, but one model is evaluated and
+        exported. All processes must enter it.
+        """
+        buffers = self.saved_buffers() if dist.get_world_size() > 1 else {}
+        own = {name: buffer.clone() for name, buffer in buffers.items()}
+        for buffer in buffers.values():
+            if buffer.is_floating_point():
+                dist.all_reduce(buffer)
+                buffer /= dist.get_world_size()
+            else:
+                dist.broadcast(buffer, 0)
+        yield
+        for name, buffer in buffers.items():
+            buffer.copy_(own[name])
+
+    def saved_buffers(self) -> dict[str, Tensor]:
+        """Return the buffers in the model's state, such as batch norm statistics."""
+        names = self.model.state_dict().keys()
+        return {name: buffer for name, buffer in self.model.named_buffers() if name in names}
+
     def weights(self) -> dict[str, Tensor]:
         """Return all weights and buffers, unsharded and on the CPU. All processes must call it."""
         state: dict[str, Tensor] = self.model.state_dict()
@@ -124,6 +152,60 @@ class Parallel:
             if unit is not self.model:
                 fully_shard(unit, mp_policy=policy)
         return cast(nn.Module, fully_shard(self.model, mp_policy=policy))
+
+
+def check_model(
+    model: nn.Module, config: TrainingConfig, data: Dataset, device: torch.device
+) -> None:
+    """Compute two samples with an unwrapped model, which stays unchanged.
+
+    Raises ConfigurationError for mistakes of the model's author, which each restart would repeat.
+    """
+    pixels, targets = data.train.batch(np.resize(np.arange(len(data.train)), 2))
+    inputs = scale(torch.from_numpy(pixels).to(device), data.train.white)
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    dtype = PRECISIONS[config.precision]
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        model.train()
+        try:
+            with torch.autocast(device.type, dtype, dtype != torch.float32):
+                logits = model(inputs)
+            _check_logits(config.model, logits, (*targets.shape, data.outputs))
+            if config.parallel == "ddp":
+                logits.sum().backward()
+        except (ConfigurationError, torch.OutOfMemoryError, torch.AcceleratorError):
+            raise
+        except Exception as error:
+            raise ConfigurationError(
+                f"model {config.model} cannot compute a batch of {list(inputs.shape)}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+    named = dict(model.named_parameters())
+    if not any(each.requires_grad for each in named.values()):
+        raise ConfigurationError(f"model {config.model} has no parameter with requires_grad")
+    unused = [name for name, each in named.items() if each.requires_grad and each.grad is None]
+    if config.parallel == "ddp" and unused:
+        raise ConfigurationError(
+            f"model {config.model} does not use {', '.join(unused)}, which ddp would wait for: "
+            "freeze them with requires_grad_(False), or write parallel fsdp"
+        )
+    model.zero_grad()
+    with torch.no_grad():
+        for name, buffer in model.named_buffers():
+            buffer.copy_(buffers[name])
+
+
+def _check_logits(name: str, logits: object, shape: tuple[int, ...]) -> None:
+    if not isinstance(logits, Tensor):
+        raise ConfigurationError(
+            f"model {name} returned {type(logits).__name__}: it must return a tensor of logits "
+            "(for a model of transformers, return its .logits)"
+        )
+    if logits.shape != shape:
+        raise ConfigurationError(
+            f"model {name} returned logits of {list(logits.shape)} for 2 samples: "
+            f"it must return {list(shape)}"
+        )
 
 
 def complete_tensor(tensor: Tensor) -> Tensor:

@@ -6,17 +6,17 @@ import numpy as np
 import torch
 
 from training.checkpoints.saver import Saver
-from training.checkpoints.state import Run
 from training.config import TrainingConfig
 from training.data import Dataset, load
 from training.data.progress import report_event
 from training.export import check_export
-from training.gang.distributed import all_or_none, on_rank0
+from training.gang.distributed import all_or_none, on_rank0, patient_group
 from training.gang.preflight import check_free_space, check_run_dir, check_shared_memory
 from training.gang.watchdog import Watchdog
 from training.gang.world import World
 from training.optimizer import optimizer, state_bytes
-from training.parallel import Parallel
+from training.parallel import Parallel, check_model
+from training.run import Run
 from training.telemetry.metrics import Metrics
 from workload.catalog import input_shape
 from workload.models import build
@@ -30,13 +30,15 @@ def prepare(
     metrics: Metrics,
 ) -> Run:
     """Check everything that could fail later, load the data, and build the model."""
-    data = all_or_none(lambda: load_data(config, world, watchdog))
+    patient = patient_group()
+    data = all_or_none(lambda: load_data(config, world, watchdog), patient, watchdog.beat)
     all_or_none(lambda: metrics.serve(config, world, device))
     watchdog.beat()
     torch.manual_seed(config.seed)
     network = all_or_none(
         lambda: build(config.model, config.model_options, data.outputs, data.shape)
     )
+    all_or_none(lambda: check_model(network.to(device), config, data, device))
     needed = state_bytes(network, config)
     on_rank0(
         world,
@@ -44,7 +46,7 @@ def prepare(
             Path(config.run_dir), needed, config.keep_checkpoints, config.keep_best
         ),
     )
-    model = Parallel(network.to(device), config, device)
+    model = Parallel(network, config, device)
     # From here on dropout differs between processes.
     torch.manual_seed(config.seed + 2**31 * (world.rank + 1))
     return Run(
@@ -55,11 +57,16 @@ def prepare(
         model=model,
         optimizer=optimizer(config, model),
         saver=Saver(
-            Path(config.run_dir) / "checkpoints", world, config.keep_checkpoints, config.keep_best
+            Path(config.run_dir) / "checkpoints",
+            world,
+            config.keep_checkpoints,
+            config.keep_best,
+            patient,
         ),
         watchdog=watchdog,
         metrics=metrics,
         loss_sum=torch.zeros((), dtype=torch.float64, device=device),
+        diverged=torch.zeros((), dtype=torch.bool, device=device),
     )
 
 

@@ -8,22 +8,22 @@ from pathlib import Path
 from typing import Final
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-from training.checkpoints.state import Run, resume, save
+from training.checkpoints.state import resume, save, save_evaluation
 from training.config import TrainingConfig
 from training.data.loader import GangSampler, Loaded, Loader
 from training.evaluation import Evaluation, evaluate, losses
 from training.export import finished_export, write_export
-from training.gang.distributed import Vote, gather, joined, on_rank0
+from training.gang.distributed import gather, joined, limit_operations, on_rank0
 from training.gang.preflight import await_free_space, warn_of_locked_memory
 from training.gang.watchdog import Watchdog
 from training.gang.world import World
 from training.optimizer import learning_rate
 from training.preparation import prepare
+from training.run import DivergedError, Run, mean_loss, require_finite
 from training.telemetry.metrics import Metrics
-from training.telemetry.progress import ProgressOutputs, done_samples, require_finite
+from training.telemetry.progress import ProgressOutputs, done_samples
 from workload import exit_codes
 from workload.configuration import ConfigurationError
 from workload.devices import choose_device
@@ -46,7 +46,7 @@ def run(config: TrainingConfig, world: World) -> int:
     await_free_space(Path(config.run_dir), config.hang_limit)
     warn_of_locked_memory(os.environ)
     with (
-        joined(world, device, config.peer_timeout),
+        joined(world, device, config.start_timeout),
         Watchdog(config.hang_limit) as watchdog,
         Metrics(device) as metrics,
     ):
@@ -58,10 +58,18 @@ def run(config: TrainingConfig, world: World) -> int:
         stop_on_signal(run)
         # Once the start is reported, every process can handle a stop signal.
         announce(run, resumed=all(gather(resume(run))))
-        if not train(run):
+        try:
+            evaluation = evaluate_held_out(run) if train(run) else None
+        except DivergedError:
+            # All processes raise it together. The last checkpoint is good, maybe half written.
+            run.saver.close()
+            raise
+        if evaluation is None:
+            interrupt(run)
             return exit_codes.INTERRUPTED
         run.saver.close()
-        manifest = export(run)
+        run.vote.close()
+        manifest = export(run, evaluation)
         return report_finished(config, world, manifest, already=False)
 
 
@@ -78,7 +86,7 @@ def stop_on_signal(run: Run) -> None:
 
 
 def train(run: Run) -> bool:
-    """Train to the end and return True, or save and return False if a process was asked to stop."""
+    """Train to the end and return True, or return False if a process was asked to stop."""
     config, position, world = run.config, run.position, run.world
     sampler = GangSampler(
         run.data.train,
@@ -89,18 +97,22 @@ def train(run: Run) -> bool:
         config.seed,
     )
     loader = Loader(run.data.train, sampler, run.device, config.loader_workers)
-    vote = Vote()
     run.watchdog.beat()
+    starting = True
     with ProgressOutputs(run) as outputs:
         for epoch in range(position.epoch, config.epochs):
             started = time.monotonic()
             sampler.set_epoch(epoch, position.seen)
             for batches in run.metrics.timed(steps(loader)):
                 step(run, batches, outputs)
-                if vote.cast(run.stop_requested or run.saver.failed):
-                    return interrupt(run)
-            finish_epoch(run, started, outputs)
-    vote.close()
+                if run.should_stop():
+                    return False
+                if starting:
+                    # The first step may compile; later ones are short.
+                    limit_operations(config.peer_timeout)
+                    starting = False
+            if not finish_epoch(run, started, outputs):
+                return False
     return True
 
 
@@ -120,6 +132,7 @@ def step(run: Run, batches: list[Loaded], outputs: ProgressOutputs) -> None:
     rate = learning_rate(config, done_samples(run) / (config.epochs * len(run.data.train)))
     for group in run.optimizer.param_groups:
         group["lr"] = rate
+    run.evaluation = None
     loss = learn(run, batches)
     run.metrics.stepped(position.step + 1, seen - position.seen, rate)
     position.seen, position.step = seen, position.step + 1
@@ -148,11 +161,9 @@ def learn(run: Run, batches: list[Loaded]) -> Tensor:
             scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         loss_sum += each.detach().sum()
         real += batch.real
-    norm = None
-    # Computed only if it is used, and then by all processes.
-    if run.config.metrics_port or run.config.clip_norm:
-        scaler.unscale_(run.optimizer)
-        norm = model.clip(run.config.clip_norm)
+    scaler.unscale_(run.optimizer)
+    norm = model.clip(run.config.clip_norm)
+    run.check_step(loss_sum, norm)
     scale = scaler.get_scale()
     scaler.step(run.optimizer)
     scaler.update()
@@ -165,20 +176,18 @@ def learn(run: Run, batches: list[Loaded]) -> Tensor:
     return mean
 
 
-def mean_loss(run: Run) -> tuple[float, int]:
-    """Return the mean loss of this epoch so far over all processes, and the number of samples.
-
-    Raises DivergedError in all of them.
-    """
-    totals = torch.stack([run.loss_sum, torch.full_like(run.loss_sum, run.samples)])
-    dist.all_reduce(totals)
-    return require_finite(float(totals[0] / totals[1]), run), int(totals[1])
-
-
-def finish_epoch(run: Run, started: float, outputs: ProgressOutputs) -> None:
-    """Evaluate the epoch, report it, and save a checkpoint if one is due."""
-    (loss, samples), evaluation = mean_loss(run), evaluate_held_out(run)
-    run.position.epoch, run.position.seen = run.position.epoch + 1, 0
+def finish_epoch(run: Run, started: float, outputs: ProgressOutputs) -> bool:
+    """Save, evaluate and report the epoch; return False if a process was asked to stop."""
+    (loss, samples), position = mean_loss(run), run.position
+    epoch, epochs = position.epoch + 1, run.config.epochs
+    due = epoch % run.config.checkpoint_every == 0 or epoch == epochs or is_checkpoint_due(run)
+    if due:
+        # Before the evaluation, which may take long, be interrupted or fail.
+        save(run)
+    evaluation = evaluate_held_out(run)
+    if evaluation is None:
+        return False
+    position.epoch, position.seen = epoch, 0
     run.loss_sum.zero_()
     run.samples = 0
     outputs.evaluated(
@@ -188,9 +197,9 @@ def finish_epoch(run: Run, started: float, outputs: ProgressOutputs) -> None:
         held_out_loss=evaluation.loss,
         seconds=time.monotonic() - started,
     )
-    epoch, epochs = run.position.epoch, run.config.epochs
-    if epoch % run.config.checkpoint_every == 0 or epoch == epochs or is_checkpoint_due(run):
-        save(run, evaluation.loss)
+    if due:
+        save_evaluation(run, evaluation.loss)
+    return True
 
 
 def is_checkpoint_due(run: Run) -> bool:
@@ -199,23 +208,35 @@ def is_checkpoint_due(run: Run) -> bool:
     return every > 0 and run.position.step % every == 0
 
 
-def evaluate_held_out(run: Run) -> Evaluation:
-    """Evaluate the model on the held-out samples."""
-    with run.metrics.activities.doing("evaluation"):
-        return evaluate(run.model, run.data.held_out, run.world, run.device, run.watchdog)
+def evaluate_held_out(run: Run) -> Evaluation | None:
+    """Evaluate the weights unless it was done; return None if a process was asked to stop.
+
+    Raises DivergedError when the held-out loss is not finite.
+    """
+    if run.evaluation is None:
+        devices = [run.device] if run.device.type == "cuda" else []
+        with (
+            run.metrics.activities.doing("evaluation"),
+            run.model.averaged_buffers(),
+            torch.random.fork_rng(devices),
+        ):
+            run.evaluation = evaluate(
+                run.model, run.data.held_out, run.world, run.device, run.watchdog, run.should_stop
+            )
+    if run.evaluation is not None:
+        require_finite(run.evaluation.loss, run, "held-out loss")
+    return run.evaluation
 
 
-def interrupt(run: Run) -> bool:
-    """Save in the middle of an epoch because a process of the gang received SIGTERM.
+def interrupt(run: Run) -> None:
+    """Save the run because a process of the gang received SIGTERM.
 
     Raises OSError when the last checkpoint could not be written, which also interrupts the run.
     """
-    mean_loss(run)
     save(run)
     run.saver.close()
     if run.world.is_rank0:
         conclude(Interrupted(epoch=run.position.epoch, step=run.position.step))
-    return False
 
 
 def export_folder(config: TrainingConfig) -> Path:
@@ -223,25 +244,25 @@ def export_folder(config: TrainingConfig) -> Path:
     return Path(config.run_dir) / "export"
 
 
-def export(run: Run) -> Manifest:
+def export(run: Run, evaluation: Evaluation) -> Manifest:
     """Write the finished model and its metrics; return the manifest in all processes."""
-    config, data, evaluation = run.config, run.data, evaluate_held_out(run)
+    config, data = run.config, run.data
     metrics = {
         "accuracy": evaluation.accuracy,
         "loss": evaluation.loss,
         "seconds": round(run.seconds, 3),
     }
-    weights = run.model.weights()
 
-    def write() -> Manifest:
+    def write(weights: dict[str, Tensor]) -> Manifest:
         # A new unsharded model on the CPU.
         model = build(config.model, config.model_options, data.outputs, data.shape)
         model.load_state_dict(weights)
         beat = run.watchdog.beat
         return write_export(export_folder(config), model, config, data, metrics, beat=beat)
 
-    with run.metrics.activities.doing("export"):
-        return on_rank0(run.world, write, run.saver.group)
+    with run.metrics.activities.doing("export"), run.model.averaged_buffers():
+        weights = run.model.weights()
+        return on_rank0(run.world, lambda: write(weights), run.saver.group)
 
 
 def announce(run: Run, resumed: bool) -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
@@ -15,7 +16,8 @@ def write_atomically(
     `content` is the content, or a function that writes it to the open file. Raises OSError when
     the disk is full or not writable; `path` is then unchanged.
     """
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # Processes of several pods may have the same number.
+    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         with unfinished.open("wb") as stream:
             content(stream) if callable(content) else stream.write(content)

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from training.checkpoints import storage
 from training.data import DataError
-from training.telemetry.progress import DivergedError
+from training.run import DivergedError
 from workload import exit_codes
 from workload.configuration import ConfigurationError
 from workload.manifest import checked_file, read_manifest

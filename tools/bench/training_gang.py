@@ -23,14 +23,15 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils import data
 
-from training.checkpoints.state import Run, save
+from training.checkpoints.state import save
 from training.config import TrainingConfig
 from training.data import Images
 from training.data.loader import GangSampler, Loader
-from training.gang.distributed import Vote, joined
+from training.gang.distributed import joined
 from training.gang.watchdog import Watchdog
 from training.gang.world import World, read_world
 from training.preparation import prepare
+from training.run import Run
 from training.telemetry.metrics import Metrics
 from training.telemetry.progress import ProgressOutputs
 from training.train import step, steps
@@ -139,7 +140,7 @@ def main() -> None:
     _loopback_up()
     torch.set_num_threads(1)
     world = read_world(os.environ)
-    with joined(world, CPU, peer_timeout=600):
+    with joined(world, CPU, timeout=600):
         samples = MEASUREMENTS[options.measurement](options.folder, world, options.turns)
         if world.is_rank0:
             (options.folder / "samples.json").write_text(json.dumps(samples))
@@ -177,14 +178,13 @@ def ours(run: Run) -> Loop:
         run.data.train, config.batch_size, config.accumulate, world.rank, world.size, config.seed
     )
     loader = Loader(run.data.train, sampler, run.device, config.loader_workers)
-    vote = Vote()
     with ProgressOutputs(run) as outputs:
         for epoch in itertools.count():
             sampler.set_epoch(epoch)
             run.position.epoch, run.position.seen = 0, 0
             for batches in run.metrics.timed(steps(loader)):
                 step(run, batches, outputs)
-                vote.cast(run.stop_requested or run.saver.failed)
+                run.should_stop()
                 yield
 
 

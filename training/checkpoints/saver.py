@@ -5,9 +5,7 @@ import itertools
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from datetime import timedelta
 from pathlib import Path
-from typing import Final, cast
 
 import torch
 import torch.distributed as dist
@@ -17,7 +15,7 @@ from torch.distributed.tensor import DTensor
 
 from training.checkpoints import storage
 from training.checkpoints.sharded_tensors import Tensors, write
-from training.checkpoints.storage import CheckpointInfo, Seal
+from training.checkpoints.storage import CheckpointInfo, Position, Seal
 from training.gang.distributed import all_or_none, gather, on_rank0
 from training.gang.world import World
 
@@ -61,10 +59,6 @@ class Staging:
         return init_device_mesh("cpu", (dist.get_world_size(),))
 
 
-SAVE_TIMEOUT: Final = timedelta(hours=1)
-"""Maximum wait for the files of other processes: a slow disk is not a lost peer."""
-
-
 class Saver:
     """Saves one checkpoint at a time, with a background thread in every process.
 
@@ -72,13 +66,16 @@ class Saver:
     order.
     """
 
-    def __init__(self, folder: Path, world: World, keep: int, keep_best: bool) -> None:
+    def __init__(
+        self, folder: Path, world: World, keep: int, keep_best: bool, group: dist.ProcessGroup
+    ) -> None:
         self._folder, self._world, self._keep, self._keep_best = folder, world, keep, keep_best
-        group = dist.new_group(backend="gloo", timeout=SAVE_TIMEOUT)
-        self.group = cast(dist.ProcessGroup, group)
+        self.group = group
         self._staging = Staging()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self._pending: Future[float] | None = None
+        self._thread = ThreadPoolExecutor(
+            1, thread_name_prefix="checkpoint", initializer=_use_device, initargs=_device()
+        )
+        self._pending: list[Future[float]] = []
         self._step: int | None = None
 
     def save(self, tensors: Tensors, info: CheckpointInfo, done: Callable[[float], object]) -> None:
@@ -93,10 +90,22 @@ class Saver:
             return
         self._step = info.position.step
         staged = self._staging.copy(tensors)
-        self._pending = self._thread.submit(self._write, staged, info, started)
-        self._pending.add_done_callback(
+        written = self._thread.submit(self._write, staged, info, started)
+        written.add_done_callback(
             lambda future: None if future.exception() else done(future.result())
         )
+        self._pending.append(written)
+
+    def amend(self, position: Position, seconds: float, held_out_loss: float) -> None:
+        """Add the evaluation to the newest checkpoint, once that is on disk."""
+
+        def action() -> float:
+            storage.amend_checkpoint(
+                self._folder, position, seconds, held_out_loss, self._keep, self._keep_best
+            )
+            return seconds
+
+        self._pending.append(self._thread.submit(on_rank0, self._world, action, self.group))
 
     def resumed(self, step: int) -> None:
         """Record that the checkpoint after `step` steps exists, so it is not written again."""
@@ -105,17 +114,13 @@ class Saver:
     @property
     def failed(self) -> bool:
         """Return whether the pending checkpoint could not be written; `wait` raises the reason."""
-        return (
-            self._pending is not None
-            and self._pending.done()
-            and self._pending.exception() is not None
-        )
+        return any(each.done() and each.exception() is not None for each in self._pending)
 
     def wait(self) -> None:
         """Wait until everything is on disk. Raises OSError on every process when that failed."""
-        if self._pending is not None:
-            pending, self._pending = self._pending, None
-            pending.result()
+        pending, self._pending = self._pending, []
+        for each in pending:
+            each.result()
 
     def close(self) -> None:
         """Wait, and stop the thread."""
@@ -137,3 +142,14 @@ class Saver:
             self.group,
         )
         return time.monotonic() - started
+
+
+def _device() -> tuple[int, ...]:
+    initialized = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return (torch.cuda.current_device(),) if initialized else ()
+
+
+def _use_device(*device: int) -> None:
+    """Use this process's GPU in a new thread, whose default is the first GPU of the node."""
+    for index in device:
+        torch.cuda.set_device(index)

@@ -56,11 +56,16 @@ def write(folder: Path, tensors: Tensors, group: dist.ProcessGroup, rank: int) -
 
 
 def read(
-    folder: Path, tensors: Tensors, prefixes: tuple[str, ...], group: dist.ProcessGroup
-) -> Tensors:
+    folder: Path,
+    tensors: Tensors,
+    prefixes: tuple[str, ...],
+    optional: str,
+    group: dist.ProcessGroup,
+) -> tuple[Tensors, set[str]]:
     """Fill `tensors` in place; return all other tensors whose names start with one of `prefixes`.
 
-    These are on the CPU. Raises ValueError when a tensor is missing or has another shape, OSError
+    These are on the CPU. Also return the names of `tensors` that start with `optional` and are
+    missing. Raises ValueError when another one is missing or a tensor has another shape, OSError
     when it cannot be read.
     """
     reader = HuggingFaceStorageReader(str(folder))
@@ -69,18 +74,19 @@ def read(
     for name, kind in stored.items():
         if name.startswith(prefixes) and isinstance(kind, TensorStorageMetadata):
             others[name] = empty(kind.size, dtype=kind.properties.dtype)
-    for name, tensor in tensors.items():
+    missing = {name for name in tensors if name.startswith(optional) and name not in stored}
+    wanted: Tensors = {name: tensors[name] for name in tensors if name not in missing}
+    for name, tensor in wanted.items():
         found = stored.get(name)
         if not isinstance(found, TensorStorageMetadata):
             raise ValueError(f"it has no tensor {name}")
         if found.size != tensor.shape:
             raise ValueError(f"{name} is {list(found.size)} instead of {list(tensor.shape)}")
-    wanted: dict[str, Tensor] = tensors | others
     try:
-        load(dict(wanted), storage_reader=reader, process_group=group)
+        load(dict(wanted | others), storage_reader=reader, process_group=group)
     except CheckpointException as error:
         raise _first_error(error) from None
-    return others
+    return others, missing
 
 
 def _first_error(error: CheckpointException) -> Exception:

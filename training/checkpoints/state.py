@@ -1,62 +1,34 @@
-"""State of a run, its saving and its resumption."""
+"""Saving of a run and its resumption."""
 
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from training.checkpoints import storage
-from training.checkpoints.saver import Saver
 from training.checkpoints.sharded_tensors import Tensors, assign_tensors, read
 from training.checkpoints.storage import CheckpointInfo, Position, Seal
-from training.config import TrainingConfig
-from training.data import Dataset
 from training.data.loader import scale
 from training.gang.distributed import all_or_none, gather, on_rank0
-from training.gang.watchdog import Watchdog
-from training.gang.world import World
-from training.parallel import Parallel
-from training.telemetry.metrics import Metrics
+from training.run import Run, mean_loss
+from workload.catalog import Option
 from workload.configuration import ConfigurationError
 from workload.progress import Message
 from workload.report import emit
 
-
-@dataclass
-class Run:
-    """State of a run in one process. `loss_sum` (a scalar) and `samples` belong to this epoch."""
-
-    config: TrainingConfig
-    world: World
-    device: torch.device
-    data: Dataset
-    model: Parallel
-    optimizer: torch.optim.Optimizer
-    saver: Saver
-    watchdog: Watchdog
-    metrics: Metrics
-    loss_sum: Tensor
-    samples: int = 0
-    position: Position = field(default_factory=Position)
-    started: float = field(default_factory=time.monotonic)
-    stop_requested: bool = False
-
-    @property
-    def folder(self) -> Path:
-        """Return the directory of the run, shared by all processes."""
-        return Path(self.config.run_dir)
-
-    @property
-    def seconds(self) -> float:
-        """Return the training time over all attempts, without the pauses between them."""
-        return time.monotonic() - self.started
+OPTIMIZER_PREFIX: Final = "optimizer/"
 
 
-def save(run: Run, held_out_loss: float | None = None) -> None:
-    """Save the run on all processes; each raises OSError when the previous save failed."""
+def save(run: Run) -> None:
+    """Save the run on all processes.
+
+    Each raises OSError when the previous save failed, and DivergedError instead of saving weights
+    that are not finite.
+    """
+    mean_loss(run)
     step = run.position.step
     with run.metrics.checkpoint_pause():
         info = CheckpointInfo(
@@ -64,13 +36,21 @@ def save(run: Run, held_out_loss: float | None = None) -> None:
             position=Position(**vars(run.position)),
             processes=run.world.size,
             seconds=run.seconds,
-            held_out_loss=held_out_loss,
+            held_out_loss=None,
         )
         tensors = assign_tensors(_tensors(run), run.world) | _rank_tensors(run)
         run.saver.save(tensors, info, lambda seconds: run.metrics.saved(step, seconds))
         if not run.config.checkpoint_async:
             run.saver.wait()
     run.watchdog.beat()
+
+
+def save_evaluation(run: Run, held_out_loss: float) -> None:
+    """Add an epoch's evaluation to its checkpoint, which was saved before; then it is complete."""
+    with run.metrics.activities.doing("checkpoint"):
+        run.saver.amend(Position(**vars(run.position)), run.seconds, held_out_loss)
+        if not run.config.checkpoint_async:
+            run.saver.wait()
 
 
 def resume(run: Run) -> bool:
@@ -102,7 +82,7 @@ def _fault(run: Run, path: Path, seal: Seal) -> str | None:
     return next((fault for fault in faults if fault is not None), None)
 
 
-def _identity(run: Run) -> dict[str, str | int | dict[str, int | float | str | bool]]:
+def _identity(run: Run) -> dict[str, str | int | dict[str, Option]]:
     config = run.config
     return {
         "model": config.model,
@@ -110,6 +90,8 @@ def _identity(run: Run) -> dict[str, str | int | dict[str, int | float | str | b
         "dataset": config.dataset,
         "samples": len(run.data.train),
         "optimizer": config.optimizer,
+        "seed": config.seed,
+        "data_sha256": run.data.identity,
     }
 
 
@@ -117,7 +99,7 @@ def _restore(run: Run, path: Path, seal: Seal) -> None:
     differences = [
         f"{name} {getattr(seal, name)} instead of {value}"
         for name, value in _identity(run).items()
-        if getattr(seal, name) != value
+        if getattr(seal, name) not in (value, None)
     ]
     if differences:
         raise ConfigurationError(
@@ -129,7 +111,10 @@ def _restore(run: Run, path: Path, seal: Seal) -> None:
     if not same:
         prefixes += tuple(f"{_prefix(rank)}progress" for rank in range(seal.processes))
     try:
-        own = all_or_none(lambda: read(path, _tensors(run), prefixes, run.saver.group))
+        own, missing = all_or_none(
+            lambda: read(path, _tensors(run), prefixes, OPTIMIZER_PREFIX, run.saver.group)
+        )
+        _drop_optimizer_state(run, missing)
     except ValueError as error:
         raise ConfigurationError(
             f"{path} is of another {run.config.model}: {error}; choose another run_dir"
@@ -139,7 +124,8 @@ def _restore(run: Run, path: Path, seal: Seal) -> None:
     run.metrics.resumed(run.position.epoch, run.position.step)
     run.started = time.monotonic() - seal.seconds
     samples = run.data.train
-    inputs, _ = samples.batch(np.resize(np.arange(len(samples)), 2))
+    # A batch of the usual size: compiled blocks would become dynamic after one of another size.
+    inputs, _ = samples.batch(np.resize(np.arange(len(samples)), run.config.batch_size))
     run.model.rebuild_buckets(scale(torch.from_numpy(inputs).to(run.device), samples.white))
     _restore_rank_tensors(run, own, same)
 
@@ -149,10 +135,23 @@ def _tensors(run: Run) -> Tensors:
     tensors: Tensors = {}
     for name, parameter in run.model.parameters().items():
         tensors[f"model/{name}"] = parameter.detach()
-        for slot, value in run.optimizer.state[parameter].items():
+        for slot, value in run.optimizer.state.get(parameter, {}).items():
             if isinstance(value, Tensor):
-                tensors[f"optimizer/{name}/{slot}"] = value
+                tensors[f"{OPTIMIZER_PREFIX}{name}/{slot}"] = value
     return tensors
+
+
+def _drop_optimizer_state(run: Run, missing: set[str]) -> None:
+    """Drop the state of parameters that never had a gradient. Raises ValueError if some is lost."""
+    for name, parameter in run.model.parameters().items():
+        slots = {
+            f"{OPTIMIZER_PREFIX}{name}/{slot}" for slot in run.optimizer.state.get(parameter, ())
+        }
+        lost = slots & missing
+        if lost and lost != slots:
+            raise ValueError(f"it has no tensor {min(lost)}")
+        if lost:
+            del run.optimizer.state[parameter]
 
 
 def _create_optimizer_state(optimizer: torch.optim.Optimizer) -> None:
@@ -184,7 +183,7 @@ def _rank_tensors(run: Run) -> Tensors:
         own["random/cuda"] = torch.cuda.get_rng_state(run.device)
     if scaler:
         own["scaler"] = torch.tensor([scaler["scale"], scaler["_growth_tracker"]]).double()
-    own |= {f"buffers/{name}": buffer for name, buffer in _buffers(run).items()}
+    own |= {f"buffers/{name}": buffer for name, buffer in run.model.saved_buffers().items()}
     return {_prefix(run.world.rank) + name: tensor for name, tensor in own.items()}
 
 
@@ -193,7 +192,7 @@ def _restore_rank_tensors(run: Run, stored: Tensors, same: bool) -> None:
     progress = {name: stored[name] for name in stored if name.endswith("/progress")}
     prefix = _prefix(run.world.rank if same else 0)
     own = {name.removeprefix(prefix): stored[name] for name in stored if name.startswith(prefix)}
-    for name, buffer in _buffers(run).items():
+    for name, buffer in run.model.saved_buffers().items():
         buffer.copy_(own[f"buffers/{name}"])
     if "scaler" in own:
         scale, growth = own["scaler"].tolist()
@@ -208,13 +207,10 @@ def _restore_rank_tensors(run: Run, stored: Tensors, same: bool) -> None:
             torch.cuda.set_rng_state(own["random/cuda"], run.device)
     elif not run.world.is_rank0:
         return
+    if not run.position.seen:
+        # Saved before the epoch was evaluated, and complete since then.
+        return
     # With another number of processes, rank 0 takes over the epoch's loss so far.
     loss_sum, samples = torch.stack(list(progress.values())).sum(0).tolist()
     run.loss_sum.fill_(loss_sum)
     run.samples = int(samples)
-
-
-def _buffers(run: Run) -> Tensors:
-    """Return the buffers in the model's state, such as batch norm statistics."""
-    names = run.model.model.state_dict().keys()
-    return {name: buffer for name, buffer in run.model.model.named_buffers() if name in names}

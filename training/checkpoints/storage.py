@@ -50,11 +50,15 @@ class CheckpointInfo(BaseModel):
     dataset: str
     samples: int = Field(description="Number of training samples.")
     optimizer: str
+    seed: int | None = Field(default=None, description="None in older checkpoints.")
+    data_sha256: str | None = Field(
+        default=None, description="Digest of the data set; None in older checkpoints."
+    )
     position: Position
     processes: int
     seconds: float = Field(description="Seconds of training so far.")
     held_out_loss: float | None = Field(
-        description="Held-out loss; None in the middle of an epoch."
+        description="Held-out loss; None until the epoch is evaluated."
     )
 
 
@@ -94,13 +98,40 @@ def seal_checkpoint(written: Path, seal: Seal, keep: int, keep_best: bool) -> Pa
         _remove(target)
     written.rename(target)
     sync_folder(folder)
-    earlier = [path for path in list_checkpoints(folder) if _step(path) <= step]
+    _rotate(target, keep, keep_best)
+    return target
+
+
+def amend_checkpoint(
+    folder: Path,
+    position: Position,
+    seconds: float,
+    held_out_loss: float,
+    keep: int,
+    keep_best: bool,
+) -> None:
+    """Add the evaluation to the checkpoint after `position.step` steps, and rotate again.
+
+    Raises OSError; the checkpoint is then as before.
+    """
+    path = folder / f"step-{position.step:08d}"
+    seal = read_seal(path)
+    if isinstance(seal, str):
+        raise OSError(f"{path} is damaged: {seal}")
+    update = {"position": position, "seconds": seconds, "held_out_loss": held_out_loss}
+    text = seal.model_copy(update=update).model_dump_json(indent=2).encode()
+    write_atomically(path / SEAL_FILE, text)
+    _rotate(path, keep, keep_best)
+
+
+def _rotate(newest: Path, keep: int, keep_best: bool) -> None:
+    folder = newest.parent
+    earlier = [path for path in list_checkpoints(folder) if _step(path) <= _step(newest)]
     kept = set(earlier[-keep:])
     if keep_best:
         kept |= _best(earlier)
     for path in set(list_checkpoints(folder)) - kept:
         _remove(path)
-    return target
 
 
 def list_checkpoints(folder: Path) -> list[Path]:

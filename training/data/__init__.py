@@ -1,5 +1,6 @@
 """Data sets by name."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ from training.data.published import (
     fetch,
     mnist,
 )
-from training.data.samples import DataError, Dataset
+from training.data.samples import DataError, Dataset, digest_of
 from training.data.shards import read_index, scan, shards
 from training.data.text import text, tokens
 
@@ -66,7 +67,7 @@ def load(
     if shape is None:
         return data
     train, held_out = (fitted(part, data.shape, shape) for part in (data.train, data.held_out))
-    return Dataset(train, held_out, shape, data.outputs, data.classes)
+    return replace(data, train=train, held_out=held_out, shape=shape)
 
 
 def _in_memory(name: DatasetName, folder: Path, shape: Shape | None, seed: int) -> Dataset:
@@ -93,7 +94,8 @@ def _in_memory(name: DatasetName, folder: Path, shape: Shape | None, seed: int) 
             train, held_out = synthetic(shape or (3, 32, 32), seed)
         case _:
             raise DataError(f"data set {name} is not known")
-    return Dataset(train, held_out, train.pixels.shape[1:], len(classes), classes)
+    identity = digest_of(train.pixels, train.labels, held_out.pixels, held_out.labels)
+    return Dataset(train, held_out, train.pixels.shape[1:], len(classes), classes, identity)
 
 
 def check_prepared(folder: Path, report: Report) -> Manifest:

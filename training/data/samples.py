@@ -1,5 +1,6 @@
 """Samples of a data set, independent of content and location. Imports no torch."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -39,7 +40,7 @@ class Dataset:
     """Training and held-out samples, and the meaning of a model's outputs.
 
     `shape` is that of one input; `outputs` is the number of classes or of different tokens;
-    `classes` has the class names and is empty for tokens.
+    `classes` has the class names and is empty for tokens. `identity` is a digest of the samples.
     """
 
     train: Samples
@@ -47,6 +48,16 @@ class Dataset:
     shape: tuple[int, ...]
     outputs: int
     classes: tuple[str, ...] = ()
+    identity: str = ""
+
+
+def digest_of(*arrays: NDArray[Any]) -> str:
+    """Return the hexadecimal SHA-256 of arrays: their types, shapes and values."""
+    complete = hashlib.sha256()
+    for array in arrays:
+        complete.update(f"{array.dtype} {array.shape} ".encode())
+        complete.update(np.ascontiguousarray(array).data)
+    return complete.hexdigest()
 
 
 def local_order(sizes: Sequence[int], window: int, random: np.random.Generator) -> Indices:

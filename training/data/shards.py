@@ -14,9 +14,16 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from training.data.manifest import ShardsManifest, ShardSplit, read_manifest, verify
+from training.data.manifest import (
+    MANIFEST_FILE,
+    ShardsManifest,
+    ShardSplit,
+    read_manifest,
+    verify,
+)
 from training.data.progress import Report
 from training.data.samples import DataError, Dataset, Indices, Targets, local_order
+from workload.files import sha256_of
 
 MAX_IMAGE_BYTES: Final = 64 * 2**20
 """Maximum size of a stored image."""
@@ -113,7 +120,9 @@ def shards(folder: Path, digests: bool, report: Report) -> Dataset:
     for part, what in ((train, "to train on"), (held_out, "held out")):
         if not len(part):
             raise DataError(f"{folder} has no image {what}")
-    return Dataset(train, held_out, manifest.shape, len(manifest.classes), manifest.classes)
+    identity = sha256_of(folder / MANIFEST_FILE)
+    classes = manifest.classes
+    return Dataset(train, held_out, manifest.shape, len(classes), classes, identity)
 
 
 def read_index(folder: Path, split: ShardSplit, classes: int) -> NDArray[np.int64]:

@@ -1,16 +1,23 @@
 """Text for language models: windows of tokens, each with the token that comes next."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from training.data.manifest import TokensManifest, TokenSplit, read_manifest, verify
+from training.data.manifest import (
+    MANIFEST_FILE,
+    TokensManifest,
+    TokenSplit,
+    read_manifest,
+    verify,
+)
 from training.data.progress import Report
-from training.data.samples import DataError, Dataset, Indices, Targets, local_order
+from training.data.samples import DataError, Dataset, Indices, Targets, digest_of, local_order
+from workload.files import sha256_of
 
 BYTES: Final = 256
 """Number of different tokens if each byte is a token."""
@@ -103,7 +110,8 @@ def text(folder: Path, shape: tuple[int, ...] | None) -> Dataset:
     train, held_out = (
         MemoryStream(str(folder), np.frombuffer(b"".join(part), np.uint8)) for part in parts
     )
-    return windows([train], [held_out], shape, BYTES, folder)
+    data = windows([train], [held_out], shape, BYTES, folder)
+    return replace(data, identity=digest_of(train.content, held_out.content))
 
 
 def train_length(length: int, held_out: float) -> int:
@@ -175,6 +183,7 @@ def tokens(folder: Path, shape: tuple[int, ...] | None, digests: bool, report: R
     def files(split: TokenSplit) -> list[TokenFile]:
         return [TokenFile(folder / part.file, dtype, part.count) for part in split.parts]
 
-    return windows(
+    data = windows(
         files(manifest.train), files(manifest.held_out), shape, manifest.vocabulary, folder
     )
+    return replace(data, identity=sha256_of(folder / MANIFEST_FILE))

@@ -87,6 +87,8 @@ def write_export(
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST_FILE).unlink(missing_ok=True)
+    for leftover in folder.glob(".*.tmp"):
+        leftover.unlink()
     path = folder / WEIGHTS_FILE
     write_weights(path, model)
     weights = Weights(size=path.stat().st_size, sha256=sha256_of(path))

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Final, TypeVar, cast
@@ -19,13 +20,20 @@ NEW_STORE: Final = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 """Makes torchrun create a new store for every start; training.launch sets it where possible."""
 
 
+PATIENCE: Final = timedelta(days=1)
+"""Timeout of the patient group. A peer that dies ends an operation at once, without a timeout."""
+
+POLL_SECONDS: Final = 0.05
+"""Seconds between two checks whether all processes have arrived."""
+
+
 @contextlib.contextmanager
-def joined(world: World, device: torch.device, peer_timeout: float) -> Iterator[None]:
+def joined(world: World, device: torch.device, timeout: float) -> Iterator[None]:
     """Join the process group inside: gloo on the CPU, plus NCCL with a GPU.
 
     Raises torch.distributed.DistError (a RuntimeError) when the other processes cannot be reached,
     and ConfigurationError when the port of rank 0 is in use. Inside, an operation with a dead peer
-    fails at once or after `peer_timeout` seconds.
+    fails at once or after `timeout` seconds.
     """
     backend = "gloo"
     if device.type == "cuda":
@@ -34,10 +42,10 @@ def joined(world: World, device: torch.device, peer_timeout: float) -> Iterator[
     try:
         dist.init_process_group(
             backend,
-            store=HashStore() if world.size == 1 else _store(timedelta(seconds=peer_timeout)),
+            store=HashStore() if world.size == 1 else _store(world, timedelta(seconds=timeout)),
             rank=world.rank,
             world_size=world.size,
-            timeout=timedelta(seconds=peer_timeout),
+            timeout=timedelta(seconds=timeout),
         )
     except dist.DistNetworkError as error:
         raise port_taken(world, error) or error from None
@@ -46,17 +54,42 @@ def joined(world: World, device: torch.device, peer_timeout: float) -> Iterator[
     dist.destroy_process_group()
 
 
-def _store(timeout: timedelta) -> Store:
+def _store(world: World, timeout: timedelta) -> Store:
     """Return the rendezvous store, at rank 0 or in torchrun's agent.
+
+    Not every launcher sets the variables that `env://` reads.
 
     torchrun keeps its store when it restarts the processes, including the addresses of dead ones,
     which PyTorch reads again (seen with 2.15). So every start uses its own prefix.
     """
     store: Store
-    store, _, _ = next(rendezvous("env://", timeout=timeout))
+    address = f"tcp://{world.master}"
+    store, _, _ = next(rendezvous(address, world.rank, world.size, timeout=timeout))
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and NEW_STORE not in os.environ:
         return PrefixStore(f"start-{os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
     return store
+
+
+def limit_operations(timeout: float) -> None:
+    """Set the timeout in seconds of all later operations of the default group."""
+    dist.set_timeout(timedelta(seconds=timeout))
+
+
+def patient_group() -> dist.ProcessGroup:
+    """Return a group whose operations wait for files and data sets, which may take hours."""
+    return cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=PATIENCE))
+
+
+def await_peers(group: dist.ProcessGroup, beat: Callable[[], object]) -> None:
+    """Wait for all processes, and call `beat` meanwhile: a slow peer is not a hang.
+
+    Raises torch.distributed.DistError (a RuntimeError) when one of them is dead.
+    """
+    work = dist.barrier(group, async_op=True)
+    while not work.is_completed():
+        beat()
+        time.sleep(POLL_SECONDS)
+    work.wait()
 
 
 def gather(mine: T, group: dist.ProcessGroup | None = None) -> list[T]:
@@ -81,13 +114,22 @@ def on_rank0(world: World, action: Callable[[], T], group: dist.ProcessGroup | N
     return cast(T, result)
 
 
-def all_or_none(action: Callable[[], T], group: dist.ProcessGroup | None = None) -> T:
-    """Run an action that may fail in one process; if it does, every process raises the error."""
+def all_or_none(
+    action: Callable[[], T],
+    group: dist.ProcessGroup | None = None,
+    beat: Callable[[], object] | None = None,
+) -> T:
+    """Run an action that may fail in one process; if it does, every process raises the error.
+
+    With a patient group, `beat` is called while others are still at work.
+    """
     failure: Exception | None = None
     try:
         result = action()
     except Exception as error:
         failure = error
+    if group is not None and beat is not None:
+        await_peers(group, beat)
     for problem in gather(failure, group):
         if problem is not None:
             raise problem

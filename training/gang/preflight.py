@@ -6,6 +6,7 @@ Every check raises ConfigurationError with one sentence and changes nothing.
 import errno
 import os
 import resource
+import secrets
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -64,7 +65,8 @@ def _is_full(folder: Path, needed: int) -> bool:
 
 
 def _write_probe(folder: Path) -> None:
-    probe = folder / f".probe-{os.getpid()}"
+    # Processes of several pods may have the same number.
+    probe = folder / f".probe-{secrets.token_hex(8)}"
     try:
         with probe.open("wb") as stream:
             stream.write(PROBE)

@@ -8,7 +8,7 @@ a gang of one, so no other code distinguishes the two.
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import torch
@@ -53,6 +53,9 @@ OPEN_MPI: Final = LauncherVariables(
 )
 """Open MPI sets no address; MASTER_ADDR and MASTER_PORT are needed as well."""
 
+PLAIN_BY_MPI: Final = replace(PLAIN, local_rank=OPEN_MPI.local_rank, local_size=OPEN_MPI.local_size)
+"""RANK and WORLD_SIZE, set from Open MPI's by a script; the local rank is only in Open MPI's."""
+
 ACCELERATE_OPTIONS: Final = {
     "ACCELERATE_MIXED_PRECISION": ("no", "--mixed_precision", "--precision"),
     "ACCELERATE_DYNAMO_BACKEND": ("no", "--dynamo_backend", "--compile"),
@@ -71,9 +74,10 @@ def launcher_variables(environment: Mapping[str, str]) -> LauncherVariables | No
     if "TORCHELASTIC_RUN_ID" in environment:
         return TORCHRUN
     _check_processes_of_pod(environment)
+    started_by_mpi = environment.get(OPEN_MPI.size, "1") != "1"
     if environment.keys() & {"RANK", "LOCAL_RANK"}:
-        return PLAIN
-    if environment.get(OPEN_MPI.size, "1") != "1":
+        return PLAIN_BY_MPI if started_by_mpi and "LOCAL_RANK" not in environment else PLAIN
+    if started_by_mpi:
         return OPEN_MPI
     if "WORLD_SIZE" in environment:
         return INDEXED if INDEXED.rank in environment else PLAIN
@@ -231,7 +235,7 @@ def _master(environment: Mapping[str, str], names: LauncherVariables) -> str:
             f"{names.host} is {host!r} and {names.port} is {port}: "
             "both are needed, the host name and port (1-65535) of rank 0"
         )
-    return f"{host}:{port}"
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _number(environment: Mapping[str, str], name: str, default: int | None = None) -> int:

@@ -1,22 +1,17 @@
 """Progress outputs of a run: terminal bar, JSON log, metrics, TensorBoard and traces."""
 
 import contextlib
-import math
 from pathlib import Path
 from typing import Self
 
 from torch import Tensor
 
-from training.checkpoints.state import Run
 from training.config import TrainingConfig
+from training.run import Run, require_finite
 from training.telemetry.tensorboard import EventFiles
 from training.telemetry.tracing import Tracer
 from workload.progress import Epoch, Step
 from workload.report import Bar, emit
-
-
-class DivergedError(Exception):
-    """The loss is not finite; a restart would end the same way."""
 
 
 class ProgressOutputs(contextlib.ExitStack):
@@ -73,17 +68,6 @@ class ProgressOutputs(contextlib.ExitStack):
 def done_samples(run: Run) -> int:
     """Return the number of samples in all epochs so far."""
     return run.position.epoch * len(run.data.train) + run.position.seen
-
-
-def require_finite(loss: float, run: Run) -> float:
-    """Return the loss. Raises DivergedError when it is infinite or NaN."""
-    if not math.isfinite(loss):
-        raise DivergedError(
-            f"the loss became {loss} in epoch {run.position.epoch + 1}, by step "
-            f"{run.position.step}: lower learning_rate (it is {run.config.learning_rate}) "
-            "or look for wrong values in the data"
-        )
-    return loss
 
 
 def _tracer(run: Run, config: TrainingConfig) -> Tracer:

@@ -74,7 +74,9 @@ def test_a_process_without_a_rank_is_a_gang_of_one(environment: dict[str, str]) 
             World(3, 4, 0, "job-master-0:23456"),
         ),
         (OPEN_MPI | MASTER, World(3, 4, 1, "job-master-0:23456", 2)),
-        (OPEN_MPI | COMPLETE, World(3, 4, 0, "job-master-0:23456")),
+        # A script that sets the ranks from those of Open MPI.
+        (OPEN_MPI | COMPLETE, World(3, 4, 1, "job-master-0:23456", 2)),
+        (COMPLETE | {"MASTER_ADDR": "fd00::1"}, World(3, 4, 0, "[fd00::1]:23456")),
     ],
 )
 def test_every_launcher_is_understood(environment: dict[str, str], world: World) -> None:

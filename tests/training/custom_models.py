@@ -1,0 +1,119 @@
+"""Models that users write, some with mistakes; each takes images of 1x8x8."""
+
+import os
+import signal
+from math import prod
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+
+class Frozen(nn.Module):
+    """A frozen backbone under a head that is trained."""
+
+    def __init__(self, outputs: int, input_shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.backbone = nn.Linear(prod(input_shape), 8).requires_grad_(False)
+        self.head = nn.Linear(8, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.backbone(x.flatten(1)).relu())
+        return logits
+
+
+class Unused(Frozen):
+    """A model with a parameter that it does not use."""
+
+    def __init__(self, outputs: int, input_shape: tuple[int, ...]) -> None:
+        super().__init__(outputs, input_shape)
+        self.spare = nn.Linear(8, outputs)
+
+
+class Normalized(nn.Module):
+    """A model with batch norm."""
+
+    def __init__(self, outputs: int, input_shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.first = nn.Linear(prod(input_shape), 16)
+        self.norm = nn.BatchNorm1d(16, momentum=0.9)
+        self.last = nn.Linear(16, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.last(self.norm(self.first(x.flatten(1))).relu())
+        return logits
+
+
+class Wrapped(Frozen):
+    """A model that returns its logits in an object, as those of transformers do."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return {"logits": super().forward(x)}  # type: ignore[return-value]
+
+
+class TooFew(Frozen):
+    """A model with one output too few."""
+
+    def __init__(self, outputs: int, input_shape: tuple[int, ...]) -> None:
+        super().__init__(outputs - 1, input_shape)
+
+
+class Fragile(Frozen):
+    """A model that fails in a batch of another size than two."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) > 2:
+            raise TypeError("only two at a time")
+        return super().forward(x)
+
+
+class BadInEvaluation(Frozen):
+    """A model whose held-out loss is NaN."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits = super().forward(x)
+        return logits if self.training else logits * torch.nan
+
+
+class BadGradient(Frozen):
+    """A model whose gradients are NaN in one step."""
+
+    def __init__(self, outputs: int, input_shape: tuple[int, ...], step: int) -> None:
+        super().__init__(outputs, input_shape)
+        # The model is called once before the first step.
+        self.left = step + 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits = super().forward(x)
+        self.left -= self.training
+        if self.left == 0 and logits.requires_grad:
+            logits.register_hook(lambda gradient: gradient * torch.nan)
+        return logits
+
+
+class StoppedInEvaluation(Frozen):
+    """A model that sends SIGTERM to its process in its first evaluation."""
+
+    def __init__(self, outputs: int, input_shape: tuple[int, ...], flag: str) -> None:
+        super().__init__(outputs, input_shape)
+        self.flag = Path(flag)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training and not self.flag.exists():
+            self.flag.touch()
+            os.kill(os.getpid(), signal.SIGTERM)
+        return super().forward(x)
+
+
+class Recorded(Frozen):
+    """A model that writes the sizes of its batches to a file."""
+
+    def __init__(self, outputs: int, input_shape: tuple[int, ...], file: str) -> None:
+        super().__init__(outputs, input_shape)
+        self.file = Path(file)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            with self.file.open("a") as stream:
+                stream.write(f"{len(x)}\n")
+        return super().forward(x)

@@ -1,0 +1,109 @@
+"""Models that users write: what they may do, and mistakes that no restart would fix."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.training.programs import start_gang
+from workload import exit_codes
+from workload.configuration import ConfigurationError
+from workload.export import load_network
+from workload.manifest import read_manifest
+
+Train = Callable[..., int]
+MODELS = "tests.training.custom_models"
+
+
+def restart_without_export(run_dir: Path) -> dict[str, torch.Tensor]:
+    """Delete the manifest, so that the run resumes; return the exported weights."""
+    (run_dir / "export/manifest.json").unlink()
+    return load_file(run_dir / "export/model.safetensors")
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_a_frozen_layer_keeps_its_weights_and_the_run_resumes(
+    optimizer: str, train: Train, tmp_path: Path
+) -> None:
+    settings = {"model": f"{MODELS}:Frozen", "optimizer": optimizer, "weight_decay": 0.5}
+    train(epochs=1, **settings)
+    before = restart_without_export(tmp_path / "run")
+    assert train(epochs=2, **settings) == exit_codes.DONE
+    after = load_file(tmp_path / "run/export/model.safetensors")
+    assert torch.equal(before["backbone.weight"], after["backbone.weight"])
+    assert not torch.equal(before["head.weight"], after["head.weight"])
+
+
+def test_an_unused_parameter_is_kept_by_fsdp_and_the_run_resumes(
+    train: Train, tmp_path: Path
+) -> None:
+    settings = {"model": f"{MODELS}:Unused", "parallel": "fsdp"}
+    train(epochs=1, **settings)
+    before = restart_without_export(tmp_path / "run")
+    assert train(epochs=2, **settings) == exit_codes.DONE
+    after = load_file(tmp_path / "run/export/model.safetensors")
+    assert torch.equal(before["spare.weight"], after["spare.weight"])
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("Unused", "does not use spare.weight, spare.bias, which ddp would wait for: freeze"),
+        ("Wrapped", "returned dict: it must return a tensor of logits"),
+        ("TooFew", r"returned logits of \[2, 9\] for 2 samples: it must return \[2, 10\]"),
+    ],
+)
+def test_mistakes_of_a_model_are_reported_before_the_first_step(
+    model: str, message: str, train: Train
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        train(model=f"{MODELS}:{model}")
+
+
+def test_a_later_mistake_of_a_model_is_fatal(tmp_path: Path) -> None:
+    flags = [f"--model={MODELS}:Fragile", "--dataset=synthetic", f"--run-dir={tmp_path / 'run'}"]
+    [program] = start_gang(flags, 1, tmp_path / "out")
+    assert program.exit_code() == exit_codes.BAD_INPUT
+    program.says("the program is wrong: TypeError: only two at a time")
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_metrics_with_batch_norm_are_those_of_the_exported_weights(
+    parallel: str, tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    flags = [f"--model={MODELS}:Normalized", "--dataset=digits", "--epochs=1"]
+    flags += [f"--parallel={parallel}", "--batch-size=16", f"--run-dir={run_dir}"]
+    gang = start_gang(flags, 2, tmp_path / "out")
+    assert [program.exit_code() for program in gang] == [exit_codes.DONE] * 2
+    manifest = read_manifest(run_dir / "export")
+    network = load_network(run_dir / "export", manifest, f"{MODELS}:Normalized")
+    found = held_out_metrics(network)
+    assert manifest.metrics["accuracy"] == pytest.approx(found["accuracy"], abs=1e-9)
+    assert manifest.metrics["loss"] == pytest.approx(found["loss"], rel=1e-5)
+
+
+def held_out_metrics(network: torch.nn.Module) -> dict[str, float]:
+    from training.data import load
+    from training.export.artifacts import evaluate_on_cpu
+
+    return evaluate_on_cpu(network, load("digits", Path("/"), (1, 8, 8), 0).held_out)
+
+
+def test_a_resumed_gang_sees_only_batches_of_the_configured_size(tmp_path: Path) -> None:
+    """Any other size would make compiled blocks dynamic for the rest of the run."""
+    options = '--model-options={"file": "%s"}'
+    flags = [f"--model={MODELS}:Recorded", "--dataset=synthetic", "--batch-size=64"]
+    flags += [f"--run-dir={tmp_path / 'run'}", options % (tmp_path / "sizes")]
+    first = start_gang([*flags, "--epochs=1"], 2, tmp_path / "first")
+    assert [program.exit_code() for program in first] == [exit_codes.DONE] * 2
+    (tmp_path / "run/export/manifest.json").unlink()
+    (tmp_path / "sizes").unlink()
+    second = start_gang([*flags, "--epochs=2"], 2, tmp_path / "second")
+    assert [program.exit_code() for program in second] == [exit_codes.DONE] * 2
+    sizes = (tmp_path / "sizes").read_text().split()
+    # Before a model is compiled, two samples show whether it works at all.
+    assert sorted(sizes)[:2] == ["2", "2"] or sizes.count("2") == 2
+    assert set(sizes) == {"2", "64"}

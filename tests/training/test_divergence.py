@@ -1,0 +1,96 @@
+"""Runs that diverge: no checkpoint has weights that are not finite."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.training.custom_models import BadInEvaluation
+from training import evaluation
+from training.checkpoints import storage
+from training.run import DivergedError
+from workload import exit_codes
+
+Train = Callable[..., int]
+SETTINGS = {"model": "simple-cnn", "optimizer": "sgd", "batch_size": 32}
+DIVERGING = {"learning_rate": 10, "weight_decay": 1, "warm_up": 0.3, "checkpoint_steps": 2}
+STOPPED = f"{BadInEvaluation.__module__}:StoppedInEvaluation"
+
+
+def finite(path: Path) -> bool:
+    tensors = [tensor for file in path.glob("*.safetensors") for tensor in load_file(file).values()]
+    return all(bool(tensor.isfinite().all()) for tensor in tensors if tensor.is_floating_point())
+
+
+def test_diverged_weights_replace_no_good_checkpoint(train: Train, tmp_path: Path) -> None:
+    train(epochs=1, **SETTINGS)
+    (tmp_path / "run/export/manifest.json").unlink()
+    with pytest.raises(DivergedError, match="lower learning_rate"):
+        train(epochs=3, **SETTINGS, **DIVERGING)
+    paths = storage.list_checkpoints(tmp_path / "run/checkpoints")
+    assert paths
+    assert all(map(finite, paths))
+    # The best one is kept, to go back to.
+    assert storage.read_seal(paths[0]).held_out_loss is not None  # type: ignore[union-attr]
+    for path in paths[1:]:
+        shutil.rmtree(path)
+    assert train(epochs=2, **SETTINGS) == exit_codes.DONE
+
+
+def test_a_gradient_that_is_not_finite_is_found_before_the_weights_are_saved(
+    train: Train, tmp_path: Path
+) -> None:
+    """Let a gradient become NaN in the fourth step, where the loss is still finite."""
+    model = f"{BadInEvaluation.__module__}:BadGradient"
+    with pytest.raises(DivergedError, match="a gradient or a weight became infinite or NaN"):
+        train(model=model, model_options={"step": 4}, checkpoint_steps=1, keep_checkpoints=9)
+    found = storage.list_checkpoints(tmp_path / "run/checkpoints")
+    assert [path.name for path in found] == ["step-00000001", "step-00000002", "step-00000003"]
+    assert all(map(finite, found))
+
+
+def test_a_held_out_loss_that_is_not_finite_ends_the_run(train: Train, tmp_path: Path) -> None:
+    model = f"{BadInEvaluation.__module__}:BadInEvaluation"
+    for _ in range(2):
+        with pytest.raises(DivergedError, match="the held-out loss became nan in epoch 1"):
+            train(model=model)
+    assert not (tmp_path / "run/export").exists()
+
+
+def test_sigterm_in_an_evaluation_keeps_the_epoch(
+    train: Train,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Interrupt the evaluation after the first of two epochs, which has several batches."""
+    monkeypatch.setattr(evaluation, "BATCH", 64)
+    settings = {"model": STOPPED, "checkpoint_every": 2, "epochs": 2}
+    (tmp_path / "never").touch()
+    options = {"flag": str(tmp_path / "never")}
+    train("whole", model_options=options, **settings)
+    capsys.readouterr()
+    options = {"flag": str(tmp_path / "stopped")}
+    assert train("parts", model_options=options, **settings) == exit_codes.INTERRUPTED
+    [path] = storage.list_checkpoints(tmp_path / "parts/checkpoints")
+    seal = storage.read_seal(path)
+    assert isinstance(seal, storage.Seal)
+    assert (seal.position.epoch, seal.position.seen, seal.held_out_loss) == (0, 1437, None)
+    assert train("parts", model_options=options, **settings) == exit_codes.DONE
+    *_, resumed, one, two, _ = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (resumed["step"], one["epoch"], two["epoch"]) == (23, 1, 2)
+    whole, parts = (
+        load_file(tmp_path / name / "export/model.safetensors") for name in ("whole", "parts")
+    )
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+
+
+def test_an_epoch_is_saved_before_its_evaluation(train: Train, tmp_path: Path) -> None:
+    model = f"{BadInEvaluation.__module__}:BadInEvaluation"
+    with pytest.raises(DivergedError):
+        train(model=model, epochs=1)
+    assert len(storage.list_checkpoints(tmp_path / "run/checkpoints")) == 1

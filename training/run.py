@@ -1,0 +1,112 @@
+"""State of a run in one process, and the check that it has not diverged."""
+
+import math
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from training.checkpoints.saver import Saver
+from training.checkpoints.storage import Position
+from training.config import TrainingConfig
+from training.data import Dataset
+from training.evaluation import Evaluation
+from training.gang.distributed import Vote
+from training.gang.watchdog import Watchdog
+from training.gang.world import World
+from training.parallel import Parallel
+from training.telemetry.metrics import Metrics
+
+
+class DivergedError(Exception):
+    """A loss, gradient or weight is not finite; a restart would end the same way."""
+
+
+@dataclass
+class Run:
+    """State of a run in one process.
+
+    `loss_sum` (a scalar) and `samples` belong to this epoch. `diverged` is a boolean scalar on the
+    device, so that no step waits for the GPU. `evaluation` is that of the current weights.
+    """
+
+    config: TrainingConfig
+    world: World
+    device: torch.device
+    data: Dataset
+    model: Parallel
+    optimizer: torch.optim.Optimizer
+    saver: Saver
+    watchdog: Watchdog
+    metrics: Metrics
+    loss_sum: Tensor
+    diverged: Tensor
+    samples: int = 0
+    position: Position = field(default_factory=Position)
+    started: float = field(default_factory=time.monotonic)
+    evaluation: Evaluation | None = None
+    stop_requested: bool = False
+    vote: Vote = field(default_factory=Vote)
+
+    @property
+    def folder(self) -> Path:
+        """Return the directory of the run, shared by all processes."""
+        return Path(self.config.run_dir)
+
+    @property
+    def seconds(self) -> float:
+        """Return the training time over all attempts, without the pauses between them."""
+        return time.monotonic() - self.started
+
+    def should_stop(self) -> bool:
+        """Return whether a process was asked to stop; all processes call this together."""
+        return self.vote.cast(self.stop_requested or self.saver.failed)
+
+    def check_step(self, loss: Tensor, norm: Tensor) -> None:
+        """Record, without waiting for the device, whether a step's loss and gradients are finite.
+
+        With fp16 an infinite gradient is no fault: its step is skipped with a smaller loss scale.
+        """
+        healthy = loss.isfinite()
+        if not self.model.scaler.is_enabled():
+            healthy = healthy & norm.isfinite()
+        self.diverged |= ~healthy
+
+
+def mean_loss(run: Run) -> tuple[float, int]:
+    """Return the mean loss of this epoch so far over all processes, and the number of samples.
+
+    Raises DivergedError in all of them when a loss, gradient or weight of one is not finite.
+    """
+    parameters = run.model.parameters().values()
+    local = [each.to_local() if isinstance(each, DTensor) else each for each in parameters]
+    largest = nn.utils.get_total_norm([each.detach() for each in local], math.inf)
+    faults = run.diverged | ~largest.isfinite()
+    samples = torch.full_like(run.loss_sum, run.samples)
+    totals = torch.stack([run.loss_sum, samples, faults.to(run.loss_sum)])
+    dist.all_reduce(totals)
+    loss_sum, count, diverged = totals.tolist()
+    loss = require_finite(loss_sum / max(count, 1), run)
+    if diverged:
+        raise DivergedError(_advice(run, "a gradient or a weight became infinite or NaN"))
+    return loss, int(count)
+
+
+def require_finite(loss: float, run: Run, name: str = "loss") -> float:
+    """Return the loss. Raises DivergedError when it is infinite or NaN."""
+    if not math.isfinite(loss):
+        raise DivergedError(_advice(run, f"the {name} became {loss}"))
+    return loss
+
+
+def _advice(run: Run, problem: str) -> str:
+    return (
+        f"{problem} in epoch {run.position.epoch + 1}, by step {run.position.step}: lower "
+        f"learning_rate (it is {run.config.learning_rate}) or look for wrong values in the data; "
+        "the run resumes from its newest checkpoint, whose weights are finite; to go back further, "
+        f"delete the newest directories of {run.folder}/checkpoints"
+    )

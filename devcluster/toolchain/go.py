@@ -5,6 +5,8 @@ import os
 import re
 import shutil
 import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,9 +69,33 @@ class Go:
         return environment() | caches
 
     def remove_caches(self) -> None:
-        """Delete both caches, unless the environment has `KEEP_GO_CACHE=1`."""
-        if os.environ.get("KEEP_GO_CACHE") != "1":
-            shutil.rmtree(self.caches, ignore_errors=True)
+        """Delete both caches, unless the environment has `KEEP_GO_CACHE=1`.
+
+        They have so many files that it takes up to minutes, so a process of its own deletes them.
+        """
+        if os.environ.get("KEEP_GO_CACHE") == "1" or not self.caches.exists():
+            return
+        self._removed.mkdir(exist_ok=True)
+        self.caches.rename(tempfile.mkdtemp(dir=self._removed))
+        self.resume_removal()
+
+    def resume_removal(self) -> None:
+        """Delete what an earlier removal left, if any, in the background."""
+        if self._removed.exists():
+            program = "import shutil, sys; shutil.rmtree(sys.argv[1], ignore_errors=True)"
+            # With no output of ours, for whose end a reader would wait.
+            silent = [(os.POSIX_SPAWN_OPEN, file, os.devnull, os.O_RDWR, 0) for file in range(3)]
+            os.posix_spawn(
+                sys.executable,
+                [sys.executable, "-I", "-c", program, str(self._removed)],
+                os.environ,
+                setsid=True,
+                file_actions=silent,
+            )
+
+    @property
+    def _removed(self) -> Path:
+        return self.caches.with_name(f"{self.caches.name}.removed")
 
     def remove_archives(self) -> None:
         """Delete the archives of modules, which are extracted next to them; checksums stay."""

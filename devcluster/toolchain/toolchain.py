@@ -58,6 +58,8 @@ def ensure(
         "languages": languages,
     }
     extras: tuple[Extra, ...] = (*operators, *(name for name, asked in wanted.items() if asked))
+    go = Go(cache / "go")
+    go.resume_removal()
     found = _find(group, cache, extras)
     charts = VolcanoFiles.of(_volcano(), cache)
     manifests = {
@@ -69,7 +71,7 @@ def ensure(
         not made.root.exists() for made in manifests.values()
     )
     if found.missing or files_missing:
-        store, go = Store(cache / "tools"), Go(cache / "go")
+        store = Store(cache / "tools")
         with store.workshop(report) as scratch:
             found = _find(group, cache, extras)
             orders = _orders(found.missing)

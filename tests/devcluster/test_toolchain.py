@@ -3,6 +3,7 @@
 import re
 import stat
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -251,6 +252,18 @@ def test_caches_are_kept_for_the_next_try_and_deleted_after_a_build(world: World
     (world.fake / "broken").unlink()
     ensure("engine", world.cache, world.said.append)
     assert not caches.exists()
+
+
+def test_an_interrupted_removal_of_the_caches_is_resumed(world: World):
+    ensure("engine", world.cache, world.said.append)
+    left = world.cache / "go.removed" / "a" / "mod" / "file"
+    left.parent.mkdir(parents=True)
+    left.touch()
+    ensure("engine", world.cache, world.said.append)
+    deadline = time.monotonic() + 60
+    while (world.cache / "go.removed").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_caches_are_kept_on_request(world: World, monkeypatch: pytest.MonkeyPatch):

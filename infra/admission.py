@@ -49,15 +49,16 @@ def manifests(args: AdmissionArgs) -> list[Manifest]:
     tenancy = args.tenancy
     if tenancy.admission == "off":
         return []
+    scope = admission.Scope(
+        (
+            *admission.EXCLUDED,
+            *args.system_namespaces,
+            *tenancy.admission_excluded_namespaces,
+        )
+    )
     try:
-        configuration = admission.read_configuration(tenancy.admission_config)
-    except (OSError, ValueError) as error:
+        return admission.from_file(tenancy.admission_config, tenancy.admission, scope)
+    except admission.ConfigurationError as error:
         key = full_key("tenancy", "admission_config")
         problem = f"{key} is {tenancy.admission_config!r}: {error}. Correct the file or the path."
         raise SettingsError([problem]) from error
-    excluded = (
-        *admission.EXCLUDED,
-        *args.system_namespaces,
-        *tenancy.admission_excluded_namespaces,
-    )
-    return admission.manifests(configuration, tenancy.admission, admission.Scope(excluded))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from policies import cel
+from policies.availability import matches_everything
 from policies.resources import Resource
 from policies.rule import Level, Rule, Severity, Violation, pod_rule, resource_rule
 from policies.settings import SystemConfig
@@ -14,22 +16,39 @@ from policies.workloads import Pod
 
 _RBAC: Final = "rbac.authorization.k8s.io"
 _ESCALATING_VERBS: Final = ("bind", "escalate", "impersonate")
-_ESCALATING_RESOURCES: Final = ("nodes/proxy", "serviceaccounts/token")
-_OF_OTHERS: Final = ("secrets", "pods/exec", "pods/attach", "pods/ephemeralcontainers")
+_ESCALATING_RESOURCES: Final = (
+    *("nodes/proxy", "serviceaccounts/token", "certificatesigningrequests/approval"),
+)
+_OF_OTHERS: Final = (
+    *("secrets", "pods/exec", "pods/attach", "pods/ephemeralcontainers", "pods/portforward"),
+    *("pods/proxy", "services/proxy"),
+)
+_SIGNERS: Final = "signers"
+_READING: Final = ("get", "list", "watch")
+_TO_READERS: Final = "rbac.authorization.k8s.io/aggregate-to-view"
+_POWERFUL: Final = (
+    *("cluster-admin", "admin", "edit", "system:node", "system:kube-controller-manager"),
+    *("system:aggregate-to-admin", "system:aggregate-to-edit", "system:controller:*"),
+)
+"""Roles that control the cluster if they are bound in every namespace."""
 _EVERYBODY: Final = (
     *("system:masters", "system:authenticated", "system:unauthenticated", "system:anonymous"),
     "system:serviceaccounts",
 )
 _CEL_PROJECTED: Final = (
     "v.?projected.?sources.orValue([]).exists(s, s.?serviceAccountToken.hasValue()"
-    " && s.?serviceAccountToken.?audience.orValue('').matches('^$|^api$|kubernetes'))"
+    " && s.?serviceAccountToken.?audience.orValue('').matches('^$|^api$|kubernetes')"
+    " || s.?podCertificate.?signerName.orValue('').startsWith('kubernetes.io/kube-apiserver'))"
 )
 
 
 def _api_tokens(pod: Pod) -> Iterator[Node]:
-    """Return the projected tokens that the API server accepts."""
+    """Return the projected tokens and certificates that the API server accepts."""
     for volume in pod.volumes.items():
         for source in volume["projected"]["sources"].items():
+            signer = source["podCertificate"]["signerName"]
+            if (signer.text or "").startswith("kubernetes.io/kube-apiserver"):
+                yield signer
             token = source["serviceAccountToken"]
             audience = token["audience"].text or ""
             is_default = token["audience"].known and audience in ("", "api")
@@ -97,7 +116,9 @@ def rbac_least_privilege(resource: Resource, config: SystemConfig) -> Iterator[V
     root = resource.root
     if resource.is_kind(_RBAC, "ClusterRoleBinding", "RoleBinding"):
         name = root["roleRef"]["name"]
-        if name.value == "cluster-admin":
+        of_cluster = resource.kind.lower() == "clusterrolebinding"
+        powerful = _POWERFUL if of_cluster else ("cluster-admin", "system:controller:*")
+        if any(fnmatchcase(name.text or "", role) for role in powerful):
             yield Violation(name, "a role with the permissions that are needed")
         for subject in root["subjects"].items():
             if subject["name"].text in _EVERYBODY:
@@ -105,6 +126,19 @@ def rbac_least_privilege(resource: Resource, config: SystemConfig) -> Iterator[V
     elif resource.is_kind(_RBAC, "ClusterRole", "Role"):
         for rule in root["rules"].items():
             yield from _excess(rule, of_cluster=resource.kind.lower() == "clusterrole")
+        yield from _aggregated(root)
+
+
+def _aggregated(role: Node) -> Iterator[Violation]:
+    """Return the ways in which a role collects rights of others, or gives them to readers."""
+    for selector in role["aggregationRule"]["clusterRoleSelectors"].items():
+        if matches_everything(selector):
+            yield Violation(selector, "a label of the roles to aggregate")
+    if role["metadata"]["labels"][_TO_READERS].value == "true":
+        for rule in role["rules"].items():
+            for verb in rule["verbs"].items():
+                if verb.value not in _READING:
+                    yield Violation(verb, "get, list or watch: everybody who may read has it")
 
 
 def _excess(rule: Node, *, of_cluster: bool) -> Iterator[Violation]:
@@ -114,17 +148,29 @@ def _excess(rule: Node, *, of_cluster: bool) -> Iterator[Violation]:
     is_own = bool(groups) and all("." in group and group != _RBAC for group in groups)
     for key in ("apiGroups", "resources", "verbs", "nonResourceURLs"):
         for item in rule[key].items():
-            if item.value == "*" and not (is_own and key in ("resources", "verbs")):
+            if item.value in ("*", "/*") and not (is_own and key in ("resources", "verbs")):
                 yield Violation(item, f"the {key} that are needed")
     for verb in rule["verbs"].items():
         if verb.value in _ESCALATING_VERBS:
             yield Violation(verb, "nothing: it grants the rights of others")
     named = bool(rule["resourceNames"].value)
     forbidden = (*_ESCALATING_RESOURCES, *(_OF_OTHERS if of_cluster and not named else ()))
+    if any(item.value == _SIGNERS for item in rule["resources"].items()):
+        signers = [item.text or "" for item in rule["resourceNames"].items()]
+        if not signers or any(name.startswith("kubernetes.io/") for name in signers):
+            yield Violation(rule["resourceNames"], "the signers of its own group")
     for item in rule["resources"].items():
-        if item.value in forbidden and not _only_writes(rule, item.text or ""):
+        if _grants(item, forbidden) and not _only_writes(rule, item.text or ""):
             write = "a Role in the namespace instead" if item.value in _OF_OTHERS else "nothing"
             yield Violation(item, write)
+
+
+def _grants(resource: Node, forbidden: Sequence[str]) -> bool:
+    """Return whether a resource, or a subresource of every resource (`*/exec`), is forbidden."""
+    name = resource.text or ""
+    if name.startswith("*/"):
+        return any(each.endswith(name.removeprefix("*")) for each in forbidden)
+    return name in forbidden
 
 
 def _only_writes(rule: Node, resource: str) -> bool:

@@ -6,16 +6,17 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 import yaml
 
 from kube.accelerators import OTHER_DEVICES
 from policies.cel import Manifest, Target, Variables, literal, pattern
-from policies.configuration import Configuration, parse
+from policies.configuration import Configuration
+from policies.inputs import UnusableInputError, read_configuration
 from policies.own_rules import with_own
-from policies.rule import ConfigurationError, Rule, RuleConfig
+from policies.rule import ConfigurationError as ConfigurationError
+from policies.rule import Rule, RuleConfig
 from policies.settings import GpuConfig, SystemConfig
 
 Mode = Literal["audit", "warn", "deny"]
@@ -73,8 +74,11 @@ def manifests(
     """Return policies with their bindings for the enabled rules that one object decides alone.
 
     The rules about the same objects are one policy, since the API server converts an object for
-    each policy again. Advisory rules are policies of their own.
+    each policy again. Advisory rules are policies of their own. Raises `ConfigurationError` if an
+    exemption is refused.
     """
+    if configuration.exemptions.refused:
+        raise ConfigurationError("; ".join(configuration.exemptions.refused))
     scope = scope or Scope()
     policies: dict[str, _Policy] = {}
     for rule, mandatory, config in configuration.rules:
@@ -87,25 +91,25 @@ def manifests(
     return [part for policy in policies.values() for part in policy.manifests(mode, scope)]
 
 
+def from_file(
+    path: str | None, mode: Mode, scope: Scope, rules: Sequence[str] = ()
+) -> list[Manifest]:
+    """Return the policies for a configuration file and files with additional rules.
+
+    Raises `ConfigurationError` if the configuration cannot be read or is wrong.
+    """
+    try:
+        return manifests(read_configuration(path, with_own(rules)), mode, scope)
+    except UnusableInputError as error:
+        raise ConfigurationError(str(error)) from error
+
+
 def _settings(config: RuleConfig, scope: Scope) -> Manifest:
     settings = config.model_dump(mode="json", by_alias=True)
     settings["controllers"] = list(scope.controllers)
     if isinstance(config, GpuConfig):
         settings["otherDevices"] = [*OTHER_DEVICES, *map(str.lower, config.other_devices)]
     return settings
-
-
-def read_configuration(path: str | None, rules: Sequence[str] = ()) -> Configuration:
-    """Read a configuration file of the pack, or return the defaults.
-
-    `rules` are files with additional rules. Raises OSError if there is no such file and ValueError
-    if its content is wrong.
-    """
-    text = "{}" if path is None else Path(path).read_text("utf-8")
-    configuration = parse(text, with_own(rules))
-    if configuration.exemptions.refused:
-        raise ConfigurationError("; ".join(configuration.exemptions.refused))
-    return configuration
 
 
 class _Policy:
@@ -222,12 +226,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     try:
-        configuration = read_configuration(options.config, options.rules)
-    except (OSError, ValueError) as error:
-        sys.stderr.write(f"error: the configuration {options.config}: {error}\n")
+        scope = Scope((*EXCLUDED, *options.exclude_namespace))
+        built = from_file(options.config, options.mode, scope, options.rules)
+    except ConfigurationError as error:
+        sys.stderr.write(f"error: {error}\n")
         return 2
-    scope = Scope((*EXCLUDED, *options.exclude_namespace))
-    built = manifests(configuration, options.mode, scope)
     sys.stdout.write(yaml.dump_all(built, Dumper=_Dumper, sort_keys=False, width=100))
     return 0
 

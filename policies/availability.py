@@ -13,6 +13,7 @@ from policies.values import UNKNOWN, Node
 _TRIVIAL = re.compile(r"(?:\S*/)?(?:true|:|echo\b.*|sleep\b.*|exit 0)|.*\|\|\s*(?:true|:|exit 0)")
 _SHELL = re.compile(r"(?:\S*/)?(?:ba|da|a)?sh(?:\s+-\S*)*\s+")
 _SLEEP = re.compile(r"\bsleep\s+(\d+(?:\.\d+)?)([smhd]?)\b")
+_NAMESPACE_NAME = "kubernetes.io/metadata.name"
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -28,6 +29,18 @@ def selects(selector: Node, labels: Node) -> bool:
         for key, value in wanted
     )
     return equal and all(_holds(item, labels) for item in selector["matchExpressions"].items())
+
+
+def matches_everything(selector: Node) -> bool:
+    """Return whether a label selector matches everything, or all that lacks a label."""
+    if not isinstance(selector.value, dict) or selector["matchLabels"].value:
+        return False
+    expressions = list(selector["matchExpressions"].items())
+    return all(
+        item["operator"].value in ("DoesNotExist", "NotIn")
+        or (item["operator"].value == "Exists" and item["key"].value == _NAMESPACE_NAME)
+        for item in expressions
+    )
 
 
 def _holds(expression: Node, labels: Node) -> bool:

@@ -9,22 +9,20 @@ from __future__ import annotations
 
 import operator
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pulumi_policy import (
-    EnforcementLevel,
     Policy,
-    PolicyComplianceFramework,
-    PolicyConfigSchema,
     ReportViolation,
     ResourceValidationArgs,
     ResourceValidationPolicy,
     StackValidationArgs,
     StackValidationPolicy,
 )
-from pulumi_policy import Severity as PulumiSeverity
 
 from kube.workloads import WORKLOAD_KINDS
 from policies import manifests
@@ -32,20 +30,21 @@ from policies.catalogue import RULES
 from policies.configuration import (
     ALL_DISABLED,
     CHECKED,
+    CLUSTER,
     RECORDED,
     SYSTEM,
+    cluster_settings,
     system_workloads,
     unknown_rules,
 )
 from policies.exemptions import KEY, REFUSED, UNUSED, USED, Exemption, Exemptions
-from policies.kinds import KINDS, configured_kinds
+from policies.kinds import configured_kinds
+from policies.policy import EverywherePolicy, is_root, metadata
 from policies.properties import editable, plain, unwrapped
 from policies.remediation import apply_edits
 from policies.resources import Resource
 from policies.rule import ConfigurationError, Rule, RuleConfig, Violation, failure
 from policies.views import Stack, View
-
-_ROOT = "pulumi:pulumi:Stack"
 
 
 @dataclass(frozen=True)
@@ -78,14 +77,12 @@ class Binding:
         self._stack = Stack([])
         self._asked: list[Any] = []
         self._misconfigured: set[str] = set()
-        self._unknown: list[str] = []
         self._exemptions = exemptions or Exemptions()
         self._enabled = self._names
         self._existing: tuple[str, ...] = ()
-        self._system: list[str] = []
-        self._system_problems: list[str] = []
+        self._shared: dict[str, Any] = {}
         self._kinds = WORKLOAD_KINDS
-        self._kinds_problems: list[str] = []
+        self._problems: dict[str, list[str]] = {}
 
     def configure(self, config: Mapping[str, Any], disabled: Collection[str] = ()) -> None:
         """Read exemptions, unknown rule names and existing objects from the whole configuration.
@@ -97,18 +94,26 @@ class Binding:
         self._enabled = self._names - set(disabled)
         self._existing = _existing_objects(config)
         self._exemptions = Exemptions(config.get(KEY), self._names)
-        self._unknown = unknown_rules(config, self._names)
-        try:
-            self._system = system_workloads(plain(config))
-        except ConfigurationError as error:
-            self._system_problems = [str(error)]
-        try:
-            self._kinds = configured_kinds({KINDS: plain(config.get(KINDS, {}))})
-        except ConfigurationError as error:
-            self._kinds_problems = [str(error)]
+        values = plain(config)
+        self._problems = {CHECKED.name: unknown_rules(config, self._names)}
+        self._problems[REFUSED.name] = self._exemptions.refused
+        with self._reporting(SYSTEM):
+            self._shared["system_workloads"] = system_workloads(values)
+        with self._reporting(CLUSTER):
+            self._shared |= cluster_settings(values)
+        with self._reporting(RECORDED):
+            self._kinds = configured_kinds(values)
 
-    def _system_workloads(self) -> list[str]:
-        return self._system
+    @contextmanager
+    def _reporting(self, rule: Rule[Any]) -> Iterator[None]:
+        """Let a rule report an error in its part of the configuration."""
+        try:
+            yield
+        except ConfigurationError as error:
+            self._problems[rule.name] = [str(error)]
+
+    def _shared_settings(self) -> dict[str, Any]:
+        return self._shared
 
     def policies(self, rules: Iterable[Rule[Any]]) -> list[Policy]:
         """Return one policy for each rule."""
@@ -120,29 +125,17 @@ class Binding:
     def own_policies(self) -> list[Policy]:
         """Return policies about the configuration itself, in order after the exemptible ones."""
         return [
-            _EverywherePolicy(self._report_unknown, **_metadata(CHECKED)),
-            _EverywherePolicy(self._report_system, **_metadata(SYSTEM)),
-            _EverywherePolicy(self._report_kinds, **_metadata(RECORDED)),
-            _EverywherePolicy(self._report_refused, **_metadata(REFUSED)),
-            _EverywherePolicy(self._report_used, **_metadata(USED)),
-            _EverywherePolicy(self._report_unused, **_metadata(UNUSED)),
+            *(
+                EverywherePolicy(partial(self._report_problems, rule), **metadata(rule))
+                for rule in (CHECKED, SYSTEM, CLUSTER, RECORDED, REFUSED)
+            ),
+            EverywherePolicy(self._report_used, **metadata(USED)),
+            EverywherePolicy(self._report_unused, **metadata(UNUSED)),
         ]
 
-    def _report_unknown(self, args: Any, report: ReportViolation) -> None:
-        for problem in self._unknown if _is_root(args) else ():
-            report(f"{problem}\n{CHECKED.remediation}", None)
-
-    def _report_system(self, args: Any, report: ReportViolation) -> None:
-        for problem in self._system_problems if _is_root(args) else ():
-            report(f"{problem}\n{SYSTEM.remediation}", None)
-
-    def _report_kinds(self, args: Any, report: ReportViolation) -> None:
-        for problem in self._kinds_problems if _is_root(args) else ():
-            report(f"{problem}\n{RECORDED.remediation}", None)
-
-    def _report_refused(self, args: Any, report: ReportViolation) -> None:
-        for problem in self._exemptions.refused if _is_root(args) else ():
-            report(f"{problem}\n{REFUSED.remediation}", None)
+    def _report_problems(self, rule: Rule[Any], args: Any, report: ReportViolation) -> None:
+        for problem in self._problems.get(rule.name, ()) if is_root(args) else ():
+            report(f"{problem}\n{rule.remediation}", None)
 
     def _report_used(self, args: Any, report: ReportViolation) -> None:
         exempted, self._call.exempted = self._call.exempted, []
@@ -158,7 +151,7 @@ class Binding:
                 report(f"{problem}\n{UNUSED.remediation}", None)
 
     def _resource_policy(self, rule: Rule[Any]) -> Policy:
-        configure = _Configuration(rule, self._system_workloads)
+        configure = _Configuration(rule, self._shared_settings)
 
         def validate(args: ResourceValidationArgs, report: ReportViolation) -> None:
             def evaluate() -> Iterable[Violation]:
@@ -182,11 +175,11 @@ class Binding:
         return ResourceValidationPolicy(
             validate=validate,
             remediate=remediate if rule.remedy else None,  # type: ignore[arg-type] # may be sync
-            **_metadata(rule),
+            **metadata(rule),
         )
 
     def _stack_policy(self, rule: Rule[Any]) -> Policy:
-        configure = _Configuration(rule, self._system_workloads)
+        configure = _Configuration(rule, self._shared_settings)
 
         def validate(args: StackValidationArgs, report: ReportViolation) -> None:
             def evaluate() -> Iterable[Violation]:
@@ -195,7 +188,7 @@ class Binding:
 
             self._report_all(rule, evaluate, report, "the stack")
 
-        return StackValidationPolicy(validate=validate, **_metadata(rule))
+        return StackValidationPolicy(validate=validate, **metadata(rule))
 
     def _report_all(
         self,
@@ -252,45 +245,19 @@ class Binding:
         )
 
 
-def _is_root(args: Any) -> bool:
-    """Return whether this is the stack's own resource, of which there is exactly one."""
-    return isinstance(args, ResourceValidationArgs) and args.resource_type == _ROOT
-
-
-class _EverywherePolicy(ResourceValidationPolicy, StackValidationPolicy):
-    """A policy that is called for every resource and for the stack."""
-
-    def __init__(self, evaluate: Callable[[Any, ReportViolation], None], **metadata: Any) -> None:
-        # The constructors of both parents require a function and call each other.
-        Policy.__init__(self, **metadata)
-        self._evaluate = evaluate
-
-    def validate(self, args: Any, report_violation: ReportViolation) -> None:
-        """Call the check."""
-        self._evaluate(args, report_violation)
-
-    def has_validation(self) -> bool:
-        """Keep the signature that the SDK requires."""
-        return True
-
-    def has_remediation(self) -> bool:
-        """Change nothing."""
-        return False
-
-
 class _Configuration:
     """Validate a rule's configuration once, since it is the same for every resource."""
 
-    def __init__(self, rule: Rule[Any], system: Callable[[], list[str]]) -> None:
+    def __init__(self, rule: Rule[Any], shared: Callable[[], dict[str, Any]]) -> None:
         self._rule = rule
-        self._system = system
+        self._shared = shared
         self._values: dict[str, Any] | None = None
         self._config: RuleConfig
 
     def __call__(self, values: Mapping[str, Any]) -> RuleConfig:
         given = plain(values)
         if given != self._values:
-            self._config = self._rule.configure(given, self._system())
+            self._config = self._rule.configure(given, self._shared())
             self._values = given
         return self._config
 
@@ -299,41 +266,3 @@ def _existing_objects(config: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the objects that patches do not create; the rule reports a wrong type."""
     names = (config.get(manifests.NAME) or {}).get("existingObjects")
     return tuple(str(name) for name in names) if isinstance(names, list) else ()
-
-
-def config_schema(config: type[RuleConfig]) -> PolicyConfigSchema | None:
-    """Return a configuration as the JSON schema with which the engine validates it."""
-    properties = config.model_json_schema(by_alias=True).get("properties", {})
-    for schema in properties.values():
-        schema.pop("title", None)
-        choices = [choice for choice in schema.pop("anyOf", []) if choice.get("type") != "null"]
-        if choices:
-            schema.update(choices[0])
-        if schema.get("default", ...) is None:
-            del schema["default"]
-    return PolicyConfigSchema(properties=properties) if properties else None
-
-
-def _metadata(rule: Rule[Any]) -> dict[str, Any]:
-    return {
-        "name": rule.name,
-        "description": rule.description,
-        "enforcement_level": EnforcementLevel(rule.level.value),
-        "severity": PulumiSeverity(rule.severity.value),
-        "config_schema": config_schema(rule.config),
-        "remediation_steps": rule.remediation,
-        "tags": [rule.topic],
-        "display_name": rule.title,
-        "framework": _framework(rule),
-        "url": rule.page,
-    }
-
-
-def _framework(rule: Rule[Any]) -> PolicyComplianceFramework | None:
-    """Return the rule's first control: the SDK knows one."""
-    for control in rule.controls[:1]:
-        framework = control.framework
-        return PolicyComplianceFramework(
-            framework.name, framework.version, control.control, framework.url
-        )
-    return None

@@ -45,8 +45,8 @@ class CostConfig(GpuConfig):
 def gpu_budget(stack: Stack, config: BudgetConfig) -> Iterator[Violation]:
     """A typo in a number of nodes is found before the GPUs are allocated."""
     by_queue: dict[str, Decimal] = defaultdict(Decimal)
-    for queue, _, count in demanded_gpus(stack, config.accelerators):
-        by_queue[queue] += count
+    for demand in demanded_gpus(stack, config.accelerators):
+        by_queue[demand.queue] += demand.most
     total = sum(by_queue.values(), Decimal(0))
     if config.max_gpus is not None and total > config.max_gpus:
         yield Violation(
@@ -74,11 +74,11 @@ def gpu_budget(stack: Stack, config: BudgetConfig) -> Iterator[Violation]:
 def gpu_cost(stack: Stack, config: CostConfig) -> Iterator[Violation]:
     """The cost appears in the pull request, not at the end of the month."""
     cost, unpriced = Decimal(0), set[str]()
-    for _, name, count in demanded_gpus(stack, config.accelerators):
-        price = config.hourly_prices.get(name)
-        cost += _times(count, Decimal(str(price or 0)))
-        if price is None and config.max_hourly_cost is not None and count:
-            unpriced.add(name)
+    for demand in demanded_gpus(stack, config.accelerators):
+        price = config.hourly_prices.get(demand.resource)
+        cost += _times(demand.most, Decimal(str(price or 0)))
+        if price is None and config.max_hourly_cost is not None and demand.most:
+            unpriced.add(demand.resource)
     for name in sorted(unpriced):
         yield Violation(Node(None), f"its price into hourlyPrices: {name}", found="no price")
     if config.max_hourly_cost is not None and cost > Decimal(str(config.max_hourly_cost)):

@@ -17,6 +17,7 @@ from policies.views import Stack
 from policies.workloads import Pod
 
 _GROUP = "resource.k8s.io"
+_ADMIN = "resource.kubernetes.io/admin-access"
 _CLAIM, _TEMPLATE = "ResourceClaim", "ResourceClaimTemplate"
 
 
@@ -70,6 +71,8 @@ def _count(device: Node) -> Decimal:
 )
 def claim_devices_counted(resource: Resource, config: CountedConfig) -> Iterator[Violation]:
     """A claim of all devices, or with admin access, takes GPUs that no quota counts."""
+    if resource.is_kind("", "Namespace") and resource.labels[_ADMIN].value == "true":
+        yield Violation(resource.labels[_ADMIN], "nothing: claims in it ignore other claims")
     if not resource.is_kind(_GROUP, _CLAIM, _TEMPLATE):
         return
     requests = _requests(resource)

@@ -27,6 +27,7 @@ from policies.rule import (
     own_rule,
     validated,
 )
+from policies.settings import ClusterConfig
 
 CHECKED = own_rule(
     name="configuration",
@@ -56,6 +57,15 @@ SYSTEM = own_rule(
     remediation="Correct the list in the pack's configuration file.",
     config=_SystemWorkloads,
 )
+CLUSTER = own_rule(
+    name="cluster",
+    description="The description of the cluster is well formed.",
+    reason="A setting that cannot be read would hold for no rule.",
+    severity=Severity.HIGH,
+    level=Level.MANDATORY,
+    remediation="Correct the setting in the pack's configuration file.",
+    config=ClusterConfig,
+)
 RECORDED = own_rule(
     name=KINDS,
     description="The records of kinds in the configuration are well formed.",
@@ -65,7 +75,7 @@ RECORDED = own_rule(
     remediation="Correct the record in the pack's configuration file.",
     config=RuleConfig,
 )
-OWN_RULES: list[Rule[Any]] = [CHECKED, SYSTEM, RECORDED, *exemptions.OWN_RULES]
+OWN_RULES: list[Rule[Any]] = [CHECKED, SYSTEM, CLUSTER, RECORDED, *exemptions.OWN_RULES]
 """Rules about the configuration, which the pack itself reports."""
 _ALL = "all"
 RESERVED = (_ALL, *(rule.name for rule in OWN_RULES))
@@ -81,6 +91,15 @@ def system_workloads(values: Mapping[str, Any]) -> list[str]:
     Raise `ConfigurationError` if the setting is wrong.
     """
     return validated(_SystemWorkloads, SYSTEM.name, values.get(SYSTEM.name, {})).workloads
+
+
+def cluster_settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of the cluster that a configuration states, by name.
+
+    Raise `ConfigurationError` if one is wrong.
+    """
+    stated = validated(ClusterConfig, CLUSTER.name, values.get(CLUSTER.name, {}))
+    return {name: getattr(stated, name) for name in stated.model_fields_set}
 
 
 @dataclass(frozen=True)
@@ -120,18 +139,18 @@ def configure(values: Mapping[str, Any], rules: Iterable[Rule[Any]]) -> Configur
     """Parse a configuration file by its path; see `parse`."""
     by_name = {rule.name: rule for rule in rules}
     problems = unknown_rules(values, by_name)
-    system = _system(values, problems)
+    shared = _shared(values, problems)
     registry = _registry(values, problems)
     levels, settings = {}, {}
     for name, value in values.items():
-        if name in (SYSTEM.name, KINDS):
+        if name in (SYSTEM.name, CLUSTER.name, KINDS):
             continue
         levels[name], settings[name] = _split(name, value, problems)
     configured, disabled = [], []
     for name, rule in by_name.items():
         level = levels.get(name) or levels.get(_ALL) or rule.level.value
         try:
-            config = rule.configure(settings.get(name, {}), system)
+            config = rule.configure(settings.get(name, {}), shared)
         except ConfigurationError as error:
             problems.append(str(error))
             continue
@@ -154,12 +173,13 @@ def _registry(values: Mapping[str, Any], problems: list[str]) -> Registry:
         return WORKLOAD_KINDS
 
 
-def _system(values: Mapping[str, Any], problems: list[str]) -> list[str]:
+def _shared(values: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
+    """Return the settings of the whole pack that rules receive."""
     try:
-        return system_workloads(values)
+        return {"system_workloads": system_workloads(values), **cluster_settings(values)}
     except ConfigurationError as error:
         problems.append(str(error))
-        return []
+        return {}
 
 
 def _split(name: str, value: Any, problems: list[str]) -> tuple[str | None, dict[str, Any]]:

@@ -21,10 +21,11 @@ from kube.names import (
     SKIP_AWAIT_ANNOTATION,
 )
 from kube.workloads.record import Job, WorkloadKind, steps
-from policies.places import counted
+from policies.counts import counted
+from policies.finding import find_all_pods
 from policies.resources import Resource
 from policies.values import UNKNOWN, Node, nodes_at
-from policies.workloads import Pod, find_all_pods
+from policies.workloads import Pod
 
 _UNRECORDED: Final = WorkloadKind(group="", kind="")
 
@@ -58,10 +59,12 @@ class Workload:
         return (self.resource.record or _UNRECORDED).job
 
     def _field(self, path: str) -> Node:
-        node = self._job
-        for step in steps(path):
-            node = node[step]
-        return node
+        return self._job.at(path)
+
+    @property
+    def completed(self) -> bool:
+        """True if an object of another kind completes and runs its pods."""
+        return (self.resource.record or _UNRECORDED).completed
 
     @property
     def counts_each_pod(self) -> bool:
@@ -120,18 +123,26 @@ class Workload:
     def local_queue(self, pod: Pod) -> Node | None:
         """Return Kueue's queue: a label of the pod, of the object or of a template between them.
 
-        Kueue does not manage the jobs of Volcano.
+        Kueue does not manage the jobs of Volcano, ignores an empty label, and reads that of a pod
+        template only to admit each pod alone.
         """
-        node: Node | None = pod.spec if self._record.annotations else None
+        node: Node | None = pod.spec.parent if self._record.annotations else None
+        if node is not None and node.steps != self.resource.root.steps:
+            node = node.parent
         while node is not None:
             label = node["metadata"]["labels"][KUEUE_QUEUE_LABEL]
-            if isinstance(node.value, dict) and label.present:
+            if isinstance(node.value, dict) and (label.text or "").strip():
                 return label
             node = node.parent
         return None
 
     def joins_pod_group(self, pod: Pod) -> bool:
-        """Return whether a PodGroup declared elsewhere, which has the queue, contains the pod."""
+        """Return whether a PodGroup declared elsewhere, which has the queue, contains the pod.
+
+        Controllers with gangs of their own write the annotation themselves.
+        """
+        if not self._record.annotations:
+            return False
         return not pod.metadata["annotations"][GROUP_ANNOTATION].absent
 
     @cached_property

@@ -1,49 +1,130 @@
-"""The most GPUs that the objects of a stack may ever run at the same time."""
+"""The most pods and accelerators that the objects of a stack may ever run at the same time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from decimal import Decimal
+from typing import Final
 
 from kube.accelerators import Accelerators
 from kube.names import GROUP_ANNOTATION
+from kube.quantities import quantity_or_none
+from kube.workloads.record import Run
 from policies.claims import claimed_devices
 from policies.controllers import Workload
+from policies.gpu_devices import is_cpu_task
+from policies.resources import Resource
+from policies.settings import TaskConfig
 from policies.views import Stack
 from policies.workloads import Pod
 
-Demand = tuple[str, str, Decimal]
-"""Queue, resource and number, which is infinite if nothing limits it."""
+_TASKS: Final = TaskConfig()
 
 
-def most_pods(stack: Stack, pod: Pod) -> Decimal:
-    """Return the largest number of such pods that may ever run, autoscalers included."""
-    most = pod.most(stack.scalings.maximum(pod.resource))
-    return Decimal(1) if most is None else most
+@dataclass(frozen=True)
+class Demand:
+    """Accelerators of one kind for the pods of one specification."""
+
+    workload: Workload
+    queue: str
+    resource: str
+    """Name of the resource, or of the device class of a claim; empty if that is unknown."""
+    claimed: bool
+    most: Decimal
+    """The largest number, infinite if nothing limits it."""
+    least: Decimal
+    """The number without autoscalers and updates."""
+
+
+def most_pods(stack: Stack, pod: Pod, *, surge: bool = True) -> Decimal:
+    """Return the largest number of such pods that may ever run, autoscalers included.
+
+    `surge` states whether the pods count that an update runs in addition.
+    """
+    run = pod.resource.record.runs if pod.resource.record is not None else None
+    most = pod.most(stack.scalings.maximum(pod.resource), surge=surge)
+    if most is None and run is not None:
+        return _nodes(stack, pod.resource, run, None)
+    return _run(stack, pod, most)
 
 
 def demanded_gpus(stack: Stack, accelerators: Accelerators) -> Iterator[Demand]:
-    """Yield the GPUs of all workloads of a stack."""
+    """Yield the accelerators of all workloads of a stack."""
     counted: set[str] = set()
     for workload in stack.workloads:
         for pod in (*workload.pods, *workload.machines):
-            queue, pods = queue_of(stack, workload, pod), most_pods(stack, pod)
-            for name, amount in pod.gpus(accelerators).items():
-                yield queue, name, _times(amount, pods)
+            queue = queue_of(stack, workload, pod)
+            pods = most_pods(stack, pod), _run(stack, pod, pod.replicas)
+            for name, amount in _gpus(stack, pod, accelerators).items():
+                most, least = (_times(amount, number) for number in pods)
+                yield Demand(workload, queue, name, False, most, least)
             for shared, name, amount in claimed_devices(stack, pod, accelerators):
                 if not shared or shared not in counted:
-                    yield queue, name, amount if shared else _times(amount, pods)
+                    each = (Decimal(1), Decimal(1)) if shared else pods
+                    most, least = (_times(amount, number) for number in each)
+                    yield Demand(workload, queue, name, True, most, least)
                 counted.add(shared)
+
+
+def _gpus(stack: Stack, pod: Pod, accelerators: Accelerators) -> dict[str, Decimal]:
+    """Return the accelerators of one pod beyond those of the runtime that it runs."""
+    own = pod.gpus(accelerators)
+    runtime = stack.runtime_of(pod.resource) if own else None
+    if runtime is None:
+        return own
+    pods = [each for item in stack.workloads if item.resource is runtime for each in item.pods]
+    counted = [each.gpus(accelerators) for each in pods]
+    return {
+        name: max(amount - max(each.get(name, Decimal(0)) for each in counted), Decimal(0))
+        for name, amount in own.items()
+    }
 
 
 def queue_of(stack: Stack, workload: Workload, pod: Pod) -> str:
     """Return the queue of a pod, which the PodGroup that it joins may state."""
     queue = workload.queue(pod).text
     name = pod.metadata["annotations"][GROUP_ANNOTATION].text
-    if queue or not name:
+    if queue or not name or not workload.joins_pod_group(pod):
         return queue or ""
     group = stack.find("scheduling.volcano.sh", "PodGroup", workload.resource.namespace, name)
     return group.root["spec"]["queue"].text or "" if group is not None else ""
+
+
+def nodes_of(stack: Stack, runtime: Resource) -> Decimal | None:
+    """Return the largest number of nodes with which an object runs the pods of a runtime.
+
+    None if no object of the stack runs them.
+    """
+    jobs = ((job, job.record.runs) for job in stack.runs_of(runtime) if job.record is not None)
+    return max(
+        (_nodes(stack, job, run, None) for job, run in jobs if run is not None), default=None
+    )
+
+
+def _run(stack: Stack, pod: Pod, number: Decimal | None) -> Decimal:
+    """Return how many pods there are; objects that run a runtime set the number of its nodes."""
+    resource = pod.resource
+    jobs = stack.runs_of(resource)
+    if not jobs:
+        return _or_one(number)
+    if is_cpu_task(pod, _TASKS):
+        return _or_one(number) * len(jobs)
+    runs = [(job, job.record.runs) for job in jobs if job.record is not None]
+    return sum((_nodes(stack, job, run, number) for job, run in runs if run), Decimal(0))
+
+
+def _nodes(stack: Stack, job: Resource, run: Run, number: Decimal | None) -> Decimal:
+    """Return the number of nodes of an object: its own, that of its runtime, or a number."""
+    stated = quantity_or_none(job.root.at(run.nodes).value)
+    runtime = stack.runtime_of(job)
+    if stated is None and runtime is not None:
+        stated = quantity_or_none(runtime.root.at(run.nodes_default).value)
+    return _or_one(number if stated is None else stated)
+
+
+def _or_one(number: Decimal | None) -> Decimal:
+    return Decimal(1) if number is None else number
 
 
 def _times(amount: Decimal, pods: Decimal) -> Decimal:

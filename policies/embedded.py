@@ -16,6 +16,8 @@ _NAMES = ("apiVersion", "kind")
 
 def embedded(resource: Resource) -> Iterator[Resource]:
     """Yield the objects inside a resource, as the record of its kind states them."""
+    for node in resource.listed:
+        yield resource.inside(node)
     record = resource.record
     for path in record.objects if record is not None else ():
         for node in nodes_at(resource.root, steps(path)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from pydantic import Field
@@ -17,6 +18,14 @@ _PUBLIC_SCHEMES: Final = {
     "alb.ingress.kubernetes.io/scheme": ("internet-facing",),
     "kubernetes.io/ingress.class": ("gce",),
 }
+_SNIPPETS: Final = "nginx.ingress.kubernetes.io/*-snippet"
+_TLS: Final = {
+    ("route.openshift.io", "route"): "tls",
+    ("traefik.io", "ingressroute"): "tls",
+    ("traefik.containo.us", "ingressroute"): "tls",
+    ("projectcontour.io", "httpproxy"): "virtualhost.tls",
+}
+"""Entry points by the path of their TLS below `spec`."""
 _CERTIFICATE: Final = "alb.ingress.kubernetes.io/certificate-arn"
 _OWN_GROUPS: Final = ("", "apps", "batch", "networking.k8s.io", "apiextensions.k8s.io")
 
@@ -57,6 +66,13 @@ def service_not_public(resource: Resource, config: ServiceConfig) -> Iterator[Vi
         yield from _ingress(resource)
     elif resource.is_kind("gateway.networking.k8s.io", "Gateway"):
         yield from _gateway(resource.root["spec"])
+    elif resource.is_kind("networking.istio.io", "Gateway"):
+        for server in resource.root["spec"]["servers"].items():
+            yield from _encrypted(server["port"]["protocol"])
+    elif path := _TLS.get((resource.group, resource.kind.lower())):
+        tls = resource.root["spec"].at(path)
+        if tls.absent:
+            yield Violation(tls, "the certificate")
     elif resource.group not in _OWN_GROUPS and any_field(resource.properties, _may_expose):
         yield from _nested(resource.root["spec"], of_service=False)
 
@@ -79,6 +95,9 @@ def _ingress(resource: Resource) -> Iterator[Violation]:
         scheme = resource.annotations[key]
         if scheme.text in schemes:
             yield Violation(scheme, "an internal load balancer")
+    for key, text in resource.annotations.fields():
+        if fnmatchcase(key, _SNIPPETS):
+            yield Violation(text, "nothing: it is code in the proxy of all tenants")
     tls = resource.root["spec"]["tls"]
     if tls.known and not tls.value and resource.annotations[_CERTIFICATE].absent:
         yield Violation(tls, "hosts with the Secret of a certificate")
@@ -89,9 +108,12 @@ def _gateway(spec: Node) -> Iterator[Violation]:
     if "external" in (name.text or ""):
         yield Violation(name, "the class of an internal load balancer")
     for listener in spec["listeners"].items():
-        protocol = listener["protocol"]
-        if protocol.known and protocol.value not in ("HTTPS", "TLS"):
-            yield Violation(protocol, '"HTTPS" with a certificate')
+        yield from _encrypted(listener["protocol"])
+
+
+def _encrypted(protocol: Node) -> Iterator[Violation]:
+    if protocol.known and protocol.value not in ("HTTPS", "TLS"):
+        yield Violation(protocol, '"HTTPS" with a certificate')
 
 
 def _nested(node: Node, *, of_service: bool) -> Iterator[Violation]:

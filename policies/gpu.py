@@ -4,48 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from decimal import Decimal
-from fnmatch import fnmatchcase
 from typing import Any
 
 from pydantic import Field
 
 from kube.quantities import parse_quantity, quantity_or_none
 from policies import cel
-from policies.controllers import Workload
-from policies.rule import Level, Rule, Severity, Violation, pod_rule, show, workload_rule
-from policies.settings import GpuConfig, Quantity, SystemConfig, TaskConfig
+from policies.rule import Level, Rule, Severity, Violation, pod_rule, show
+from policies.settings import GpuConfig, Quantity
 from policies.values import UNKNOWN, Node
 from policies.workloads import Pod
 
-RUNTIMES = ("TrainingRuntime", "ClusterTrainingRuntime")
-"""Kinds of Kubeflow Trainer whose GPUs a TrainJob states."""
-
-_VISIBLE_DEVICES = frozenset(
-    f"{vendor}_VISIBLE_DEVICES" for vendor in ("NVIDIA", "AMD", "HABANA", "ASCEND", "MTHREADS")
-)
-_NO_DEVICES = ("", "none", "void")
-_MOUNTED_DEVICES = "/var/run/nvidia-container-devices"
 _PLAIN_COUNT = re.compile(r"[1-9][0-9]{0,5}")
-
-
-class LimitConfig(TaskConfig, SystemConfig):
-    """Configuration of `gpu-limit-present`."""
-
-    components: list[str] = Field(
-        default=["training", "serving"],
-        description="Roles of workloads that need a GPU: `training`, `inference` or both.",
-    )
-    device_annotations: list[str] = Field(
-        default=["*cdi.k8s.io/*", "gpu-fraction*", "gpu-memory", "run.ai/*gpu*", "sharedgpu/*"],
-        description="Annotations and labels of pods that assign devices or parts of a GPU; `*` "
-        "matches anything.",
-    )
-    gpu_runtime_classes: list[str] = Field(
-        default=["nvidia*"],
-        description="Runtime classes that give devices to containers whose image asks for them; "
-        "`*` matches anything.",
-    )
 
 
 class MemoryConfig(GpuConfig):
@@ -60,109 +30,6 @@ class CpuConfig(GpuConfig):
     """Configuration of `gpu-cpu-requested`."""
 
     min_cpu: Quantity = Field(default="100m", description="Minimum CPU request of a GPU container.")
-
-
-@workload_rule(
-    name="gpu-limit-present",
-    description="Training and inference get their GPUs by a limit or a claim, and in no other way.",
-    severity=Severity.HIGH,
-    level=Level.MANDATORY,
-    remediation="Write resources.limits with the number of GPUs on the container that computes.",
-    config=LimitConfig,
-    admission=cel.Cel(
-        "variables.containers.filter(c, c.?env.orValue([]).exists(e,"
-        f" e.name in {cel.literal(sorted(_VISIBLE_DEVICES))} && (has(e.valueFrom)"
-        f" || !(e.?value.orValue('') in {cel.literal(_NO_DEVICES)})))"
-        " || c.?volumeMounts.orValue([])"
-        f".exists(m, m.mountPath.startsWith('{_MOUNTED_DEVICES}'))).map(c, 'container ' + c.name)"
-        " + ([variables.template.?metadata.?annotations, variables.template.?metadata.?labels,"
-        " object.metadata.?annotations].exists(h, h.orValue({}).exists(n,"
-        " n.lowerAscii().matches(pattern(settings.deviceAnnotations)))) ? ['metadata'] : [])"
-        " + (variables.spec.?runtimeClassName.orValue('').matches("
-        "pattern(settings.gpuRuntimeClasses)) && variables.gpuContainers == []"
-        " ? ['runtimeClassName'] : [])",
-        cel.ANNOTATED_PODS,
-        partial=True,
-    ),
-)
-def gpu_limit_present(workload: Workload, config: LimitConfig) -> Iterator[Violation]:
-    """A workload without a GPU limit is placed on a node without GPUs, or sees none."""
-    for pod in workload.pods:
-        yield from _uncounted_devices(pod, config)
-    if workload.resource.is_kind("trainer.kubeflow.org", *RUNTIMES):
-        return
-    for role in config.components:
-        pods = [pod for pod in workload.pods if pod.role(config) == role]
-        lacking = [pod for pod in pods if _lacks_limit(pod, config)]
-        if len(lacking) < len(pods) and role == "training":
-            lacking = _workers_without_gpus(pods, lacking, config)
-        elif len(lacking) < len(pods):
-            continue
-        for pod in lacking[:1]:
-            limits = [container.resources["limits"] for container in pod.containers]
-            place = limits[0] if limits else pod.spec["containers"]
-            yield Violation(
-                place,
-                'a GPU limit on the container that computes, such as {"nvidia.com/gpu": 1}',
-                found=f"{show(place.value)} and no GPU limit in any container of this {role} pod",
-            )
-
-
-def _lacks_limit(pod: Pod, config: LimitConfig) -> bool:
-    for container in pod.containers:
-        stated = not container.resources["limits"].known or any(
-            not limit.absent for _, _, limit in container.gpus(config.accelerators)
-        )
-        if stated or container.gpu_claims(config.accelerators):
-            return False
-    return pod.spec["containers"].complete
-
-
-def _workers_without_gpus(pods: list[Pod], lacking: list[Pod], config: LimitConfig) -> list[Pod]:
-    """Return the pods that lack a GPU and are no launchers: neither by name nor the minority."""
-    workers = [pod for pod in lacking if not is_cpu_task(pod, config)]
-    computing = [pod.replicas for pod in pods if pod not in lacking]
-    starting = [pod.replicas for pod in workers]
-    if None in computing or None in starting:
-        return []
-    total = sum((count for count in computing if count is not None), Decimal(0))
-    return workers if sum((count or Decimal(0) for count in starting), Decimal(0)) >= total else []
-
-
-def is_cpu_task(pod: Pod, config: TaskConfig) -> bool:
-    """Return whether the pod belongs to a task of a job that needs no GPUs, such as a launcher."""
-    node: Node | None = pod.spec
-    while node is not None:
-        last = str(node.steps[-1]) if node.steps else ""
-        names = (last, node["name"].text or "", node["groupName"].text or "")
-        for name in names if node.parent is not None else ():
-            if any(fnmatchcase(name.lower(), pattern) for pattern in config.cpu_tasks):
-                return True
-        node = node.parent
-    return False
-
-
-def _uncounted_devices(pod: Pod, config: LimitConfig) -> Iterator[Violation]:
-    """Return the ways past the scheduler: the runtime's variables, mounts and annotations."""
-    wanted = "nothing, and a GPU limit on the container: the device plugin assigns the devices"
-    for container in pod.containers:
-        for variable in container.node["env"].items():
-            if variable["name"].text in _VISIBLE_DEVICES:
-                for key in ("value", "valueFrom"):
-                    if variable[key].present and variable[key].value not in _NO_DEVICES:
-                        yield Violation(variable[key], wanted)
-        for mount in container.node["volumeMounts"].items():
-            if (mount["mountPath"].text or "").startswith(_MOUNTED_DEVICES):
-                yield Violation(mount["mountPath"], wanted)
-    runtime = pod.spec["runtimeClassName"]
-    gives_devices = any(fnmatchcase(runtime.text or "", n) for n in config.gpu_runtime_classes)
-    counted = pod.resource.kind in RUNTIMES or pod.gpu_containers(config.accelerators)
-    if gives_devices and not counted:
-        yield Violation(runtime, wanted)
-    holders = (pod.metadata["annotations"], pod.metadata["labels"], pod.resource.annotations)
-    for name, value in (field for holder in holders for field in holder.fields()):
-        if any(fnmatchcase(name.lower(), pattern) for pattern in config.device_annotations):
-            yield Violation(value, wanted)
 
 
 @pod_rule(
@@ -270,7 +137,6 @@ def gpu_cpu_requested(pod: Pod, config: CpuConfig) -> Iterator[Violation]:
 
 
 RULES: list[Rule[Any]] = [
-    gpu_limit_present,
     gpu_requests_equal_limits,
     gpu_counts_whole,
     gpu_memory_guaranteed,

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from policies import cel
 from policies.rule import Level, Rule, Severity, Violation, pod_rule
 from policies.settings import SystemConfig
 from policies.workloads import Pod
+
+HOST_DRIVER: Final = re.compile(r"(?i)host-?path|local")
+"""CSI drivers that mount directories of the node; also a part of CEL expressions."""
+HOST_SOURCES: Final = ("hostPath", "hostDisk")
+"""Fields with a path of the node."""
 
 
 @pod_rule(
@@ -54,13 +60,20 @@ def no_host_namespaces(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
         "CIS 5.2.11",
         "OWASP K01",
     ],
-    admission=cel.volumes("has(v.hostPath)"),
+    admission=cel.volumes(
+        f"has(v.hostPath) || v.?csi.?driver.orValue('').matches({cel.literal(HOST_DRIVER.pattern)})"
+    ),
 )
 def no_host_path(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     """A host path is a way out of the pod, and its content differs between nodes."""
     for volume in pod.volumes.items():
-        if volume["hostPath"].present:
-            yield Violation(volume["hostPath"], "a persistentVolumeClaim or an emptyDir instead")
+        for source in HOST_SOURCES:
+            if volume[source].present:
+                wanted = "a persistentVolumeClaim or an emptyDir instead"
+                yield Violation(volume[source], wanted)
+        driver = volume["csi"]["driver"]
+        if driver.text and HOST_DRIVER.search(driver.text):
+            yield Violation(driver, "a driver of network storage")
 
 
 @pod_rule(

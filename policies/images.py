@@ -20,7 +20,8 @@ _TAGGED: Final = re.compile(r"^([^@]*/)?[^/:@]*:[^/@]*[^/@\s][^/@]*(@|$)")
 _LATEST: Final = re.compile(r"(?i)^([^@]*/)?[^/:@]*:\s*([^@/]*[-_.])?latest([-_.][^@/]*)?\s*(@|$)")
 _BRANCH: Final = re.compile(
     r"(?i)^([^@]*/)?[^/:@]*:\s*([^@/]*[-_.])?(nightly|main|master|dev|develop|edge|head|canary"
-    r"|unstable|snapshot|trunk|stable)([-_.][^@/]*)?\s*(@|$)"
+    r"|unstable|snapshot|trunk|stable|prod|production|staging|release|current|rolling|lts|testing"
+    r"|newest|live)([-_.][^@/]*)?\s*(@|$)"
 )
 _VERSION: Final = re.compile(r"(?i):[^@/]*([0-9]\.[0-9]|[0-9]{6}|[0-9a-f]{7})[^@/]*(@|$)")
 _DEFAULT_REGISTRY: Final = "docker.io"

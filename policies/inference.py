@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import Field
 
 from policies.availability import always_succeeds, is_spread, protects, selects
+from policies.containers import Container
 from policies.controllers import Workload
 from policies.rule import (
     Level,
@@ -23,7 +24,7 @@ from policies.rule import (
 from policies.settings import NoConfig, RoleConfig
 from policies.values import UNKNOWN
 from policies.views import Stack
-from policies.workloads import Container, Pod
+from policies.workloads import Pod
 
 _PROBES = ("readinessProbe", "livenessProbe", "startupProbe")
 _HANDLERS = ("httpGet", "tcpSocket", "exec", "grpc")
@@ -62,7 +63,7 @@ def inference_probes(pod: Pod, config: RoleConfig) -> Iterator[Violation]:
     if pod.role(config) != "serving":
         return
     for container in _serving_containers(pod, config):
-        for key in ("readinessProbe",) if _is_probed_by_knative(pod) else _PROBES:
+        for key in ("readinessProbe",) if _is_probed_by_proxy(pod) else _PROBES:
             probe = container.node[key]
             wanted = 'a probe, such as {"httpGet": {"path": …, "port": …}}'
             if probe.known and all(probe[handler].absent for handler in _HANDLERS):
@@ -71,13 +72,12 @@ def inference_probes(pod: Pod, config: RoleConfig) -> Iterator[Violation]:
                 yield Violation(probe["exec"]["command"], f"{wanted}, which fails with the server")
 
 
-def _is_probed_by_knative(pod: Pod) -> bool:
-    """Return whether Knative's proxy probes and restarts the container."""
-    if pod.resource.is_kind("serving.kserve.io", "InferenceService"):
-        annotations = pod.resource.annotations
-        mode = annotations["serving.kserve.io/deploymentMode"]
-        return mode.value in (None, "Serverless", "Knative", UNKNOWN)
-    return pod.resource.group == "serving.knative.dev"
+def _is_probed_by_proxy(pod: Pod) -> bool:
+    """Return whether a proxy, such as that of Knative, probes and restarts the container."""
+    proxy = pod.resource.record.proxy if pod.resource.record is not None else None
+    if proxy is None or not proxy.annotation:
+        return proxy is not None
+    return pod.resource.annotations[proxy.annotation].value in (None, *proxy.values, UNKNOWN)
 
 
 def _has_several(workload: Workload, stack: Stack | None = None) -> bool:
@@ -154,6 +154,8 @@ def autoscaled_without_replicas(stack: Stack, config: NoConfig) -> Iterator[Viol
     for resource in stack.resources:
         replicas = resource.root["spec"]["replicas"]
         for scaling in stack.scalings.of(resource) if replicas.present else ():
+            if not scaling.exclusive:
+                continue
             wanted = f"nothing: {scaling.scaler.title} decides"
             yield Violation(replicas, wanted, resource=resource)
 

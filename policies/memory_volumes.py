@@ -11,11 +11,12 @@ from pydantic import Field
 from kube.quantities import parse_quantity, quantity_or_none, spell_bytes
 from kube.shared_memory import SHARE, largest_shm
 from policies import cel
+from policies.containers import Container
 from policies.rule import Level, Rule, Severity, Violation, pod_rule, show
 from policies.settings import Quantity, RoleConfig, TaskConfig
 from policies.shared_memory import shm_mounts, working_containers
 from policies.values import Key, Node
-from policies.workloads import Container, Pod
+from policies.workloads import Pod
 
 _FILLS = "c.?volumeMounts.orValue([]).exists(m, m.name == v.name && !m.?readOnly.orValue(false))"
 _OVERSIZED = (

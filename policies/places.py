@@ -7,15 +7,13 @@ without a record.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from decimal import Decimal
 from typing import Any, Final, Literal
 
 from kube.quantities import quantity_or_none
-from kube.workloads.record import Count, Devices, Pods, steps
+from kube.workloads.record import Devices, Pods, steps
 from policies.values import UNKNOWN, Key, Node, nodes_at
 
 ContainerKind = Literal["main", "init", "sidecar", "ephemeral"]
-UNLIMITED: Final = Decimal("Infinity")
 
 LISTS: Final[tuple[tuple[str, ContainerKind], ...]] = (
     ("containers", "main"),
@@ -74,6 +72,22 @@ class JoinedNode(Node):
             yield from node.items()
 
 
+class RenamedNode(Node):
+    """An object of fields that stand at other paths; what else it has is unknown."""
+
+    __slots__ = ("_fields", "_inner")
+
+    def __init__(self, node: Node, fields: Mapping[str, str]) -> None:
+        super().__init__(node.value, node.parent, node.key, partial=True)
+        self._inner = node
+        self._fields = fields
+
+    def __getitem__(self, key: Key) -> Node:
+        path = self._fields.get(str(key))
+        found = self._inner.at(path) if path else Node(UNKNOWN, self._inner, key)
+        return Node(UNKNOWN, found.parent, found.key) if found.absent else found
+
+
 class ContainerNode(Node):
     """A container outside of the usual lists, with the usual names of its fields."""
 
@@ -91,6 +105,8 @@ class ContainerNode(Node):
         found = self._inner
         for step in path:
             found = found[step]
+        if found.absent and isinstance(self.value, dict) and key in self.value:
+            found = self._inner[key]
         if found.absent and key in self._supplied:
             return Node(UNKNOWN, found.parent, found.key)
         if path[-1] in _WHOLE and isinstance(found.value, dict):
@@ -154,8 +170,8 @@ def devices_at(spec: Node, devices: Sequence[Devices]) -> dict[str, Any]:
     for place in devices:
         summed: dict[str, Any] = {}
         for node in nodes_at(spec, steps(place.each)):
-            name = place.resource or _at(node, place.name).text
-            count = _at(node, place.count).value if place.count else 1
+            name = place.resource or node.at(place.name).text
+            count = node.at(place.count).value if place.count else 1
             if name and isinstance(node.value, dict) and count is not None and count is not UNKNOWN:
                 amount = quantity_or_none(count)
                 known = quantity_or_none(summed.get(name, 0))
@@ -166,80 +182,6 @@ def devices_at(spec: Node, devices: Sequence[Devices]) -> dict[str, Any]:
             if known is None or new is None or new > known:
                 found[name] = amount
     return found
-
-
-def _at(node: Node, path: str) -> Node:
-    for key in steps(path):
-        node = node[key]
-    return node
-
-
-def counted(root: Node, path: str, pod: Sequence[Key]) -> Node:
-    """Return the value at a path next to a pod, whose items `*` stands for."""
-    node, same = root, True
-    for index, key in enumerate(steps(path)):
-        step: Key = key
-        if key == "*":
-            if not same or index >= len(pod):
-                return Node(None)
-            step = pod[index]
-        same = same and index < len(pod) and pod[index] == step
-        node = node[step]
-    return node
-
-
-def requested(root: Node, count: Count, pod: Sequence[Key]) -> Decimal | None:
-    """Return a number as the manifest requests it; None if it is unknown."""
-    nodes = [counted(root, path, pod) for path in count.paths]
-    stated = next((node for node in nodes if not node.absent), None)
-    if stated is None and count.elsewhere:
-        return None
-    if stated is None:
-        return Decimal(1 if count.default is None else count.default)
-    if not stated.known:
-        return None
-    return _adjusted(root, count, pod, _number(stated, count) or Decimal(1))
-
-
-def largest(root: Node, count: Count, pod: Sequence[Key]) -> Decimal | None:
-    """Return the largest number that an object may ever have; None if it is unknown."""
-    applies = not count.enabled or counted(root, count.enabled, pod).value is True
-    maxima = [counted(root, path, pod) for path in count.maxima] if applies else []
-    nodes = [*(counted(root, path, pod) for path in count.paths), *maxima]
-    if not all(node.known for node in nodes):
-        return None
-    stated = [number for node in nodes if (number := _number(node, count)) is not None]
-    limits = [number for node in maxima if (number := _number(node, count))]
-    unlimited = (count.default is None and count.maxima) or (count.enabled and applies)
-    if (unlimited and not limits) or (count.default is None and not stated):
-        return UNLIMITED
-    if not stated:
-        return None if count.elsewhere else Decimal(count.default or 0)
-    return _adjusted(root, count, pod, max(stated))
-
-
-def _number(node: Node, count: Count) -> Decimal | None:
-    word = count.words.get(node.value) if isinstance(node.value, str) else None
-    return Decimal(word) if word is not None else quantity_or_none(node.value)
-
-
-def _adjusted(root: Node, count: Count, pod: Sequence[Key], number: Decimal) -> Decimal:
-    if count.divisor:
-        divisor = quantity_or_none(counted(root, count.divisor, pod).value)
-        number = number / divisor if divisor else number
-    if count.less_with and not counted(root, count.less_with, pod).absent:
-        number -= 1
-    return number
-
-
-def structural_counts(spec: Node) -> Iterator[Node]:
-    """Yield the numbers around a pod that multiply it in most kinds, innermost first."""
-    node = spec.parent
-    while node is not None:
-        for key in ("replicas", "parallelism"):
-            if isinstance(node.value, dict) and node.value.get(key) is not None:
-                yield node[key]
-        node = node.parent
 
 
 def structural_specs(root: Node, patterns: Sequence[str]) -> Iterator[Node]:

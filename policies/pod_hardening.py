@@ -9,11 +9,12 @@ from pydantic import Field
 
 from kube.quantities import quantity_or_none
 from policies import cel
+from policies.containers import Container
 from policies.pod_security import contexts, effective, pod_context
 from policies.rule import Level, Rule, Severity, Violation, pod_rule
 from policies.settings import SystemConfig
 from policies.values import Node
-from policies.workloads import Container, Pod
+from policies.workloads import Pod
 
 _GROUPS: Final = ("runAsGroup", "fsGroup")
 _VOLUMES_ON_NODES: Final = (

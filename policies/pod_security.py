@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from policies import cel
+from policies.containers import Container
+from policies.places import RenamedNode
 from policies.rule import Level, Rule, Severity, Violation, pod_rule
 from policies.settings import SystemConfig
 from policies.values import Node
-from policies.workloads import Container, Pod
+from policies.workloads import Pod
 
 _PROFILES: Final = ("RuntimeDefault", "Localhost")
 _SELINUX_TYPES: Final = (
@@ -39,6 +41,8 @@ def pod_context(pod: Pod) -> Node:
 
     Where one object is the pod and its container, as in Spark, it has a name of its own.
     """
+    if pod.place.context:
+        return RenamedNode(pod.spec, pod.place.context)
     own = pod.spec["podSecurityContext"]
     return own if own.present else pod.spec["securityContext"]
 

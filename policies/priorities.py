@@ -14,9 +14,16 @@ from policies.settings import SystemConfig
 from policies.workloads import Pod
 
 _OF_SYSTEM: Final = ("system-cluster-critical", "system-node-critical")
+_CLASSES: Final = (
+    ("scheduling.k8s.io", "priorityclass"),
+    ("kueue.x-k8s.io", "workloadpriorityclass"),
+)
 _CONTROL_PLANE: Final = (
     "node-role.kubernetes.io/control-plane",
     "node-role.kubernetes.io/master",
+    "node-role.kubernetes.io/controlplane",
+    "node-role.kubernetes.io/etcd",
+    "node.kubernetes.io/unschedulable",
     "node.cloudprovider.kubernetes.io/uninitialized",
 )
 
@@ -58,7 +65,7 @@ def priority_not_of_system(pod: Pod, config: PriorityConfig) -> Iterator[Violati
 
 @resource_rule(
     name="priority-class-bounded",
-    description="PriorityClasses are bounded, and none is the default of every namespace.",
+    description="PriorityClasses are bounded, none is the default, and no group has the system's.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Write a smaller value, or raise maxPriority.",
@@ -67,7 +74,11 @@ def priority_not_of_system(pod: Pod, config: PriorityConfig) -> Iterator[Violati
 )
 def priority_class_bounded(resource: Resource, config: PriorityConfig) -> Iterator[Violation]:
     """Any team may use any class: a large value evicts the pods of all others."""
-    if not resource.is_kind("scheduling.k8s.io", "PriorityClass"):
+    name = resource.root["spec"]["priorityClassName"]
+    has_pods = resource.record is None or resource.record.pods
+    if name.value in _OF_SYSTEM and not has_pods:
+        yield Violation(name, "a PriorityClass of the platform")
+    if (resource.group, resource.kind.lower()) not in _CLASSES:
         return
     value, is_default = resource.root["value"], resource.root["globalDefault"]
     if value.present and not (isinstance(value.value, int) and value.value <= config.max_priority):
@@ -78,7 +89,7 @@ def priority_class_bounded(resource: Resource, config: PriorityConfig) -> Iterat
 
 @pod_rule(
     name="tolerations-bounded",
-    description="Pods tolerate taints by key, and not those of the control plane.",
+    description="Pods tolerate taints by key, and not those of cordoned or control plane nodes.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Write the key of each tolerated taint, such as nvidia.com/gpu.",
@@ -90,13 +101,13 @@ def priority_class_bounded(resource: Resource, config: PriorityConfig) -> Iterat
     ),
 )
 def tolerations_bounded(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
-    """Such a pod runs on the control plane, on broken nodes, and on those of other teams."""
+    """Such a pod runs on the control plane, on cordoned nodes, and on those of other teams."""
     for toleration in pod.spec["tolerations"].items():
         key = toleration["key"]
         if key.absent or key.value == "":
             yield Violation(toleration, "the key of a taint")
         elif key.value in _CONTROL_PLANE:
-            yield Violation(key, "nothing: the control plane is not for workloads")
+            yield Violation(key, "nothing: these nodes are not for workloads")
 
 
 @pod_rule(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 from pydantic import Field
@@ -10,6 +12,7 @@ from pydantic import Field
 from kube.names import KUEUE_QUEUE_LABEL
 from kube.quantities import quantity_or_none
 from policies.controllers import Workload
+from policies.demand import demanded_gpus
 from policies.resources import Resource
 from policies.rule import (
     Level,
@@ -78,14 +81,15 @@ def _missing_queue(workload: Workload, pod: Pod, config: SystemsConfig) -> Node 
 
 @stack_rule(
     name="training-queue-declared",
-    description="The queue that training names exists.",
+    description="The queue that training names exists and allows as many GPUs.",
     severity=Severity.MEDIUM,
     level=Level.MANDATORY,
-    remediation="Declare the queue in the stack, or list it under existingQueues.",
+    remediation="Declare the queue with enough GPUs, or list it under existingQueues.",
     config=QueueConfig,
 )
 def training_queue_declared(stack: Stack, config: QueueConfig) -> Iterator[Violation]:
-    """A job in a queue that does not exist stays pending without an error."""
+    """A job in a queue that is missing or smaller than the job stays pending without an error."""
+    yield from _larger_than_queue(stack, config)
     for workload in stack.workloads:
         for pod in training_pods(workload, config):
             queue, local = workload.queue(pod), workload.local_queue(pod)
@@ -100,6 +104,23 @@ def training_queue_declared(stack: Stack, config: QueueConfig) -> Iterator[Viola
                 text = f"a queue of this stack ({wanted or 'none is declared'})"
                 yield Violation(queue, text, resource=workload.resource)
                 break
+
+
+def _larger_than_queue(stack: Stack, config: QueueConfig) -> Iterator[Violation]:
+    """Return the workloads that request more accelerators than their queue of Volcano has."""
+    needed: dict[tuple[Workload, str, str], Decimal] = defaultdict(Decimal)
+    for demand in demanded_gpus(stack, config.accelerators):
+        needed[demand.workload, demand.queue, demand.resource] += demand.least
+    for (workload, name, resource), number in needed.items():
+        queue = next((q for q in stack.of_kind(VOLCANO, "Queue") if q.name == name), None)
+        if queue is None or not training_pods(workload, config):
+            continue
+        allowed = queue.root["spec"]["capability"][resource]
+        most = quantity_or_none(allowed.value)
+        if most is not None and number > most:
+            found = f"{number:f} of {resource} in one workload"
+            wanted = f"at most {most:f}, the capability of queue {name}"
+            yield Violation(Node(None), wanted, found=found, resource=workload.resource)
 
 
 @resource_rule(

@@ -127,6 +127,20 @@ class Resource:
         return self.is_patch and self.is_named(self._existing)
 
     @cached_property
+    def listed(self) -> list[Node]:
+        """The objects of a list, such as a PodList, with their kind."""
+        items = self.properties.get("items")
+        if not self.kind.endswith("List") or not isinstance(items, list):
+            return []
+        own = {"apiVersion": self.api_version, "kind": self.kind.removesuffix("List")}
+        nodes = self.root["items"].items()
+        return [
+            Node({**own, **node.value}, node.parent, node.key)
+            for node in nodes
+            if isinstance(node.value, dict)
+        ]
+
+    @cached_property
     def unseen(self) -> str:
         """What it deploys that no rule can see; empty for most objects."""
         if self.pulumi_type == _RELEASE:

@@ -28,18 +28,6 @@ from policies.views import Stack
 from policies.workloads import Pod
 
 _DEFAULT_GRACE = Decimal(30)
-_UPDATES: dict[tuple[str, str], tuple[tuple[str, str], str | int, int]] = {
-    ("apps", "deployment"): (("strategy", "rollingUpdate"), "25%", 0),
-    ("argoproj.io", "rollout"): (("strategy", "canary"), "25%", 0),
-    ("apps", "statefulset"): (("updateStrategy", "rollingUpdate"), 1, 1),
-    ("leaderworkerset.x-k8s.io", "leaderworkerset"): (
-        ("rolloutStrategy", "rollingUpdateConfiguration"),
-        1,
-        0,
-    ),
-}
-"""Path, default and lowest possible value of maxUnavailable; a StatefulSet replaces in place."""
-
 _ROUTES = ("HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute")
 
 
@@ -105,21 +93,20 @@ def inference_rolling_update(workload: Workload, config: RoleConfig) -> Iterator
     if not any(pod.role(config) == "serving" for pod in workload.pods):
         return
     resource = workload.resource
-    update = _UPDATES.get((resource.group, resource.kind.lower()))
-    if update is None:
+    update = resource.record.rollout if resource.record is not None else None
+    if update is None or not update.at:
         return
-    (field, inner), default, least = update
-    strategy = resource.root["spec"][field]
-    if strategy["type"].text == "Recreate":
-        yield Violation(strategy["type"], '"RollingUpdate", with maxUnavailable 0')
+    kind = resource.root.at(update.type) if update.type else Node(None)
+    if kind.text == "Recreate":
+        yield Violation(kind, '"RollingUpdate", with maxUnavailable 0')
         return
-    if not strategy["blueGreen"].absent:
+    if update.double and not resource.root.at(update.double).absent:
         return
-    unavailable = strategy[inner]["maxUnavailable"]
-    missing = _missing(default if unavailable.absent else unavailable.value, workload.size)
-    if missing > least:
-        wanted = f"{least}, since {missing} of the pods may be missing otherwise"
-        yield Violation(unavailable, wanted)
+    stated = resource.root.at(update.at)["maxUnavailable"]
+    missing = _missing(update.unavailable if stated.absent else stated.value, workload.size)
+    if missing > update.least:
+        wanted = f"{update.least}, since {missing} of the pods may be missing otherwise"
+        yield Violation(stated, wanted)
 
 
 def _missing(value: Any, size: Decimal | None) -> int:

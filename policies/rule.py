@@ -22,13 +22,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, NotRequired, TypedDict, TypeVar, Unpack
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic.alias_generators import to_camel
-
 from policies.cel import Cel
 from policies.controllers import Workload
 from policies.frameworks import Reference
 from policies.resources import Resource
+from policies.rule_config import ConfigurationError as ConfigurationError
+from policies.rule_config import RuleConfig as RuleConfig
+from policies.rule_config import validated as validated
 from policies.views import Scope, Stack, View
 from policies.violations import Edit as Edit
 from policies.violations import Violation as Violation
@@ -63,34 +63,8 @@ class Level(Enum):
     MANDATORY = "mandatory"
 
 
-class RuleConfig(BaseModel):
-    """Base of every rule's configuration: immutable, camelCase outside, no unknown keys."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True
-    )
-
-
-class ConfigurationError(ValueError):
-    """A rule's configuration is wrong; the message names key, value and what is allowed."""
-
-
 T = TypeVar("T")
 C = TypeVar("C", bound=RuleConfig)
-
-
-def validated(config: type[C], name: str, values: Any) -> C:
-    """Validate settings; raise `ConfigurationError` with every problem."""
-    try:
-        return config.model_validate(values)
-    except ValidationError as error:
-        problems = [
-            f"{'.'.join(str(part) for part in (name, *problem['loc']))}: "
-            f"found {problem['input']!r}; {problem['msg'].lower()}"
-            for problem in error.errors(include_url=False)
-        ]
-        text = "the pack's configuration is wrong: " + "; ".join(problems)
-        raise ConfigurationError(text) from error
 
 
 @dataclass(frozen=True)
@@ -147,16 +121,18 @@ class Rule(Generic[C]):
         """Why the rule exists: the docstring of its function."""
         return " ".join((self.check.__doc__ or "").split())
 
-    def configure(self, values: Mapping[str, Any], system: Sequence[str] = ()) -> C:
+    def configure(self, values: Mapping[str, Any], shared: Mapping[str, Any] | None = None) -> C:
         """Validate the rule's configuration; raise `ConfigurationError`.
 
-        `system` are the system workloads of the whole pack.
+        `shared` are settings of the whole pack, which those of the rule complete.
         """
         config = validated(self.config, self.name, values)
-        if not system or "system_workloads" not in self.config.model_fields:
-            return config
-        own = getattr(config, "system_workloads", [])
-        return config.model_copy(update={"system_workloads": [*system, *own]})
+        merged = {
+            name: _merged(value, getattr(config, name), name in config.model_fields_set)
+            for name, value in (shared or {}).items()
+            if name in self.config.model_fields
+        }
+        return config.model_copy(update=merged) if merged else config
 
     def describe(self, violation: Violation) -> str:
         """Return the message of a violation: resource, path, what was found and what to write."""
@@ -184,6 +160,13 @@ class Rule(Generic[C]):
         if self.remedy is None:
             return []
         return [edit for part in self._parts(view, config) for edit in self.remedy(part, config)]
+
+
+def _merged(shared: Any, own: Any, stated: bool) -> Any:
+    """Return a setting of the pack with that of a rule, which may state it."""
+    if not stated:
+        return shared
+    return {**shared, **own} if isinstance(own, dict) else [*shared, *own]
 
 
 def failure(rule: Rule[Any], error: Exception) -> str:

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from kube.quantities import quantity_or_none
-from kube.workloads.record import Scaler, steps
+from kube.workloads.record import Scaler
 from policies.resources import Resource
-from policies.values import Node
 
 
 @dataclass(frozen=True)
@@ -20,6 +19,8 @@ class Scaling:
     scaler: Resource
     minimum: Decimal
     maximum: Decimal
+    exclusive: bool = True
+    """True if what it scales must not state a number itself."""
 
 
 class Scalings:
@@ -48,22 +49,18 @@ class Scalings:
 
 
 def _scaling(resource: Resource, scaler: Scaler) -> tuple[tuple[str | None, str, str], Scaling]:
-    target = _at(resource.root, scaler.target)
+    target = resource.root.at(scaler.target)
     kind = target["kind"].text or scaler.target_kind
     limits = [
-        quantity_or_none(_at(resource.root, path).value)
-        for path in (scaler.minimum, scaler.maximum)
+        quantity_or_none(resource.root.at(path).value) for path in (scaler.minimum, scaler.maximum)
     ]
     defaults = (scaler.default_minimum, scaler.default_maximum)
     minimum, maximum = (
         Decimal(default) if limit is None else limit
         for limit, default in zip(limits, defaults, strict=True)
     )
+    fixed = quantity_or_none(resource.root.at(scaler.fixed).value) if scaler.fixed else None
+    if fixed is not None:
+        minimum, maximum = fixed, max(fixed, maximum)
     key = (resource.namespace, kind.lower(), target["name"].text or "")
-    return key, Scaling(resource, minimum, maximum)
-
-
-def _at(node: Node, path: str) -> Node:
-    for step in steps(path):
-        node = node[step]
-    return node
+    return key, Scaling(resource, minimum, maximum, scaler.exclusive)

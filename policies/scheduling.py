@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field
 
@@ -17,7 +17,8 @@ from kube.names import (
 from kube.quantities import quantity_or_none
 from policies import cel
 from policies.controllers import Gang, Workload
-from policies.gpu import RUNTIMES, is_cpu_task
+from policies.demand import nodes_of
+from policies.gpu_devices import is_cpu_task
 from policies.rule import (
     Edit,
     Level,
@@ -29,7 +30,7 @@ from policies.rule import (
     stack_rule,
     workload_rule,
 )
-from policies.settings import NoConfig, RoleConfig, TaskConfig
+from policies.settings import NoConfig, QueueSystem, RoleConfig, TaskConfig
 from policies.views import Stack
 from policies.workloads import Pod
 
@@ -40,7 +41,7 @@ _POD_GROUP = (VOLCANO, "PodGroup")
 class SystemsConfig(RoleConfig):
     """Systems that queue training and place its pods together."""
 
-    queue_systems: list[Literal["volcano", "kueue"]] = Field(
+    queue_systems: list[QueueSystem] = Field(
         default=["volcano", "kueue"],
         min_length=1,
         description="Installed systems that queue training: `volcano` (a queue and a gang of its "
@@ -177,17 +178,14 @@ def training_pod_group_whole(stack: Stack, config: GangConfig) -> Iterator[Viola
 
 
 def _gang_size(stack: Stack, workload: Workload, config: GangConfig) -> Decimal | None:
-    """Return the number of pods; a TrainJob overrides that of its runtime."""
+    """Return the number of pods; an object that runs a runtime overrides its number."""
     runtime = workload.resource
     if runtime.is_named(config.elastic_workloads):
         return None
-    if runtime.is_kind("trainer.kubeflow.org", *RUNTIMES):
-        for job in stack.of_kind("trainer.kubeflow.org", "TrainJob"):
-            nodes = job.root["spec"]["trainer"]["numNodes"]
-            if job.root["spec"]["runtimeRef"]["name"].text == runtime.name and nodes.present:
-                others = [pod.replicas for pod in workload.pods if is_cpu_task(pod, config)]
-                count = quantity_or_none(nodes.value)
-                return None if count is None else sum((o or Decimal(0) for o in others), count)
+    nodes = nodes_of(stack, runtime) if workload.completed else None
+    if nodes is not None:
+        others = [pod.replicas for pod in workload.pods if is_cpu_task(pod, config)]
+        return sum((other or Decimal(0) for other in others), nodes)
     return workload.size
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Iterator
 from functools import lru_cache
@@ -10,10 +11,11 @@ from typing import Any, Final
 from pydantic import Field
 
 from policies import cel
+from policies.containers import Container
 from policies.resources import Resource
 from policies.rule import Level, Rule, RuleConfig, Severity, Violation, pod_rule, resource_rule
 from policies.values import UNKNOWN, Node, any_field
-from policies.workloads import Container, Pod
+from policies.workloads import Pod
 
 # The patterns are also part of CEL expressions: RE2 has no lookaround.
 _NAME: Final = re.compile(
@@ -33,6 +35,11 @@ _VALUE: Final = re.compile(
     r"|dckr_pat_[A-Za-z0-9_-]{20,}|dop_v1_[a-f0-9]{64}|SG\.[A-Za-z0-9_-]{20,}\.[A-Za-z0-9_-]{20,}"
     r"|eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.|AccountKey=[A-Za-z0-9+/=]{40,})"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----"
+    r"|LS0tLS1CRUdJTi(BSU0Eg|BQUklW|BFQyBQ|BPUEVO|BFTkNS|BEU0Eg)"
+    r"|\b(B|b)earer [A-Za-z0-9._~+/=-]{16,}"
+    r"|[?&]sig=[A-Za-z0-9%+/=]{20,}"
+    r"|://hooks\.slack\.com/services/T[A-Z0-9]+/B[A-Z0-9]+/[A-Za-z0-9]{16,}"
+    r"|://(discord|discordapp)\.com/api/webhooks/[0-9]+/[A-Za-z0-9_-]{16,}"
     r"|[a-z][a-z0-9+.-]*://[^/\s:@]+:[^/\s:@]*[^/\s:@)}>]@"
 )
 _ARGUMENT: Final = re.compile(
@@ -44,6 +51,13 @@ _ARGUMENT: Final = re.compile(
 _REFERENCE: Final = re.compile(r"^\$\([A-Za-z_][A-Za-z0-9_]*\)$")
 _CONTAINERS: Final = ("containers", "initContainers", "ephemeralContainers")
 _ENVIRONMENTS: Final = ("env", "envVars", "environment")
+_SETTING: Final = re.compile(
+    r"(?im)^[ \t]*[\"']?[a-z0-9_.-]*(password|passwd)[\"']?[ \t]*[:=][ \t]*"
+    r"[\"']?[^\s\"'$<{(|>&*!%\[,#][^\s\"'|&{]{3,}"
+)
+_PASSWORD_FIELD: Final = re.compile(r"(?i)(^|[a-z_-])password$")
+_TEMPLATE: Final = re.compile(r"[${<]|^(true|false)$")
+_ACCOUNT_SECRET: Final = "kubernetes.io/service-account-token"  # noqa: S105  a type
 _HIDDEN: Final = "a literal, which is not shown here"
 
 
@@ -149,6 +163,8 @@ def no_secrets_in_manifests(resource: Resource, config: EnvironmentConfig) -> It
     if resource.kind == "CustomResourceDefinition":
         return
     if resource.is_kind("", "Secret"):
+        if resource.root["type"].value == _ACCOUNT_SECRET:
+            yield Violation(resource.root["type"], "nothing: such a token never expires")
         # In a stack, the values come from encrypted configuration, and the engine encrypts them.
         for key in ("data", "stringData") if not resource.urn else ():
             for name, value in resource.root[key].fields():
@@ -156,18 +172,39 @@ def no_secrets_in_manifests(resource: Resource, config: EnvironmentConfig) -> It
                     yield Violation(value, "nothing: create this Secret elsewhere", found=_HIDDEN)
         return
     if resource.is_kind("", "ConfigMap"):
-        for name, value in resource.root["data"].fields():
-            if name not in config.allowed_names and _is_secret(name, value.text or ""):
-                yield Violation(value, f"{name} into a Secret", found=_HIDDEN)
+        for field in ("data", "binaryData"):
+            for name, value in resource.root[field].fields():
+                text = value.text or ""
+                text = text if field == "data" else _decoded(text)
+                if name not in config.allowed_names and _contains(name, text):
+                    yield Violation(value, f"{name} into a Secret", found=_HIDDEN)
         return
     if any_field(resource.properties, _may_be_secret):
         for place in _secret_places(resource.root, config):
             yield Violation(place, "a reference to a Secret", found=_HIDDEN)
 
 
+def _contains(name: str, text: str) -> bool:
+    """Return whether the text of a ConfigMap, which may be a file, is or contains a secret."""
+    return _is_secret(name, text) or bool(_ARGUMENT.search(text) or _SETTING.search(text))
+
+
+def _decoded(text: str) -> str:
+    try:
+        return base64.b64decode(text, validate=True).decode()
+    except ValueError:
+        return ""
+
+
+def _is_password(key: str, value: Any) -> bool:
+    """Return whether a field of a custom resource states a password."""
+    named = isinstance(value, str) and bool(value) and bool(_PASSWORD_FIELD.search(key))
+    return named and not _TEMPLATE.search(value)
+
+
 def _may_be_secret(key: str, value: Any) -> bool:
     if isinstance(value, str):
-        return _contains_secret(value)
+        return _contains_secret(value) or _is_password(key, value)
     if not isinstance(value, dict):
         return False
     named = [(value.get("name"), value.get("value"))]
@@ -197,7 +234,8 @@ def _secret_places(root: Node, config: EnvironmentConfig) -> Iterator[Node]:
             continue
         for key, child in _children(node):
             if isinstance(child.value, str):
-                if _contains_secret(child.value) and not checked:
+                password = _is_password(key, child.value) and key not in config.allowed_names
+                if (_contains_secret(child.value) or password) and not checked:
                     yield child
             elif isinstance(child.value, dict | list):
                 of_pod = key in ("env", "command", "args") and _is_container(node)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, NonNegativeInt
 
@@ -48,6 +48,18 @@ class GpuConfig(RuleConfig):
     def accelerators(self) -> Accelerators:
         """The definition for `Container.gpus`."""
         return Accelerators(tuple(self.other_devices), tuple(self.claim_devices.items()))
+
+
+QueueSystem = Literal["volcano", "kueue"]
+"""System that queues training."""
+
+
+class ClusterConfig(GpuConfig):
+    """The cluster: settings that every rule with a setting of the same name receives."""
+
+    queue_systems: list[QueueSystem] | None = Field(
+        default=None, min_length=1, description="Installed systems that queue training."
+    )
 
 
 class RoleConfig(GpuConfig):

@@ -11,11 +11,12 @@ from pydantic import Field
 
 from kube.quantities import parse_quantity, quantity_or_none, spell_bytes
 from policies import cel
-from policies.gpu import RUNTIMES, is_cpu_task
+from policies.containers import Container
+from policies.gpu_devices import is_cpu_task
 from policies.rule import Edit, Level, Rule, Severity, Violation, pod_rule, show
 from policies.settings import Quantity, SystemConfig, TaskConfig
 from policies.values import UNKNOWN, Node
-from policies.workloads import Container, Pod
+from policies.workloads import Pod
 
 _SHM = "/dev/shm"  # noqa: S108 - a mount point in a pod, not a temporary file
 _VOLUME = "shared-memory"
@@ -56,7 +57,8 @@ def working_containers(pod: Pod, config: TaskConfig) -> list[Container]:
     if pod.role(config) != "training":
         return []
     computing = [c for c in pod.gpu_containers(config.accelerators) if c.kind != "ephemeral"]
-    if computing or not pod.resource.is_kind("trainer.kubeflow.org", *RUNTIMES):
+    record = pod.resource.record
+    if computing or record is None or not record.completed:
         return computing
     return [c for c in pod.containers if c.kind == "main" and not is_cpu_task(pod, config)]
 

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import Any
 
 from pydantic import Field
 
+from kube.workloads.record import ClaimTemplates, steps
 from policies import cel
 from policies.controllers import Workload
+from policies.finding import find_pods
+from policies.host_access import HOST_DRIVER, HOST_SOURCES
 from policies.resources import Resource
 from policies.rule import Level, Rule, Severity, Violation, resource_rule, show, stack_rule
 from policies.settings import RoleConfig, SystemConfig
-from policies.values import UNKNOWN, Node
+from policies.values import UNKNOWN, Node, any_field, nodes_at
 from policies.views import Stack
 from policies.workloads import Pod
-
-_HOST_DRIVER: Final = re.compile(r"(?i)host-?path|local")
 
 
 class CheckpointConfig(RoleConfig):
@@ -153,19 +153,24 @@ def _claim_templates(
     workload: Workload, config: CheckpointConfig
 ) -> Iterator[tuple[Resource, Node]]:
     """Return the claims for checkpoints that a controller creates, each with its specification."""
-    root = workload.resource.root["spec"]
-    templates = root["volumeClaimTemplates"].items()
-    named = [(str(item["metadata"]["name"].value), item["spec"]) for item in templates]
-    found = [(name, spec) for name, spec in named if config.has(name)]
-    if workload.resource.is_kind("batch.volcano.sh", "Job"):
-        # Volcano deletes these claims with the job.
-        volumes = root["volumes"].items()
-        claims = (volume["volumeClaim"] for volume in volumes if volume["volumeClaim"].present)
-        found += [("", claim) for claim in claims]
-    for name, spec in found:
+    record = workload.resource.record
+    for name, spec in _templates(workload.resource, record.claims if record is not None else ()):
+        if name is not None and not config.has(name):
+            continue
         metadata = {"name": name, "namespace": workload.resource.namespace or UNKNOWN}
-        manifest = {"metadata": metadata, "spec": spec.value}
+        manifest = {"metadata": {k: v for k, v in metadata.items() if v}, "spec": spec.value}
         yield Resource("kubernetes:core/v1:PersistentVolumeClaim", manifest), spec
+
+
+def _templates(
+    resource: Resource, places: Sequence[ClaimTemplates]
+) -> Iterator[tuple[str | None, Node]]:
+    """Return name and specification of each claim template; None if all contain checkpoints."""
+    for place in places:
+        for node in nodes_at(resource.root, steps(place.at)):
+            spec = node.at(place.spec)
+            if spec.present:
+                yield (str(node.at(place.name).value) if place.name else None), spec
 
 
 def _temporary_checkpoints(workload: Workload, config: CheckpointConfig) -> Iterator[Node]:
@@ -188,7 +193,7 @@ def _temporary_checkpoints(workload: Workload, config: CheckpointConfig) -> Iter
 
 @resource_rule(
     name="no-host-volume",
-    description="PersistentVolumes do not reach the node's file system.",
+    description="PersistentVolumes and custom resources do not reach the node's file system.",
     severity=Severity.CRITICAL,
     level=Level.MANDATORY,
     remediation="Use a StorageClass, or name the volume in systemWorkloads.",
@@ -197,12 +202,15 @@ def _temporary_checkpoints(workload: Workload, config: CheckpointConfig) -> Iter
     admission=cel.Cel(
         "(object.spec.?hostPath.hasValue() ? ['hostPath'] : [])"
         " + (object.spec.?local.hasValue() ? ['local'] : [])"
-        " + (object.spec.?csi.?driver.orValue('').matches('(?i)host-?path|local') ? ['csi'] : [])",
+        " + (object.spec.?csi.?driver.orValue('').matches("
+        f"{cel.literal(HOST_DRIVER.pattern)}) ? ['csi'] : [])",
         cel.VOLUMES,
     ),
 )
 def no_host_volume(resource: Resource, config: SystemConfig) -> Iterator[Violation]:
     """A claim mounts such a volume into pods that may not mount the host themselves."""
+    if "." in resource.group:
+        yield from _host_paths(resource)
     if not resource.is_kind("", "PersistentVolume"):
         return
     spec = resource.root["spec"]
@@ -210,8 +218,28 @@ def no_host_volume(resource: Resource, config: SystemConfig) -> Iterator[Violati
         if spec[source].present:
             yield Violation(spec[source], "a volume of network storage")
     driver = spec["csi"]["driver"]
-    if driver.text and _HOST_DRIVER.search(driver.text):
+    if driver.text and HOST_DRIVER.search(driver.text):
         yield Violation(driver, "a driver of network storage")
+
+
+def _host_paths(resource: Resource) -> Iterator[Violation]:
+    """Return the paths of the node in a custom resource, outside of its pods."""
+    patterns = resource.record.patterns if resource.record is not None else ()
+    if "" in patterns or not any_field(resource.properties, lambda key, _: key in HOST_SOURCES):
+        return
+    skipped = {node.steps for path in patterns for node in nodes_at(resource.root, steps(path))}
+    skipped |= {pod.spec.steps for pod in find_pods(resource) if not pod.place.containers}
+    pending = [resource.root]
+    while pending:
+        node = pending.pop()
+        if node.steps in skipped:
+            continue
+        for key, child in node.fields():
+            path = child["path"] if isinstance(child.value, dict) else child
+            if key in HOST_SOURCES and (path.text or "").startswith("/"):
+                yield Violation(child, "a volume of network storage")
+        pending += [child for _, child in node.fields()]
+        pending += list(node.items())
 
 
 RULES: list[Rule[Any]] = [checkpoints_shared, checkpoints_kept, no_host_volume]

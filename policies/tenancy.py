@@ -1,8 +1,9 @@
-"""Rules about the namespaces that GPU workloads share."""
+"""The rule that namespaces of GPU workloads have a quota."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
@@ -10,10 +11,11 @@ from pydantic import Field, PositiveInt
 
 from kube.quantities import quantity_or_none
 from policies.controllers import Workload
+from policies.demand import Demand, demanded_gpus
 from policies.resources import Resource
 from policies.rule import Level, Rule, Severity, Violation, stack_rule
 from policies.settings import RoleConfig
-from policies.values import UNKNOWN, Node
+from policies.values import Node
 from policies.views import Stack
 
 _CLAIMED: Final = ".deviceclass.resource.k8s.io/devices"
@@ -35,7 +37,7 @@ class QuotaConfig(NamespaceConfig):
     )
 
 
-def _workload_namespaces(stack: Stack, config: NamespaceConfig) -> dict[str, Resource]:
+def workload_namespaces(stack: Stack, config: NamespaceConfig) -> dict[str, Resource]:
     """Return the namespaces of training and inference, each with a workload in it."""
     found: dict[str, Resource] = {}
     for workload in stack.workloads:
@@ -49,45 +51,36 @@ def _workload_namespaces(stack: Stack, config: NamespaceConfig) -> dict[str, Res
     return found
 
 
-def _holder(stack: Stack, namespace: str, workload: Resource) -> Resource:
+def holder(stack: Stack, namespace: str, workload: Resource) -> Resource:
+    """Return the namespace itself, or else a workload in it."""
     declared = next((r for r in stack.of_kind("", "Namespace") if r.name == namespace), None)
     return declared or workload
 
 
-def _in_namespace(stack: Stack, group: str, kind: str, namespace: str) -> Iterator[Resource]:
+def in_namespace(stack: Stack, group: str, kind: str, namespace: str) -> Iterator[Resource]:
+    """Yield the objects of a kind that are, or may be, in a namespace."""
     for resource in stack.of_kind(group, kind):
         if resource.namespace in (namespace, None):
             yield resource
 
 
-def _counted(quota: Resource, config: QuotaConfig) -> set[str] | None:
-    """Return the accelerators that a quota limits for every pod; None if that is unknown."""
+def _limits(quota: Resource, config: QuotaConfig) -> dict[str, Decimal] | None:
+    """Return what a quota allows all pods together, by accelerator; None if that is unknown."""
     spec = quota.root["spec"]
     hard = spec["hard"]
     if not (hard.known and spec["scopes"].known and spec["scopeSelector"].known):
         return None
     if spec["scopes"].value or spec["scopeSelector"].value:
-        return set()
-    found = set()
+        return {}
+    found = {}
     for name, amount in hard.fields():
         resource = name.removeprefix("requests.")
-        is_claimed = name.endswith(_CLAIMED)
-        limit = quantity_or_none(amount.value) if amount.known else Decimal(0)
-        is_limit = limit is not None and limit <= config.max_quota
         named = resource != name and config.accelerators.includes(resource)
-        if is_limit and (is_claimed or named):
-            found.add(_CLAIMED if is_claimed else resource)
+        limit = quantity_or_none(amount.value) if amount.known else Decimal(config.max_quota)
+        is_limit = limit is not None and limit <= config.max_quota
+        if limit is not None and is_limit and (name.endswith(_CLAIMED) or named):
+            found[_CLAIMED if name.endswith(_CLAIMED) else resource] = limit
     return found
-
-
-def _requested(workloads: list[Workload], config: QuotaConfig) -> set[str]:
-    """Return the accelerators that the pods of some workloads request."""
-    containers = [
-        container for workload in workloads for pod in workload.pods for container in pod.containers
-    ]
-    names = {name for each in containers for name, _, _ in each.gpus(config.accelerators)}
-    claimed = any(each.gpu_claims(config.accelerators) for each in containers)
-    return names | ({_CLAIMED} if claimed else set())
 
 
 @stack_rule(
@@ -101,22 +94,44 @@ def _requested(workloads: list[Workload], config: QuotaConfig) -> set[str]:
 )
 def namespace_gpu_quota(stack: Stack, config: QuotaConfig) -> Iterator[Violation]:
     """Without a quota, one team's typo takes every GPU of the cluster."""
-    for namespace, workload in _workload_namespaces(stack, config).items():
-        inside = [item for item in stack.workloads if item.resource.namespace == namespace]
-        requested = _requested(inside, config)
-        counted: set[str] = set()
-        for quota in _in_namespace(stack, "", "ResourceQuota", namespace):
-            names = _counted(quota, config)
-            counted |= requested | {"requests"} if names is None else names
-        missing = sorted(requested - counted)
-        if missing or not counted:
+    demands = list(demanded_gpus(stack, config.accelerators))
+    for namespace, workload in workload_namespaces(stack, config).items():
+        inside = [item for item in demands if item.workload.resource.namespace == namespace]
+        quotas = in_namespace(stack, "", "ResourceQuota", namespace)
+        found = [_limits(quota, config) for quota in quotas]
+        if None in found:
+            continue
+        limits = {name: limit for each in found if each is not None for name, limit in each.items()}
+        missing = sorted({_counted_as(item) for item in inside} - limits.keys())
+        if missing or not limits:
             write = " and ".join(_key(name) for name in missing) or "requests.nvidia.com/gpu"
             yield Violation(
                 Node(None),
                 f"a ResourceQuota in namespace {namespace} with {write}, at most "
                 f"{config.max_quota} and without scopes",
                 found=f"no quota of GPUs in namespace {namespace} that counts",
-                resource=_holder(stack, namespace, workload),
+                resource=holder(stack, namespace, workload),
+            )
+        yield from _too_large(inside, limits)
+
+
+def _counted_as(demand: Demand) -> str:
+    """Return the name by which a quota counts a demand."""
+    return _CLAIMED if demand.claimed else demand.resource
+
+
+def _too_large(demands: Sequence[Demand], limits: Mapping[str, Decimal]) -> Iterator[Violation]:
+    """Return the workloads that need more than their namespace may ever use."""
+    needed: dict[tuple[Workload, str], Decimal] = defaultdict(Decimal)
+    for demand in demands:
+        needed[demand.workload, _counted_as(demand)] += demand.least
+    for (workload, name), number in needed.items():
+        if number > limits.get(name, number):
+            yield Violation(
+                Node(None),
+                f"fewer, or a larger quota: it allows {limits[name]:f}",
+                found=f"{number:f} of {_key(name)} in one workload",
+                resource=workload.resource,
             )
 
 
@@ -124,67 +139,4 @@ def _key(name: str) -> str:
     return f"gpu.nvidia.com{name}" if name == _CLAIMED else f"requests.{name}"
 
 
-def _denies_by_default(policy: Resource) -> bool:
-    """Return whether it selects every pod and allows no ingress itself."""
-    spec = policy.root["spec"]
-    selector, types = spec["podSelector"], spec["policyTypes"]
-    if UNKNOWN in (spec.value, selector.value, types.value):
-        return True
-    if not types.complete:
-        return True
-    everything = isinstance(selector.value, dict) and not any(
-        value.value and value.known for _, value in selector.fields()
-    )
-    declared = [item.value for item in types.items()] or ["Ingress"]
-    return (
-        everything
-        and "Ingress" in declared
-        and (not spec["ingress"].known or not spec["ingress"].value)
-    )
-
-
-def _undoing(policy: Resource) -> Iterator[Node]:
-    """Return the peers of an ingress rule that admit everybody to every pod."""
-    spec = policy.root["spec"]
-    if spec["podSelector"].value not in ({}, None):
-        return
-    for rule in spec["ingress"].items():
-        peers = rule["from"]
-        if peers.absent or peers.value == []:
-            yield rule
-        for peer in peers.items():
-            spaces, pods, block = peer["namespaceSelector"], peer["podSelector"], peer["ipBlock"]
-            if (spaces.value == {} and pods.value in ({}, None)) or (
-                str(block["cidr"].value).endswith("/0") and block["except"].absent
-            ):
-                yield peer
-
-
-@stack_rule(
-    name="namespace-default-deny",
-    description="A namespace with training or inference denies ingress by default.",
-    severity=Severity.HIGH,
-    level=Level.MANDATORY,
-    remediation="Declare a NetworkPolicy with an empty podSelector and no ingress rules.",
-    config=NamespaceConfig,
-    references=["NSA Network policies", "CIS 5.3.2", "OWASP K05"],
-)
-def namespace_default_deny(stack: Stack, config: NamespaceConfig) -> Iterator[Violation]:
-    """Rendezvous and NCCL have no authentication: anyone who reaches a worker may join."""
-    for namespace, workload in _workload_namespaces(stack, config).items():
-        policies = list(_in_namespace(stack, "networking.k8s.io", "NetworkPolicy", namespace))
-        if not any(_denies_by_default(policy) for policy in policies):
-            yield Violation(
-                Node(None),
-                f"a NetworkPolicy in namespace {namespace} with podSelector {{}}, "
-                'policyTypes ["Ingress"] and no ingress rules',
-                found=f"no default-deny NetworkPolicy in namespace {namespace}",
-                resource=_holder(stack, namespace, workload),
-            )
-        for policy in policies:
-            for peer in _undoing(policy):
-                write = "the pods or namespaces that may connect, since policies add up"
-                yield Violation(peer, write, resource=policy)
-
-
-RULES: list[Rule[Any]] = [namespace_gpu_quota, namespace_default_deny]
+RULES: list[Rule[Any]] = [namespace_gpu_quota]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kube.quantities import quantity_or_none
+from kube.workloads.record import steps
 from policies.resources import Resource
 from policies.rule import Level, Rule, Severity, Violation, resource_rule
 from policies.settings import GpuConfig
-from policies.values import Node
+from policies.values import Node, nodes_at
 
 _LISTS = frozenset({"containers", "initContainers", "ephemeralContainers"})
 _POD_FIELDS = frozenset(
@@ -47,6 +48,9 @@ def _evidence(root: Node, config: GpuConfig) -> Iterator[tuple[Node, str]]:
 
 def _looks_like(node: Node, config: GpuConfig) -> str:
     keys = dict(node.fields())
+    stated = keys.keys() >= {"apiVersion", "kind", "metadata"}
+    if stated and node.steps and isinstance(node["metadata"].value, dict):
+        return "a manifest"
     if any(isinstance(child.value, list) for key, child in keys.items() if key in _LISTS):
         return "a pod"
     if len(_POD_FIELDS & keys.keys()) > 1:
@@ -68,19 +72,29 @@ def _names_image(key: str, node: Node) -> bool:
 
 @resource_rule(
     name="kind-known",
-    description="The registry states what objects of a kind run.",
+    description="The registry states what objects of a kind run, and rules can read it.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Add a record of the kind to `kinds` in the configuration.",
+    remediation="Add a record of the kind to `kinds` in the configuration, or use another field.",
     config=GpuConfig,
 )
 def kind_known(resource: Resource, config: GpuConfig) -> Iterator[Violation]:
     """Rules read pods, containers and numbers only where the registry states them."""
     if resource.record is not None:
+        yield from _opaque(resource, resource.record.opaque)
+    if resource.record is not None or resource.listed:
         return
     for node, looks in _evidence(resource.root, config):
         yield Violation(node, _remedy(resource, node, looks), found=f"{looks} in an unknown kind")
         return
+
+
+def _opaque(resource: Resource, paths: Sequence[str]) -> Iterator[Violation]:
+    """Return the fields that change pods in a way that no rule reads."""
+    for path in paths:
+        for node in nodes_at(resource.root, steps(path)):
+            if node.present:
+                yield Violation(node, "nothing: state this in the fields of the pods themselves")
 
 
 def _remedy(resource: Resource, node: Node, looks: str) -> str:

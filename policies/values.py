@@ -9,7 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
+from fnmatch import fnmatchcase
 from typing import Any, Final
+
+from kube.workloads.record import steps
 
 
 class Unknown(Enum):
@@ -55,6 +58,13 @@ class Node:
         elif isinstance(self.value, list) and isinstance(key, int) and key < len(self.value):
             value = self.value[key]
         return Node(value, self, key, self._partial)
+
+    def at(self, path: str) -> Node:
+        """Return the value at a path of the registry, which has no `*`."""
+        node = self
+        for step in steps(path):
+            node = node[step]
+        return node
 
     @property
     def key(self) -> Key:
@@ -153,12 +163,18 @@ def any_field(value: Any, test: Callable[[str, Any], bool]) -> bool:
 def nodes_at(root: Node, path: Sequence[str]) -> Iterator[Node]:
     """Yield the nodes at a path, in which `*` stands for every item or value.
 
-    If there is none, the path goes on with a first item, which is absent or unknown.
+    A step with another `*` stands for the matching keys. If there is no value at all, the path goes
+    on with a first item, which is absent or unknown.
     """
     if not path:
         yield root
         return
     head, *rest = path
+    if "*" in head and head != "*":
+        for key, child in root.fields():
+            if fnmatchcase(key, head):
+                yield from nodes_at(child, rest)
+        return
     if head != "*":
         yield from nodes_at(root[head], rest)
         return

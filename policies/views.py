@@ -58,6 +58,16 @@ def flat(views: Sequence[View]) -> Iterator[View]:
         yield from flat(view.nested)
 
 
+def _sees(resource: Resource, other: Resource) -> bool:
+    """Return whether an object may refer to another one by name alone."""
+    of_cluster = other.record is not None and not other.record.namespaced
+    return (
+        of_cluster
+        or None in (resource.namespace, other.namespace)
+        or (resource.namespace == other.namespace)
+    )
+
+
 class Stack:
     """All resources that a stack declares."""
 
@@ -92,6 +102,28 @@ class Stack:
         for item in self.resources:
             found.setdefault((item.group, item.kind.lower(), item.namespace, item.name), item)
         return found
+
+    @cached_property
+    def _runs(self) -> dict[int, list[Resource]]:
+        found: dict[int, list[Resource]] = defaultdict(list)
+        for resource in self.resources:
+            if (runtime := self.runtime_of(resource)) is not None:
+                found[id(runtime)].append(resource)
+        return found
+
+    def runs_of(self, runtime: Resource) -> list[Resource]:
+        """Return the objects that run the pods of another one, as their records state."""
+        return self._runs.get(id(runtime), [])
+
+    def runtime_of(self, resource: Resource) -> Resource | None:
+        """Return the object whose pods an object runs, if the stack declares it."""
+        run = resource.record.runs if resource.record is not None else None
+        if run is None:
+            return None
+        kind = resource.root.at(run.kind).text or run.kind_default
+        name = resource.root.at(run.name).text or ""
+        found = (item for item in self.of_kind(resource.group, kind) if item.name == name)
+        return next((item for item in found if _sees(resource, item)), None)
 
     def of_kind(self, group: str, *kinds: str) -> Iterator[Resource]:
         """Return the objects of some kinds of an API group."""

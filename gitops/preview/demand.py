@@ -9,19 +9,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
-from kube.names import GPU_PRODUCT_LABEL, GROUP_ANNOTATION
+from kube.names import GPU_PRODUCT_LABEL
 from kube.quantities import quantity_or_none
 from kube.workloads.record import Role
+from policies.containers import Container
 from policies.controllers import Workload
-from policies.resources import Resource, address_of
-from policies.scaling import Scalings
+from policies.counts import UNLIMITED
+from policies.demand import most_pods, queue_of
+from policies.resources import Resource
 from policies.settings import RoleConfig
 from policies.values import Node
-from policies.views import View
-from policies.workloads import Container, Pod
+from policies.views import Stack, View
+from policies.workloads import Pod
 
 _ROLES = RoleConfig()
-_VOLCANO = "scheduling.volcano.sh"
 
 
 @dataclass(frozen=True)
@@ -59,75 +60,40 @@ class Demand:
 
 def demands(views: Iterable[View]) -> list[Demand]:
     """Return the demand of every pod specification in a stack."""
-    found = list(views)
-    scalings = Scalings(view.resource for view in found)
-    groups = _queues_of_groups(found)
-    idle = _runtimes_of_suspended_jobs(found)
-    return [
-        _demand(workload, pod, scalings, groups, idle)
-        for view in found
-        for workload in view.workloads
-        for pod in workload.pods
-    ]
+    stack = Stack(list(views))
+    return [_demand(stack, workload, pod) for workload in stack.workloads for pod in workload.pods]
 
 
-def _demand(
-    workload: Workload,
-    pod: Pod,
-    scalings: Scalings,
-    groups: Mapping[str, str],
-    idle: frozenset[str],
-) -> Demand:
+def _demand(stack: Stack, workload: Workload, pod: Pod) -> Demand:
     resource = workload.resource
-    min_pods, highest = scalings.minimum(resource), scalings.maximum(resource)
-    pods = pod.replicas if highest is None else pod.most(highest)
-    if is_suspended(resource) or resource.address in idle:
+    pods = _known(most_pods(stack, pod, surge=False), pod)
+    min_pods = stack.scalings.minimum(resource)
+    jobs = stack.runs_of(resource)
+    if is_suspended(resource) or (jobs and all(is_suspended(job) for job in jobs)):
         min_pods, pods = None, Decimal(0)
-    requests = _of_pod(pod, "requests", "limits")
     return Demand(
         workload=f"{resource.kind} {resource.name}",
         namespace=resource.namespace or "default",
-        queue=workload.queue(pod).text or _group_queue(pod, groups),
+        queue=queue_of(stack, workload, pod),
         role=pod.role(_ROLES),
         product=_product(pod),
         labels=_labels(pod.spec["nodeSelector"]),
         pods=pods,
         min_pods=min_pods,
-        requests=requests,
+        requests=_of_pod(pod, "requests", "limits"),
         limits=_of_pod(pod, "limits"),
     )
 
 
+def _known(most: Decimal, pod: Pod) -> Decimal | None:
+    """Return a number of pods; None if it is unknown or nothing limits it."""
+    return None if most == UNLIMITED or pod.most() is None else most
+
+
 def is_suspended(resource: Resource) -> bool:
     """Return whether a job is suspended by its specification."""
-    spec = resource.root["spec"]
-    return spec["suspend"].value is True or spec["runPolicy"]["suspend"].value is True
-
-
-def _runtimes_of_suspended_jobs(views: list[View]) -> frozenset[str]:
-    """Return the addresses of the TrainingRuntimes of suspended TrainJobs, which own the pods."""
-    return frozenset(
-        address_of(view.resource.namespace or "", view.resource.group, "TrainingRuntime", name)
-        for view in views
-        if view.resource.is_kind("trainer.kubeflow.org", "TrainJob")
-        and is_suspended(view.resource)
-        and (name := view.resource.root["spec"]["runtimeRef"]["name"].text)
-    )
-
-
-def _queues_of_groups(views: list[View]) -> dict[str, str]:
-    """Return the queues of declared PodGroups by address."""
-    return {
-        view.resource.address: view.resource.root["spec"]["queue"].text or ""
-        for view in views
-        if view.resource.is_kind(_VOLCANO, "PodGroup")
-    }
-
-
-def _group_queue(pod: Pod, groups: Mapping[str, str]) -> str:
-    name = pod.metadata["annotations"][GROUP_ANNOTATION].text
-    address = address_of(pod.resource.namespace or "", _VOLCANO, "PodGroup", str(name))
-    return groups.get(address, "")
+    paths = resource.record.suspend if resource.record is not None else ()
+    return any(resource.root.at(path).value is True for path in paths)
 
 
 def _of_pod(pod: Pod, *fields: str) -> dict[str, Decimal]:

@@ -9,9 +9,9 @@ from gitops.preview.changes import Change
 from gitops.preview.demand import demands, is_suspended
 from kube.kinds import RESOURCES
 from kube.kinds.record import State
+from policies.finding import find_pods
 from policies.resources import Resource
 from policies.settings import RoleConfig
-from policies.workloads import find_pods
 
 _ROLES = RoleConfig()
 _DATA, _QUEUES, _RUNS, _SERVICES, _OTHER = range(5)

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from kube.workloads import kubernetes, pipelines, serving, training, wrappers
+from kube.workloads import (
+    kubernetes,
+    nvidia,
+    pipelines,
+    serving,
+    training,
+    volcano,
+    wrappers,
+)
 from kube.workloads.record import WorkloadKind
 
 Registry = Mapping[tuple[str, str], WorkloadKind]
@@ -22,8 +30,10 @@ WORKLOAD_KINDS: Final = by_name(
         *kubernetes.WORKLOADS,
         *kubernetes.PLAIN,
         *kubernetes.PATTERNS,
+        *volcano.KINDS,
         *training.KINDS,
         *serving.KINDS,
+        *nvidia.KINDS,
         *pipelines.KINDS,
         *wrappers.KINDS,
     ]

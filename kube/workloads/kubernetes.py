@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from kube.workloads.record import Count, Job, Pods, Role, Scaler, WorkloadKind
+from kube.workloads.record import (
+    ClaimTemplates,
+    Count,
+    Job,
+    Pods,
+    Role,
+    Rollout,
+    Scaler,
+    WorkloadKind,
+)
 
 TEMPLATE: Final = "spec.template.spec"
 ENDING: Final[tuple[Role, ...]] = ("training", "batch")
@@ -19,7 +28,7 @@ CONCURRENCY: Final = Count(
 
 def job_count(spec: str) -> Count:
     """Return the number of pods that the specification of a Job runs at the same time."""
-    return Count(paths=(f"{spec}.parallelism",))
+    return Count(paths=(f"{spec}.parallelism",), limit=f"{spec}.completions")
 
 
 def batch_job(at: str) -> Job:
@@ -41,12 +50,34 @@ WORKLOADS: Final = [
     WorkloadKind(group="", kind="PodTemplate", pods=(Pods(at="template.spec", count=NOT_RUN),)),
     *(
         WorkloadKind(group=group, kind=kind, pods=(Pods(at=TEMPLATE, count=(REPLICAS,)),))
-        for group, kind in [
-            ("", "ReplicationController"),
-            ("apps", "Deployment"),
-            ("apps", "ReplicaSet"),
-            ("apps", "StatefulSet"),
-        ]
+        for group, kind in [("", "ReplicationController"), ("apps", "ReplicaSet")]
+    ),
+    WorkloadKind(
+        group="apps",
+        kind="Deployment",
+        pods=(Pods(at=TEMPLATE, count=(REPLICAS,)),),
+        rollout=Rollout(
+            at="spec.strategy.rollingUpdate",
+            type="spec.strategy.type",
+            surge="25%",
+            unavailable="25%",
+        ),
+    ),
+    WorkloadKind(
+        group="apps",
+        kind="StatefulSet",
+        pods=(Pods(at=TEMPLATE, count=(REPLICAS,)),),
+        # It replaces each pod in place.
+        rollout=Rollout(
+            at="spec.updateStrategy.rollingUpdate",
+            type="spec.updateStrategy.type",
+            stopping=(),
+            unavailable=1,
+            least=1,
+        ),
+        claims=(
+            ClaimTemplates(at="spec.volumeClaimTemplates.*", spec="spec", name="metadata.name"),
+        ),
     ),
     # As many as there are nodes, which a manifest does not tell.
     WorkloadKind(
@@ -88,6 +119,7 @@ WORKLOADS: Final = [
             maximum="spec.maxReplicaCount",
             default_minimum=0,
             default_maximum=100,
+            fixed="metadata.annotations[autoscaling.keda.sh/paused-replicas]",
         ),
     ),
     WorkloadKind(

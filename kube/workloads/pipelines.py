@@ -22,6 +22,8 @@ def _templates(spec: str, *counts: Count) -> Iterator[Pods]:
             metadata=f"{at}.metadata",
             count=counts or (Count(paths=(f"{spec}.parallelism",), default=None),),
         )
+    for at, metadata in (("podMetadata", "podMetadata"), ("artifactGC", "artifactGC.podMetadata")):
+        yield Pods(at=f"{spec}.{at}", metadata=f"{spec}.{metadata}", count=NOT_RUN, partial=True)
 
 
 def _argo(kind: str, spec: str, *counts: Count) -> WorkloadKind:
@@ -57,11 +59,20 @@ ARGO: Final = [
 ]
 
 
+_RESOURCES: Final = {"resources": "computeResources"}
+
+
+def _overrides(spec: str) -> Pods:
+    """Return what a run states about the containers of a task."""
+    return Pods(at=spec, containers=("", "stepSpecs.*"), fields=_RESOURCES, partial=True)
+
+
 def _task(spec: str, pod: str, *counts: Count) -> Pods:
     """Return the pod of a Tekton task: its steps are containers."""
     return Pods(
         at=spec,
         containers=("steps.*", "sidecars.*"),
+        fields=_RESOURCES,
         defaults=(pod,) if pod else (),
         metadata=f"{spec}.metadata",
         count=counts,
@@ -92,6 +103,7 @@ TEKTON: Final = [
     _tekton(
         "TaskRun",
         _task("spec.taskSpec", "spec.podTemplate"),
+        _overrides("spec"),
         shared=("spec.podTemplate", "spec.taskSpec.stepTemplate"),
     ),
     _tekton(
@@ -105,6 +117,7 @@ TEKTON: Final = [
             _task(f"spec.pipelineSpec.{at}.taskSpec", "spec.taskRunTemplate.podTemplate")
             for at in _PIPELINES
         ),
+        _overrides("spec.taskRunSpecs.*"),
         shared=(
             "spec.taskRunTemplate.podTemplate",
             "spec.taskRunSpecs.*.podTemplate",
@@ -135,6 +148,21 @@ def _spark(spec: str, *outer: Count) -> Iterator[Pods]:
         yield Pods(at=f"{at}.template.spec", count=counts, partial=True)
 
 
+_CONFIGURED: Final = (
+    "spark.kubernetes.*container.image",
+    "spark.kubernetes.*.volumes.hostPath.*",
+    "spark.kubernetes.*podTemplate*",
+    "spark.dynamicAllocation.*Executors",
+    "spark.executor.instances",
+    "spark.*.resource.*.vendor",
+)
+"""Settings of Spark by which its pods differ from what the fields of the object state."""
+
+
+def _opaque(spec: str) -> tuple[str, ...]:
+    return tuple(f"{spec}.sparkConf[{name}]" for name in _CONFIGURED)
+
+
 SPARK: Final = [
     WorkloadKind(
         group="sparkoperator.k8s.io",
@@ -143,6 +171,7 @@ SPARK: Final = [
         roles=("batch",),
         ends=True,
         job=Job(queue="batchSchedulerOptions.queue"),
+        opaque=_opaque("spec"),
     ),
     WorkloadKind(
         group="sparkoperator.k8s.io",
@@ -151,6 +180,7 @@ SPARK: Final = [
         roles=("batch",),
         ends=True,
         job=Job(at="spec.template", queue="batchSchedulerOptions.queue"),
+        opaque=_opaque("spec.template"),
     ),
     WorkloadKind(
         group="sparkoperator.k8s.io",
@@ -166,6 +196,7 @@ SPARK: Final = [
         ),
         roles=("interactive",),
         ends=False,
+        opaque=_opaque("spec"),
     ),
 ]
 
@@ -175,9 +206,10 @@ def _machine(kind: str, group: str, at: str, *counts: Count) -> WorkloadKind:
         Devices(each=f"domain.devices.{name}.*", name="deviceName")
         for name in ("gpus", "hostDevices")
     )
+    images = Pods(at=at, images=("volumes.*.containerDisk",), count=NOT_RUN, partial=True)
     pods = Pods(at=at, count=counts, devices=devices, machine=True)
     return WorkloadKind(
-        group=group, kind=kind, pods=(pods,), roles=("interactive", "serving"), ends=False
+        group=group, kind=kind, pods=(images, pods), roles=("interactive", "serving"), ends=False
     )
 
 

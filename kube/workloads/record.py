@@ -1,8 +1,8 @@
 """The record of a kind: where its objects state their pods, how many, and what governs them.
 
 A path is text: `spec.tasks.*.template.spec`, in which `*` stands for every item or value and
-`[...]` encloses a key with dots. In a path next to the pods, `*` stands for the same items as in
-the path of the pods.
+`[...]` encloses a key with dots, or a pattern of keys in which `*` matches anything. In a path next
+to the pods, `*` stands for the same items as in the path of the pods.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Count:
     `maxima` included, is the maximum. `maxima` apply only if the value at `enabled` is true (always
     if there is no such path). If nothing is set, the number is `default`, or unlimited if that is
     None. `words` maps the words that stand for numbers. `less_with` is a path that takes one away,
-    and `divisor` one that divides. `elsewhere` marks numbers that are unknown
-    unless they are stated, because another object has them.
+    `divisor` one that divides, and `limit` one that no number exceeds. `elsewhere` marks numbers
+    that are unknown unless they are stated, because another object has them.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -51,6 +51,7 @@ class Count:
     less_with: str = ""
     elsewhere: bool = False
     divisor: str = ""
+    limit: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +77,8 @@ class Pods:
     `at` is the path of the object with the fields of a pod specification. `containers` are the
     paths from there of containers outside of the usual lists; an empty path is the object itself.
     `fields` maps fields of these containers to the paths at which the kind has them, `supplied` are
-    those that the controller adds, and `images` paths of images outside of containers. `defaults`
+    those that the controller adds, `context` maps fields of the pod's security context in the same
+    way, and `images` paths of images outside of containers. `defaults`
     are paths of objects whose fields apply where the pod has none: those named by `inherited`, or
     all. `metadata` and `restart` are paths of what other kinds state in the template. `partial`
     marks pods of which the rest is stated elsewhere, unless they list containers. `machine` marks
@@ -90,6 +92,7 @@ class Pods:
     defaults: tuple[str, ...] = ()
     inherited: tuple[str, ...] = ()
     fields: Mapping[str, str] = field(default_factory=dict)
+    context: Mapping[str, str] = field(default_factory=dict)
     metadata: str = ""
     count: tuple[Count, ...] = ()
     devices: tuple[Devices, ...] = ()
@@ -135,7 +138,11 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Scaler:
-    """An autoscaler: paths of what it scales and of its limits, with their defaults."""
+    """An autoscaler: paths of what it scales and of its limits, with their defaults.
+
+    `fixed` is the path of a number that replaces the limits. `exclusive` states that what it scales
+    must not state a number itself.
+    """
 
     __pydantic_config__: ClassVar = STRICT
 
@@ -145,6 +152,72 @@ class Scaler:
     target_kind: str = ""
     default_minimum: int = 1
     default_maximum: int = 1
+    fixed: str = ""
+    exclusive: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rollout:
+    """How an update replaces pods.
+
+    `at` is the path of `maxSurge` and `maxUnavailable`, whose defaults are `surge` and
+    `unavailable`; no update can remove fewer pods than `least`. `type` is the path of the
+    strategy's type, and `stopping` are the types that remove all pods first. `double` is the path
+    of a strategy that runs all pods twice: if it is stated, or, with `single`, unless its value is
+    one of these.
+    """
+
+    __pydantic_config__: ClassVar = STRICT
+
+    at: str = ""
+    surge: int | str = 0
+    unavailable: int | str = 0
+    least: int = 0
+    type: str = ""
+    stopping: tuple[str, ...] = ("Recreate", "OnDelete")
+    double: str = ""
+    single: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """The object whose pods an object runs: paths of its kind and name, and of the nodes.
+
+    `kind_default` is the kind if none is stated, and `nodes_default` the path of the number of
+    nodes in the other object.
+    """
+
+    __pydantic_config__: ClassVar = STRICT
+
+    kind: str
+    name: str
+    kind_default: str
+    nodes: str
+    nodes_default: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimTemplates:
+    """Claims that a controller creates: path of each, and from there of specification and name.
+
+    Without a name, all of them may contain checkpoints, because they are deleted with the object.
+    """
+
+    __pydantic_config__: ClassVar = STRICT
+
+    at: str
+    spec: str
+    name: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proxy:
+    """A proxy that probes and restarts the containers, unless an annotation has another value."""
+
+    __pydantic_config__: ClassVar = STRICT
+
+    annotation: str = ""
+    values: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,9 +227,12 @@ class WorkloadKind:
     `roles` are the roles that a label may choose for its pods, the default first; `ends` states
     whether they run to completion (None: `restartPolicy` decides), and `always` that pods without
     GPUs have the default role, too. `objects` are paths of complete manifests inside, `texts` of
-    strings that may be manifests, `patterns` of what looks like a pod and runs none. `unseen`
-    states what it deploys that no rule can see. `scaled` is the path of the number that an
-    autoscaler sets. `awaited` marks kinds whose end Pulumi awaits.
+    strings that may be manifests, `patterns` of what looks like a pod and runs none. `opaque` are
+    paths of fields that change pods in a way that no rule reads. `unseen` states what it deploys
+    that no rule can see. `scaled` is the path of the number that an autoscaler sets. `suspend` are
+    the paths of the switches that keep it from running. `runs` is the object whose pods it runs,
+    and `completed` marks kinds whose pods such an object completes. `awaited` marks kinds whose end
+    Pulumi awaits.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -170,9 +246,16 @@ class WorkloadKind:
     job: Job = Job()
     scaler: Scaler | None = None
     scaled: str = "spec.replicas"
+    rollout: Rollout | None = None
+    suspend: tuple[str, ...] = ("spec.suspend",)
+    runs: Run | None = None
+    completed: bool = False
+    claims: tuple[ClaimTemplates, ...] = ()
+    proxy: Proxy | None = None
     awaited: bool = False
     namespaced: bool = True
     objects: tuple[str, ...] = ()
     texts: tuple[str, ...] = ()
     patterns: tuple[str, ...] = ()
+    opaque: tuple[str, ...] = ()
     unseen: str = ""

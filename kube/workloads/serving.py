@@ -1,4 +1,4 @@
-"""Kinds that serve: KServe, Knative, Argo Rollouts, NVIDIA NIM, Dynamo and the GPU Operator."""
+"""Kinds that serve: KServe, Knative and Argo Rollouts."""
 
 from __future__ import annotations
 
@@ -6,9 +6,17 @@ from collections.abc import Iterator
 from typing import Final
 
 from kube.workloads.kubernetes import NOT_RUN, REPLICAS, TEMPLATE, job_count
-from kube.workloads.record import Count, Devices, Pods, Role, WorkloadKind
+from kube.workloads.record import (
+    Count,
+    Pods,
+    Proxy,
+    Role,
+    Rollout,
+    Scaler,
+    WorkloadKind,
+)
 
-_SERVING: Final[tuple[Role, ...]] = ("serving",)
+SERVING: Final[tuple[Role, ...]] = ("serving",)
 # Names of model formats: fields of KServe's first predictors.
 _MODELS: Final = (
     "model",
@@ -90,21 +98,24 @@ KSERVE: Final = [
         group="serving.kserve.io",
         kind="InferenceService",
         pods=tuple(_components()),
-        roles=_SERVING,
+        roles=SERVING,
         ends=False,
+        proxy=Proxy(
+            annotation="serving.kserve.io/deploymentMode", values=("Serverless", "Knative")
+        ),
     ),
     WorkloadKind(
         group="serving.kserve.io",
         kind="LLMInferenceService",
         pods=tuple(_llm()),
-        roles=_SERVING,
+        roles=SERVING,
         ends=False,
     ),
     WorkloadKind(
         group="serving.kserve.io",
         kind="LLMInferenceServiceConfig",
         pods=tuple(Pods(at=pods.at, count=NOT_RUN, partial=True) for pods in _llm()),
-        roles=_SERVING,
+        roles=SERVING,
         ends=False,
     ),
     *(
@@ -114,7 +125,7 @@ KSERVE: Final = [
             pods=tuple(
                 Pods(at=at, metadata=at, count=NOT_RUN) for at in ("spec", "spec.workerSpec")
             ),
-            roles=_SERVING,
+            roles=SERVING,
             ends=False,
             namespaced=kind == "ServingRuntime",
         )
@@ -140,8 +151,9 @@ KNATIVE: Final = [
             group="serving.knative.dev",
             kind=kind,
             pods=(Pods(at=TEMPLATE, count=(_REVISIONS,)),),
-            roles=_SERVING,
+            roles=SERVING,
             ends=False,
+            proxy=Proxy(),
         )
         for kind in ("Service", "Configuration")
     ),
@@ -149,8 +161,9 @@ KNATIVE: Final = [
         group="serving.knative.dev",
         kind="Revision",
         pods=(Pods(at="spec", count=NOT_RUN),),
-        roles=_SERVING,
+        roles=SERVING,
         ends=False,
+        proxy=Proxy(),
     ),
 ]
 
@@ -164,7 +177,24 @@ def _analysis(kind: str) -> WorkloadKind:
 
 
 ROLLOUTS: Final = [
-    WorkloadKind(group="argoproj.io", kind="Rollout", pods=(Pods(at=TEMPLATE, count=(REPLICAS,)),)),
+    WorkloadKind(
+        group="argoproj.io",
+        kind="Rollout",
+        pods=(Pods(at=TEMPLATE, count=(REPLICAS,)),),
+        # It may run the pods of a Deployment, of which it states the number.
+        scaler=Scaler(
+            target="spec.workloadRef",
+            minimum="spec.replicas",
+            maximum="spec.replicas",
+            exclusive=False,
+        ),
+        rollout=Rollout(
+            at="spec.strategy.canary",
+            surge="25%",
+            unavailable="25%",
+            double="spec.strategy.blueGreen",
+        ),
+    ),
     WorkloadKind(
         group="argoproj.io",
         kind="Experiment",
@@ -179,142 +209,4 @@ ROLLOUTS: Final = [
 ]
 
 
-def _nim(spec: str) -> Pods:
-    """Return the pods of a NIM service; the operator adds what the object does not state."""
-    return Pods(
-        at=spec,
-        containers=("", "sidecarContainers.*"),
-        metadata=spec,
-        count=(
-            Count(paths=(f"{spec}.replicas",), maxima=(f"{spec}.scale.hpa.maxReplicas",)),
-            Count(paths=(f"{spec}.multiNode.parallelism.pipeline",)),
-        ),
-        partial=True,
-    )
-
-
-def _images(at: str, *images: str) -> Pods:
-    """Return pods of which an object states only the images."""
-    return Pods(at=at, images=images, count=NOT_RUN, partial=True)
-
-
-_NEMO: Final = ("NemoCustomizer", "NemoDatastore", "NemoEntitystore", "NemoEvaluator")
-NIM: Final = [
-    *(
-        WorkloadKind(
-            group="apps.nvidia.com", kind=kind, pods=(_nim("spec"),), roles=_SERVING, ends=False
-        )
-        for kind in ("NIMService", *_NEMO, "NemoGuardrail")
-    ),
-    WorkloadKind(
-        group="apps.nvidia.com",
-        kind="NIMPipeline",
-        pods=(_nim("spec.services.*.spec"),),
-        roles=_SERVING,
-        ends=False,
-    ),
-    WorkloadKind(
-        group="apps.nvidia.com",
-        kind="NIMCache",
-        pods=(
-            Pods(
-                at="spec.source",
-                images=("ngc.modelPuller", "dataStore.modelPuller"),
-                count=NOT_RUN,
-                partial=True,
-            ),
-        ),
-    ),
-    WorkloadKind(group="apps.nvidia.com", kind="NIMBuild", pods=(_images("spec", "image"),)),
-]
-
-
-def _dynamo(component: str) -> Iterator[Pods]:
-    """Yield the pods of a component, in the first and the second version of the API."""
-    replicas = (
-        Count(paths=(f"{component}.replicas",), maxima=(f"{component}.autoscaling.maxReplicas",)),
-        Count(paths=(f"{component}.multinode.nodeCount",)),
-    )
-    yield Pods(
-        at=f"{component}.extraPodSpec",
-        containers=("mainContainer",),
-        metadata=f"{component}.extraPodMetadata",
-        count=replicas,
-        partial=True,
-    )
-    yield Pods(
-        at=component,
-        metadata=component,
-        count=replicas,
-        devices=(
-            # The limits count where both are stated.
-            Devices(each="resources.requests", resource="nvidia.com/gpu", count="gpu"),
-            Devices(each="resources.limits", resource="nvidia.com/gpu", count="gpu"),
-        ),
-        machine=True,
-    )
-    yield Pods(at=f"{component}.podTemplate.spec", count=replicas, partial=True)
-
-
-DYNAMO: Final = [
-    WorkloadKind(
-        group="nvidia.com",
-        kind="DynamoGraphDeployment",
-        pods=(*_dynamo("spec.services.*"), *_dynamo("spec.components.*")),
-        roles=_SERVING,
-        ends=False,
-    ),
-    WorkloadKind(
-        group="nvidia.com",
-        kind="DynamoComponentDeployment",
-        pods=tuple(_dynamo("spec")),
-        roles=_SERVING,
-        ends=False,
-    ),
-    WorkloadKind(
-        group="nvidia.com",
-        kind="DynamoGraphDeploymentRequest",
-        unseen="it makes a DynamoGraphDeployment of a profile",
-    ),
-]
-
-_OPERANDS: Final = (
-    "driver",
-    "driver.manager",
-    "toolkit",
-    "devicePlugin",
-    "dcgm",
-    "dcgmExporter",
-    "nodeStatusExporter",
-    "gfd",
-    "migManager",
-    "validator",
-    "gdrcopy",
-    "gds",
-    "vgpuManager",
-    "vgpuManager.driverManager",
-    "vgpuDeviceManager",
-    "vfioManager",
-    "vfioManager.driverManager",
-    "kataManager",
-    "kataSandboxDevicePlugin",
-    "sandboxDevicePlugin",
-    "ccManager",
-    "operator.initContainer",
-)
-
-GPU_OPERATOR: Final = [
-    WorkloadKind(group="nvidia.com", kind="ClusterPolicy", pods=(_images("spec", *_OPERANDS),)),
-    WorkloadKind(
-        group="nvidia.com",
-        kind="GPUCluster",
-        pods=(_images("spec", "dcgm", "dcgmExporter", "draDriver"),),
-    ),
-    WorkloadKind(
-        group="nvidia.com",
-        kind="NVIDIADriver",
-        pods=(_images("spec", "", "gdrcopy", "gds", "manager"),),
-    ),
-]
-
-KINDS: Final = [*KSERVE, *KNATIVE, *ROLLOUTS, *NIM, *DYNAMO, *GPU_OPERATOR]
+KINDS: Final = [*KSERVE, *KNATIVE, *ROLLOUTS]

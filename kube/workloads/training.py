@@ -1,4 +1,4 @@
-"""Kinds for training and batch: Volcano, Kubeflow, KubeRay, JobSet, LeaderWorkerSet, Kueue."""
+"""Kinds for training and batch: Kubeflow, KubeRay, JobSet, LeaderWorkerSet, Kueue."""
 
 from __future__ import annotations
 
@@ -6,85 +6,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from kube.workloads.kubernetes import CONCURRENCY, ENDING, NOT_RUN, job_count
-from kube.workloads.record import Count, Job, Pods, Role, WorkloadKind
+from kube.workloads.record import Count, Job, Pods, Role, Rollout, Run, WorkloadKind
 
 _ANY: Final[tuple[Role, ...]] = ("training", "serving", "batch", "interactive")
 _POD: Final = "template.spec"
 
-
-def _tasks(spec: str, *outer: Count, partial: bool = False) -> Pods:
-    """Return the pods of a Volcano Job's specification."""
-    return Pods(
-        at=f"{spec}.tasks.*.{_POD}",
-        count=(*outer, Count(paths=(f"{spec}.tasks.*.replicas",))),
-        partial=partial,
-    )
-
-
-def _volcano_job(spec: str) -> Job:
-    return Job(
-        at=spec,
-        queue="queue",
-        annotations=False,
-        gang="minAvailable",
-        scheduler="schedulerName",
-        retries="maxRetry",
-        retries_default=False,
-        least=1,  # Volcano reads 0 as 3.
-        in_place=False,
-        pod_deadline=True,
-        claims="volumes.*.volumeClaimName",
-    )
-
-
-_CRON: Final = "spec.jobTemplate.spec"
-_HYPER: Final = "spec.replicatedJobs.*.templateSpec"
-
-VOLCANO: Final = [
-    WorkloadKind(
-        group="batch.volcano.sh",
-        kind="Job",
-        pods=(_tasks("spec"),),
-        roles=ENDING,
-        ends=True,
-        always=True,
-        job=_volcano_job("spec"),
-    ),
-    WorkloadKind(
-        group="batch.volcano.sh",
-        kind="CronJob",
-        pods=(_tasks(_CRON, CONCURRENCY),),
-        roles=ENDING,
-        ends=True,
-        always=True,
-        job=_volcano_job(_CRON),
-    ),
-    WorkloadKind(
-        group="training.volcano.sh",
-        kind="HyperJob",
-        pods=(_tasks(_HYPER, Count(paths=("spec.replicatedJobs.*.replicas",))),),
-        roles=ENDING,
-        ends=True,
-        always=True,
-        job=_volcano_job(_HYPER),
-    ),
-    # The JobFlow makes a Volcano Job of each.
-    WorkloadKind(
-        group="flow.volcano.sh",
-        kind="JobTemplate",
-        pods=(_tasks("spec"),),
-        roles=ENDING,
-        ends=True,
-        job=_volcano_job("spec"),
-    ),
-    WorkloadKind(
-        group="flow.volcano.sh",
-        kind="JobFlow",
-        pods=(_tasks("spec.flows.*.patch.jobSpec", partial=True),),
-        roles=ENDING,
-        ends=True,
-    ),
-]
 
 _TRAINING_OPERATOR: Final = {
     "PyTorchJob": "pytorchReplicaSpecs",
@@ -113,6 +39,7 @@ def _training_operator() -> Iterator[WorkloadKind]:
             roles=ENDING,
             ends=True,
             always=True,
+            suspend=("spec.runPolicy.suspend",),
             job=Job(
                 at="spec.runPolicy",
                 queue="schedulingPolicy.queue",
@@ -167,6 +94,7 @@ KUBEFLOW: Final = [
             always=True,
             job=Job(retries=f"{_POD}.{_RESTARTS}"),
             namespaced=kind == "TrainingRuntime",
+            completed=True,
         )
         for kind in ("TrainingRuntime", "ClusterTrainingRuntime")
     ),
@@ -174,6 +102,13 @@ KUBEFLOW: Final = [
         group="trainer.kubeflow.org",
         kind="TrainJob",
         pods=_train_job("spec"),
+        runs=Run(
+            kind="spec.runtimeRef.kind",
+            name="spec.runtimeRef.name",
+            kind_default="ClusterTrainingRuntime",
+            nodes="spec.trainer.numNodes",
+            nodes_default="spec.mlPolicy.numNodes",
+        ),
         roles=ENDING,
         ends=True,
         always=True,
@@ -185,6 +120,12 @@ KUBEFLOW: Final = [
         roles=ENDING,
         ends=True,
         always=True,
+    ),
+    # Kubeflow adds its fields to the pods that it selects.
+    WorkloadKind(
+        group="kubeflow.org",
+        kind="PodDefault",
+        pods=(Pods(at="spec", count=NOT_RUN, partial=True),),
     ),
     WorkloadKind(
         group="kubeflow.org",
@@ -249,6 +190,8 @@ RAY: Final = [
         pods=_ray("spec.rayClusterConfig"),
         roles=("serving",),
         ends=False,
+        # An update starts a second cluster before it stops the first one.
+        rollout=Rollout(double="spec.upgradeStrategy.type", single=("None",)),
     ),
 ]
 
@@ -280,6 +223,9 @@ SETS: Final = [
         pods=_leader_worker_set("spec"),
         roles=("serving", "training", "batch"),
         ends=False,
+        rollout=Rollout(
+            at="spec.rolloutStrategy.rollingUpdateConfiguration", stopping=(), unavailable=1
+        ),
     ),
     WorkloadKind(
         group="disaggregatedset.x-k8s.io",
@@ -296,4 +242,4 @@ SETS: Final = [
     ),
 ]
 
-KINDS: Final = [*VOLCANO, *KUBEFLOW, *RAY, *SETS]
+KINDS: Final = [*KUBEFLOW, *RAY, *SETS]

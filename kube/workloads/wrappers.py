@@ -25,6 +25,7 @@ HOLDERS: Final = [
         kind="ManifestWorkReplicaSet",
         objects=("spec.manifestWorkTemplate.workload.manifests.*",),
     ),
+    WorkloadKind(group="work.karmada.io", kind="Work", objects=("spec.workload.manifests.*",)),
     WorkloadKind(
         group="kubernetes.crossplane.io", kind="Object", objects=("spec.forProvider.manifest",)
     ),
@@ -45,12 +46,30 @@ UNSEEN: Final = [
     WorkloadKind(group="apps.open-cluster-management.io", kind="Subscription", unseen=_REPOSITORY),
 ]
 
+# What Argo Events creates, and its own pods.
+EVENTS: Final = [
+    WorkloadKind(
+        group="argoproj.io",
+        kind="Sensor",
+        pods=(Pods(at="spec.template", containers=("container",), partial=True),),
+        objects=(
+            "spec.triggers.*.template.k8s.source.resource",
+            "spec.triggers.*.template.argoWorkflow.source.resource",
+        ),
+    ),
+    WorkloadKind(
+        group="argoproj.io",
+        kind="EventSource",
+        pods=(Pods(at="spec.template", containers=("container",), partial=True),),
+    ),
+]
+
 # Operators of monitoring run a container of their own next to those that the object lists.
 MONITORING: Final = [
     WorkloadKind(
         group="monitoring.coreos.com",
         kind=kind,
-        pods=(Pods(at="spec", images=("",), partial=True),),
+        pods=(Pods(at="spec", images=("", "thanos"), partial=True),),
     )
     for kind in ("Prometheus", "PrometheusAgent", "Alertmanager", "ThanosRuler")
 ]
@@ -64,4 +83,4 @@ OPERATORS: Final = [
     ),
 ]
 
-KINDS: Final = [*HOLDERS, *UNSEEN, *MONITORING, *OPERATORS]
+KINDS: Final = [*HOLDERS, *UNSEEN, *EVENTS, *MONITORING, *OPERATORS]

@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kube.kinds import KINDS, JobKind
+from policies.finding import find_pods
 from policies.resources import Resource
-from policies.workloads import find_pods
 from tests.infra.jobs import job, objects, problems_of, refused
 
 RDMA = {"resource": "rdma/hca", "count": 1, "interface": "ib0", "hca": "mlx5"}

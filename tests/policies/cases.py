@@ -56,6 +56,26 @@ def claim_template() -> Manifest:
     }
 
 
+def webhook() -> Manifest:
+    service = {"name": "hooks", "namespace": "training", "path": "/mutate"}
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "MutatingWebhookConfiguration",
+        "metadata": {"name": "hooks"},
+        "webhooks": [{"name": "pods.example.com", "clientConfig": {"service": service}}],
+    }
+
+
+def runtime_class() -> Manifest:
+    metadata = {"name": "fast"}
+    return {
+        "apiVersion": "node.k8s.io/v1",
+        "kind": "RuntimeClass",
+        "metadata": metadata,
+        "handler": "runc",
+    }
+
+
 CASES = [
     job("manifest-readable", (f"{MAIN}/volumeMounts", "none"), says=("volumeMounts", '"none"')),
     job("manifest-readable", (f"{POD}/containers", [None]), says=("containers[0]", "an object")),
@@ -272,6 +292,18 @@ CASES = [
         ('rules[0].verbs[0]: found "*"', "the verbs that are needed"),
     ),
     Case(
+        "api-extensions-trusted",
+        webhook,
+        (("webhooks/0/clientConfig", {"url": "https://example.net/mutate"}),),
+        ('url: found "https://example.net/mutate"', "a Service of the cluster"),
+    ),
+    Case(
+        "device-names-kept",
+        runtime_class,
+        (("handler", "nvidia"),),
+        ('handler: found "nvidia"', '"fast"'),
+    ),
+    Case(
         "namespace-pod-security",
         manifests.namespace,
         (("metadata/labels", {"pod-security.kubernetes.io/enforce": "privileged"}),),
@@ -430,7 +462,9 @@ CASES = [
             "| python -m policies.check -",
         ),
     ),
-    job("gpu-budget", config={"maxGpus": 6}, says=("found 9 GPUs in the whole stack", "at most 6")),
+    job(
+        "gpu-budget", config={"maxGpus": 6}, says=("found 10 GPUs in the whole stack", "at most 6")
+    ),
     job(
         "gpu-budget",
         config={"maxGpusPerQueue": {"research": 2}},
@@ -439,7 +473,7 @@ CASES = [
     job(
         "gpu-cost",
         config={"hourlyPrices": {"nvidia.com/gpu": 2.5}, "maxHourlyCost": 10},
-        says=("found GPUs for 22.5 an hour", "at most 10"),
+        says=("found GPUs for 25 an hour", "at most 10"),
     ),
     Case(
         "claim-devices-counted",

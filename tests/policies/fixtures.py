@@ -9,8 +9,8 @@ from typing import Any
 import yaml
 
 from policies.documents import read
+from policies.finding import find_pods
 from policies.resources import Resource
-from policies.workloads import find_pods
 from tests.policies.cases import CASES
 from tests.policies.harness import Manifest, changed, rule_named, type_of
 from tests.policies.test_evasions import EVASIONS

@@ -19,8 +19,8 @@ NAMES = [rule.name for rule in RULES]
 STRICT = {
     "gpu-whole-nodes": {"gpusPerNode": 1},
     "image-registry-allowed": {"allowedRegistries": ["127.0.0.1:5000"]},
-    "gpu-budget": {"maxGpus": 9, "maxGpusPerQueue": {"research": 9}},
-    "gpu-cost": {"hourlyPrices": {"nvidia.com/gpu": 1}, "maxHourlyCost": 9},
+    "gpu-budget": {"maxGpus": 10, "maxGpusPerQueue": {"research": 9}},
+    "gpu-cost": {"hourlyPrices": {"nvidia.com/gpu": 1}, "maxHourlyCost": 10},
 }
 
 

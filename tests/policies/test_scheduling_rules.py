@@ -217,7 +217,10 @@ def test_the_group_of_a_runtime_has_the_nodes_of_its_train_job() -> None:
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "TrainJob",
         "metadata": manifests.metadata("x"),
-        "spec": {"runtimeRef": {"name": "torch"}, "trainer": {"numNodes": 2}},
+        "spec": {
+            "runtimeRef": {"kind": "TrainingRuntime", "name": "torch"},
+            "trainer": {"numNodes": 2},
+        },
     }
     group = manifests.pod_group()
     assert judge("training-pod-group-whole", runtime, group)

@@ -81,6 +81,32 @@ def test_a_wrong_list_is_refused_with_its_key(value: Any):
         configure({"systemWorkloads": value}, RULES)
 
 
+CARDS = ["example.com/card*"]
+
+
+def gpu_findings(config: dict[str, Any]) -> set[str]:
+    manifest = daemon_set()
+    container = manifest["spec"]["template"]["spec"]["containers"][0]
+    container["resources"] = {"limits": {"example.com/card-a": 1}}
+    return {rule for rule in refusing_rules(manifest, config) if rule.startswith("gpu-")}
+
+
+def test_devices_of_the_cluster_are_no_accelerators_for_any_rule():
+    assert gpu_findings({}) >= {"gpu-memory-guaranteed", "gpu-cpu-requested"}
+    assert not gpu_findings({"cluster": {"otherDevices": CARDS}})
+
+
+def test_a_rule_keeps_its_own_devices_next_to_those_of_the_cluster():
+    config = {"gpu-cpu-requested": {"otherDevices": CARDS}, "cluster": {"otherDevices": ["a/b"]}}
+    assert "gpu-cpu-requested" not in gpu_findings(config)
+    assert "gpu-memory-guaranteed" in gpu_findings(config)
+
+
+def test_a_wrong_description_of_the_cluster_is_refused_with_its_key():
+    with pytest.raises(ConfigurationError, match=r"cluster\.queueSystems"):
+        configure({"cluster": {"queueSystems": ["slurm"]}}, RULES)
+
+
 def messages(config: Manifest) -> list[str]:
     binding = Binding()
     binding.configure(config)
@@ -97,3 +123,20 @@ def messages(config: Manifest) -> list[str]:
 def test_the_engine_applies_the_shared_list():
     assert messages({})
     assert messages(SYSTEM) == []
+
+
+@pytest.mark.parametrize(("key", "policy"), [("cluster", 2), ("systemWorkloads", 1)])
+def test_the_engine_reports_a_wrong_setting_of_the_pack(key: str, policy: int):
+    binding = Binding()
+    binding.configure({key: {"unknown": 1}})
+    found: list[str] = []
+
+    def report(message: str, urn: str | None = None) -> None:
+        found.append(message)
+
+    root = {"apiVersion": "v1", "kind": "Stack"}
+    arguments_of_root = arguments(root)
+    arguments_of_root.resource_type = "pulumi:pulumi:Stack"
+    reporting: Any = binding.own_policies()[policy]
+    reporting.validate(arguments_of_root, report)
+    assert f"{key}.unknown" in found[0]

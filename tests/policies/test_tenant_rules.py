@@ -47,9 +47,13 @@ def test_every_requested_accelerator_needs_a_quota():
     assert quota_findings(both, *jobs) == []
 
 
-@pytest.mark.parametrize("hard", [{"requests.nvidia.com/gpu": 0}, {"requests.nvidia.com/gpu": "8"}])
-def test_a_quota_that_counts_is_accepted(hard: Manifest):
-    assert quota_findings(hard) == []
+def test_a_quota_that_counts_is_accepted():
+    assert quota_findings({"requests.nvidia.com/gpu": "8"}) == []
+
+
+def test_a_quota_below_the_gpus_of_one_workload_is_refused():
+    (message,) = quota_findings({"requests.nvidia.com/gpu": 1})
+    assert "found 2 of requests.nvidia.com/gpu in one workload" in message
 
 
 def policy_findings(*rules: Any, **spec: Any) -> list[str]:

@@ -10,10 +10,14 @@ import pytest
 
 from tests.policies.ways import (
     accelerators,
+    clusters,
     containers,
     demand,
+    fields,
+    identities,
     jobs,
     kinds,
+    maxima,
     networks,
     operators,
     pods,
@@ -28,6 +32,7 @@ from tests.policies.ways.way import Way
 CLASSES = (
     *(roles, accelerators, demand, operators, containers, workflows, tokens, kinds),
     *(pods, secrets, jobs, networks, tenants),
+    *(identities, fields, clusters, maxima),
 )
 WAYS = {way.what: way for module in CLASSES for way in module.WAYS}
 HARMLESS = {way.what: way for module in (accelerators, tokens, kinds) for way in module.HARMLESS}

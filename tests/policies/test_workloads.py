@@ -4,10 +4,12 @@ from typing import Any
 import pytest
 
 from kube.accelerators import Accelerators
+from policies.finding import find_pods
 from policies.resources import Resource
 from policies.settings import RoleConfig
 from policies.values import Node
-from policies.workloads import Pod, find_pods
+from policies.views import View
+from policies.workloads import Pod
 from tests.policies import manifests
 from tests.policies.harness import REMOVED, changed, type_of
 
@@ -103,8 +105,9 @@ def test_a_pod_template_is_found_at_the_top():
 
 def test_items_of_a_list_are_found():
     manifest = {"apiVersion": "v1", "kind": "PodList", "items": [{"spec": POD}]}
-    found = find_pods(Resource(type_of(manifest), manifest))
+    found = View(Resource(type_of(manifest), manifest)).parts("pod")
     assert [pod.spec.path for pod in found] == ["items[0].spec"]
+    assert [pod.resource.kind for pod in found] == ["Pod"]
 
 
 def test_schemas_and_helm_values_are_no_pods():

@@ -21,7 +21,9 @@ from devcluster import lifecycle
 from devcluster.lifecycle import Cluster
 from devcluster.progress import Reporter
 from devcluster.spec import Kind, cluster_spec
-from policies.admission import manifests, read_configuration
+from policies.admission import manifests
+from policies.catalogue import RULES
+from policies.configuration import configure
 from tools.bench.outcome import say
 from tools.bench.workloads import Manifest, pod
 
@@ -84,7 +86,7 @@ def _create(client: httpx.Client, count: int) -> float:
 
 @contextmanager
 def _policies(cluster: Cluster) -> Iterator[None]:
-    built = manifests(read_configuration(None), "deny")
+    built = manifests(configure({}, RULES), "deny")
     _kubectl(cluster, ["apply", "--server-side", "--filename=-"], built)
     time.sleep(_SETTLED)
     yield

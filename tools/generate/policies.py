@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from policies.binding import config_schema
 from policies.catalogue import RULES
 from policies.configuration import OWN_RULES
 from policies.exemptions import KEY
 from policies.frameworks import FRAMEWORKS, Reference
+from policies.policy import config_schema
 from policies.rule import Level, Rule, RuleConfig
 from policies.settings import RoleConfig
 from tools.generate.policy_examples import EXAMPLES, SETTINGS
@@ -19,6 +19,7 @@ from tools.generate.policy_examples import EXAMPLES, SETTINGS
 _TOPICS = {
     "manifests": "Readable manifests",
     "unknown_kinds": "Kinds",
+    "gpu_devices": "Ways to get GPUs",
     "gpu": "GPUs",
     "gpu_nodes": "Nodes with GPUs",
     "claims": "Claimed devices",
@@ -34,8 +35,10 @@ _TOPICS = {
     "secret_values": "Secrets",
     "access": "Access to the API",
     "exposure": "Exposure",
+    "extensions": "Extensions of the API server",
     "priorities": "Priorities and tolerations",
-    "tenancy": "Namespaces",
+    "tenancy": "Quotas of namespaces",
+    "network_policies": "Network policies of namespaces",
     "storage": "Storage",
     "inference": "Inference",
     "rollout": "Rollout",
@@ -139,6 +142,24 @@ exempts it from every rule with that setting:
 ```json
 {
   "systemWorkloads": { "workloads": ["gpu-operator/DaemonSet/nvidia-dcgm-exporter"] }
+}
+```
+
+## Cluster
+
+`cluster` describes the cluster once for all rules: which resources are no accelerators
+(`otherDevices`), how many accelerators claims contain that the stack does not declare
+(`claimDevices`), and which systems queue training (`queueSystems`). Settings of the same name in a
+rule complete these lists. Without `queueSystems`, the label of Kueue counts although Kueue may not
+be installed:
+
+```json
+{
+  "cluster": {
+    "otherDevices": ["example.com/fpga*"],
+    "claimDevices": { "ml/network-*": 0 },
+    "queueSystems": ["volcano"]
+  }
 }
 ```
 

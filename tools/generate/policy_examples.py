@@ -465,6 +465,38 @@ value: 100""",
         "containers: [{name: main}]",
         "automountServiceAccountToken: false\ncontainers: [{name: main}]",
     ),
+    "api-extensions-trusted": _example(
+        """
+        apiVersion: admissionregistration.k8s.io/v1
+        kind: MutatingWebhookConfiguration
+        metadata: {name: pods}
+        webhooks:
+          - name: pods.example.com
+            clientConfig: {url: "https://hooks.example.net/mutate"}
+        """,
+        """
+        apiVersion: admissionregistration.k8s.io/v1
+        kind: MutatingWebhookConfiguration
+        metadata: {name: pods}
+        webhooks:
+          - name: pods.example.com
+            clientConfig: {service: {name: hooks, namespace: ml, path: /mutate}}
+        """,
+    ),
+    "device-names-kept": _example(
+        """
+        apiVersion: v1
+        kind: ConfigMap
+        metadata: {name: settings}
+        data: {NVIDIA_VISIBLE_DEVICES: all}
+        """,
+        """
+        apiVersion: v1
+        kind: ConfigMap
+        metadata: {name: settings}
+        data: {OMP_NUM_THREADS: "4"}
+        """,
+    ),
     "service-not-public": _example(
         """
         apiVersion: v1

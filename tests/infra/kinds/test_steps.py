@@ -1,8 +1,8 @@
 from typing import Any
 
 from infra.manifests import Manifest
+from policies.finding import find_pods
 from policies.resources import Resource
-from policies.workloads import find_pods
 from tests.infra.jobs import job, objects, refused
 
 STEPS: dict[str, Any] = {

@@ -110,14 +110,14 @@ WAYS = [
         "dra_resource_claim",
         "gpu-budget",
         (f"{TEMPLATE}/exactly/count", 8),
-        gpu_budget={"maxGpus": 2},
+        gpu_budget={"maxGpus": 3},
     ),
     way(
         "every GPU of a node by DRA",
         "dra_resource_claim",
         "gpu-budget claim-devices-counted",
         (f"{TEMPLATE}/exactly/allocationMode", "All"),
-        gpu_budget={"maxGpus": 2},
+        gpu_budget={"maxGpus": 3},
     ),
     way(
         "the first available of one and eight GPUs by DRA",
@@ -133,7 +133,7 @@ WAYS = [
                 ],
             },
         ),
-        gpu_budget={"maxGpus": 2},
+        gpu_budget={"maxGpus": 3},
     ),
     way(
         "eight GPUs by DRA in the shape of v1beta1",
@@ -141,7 +141,7 @@ WAYS = [
         "gpu-budget",
         ("0/apiVersion", "resource.k8s.io/v1beta1"),
         (TEMPLATE, {"name": "gpu", "deviceClassName": "gpu.nvidia.com", "count": 8}),
-        gpu_budget={"maxGpus": 2},
+        gpu_budget={"maxGpus": 3},
     ),
     way(
         "access to every GPU as administrator by DRA",
@@ -193,7 +193,7 @@ WAYS = [
                 }
             ],
         ),
-        gpu_budget={"maxGpus": 8},
+        gpu_budget={"maxGpus": 12},
     ),
     way(
         "a GPU that is only requested",
@@ -209,14 +209,14 @@ WAYS = [
             f"{SERVER}/resources",
             {"requests": {"cpu": "8"}, "limits": {"memory": "64Gi", "amd.com/gpu": 4}},
         ),
-        gpu_cost={"hourlyPrices": {"nvidia.com/gpu": 2}, "maxHourlyCost": 16},
+        gpu_cost={"hourlyPrices": {"nvidia.com/gpu": 2}, "maxHourlyCost": 24},
     ),
     way(
         "the devices of a Spark executor by another name",
         "spark_application",
         "",
         ("0/spec/executor/gpu", {"name": "team.example.com/x", "quantity": 8}),
-        gpu_budget={"maxGpus": 8},
+        gpu_budget={"maxGpus": 12},
     ),
     way(
         "the GPUs of a service of Dynamo",

@@ -17,25 +17,25 @@ SERVE = "0/spec/rayClusterConfig/workerGroupSpecs/0"
 WORKERS = "0/spec/pytorchReplicaSpecs/Worker"
 
 WAYS = [
-    more("an autoscaler", "text_generation_inference", 4, ("1/spec/maxReplicas", 100)),
+    more("an autoscaler", "text_generation_inference", 5, ("1/spec/maxReplicas", 100)),
     more(
         "the minimum of an autoscaler",
         "text_generation_inference",
-        4,
+        5,
         ("1/spec/minReplicas", 100),
         ("1/spec/maxReplicas", 100),
     ),
     more(
         "an autoscaler of another API version",
         "text_generation_inference",
-        4,
+        5,
         ("1/apiVersion", "autoscaling/v1"),
         ("1/spec/maxReplicas", 100),
     ),
     more(
         "an autoscaler of a StatefulSet",
         "text_generation_inference",
-        4,
+        5,
         ("0/kind", "StatefulSet"),
         ("1/spec/scaleTargetRef/kind", "StatefulSet"),
         ("1/spec/maxReplicas", 100),
@@ -62,11 +62,11 @@ WAYS = [
             },
         ),
     ),
-    more("a ScaledObject", "keda_scaled_object", 3, ("2/spec/maxReplicaCount", 100)),
+    more("a ScaledObject", "keda_scaled_object", 4, ("2/spec/maxReplicaCount", 100)),
     more(
         "a ScaledObject without a maximum",
         "keda_scaled_object",
-        3,
+        4,
         ("2/spec/maxReplicaCount", REMOVED),
     ),
     more(
@@ -145,11 +145,11 @@ WAYS = [
     more(
         "the workers of a RayService",
         "ray_service",
-        4,
+        8,
         ("0/spec/rayClusterConfig/enableInTreeAutoscaling", True),
         (f"{SERVE}/maxReplicas", 100),
     ),
-    more("the hosts of a worker of Ray", "ray_service", 4, (f"{SERVE}/numOfHosts", 16)),
+    more("the hosts of a worker of Ray", "ray_service", 8, (f"{SERVE}/numOfHosts", 16)),
     more(
         "the workers of a RayJob",
         "ray_job_volcano",
@@ -166,7 +166,7 @@ WAYS = [
     ),
     more("the groups of a LeaderWorkerSet", "vllm_multi_node", 32, ("0/spec/replicas", 50)),
     more("the size of a group", "vllm_multi_node", 32, ("0/spec/leaderWorkerTemplate/size", 50)),
-    more("the replicas of a Rollout", "argo_rollout", 2, ("0/spec/replicas", 50)),
+    more("the replicas of a Rollout", "argo_rollout", 3, ("0/spec/replicas", 50)),
     more("the replicas of a StatefulSet", "vllm_stateful_cache", 2, ("0/spec/replicas", 50)),
     more("the Jobs of a JobSet", "jobset_training", 32, ("0/spec/replicatedJobs/0/replicas", 50)),
     more(
@@ -174,6 +174,7 @@ WAYS = [
         "jobset_training",
         32,
         ("0/spec/replicatedJobs/0/template/spec/parallelism", 50),
+        ("0/spec/replicatedJobs/0/template/spec/completions", 50),
     ),
     more(
         "the jobs of a HyperJob", "volcano_hyper_job", 64, ("0/spec/replicatedJobs/0/replicas", 50)
@@ -229,6 +230,7 @@ WAYS = [
         "ocm_manifest_work",
         1,
         ("0/spec/workload/manifests/0/spec/parallelism", 50),
+        ("0/spec/workload/manifests/0/spec/completions", 50),
         (
             "0/spec/workload/manifests/0/spec/template/spec/containers/0/resources/limits/nvidia.com~gpu",
             1,
@@ -239,6 +241,7 @@ WAYS = [
         "volcano_queue",
         "gpu-budget",
         ("1/spec/parallelism", 50),
+        ("1/spec/completions", 50),
         gpu_budget={"maxGpusPerQueue": {"team": 16}},
     ),
     way(

@@ -1,0 +1,152 @@
+"""Kinds of NVIDIA: NIM, NeMo, Dynamo and the GPU Operator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from kube.workloads.kubernetes import NOT_RUN
+from kube.workloads.record import Count, Devices, Pods, WorkloadKind
+from kube.workloads.serving import SERVING
+
+
+def _nim(spec: str) -> Pods:
+    """Return the pods of a NIM service; the operator adds what the object does not state."""
+    return Pods(
+        at=spec,
+        containers=("", "sidecarContainers.*"),
+        metadata=spec,
+        context={"runAsUser": "userID", "runAsGroup": "groupID"},
+        count=(
+            Count(paths=(f"{spec}.replicas",), maxima=(f"{spec}.scale.hpa.maxReplicas",)),
+            Count(paths=(f"{spec}.multiNode.parallelism.pipeline",)),
+        ),
+        partial=True,
+    )
+
+
+def _images(at: str, *images: str) -> Pods:
+    """Return pods of which an object states only the images."""
+    return Pods(at=at, images=images, count=NOT_RUN, partial=True)
+
+
+_NEMO: Final = ("NemoCustomizer", "NemoDatastore", "NemoEntitystore", "NemoEvaluator")
+NIM: Final = [
+    *(
+        WorkloadKind(
+            group="apps.nvidia.com", kind=kind, pods=(_nim("spec"),), roles=SERVING, ends=False
+        )
+        for kind in ("NIMService", *_NEMO, "NemoGuardrail")
+    ),
+    WorkloadKind(
+        group="apps.nvidia.com",
+        kind="NIMPipeline",
+        pods=(_nim("spec.services.*.spec"),),
+        roles=SERVING,
+        ends=False,
+    ),
+    WorkloadKind(
+        group="apps.nvidia.com",
+        kind="NIMCache",
+        pods=(
+            Pods(
+                at="spec.source",
+                images=("ngc.modelPuller", "dataStore.modelPuller"),
+                count=NOT_RUN,
+                partial=True,
+            ),
+        ),
+    ),
+    WorkloadKind(group="apps.nvidia.com", kind="NIMBuild", pods=(_images("spec", "image"),)),
+]
+
+
+def _dynamo(component: str) -> Iterator[Pods]:
+    """Yield the pods of a component, in the first and the second version of the API."""
+    replicas = (
+        Count(paths=(f"{component}.replicas",), maxima=(f"{component}.autoscaling.maxReplicas",)),
+        Count(paths=(f"{component}.multinode.nodeCount",)),
+    )
+    yield Pods(
+        at=f"{component}.extraPodSpec",
+        containers=("mainContainer",),
+        metadata=f"{component}.extraPodMetadata",
+        count=replicas,
+        partial=True,
+    )
+    yield Pods(
+        at=component,
+        metadata=component,
+        count=replicas,
+        devices=(
+            # The limits count where both are stated.
+            Devices(each="resources.requests", resource="nvidia.com/gpu", count="gpu"),
+            Devices(each="resources.limits", resource="nvidia.com/gpu", count="gpu"),
+        ),
+        machine=True,
+    )
+    yield Pods(at=f"{component}.podTemplate.spec", count=replicas, partial=True)
+
+
+DYNAMO: Final = [
+    WorkloadKind(
+        group="nvidia.com",
+        kind="DynamoGraphDeployment",
+        pods=(*_dynamo("spec.services.*"), *_dynamo("spec.components.*")),
+        roles=SERVING,
+        ends=False,
+    ),
+    WorkloadKind(
+        group="nvidia.com",
+        kind="DynamoComponentDeployment",
+        pods=tuple(_dynamo("spec")),
+        roles=SERVING,
+        ends=False,
+    ),
+    WorkloadKind(
+        group="nvidia.com",
+        kind="DynamoGraphDeploymentRequest",
+        unseen="it makes a DynamoGraphDeployment of a profile",
+    ),
+]
+
+_OPERANDS: Final = (
+    "driver",
+    "driver.manager",
+    "toolkit",
+    "devicePlugin",
+    "dcgm",
+    "dcgmExporter",
+    "nodeStatusExporter",
+    "gfd",
+    "migManager",
+    "validator",
+    "gdrcopy",
+    "gds",
+    "vgpuManager",
+    "vgpuManager.driverManager",
+    "vgpuDeviceManager",
+    "vfioManager",
+    "vfioManager.driverManager",
+    "kataManager",
+    "kataSandboxDevicePlugin",
+    "sandboxDevicePlugin",
+    "ccManager",
+    "operator.initContainer",
+)
+
+GPU_OPERATOR: Final = [
+    WorkloadKind(group="nvidia.com", kind="ClusterPolicy", pods=(_images("spec", *_OPERANDS),)),
+    WorkloadKind(
+        group="nvidia.com",
+        kind="GPUCluster",
+        pods=(_images("spec", "dcgm", "dcgmExporter", "draDriver"),),
+    ),
+    WorkloadKind(
+        group="nvidia.com",
+        kind="NVIDIADriver",
+        pods=(_images("spec", "", "gdrcopy", "gds", "manager"),),
+    ),
+]
+
+KINDS: Final = [*NIM, *DYNAMO, *GPU_OPERATOR]

@@ -1,0 +1,92 @@
+"""Kinds of Volcano that run jobs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kube.workloads.kubernetes import CONCURRENCY, ENDING
+from kube.workloads.record import ClaimTemplates, Count, Job, Pods, WorkloadKind
+
+
+def _tasks(spec: str, *outer: Count, partial: bool = False) -> Pods:
+    """Return the pods of a Volcano Job's specification."""
+    return Pods(
+        at=f"{spec}.tasks.*.template.spec",
+        count=(*outer, Count(paths=(f"{spec}.tasks.*.replicas",))),
+        partial=partial,
+    )
+
+
+def _volcano_job(spec: str) -> Job:
+    return Job(
+        at=spec,
+        queue="queue",
+        annotations=False,
+        gang="minAvailable",
+        scheduler="schedulerName",
+        retries="maxRetry",
+        retries_default=False,
+        least=1,  # Volcano reads 0 as 3.
+        in_place=False,
+        pod_deadline=True,
+        claims="volumes.*.volumeClaimName",
+    )
+
+
+_CRON: Final = "spec.jobTemplate.spec"
+_HYPER: Final = "spec.replicatedJobs.*.templateSpec"
+
+KINDS: Final = [
+    WorkloadKind(
+        group="batch.volcano.sh",
+        kind="Job",
+        pods=(_tasks("spec"),),
+        roles=ENDING,
+        ends=True,
+        always=True,
+        job=_volcano_job("spec"),
+        # Volcano deletes these claims with the job.
+        claims=(ClaimTemplates(at="spec.volumes.*", spec="volumeClaim"),),
+    ),
+    WorkloadKind(
+        group="batch.volcano.sh",
+        kind="CronJob",
+        pods=(_tasks(_CRON, CONCURRENCY),),
+        roles=ENDING,
+        ends=True,
+        always=True,
+        job=_volcano_job(_CRON),
+    ),
+    WorkloadKind(
+        group="training.volcano.sh",
+        kind="HyperJob",
+        pods=(_tasks(_HYPER, Count(paths=("spec.replicatedJobs.*.replicas",))),),
+        roles=ENDING,
+        ends=True,
+        always=True,
+        job=_volcano_job(_HYPER),
+    ),
+    # The JobFlow makes a Volcano Job of each.
+    WorkloadKind(
+        group="flow.volcano.sh",
+        kind="JobTemplate",
+        pods=(_tasks("spec"),),
+        roles=ENDING,
+        ends=True,
+        job=_volcano_job("spec"),
+    ),
+    WorkloadKind(
+        group="flow.volcano.sh",
+        kind="JobFlow",
+        pods=(_tasks("spec.flows.*.patch.jobSpec", partial=True),),
+        roles=ENDING,
+        ends=True,
+        opaque=tuple(
+            f"spec.flows.*.patch.jobSpec.{field}"
+            for field in (
+                *("queue", "maxRetry", "minAvailable", "schedulerName"),
+                *("tasks.*.replicas", "tasks.*.minAvailable"),
+            )
+        ),
+    ),
+]

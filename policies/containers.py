@@ -1,0 +1,95 @@
+"""Containers of pods: their resources, accelerators and claims."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from kube.accelerators import Accelerators
+from kube.quantities import quantity_or_none
+from policies.places import ContainerKind
+from policies.values import UNKNOWN, Node
+
+if TYPE_CHECKING:
+    from policies.workloads import Pod
+
+
+class Container:
+    """One container of a pod, of any type."""
+
+    def __init__(self, node: Node, kind: ContainerKind, pod: Pod | None = None) -> None:
+        self.node = node
+        self.kind = kind
+        self._pod = pod
+        self._gpus: dict[Accelerators, list[tuple[str, Node, Node]]] = {}
+
+    @property
+    def name(self) -> str:
+        """Name of the container, or its path if it has none."""
+        return self.node["name"].text or self.node.path
+
+    @cached_property
+    def resources(self) -> Node:
+        """Requests and limits."""
+        return self.node["resources"]
+
+    def level(self, resource: str) -> Node:
+        """Return the resources that state CPU or memory: its own, or else those of the pod."""
+        shared = self._pod.spec["resources"] if self._pod is not None else Node(None)
+        # Of a pod that is partial, what replaces the other part is all there is.
+        alone = self.node.partial and not self.resources.partial
+        for level in [self.resources] if alone else [self.resources, shared]:
+            if any(not level[fields][resource].absent for fields in ("requests", "limits")):
+                return level
+        return self.resources
+
+    @property
+    def is_long_running(self) -> bool:
+        """True if it runs next to the others, unlike init and ephemeral containers."""
+        return self.kind in ("main", "sidecar")
+
+    @property
+    def is_init_sidecar(self) -> bool:
+        """True if it starts among the init containers and goes on next to the others."""
+        return self.kind == "sidecar" and "initContainers" in self.node.steps
+
+    def gpu_counts(self, accelerators: Accelerators) -> dict[str, Decimal]:
+        """Return the GPUs that it requests by resource."""
+        return {
+            name: quantity_or_none((request if limit.absent else limit).value) or Decimal(0)
+            for name, request, limit in self.gpus(accelerators)
+        }
+
+    def gpus(self, accelerators: Accelerators) -> list[tuple[str, Node, Node]]:
+        """Return the GPU resources it names: (resource, request, limit), any of them absent."""
+        if accelerators not in self._gpus:
+            self._gpus[accelerators] = self._find_gpus(accelerators)
+        return self._gpus[accelerators]
+
+    def _find_gpus(self, accelerators: Accelerators) -> list[tuple[str, Node, Node]]:
+        requests, limits = self.resources["requests"], self.resources["limits"]
+        names: dict[str, None] = {}
+        for fields in (requests, limits):
+            for name, _ in fields.fields():
+                if accelerators.includes(name):
+                    names[name] = None
+        return [(name, requests[name], limits[name]) for name in names]
+
+    def gpu_claims(self, accelerators: Accelerators) -> list[Node]:
+        """Return the names of the claims that it uses and that may contain GPUs."""
+        return [
+            use["name"]
+            for use in self.resources["claims"].items()
+            if self._pod is None or self._pod.may_claim_gpus(use["name"], accelerators)
+        ]
+
+    def wants_gpu(self, accelerators: Accelerators) -> bool:
+        """Return whether it requests a GPU, correctly spelled or not."""
+        for _, request, limit in self.gpus(accelerators):
+            for amount in (request, limit):
+                if amount.value is UNKNOWN:
+                    return True
+                if amount.present and quantity_or_none(amount.value) != 0:
+                    return True
+        return bool(self.gpu_claims(accelerators))

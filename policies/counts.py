@@ -1,0 +1,117 @@
+"""Numbers of pods: what a manifest requests, and the largest number that it may ever run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from decimal import ROUND_CEILING, Decimal
+from typing import Final
+
+from kube.quantities import quantity_or_none
+from kube.workloads.record import Count, Rollout, steps
+from policies.values import Key, Node
+
+UNLIMITED: Final = Decimal("Infinity")
+
+
+def counted(root: Node, path: str, pod: Sequence[Key]) -> Node:
+    """Return the value at a path next to a pod, whose items `*` stands for."""
+    node, same = root, True
+    for index, key in enumerate(steps(path)):
+        step: Key = key
+        if key == "*":
+            if not same or index >= len(pod):
+                return Node(None)
+            step = pod[index]
+        same = same and index < len(pod) and pod[index] == step
+        node = node[step]
+    return node
+
+
+def requested(root: Node, count: Count, pod: Sequence[Key]) -> Decimal | None:
+    """Return a number as the manifest requests it; None if it is unknown."""
+    nodes = [counted(root, path, pod) for path in count.paths]
+    stated = next((node for node in nodes if not node.absent), None)
+    if stated is None and count.elsewhere:
+        return None
+    if stated is None:
+        return Decimal(1 if count.default is None else count.default)
+    if not stated.known:
+        return None
+    return _adjusted(root, count, pod, _number(stated, count) or Decimal(1))
+
+
+def largest(root: Node, count: Count, pod: Sequence[Key]) -> Decimal | None:
+    """Return the largest number that an object may ever have; None if it is unknown."""
+    applies = not count.enabled or counted(root, count.enabled, pod).value is True
+    maxima = [counted(root, path, pod) for path in count.maxima] if applies else []
+    nodes = [*(counted(root, path, pod) for path in count.paths), *maxima]
+    if not all(node.known for node in nodes):
+        return None
+    stated = [number for node in nodes if (number := _number(node, count)) is not None]
+    limits = [number for node in maxima if (number := _number(node, count))]
+    unlimited = (count.default is None and count.maxima) or (count.enabled and applies)
+    if (unlimited and not limits) or (count.default is None and not stated):
+        return UNLIMITED
+    if not stated:
+        return None if count.elsewhere else Decimal(count.default or 0)
+    return _adjusted(root, count, pod, max(stated))
+
+
+def _number(node: Node, count: Count) -> Decimal | None:
+    word = count.words.get(node.value) if isinstance(node.value, str) else None
+    return Decimal(word) if word is not None else quantity_or_none(node.value)
+
+
+def _adjusted(root: Node, count: Count, pod: Sequence[Key], number: Decimal) -> Decimal:
+    if count.divisor:
+        divisor = quantity_or_none(counted(root, count.divisor, pod).value)
+        number = number / divisor if divisor else number
+    if count.less_with and not counted(root, count.less_with, pod).absent:
+        number -= 1
+    limit = quantity_or_none(counted(root, count.limit, pod).value) if count.limit else None
+    return number if limit is None else min(number, limit)
+
+
+def with_surge(root: Node, rollout: Rollout, number: Decimal) -> Decimal:
+    """Return how many replicas there may be during an update of a number of them."""
+    strategy = root.at(rollout.type) if rollout.type else Node(None)
+    if not rollout.at or strategy.value in rollout.stopping or _is_double(root, rollout):
+        return number
+    stated = root.at(rollout.at)["maxSurge"]
+    surge = rollout.surge if stated.absent else stated.value
+    if isinstance(surge, str) and surge.endswith("%"):
+        percent = quantity_or_none(surge.removesuffix("%")) or Decimal(0)
+        return number + (number * percent / 100).to_integral_value(ROUND_CEILING)
+    return number + (quantity_or_none(surge) or Decimal(0))
+
+
+def copies(root: Node, rollout: Rollout) -> Decimal:
+    """Return how many times an update runs all pods at the same time."""
+    return Decimal(2 if _is_double(root, rollout) else 1)
+
+
+def _is_double(root: Node, rollout: Rollout) -> bool:
+    if not rollout.double:
+        return False
+    stated = root.at(rollout.double)
+    return stated.value not in rollout.single if rollout.single else not stated.absent
+
+
+def structural_counts(spec: Node) -> Iterator[Node]:
+    """Yield the numbers around a pod that multiply it in most kinds, innermost first."""
+    node = spec.parent
+    while node is not None:
+        for key in ("replicas", "parallelism"):
+            if isinstance(node.value, dict) and node.value.get(key) is not None:
+                yield node[key]
+        node = node.parent
+
+
+def product(factors: Iterable[Decimal | None]) -> Decimal | None:
+    """Return the product of numbers, None if one of them is unknown."""
+    result = Decimal(1)
+    for factor in factors:
+        if factor is None:
+            return None
+        result = result * factor if result and factor else Decimal(0)
+    return result

@@ -1,0 +1,79 @@
+"""Rules about objects that extend the API server, or give devices another name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+from policies.gpu_devices import VISIBLE_DEVICES, LimitConfig
+from policies.resources import Resource
+from policies.rule import Level, Rule, Severity, Violation, resource_rule
+from policies.settings import SystemConfig
+from policies.values import Node
+
+_ADMISSION: Final = "admissionregistration.k8s.io"
+_WEBHOOKS: Final = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+
+
+@resource_rule(
+    name="api-extensions-trusted",
+    description="The API server calls webhooks and APIs of the cluster only, and checks who they "
+    "are.",
+    severity=Severity.CRITICAL,
+    level=Level.MANDATORY,
+    remediation="Write clientConfig.service, and caBundle instead of insecureSkipTLSVerify.",
+    config=SystemConfig,
+    references=["NSA Authentication and authorization", "OWASP K02"],
+)
+def api_extensions_trusted(resource: Resource, config: SystemConfig) -> Iterator[Violation]:
+    """A webhook receives every object, Secrets included, and may change what is deployed."""
+    root = resource.root
+    if resource.is_kind(_ADMISSION, *_WEBHOOKS):
+        for webhook in root["webhooks"].items():
+            yield from _remote(webhook["clientConfig"])
+    elif resource.is_kind("apiextensions.k8s.io", "CustomResourceDefinition"):
+        yield from _remote(root["spec"]["conversion"]["webhook"]["clientConfig"])
+    elif resource.is_kind("apiregistration.k8s.io", "APIService"):
+        unchecked = root["spec"]["insecureSkipTLSVerify"]
+        if unchecked.present and unchecked.value is not False:
+            yield Violation(unchecked, "false, and the caBundle of the server")
+
+
+def _remote(client: Node) -> Iterator[Violation]:
+    if client["url"].present:
+        yield Violation(client["url"], "a Service of the cluster instead")
+
+
+@resource_rule(
+    name="device-names-kept",
+    description="No object gives accelerators by another name, or without a limit.",
+    severity=Severity.HIGH,
+    level=Level.MANDATORY,
+    remediation="Use the usual names, by which rules, quotas and queues count the devices.",
+    config=LimitConfig,
+)
+def device_names_kept(resource: Resource, config: LimitConfig) -> Iterator[Violation]:
+    """Pods would get GPUs that nothing counts."""
+    root = resource.root
+    if resource.is_kind("node.k8s.io", "RuntimeClass"):
+        handler = root["handler"]
+        alias = _matches(handler.text or "", config) and not _matches(resource.name, config)
+        if alias:
+            yield Violation(handler, f'"{resource.name}", or the name {handler.text}')
+    elif resource.is_kind("resource.k8s.io", "DeviceClass"):
+        name = root["spec"]["extendedResourceName"]
+        counted = config.accelerators.includes_class(resource.name)
+        if name.text and counted and not config.accelerators.includes(name.text):
+            yield Violation(name, "the name of a resource that counts as an accelerator")
+    elif resource.is_kind("", "ConfigMap"):
+        for key, value in root["data"].fields():
+            if key in VISIBLE_DEVICES:
+                yield Violation(value, "nothing, and a GPU limit on the container")
+
+
+def _matches(name: str, config: LimitConfig) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in config.gpu_runtime_classes)
+
+
+RULES: list[Rule[Any]] = [api_extensions_trusted, device_names_kept]

@@ -1,0 +1,68 @@
+"""The pods of a resource, at the places of the registry and by structure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from kube.workloads.record import Pods, WorkloadKind, steps
+from policies.counts import counted
+from policies.places import LayeredNode, containers_at, structural_specs
+from policies.resources import Resource
+from policies.values import Node, nodes_at
+from policies.workloads import ANYWHERE, UNRECORDED, Pod
+
+
+def find_pods(resource: Resource) -> list[Pod]:
+    """Return every pod specification in a resource, whatever its kind and nesting."""
+    return [pod for pod in find_all_pods(resource) if not pod.place.machine]
+
+
+def find_all_pods(resource: Resource) -> list[Pod]:
+    """Return the pod specifications of a resource, and what else requests its devices."""
+    record = resource.record or UNRECORDED
+    if not resource.is_manifest or resource.listed or "" in record.patterns:
+        return []
+    pods = list(_recorded(resource, record))
+    known = {pod.spec.steps for pod in pods if not pod.place.machine}
+    listed = {c.node.steps for pod in pods if pod.place.containers for c in pod.containers}
+    embedded = (*record.patterns, *record.objects)
+    for node in structural_specs(resource.root, embedded):
+        if node.steps not in known and not _is_listed(node, listed):
+            pods.append(Pod(resource, node))
+    for pod in pods:
+        pod.siblings = pods
+    return pods
+
+
+def _is_listed(spec: Node, listed: set[tuple[Any, ...]]) -> bool:
+    """Return whether all containers of what looks like a pod belong to a recorded pod."""
+    containers = [node for node, _ in containers_at(spec, ANYWHERE)]
+    return bool(containers) and all(node.steps in listed for node in containers)
+
+
+def _recorded(resource: Resource, record: WorkloadKind) -> Iterator[Pod]:
+    seen = set()
+    for place in record.pods:
+        for node in nodes_at(resource.root, steps(place.at)):
+            if node.steps not in seen or place.machine:
+                pod = _pod_at(resource, node, place)
+                if pod is not None:
+                    seen.add(node.steps)
+                    yield pod
+
+
+def _pod_at(resource: Resource, node: Node, place: Pods) -> Pod | None:
+    """Return the pod at a place; only a patch or a pod specification may have no containers."""
+    if not isinstance(node.value, dict):
+        return Pod(resource, node, place) if resource.is_patch and not place.containers else None
+    partial = resource.is_partial or (place.partial and "containers" not in node.value)
+    own = node.steps[len(resource.root.steps) :]
+    stated = [counted(resource.root, path, own) for path in place.defaults]
+    defaults = [default for default in stated if isinstance(default.value, dict)]
+    if defaults:
+        node = LayeredNode(node, defaults, partial, place.inherited)
+    elif partial != node.partial:
+        node = Node(node.value, node.parent, node.key, partial)
+    pod = Pod(resource, node, place)
+    return None if place.containers and not pod.containers else pod

@@ -1,0 +1,152 @@
+"""The rule that namespaces of GPU workloads deny ingress by default, and nothing undoes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from policies.availability import matches_everything
+from policies.resources import Resource
+from policies.rule import Level, Rule, Severity, Violation, stack_rule
+from policies.tenancy import NamespaceConfig, holder, in_namespace, workload_namespaces
+from policies.values import UNKNOWN, Node
+from policies.views import Stack
+
+_HALF: Final = 1
+_LARGE: Final = 16
+"""Lengths of the prefixes of half of all addresses, and of a large part of the private ones."""
+_OF_CLUSTER: Final = (
+    *("adminnetworkpolicy", "baselineadminnetworkpolicy", "clusternetworkpolicy"),
+    *("ciliumclusterwidenetworkpolicy", "globalnetworkpolicy"),
+)
+
+
+def _denies_by_default(policy: Resource) -> bool:
+    """Return whether it selects every pod and allows no ingress itself."""
+    spec = policy.root["spec"]
+    selector, types = spec["podSelector"], spec["policyTypes"]
+    if UNKNOWN in (spec.value, selector.value, types.value):
+        return True
+    if not types.complete:
+        return True
+    everything = isinstance(selector.value, dict) and not any(
+        value.value and value.known for _, value in selector.fields()
+    )
+    declared = [item.value for item in types.items()] or ["Ingress"]
+    return (
+        everything
+        and "Ingress" in declared
+        and (not spec["ingress"].known or not spec["ingress"].value)
+    )
+
+
+def _undoing(policy: Resource) -> Iterator[Node]:
+    """Return the peers of an ingress rule that admit everybody to every pod."""
+    spec = policy.root["spec"]
+    if not spec["podSelector"].absent and not matches_everything(spec["podSelector"]):
+        return
+    for rule in spec["ingress"].items():
+        peers = rule["from"]
+        if peers.absent or peers.value == []:
+            yield rule
+        for peer in peers.items():
+            spaces, pods, block = peer["namespaceSelector"], peer["podSelector"], peer["ipBlock"]
+            everywhere = matches_everything(spaces) and (pods.absent or matches_everything(pods))
+            if everywhere or _is_everywhere(block):
+                yield peer
+
+
+def _is_everywhere(block: Node) -> bool:
+    """Return whether a block has half of all addresses, without a large part that is excluded."""
+    if _prefix(block["cidr"]) > _HALF:
+        return False
+    return not any(_prefix(excluded) <= _LARGE for excluded in block["except"].items())
+
+
+def _prefix(cidr: Node) -> int:
+    """Return the length of the prefix of a block of addresses."""
+    length = str(cidr.value).rpartition("/")[2]
+    return int(length) if length.isdecimal() else 128
+
+
+def _undoing_of_cluster(policy: Resource) -> Iterator[Node]:
+    """Return the rules of an AdminNetworkPolicy that admit every namespace."""
+    for rule in policy.root["spec"]["ingress"].items():
+        allows = rule["action"].value in ("Allow", "Accept")
+        for peer in rule["from"].items() if allows else ():
+            selectors = (peer["namespaces"], peer["pods"]["namespaceSelector"])
+            if any(matches_everything(selector) for selector in selectors):
+                yield peer
+
+
+def _undoing_of_cilium(policy: Resource) -> Iterator[Node]:
+    """Return the rules of a policy of Cilium that admit everybody to every pod."""
+    spec = policy.root["spec"]
+    if not matches_everything(spec["endpointSelector"]):
+        return
+    for rule in spec["ingress"].items():
+        entities = {item.value for item in rule["fromEntities"].items()}
+        endpoints = any(item.value == {} for item in rule["fromEndpoints"].items())
+        everywhere = any(_prefix(item) <= _HALF for item in rule["fromCIDR"].items())
+        if entities & {"all", "world", "cluster"} or endpoints or everywhere or rule.value == {}:
+            yield rule
+
+
+def _undoing_of_calico(policy: Resource) -> Iterator[Node]:
+    """Return the rules of a policy of Calico that admit everybody to every pod."""
+    spec = policy.root["spec"]
+    if spec["selector"].value not in (None, "", "all()"):
+        return
+    for rule in spec["ingress"].items():
+        if rule["action"].value == "Allow" and not rule["source"].value:
+            yield rule
+
+
+_UNDOING: Final[list[tuple[str, tuple[str, ...], Callable[[Resource], Iterator[Node]]]]] = [
+    ("networking.k8s.io", ("NetworkPolicy",), _undoing),
+    (
+        "policy.networking.k8s.io",
+        ("AdminNetworkPolicy", "BaselineAdminNetworkPolicy", "ClusterNetworkPolicy"),
+        _undoing_of_cluster,
+    ),
+    (
+        "cilium.io",
+        ("CiliumNetworkPolicy", "CiliumClusterwideNetworkPolicy"),
+        _undoing_of_cilium,
+    ),
+    ("projectcalico.org", ("NetworkPolicy", "GlobalNetworkPolicy"), _undoing_of_calico),
+    ("crd.projectcalico.org", ("NetworkPolicy", "GlobalNetworkPolicy"), _undoing_of_calico),
+]
+"""What undoes the default of a namespace, by kinds of policies."""
+
+
+@stack_rule(
+    name="namespace-default-deny",
+    description="A namespace with training or inference denies ingress by default.",
+    severity=Severity.HIGH,
+    level=Level.MANDATORY,
+    remediation="Declare a NetworkPolicy with an empty podSelector and no ingress rules.",
+    config=NamespaceConfig,
+    references=["NSA Network policies", "CIS 5.3.2", "OWASP K05"],
+)
+def namespace_default_deny(stack: Stack, config: NamespaceConfig) -> Iterator[Violation]:
+    """Rendezvous and NCCL have no authentication: anyone who reaches a worker may join."""
+    for namespace, workload in workload_namespaces(stack, config).items():
+        policies = list(in_namespace(stack, "networking.k8s.io", "NetworkPolicy", namespace))
+        if not any(_denies_by_default(policy) for policy in policies):
+            yield Violation(
+                Node(None),
+                f"a NetworkPolicy in namespace {namespace} with podSelector {{}}, "
+                'policyTypes ["Ingress"] and no ingress rules',
+                found=f"no default-deny NetworkPolicy in namespace {namespace}",
+                resource=holder(stack, namespace, workload),
+            )
+        for group, kinds, undoing in _UNDOING:
+            for policy in stack.of_kind(group, *kinds):
+                if policy.namespace in (namespace, None) or policy.kind.lower() in _OF_CLUSTER:
+                    for peer in undoing(policy):
+                        write = "the pods or namespaces that may connect, since policies add up"
+                        yield Violation(peer, write, resource=policy)
+
+
+RULES: list[Rule[Any]] = [namespace_default_deny]

@@ -1,0 +1,87 @@
+"""Parts of the policy SDK's policies that do not depend on the state of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pulumi_policy import (
+    EnforcementLevel,
+    Policy,
+    PolicyComplianceFramework,
+    PolicyConfigSchema,
+    ReportViolation,
+    ResourceValidationArgs,
+    ResourceValidationPolicy,
+    StackValidationPolicy,
+)
+from pulumi_policy import Severity as PulumiSeverity
+
+from policies.rule import Rule, RuleConfig
+
+_ROOT = "pulumi:pulumi:Stack"
+
+
+def is_root(args: Any) -> bool:
+    """Return whether this is the stack's own resource, of which there is exactly one."""
+    return isinstance(args, ResourceValidationArgs) and args.resource_type == _ROOT
+
+
+class EverywherePolicy(ResourceValidationPolicy, StackValidationPolicy):
+    """A policy that is called for every resource and for the stack."""
+
+    def __init__(self, evaluate: Callable[[Any, ReportViolation], None], **metadata: Any) -> None:
+        # The constructors of both parents require a function and call each other.
+        Policy.__init__(self, **metadata)
+        self._evaluate = evaluate
+
+    def validate(self, args: Any, report_violation: ReportViolation) -> None:
+        """Call the check."""
+        self._evaluate(args, report_violation)
+
+    def has_validation(self) -> bool:
+        """Keep the signature that the SDK requires."""
+        return True
+
+    def has_remediation(self) -> bool:
+        """Change nothing."""
+        return False
+
+
+def config_schema(config: type[RuleConfig]) -> PolicyConfigSchema | None:
+    """Return a configuration as the JSON schema with which the engine validates it."""
+    properties = config.model_json_schema(by_alias=True).get("properties", {})
+    for schema in properties.values():
+        schema.pop("title", None)
+        choices = [choice for choice in schema.pop("anyOf", []) if choice.get("type") != "null"]
+        if choices:
+            schema.update(choices[0])
+        if schema.get("default", ...) is None:
+            del schema["default"]
+    return PolicyConfigSchema(properties=properties) if properties else None
+
+
+def metadata(rule: Rule[Any]) -> dict[str, Any]:
+    """Return what the SDK knows about a policy."""
+    return {
+        "name": rule.name,
+        "description": rule.description,
+        "enforcement_level": EnforcementLevel(rule.level.value),
+        "severity": PulumiSeverity(rule.severity.value),
+        "config_schema": config_schema(rule.config),
+        "remediation_steps": rule.remediation,
+        "tags": [rule.topic],
+        "display_name": rule.title,
+        "framework": _framework(rule),
+        "url": rule.page,
+    }
+
+
+def _framework(rule: Rule[Any]) -> PolicyComplianceFramework | None:
+    """Return the rule's first control: the SDK knows one."""
+    for control in rule.controls[:1]:
+        framework = control.framework
+        return PolicyComplianceFramework(
+            framework.name, framework.version, control.control, framework.url
+        )
+    return None

@@ -1,0 +1,107 @@
+"""The role of each pod.
+
+**The role of a pod** decides which rules apply to it:
+
+- `training`: pods or GPUs that work together; they need a queue, a gang and shared memory;
+- `batch`: jobs of a single GPU, such as smoke tests;
+- `serving`: servers, which need probes and a graceful end;
+- `interactive`: notebooks and similar pods of a single GPU;
+- `system`: pods without GPUs that no label assigns to another role.
+
+The registry of kinds states which roles a kind allows and which one is its default. A label on the
+pod template or on the resource chooses among them, but never a role that asks for less than the
+GPUs of the pod need: where the kind can be `training`, a pod of several GPUs is neither `batch` nor
+`interactive`, and a pod that runs to completion does not serve.
+
+A label cannot exempt a pod from the rules for every pod. Only workloads named in the configuration
+have privileges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from kube.accelerators import Accelerators
+from kube.workloads.record import Role, WorkloadKind
+from policies.counts import UNLIMITED, product
+
+if TYPE_CHECKING:
+    from policies.workloads import Pod
+
+_UNRECORDED: Final = WorkloadKind(group="", kind="")
+_SMALL: Final[tuple[Role, ...]] = ("batch", "interactive")
+
+
+class RoleSettings(Protocol):
+    """The part of a rule's configuration that `Pod.role` needs."""
+
+    @property
+    def component_labels(self) -> Sequence[str]:
+        """Labels that state the role of a pod."""
+
+    @property
+    def component_roles(self) -> Mapping[str, Role]:
+        """Roles by value of these labels."""
+
+    @property
+    def small_gpus(self) -> int:
+        """Number of GPUs up to which a workload may be batch or interactive."""
+
+    @property
+    def accelerators(self) -> Accelerators:
+        """Definition of accelerators."""
+
+    @property
+    def role_key(self) -> tuple[Any, ...]:
+        """All of them, as a key of a cache."""
+
+
+def role_of(pod: Pod, settings: RoleSettings) -> Role:
+    """Return the role of a pod."""
+    record = pod.resource.record or _UNRECORDED
+    accelerators, small = settings.accelerators, settings.small_gpus
+    wants_gpu = bool(pod.gpu_containers(accelerators))
+    roles = list(record.roles)
+    ends = record.ends
+    if ends is None:
+        ends = pod.spec["restartPolicy"].value in ("Never", "OnFailure")
+    if ends:
+        roles = [role for role in roles if role != "serving"]
+    # Where batch is the default, each pod works on its own.
+    together = _total(pod.siblings, accelerators)
+    if record.roles[0] == "batch":
+        together = sum(pod.gpus(accelerators).values(), Decimal(0))
+    if wants_gpu and "training" in roles and together > small:
+        roles = [role for role in roles if role not in _SMALL]
+    chosen = _labelled(pod, settings)
+    if chosen in roles:
+        return chosen
+    if not wants_gpu and not record.always:
+        return "system"
+    return "batch" if record.ends is None and ends and "batch" in roles else roles[0]
+
+
+def _labelled(pod: Pod, settings: RoleSettings) -> Role | None:
+    for labels in (pod.metadata["labels"], pod.resource.labels):
+        for label in settings.component_labels:
+            role = settings.component_roles.get(labels[label].text or "")
+            if role is not None:
+                return role
+    return None
+
+
+def _total(pods: Sequence[Pod], accelerators: Accelerators) -> Decimal:
+    """Return the number of GPUs of pods; those in claims count as unlimited."""
+    total = Decimal(0)
+    for pod in pods:
+        if pod.gpu_containers(accelerators):
+            most = pod.most()
+            # A role depends on what is requested if nothing limits how often.
+            most = pod.replicas if most == UNLIMITED else most
+            own = sum(pod.gpus(accelerators).values(), Decimal(0))
+            claimed = any(container.gpu_claims(accelerators) for container in pod.containers)
+            number = product([UNLIMITED if claimed else own, most])
+            total += own if number is None else number
+    return total

@@ -1,0 +1,388 @@
+"""Ways to run more than what a number seems to allow: surges, pauses, other fields, other kinds."""
+
+from typing import Any
+
+from tests.policies.harness import REMOVED
+from tests.policies.ways.demand import more
+from tests.policies.ways.way import documents, way
+
+GPU = {"limits": {"nvidia.com/gpu": 8, "memory": "64Gi"}, "requests": {"cpu": "8"}}
+POD: Any = documents("vllm_tensor_parallel")[0]["spec"]["template"]["spec"]
+ROLLOUT = {
+    "apiVersion": "argoproj.io/v1alpha1",
+    "kind": "Rollout",
+    "metadata": {"name": "vllm", "namespace": "team"},
+    "spec": {
+        "replicas": 50,
+        "workloadRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "vllm"},
+        "strategy": {"canary": {"maxUnavailable": 0}},
+    },
+}
+
+
+def machine(kind: str, spec: dict[str, Any], group: str = "kubevirt.io/v1") -> dict[str, Any]:
+    """A virtual machine with one GPU."""
+    metadata = {"name": "vm", "namespace": "team"}
+    return {"apiVersion": group, "kind": kind, "metadata": metadata, "spec": spec}
+
+
+VM = {"domain": {"devices": {"gpus": [{"name": "a", "deviceName": "nvidia.com/GH100_H100"}]}}}
+
+WAYS = [
+    # rollouts
+    more(
+        "the surge of a Deployment",
+        "vllm_tensor_parallel",
+        12,
+        ("0/spec/strategy/rollingUpdate/maxSurge", 50),
+    ),
+    more(
+        "the surge of a Deployment in percent",
+        "vllm_tensor_parallel",
+        12,
+        ("0/spec/strategy/rollingUpdate/maxSurge", "300%"),
+    ),
+    more("the surge of a Rollout", "argo_rollout", 8, ("0/spec/strategy/canary/maxSurge", "900%")),
+    more(
+        "the second half of a blue-green Rollout",
+        "argo_rollout",
+        3,
+        ("0/spec/strategy", {"blueGreen": {"activeService": "canary"}}),
+    ),
+    more(
+        "the surge of a LeaderWorkerSet",
+        "vllm_multi_node",
+        32,
+        ("0/spec/rolloutStrategy/rollingUpdateConfiguration/maxSurge", 10),
+    ),
+    more(
+        "the second cluster of a RayService",
+        "ray_service",
+        8,
+        ("0/spec/rayClusterConfig/workerGroupSpecs/0/maxReplicas", 6),
+    ),
+    # scalers
+    more(
+        "a ScaledObject that is paused at a number",
+        "keda_scaled_object",
+        4,
+        ("2/metadata/annotations", {"autoscaling.keda.sh/paused-replicas": "50"}),
+    ),
+    more("a Rollout of a Deployment's pods", "vllm_tensor_parallel", 12, ("3", ROLLOUT)),
+    more(
+        "two autoscalers of one Deployment",
+        "text_generation_inference",
+        9,
+        (
+            "2",
+            {
+                "apiVersion": "autoscaling/v2",
+                "kind": "HorizontalPodAutoscaler",
+                "metadata": {"name": "second", "namespace": "team"},
+                "spec": {
+                    "maxReplicas": 90,
+                    "scaleTargetRef": {
+                        "apiVersion": "apps/v1",
+                        "kind": "Deployment",
+                        "name": documents("text_generation_inference")[0]["metadata"]["name"],
+                    },
+                },
+            },
+        ),
+    ),
+    # pipelines
+    way(
+        "the GPUs of a step of Tekton",
+        "tekton_task_run",
+        "gpu-budget",
+        (
+            "0/spec/taskSpec",
+            {
+                "steps": [
+                    {**documents("tekton_task")[0]["spec"]["steps"][0], "computeResources": GPU}
+                ]
+            },
+        ),
+        gpu_budget={"maxGpus": 1},
+    ),
+    way(
+        "the GPUs of a step of Tekton that a run states",
+        "tekton_task_run",
+        "gpu-budget",
+        ("0/spec/stepSpecs", [{"name": "clone", "computeResources": GPU}]),
+        gpu_budget={"maxGpus": 1},
+    ),
+    way(
+        "the GPUs of all steps of a run",
+        "tekton_task_run",
+        "gpu-budget",
+        ("0/spec/computeResources", GPU),
+        gpu_budget={"maxGpus": 1},
+    ),
+    way(
+        "the executors of Spark by its configuration",
+        "spark_rapids",
+        "kind-known",
+        ("0/spec/sparkConf/spark.dynamicAllocation.maxExecutors", "500"),
+    ),
+    way(
+        "the image of Spark by its configuration",
+        "spark_application",
+        "",
+        ("0/spec/sparkConf", {"spark.kubernetes.executor.container.image": "evil:latest"}),
+    ),
+    way(
+        "the node's files in Spark's configuration",
+        "spark_application",
+        "",
+        (
+            "0/spec/sparkConf",
+            {
+                "spark.kubernetes.executor.volumes.hostPath.root.mount.path": "/host",
+                "spark.kubernetes.executor.volumes.hostPath.root.options.path": "/",
+            },
+        ),
+    ),
+    way(
+        "a template of Spark's pods by its configuration",
+        "spark_application",
+        "",
+        ("0/spec/sparkConf", {"spark.kubernetes.driver.podTemplateFile": "s3a://evil/pod.yaml"}),
+    ),
+    way(
+        "the patch of a workflow's cleaning pod",
+        "argo_workflow_steps",
+        "",
+        (
+            "0/spec/artifactGC",
+            {"strategy": "OnWorkflowDeletion", "podSpecPatch": '{"hostPID": true}'},
+        ),
+    ),
+    way(
+        "devices by the metadata of all pods of a workflow",
+        "argo_workflow_steps",
+        "gpu-limit-present",
+        ("0/spec/podMetadata", {"annotations": {"cdi.k8s.io/gpu": "nvidia.com/gpu=all"}}),
+    ),
+    way(
+        "a step that is retried without end",
+        "argo_workflow_dag",
+        "training-retries-bounded",
+        ("0/spec/templates/2/container/resources/limits/nvidia.com~gpu", 8),
+        ("0/spec/templates/2/retryStrategy", {"retryPolicy": "Always"}),
+    ),
+    # training
+    way(
+        "a step of a JobFlow with a patch of its retries",
+        "volcano_job_flow",
+        "",
+        ("2/spec/flows/1/patch", {"jobSpec": {"maxRetry": 100_000}}),
+    ),
+    way(
+        "a step of a JobFlow with a patch of its queue",
+        "volcano_job_flow",
+        "kind-known",
+        ("2/spec/flows/1/patch", {"jobSpec": {"queue": "other"}}),
+    ),
+    way(
+        "a step of a JobFlow with a patch of its pods",
+        "volcano_job_flow",
+        "kind-known",
+        ("2/spec/flows/1/patch", {"jobSpec": {"tasks": [{"name": "worker", "replicas": 500}]}}),
+    ),
+    way(
+        "a task of a Volcano Job that is retried without end",
+        "volcano_pytorch_plugin",
+        "training-retries-bounded",
+        ("0/spec/tasks/1/maxRetry", 100_000),
+    ),
+    way(
+        "a Volcano Job that hides behind another PodGroup",
+        "volcano_pytorch_plugin",
+        "training-queue-named",
+        ("0/spec/queue", REMOVED),
+        *(
+            (
+                f"0/spec/tasks/{task}/template/metadata",
+                {"annotations": {"scheduling.k8s.io/group-name": "other"}},
+            )
+            for task in (0, 1)
+        ),
+        (
+            "1",
+            {
+                "apiVersion": "scheduling.volcano.sh/v1beta1",
+                "kind": "PodGroup",
+                "metadata": {"name": "other", "namespace": "team"},
+                "spec": {"minMember": 4, "queue": "team"},
+            },
+        ),
+    ),
+    way(
+        "a minimum of each task below its pods",
+        "volcano_pytorch_plugin",
+        "training-gang-whole",
+        ("0/spec/minAvailable", 1),
+    ),
+    way(
+        "a minimum of zero",
+        "volcano_pytorch_plugin",
+        "training-gang-whole",
+        ("0/spec/minAvailable", 0),
+    ),
+    way(
+        "a PodGroup of one pod for a gang",
+        "volcano_queue",
+        "training-pod-group-whole",
+        ("2/spec/minMember", 1),
+    ),
+    way(
+        "a PodGroup without a queue",
+        "volcano_queue",
+        "training-pod-group-whole",
+        ("2/spec/queue", REMOVED),
+    ),
+    way(
+        "a queue of Kueue without a name",
+        "kueue_single_pod_job",
+        "training-queue-named",
+        ("0/metadata/labels/kueue.x-k8s.io~queue-name", ""),
+    ),
+    way(
+        "a queue of Kueue on the pods of a gang",
+        "nccl_tests_jobset",
+        "training-queue-named training-gang-whole",
+        ("0/metadata/labels", {}),
+        (
+            "0/spec/replicatedJobs/1/template/spec/template/metadata",
+            {"labels": {"kueue.x-k8s.io/queue-name": "team"}},
+        ),
+    ),
+    way(
+        "a gang that starts in parts by an annotation of Kueue",
+        "volcano_queue",
+        "training-gang-whole",
+        ("1/metadata/labels", {"kueue.x-k8s.io/queue-name": "team"}),
+        ("1/metadata/annotations/kueue.x-k8s.io~job-min-parallelism", "1"),
+    ),
+    way(
+        "a JobSet that restarts without counting",
+        "jobset_training",
+        "training-retries-bounded",
+        (
+            "0/spec/failurePolicy/rules",
+            [{"name": "a", "action": "RestartJobSetAndIgnoreMaxRestarts"}],
+        ),
+    ),
+    way(
+        "a Job that ignores the failures of its pods",
+        "jobset_training",
+        "training-retries-bounded",
+        (
+            "0/spec/replicatedJobs/0/template/spec/podFailurePolicy",
+            {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "Ready"}]}]},
+        ),
+    ),
+    way(
+        "restarts of torchrun without end",
+        "pytorch_job_elastic",
+        "training-retries-bounded",
+        ("0/spec/elasticPolicy/maxRestarts", 100_000),
+    ),
+    way(
+        "a RayJob that is retried without end",
+        "ray_job_volcano",
+        "training-retries-bounded",
+        ("0/spec/backoffLimit", 100_000),
+    ),
+    more(
+        "the pods of a Job by a mistake in completions",
+        "volcano_queue",
+        16,
+        ("1/spec/parallelism", 50),
+        ("1/spec/completions", 50),
+    ),
+    way(
+        "a quota below the GPUs of its namespace",
+        "tenant_namespace",
+        "namespace-gpu-quota",
+        ("1/spec/hard/requests.nvidia.com~gpu", 8),
+        ("4/spec/replicas", 100),
+    ),
+    # machines
+    way(
+        "a pool of virtual machines",
+        "vllm_tensor_parallel",
+        "gpu-budget",
+        (
+            "3",
+            machine("VirtualMachineInstanceReplicaSet", {"replicas": 50, "template": {"spec": VM}}),
+        ),
+        gpu_budget={"maxGpus": 12},
+    ),
+    way(
+        "the node's disk of a virtual machine",
+        "vllm_tensor_parallel",
+        "no-host-path",
+        (
+            "3",
+            machine(
+                "VirtualMachineInstance",
+                {
+                    "domain": {"devices": {"disks": []}},
+                    "volumes": [{"name": "h", "hostDisk": {"path": "/dev/sda", "type": "Disk"}}],
+                },
+            ),
+        ),
+    ),
+    way(
+        "the image of a virtual machine has no version",
+        "vllm_tensor_parallel",
+        "image-tag-fixed",
+        (
+            "3",
+            machine(
+                "VirtualMachineInstance",
+                {
+                    "domain": {"devices": {"disks": []}},
+                    "volumes": [{"name": "d", "containerDisk": {"image": "quay.io/team/disk"}}],
+                },
+            ),
+        ),
+    ),
+    # operators
+    way(
+        "the Thanos of a Prometheus has no version",
+        "prometheus_operator",
+        "image-tag-fixed",
+        ("0/spec/thanos", {"image": "quay.io/thanos/thanos"}),
+    ),
+    way(
+        "claims of GPUs by a service of Dynamo",
+        "dynamo_services",
+        "gpu-budget",
+        ("0/spec/services/decode/resources", {"limits": {"gpu": "64"}}),
+        gpu_budget={"maxGpus": 8},
+    ),
+    way(
+        "a NIMCache on the node's file system",
+        "nim_cache",
+        "no-host-path no-host-volume",
+        ("0/spec/storage", {"hostPath": "/"}),
+    ),
+    way(
+        "a gang by DRA whose pods share one claim",
+        "dra_resource_claim",
+        "gpu-budget",
+        (
+            "0/spec/spec/devices/requests/0",
+            {
+                "name": "gpu",
+                "firstAvailable": [
+                    {"name": "a", "deviceClassName": "gpu.nvidia.com", "allocationMode": "All"}
+                ],
+            },
+        ),
+        gpu_budget={"maxGpus": 4},
+    ),
+]

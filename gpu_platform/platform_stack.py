@@ -163,9 +163,8 @@ class Platform:
         """Return every key of a service that does not fit this platform."""
         if service.job is not None and run is None:
             yield Problem("job", f"is {service.job!r}, but its run is missing: pass run")
-        canary = service.canary
-        if service.url is None or (canary is not None and canary.run is not None):
-            yield from self._missing_claim("checkpoints", service.checkpoints)
+        for name, claim in service.claims.items():
+            yield from self._missing_claim(name, claim)
         for image in images:
             yield from _unpinned(image)
 

@@ -8,7 +8,7 @@ from infra.outputs import CanaryOutput, InferenceOutput, VersionOutput
 from infra.serving.autoscaling import autoscaler
 from infra.serving.deployment import deployment
 from infra.serving.description import InferenceServiceArgs, Version
-from infra.serving.traffic import disruption_budget, http_route, ingresses, service
+from infra.serving.traffic import disruption_budget, grpc_route, http_route, ingresses, service
 
 
 class InferenceService(Component):
@@ -71,12 +71,18 @@ def build_canary(args: InferenceServiceArgs) -> list[Manifest]:
 
 
 def routes(args: InferenceServiceArgs) -> list[Manifest]:
-    """Return the HTTPRoute or Ingresses. They refer to the canary and so are created after it."""
+    """Return the HTTPRoute and GRPCRoute, or Ingresses.
+
+    They refer to the canary and so are created after it.
+    """
     route = args.service.route
     if route is None:
         return []
     if route.gateway is not None:
-        return [http_route(args, route, route.gateway)]
+        built = [http_route(args, route, route.gateway)]
+        if route.grpc_hostnames:
+            built.append(grpc_route(args, route, route.gateway))
+        return built
     return ingresses(args, route, route.ingress) if route.ingress is not None else []
 
 

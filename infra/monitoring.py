@@ -1,6 +1,7 @@
 """Monitoring: scraping, rules, alerts, dashboards and NVIDIA's DCGM exporter."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Self
 
 import pulumi
@@ -11,7 +12,9 @@ from infra.manifests import NOT_AWAITED, Manifest, standard_labels
 from infra.observability import dcgm_exporter, scraping
 from infra.observability.alerts import rule_groups
 from infra.observability.dashboards import config_maps
+from infra.observability.servers import server_groups
 from infra.pods import GpuNodes
+from infra.serving.runtimes import Runtime
 from infra.settings import StackSettings
 from infra.settings.monitoring import RELEASE, MonitoringSettings
 from kube.names import WORKLOAD_LABEL
@@ -21,7 +24,8 @@ from kube.names import WORKLOAD_LABEL
 class MonitoringArgs:
     """Settings of the monitoring and the namespaces to scrape.
 
-    `ports` are the ports of workloads that serve metrics. `rendering` is True without a cluster.
+    `ports` are the ports of workloads that serve metrics. `servers` are the servers of
+    services that are not the one of this project. `rendering` is True without a cluster.
     """
 
     monitoring: MonitoringSettings
@@ -29,6 +33,7 @@ class MonitoringArgs:
     volcano_namespace: str
     gpu_nodes: GpuNodes
     ports: tuple[int, ...] = ()
+    servers: Mapping[str, Runtime] = field(default_factory=dict)
     isolated: bool = False
     rendering: bool = False
 
@@ -41,6 +46,7 @@ class MonitoringArgs:
             volcano_namespace=settings.volcano.namespace,
             gpu_nodes=gpu_nodes,
             ports=settings.metrics_ports,
+            servers=settings.inference.other_servers,
             isolated=settings.tenancy.network.isolate,
             rendering=settings.cluster.rendering,
         )
@@ -96,7 +102,7 @@ def targets(args: MonitoringArgs) -> list[scraping.Target]:
     elif existing is not None:
         gpus = [scraping.dcgm(existing.namespace, existing.labels, existing.port)]
     return [
-        *scraping.workloads(args.namespace),
+        *scraping.workloads(args.namespace, any_server=bool(args.servers)),
         *scraping.volcano(args.volcano_namespace),
         *gpus,
     ]
@@ -107,8 +113,14 @@ def _prometheus_rule(args: MonitoringArgs) -> Manifest:
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PrometheusRule",
         "metadata": _metadata(args, "gpu-platform"),
-        "spec": {"groups": rule_groups(args.monitoring)},
+        "spec": {"groups": _groups(args)},
     }
+
+
+def _groups(args: MonitoringArgs) -> list[Manifest]:
+    """Return the rule groups. Those of servers come first, because alerts read their series."""
+    interval = args.monitoring.interval_seconds
+    return [*server_groups(args.servers, interval), *rule_groups(args.monitoring)]
 
 
 def _files(args: MonitoringArgs) -> Manifest:
@@ -126,9 +138,7 @@ def _files(args: MonitoringArgs) -> Manifest:
         "metadata": {**_metadata(args, "gpu-platform-prometheus"), "namespace": where},
         "data": {
             "scrape.yaml": yaml.safe_dump({"scrape_configs": configs}, sort_keys=False),
-            "rules.yaml": yaml.safe_dump(
-                {"groups": rule_groups(args.monitoring)}, sort_keys=False, width=1000
-            ),
+            "rules.yaml": yaml.safe_dump({"groups": _groups(args)}, sort_keys=False, width=1000),
         },
     }
 

@@ -31,6 +31,11 @@ PATCH_FORCE_ANNOTATION: Final = "pulumi.com/patchForce"
 PROMETHEUS_ANNOTATION: Final = "prometheus.io/"
 """Prefix of the annotations `scrape`, `port`, `path` and `scheme`."""
 SCHEME_ANNOTATION: Final = f"{PROMETHEUS_ANNOTATION}scheme"
+SCRAPE_ANNOTATION: Final = f"{PROMETHEUS_ANNOTATION}scrape"
+PORT_ANNOTATION: Final = f"{PROMETHEUS_ANNOTATION}port"
+PATH_ANNOTATION: Final = f"{PROMETHEUS_ANNOTATION}path"
+METRICS_PATH: Final = "/metrics"
+"""Path of metrics without an annotation."""
 
 USER_ID: Final = 10001
 """User and group of every container; the images have no other."""

@@ -7,10 +7,13 @@ from typing import Any, Final
 from infra.manifests import Manifest
 from infra.settings.monitoring import GrafanaSettings, KubePrometheusStackSettings
 from kube.names import (
+    PATH_ANNOTATION,
+    PORT_ANNOTATION,
     QUEUE_ANNOTATION,
     QUEUE_LABEL,
     RUN_LABEL,
     SCHEME_ANNOTATION,
+    SCRAPE_ANNOTATION,
     SERVICE_LABEL,
     WORKLOAD_LABEL,
 )
@@ -37,10 +40,15 @@ class Target:
     """True if selector and port are those of a Service."""
     may_have_tls: bool = False
     """True if pods request scraping over TLS by an annotation."""
+    may_move: bool = False
+    """True if annotations of pods name another port or path of metrics, or that there are none."""
 
 
-def workloads(namespace: str) -> list[Target]:
-    """Return training and inference in a namespace."""
+def workloads(namespace: str, *, any_server: bool = False) -> list[Target]:
+    """Return training and inference in a namespace.
+
+    `any_server` is True if servers other than the one of this project are among them.
+    """
     return [
         Target(
             "training",
@@ -60,6 +68,7 @@ def workloads(namespace: str) -> list[Target]:
             "http",
             {"service": [_label(SERVICE_LABEL)]},
             may_have_tls=True,
+            may_move=any_server,
         ),
     ]
 
@@ -94,6 +103,10 @@ def monitor(target: Target, metadata: Manifest, interval_seconds: int) -> Manife
     if target.may_have_tls:
         scheme = {"sourceLabels": [_annotation(SCHEME_ANNOTATION)], "targetLabel": "__scheme__"}
         relabelings.append({**scheme, "regex": "(https)"})
+    if target.may_move:
+        relabelings += [
+            {_CAMEL.get(key, key): value for key, value in rule.items()} for rule in _MOVED
+        ]
     if target.keeps_labels:
         # The operator adds these to every pod target.
         relabelings.append({"regex": "namespace|pod|container", "action": "labeldrop"})
@@ -158,6 +171,7 @@ def scrape_config(target: Target, interval_seconds: int) -> Manifest:
     ]
     scheme = {"source_labels": [_annotation(SCHEME_ANNOTATION)], "target_label": "__scheme__"}
     schemes = [{**scheme, "regex": "(https)"}] if target.may_have_tls else []
+    moved = _MOVED if target.may_move else ()
     return {
         "job_name": f"gpu-platform-{target.name}",
         "scrape_interval": f"{interval_seconds}s",
@@ -166,8 +180,12 @@ def scrape_config(target: Target, interval_seconds: int) -> Manifest:
         "honor_labels": target.keeps_labels,
         "kubernetes_sd_configs": [{"role": role, "namespaces": {"names": [target.namespace]}}],
         **({"tls_config": {"insecure_skip_verify": True}} if target.may_have_tls else {}),
-        "relabel_configs": [*kept, port, ended, *named, *schemes],
+        "relabel_configs": [*kept, port, ended, *named, *schemes, *moved],
     }
+
+
+_CAMEL: Final = {"source_labels": "sourceLabels", "target_label": "targetLabel"}
+"""Keys of a relabeling in the operator's objects."""
 
 
 def _keep(source: str, regex: str) -> Manifest:
@@ -186,6 +204,21 @@ def _meta(name: str) -> str:
     """Return a label or annotation name as Prometheus' service discovery writes it."""
     return "".join(c if c.isalnum() else "_" for c in name)
 
+
+_MOVED: Final[Sequence[Manifest]] = (
+    {"source_labels": [_annotation(SCRAPE_ANNOTATION)], "regex": "false", "action": "drop"},
+    {
+        "source_labels": ["__address__", _annotation(PORT_ANNOTATION)],
+        "regex": r"(.+?)(?::\d+)?;(\d+)",
+        "replacement": "$1:$2",
+        "target_label": "__address__",
+    },
+    {
+        "source_labels": [_annotation(PATH_ANNOTATION)],
+        "regex": "(.+)",
+        "target_label": "__metrics_path__",
+    },
+)
 
 POD_LABELS: Final = (RUN_LABEL, WORKLOAD_LABEL, SERVICE_LABEL, QUEUE_LABEL)
 NODE_LABELS: Final = ("nvidia.com/gpu.product",)

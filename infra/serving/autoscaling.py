@@ -1,13 +1,9 @@
 """Autoscaling: a HorizontalPodAutoscaler or KEDA's ScaledObject."""
 
-from typing import Final
-
 from infra.manifests import NOT_AWAITED, Manifest
 from infra.serving.description import InferenceServiceArgs, metadata
+from infra.serving.runtimes.runtime import QUEUE
 from infra.settings.inference import AutoscalingSettings, KedaSettings
-
-QUEUE_METRIC: Final = "inference_queue_depth"
-"""Gauge of the model server: samples in its queue."""
 
 
 def autoscaler(args: InferenceServiceArgs) -> Manifest:
@@ -42,7 +38,8 @@ def _metrics(scaling: AutoscalingSettings) -> list[Manifest]:
         found.append({"type": "Resource", "resource": {"name": "cpu", "target": target}})
     if scaling.queue_depth is not None:
         target = {"type": "AverageValue", "averageValue": str(scaling.queue_depth)}
-        found.append({"type": "Pods", "pods": {"metric": {"name": QUEUE_METRIC}, "target": target}})
+        # Recording rules copy the queue of other runtimes to this series.
+        found.append({"type": "Pods", "pods": {"metric": {"name": QUEUE}, "target": target}})
     return found
 
 
@@ -69,7 +66,8 @@ def _triggers(
     """Return the triggers. KEDA requires strings as values."""
     # Names of a Deployment's pods have two more parts, names of a canary's pods have three.
     pods = f"{args.stable.name}-[a-z0-9]+-[a-z0-9]+"
-    queue = f'sum({QUEUE_METRIC}{{namespace="{args.namespace}",pod=~"{pods}"}})'
+    series = args.stable.runtime.queue_series
+    queue = f'sum({series}{{namespace="{args.namespace}",pod=~"{pods}"}})'
     triggers = [_prometheus(keda, queue, str(scaling.queue_depth))]
     if keda.activation_query is not None:
         # It starts the first pod; after that the queue depth decides.

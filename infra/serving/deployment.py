@@ -1,13 +1,11 @@
 """Deployment of one version: how its pods start, get their model and terminate."""
 
 import math
-from typing import Any, Final
+from typing import Final
 
-from inference.config import InferenceConfig
 from infra.manifests import Manifest, compact
 from infra.pods import (
     GpuNodes,
-    InitContainer,
     Mount,
     Pod,
     Volume,
@@ -18,13 +16,22 @@ from infra.pods import (
     variables_from,
 )
 from infra.serving.description import InferenceServiceArgs, Version, labels, metadata
-from infra.settings.inference import FetchSettings, InferenceServiceSettings
+from infra.serving.runtimes import Endpoints, Launch
+from infra.serving.sources import (
+    fetching,
+    model_mounts,
+    model_path,
+    model_variables,
+    model_volumes,
+)
+from infra.settings.inference import InferenceServiceSettings, RolloutSettings
 from kube.names import (
     API_KEYS_VOLUME,
-    EXPORT_VOLUME,
-    MODELS_PATH,
-    MODELS_VOLUME,
+    METRICS_PATH,
+    PATH_ANNOTATION,
+    PORT_ANNOTATION,
     SCHEME_ANNOTATION,
+    SCRAPE_ANNOTATION,
     SECRETS_PATH,
     TLS_VOLUME,
 )
@@ -39,8 +46,8 @@ def deployment(
 ) -> Manifest:
     """Return the Deployment. Pods are live at once, and ready when the export is loaded.
 
-    An update adds a pod before it removes one, and waits until the new pod has been ready for a
-    while.
+    By default, an update adds a pod before it removes one, and waits until the new pod has been
+    ready for a while.
     """
     settings = args.service
     return {
@@ -54,10 +61,7 @@ def deployment(
                 "minReadySeconds": settings.min_ready_seconds,
                 "progressDeadlineSeconds": settings.progress_deadline_seconds,
                 "revisionHistoryLimit": 3,
-                "strategy": {
-                    "type": "RollingUpdate",
-                    "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1},
-                },
+                "strategy": _strategy(settings.rollout),
                 "selector": {"matchLabels": version.selector},
                 "template": pod_template(_pod(args, version)),
             }
@@ -65,32 +69,44 @@ def deployment(
     }
 
 
-def server_config(args: InferenceServiceArgs, version: Version) -> InferenceConfig:
-    """Return the model server's configuration for a version."""
-    settings = args.service
-    told: dict[str, Any] = {
-        **version.server,
-        "model_name": args.model,
-        "model_path": export_path(version),
-        "model_sha256": version.digest,
-        "port": settings.port,
+def _strategy(rollout: RolloutSettings) -> Manifest:
+    """Return the strategy. Kubernetes refuses a rolling update that neither adds nor removes."""
+    if rollout.recreate:
+        return {"type": "Recreate"}
+    removed = 0 if rollout.surge else 1
+    return {
+        "type": "RollingUpdate",
+        "rollingUpdate": {"maxUnavailable": removed, "maxSurge": rollout.surge},
     }
-    if settings.tls is not None:
-        told |= {"tls_certificate": f"{TLS_PATH}/tls.crt", "tls_key": f"{TLS_PATH}/tls.key"}
-    if settings.api_keys is not None:
-        told["api_keys_file"] = f"{API_KEYS_PATH}/{settings.api_keys.key}"
-    return InferenceConfig.model_validate(compact(told))
+
+
+def launch(args: InferenceServiceArgs, version: Version) -> Launch:
+    """Return the values that the stack determines for a version's server."""
+    settings = args.service
+    hub = version.source.hub if version.source is not None else None
+    return Launch(
+        model=args.model,
+        path=model_path(version),
+        port=settings.port,
+        gpus=settings.gpus,
+        revision=hub.revision if hub is not None else None,
+        digest=version.digest,
+        tls=TLS_PATH if settings.tls is not None else None,
+        api_keys=f"{API_KEYS_PATH}/{settings.api_keys.key}" if settings.api_keys else None,
+    )
 
 
 def _pod(args: InferenceServiceArgs, version: Version) -> Pod:
     settings = args.service
     nodes = args.gpu_nodes
-    told = server_config(args, version).to_environment()
+    placed = launch(args, version)
+    endpoints = version.runtime.endpoints
+    ports = {"http": settings.port, "grpc": endpoints.grpc_port, "metrics": endpoints.metrics_port}
     named = {"RUN_NAME": version.run} if version.run is not None else {}
     return Pod(
         container="inference",
         image=version.image,
-        command=["python3", "-m", "inference"],
+        command=version.runtime.command(placed),
         cpu=settings.cpu,
         memory=settings.memory,
         shm=settings.shm,
@@ -105,18 +121,36 @@ def _pod(args: InferenceServiceArgs, version: Version) -> Pod:
         grace_seconds=settings.grace_seconds,
         pre_stop_seconds=settings.pre_stop_seconds,
         labels={**settings.labels, **labels(version)},
-        annotations={SCHEME_ANNOTATION: "https"} if settings.tls else {},
-        env={**named, **told, **variables_from(settings.env_from), **settings.env},
+        annotations=_scraping(settings, endpoints),
+        env={
+            **named,
+            **version.runtime.environment(placed),
+            **model_variables(version),
+            **variables_from(settings.env_from),
+            **settings.env,
+        },
         init=fetching(version, settings.fetch),
         mounts=[*model_mounts(args, version), *_claims(args)],
         volumes=[*model_volumes(version, settings.fetch), *_secrets(settings)],
-        ports={"http": settings.port},
-        probes=_probes(settings),
+        ports={name: port for name, port in ports.items() if port is not None},
+        probes=_probes(settings, endpoints),
         node_selector=settings.node_selector,
         tolerations=[toleration.manifest for toleration in settings.tolerations],
         spread=even_spread(version.selector) if settings.spread else (),
         priority_class=settings.priority_class,
     )
+
+
+def _scraping(settings: InferenceServiceSettings, endpoints: Endpoints) -> dict[str, str]:
+    """Return the annotations that tell Prometheus where the metrics differ from the default."""
+    if endpoints.metrics is None:
+        return {SCRAPE_ANNOTATION: "false"}
+    found = {SCHEME_ANNOTATION: "https"} if settings.tls else {}
+    if endpoints.metrics_port is not None:
+        found[PORT_ANNOTATION] = str(endpoints.metrics_port)
+    if endpoints.metrics != METRICS_PATH:
+        found[PATH_ANNOTATION] = endpoints.metrics
+    return found
 
 
 def _claims(args: InferenceServiceArgs) -> list[Mount]:
@@ -145,7 +179,7 @@ def _secrets(settings: InferenceServiceSettings) -> list[Volume]:
     return [*secrets, *additional_volumes(settings.volumes)]
 
 
-def _probes(settings: InferenceServiceSettings) -> dict[str, Manifest]:
+def _probes(settings: InferenceServiceSettings, endpoints: Endpoints) -> dict[str, Manifest]:
     scheme = {"scheme": "HTTPS"} if settings.tls else {}
 
     def probe(path: str, period: int, failures: int) -> Manifest:
@@ -158,54 +192,7 @@ def _probes(settings: InferenceServiceSettings) -> dict[str, Manifest]:
 
     startup_failures = math.ceil(settings.startup_seconds / _STARTUP_PERIOD)
     return {
-        "startupProbe": probe("/v2/health/live", _STARTUP_PERIOD, startup_failures),
-        "livenessProbe": probe("/v2/health/live", 10, 3),
-        "readinessProbe": probe("/v2/health/ready", 2, 3),
+        "startupProbe": probe(endpoints.live, _STARTUP_PERIOD, startup_failures),
+        "livenessProbe": probe(endpoints.live, 10, 3),
+        "readinessProbe": probe(endpoints.ready, 2, 3),
     }
-
-
-_OTHER_FORMS: Final = ("pt2", "int8", "pruned")
-"""Backends that load another file of the export than the weights."""
-
-
-def export_path(version: Version) -> str:
-    """Return the directory with the manifest, in the container."""
-    return f"{MODELS_PATH}/{version.run}/export" if version.url is None else f"{MODELS_PATH}/export"
-
-
-def model_mounts(args: InferenceServiceArgs, version: Version) -> list[Mount]:
-    """Return the claim with all runs, or nothing if the export is downloaded."""
-    if version.url is not None:
-        return []
-    claim = args.claims[args.service.checkpoints]
-    return [Mount(name=MODELS_VOLUME, claim=claim, path=MODELS_PATH, read_only=True)]
-
-
-def model_volumes(version: Version, fetch: FetchSettings) -> list[Volume]:
-    """Return the volume for a downloaded export."""
-    if version.url is None:
-        return []
-    source = {"emptyDir": {"sizeLimit": fetch.size}}
-    return [Volume(name=EXPORT_VOLUME, source=source, path=MODELS_PATH, read_only=True)]
-
-
-def fetching(version: Version, fetch: FetchSettings) -> list[InitContainer]:
-    """Return the init container that downloads the export and verifies it by its manifest.
-
-    Only this container has the credentials of the object store.
-    """
-    if version.url is None:
-        return []
-    command = ["python3", "-m", "inference.fetch", version.url, export_path(version)]
-    if version.digest is not None:
-        command.append(f"--sha256={version.digest}")
-    if version.server.get("backend") in _OTHER_FORMS:
-        command.append(f"--artifact={version.server['backend']}")
-    return [
-        InitContainer(
-            name="fetch",
-            command=command,
-            env={**variables_from(fetch.env_from), **fetch.env},
-            mounts={EXPORT_VOLUME: MODELS_PATH},
-        )
-    ]

@@ -6,8 +6,9 @@ from typing import Any, Self
 
 from infra.manifests import Manifest, compact, standard_labels
 from infra.pods import GpuNodes
+from infra.serving.runtimes import Runtime
 from infra.settings import StackSettings
-from infra.settings.inference import InferenceServiceSettings
+from infra.settings.inference import InferenceServiceSettings, SourceSettings
 from kube.names import SERVICE_LABEL, WORKLOAD_LABEL
 
 
@@ -15,15 +16,16 @@ from kube.names import SERVICE_LABEL, WORKLOAD_LABEL
 class Version:
     """One Deployment of a service: the stable version or the canary.
 
-    `image` is text or a Pulumi output. Either `run` or `url` is set.
+    `image` is text or a Pulumi output. One of `run`, `url` and `source` is set.
     """
 
     name: str
     run: str | None
     url: str | None
+    source: SourceSettings | None
     digest: str | None
     image: Any
-    server: Mapping[str, Any]
+    runtime: Runtime
     replicas: int | None
     """None if an autoscaler decides."""
 
@@ -98,9 +100,10 @@ class InferenceServiceArgs:
             name=self.key,
             run=self.run,
             url=settings.url,
+            source=settings.source,
             digest=settings.digest,
             image=self.image,
-            server=settings.server,
+            runtime=settings.runtime_of({}),
             replicas=None if settings.autoscaling else settings.replicas or 1,
         )
 
@@ -110,15 +113,17 @@ class InferenceServiceArgs:
         settings, stable = self.service.canary, self.stable
         if settings is None:
             return None
-        other = settings.run is not None or settings.url is not None
+        given = (settings.run, settings.url, settings.source)
+        other = any(each is not None for each in given)
         return Version(
             name=f"{self.key}-canary",
             run=settings.run if other else stable.run,
             url=settings.url if other else stable.url,
+            source=settings.source if other else stable.source,
             # Another model has different weights.
             digest=settings.digest if other else settings.digest or stable.digest,
             image=stable.image if settings.image is None else self.canary_image,
-            server={**stable.server, **settings.server},
+            runtime=self.service.runtime_of(settings.server),
             replicas=settings.replicas,
         )
 

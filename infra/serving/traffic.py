@@ -18,7 +18,6 @@ def http_route(
     args: InferenceServiceArgs, route: RouteSettings, gateway: GatewaySettings
 ) -> Manifest:
     """Return the HTTPRoute, which splits requests by weight."""
-    parent = {"name": gateway.name, "namespace": gateway.namespace, "sectionName": gateway.section}
     rule = {
         "matches": [{"path": {"type": "PathPrefix", "value": route.path}}],
         "filters": _without_prefix(route.path),
@@ -33,12 +32,43 @@ def http_route(
         "metadata": metadata(args, args.stable),
         "spec": compact(
             {
-                "parentRefs": [compact(parent)],
+                "parentRefs": [_parent(gateway)],
                 "hostnames": list(route.hostnames) or None,
                 "rules": [compact(rule)],
             }
         ),
     }
+
+
+def grpc_route(
+    args: InferenceServiceArgs, route: RouteSettings, gateway: GatewaySettings
+) -> Manifest:
+    """Return the GRPCRoute, which splits calls by the same weights."""
+    ports = {
+        version.name: version.runtime.endpoints.grpc_port
+        for version in (args.stable, args.canary)
+        if version is not None
+    }
+    backends = [
+        {"name": name, "port": ports[name], "weight": weight}
+        for name, weight in shares(args).items()
+    ]
+    return {
+        "apiVersion": "gateway.networking.k8s.io/v1",
+        "kind": "GRPCRoute",
+        "metadata": metadata(args, args.stable),
+        "spec": {
+            "parentRefs": [_parent(gateway)],
+            "hostnames": list(route.grpc_hostnames),
+            "rules": [{"backendRefs": backends}],
+        },
+    }
+
+
+def _parent(gateway: GatewaySettings) -> Manifest:
+    return compact(
+        {"name": gateway.name, "namespace": gateway.namespace, "sectionName": gateway.section}
+    )
 
 
 def shares(args: InferenceServiceArgs) -> dict[str, int]:
@@ -84,7 +114,7 @@ def _ingress(
 
 
 def _without_prefix(path: str) -> list[Manifest] | None:
-    """Return the filter that removes the prefix, because the server's paths start with /v2."""
+    """Return the filter that removes the prefix, because servers do not know it."""
     if path == "/":
         return None
     rewrite = {"path": {"type": "ReplacePrefixMatch", "replacePrefixMatch": "/"}}
@@ -94,7 +124,13 @@ def _without_prefix(path: str) -> list[Manifest] | None:
 def service(args: InferenceServiceArgs, version: Version, annotations: dict[str, str]) -> Manifest:
     """Return the Service of the ready pods."""
     settings = args.service
-    port = {"name": "http", "port": settings.port, "targetPort": "http", "protocol": "TCP"}
+    ports: list[Manifest] = [
+        {"name": "http", "port": settings.port, "targetPort": "http", "protocol": "TCP"}
+    ]
+    if (grpc := version.runtime.endpoints.grpc_port) is not None:
+        # Gateways speak HTTP/2 to the pods only if the port is marked.
+        about = {"protocol": "TCP", "appProtocol": "kubernetes.io/h2c"}
+        ports.append({"name": "grpc", "port": grpc, "targetPort": "grpc", **about})
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -102,7 +138,7 @@ def service(args: InferenceServiceArgs, version: Version, annotations: dict[str,
         "spec": {
             "type": settings.service_type if version.name == args.key else "ClusterIP",
             "selector": version.selector,
-            "ports": [port],
+            "ports": ports,
         },
     }
 

@@ -43,7 +43,8 @@ class StackSettings(Settings):
         """Ports of workloads that serve metrics."""
         configs = [job.hyperparameters for job in self.training.jobs.values()]
         found = {config.metrics_port for config in configs if config and config.metrics_port}
-        return tuple(sorted(found | {each.port for each in self.inference.services.values()}))
+        serving = {each.metrics_port for each in self.inference.services.values()}
+        return tuple(sorted(found | {port for port in serving if port is not None}))
 
 
 CONCERNS: Final = cast(

@@ -99,8 +99,11 @@ def services_total(
 
 
 def update_surge(inference: InferenceSettings, gpu: GpuSettings) -> Mapping[str, Decimal]:
-    """Return the resources of the largest pod that an update of a service adds."""
-    return combined(max, [_of_service(each, gpu, 1) for each in inference.services.values()])
+    """Return the maximum of each resource that an update of a service needs in addition."""
+    services = inference.services.values()
+    return combined(
+        max, [_of_service(each, gpu, each.rollout.additional_pods) for each in services]
+    )
 
 
 def largest_gang(training: TrainingSettings, gpu: GpuSettings) -> Mapping[str, Decimal]:

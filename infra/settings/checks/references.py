@@ -83,7 +83,10 @@ def services_name_what_exists(
         named: tuple[_Reference, ...] = (
             ("job", service.job, "training", "jobs", training.jobs),
             ("image", service.image, "images", "workloads", images.workloads),
-            ("checkpoints", service.checkpoints, "storage", "claims", storage.claims),
+            *(
+                (field, claim, "storage", "claims", storage.claims)
+                for field, claim in service.claims.items()
+            ),
             ("priority_class", service.priority_class, "volcano", "priority_classes", classes),
             *(
                 (f"volumes.{name}.claim", volume.claim, "storage", "claims", storage.claims)

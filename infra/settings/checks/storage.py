@@ -62,13 +62,14 @@ def claims_suit_their_users(
             )
         yield from _further_claims(key, job, storage)
     for key, service in inference.services.items():
-        claim = storage.claims.get(service.checkpoints)
+        name = service.model_claim
+        claim = storage.claims.get(name or "")
         if claim is None or {"ReadWriteMany", "ReadOnlyMany"} & set(claim.access_modes):
             continue
-        if service.most_pods > 1 and not service.url:
+        if service.most_pods > 1:
             yield (
                 f"{service_key(key, 'replicas')} may become {service.most_pods}, but claim "
-                f"{service.checkpoints!r} is {', '.join(claim.access_modes)}: several pods need "
+                f"{name!r} is {', '.join(claim.access_modes)}: several pods need "
                 "ReadWriteMany or ReadOnlyMany."
             )
 

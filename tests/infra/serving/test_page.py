@@ -1,4 +1,4 @@
-"""docs/inference-rollout.md: the settings accept what it shows."""
+"""Pages about serving: the settings accept what they show."""
 
 import re
 
@@ -8,10 +8,17 @@ import yaml
 from devcluster.paths import CHECKOUT
 from tests.infra.examples import good, problems
 
-PAGE = (CHECKOUT / "docs" / "inference-rollout.md").read_text()
+PAGES = ("inference-rollout", "inference-runtimes")
+BLOCKS = [
+    block
+    for page in PAGES
+    for block in re.findall(
+        r"^```yaml\n(.*?)^```", (CHECKOUT / "docs" / f"{page}.md").read_text(), re.M | re.S
+    )
+]
 
 
-@pytest.mark.parametrize("block", re.findall(r"^```yaml\n(.*?)^```", PAGE, re.M | re.S))
+@pytest.mark.parametrize("block", BLOCKS)
 def test_the_settings_accept_what_the_page_shows(block: str) -> None:
     (section,) = yaml.safe_load(block).values()
     assert problems(good() | {"inference": section}) == []

@@ -291,7 +291,7 @@ MISTAKES = {
         f"{SERVICE}.canary",
         {"weight": 20},
         f"{SERVICE}.canary",
-        "write run, url, image or server",
+        "write run, url, source, image or server",
     ),
     "a route by two ways": (
         f"{SERVICE}.route",

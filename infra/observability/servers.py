@@ -1,0 +1,45 @@
+"""Recording rules that copy the series of any server to the names that this project uses.
+
+Alerts, dashboards and autoscalers then work for every runtime.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from infra.observability.alerts import group
+from infra.observability.rules import NOT_ENDED, Recording
+from infra.serving.runtimes import Runtime
+from infra.serving.runtimes.runtime import OF_POD, QUEUE, READY
+
+
+def server_groups(servers: Mapping[str, Runtime], interval_seconds: int) -> list[dict[str, Any]]:
+    """Return the group of these servers, by name of the service; empty without any."""
+    if not servers:
+        return []
+    recorded = dict.fromkeys(
+        recording for runtime in servers.values() for recording in _of_runtime(runtime)
+    )
+    rules = [*recorded, Recording(READY, _ready(servers))]
+    found = [rule.manifest() for rule in rules]
+    return [group("gpu-platform-servers", found, interval_seconds)]
+
+
+def _of_runtime(runtime: Runtime) -> list[Recording]:
+    queue = runtime.queue_series
+    recordings = [Recording(name, expr) for name, expr in runtime.recordings.items()]
+    if queue is not None:
+        recordings.append(Recording(QUEUE, f"{OF_POD} ({queue})"))
+    return recordings
+
+
+def _ready(servers: Mapping[str, Runtime]) -> str:
+    """Return 1 or 0 per pod, from its readiness probe."""
+    names = "|".join(sorted(servers))
+    label = "label_gpu_platform_dev_service"
+    named = (
+        f'label_replace(kube_pod_labels{{{label}=~"{names}"}}, "service", "$1", "{label}", "(.+)")'
+    )
+    return (
+        f"max by (namespace, service, pod) ({named} * on (namespace, pod) group_left () "
+        f'max by (namespace, pod) (kube_pod_status_ready{{condition="true"}}) * {NOT_ENDED})'
+    )

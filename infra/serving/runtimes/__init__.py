@@ -1,0 +1,28 @@
+"""The registry of runtimes: server programs of inference services."""
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+from infra.serving.runtimes.custom import Custom
+from infra.serving.runtimes.mlserver import Mlserver
+from infra.serving.runtimes.runtime import Endpoints, Launch, Runtime, Source
+from infra.serving.runtimes.torch import Torch
+from infra.serving.runtimes.triton import Triton
+from infra.serving.runtimes.vllm import Vllm
+
+RuntimeName = Literal["torch", "vllm", "triton", "mlserver", "custom"]
+
+RUNTIMES: Final[Mapping[RuntimeName, type[Runtime]]] = {
+    "torch": Torch,
+    "vllm": Vllm,
+    "triton": Triton,
+    "mlserver": Mlserver,
+    "custom": Custom,
+}
+
+__all__ = ["RUNTIMES", "Endpoints", "Launch", "Runtime", "RuntimeName", "Source", "read"]
+
+
+def read(name: RuntimeName, server: Mapping[str, Any]) -> Runtime:
+    """Return a runtime with the settings of `server`. Raises pydantic.ValidationError."""
+    return RUNTIMES[name].model_validate(dict(server))

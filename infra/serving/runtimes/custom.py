@@ -1,0 +1,64 @@
+"""Any other server with an HTTP API, such as LitServe, BentoML, SGLang or `transformers serve`."""
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Final
+
+from pydantic import Field
+
+from infra.serving.runtimes.runtime import Endpoints, Launch, Runtime, Source
+
+Path = Annotated[str, Field(pattern=r"^/\S*$")]
+_Port = Annotated[int, Field(ge=1024, le=65535)]
+_SERIES: Final = r"^[a-zA-Z_:][a-zA-Z0-9_:]*$"
+
+
+class Custom(Runtime):
+    """A command of the image, and how to reach what it starts.
+
+    The command may contain `$(PORT)`, `$(MODEL_PATH)`, `$(MODEL_NAME)` and, for a model of the hub,
+    `$(MODEL_REVISION)`; the program has the same environment variables.
+    """
+
+    sources: ClassVar[frozenset[Source]] = frozenset({"run", "claim", "hub", "artifact", "image"})
+
+    arguments: tuple[str, ...] = Field(alias="command", min_length=1)
+    live: Path = "/health"
+    ready: Path | None = None
+    """None uses the path of `live`."""
+    metrics: Path | None = "/metrics"
+    """None if the server has no metrics."""
+    metrics_port: _Port | None = None
+    grpc_port: _Port | None = None
+    queue: str | None = Field(default=None, pattern=_SERIES)
+    """Gauge with the number of queued requests."""
+    drain_seconds: float = Field(default=20, ge=0, le=3600)
+
+    def command(self, launch: Launch) -> list[str]:
+        """Return the command with its arguments."""
+        return list(self.arguments)
+
+    def environment(self, launch: Launch) -> dict[str, str]:
+        """Return the environment variables."""
+        told = {"PORT": str(launch.port), "MODEL_NAME": launch.model, "MODEL_PATH": launch.path}
+        return told | ({"MODEL_REVISION": launch.revision} if launch.revision else {})
+
+    @property
+    def endpoints(self) -> Endpoints:
+        """Paths and ports of the server."""
+        return Endpoints(
+            live=self.live,
+            ready=self.ready or self.live,
+            metrics=self.metrics,
+            metrics_port=self.metrics_port,
+            grpc_port=self.grpc_port,
+        )
+
+    @property
+    def queue_series(self) -> str | None:
+        """Gauge of the queued requests or samples."""
+        return self.queue
+
+    @property
+    def stop_seconds(self) -> Mapping[str, float]:
+        """Time (s) from SIGTERM to the end of the program, by the setting that determines it."""
+        return {"drain_seconds": self.drain_seconds}

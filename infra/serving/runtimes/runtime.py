@@ -1,0 +1,169 @@
+"""Interface of a runtime: the server program of an inference service.
+
+A runtime is a module with one subclass of `Runtime`. The fields of the class are the keys that
+`server` of a service accepts.
+"""
+
+import difflib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+Source = Literal["run", "url", "claim", "hub", "artifact", "image"]
+"""Where a model comes from. `image`: the model is part of the image."""
+
+LATENCY: Final = "inference_request_seconds_bucket"
+REQUESTS: Final = "inference_requests_total"
+QUEUE: Final = "inference_queue_depth"
+READY: Final = "inference_ready"
+"""Series that alerts, dashboards and autoscalers read."""
+
+OF_POD: Final = "sum by (namespace, service, pod)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """Values that the stack determines for one version of a service."""
+
+    model: str
+    """Name of the model in the protocol."""
+    path: str
+    """Directory of the model, or its name in the Hugging Face hub."""
+    port: int
+    gpus: int = 0
+    revision: str | None = None
+    """Commit of the model in the hub."""
+    digest: str | None = None
+    tls: str | None = None
+    """Directory with tls.crt and tls.key."""
+    api_keys: str | None = None
+    """File with API keys."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endpoints:
+    """HTTP paths and additional ports of a server."""
+
+    live: str
+    ready: str
+    metrics: str | None = "/metrics"
+    grpc_port: int | None = None
+    metrics_port: int | None = None
+    """None if the metrics are on the HTTP port."""
+
+
+class Runtime(BaseModel, ABC):
+    """A server program with its settings."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+    sources: ClassVar[frozenset[Source]]
+    """Sources of models that the program can read."""
+    export: ClassVar[str] = "export"
+    """Directory of a run that the program reads."""
+    decided: ClassVar[Mapping[str, str]] = {}
+    """Settings of the program that the stack determines, with the key to write instead."""
+    recordings: ClassVar[Mapping[str, str]] = {}
+    """PromQL expressions of `inference_…` series of the stack, which the program has not."""
+
+    @abstractmethod
+    def command(self, launch: Launch) -> list[str]:
+        """Return the command with its arguments."""
+
+    @abstractmethod
+    def environment(self, launch: Launch) -> dict[str, str]:
+        """Return the environment variables."""
+
+    @property
+    @abstractmethod
+    def endpoints(self) -> Endpoints:
+        """Paths and ports of the server."""
+
+    @property
+    def queue_series(self) -> str | None:
+        """Gauge of the queued requests or samples. None if the program reports none."""
+        return None
+
+    @property
+    def stop_seconds(self) -> Mapping[str, float]:
+        """Time (s) from SIGTERM to the end of the program, by the setting that determines it."""
+        return {}
+
+    def problem(self, gpus: int) -> str | None:
+        """Return a sentence if the settings do not fit the number of GPUs of a pod."""
+        return None
+
+
+class ProgramArguments(Runtime):
+    """A runtime whose settings are the command-line arguments of a release of its program.
+
+    A name is written with underscores. true is `--name` or, for an argument with a value,
+    `--name=true`; a list repeats the argument; a mapping becomes JSON.
+    """
+
+    model_config = ConfigDict(extra="allow", frozen=True, protected_namespaces=())
+
+    release: ClassVar[str]
+    """Program and release whose arguments are known."""
+    flags: ClassVar[Collection[str]] = ()
+    """Arguments without a value."""
+    options: ClassVar[Collection[str]]
+    """Arguments with a value."""
+    negation: ClassVar[str | None] = None
+    """Prefix of a flag that is false. None omits the flag."""
+    repeats: ClassVar[bool] = True
+    """True if a list repeats the argument, False if its values follow the argument."""
+
+    unchecked: tuple[str, ...] = ()
+    """Arguments that are passed on as they are, for other releases."""
+
+    @model_validator(mode="after")
+    def _arguments_exist(self) -> Self:
+        known = {*self.flags, *self.options}
+        for name, value in (self.model_extra or {}).items():
+            if name not in known:
+                close = difflib.get_close_matches(name, known, n=1)
+                advice = f"did you mean {close[0]!r}? " if close else ""
+                raise ValueError(
+                    f"{name} is not an argument of {self.release}: {advice}Write an argument of "
+                    f"another release as text under `unchecked`, such as --{_dashed(name)}"
+                )
+            if name in self.flags and not isinstance(value, bool):
+                raise ValueError(f"{name} is {value!r}, but it is a flag: write true or false")
+            if value is None:
+                raise ValueError(f"{name} is null: leave it out")
+        return self
+
+    def arguments(self) -> list[str]:
+        """Return the arguments that the settings name."""
+        found: list[str] = []
+        for name, value in (self.model_extra or {}).items():
+            found += self._flag(name, value) if name in self.flags else self._option(name, value)
+        return [*found, *self.unchecked]
+
+    def _flag(self, name: str, value: bool) -> list[str]:
+        if value:
+            return [f"--{_dashed(name)}"]
+        return [] if self.negation is None else [f"--{self.negation}{_dashed(name)}"]
+
+    def _option(self, name: str, value: Any) -> list[str]:
+        written = f"--{_dashed(name)}"
+        if isinstance(value, list):
+            if self.repeats:
+                return [f"{written}={_text(each)}" for each in value]
+            return [written, *map(_text, value)]
+        return [f"{written}={_text(value)}"]
+
+
+def _dashed(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool | dict | list):
+        return json.dumps(value)
+    return str(value)

@@ -1,0 +1,72 @@
+"""The model server of this project (`inference/`) for exports of its training program."""
+
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any, ClassVar, Final
+
+from inference.config import InferenceConfig
+from infra.serving.runtimes.runtime import QUEUE, Endpoints, Launch, Runtime, Source
+from kube.names import MODELS_PATH
+
+
+class Torch(InferenceConfig, Runtime):
+    """Model server of this project, configured by `INFERENCE_*` variables."""
+
+    sources: ClassVar[frozenset[Source]] = frozenset({"run", "url", "claim", "artifact"})
+    decided: ClassVar[Mapping[str, str]] = {
+        "model_name": "model",
+        "model_path": "job, run, url or source",
+        "model_sha256": "digest",
+        "host": "",
+        "port": "port",
+        "tls_certificate": "tls",
+        "tls_key": "tls",
+        "api_keys_file": "api_keys",
+    }
+
+    model_name: str = "model"
+    model_path: PurePosixPath = PurePosixPath(MODELS_PATH)
+
+    def command(self, launch: Launch) -> list[str]:
+        """Return the command with its arguments."""
+        return ["python3", "-m", "inference"]
+
+    def environment(self, launch: Launch) -> dict[str, str]:
+        """Return the environment variables."""
+        return self._config(launch).to_environment()
+
+    def _config(self, launch: Launch) -> InferenceConfig:
+        told: dict[str, Any] = {
+            **self.model_dump(exclude_unset=True),
+            "model_name": launch.model,
+            "model_path": launch.path,
+            "port": launch.port,
+        }
+        if launch.digest is not None:
+            told["model_sha256"] = launch.digest
+        if launch.tls is not None:
+            told |= {
+                "tls_certificate": f"{launch.tls}/tls.crt",
+                "tls_key": f"{launch.tls}/tls.key",
+            }
+        if launch.api_keys is not None:
+            told["api_keys_file"] = launch.api_keys
+        return InferenceConfig.model_validate(told)
+
+    @property
+    def endpoints(self) -> Endpoints:
+        """Paths and ports of the server."""
+        return _ENDPOINTS
+
+    @property
+    def queue_series(self) -> str | None:
+        """Gauge of the queued requests or samples."""
+        return QUEUE
+
+    @property
+    def stop_seconds(self) -> Mapping[str, float]:
+        """Time (s) from SIGTERM to the end of the program, by the setting that determines it."""
+        return {"notice_seconds": self.notice_seconds, "drain_seconds": self.drain_seconds}
+
+
+_ENDPOINTS: Final = Endpoints(live="/v2/health/live", ready="/v2/health/ready")

@@ -1,0 +1,92 @@
+"""Models in pods: claims, volumes and the download of an export."""
+
+from typing import Any, Final
+
+from infra.pods import InitContainer, Mount, Volume, variables_from
+from infra.serving.description import InferenceServiceArgs, Version
+from infra.serving.runtimes.torch import Torch
+from infra.settings.inference import FetchSettings
+from kube.names import EXPORT_VOLUME, MODELS_PATH, MODELS_VOLUME
+
+_OTHER_FORMS: Final = ("pt2", "int8", "pruned")
+"""Backends that load another file of the export than the weights."""
+
+
+def model_path(version: Version) -> str:
+    """Return the directory of the model in the container, its URL, or its name in the hub."""
+    source = version.source
+    if version.run is not None:
+        return f"{MODELS_PATH}/{version.run}/{version.runtime.export}"
+    if version.url is not None:
+        return f"{MODELS_PATH}/export" if _is_fetched(version) else version.url
+    if source is None or source.image:
+        return MODELS_PATH
+    if source.hub is not None:
+        return source.hub.model
+    if source.claim is not None and source.claim.path:
+        return f"{MODELS_PATH}/{source.claim.path}"
+    return MODELS_PATH
+
+
+def model_mounts(args: InferenceServiceArgs, version: Version) -> list[Mount]:
+    """Return the claim with the model, or with all runs, if there is one."""
+    source = version.source
+    name = args.service.checkpoints if version.run is not None else None
+    if source is not None:
+        name = source.claim_name
+    if name is None:
+        return []
+    cached = source is not None and source.hub is not None
+    claim = args.claims[name]
+    return [Mount(name=MODELS_VOLUME, claim=claim, path=MODELS_PATH, read_only=not cached)]
+
+
+def model_volumes(version: Version, fetch: FetchSettings) -> list[Volume]:
+    """Return the volume for a downloaded model or an OCI artifact."""
+    source = version.source
+    if _is_fetched(version):
+        return [_volume({"emptyDir": {"sizeLimit": fetch.size}}, read_only=True)]
+    if source is not None and source.artifact is not None:
+        artifact = {"image": {"reference": source.artifact, "pullPolicy": "IfNotPresent"}}
+        return [_volume(artifact, read_only=True)]
+    if source is not None and source.hub is not None and source.hub.cache is None:
+        return [_volume({"emptyDir": {"sizeLimit": fetch.size}}, read_only=False)]
+    return []
+
+
+def _volume(source: dict[str, Any], *, read_only: bool) -> Volume:
+    return Volume(name=EXPORT_VOLUME, source=source, path=MODELS_PATH, read_only=read_only)
+
+
+def model_variables(version: Version) -> dict[str, Any]:
+    """Return the variables with which libraries of Hugging Face find their cache."""
+    if version.source is None or version.source.hub is None:
+        return {}
+    return {"HF_HOME": MODELS_PATH}
+
+
+def fetching(version: Version, fetch: FetchSettings) -> list[InitContainer]:
+    """Return the init container that downloads the export and verifies it by its manifest.
+
+    Only this container has the credentials of the object store.
+    """
+    if version.url is None or not isinstance(version.runtime, Torch):
+        return []
+    command = ["python3", "-m", "inference.fetch", version.url, model_path(version)]
+    if version.digest is not None:
+        command.append(f"--sha256={version.digest}")
+    if version.runtime.backend in _OTHER_FORMS:
+        command.append(f"--artifact={version.runtime.backend}")
+    return [
+        InitContainer(
+            name="fetch",
+            command=command,
+            env={**variables_from(fetch.env_from), **fetch.env},
+            mounts={EXPORT_VOLUME: MODELS_PATH},
+        )
+    ]
+
+
+def _is_fetched(version: Version) -> bool:
+    """Return True if an init container downloads the model; other servers read URLs themselves."""
+    return version.url is not None and isinstance(version.runtime, Torch)

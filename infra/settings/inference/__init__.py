@@ -1,0 +1,62 @@
+"""Inference services."""
+
+from collections.abc import Mapping
+
+from pydantic import Field
+
+from infra.serving.runtimes import Runtime
+from infra.settings.inference.access import (
+    ApiKeysSettings,
+    GatewaySettings,
+    IngressSettings,
+    RouteSettings,
+    TlsSettings,
+)
+from infra.settings.inference.models import FetchSettings, SourceSettings
+from infra.settings.inference.scaling import (
+    AutoscalingSettings,
+    CanarySettings,
+    KedaSettings,
+    RolloutSettings,
+)
+from infra.settings.inference.service import InferenceServiceSettings
+from infra.settings.types import RunKey, Settings
+
+__all__ = [
+    "ApiKeysSettings",
+    "AutoscalingSettings",
+    "CanarySettings",
+    "FetchSettings",
+    "GatewaySettings",
+    "InferenceServiceSettings",
+    "InferenceSettings",
+    "IngressSettings",
+    "KedaSettings",
+    "RolloutSettings",
+    "RouteSettings",
+    "SourceSettings",
+    "TlsSettings",
+]
+
+
+class InferenceSettings(Settings):
+    """Inference services."""
+
+    services: dict[RunKey, InferenceServiceSettings] = Field(
+        default={}, description="Services by key."
+    )
+
+    @property
+    def other_servers(self) -> Mapping[str, Runtime]:
+        """Servers that are not the one of this project, by service or canary."""
+        return {
+            name: service.runtime_of({})
+            for key, service in self.services.items()
+            if service.runtime != "torch"
+            for name in (key, *([f"{key}-canary"] if service.canary else []))
+        }
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """Ports of all services."""
+        return tuple(port for service in self.services.values() for port in service.ports)

@@ -1,0 +1,89 @@
+"""Access to a service: TLS, API keys and routes."""
+
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from infra.settings.types import DnsLabel, DnsName, Settings
+
+
+class TlsSettings(Settings):
+    """TLS termination at the model server."""
+
+    secret: DnsName = Field(description="Secret of type kubernetes.io/tls in the namespace.")
+
+
+class ApiKeysSettings(Settings):
+    """API keys that predictions require."""
+
+    secret: DnsName = Field(description="Secret in the namespace.")
+    key: str = Field(
+        default="keys",
+        pattern=r"^[-._A-Za-z0-9]{1,253}$",
+        description="Key in the Secret. Its value holds one API key a line, plain or as "
+        "sha256:<hex>.",
+    )
+
+
+class GatewaySettings(Settings):
+    """A Gateway of the cluster (Gateway API v1) that an HTTPRoute is attached to."""
+
+    name: DnsName = Field(description="Name of the Gateway.")
+    namespace: DnsLabel | None = Field(
+        default=None, description="Namespace of the Gateway. null uses the service's namespace."
+    )
+    section: DnsName | None = Field(
+        default=None, description="One of its listeners. null attaches to all of them."
+    )
+
+
+class IngressSettings(Settings):
+    """An Ingress, for clusters without the Gateway API."""
+
+    class_name: DnsName = Field(description="Name of the IngressClass.")
+
+
+class RouteSettings(Settings):
+    """How requests from outside the cluster reach the service and its canary."""
+
+    gateway: GatewaySettings | None = Field(default=None, description="Gateway to attach to.")
+    ingress: IngressSettings | None = Field(
+        default=None, description="Ingress to create. A canary requires ingress-nginx."
+    )
+    hostnames: list[DnsName] = Field(
+        default=[], description="Host names. Empty accepts every host name."
+    )
+    path: str = Field(
+        default="/",
+        pattern=r"^/[^\s?#]*$",
+        description="Path prefix of the service, which is removed before the server sees the "
+        "request.",
+    )
+
+    grpc_hostnames: list[DnsName] = Field(
+        default=[],
+        description="Host names of the gRPC API, which must differ from `hostnames`. They require "
+        "a gateway and a runtime with gRPC.",
+    )
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if (self.gateway is None) == (self.ingress is None):
+            raise ValueError("needs either gateway or ingress")
+        if self.ingress is not None and self.path != "/":
+            raise ValueError(
+                f"has path {self.path} with an ingress, which does not remove the prefix, and the "
+                "server does not know it: write hostnames instead"
+            )
+        if self.grpc_hostnames and self.gateway is None:
+            raise ValueError("has grpc_hostnames without a gateway: an Ingress has no gRPC route")
+        if both := sorted({*self.grpc_hostnames} & {*self.hostnames}):
+            raise ValueError(
+                f"has {both[0]} in hostnames and grpc_hostnames: a listener accepts either an "
+                "HTTPRoute or a GRPCRoute for a host name, so write different ones"
+            )
+        if self.grpc_hostnames and not self.hostnames:
+            raise ValueError(
+                "has grpc_hostnames, but its HTTP route accepts every host name: write hostnames"
+            )
+        return self

@@ -1,0 +1,189 @@
+"""Checks between the settings of one service."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import ValidationError
+
+from infra.serving.runtimes import RUNTIMES, Runtime, Source
+from kube.names import (
+    API_KEYS_VOLUME,
+    EXPORT_VOLUME,
+    MODELS_PATH,
+    MODELS_VOLUME,
+    PROGRAM_PATH,
+    SECRETS_PATH,
+    SHM_VOLUME,
+    TLS_VOLUME,
+    TMP_VOLUME,
+)
+from kube.quantities import parse_quantity
+from kube.shared_memory import shm_problem
+from workload.configuration import problem_sentences
+
+if TYPE_CHECKING:
+    from infra.settings.inference.models import SourceSettings
+    from infra.settings.inference.service import InferenceServiceSettings
+
+_MODELS: Final = ("job", "run", "url", "source")
+_TAKEN_VOLUMES: Final = frozenset(
+    {SHM_VOLUME, TMP_VOLUME, MODELS_VOLUME, EXPORT_VOLUME, TLS_VOLUME, API_KEYS_VOLUME}
+)
+_TAKEN_PATHS: Final = (MODELS_PATH, SECRETS_PATH, PROGRAM_PATH)
+_SHM_OF_SEVERAL_GPUS: Final = "1Gi"
+"""Least /dev/shm of pods with several GPUs, over which NCCL and worker processes communicate."""
+
+
+def problems(service: InferenceServiceSettings) -> Iterator[str]:
+    """Yield what contradicts itself, with the remedy."""
+    yield from _models(service)
+    if service.autoscaling is not None and service.replicas is not None:
+        yield "has replicas and autoscaling: leave one of them out"
+    if problem := shm_problem(service.shm, service.memory):
+        yield problem
+    yield from _access(service)
+    yield from _volumes(service)
+    yield from _server(service, service.server, "server")
+    if service.canary is not None:
+        yield from _server(service, service.canary.server, "canary.server")
+    yield from _runtime(service)
+
+
+def source_of(run: str | None, url: str | None, source: SourceSettings | None) -> Source | None:
+    """Return the source of a model. None if there is none."""
+    if run is not None:
+        return "run"
+    if url is not None:
+        return "url"
+    if source is None:
+        return None
+    if source.claim is not None:
+        return "claim"
+    if source.hub is not None:
+        return "hub"
+    return "image" if source.artifact is None else "artifact"
+
+
+def _models(service: InferenceServiceSettings) -> Iterator[str]:
+    given = [name for name in _MODELS if getattr(service, name) is not None]
+    if len(given) != 1:
+        found = " and ".join(given) or "none of them"
+        yield f"needs one of `job`, `run`, `url` and `source` to serve, but has {found}"
+        return
+    canary = service.canary
+    runtime = RUNTIMES[service.runtime]
+    kinds = {"": source_of(service.job or service.run, service.url, service.source)}
+    if canary is not None and (kind := source_of(canary.run, canary.url, canary.source)):
+        kinds["canary."] = kind
+    for here, kind in kinds.items():
+        if kind is not None and kind not in runtime.sources:
+            yield (
+                f"has {here}{kind} with runtime {service.runtime}, which reads only: "
+                f"{', '.join(sorted(runtime.sources))} (run is job or run, the others but url are "
+                "under source)"
+            )
+    fetches = "url" in kinds.values() or _downloads(service)
+    if service.model_fields_set & {"fetch"} and not fetches:
+        yield "has fetch, but no url to fetch from: leave it out"
+    digests = [service.digest, canary.digest if canary else None]
+    if service.runtime != "torch" and any(digests):
+        yield (
+            f"has digest with runtime {service.runtime}, which does not check it: leave it out, "
+            "and name the model by source.artifact or source.hub.revision"
+        )
+
+
+def _downloads(service: InferenceServiceSettings) -> bool:
+    sources = [service.source, service.canary.source if service.canary else None]
+    return any(source is not None and source.hub is not None for source in sources)
+
+
+def _access(service: InferenceServiceSettings) -> Iterator[str]:
+    if service.canary is not None and service.route is None:
+        yield "has a canary, but no route that could split the requests: write route"
+    if service.route is not None and service.tls is not None:
+        yield (
+            "has tls and a route: TLS is terminated at the gateway, which sends plain HTTP to "
+            "the pods, so leave tls out"
+        )
+    for name in ("tls", "api_keys"):
+        if service.runtime != "torch" and getattr(service, name) is not None:
+            yield (
+                f"has {name} with runtime {service.runtime}, which the stack does not configure: "
+                "use a gateway for it, and leave it out"
+            )
+
+
+def _volumes(service: InferenceServiceSettings) -> Iterator[str]:
+    for name, volume in service.volumes.items():
+        if name in _TAKEN_VOLUMES:
+            yield f"has volumes.{name}, a name that every pod has already: choose another"
+        if f"{volume.path.rstrip('/')}/".startswith(tuple(f"{path}/" for path in _TAKEN_PATHS)):
+            yield (
+                f"has volumes.{name}.path {volume.path}, which every pod uses already: "
+                "choose another"
+            )
+
+
+def _server(
+    service: InferenceServiceSettings, server: Mapping[str, Any], here: str
+) -> Iterator[str]:
+    kind = RUNTIMES[service.runtime]
+    for name in sorted(kind.decided.keys() & server.keys()):
+        instead = kind.decided[name]
+        if not instead:
+            remedy = "leave it out"
+        else:
+            remedy = instead if instead.startswith("leave") else f"write `{instead}`"
+        yield (f"sets {here}.{name}, which the stack determines: {remedy}")
+    try:
+        runtime = service.runtime_of(server)
+    except ValidationError as error:
+        written_as = {name: f"{here}.{name}" for name in kind.model_fields}
+        sentences = "; ".join(problem_sentences(error, written_as))
+        yield f"has an invalid `{here}`: {sentences}"
+        return
+    if problem := runtime.problem(service.gpus):
+        yield f"has an invalid `{here}`: it {problem}"
+    yield from _termination(service, runtime, here)
+
+
+def _termination(service: InferenceServiceSettings, runtime: Runtime, here: str) -> Iterator[str]:
+    stop = runtime.stop_seconds
+    needed = service.pre_stop_seconds + sum(stop.values())
+    if stop and needed >= service.grace_seconds:
+        parts = "".join(f", {here}.{name} {seconds:g}" for name, seconds in stop.items())
+        yield (
+            f"takes up to {needed:g} seconds to terminate (pre_stop_seconds "
+            f"{service.pre_stop_seconds}{parts}), but its pods are killed after "
+            f"grace_seconds {service.grace_seconds}: decrease these or increase grace_seconds"
+        )
+
+
+def _runtime(service: InferenceServiceSettings) -> Iterator[str]:
+    runtime = service.runtime_of({})
+    twice = sorted({port for port in service.ports if service.ports.count(port) > 1})
+    if twice:
+        yield (
+            f"has port {service.port}, which runtime {service.runtime} also uses for gRPC or "
+            "metrics: write another port"
+        )
+    scaling = service.autoscaling
+    if scaling is not None and scaling.queue_depth is not None and runtime.queue_series is None:
+        yield (
+            f"has autoscaling.queue_depth, but runtime {service.runtime} names no series of its "
+            "queue: write server.queue, or cpu_percent instead"
+        )
+    speaks_grpc = runtime.endpoints.grpc_port is not None
+    if service.route is not None and service.route.grpc_hostnames and not speaks_grpc:
+        yield (
+            f"has route.grpc_hostnames, but runtime {service.runtime} has no gRPC API: leave it out"
+        )
+    several = service.runtime != "torch" and service.gpus > 1
+    if several and parse_quantity(service.shm) < parse_quantity(_SHM_OF_SEVERAL_GPUS):
+        yield (
+            f"has shm {service.shm} with {service.gpus} GPUs, which communicate over /dev/shm: "
+            f"write at least {_SHM_OF_SEVERAL_GPUS}"
+        )

@@ -1,0 +1,125 @@
+"""Models: where a service gets its weights."""
+
+import re
+from typing import Annotated, Final, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from infra.settings.types import DnsLabel, EnvironmentName, MemoryQuantity, PinnedImage, Settings
+from infra.settings.volumes import ReferenceSettings
+
+_RUN: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?-[0-9a-f]{8}")
+_URL: Final = re.compile(r"(s3|gs|az|https?)://[^\s?#@]+")
+
+
+def _run_name(text: str) -> str:
+    if not _RUN.fullmatch(text):
+        raise ValueError(
+            "must be the full name of a run, <job>-<8 digits>, as in the output `runs`"
+        )
+    return text
+
+
+def _export_url(text: str) -> str:
+    if not _URL.fullmatch(text):
+        raise ValueError(
+            "must be the URL of an export without credentials, such as "
+            "s3://bucket/digits-1a2b3c4d/export (or gs://, az://, http:// and https://)"
+        )
+    return text.rstrip("/")
+
+
+RunName = Annotated[str, AfterValidator(_run_name)]
+"""Name of a run with its eight digits."""
+
+ExportUrl = Annotated[str, AfterValidator(_export_url)]
+"""URL of an export in an object store or behind a web server."""
+
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+"""SHA-256 of an export's weights, as in its manifest and in the server's metadata."""
+
+
+class FetchSettings(Settings):
+    """How pods download the export that `url` names."""
+
+    size: MemoryQuantity = Field(
+        default="2Gi",
+        description="Size limit of the export on the node's disk. A pod that needs more is "
+        "evicted.",
+    )
+    env: dict[EnvironmentName, str] = Field(
+        default={},
+        description="Environment variables for the object store, such as AWS_REGION and "
+        "AWS_ENDPOINT_URL.",
+    )
+    env_from: dict[EnvironmentName, ReferenceSettings] = Field(
+        default={},
+        description="Environment variables from Secrets and ConfigMaps, such as "
+        "AWS_SECRET_ACCESS_KEY.",
+    )
+
+
+class ClaimSourceSettings(Settings):
+    """A directory in a claim of the stack."""
+
+    name: DnsLabel = Field(description="Claim.")
+    path: str = Field(
+        default="",
+        pattern=r"^([^\s/]+(/[^\s/]+)*)?$",
+        description="Directory in the claim. Empty is its root.",
+    )
+
+    @model_validator(mode="after")
+    def _inside(self) -> Self:
+        if ".." in self.path.split("/"):
+            raise ValueError(f"has path {self.path}, which leaves the claim: write it without '..'")
+        return self
+
+
+class HubSourceSettings(Settings):
+    """A model of the Hugging Face hub, which the server downloads when it starts."""
+
+    model: str = Field(
+        pattern=r"^[A-Za-z0-9][\w.-]*/[\w.-]+$", description="Name of the model, organization/name."
+    )
+    revision: str = Field(
+        pattern=r"^[0-9a-f]{40}$",
+        description="Commit of the model, without which a restart could serve other weights.",
+    )
+    cache: DnsLabel | None = Field(
+        default=None,
+        description="Claim for downloaded models, which pods share. null downloads to an empty "
+        "directory of each pod, limited by fetch.size.",
+    )
+
+
+class SourceSettings(Settings):
+    """A model that is neither a run of this stack nor an export behind a URL."""
+
+    claim: ClaimSourceSettings | None = Field(default=None, description="A directory in a claim.")
+    hub: HubSourceSettings | None = Field(
+        default=None, description="A model of the Hugging Face hub (vllm and custom)."
+    )
+    artifact: PinnedImage | None = Field(
+        default=None,
+        description="An OCI artifact or image by digest, mounted as an image volume. Image volumes "
+        "are enabled by default in Kubernetes 1.35 and later.",
+    )
+    image: bool = Field(
+        default=False, description="The model is part of the image (runtime custom)."
+    )
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        given = [name for name in ("claim", "hub", "artifact", "image") if getattr(self, name)]
+        if len(given) != 1:
+            found = " and ".join(given) or "none of them"
+            raise ValueError(f"needs one of claim, hub, artifact and image, but has {found}")
+        return self
+
+    @property
+    def claim_name(self) -> str | None:
+        """Claim with the model or with downloaded models, None if there is none."""
+        if self.hub is not None:
+            return self.hub.cache
+        return self.claim.name if self.claim is not None else None

@@ -1,0 +1,132 @@
+"""Number of replicas, and how an update replaces them."""
+
+from typing import Any, Final, Self
+
+from pydantic import Field, model_validator
+
+from infra.settings.inference.models import Digest, ExportUrl, RunName, SourceSettings
+from infra.settings.types import DnsLabel, PositiveInt, Settings
+
+DEFAULT_CPU_PERCENT: Final = 70
+
+
+class KedaSettings(Settings):
+    """Autoscaling with KEDA, which queries Prometheus and can scale to zero."""
+
+    prometheus: str = Field(
+        pattern=r"^https?://[^\s]+$",
+        description="URL of Prometheus, such as http://prometheus.monitoring:9090.",
+    )
+    cooldown_seconds: PositiveInt = Field(
+        default=300, description="Time (s) without requests after which the last pod is removed."
+    )
+    activation_query: str | None = Field(
+        default=None,
+        min_length=1,
+        description="PromQL query that is above 0 while requests arrive, such as the gateway's "
+        "request rate. Without pods the service itself reports nothing.",
+    )
+
+
+class AutoscalingSettings(Settings):
+    """Number of replicas by load."""
+
+    min: int = Field(default=1, ge=0, description="Minimum number of replicas. 0 requires keda.")
+    max: PositiveInt = Field(description="Maximum number of replicas.")
+    cpu_percent: int | None = Field(
+        default=None,
+        ge=1,
+        le=1000,
+        description="Target utilization of the CPU request, in percent. null is "
+        f"{DEFAULT_CPU_PERCENT} without queue_depth, and ignores the CPU with it.",
+    )
+    queue_depth: PositiveInt | None = Field(
+        default=None,
+        description="Target number of samples in each pod's queue. Without keda it requires an "
+        "adapter that serves the metric inference_queue_depth.",
+    )
+    keda: KedaSettings | None = Field(
+        default=None, description="Use KEDA instead of a HorizontalPodAutoscaler."
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.min > self.max:
+            raise ValueError(f"contradicts itself: min is {self.min}, max is {self.max}")
+        if self.keda is not None and self.queue_depth is None:
+            raise ValueError("has keda without queue_depth, by which KEDA scales: write it")
+        if self.min == 0 and (self.keda is None or self.keda.activation_query is None):
+            raise ValueError(
+                "has min 0, which needs keda.activation_query: without a pod nothing else shows "
+                "that requests arrive"
+            )
+        return self
+
+    @property
+    def cpu_target(self) -> int | None:
+        """Target in percent of the CPU request, None to ignore the CPU."""
+        if self.cpu_percent is None and self.queue_depth is None:
+            return DEFAULT_CPU_PERCENT
+        return self.cpu_percent
+
+
+class CanarySettings(Settings):
+    """A second version of the service that receives a share of the requests."""
+
+    weight: int = Field(
+        ge=0,
+        le=100,
+        description="Percentage of the requests. 0 sends all of them to the first version.",
+    )
+    run: RunName | None = Field(
+        default=None, description="Run to serve. null serves the service's run."
+    )
+    url: ExportUrl | None = Field(default=None, description="URL of the export to serve.")
+    source: SourceSettings | None = Field(
+        default=None, description="Model to serve, if it is neither a run nor an export."
+    )
+    digest: Digest | None = Field(default=None, description="Required SHA-256 of the weights.")
+    image: DnsLabel | None = Field(
+        default=None, description="Key of the image. null uses the service's image."
+    )
+    server: dict[str, Any] = Field(
+        default={}, description="Model server configuration that differs from the service's."
+    )
+    replicas: PositiveInt = Field(default=1, le=1000, description="Number of pods.")
+
+    @model_validator(mode="after")
+    def _one_difference(self) -> Self:
+        given = [name for name in ("run", "url", "source") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"has {' and '.join(given)}: write one of them")
+        if not any((given, self.image, self.server)):
+            raise ValueError("is the same as the service: write run, url, source, image or server")
+        return self
+
+
+class RolloutSettings(Settings):
+    """How an update replaces pods."""
+
+    surge: int = Field(
+        default=1,
+        ge=0,
+        le=100,
+        description="Additional pods during an update. 0 removes a pod before it adds one, for "
+        "clusters without a spare GPU; the other replicas serve meanwhile.",
+    )
+    recreate: bool = Field(
+        default=False,
+        description="Remove all pods before the first new one starts. The service does not answer "
+        "meanwhile.",
+    )
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if self.recreate and "surge" in self.model_fields_set:
+            raise ValueError("has recreate and surge: write one of them")
+        return self
+
+    @property
+    def additional_pods(self) -> int:
+        """Maximum number of additional pods during an update."""
+        return 0 if self.recreate else self.surge

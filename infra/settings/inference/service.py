@@ -1,0 +1,222 @@
+"""One inference service."""
+
+from collections.abc import Mapping
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from infra.serving.runtimes import RUNTIMES, Runtime, RuntimeName
+from infra.settings.cluster import TolerationSettings
+from infra.settings.inference.access import ApiKeysSettings, RouteSettings, TlsSettings
+from infra.settings.inference.consistency import problems
+from infra.settings.inference.models import (
+    Digest,
+    ExportUrl,
+    FetchSettings,
+    RunName,
+    SourceSettings,
+)
+from infra.settings.inference.scaling import AutoscalingSettings, CanarySettings, RolloutSettings
+from infra.settings.types import (
+    CpuQuantity,
+    DnsLabel,
+    DnsName,
+    EnvironmentName,
+    Labels,
+    MemoryQuantity,
+    Port,
+    PositiveInt,
+    QualifiedName,
+    RunKey,
+    Settings,
+)
+from infra.settings.volumes import ReferenceSettings, VolumeSettings
+
+
+class InferenceServiceSettings(Settings):
+    """A service that serves one model."""
+
+    runtime: RuntimeName = Field(
+        default="torch",
+        description="Server program: torch is the model server of this project.",
+    )
+    job: RunKey | None = Field(
+        default=None, description="Job of this stack whose current run is served."
+    )
+    run: RunName | None = Field(default=None, description="Run to serve, whatever its job becomes.")
+    url: ExportUrl | None = Field(
+        default=None,
+        description="URL of an export in an object store, such as "
+        "s3://bucket/digits-1a2b3c4d/export.",
+    )
+    source: SourceSettings | None = Field(
+        default=None, description="Model that is neither a run nor an export."
+    )
+    fetch: FetchSettings = Field(
+        default=FetchSettings(), description="How pods download the export that `url` names."
+    )
+    digest: Digest | None = Field(
+        default=None, description="Required SHA-256 of the weights. The server refuses any others."
+    )
+    image: DnsLabel = Field(default="inference", description="Key of the image.")
+    model: str | None = Field(
+        default=None, description="Name of the model in the protocol. null uses the service's key."
+    )
+    checkpoints: DnsLabel = Field(
+        default="checkpoints", description="Claim with the export of the run."
+    )
+    replicas: PositiveInt | None = Field(
+        default=None, le=1000, description="Number of pods. null is 1, or decided by autoscaling."
+    )
+    autoscaling: AutoscalingSettings | None = Field(
+        default=None, description="Number of replicas by load."
+    )
+    canary: CanarySettings | None = Field(
+        default=None,
+        description="A second version that receives a share of the requests. It requires a route.",
+    )
+    route: RouteSettings | None = Field(
+        default=None,
+        description="Gateway or Ingress. null makes the service reachable only inside the cluster.",
+    )
+    rollout: RolloutSettings = Field(
+        default=RolloutSettings(), description="How an update replaces pods."
+    )
+    max_unavailable: PositiveInt = Field(
+        default=1,
+        description="Maximum number of pods that may be unavailable while nodes are drained.",
+    )
+    gpus: int = Field(default=0, ge=0, le=64, description="Number of GPUs of each pod.")
+    gpu_resource: QualifiedName | None = Field(
+        default=None, description="Name of the GPU resource. null uses the stack's."
+    )
+    cpu: CpuQuantity = Field(description="CPU request of each pod. There is no CPU limit.")
+    memory: MemoryQuantity = Field(description="Memory request and limit of each pod.")
+    shm: MemoryQuantity = Field(
+        default="64Mi", description="Size of /dev/shm, which counts towards the memory limit."
+    )
+    port: Port = Field(default=8080, description="Port of the server and of its Service.")
+    tls: TlsSettings | None = Field(
+        default=None, description="TLS termination at the model server."
+    )
+    api_keys: ApiKeysSettings | None = Field(
+        default=None, description="API keys that predictions require. null requires none."
+    )
+    service_type: Literal["ClusterIP", "NodePort"] = Field(
+        default="ClusterIP", description="Type of the Service."
+    )
+    spread: bool = Field(default=True, description="Prefer different nodes for the pods.")
+    node_selector: Labels = Field(
+        default={}, description="Additional node labels that the pods require."
+    )
+    labels: Labels = Field(
+        default={},
+        description='Labels of the pods, such as azure.workload.identity/use: "true".',
+    )
+    tolerations: list[TolerationSettings] = Field(
+        default=[], description="Tolerations in addition to the stack's."
+    )
+    priority_class: DnsName | None = Field(default=None, description="Priority class of the pods.")
+    server: dict[str, Any] = Field(
+        default={},
+        description="Settings of the server program, depending on the runtime.",
+    )
+    env: dict[EnvironmentName, str] = Field(
+        default={}, description="Additional environment variables."
+    )
+    env_from: dict[EnvironmentName, ReferenceSettings] = Field(
+        default={},
+        description="Environment variables whose values come from Secrets or ConfigMaps.",
+    )
+    volumes: dict[DnsLabel, VolumeSettings] = Field(
+        default={},
+        description="Additional volumes of every pod, for example with a custom handler.",
+    )
+    startup_seconds: PositiveInt = Field(
+        default=120,
+        description="Maximum time (s) from the start of the container until the server answers.",
+    )
+    progress_deadline_seconds: PositiveInt = Field(
+        default=600,
+        description="Time (s) after which the Deployment reports a rollout without progress.",
+    )
+    min_ready_seconds: int = Field(
+        default=5,
+        ge=0,
+        le=3600,
+        description="Time (s) that a new pod must be ready before an old one is removed, so "
+        "that load balancers find it and a bad version fails.",
+    )
+    pre_stop_seconds: int = Field(
+        default=2,
+        ge=0,
+        le=300,
+        description="Delay (s) between the removal of a pod from the Service and SIGTERM. "
+        "Values above 0 require Kubernetes 1.30.",
+    )
+    grace_seconds: int = Field(
+        default=30,
+        ge=1,
+        le=3600,
+        description="Time (s) for a terminating pod to finish requests in flight. It must "
+        "exceed the sum of pre_stop_seconds and the time that the server takes to stop.",
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for problem in problems(self):
+            raise ValueError(problem)
+        return self
+
+    def runtime_of(self, server: Mapping[str, Any]) -> Runtime:
+        """Return the runtime with the settings of the service, or of its canary."""
+        return RUNTIMES[self.runtime].model_validate({**self.server, **server})
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """Ports of the pods: HTTP, gRPC and metrics."""
+        endpoints = self.runtime_of({}).endpoints
+        others = (endpoints.grpc_port, endpoints.metrics_port)
+        return (self.port, *(port for port in others if port is not None))
+
+    @property
+    def metrics_port(self) -> int | None:
+        """Port of the metrics, None if the server has none."""
+        endpoints = self.runtime_of({}).endpoints
+        return None if endpoints.metrics is None else endpoints.metrics_port or self.port
+
+    @property
+    def claims(self) -> Mapping[str, str]:
+        """Claims with models, by the key that names them."""
+        canary = self.canary
+        versions = {"source": self.source, "canary.source": canary.source if canary else None}
+        found = {
+            key: source.claim_name
+            for key, source in versions.items()
+            if source is not None and source.claim_name is not None
+        }
+        if self.job or self.run or (canary and canary.run):
+            found["checkpoints"] = self.checkpoints
+        return found
+
+    @property
+    def model_claim(self) -> str | None:
+        """Claim with the model, None if it comes from elsewhere."""
+        if self.source is not None:
+            return self.source.claim_name
+        return self.checkpoints if self.url is None else None
+
+    @property
+    def most_replicas(self) -> int:
+        """Maximum number of pods of the service without its canary."""
+        return self.autoscaling.max if self.autoscaling else self.replicas or 1
+
+    @property
+    def canary_image(self) -> str:
+        """Key of the canary's image."""
+        return (self.canary.image if self.canary else None) or self.image
+
+    @property
+    def most_pods(self) -> int:
+        """Maximum number of pods of the service with its canary."""
+        return self.most_replicas + (self.canary.replicas if self.canary else 0)

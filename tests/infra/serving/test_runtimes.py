@@ -1,0 +1,276 @@
+"""Runtimes: what each server gets, and which mistakes are refused."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from infra.observability.scraping import monitor, scrape_config, workloads
+from infra.observability.servers import server_groups
+from infra.serving.autoscaling import autoscaler
+from infra.serving.runtimes import RUNTIMES, read
+from infra.settings import validate
+from infra.settings.amounts import update_surge
+from tests.infra.examples import DIGEST, changed, good, problems
+from tests.infra.observability.promtool import promtool
+from tests.infra.serving.examples import (
+    GATEWAY,
+    canary_objects,
+    container,
+    environment,
+    objects,
+    pod,
+    serving,
+)
+
+REVISION = "a" * 40
+HUB = {"hub": {"model": "meta/llama", "revision": REVISION, "cache": "checkpoints"}}
+LLM = {"job": None, "runtime": "vllm", "source": HUB, "gpus": 2, "shm": "1Gi"}
+TRITON = {"job": None, "runtime": "triton", "source": {"claim": {"name": "checkpoints"}}}
+CUSTOM = {
+    "job": None,
+    "runtime": "custom",
+    "source": {"image": True},
+    "server": {"command": ["python3", "-m", "server", "--port", "$(PORT)"]},
+}
+
+
+def refusals(service: dict[str, Any]) -> str:
+    values = good()["inference"]["services"]["digits"] | service
+    given = {name: value for name, value in values.items() if value is not None}
+    return "\n".join(problems(changed("inference.services.digits", given)))
+
+
+def test_vllm_serves_a_model_of_the_hub_on_all_gpus_of_the_pod() -> None:
+    found = container(serving(**LLM, server={"max_model_len": 4096}))
+    assert found["command"][:3] == ["vllm", "serve", "meta/llama"]
+    assert {
+        "--served-model-name=digits",
+        "--port=8080",
+        "--tensor-parallel-size=2",
+        f"--revision={REVISION}",
+        "--shutdown-timeout=20",
+        "--max-model-len=4096",
+    } <= set(found["command"])
+    assert environment(found)["HF_HOME"] == "/models"
+    (mount,) = (each for each in found["volumeMounts"] if each["name"] == "models")
+    assert "readOnly" not in mount
+
+
+def test_vllm_serves_the_hugging_face_export_of_a_run() -> None:
+    found = container(serving(runtime="vllm"))
+    assert found["command"][2] == "/models/digits-0123abcd/export/huggingface"
+
+
+def test_vllm_is_ready_and_drains_by_its_own_endpoints_and_settings() -> None:
+    found = container(serving(**LLM))
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert found[probe]["httpGet"] == {"path": "/health", "port": "http"}
+    assert "takes up to 42 seconds" in refusals({**LLM, "server": {"shutdown_timeout": 40}})
+
+
+def test_arguments_become_flags_lists_and_json() -> None:
+    server = {
+        "enable_prefix_caching": True,
+        "enforce_eager": False,
+        "lora_modules": ["a=/a", "b=/b"],
+        "speculative_config": {"model": "small"},
+        "unchecked": ["--of-next-release"],
+    }
+    command = container(serving(**LLM, server=server))["command"]
+    assert {"--enable-prefix-caching", "--no-enforce-eager", "--of-next-release"} <= set(command)
+    first = command.index("--lora-modules")
+    assert command[first + 1 : first + 3] == ["a=/a", "b=/b"]
+    assert f"--speculative-config={json.dumps({'model': 'small'})}" in command
+
+
+def test_triton_repeats_an_option_for_each_value() -> None:
+    server = {"load_model": ["a", "b"], "strict_readiness": True}
+    command = container(serving(**TRITON, server=server))["command"]
+    assert command[:2] == ["tritonserver", "--model-repository=/models"]
+    assert command[-3:] == ["--load-model=a", "--load-model=b", "--strict-readiness=true"]
+
+
+def test_triton_reads_a_repository_from_an_object_store_itself() -> None:
+    found = pod(objects(serving(job=None, runtime="triton", url="s3://models/all"))["Deployment"])
+    assert "--model-repository=s3://models/all" in found["containers"][0]["command"]
+    assert "initContainers" not in found
+
+
+def test_mlserver_writes_only_to_its_temporary_directory() -> None:
+    found = container(serving(runtime="mlserver", server={"implementation": "mine.Model"}))
+    env = environment(found)
+    assert found["command"] == ["mlserver", "start", "/models/digits-0123abcd/export"]
+    assert env["MLSERVER_MODEL_IMPLEMENTATION"] == "mine.Model"
+    assert env["MLSERVER_METRICS_DIR"].startswith("/tmp/")
+
+
+def test_a_custom_server_gets_port_and_model_by_variables() -> None:
+    found = container(serving(**CUSTOM))
+    assert found["command"][-1] == "$(PORT)"
+    env = environment(found)
+    assert (env["PORT"], env["MODEL_NAME"]) == ("8080", "digits")
+
+
+def test_an_artifact_is_mounted_by_its_digest() -> None:
+    image = f"registry.example.com/models/llama@sha256:{DIGEST}"
+    described = serving(**{**LLM, "source": {"artifact": image}})
+    spec = pod(objects(described)["Deployment"])
+    (volume,) = (each for each in spec["volumes"] if each["name"] == "export")
+    assert volume["image"] == {"reference": image, "pullPolicy": "IfNotPresent"}
+    assert spec["containers"][0]["command"][2] == "/models"
+
+
+def test_a_canary_overrides_arguments_and_model() -> None:
+    other = {"hub": {"model": "meta/other", "revision": "b" * 40}}
+    canary = {"weight": 10, "source": other, "server": {"max_model_len": 8192}}
+    described = serving(**LLM, route=GATEWAY, canary=canary, server={"seed": 1})
+    spec = pod(canary_objects(described)["Deployment"])
+    command = spec["containers"][0]["command"]
+    assert command[2] == "meta/other"
+    assert {"--seed=1", "--max-model-len=8192"} <= set(command)
+    (volume,) = (each for each in spec["volumes"] if each["name"] == "export")
+    assert volume["emptyDir"] == {"sizeLimit": "2Gi"}
+
+
+def test_grpc_calls_are_split_by_the_same_weights() -> None:
+    route = {**GATEWAY, "hostnames": ["a.example.com"], "grpc_hostnames": ["g.example.com"]}
+    canary = {"weight": 25, "server": {"log_verbose": 1}}
+    described = serving(**TRITON, route=route, canary=canary)
+    found = objects(described)
+    (rule,) = found["GRPCRoute"]["spec"]["rules"]
+    assert rule["backendRefs"] == [
+        {"name": "digits", "port": 8001, "weight": 75},
+        {"name": "digits-canary", "port": 8001, "weight": 25},
+    ]
+    port = found["Service"]["spec"]["ports"][1]
+    assert (port["name"], port["appProtocol"]) == ("grpc", "kubernetes.io/h2c")
+
+
+def test_keda_queries_the_queue_of_the_runtime() -> None:
+    keda = {"prometheus": "http://prometheus:9090"}
+    described = serving(**LLM, autoscaling={"max": 4, "queue_depth": 2, "keda": keda})
+    (trigger,) = autoscaler(described)["spec"]["triggers"]
+    assert trigger["metadata"]["query"].startswith("sum(vllm:num_requests_waiting{")
+
+
+@pytest.mark.parametrize(
+    ("rollout", "strategy"),
+    [
+        ({"surge": 0}, {"maxUnavailable": 1, "maxSurge": 0}),
+        ({"surge": 2}, {"maxUnavailable": 0, "maxSurge": 2}),
+        ({"recreate": True}, None),
+    ],
+)
+def test_an_update_adds_as_many_pods_as_configured(
+    rollout: dict[str, Any], strategy: dict[str, int] | None
+) -> None:
+    spec = objects(serving(rollout=rollout))["Deployment"]["spec"]["strategy"]
+    assert spec.get("rollingUpdate") == strategy
+    assert spec["type"] == ("Recreate" if strategy is None else "RollingUpdate")
+
+
+def test_an_update_without_additional_pods_fits_a_full_quota() -> None:
+    service = good()["inference"]["services"]["digits"] | {"gpus": 32}
+    full = problems(changed("inference.services.digits", service))
+    assert "for the pod that an update adds" in "\n".join(full)
+    tight = changed("inference.services.digits", {**service, "rollout": {"surge": 0}})
+    assert problems(tight) == []
+    settings = validate(tight)
+    assert set(update_surge(settings.inference, settings.gpu).values()) == {0}
+
+
+MISTAKES = {
+    "a misspelt argument": ({**LLM, "server": {"max_model_length": 1}}, "mean 'max_model_len'?"),
+    "an option of another release": ({**TRITON, "server": {"x_y": 1}}, "such as --x-y"),
+    "a flag with a value": ({**LLM, "server": {"enforce_eager": "yes"}}, "write true or false"),
+    "what the stack determines": ({**LLM, "server": {"port": 1}}, "server.port, which the stack"),
+    "GPUs that are not used": ({**LLM, "server": {"tensor_parallel_size": 1}}, "= 1 GPUs"),
+    "too little shared memory": ({**LLM, "shm": "64Mi"}, "write at least 1Gi"),
+    "a run without a repository": ({"runtime": "triton"}, "reads only: artifact, claim, url"),
+    "a digest that is not checked": ({**LLM, "digest": "d" * 64}, "which does not check it"),
+    "TLS that is not configured": ({**LLM, "tls": {"secret": "x"}}, "use a gateway for it"),
+    "a port for two purposes": ({**TRITON, "port": 8001}, "write another port"),
+    "gRPC that is not spoken": (
+        {**LLM, "route": {**GATEWAY, "hostnames": ["a.b"], "grpc_hostnames": ["c.d"]}},
+        "has no gRPC API",
+    ),
+    "gRPC next to every host": (
+        {**TRITON, "route": {**GATEWAY, "grpc_hostnames": ["c.d"]}},
+        "write hostnames",
+    ),
+    "an unknown queue": (
+        {**CUSTOM, "autoscaling": {"max": 2, "queue_depth": 1}},
+        "write server.queue",
+    ),
+    "no command": ({**CUSTOM, "server": {}}, "command is missing"),
+    "two sources": (
+        {**LLM, "source": {**HUB, "image": True}},
+        "needs one of claim, hub, artifact and image",
+    ),
+    "a commit that is not one": (
+        {**LLM, "source": {"hub": {"model": "a/b", "revision": "main"}}},
+        "source.hub.revision",
+    ),
+    "an unknown claim": (
+        {**TRITON, "source": {"claim": {"name": "nowhere"}}},
+        "not declared under gpu-platform:storage.claims",
+    ),
+    "both ways of rollout": ({"rollout": {"surge": 0, "recreate": True}}, "write one of them"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_refuses(mistake: str) -> None:
+    service, sentence = MISTAKES[mistake]
+    assert sentence in refusals(service)
+
+
+def test_prometheus_finds_metrics_on_another_port() -> None:
+    described = serving(**TRITON)
+    about = objects(described)["Deployment"]["spec"]["template"]["metadata"]
+    assert about["annotations"]["prometheus.io/port"] == "8002"
+    silent = serving(**{**CUSTOM, "server": {**CUSTOM["server"], "metrics": None}})
+    about = objects(silent)["Deployment"]["spec"]["template"]["metadata"]
+    assert about["annotations"] == {"prometheus.io/scrape": "false"}
+    _, target = workloads("ml", any_server=True)
+    rules = scrape_config(target, 15)["relabel_configs"]
+    moved = "__meta_kubernetes_pod_annotation_prometheus_io_port"
+    assert {"source_labels", "target_label"} <= rules[-2].keys()
+    assert moved in rules[-2]["source_labels"]
+    (endpoint,) = monitor(target, {}, 15)["spec"]["podMetricsEndpoints"]
+    assert moved in endpoint["relabelings"][-2]["sourceLabels"]
+
+
+def test_series_of_a_runtime_are_recorded_under_the_names_of_alerts() -> None:
+    values = changed("inference.services.llm", {**good_llm(), "route": GATEWAY})
+    settings = validate(values)
+    (group,) = server_groups(settings.inference.other_servers, 15)
+    recorded = {rule["record"] for rule in group["rules"]}
+    assert recorded == {
+        "inference_queue_depth",
+        "inference_requests_total",
+        "inference_request_seconds_bucket",
+        "inference_ready",
+    }
+    assert server_groups(validate(good()).inference.other_servers, 15) == []
+
+
+def test_prometheus_accepts_the_recording_rules(tmp_path: Path) -> None:
+    servers = {name: read(name, SERVERS.get(name, {})) for name in RUNTIMES}
+    file = tmp_path / "rules.yaml"
+    file.write_text(yaml.safe_dump({"groups": server_groups(servers, 15)}))
+    command = [promtool(), "check", "rules", file]
+    checked = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+SERVERS = {"custom": {"command": ["serve"], "queue": "waiting"}}
+
+
+def good_llm() -> dict[str, Any]:
+    given = good()["inference"]["services"]["digits"] | LLM
+    return {name: value for name, value in given.items() if value is not None}

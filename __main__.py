@@ -2,7 +2,7 @@
 
 import pulumi
 
-from infra.cluster import connect, options
+from infra.cluster import Target
 from infra.configuration import RegistryLogin, load_settings
 from infra.failure_recorder import FailureRecorder, FailureRecorderArgs
 from infra.gpu_stack import GpuStack, GpuStackArgs
@@ -19,12 +19,12 @@ from infra.workload_image import WorkloadImage, WorkloadImageArgs
 
 settings = load_settings()
 login = RegistryLogin.of(settings.images)
-cluster = connect(settings.cluster)
+cluster = Target.of(settings.cluster)
 
-gpu = GpuStack("gpu", GpuStackArgs(gpu=settings.gpu), options(cluster))
-volcano = Volcano("volcano", VolcanoArgs.of(settings), options(cluster))
-tenancy = Tenancy("tenancy", TenancyArgs.of(settings, login), options(cluster))
-storage = Storage("storage", StorageArgs.of(settings), options(cluster, tenancy))
+gpu = GpuStack("gpu", GpuStackArgs.of(settings, login), cluster.options())
+volcano = Volcano("volcano", VolcanoArgs.of(settings, login), cluster.options())
+tenancy = Tenancy("tenancy", TenancyArgs.of(settings, login), cluster.options())
+storage = Storage("storage", StorageArgs.of(settings), cluster.options(tenancy))
 images = {
     key: WorkloadImage(f"image-{key}", WorkloadImageArgs.of(settings.images, key, login))
     for key in settings.images.workloads
@@ -34,7 +34,7 @@ if settings.logs.recorder is not None:
     FailureRecorder(
         "recorder",
         FailureRecorderArgs.of(settings, references, gpu.nodes, storage.claims, login),
-        options(cluster, tenancy, storage),
+        cluster.options(tenancy, storage),
     )
 training = TrainingJobs(
     "training",
@@ -50,19 +50,21 @@ training = TrainingJobs(
         )
         for key, job in settings.training.jobs.items()
     ],
-    options(cluster, gpu, volcano, storage),
+    cluster.options(gpu, volcano, storage),
 )
 runs = {key: run.name for key, run in training.runs.items()}
 services = {
     key: InferenceService(
         f"inference-{key}",
         InferenceServiceArgs.of(settings, key, runs, references, gpu.nodes, storage.claims),
-        options(cluster, gpu, storage),
+        cluster.options(gpu, storage),
     )
     for key in settings.inference.services
 }
 if settings.monitoring.prometheus != "none":
-    Monitoring("monitoring", MonitoringArgs.of(settings, gpu.nodes), options(cluster, tenancy))
+    Monitoring(
+        "monitoring", MonitoringArgs.of(settings, gpu.nodes, login), cluster.options(tenancy)
+    )
 
 pulumi.export("namespace", tenancy.namespace)
 pulumi.export("queues", volcano.queues)

@@ -6,13 +6,16 @@ certificates change while the cluster stays the same.
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import pulumi
 import pulumi_kubernetes as kubernetes
 import yaml
 
+from infra.component import KubernetesObject
+from infra.manifests import with_metadata
 from infra.outputs import ClusterOutput
 from infra.settings.cluster import IN_CLUSTER, MOVES, ClusterSettings
 
@@ -40,9 +43,34 @@ def connect(settings: ClusterSettings) -> kubernetes.Provider:
     return _provider("cluster", settings, found.apply(lambda cluster: cluster["identifier"]))
 
 
-def options(provider: kubernetes.Provider, *after: pulumi.Resource) -> pulumi.ResourceOptions:
-    """Return the options of a component in the cluster that depends on other components."""
-    return pulumi.ResourceOptions(providers=[provider], depends_on=list(after))
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """The cluster that the stack's components are created in."""
+
+    provider: kubernetes.Provider
+    settings: ClusterSettings
+
+    @classmethod
+    def of(cls, settings: ClusterSettings) -> Self:
+        """Return the configured cluster."""
+        return cls(provider=connect(settings), settings=settings)
+
+    def options(self, *after: pulumi.Resource) -> pulumi.ResourceOptions:
+        """Return the options of a component that depends on other components."""
+        return pulumi.ResourceOptions(
+            providers=[self.provider],
+            depends_on=list(after),
+            # Components pass it on to their children.
+            transformations=[self._with_metadata],
+        )
+
+    def _with_metadata(
+        self, args: pulumi.ResourceTransformationArgs
+    ) -> pulumi.ResourceTransformationResult | None:
+        if not isinstance(args.resource, KubernetesObject):
+            return None
+        props = with_metadata(dict(args.props), self.settings.labels, self.settings.annotations)
+        return pulumi.ResourceTransformationResult(props, args.opts)
 
 
 def identity(

@@ -7,6 +7,7 @@ from typing import Any
 import pulumi
 from pulumi_kubernetes.helm.v3 import Release, ReleaseArgs, RepositoryOptsArgs
 
+from infra.configuration import RegistryLogin
 from infra.manifests import Manifest, system_namespace
 from infra.settings.monitoring import KubePrometheusStackSettings
 from infra.settings.volcano import VolcanoSettings
@@ -93,19 +94,24 @@ def chart_release(
     values: dict[str, Any],
     *,
     rendering: bool,
+    login: RegistryLogin | None = None,
 ) -> list[pulumi.Resource]:
     """Create the release of a chart in a namespace for system pods.
 
     `prefix` is prepended to the logical names, `release` is the name in the cluster. When manifests
-    are only rendered, the release is left out with a warning, because it needs a cluster. Returns
-    the resources that objects of the chart's types depend on.
+    are only rendered, the release is left out with a warning, because it needs a cluster. With a
+    `login` the namespace gets its pull secret. Returns the resources that objects of the chart's
+    types depend on.
     """
     if not chart.install:
         return []
     space, quota = system_namespace(chart.namespace, release)
     namespace = parent.create(f"{prefix}-namespace", space)
     after: list[pulumi.Resource] = [namespace]
-    after.append(parent.create(f"{prefix}-quota", quota, parent.options(after=[namespace])))
+    inside = parent.options(after=[namespace])
+    after.append(parent.create(f"{prefix}-quota", quota, inside))
+    if login is not None:
+        after.append(parent.create(f"{prefix}-registry", login.secret(chart.namespace), inside))
     if rendering:
         pulumi.log.warn(
             f"The release of chart {chart.chart} {chart.version} is not rendered, because it needs "

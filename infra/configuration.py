@@ -1,5 +1,6 @@
 """The stack's configuration, the only module that reads `pulumi.Config`."""
 
+import base64
 import json
 from dataclasses import dataclass
 from typing import Any, Self
@@ -7,6 +8,7 @@ from typing import Any, Self
 import pulumi
 from pulumi.runtime import get_config_env, is_config_secret
 
+from infra.manifests import PULL_SECRET, Manifest
 from infra.settings import CONCERNS, SettingsError, StackSettings, validate
 from infra.settings.images import PASSWORD_KEY, ImagesSettings
 from infra.settings.notices import notices
@@ -28,6 +30,26 @@ class RegistryLogin:
             return None
         password = pulumi.Config(PROJECT).require_secret(PASSWORD_KEY)
         return cls(server=images.registry, username=images.username, password=password)
+
+    def serves(self, image: str) -> bool:
+        """Return whether an image, or a prefix of images, is in the registry."""
+        return image.partition("/")[0] == self.server
+
+    def secret(self, namespace: str) -> Manifest:
+        """Return the Secret with which nodes pull images of a namespace's pods."""
+
+        def document(password: str) -> str:
+            token = base64.b64encode(f"{self.username}:{password}".encode()).decode()
+            entry = {"username": self.username, "password": password, "auth": token}
+            return json.dumps({"auths": {self.server: entry}})
+
+        return {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": PULL_SECRET, "namespace": namespace},
+            "type": "kubernetes.io/dockerconfigjson",
+            "stringData": {".dockerconfigjson": self.password.apply(document)},
+        }
 
 
 def load_settings() -> StackSettings:

@@ -8,11 +8,10 @@ import pulumi
 
 from infra.component import Component
 from infra.configuration import RegistryLogin
-from infra.manifests import NOT_AWAITED, Manifest, standard_labels
+from infra.manifests import NOT_AWAITED, PULL_SECRET, Manifest, standard_labels
 from infra.pods import GpuNodes, Mount, Pod, Volume, pod_template
 from infra.settings import StackSettings
 from infra.settings.monitoring import RecorderSettings
-from infra.tenancy import PULL_SECRET
 
 RECORDER: Final = "failure-recorder"
 SELECTOR: Final = {

@@ -2,14 +2,23 @@
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import pulumi
 import yaml
 
 from infra.component import Component
-from infra.manifests import Manifest, compact, standard_labels, system_namespace
+from infra.configuration import RegistryLogin
+from infra.manifests import (
+    PULL_SECRET,
+    Manifest,
+    compact,
+    connections,
+    standard_labels,
+    system_namespace,
+)
 from infra.pods import GpuNodes
+from infra.settings import StackSettings
 from infra.settings.cluster import GpuSettings
 
 PLUGIN: Final = "nvidia-device-plugin"
@@ -18,9 +27,20 @@ _KUBELET_SOCKETS: Final = "/var/lib/kubelet/device-plugins"
 
 @dataclass(frozen=True, kw_only=True)
 class GpuStackArgs:
-    """Settings of the GPUs."""
+    """Settings of the GPUs, and the registry's credentials.
+
+    If `isolated`, no connection reaches or leaves the device plugin.
+    """
 
     gpu: GpuSettings
+    login: RegistryLogin | None = None
+    isolated: bool = False
+
+    @classmethod
+    def of(cls, settings: StackSettings, login: RegistryLogin | None) -> Self:
+        """Return the arguments that the stack's settings determine."""
+        isolated = settings.tenancy.network.isolate
+        return cls(gpu=settings.gpu, login=login, isolated=isolated)
 
 
 class GpuStack(Component):
@@ -34,7 +54,7 @@ class GpuStack(Component):
         super().__init__("GpuStack", name, opts)
         self.nodes = gpu_nodes(args.gpu)
         earlier: list[pulumi.Resource] = []
-        for manifest in manifests(args.gpu):
+        for manifest in manifests(args):
             resource_name = f"{name}-{manifest['kind'].lower()}"
             options = self.options(after=earlier)
             earlier = [*earlier, self.create(resource_name, manifest, options)]
@@ -51,8 +71,10 @@ def gpu_nodes(gpu: GpuSettings) -> GpuNodes:
     )
 
 
-def manifests(gpu: GpuSettings) -> list[Manifest]:
+def manifests(args: GpuStackArgs) -> list[Manifest]:
     """Return the objects in the order of creation, empty if the cluster has all of them."""
+    gpu, login = args.gpu, args.login
+    pulls = login is not None and login.serves(gpu.image)
     built: list[Manifest] = []
     if gpu.runtime_class is not None and gpu.runtime_class.create:
         built.append(
@@ -67,8 +89,10 @@ def manifests(gpu: GpuSettings) -> list[Manifest]:
         config = yaml.safe_dump(plugin_config(gpu), sort_keys=False)
         built += [
             *system_namespace(gpu.namespace, "gpu-stack"),
+            *([login.secret(gpu.namespace)] if login is not None and pulls else []),
+            *([connections(gpu.namespace, PLUGIN, [])] if args.isolated else []),
             _config_map(gpu, config),
-            _daemon_set(gpu, config),
+            _daemon_set(gpu, config, pulls=pulls),
         ]
     return built
 
@@ -104,7 +128,7 @@ def _config_map(gpu: GpuSettings, config: str) -> Manifest:
     }
 
 
-def _daemon_set(gpu: GpuSettings, config: str) -> Manifest:
+def _daemon_set(gpu: GpuSettings, config: str, *, pulls: bool) -> Manifest:
     selector = {"app.kubernetes.io/name": PLUGIN}
     checksum = hashlib.sha256(config.encode()).hexdigest()[:16]
     nodes = gpu_nodes(gpu)
@@ -125,6 +149,7 @@ def _daemon_set(gpu: GpuSettings, config: str) -> Manifest:
                     {
                         "priorityClassName": "system-node-critical",
                         "runtimeClassName": nodes.runtime_class,
+                        "imagePullSecrets": [{"name": PULL_SECRET}] if pulls else None,
                         "automountServiceAccountToken": False,
                         "enableServiceLinks": False,
                         "nodeSelector": dict(nodes.node_selector),

@@ -1,6 +1,6 @@
 """Kubernetes objects as plain dictionaries, and the metadata that they share."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from kube.names import PATCH_FORCE_ANNOTATION, SKIP_AWAIT_ANNOTATION
@@ -17,6 +17,10 @@ ADOPTED: Final = {PATCH_FORCE_ANNOTATION: "true"}
 """Annotation of objects that Pulumi adopts if they exist already."""
 
 
+PULL_SECRET: Final = "registry"  # noqa: S105  the name of an object
+"""Secret with which nodes pull images, in each namespace that needs it."""
+
+
 def compact(fields: Mapping[str, Any]) -> Manifest:
     """Return the fields without those that are None or an empty mapping."""
     return {name: value for name, value in fields.items() if value is not None and value != {}}
@@ -29,6 +33,59 @@ def standard_labels(name: str, instance: str) -> dict[str, str]:
         "app.kubernetes.io/instance": instance,
         "app.kubernetes.io/part-of": PART_OF,
         "app.kubernetes.io/managed-by": "pulumi",
+    }
+
+
+def with_metadata(
+    manifest: Manifest, labels: Mapping[str, str], annotations: Mapping[str, str]
+) -> Manifest:
+    """Return an object with labels and annotations added to it and to its pods' templates.
+
+    What the object itself has takes precedence.
+    """
+    added = {"labels": labels, "annotations": annotations}
+    return {key: _with_metadata(value, added) for key, value in _described(manifest, added).items()}
+
+
+def _with_metadata(value: Any, added: Mapping[str, Mapping[str, str]]) -> Any:
+    if isinstance(value, list):
+        return [_with_metadata(item, added) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    spec = value.get("spec")
+    is_pod = isinstance(spec, Mapping) and "containers" in spec
+    found = _described(value, added) if is_pod else value
+    return {key: _with_metadata(item, added) for key, item in found.items()}
+
+
+def _described(value: Mapping[str, Any], added: Mapping[str, Mapping[str, str]]) -> Manifest:
+    metadata = value.get("metadata", {})
+    merged = {name: {**more, **metadata.get(name, {})} for name, more in added.items()}
+    return {**value, "metadata": compact({**metadata, **merged})}
+
+
+def connections(namespace: str, app: str, ingress: list[Manifest]) -> Manifest:
+    """Return the NetworkPolicy of an app's pods: these incoming connections, and no others."""
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": app, "namespace": namespace, "labels": standard_labels(app, app)},
+        "spec": compact(
+            {
+                "podSelector": {"matchLabels": {"app.kubernetes.io/name": app}},
+                "policyTypes": ["Ingress", "Egress"],
+                "ingress": ingress or None,
+            }
+        ),
+    }
+
+
+def from_namespaces(names: Iterable[str], ports: Iterable[int]) -> Manifest:
+    """Return the rule of a NetworkPolicy that admits pods of these namespaces to TCP ports."""
+    where = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": list(names)}
+    return {
+        "from": [{"namespaceSelector": {"matchExpressions": [where]}}],
+        "ports": [{"port": port, "protocol": "TCP"} for port in ports],
     }
 
 

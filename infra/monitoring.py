@@ -8,7 +8,8 @@ import pulumi
 import yaml
 
 from infra.component import Component, chart_release
-from infra.manifests import NOT_AWAITED, Manifest, standard_labels
+from infra.configuration import RegistryLogin
+from infra.manifests import NOT_AWAITED, Manifest, from_namespaces, standard_labels
 from infra.observability import dcgm_exporter, scraping
 from infra.observability.alerts import rule_groups
 from infra.observability.dashboards import config_maps
@@ -36,9 +37,10 @@ class MonitoringArgs:
     servers: Mapping[str, Runtime] = field(default_factory=dict)
     isolated: bool = False
     rendering: bool = False
+    login: RegistryLogin | None = None
 
     @classmethod
-    def of(cls, settings: StackSettings, gpu_nodes: GpuNodes) -> Self:
+    def of(cls, settings: StackSettings, gpu_nodes: GpuNodes, login: RegistryLogin | None) -> Self:
         """Return the arguments that the stack's settings determine."""
         return cls(
             monitoring=settings.monitoring,
@@ -49,6 +51,7 @@ class MonitoringArgs:
             servers=settings.inference.other_servers,
             isolated=settings.tenancy.network.isolate,
             rendering=settings.cluster.rendering,
+            login=login,
         )
 
 
@@ -60,9 +63,13 @@ class Monitoring(Component):
     ) -> None:
         super().__init__("Monitoring", name, opts)
         chart, grafana = args.monitoring.kube_prometheus_stack, args.monitoring.grafana
-        values = scraping.chart_values(chart, grafana)
+        mirrored = str(chart.values.get("global", {}).get("imageRegistry"))
+        login = args.login if args.login and args.login.serves(mirrored) else None
+        values = scraping.chart_values(chart, grafana, pulls=login is not None)
         # Its node exporters mount directories of their nodes, so its namespace is privileged.
-        earlier = chart_release(self, name, RELEASE, chart, values, rendering=args.rendering)
+        earlier = chart_release(
+            self, name, RELEASE, chart, values, rendering=args.rendering, login=login
+        )
         for manifest in manifests(args):
             resource_name = f"{name}-{manifest['kind'].lower()}-{manifest['metadata']['name']}"
             made = self.create(resource_name, manifest, self.options(after=earlier))
@@ -78,8 +85,15 @@ def manifests(args: MonitoringArgs) -> list[Manifest]:
         return []
     built: list[Manifest] = []
     if settings.dcgm_exporter.install:
-        built += dcgm_exporter.manifests(settings.dcgm_exporter, args.gpu_nodes)
-    if args.isolated and args.ports:
+        exporter, login = settings.dcgm_exporter, args.login
+        mirrored = login is not None and login.serves(exporter.image)
+        built += dcgm_exporter.manifests(
+            exporter,
+            args.gpu_nodes,
+            scraped_from=settings.scraped_from if args.isolated else None,
+            pull_secret=login.secret(exporter.namespace) if login and mirrored else None,
+        )
+    if args.isolated and args.ports and settings.scraped_from:
         built.append(_allow_prometheus(args))
     if settings.grafana.dashboards:
         built += config_maps(settings, lambda name: _metadata(args, name))
@@ -145,8 +159,6 @@ def _files(args: MonitoringArgs) -> Manifest:
 
 def _allow_prometheus(args: MonitoringArgs) -> Manifest:
     """Return the NetworkPolicy that admits Prometheus to the workloads' metrics ports."""
-    names = list(args.monitoring.scraped_from)
-    where = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": names}
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -154,12 +166,7 @@ def _allow_prometheus(args: MonitoringArgs) -> Manifest:
         "spec": {
             "podSelector": {"matchExpressions": [{"key": WORKLOAD_LABEL, "operator": "Exists"}]},
             "policyTypes": ["Ingress"],
-            "ingress": [
-                {
-                    "from": [{"namespaceSelector": {"matchExpressions": [where]}}],
-                    "ports": [{"port": port, "protocol": "TCP"} for port in args.ports],
-                }
-            ],
+            "ingress": [from_namespaces(args.monitoring.scraped_from, args.ports)],
         },
     }
 

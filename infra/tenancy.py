@@ -1,7 +1,5 @@
 """The workloads' namespace: quota, limits, network policies and service accounts."""
 
-import base64
-import json
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -10,7 +8,7 @@ import pulumi
 from infra.admission import Admission, AdmissionArgs
 from infra.component import Component
 from infra.configuration import RegistryLogin
-from infra.manifests import ADOPTED, Manifest, compact, standard_labels
+from infra.manifests import ADOPTED, PULL_SECRET, Manifest, compact, standard_labels
 from infra.settings import StackSettings
 from infra.settings.tenancy import IdentitySettings, TenancySettings
 from kube.names import WORKLOAD_LABEL
@@ -18,8 +16,6 @@ from kube.names import WORKLOAD_LABEL
 SERVICE_ACCOUNTS: Final = ("training", "inference")
 DNS_PORTS: Final = (53, 5353)
 """Ports of DNS pods. A policy sees the pod's port, which is 5353 on OpenShift."""
-
-PULL_SECRET: Final = "registry"  # noqa: S105  the name of an object
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +64,7 @@ class Tenancy(Component):
             resource_name = f"{name}-{manifest['kind'].lower()}-{manifest['metadata']['name']}"
             self.create(resource_name, manifest, inside)
         if args.login is not None:
-            self.create(f"{name}-registry", pull_secret(self.namespace, args.login), inside)
+            self.create(f"{name}-registry", args.login.secret(self.namespace), inside)
         if args.tenancy.admission != "off":
             admission = AdmissionArgs(
                 tenancy=args.tenancy, system_namespaces=args.system_namespaces
@@ -239,23 +235,6 @@ def network_policies(tenancy: TenancySettings, inference_ports: tuple[int, ...])
         _object("networking.k8s.io/v1", "NetworkPolicy", name, tenancy, spec)
         for name, spec in policies.items()
     ]
-
-
-def pull_secret(namespace_name: str, login: RegistryLogin) -> Manifest:
-    """Return the Secret with which nodes pull images."""
-
-    def document(password: str) -> str:
-        token = base64.b64encode(f"{login.username}:{password}".encode()).decode()
-        entry = {"username": login.username, "password": password, "auth": token}
-        return json.dumps({"auths": {login.server: entry}})
-
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": PULL_SECRET, "namespace": namespace_name},
-        "type": "kubernetes.io/dockerconfigjson",
-        "stringData": {".dockerconfigjson": login.password.apply(document)},
-    }
 
 
 def _object(

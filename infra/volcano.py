@@ -7,7 +7,8 @@ import pulumi
 import yaml
 
 from infra.component import Component, chart_release
-from infra.manifests import Manifest, compact
+from infra.configuration import RegistryLogin
+from infra.manifests import PULL_SECRET, Manifest, compact
 from infra.settings import StackSettings
 from infra.settings.volcano import (
     FIRST_WITH_TOPOLOGY,
@@ -27,11 +28,13 @@ class VolcanoArgs:
 
     volcano: VolcanoSettings
     rendering: bool = False
+    login: RegistryLogin | None = None
 
     @classmethod
-    def of(cls, settings: StackSettings) -> Self:
+    def of(cls, settings: StackSettings, login: RegistryLogin | None) -> Self:
         """Return the arguments that the stack's settings determine."""
-        return cls(volcano=settings.volcano, rendering=settings.cluster.rendering)
+        rendering = settings.cluster.rendering
+        return cls(volcano=settings.volcano, rendering=rendering, login=login)
 
 
 class Volcano(Component):
@@ -44,8 +47,12 @@ class Volcano(Component):
     ) -> None:
         super().__init__("Volcano", name, opts)
         settings = args.volcano
-        values = chart_values(settings)
-        release = chart_release(self, name, "volcano", settings, values, rendering=args.rendering)
+        mirrored = str(settings.values.get("basic", {}).get("image_registry"))
+        login = args.login if args.login and args.login.serves(mirrored) else None
+        values = chart_values(settings, pulls=login is not None)
+        release = chart_release(
+            self, name, "volcano", settings, values, rendering=args.rendering, login=login
+        )
         for key, priority in settings.priority_classes.items():
             options = self.options(after=release)
             self.create(f"{name}-priority-{key}", priority_class(key, priority), options)
@@ -59,8 +66,11 @@ class Volcano(Component):
         self.register_outputs({"queues": self.queues})
 
 
-def chart_values(settings: VolcanoSettings) -> dict[str, Any]:
-    """Return the chart's values, which override what the typed settings determine."""
+def chart_values(settings: VolcanoSettings, *, pulls: bool = False) -> dict[str, Any]:
+    """Return the chart's values, which override what the typed settings determine.
+
+    `pulls` if the namespace has the pull secret of the registry.
+    """
     typed = {**settings.controllers.chart_values(), **settings.log_values}
     custom = {**typed, **settings.values.get("custom", {})}
     if not settings.custom_configuration:
@@ -70,7 +80,10 @@ def chart_values(settings: VolcanoSettings) -> dict[str, Any]:
             hierarchical=hierarchical,
             topology=settings.release >= FIRST_WITH_TOPOLOGY,
         )
-    return {**settings.values, "custom": custom}
+    values = {**settings.values, "custom": custom}
+    if pulls:
+        values["basic"] = {"image_pull_secret": PULL_SECRET, **settings.values["basic"]}
+    return values
 
 
 def parents_first(queues: dict[str, QueueSettings]) -> list[str]:

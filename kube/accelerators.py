@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from re import sub
 from typing import Final
 
 _NETWORKS: Final = (
@@ -63,6 +64,22 @@ OTHER_DEVICES: Final = (*_NETWORKS, *_FILES_AND_MACHINES, *_DEVICE_CLASSES)
 
 DEVICE_CLASS_PREFIX: Final = "deviceclass.resource.kubernetes.io/"
 """Prefix of the extended resource that each DRA device class provides implicitly."""
+
+
+_BUILT_IN: Final = (
+    "cpu",
+    "memory",
+    "pods",
+    "storage",
+    "ephemeral-storage",
+    "hugepages-*",
+    "attachable-volumes-*",
+)
+
+NOT_ACCELERATORS: Final = "|".join(
+    sub("[^A-Za-z0-9*]", "_", name).replace("*", ".*") for name in (*_BUILT_IN, *OTHER_DEVICES)
+)
+"""Regular expression of all other resources as kube-state-metrics names them."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
 from infra.manifests import Manifest
 from infra.observability.grafana import Page, Panel, Variable, build
-from infra.observability.rules import GPUS_UNHEALTHY, QUEUE_WAIT, hours
+from infra.observability.rules import GPUS_UNHEALTHY, OF_GPUS, QUEUE_WAIT, hours
 from infra.settings.monitoring import MonitoringSettings
 
 _BY_NODE: Final = "avg by (Hostname) (DCGM_FI_DEV_{})"
@@ -51,7 +51,7 @@ def config_maps(
 
 
 def _cluster() -> Page:
-    total = 'sum(kube_node_status_allocatable{resource=~"nvidia_com_.*"})'
+    total = f"sum(kube_node_status_allocatable{{{OF_GPUS}}})"
     taken = "sum(gpu_platform:pod_gpus)"
     return Page(
         "GPU cluster",

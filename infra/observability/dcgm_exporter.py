@@ -1,8 +1,17 @@
 """NVIDIA's DCGM exporter: metrics of each GPU, with the pod that uses it."""
 
+from collections.abc import Sequence
 from typing import Final
 
-from infra.manifests import Manifest, compact, standard_labels, system_namespace
+from infra.manifests import (
+    PULL_SECRET,
+    Manifest,
+    compact,
+    connections,
+    from_namespaces,
+    standard_labels,
+    system_namespace,
+)
 from infra.pods import GpuNodes
 from infra.settings.monitoring import DcgmExporterSettings
 
@@ -10,12 +19,27 @@ EXPORTER: Final = "dcgm-exporter"
 _POD_RESOURCES: Final = "/var/lib/kubelet/pod-resources"
 
 
-def manifests(settings: DcgmExporterSettings, nodes: GpuNodes) -> list[Manifest]:
-    """Return the namespace with its quota, and the DaemonSet."""
-    return [*system_namespace(settings.namespace, EXPORTER), _daemon_set(settings, nodes)]
+def manifests(
+    settings: DcgmExporterSettings,
+    nodes: GpuNodes,
+    *,
+    scraped_from: Sequence[str] | None = None,
+    pull_secret: Manifest | None = None,
+) -> list[Manifest]:
+    """Return the namespace with its quota, and the DaemonSet.
+
+    With `scraped_from`, only pods of these namespaces may connect to the exporter.
+    """
+    built = system_namespace(settings.namespace, EXPORTER)
+    if pull_secret is not None:
+        built.append(pull_secret)
+    if scraped_from is not None:
+        ingress = [from_namespaces(scraped_from, [settings.port])] if scraped_from else []
+        built.append(connections(settings.namespace, EXPORTER, ingress))
+    return [*built, _daemon_set(settings, nodes, pulls=pull_secret is not None)]
 
 
-def _daemon_set(settings: DcgmExporterSettings, nodes: GpuNodes) -> Manifest:
+def _daemon_set(settings: DcgmExporterSettings, nodes: GpuNodes, *, pulls: bool) -> Manifest:
     labels = standard_labels(EXPORTER, EXPORTER)
     return {
         "apiVersion": "apps/v1",
@@ -29,6 +53,7 @@ def _daemon_set(settings: DcgmExporterSettings, nodes: GpuNodes) -> Manifest:
                 "spec": compact(
                     {
                         "runtimeClassName": nodes.runtime_class,
+                        "imagePullSecrets": [{"name": PULL_SECRET}] if pulls else None,
                         "automountServiceAccountToken": False,
                         "enableServiceLinks": False,
                         "nodeSelector": dict(nodes.node_selector),

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from kube.accelerators import NOT_ACCELERATORS
+
 ON_POD: Final = "on (namespace, pod)"
 """How series of kube-state-metrics are joined."""
 
@@ -38,10 +40,12 @@ RUN_COST: Final = "gpu_platform:run_cost_per_hour"
 POD_RUN: Final = "gpu_platform:pod_run"
 _PLACED: Final = "gpu_platform:run_placed_pods"
 
-_GPU_RESOURCES: Final = "nvidia_com_.*"
+OF_GPUS: Final = f'resource!~"{NOT_ACCELERATORS}"'
+"""Selects the series of GPUs, whose resources device plugins name as they like."""
+
 GPUS_UNHEALTHY: Final = (
-    f'sum by (node) (kube_node_status_capacity{{resource=~"{_GPU_RESOURCES}"}}) '
-    f'- sum by (node) (kube_node_status_allocatable{{resource=~"{_GPU_RESOURCES}"}})'
+    f"sum by (node) (kube_node_status_capacity{{{OF_GPUS}}}) "
+    f"- sum by (node) (kube_node_status_allocatable{{{OF_GPUS}}})"
 )
 """GPUs that the device plugin reports unhealthy: the kubelet counts but does not allocate them."""
 OF_RUNS: Final = 'kube_pod_labels{label_gpu_platform_dev_run!=""}'
@@ -56,8 +60,8 @@ def recordings(prices: Mapping[str, float], interval_seconds: int) -> list[Recor
         Recording("gpu_platform:run_pods", f"count by (namespace, run) ({POD_RUN})"),
         Recording(
             "gpu_platform:pod_gpus",
-            f'sum by (namespace, pod, node) (kube_pod_container_resource_requests{{resource=~"'
-            f'{_GPU_RESOURCES}"}}) * {NOT_ENDED}',
+            "sum by (namespace, pod, node) "
+            f"(kube_pod_container_resource_requests{{{OF_GPUS}}}) * {NOT_ENDED}",
         ),
         Recording(
             RUN_GPUS,

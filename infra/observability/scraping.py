@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from infra.manifests import Manifest
+from infra.manifests import PULL_SECRET, Manifest
 from infra.settings.monitoring import GrafanaSettings, KubePrometheusStackSettings
 from kube.names import (
     PATH_ANNOTATION,
@@ -226,9 +226,15 @@ POD_ANNOTATIONS: Final = (QUEUE_ANNOTATION,)
 """Labels and annotations that kube-state-metrics must export."""
 
 
-def chart_values(settings: KubePrometheusStackSettings, grafana: GrafanaSettings) -> dict[str, Any]:
-    """Return the values that rules and dashboards need, overridden by the configured ones."""
+def chart_values(
+    settings: KubePrometheusStackSettings, grafana: GrafanaSettings, *, pulls: bool = False
+) -> dict[str, Any]:
+    """Return the values that rules and dashboards need, overridden by the configured ones.
+
+    `pulls` if the namespace has the pull secret of the registry.
+    """
     ours = {
+        **({"global": {"imagePullSecrets": [{"name": PULL_SECRET}]}} if pulls else {}),
         "kube-state-metrics": {
             "metricLabelsAllowlist": [
                 _allowed("pods", POD_LABELS),

@@ -2,7 +2,7 @@
 
 from typing import Final, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from infra.settings.types import (
     DnsLabel,
@@ -20,6 +20,9 @@ IN_CLUSTER: Final = "in-cluster"
 
 MOVES: Final = "would move to another cluster"
 """Part of the error of a stack that was deployed to another cluster."""
+
+
+_OUR_DOMAINS: Final = ("gpu-platform.dev", "app.kubernetes.io", "volcano.sh", "pulumi.com")
 
 
 class ClusterSettings(Settings):
@@ -48,9 +51,31 @@ class ClusterSettings(Settings):
         description="Allow the next update to move the stack to another cluster: everything is "
         "created there, and deleted in the previous one (docs/moving.md).",
     )
+    labels: Labels = Field(
+        default={},
+        description="Labels that your site requires on every object and pod of the stack. They "
+        "start no new run, and pods of existing runs do not get them. Charts take them in their "
+        "own `values`: `custom.common_labels` of Volcano, `commonLabels` of kube-prometheus-stack.",
+    )
+    annotations: dict[QualifiedName, str] = Field(
+        default={},
+        description="Annotations that your site requires on every object and pod of the stack, "
+        "as `labels`. Objects of charts do not get them.",
+    )
     domain: DnsName = Field(
         default="cluster.local", description="DNS domain of the cluster's Services."
     )
+
+    @field_validator("labels", "annotations")
+    @classmethod
+    def _not_ours(cls, found: dict[str, str]) -> dict[str, str]:
+        for key in found:
+            domain = key.rpartition("/")[0]
+            if any(domain == ours or domain.endswith(f".{ours}") for ours in _OUR_DOMAINS):
+                raise ValueError(
+                    f"has {key}, but keys of {domain} have a meaning for this stack: remove it"
+                )
+        return found
 
     @property
     def rendering(self) -> bool:

@@ -75,7 +75,8 @@ class NetworkSettings(Settings):
     isolate: bool = Field(
         default=True,
         description="Deny all traffic of the namespace except the connections that the "
-        "workloads need.",
+        "workloads need, and all traffic of the device plugin and the DCGM exporter except "
+        "Prometheus' requests. The charts' namespaces get no policies.",
     )
     inference_from: list[DnsLabel] = Field(
         default=[],

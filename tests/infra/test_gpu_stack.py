@@ -2,7 +2,7 @@ from typing import Any
 
 import yaml
 
-from infra.gpu_stack import gpu_nodes, manifests, plugin_config
+from infra.gpu_stack import GpuStackArgs, gpu_nodes, manifests, plugin_config
 from infra.manifests import Manifest
 from infra.settings.cluster import GpuSettings
 
@@ -12,7 +12,7 @@ def gpu(**values: Any) -> GpuSettings:
 
 
 def objects(settings: GpuSettings) -> dict[str, Manifest]:
-    return {manifest["kind"]: manifest for manifest in manifests(settings)}
+    return {manifest["kind"]: manifest for manifest in manifests(GpuStackArgs(gpu=settings))}
 
 
 def test_the_plugin_comes_with_namespace_and_configuration() -> None:
@@ -29,14 +29,14 @@ def test_gke_admits_the_critical_pods_of_the_plugin() -> None:
 
 
 def test_a_cluster_that_has_everything_gets_nothing() -> None:
-    assert manifests(gpu(install=False)) == []
+    assert objects(gpu(install=False)) == {}
 
 
 def test_the_runtime_class_can_be_made_or_only_used() -> None:
     made = gpu(install=False, runtime_class={})
     used = gpu(install=False, runtime_class={"create": False})
     assert objects(made)["RuntimeClass"]["handler"] == "nvidia"
-    assert manifests(used) == []
+    assert objects(used) == {}
     assert gpu_nodes(used).runtime_class == "nvidia"
 
 
@@ -110,3 +110,12 @@ def test_the_plugin_runs_on_the_nodes_that_workloads_use() -> None:
     assert spec["nodeSelector"] == nodes.node_selector == {"pool": "a100"}
     assert spec["tolerations"] == list(nodes.tolerations)
     assert nodes.tolerations == [{"key": "only-gpu", "operator": "Exists", "effect": "NoSchedule"}]
+
+
+def test_no_connection_reaches_or_leaves_an_isolated_plugin() -> None:
+    built = manifests(GpuStackArgs(gpu=gpu(), isolated=True))
+    (policy,) = (each for each in built if each["kind"] == "NetworkPolicy")
+    (daemon_set,) = (each for each in built if each["kind"] == "DaemonSet")
+    selected = policy["spec"].pop("podSelector")["matchLabels"].items()
+    assert selected <= daemon_set["spec"]["template"]["metadata"]["labels"].items()
+    assert policy["spec"] == {"policyTypes": ["Ingress", "Egress"]}

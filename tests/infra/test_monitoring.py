@@ -47,6 +47,7 @@ def test_the_operator_gets_monitors_and_rules_that_it_finds() -> None:
     assert list(found) == [
         "Namespace/gpu-metrics",
         "ResourceQuota/critical-pods",
+        "NetworkPolicy/dcgm-exporter",
         "DaemonSet/dcgm-exporter",
         "NetworkPolicy/allow-prometheus",
         "PodMonitor/training",
@@ -173,3 +174,21 @@ def test_gpu_series_are_expected_where_something_exports_them(
     groups = {group["name"]: group["rules"] for group in rules["spec"]["groups"]}
     (missing,) = groups["gpu-platform-monitoring"]
     assert ("DCGM_FI_DEV_GPU_UTIL" in missing["expr"]) is expected
+
+
+@pytest.mark.parametrize("names", [("a", "b"), ()])
+def test_only_prometheus_may_connect_to_an_isolated_exporter(names: tuple[str, ...]) -> None:
+    found = built(prometheus="plain", scraped_from=names)
+    spec = found["NetworkPolicy/dcgm-exporter"]["spec"]
+    labels = found["DaemonSet/dcgm-exporter"]["spec"]["template"]["metadata"]["labels"]
+    assert spec["podSelector"]["matchLabels"].items() <= labels.items()
+    assert "egress" not in spec
+    if names:
+        (rule,) = spec["ingress"]
+        assert rule["ports"] == [{"port": 9400, "protocol": "TCP"}]
+        (selector,) = rule["from"]
+        (where,) = selector["namespaceSelector"]["matchExpressions"]
+        assert where["values"] == ["a", "b"]
+    else:
+        assert "ingress" not in spec
+        assert "NetworkPolicy/allow-prometheus" not in found

@@ -9,11 +9,12 @@ import pulumi
 import pytest
 
 from infra.configuration import load_settings
-from tests.infra.conftest import Provision
+from tests.infra.conftest import Plan, Provision
 from tests.infra.examples import TRAINING_IMAGE, changed, good
 
 VOLCANO_JOB = "kubernetes:batch.volcano.sh/v1alpha1:Job"
 RELEASE = "kubernetes:helm.sh/v3:Release"
+SECRET = "kubernetes:core/v1:Secret"
 IMAGE = "docker:index/image:Image"
 
 
@@ -180,6 +181,69 @@ def test_the_password_is_a_secret_for_push_and_pull(provision: Provision) -> Non
     assert base64.b64decode(entry["auth"]) == b"robot:hunter2"
     for name in ("image-training-build", "tenancy-registry"):
         assert secrets_only(plan[name].object, "hunter2"), name
+
+
+@pytest.mark.parametrize("mirrored", [True, False])
+def test_system_pods_pull_from_the_registry_with_its_login(
+    provision: Provision, mirrored: bool
+) -> None:
+    host = "registry.example.com" if mirrored else "elsewhere.example.com"
+    values = built_images()
+    values["gpu"] = {"image": f"{host}/nvidia/k8s-device-plugin:v0.20.0"}
+    values["volcano"]["values"] = {"basic": {"image_registry": f"{host}/mirror"}}
+    values["monitoring"] = {
+        "prometheus": "operator",
+        "dcgm_exporter": {"image": f"{host}/nvidia/dcgm-exporter:4.6.0"},
+        "kube_prometheus_stack": {"install": True, "values": {"global": {"imageRegistry": host}}},
+    }
+    plan = provision(values, ("registry_password",))
+    secrets = {plan.inputs(name)["metadata"]["namespace"] for name in plan.names(SECRET)}
+    system = {"gpu-system", "gpu-metrics", "volcano-system", "monitoring"} if mirrored else set()
+    assert secrets == {"ml", *system}
+    pulls = [{"name": "registry"}] if mirrored else None
+    for daemon_set in ("gpu-daemonset", "monitoring-daemonset-dcgm-exporter"):
+        spec = plan.inputs(daemon_set)["spec"]["template"]["spec"]
+        assert spec.get("imagePullSecrets") == pulls
+    chart = plan.inputs("monitoring-release")["values"]
+    assert chart["global"].get("imagePullSecrets") == pulls
+    basic = plan.inputs("volcano-release")["values"]["basic"]
+    assert basic.get("image_pull_secret") == ("registry" if mirrored else None)
+
+
+def test_a_site_adds_labels_and_annotations_to_every_object_and_pod(provision: Provision) -> None:
+    cluster = {"context": "staging", "labels": {"cost-center": "ml"}, "annotations": {"owner": "a"}}
+    values = changed("cluster", cluster)
+    values["tenancy"]["admission"] = "audit"
+    plan = provision(values)
+    plain = provision({**values, "cluster": {"context": "staging"}})
+    objects = [name for name in plan.resources if is_object(plan, name)]
+    assert set(plan.resources) == set(plain.resources)
+    assert len(objects) > 20
+    for name in objects:
+        pods = pod_metadata(plan.inputs(name))
+        assert len(pods) == len(pod_metadata(plain.inputs(name)))
+        for metadata in [plan.inputs(name)["metadata"], *pods]:
+            assert metadata["labels"]["cost-center"] == "ml", name
+            assert metadata["annotations"]["owner"] == "a", name
+    workloads = {
+        plan[name].type.rpartition(":")[2] for name in objects if pod_metadata(plan.inputs(name))
+    }
+    assert workloads == {"DaemonSet", "Job", "Deployment"}
+
+
+def is_object(plan: Plan, name: str) -> bool:
+    kind = plan[name].type
+    return kind.startswith("kubernetes:") and kind != RELEASE
+
+
+def pod_metadata(value: Any) -> list[dict[str, Any]]:
+    """Metadata of the pods that an object is a template of."""
+    if isinstance(value, list):
+        return [found for item in value for found in pod_metadata(item)]
+    if not isinstance(value, dict):
+        return []
+    own = [value.get("metadata", {})] if "containers" in (value.get("spec") or ()) else []
+    return own + [found for item in value.values() for found in pod_metadata(item)]
 
 
 def secrets_only(properties: Any, secret: str) -> bool:

@@ -96,6 +96,31 @@ def test_a_queue_is_known_by_a_label_or_by_an_annotation_or_not_at_all(
     assert check(program, tmp_path, told(series, 120, "gpu_platform:queue_gpus", *expected)) == ""
 
 
+@pytest.mark.parametrize(
+    ("resource", "counted"),
+    [
+        ("amd_com_gpu", True),
+        ("nvidia_com_mig_1g_10gb", True),
+        ("gpu_intel_com_i915", True),
+        ("rdma_hca_shared_devices_a", False),
+        ("vpc_amazonaws_com_efa", False),
+        ("attachable_volumes_csi_ebs_csi_aws_com", False),
+        ("ephemeral_storage", False),
+        ("hugepages_2Mi", False),
+    ],
+)
+def test_accelerators_of_every_vendor_are_counted_and_no_other_device(
+    program: Path, tmp_path: Path, resource: str, counted: bool
+) -> None:
+    series = {
+        name.replace("nvidia_com_gpu", resource): value
+        for name, value in pod("a-0", "a", "vision", 8).items()
+    }
+    expected = [of('gpu_platform:team_gpus{namespace="ml"}', 8)] if counted else []
+    tested = told(series, 120, "gpu_platform:team_gpus", *expected)
+    assert check(program, tmp_path, tested) == ""
+
+
 def test_gpu_hours_are_the_sum_over_time(program: Path, tmp_path: Path) -> None:
     expr = f"round({hours('gpu_platform:queue_gpus', '1h', 30)})"
     expected = [of('{queue="vision"}', 16), of('{queue="language"}', 4)]

@@ -27,6 +27,12 @@ MISTAKES = {
     "one namespace twice": ("gpu.namespace", "ml", "tenancy.namespace", "write different ones"),
     "bad key of a job": ("training.jobs.Digits_1", {}, "training.jobs.Digits_1", "short DNS label"),
     "bad variable name": (f"{JOB}.env", {"1X": "a"}, f"{JOB}.env.1X", "variable name"),
+    "label of this stack": (
+        "cluster.labels",
+        {"scheduling.volcano.sh/queue-name": "a"},
+        "cluster.labels",
+        "keys of scheduling.volcano.sh have a meaning for this stack",
+    ),
     "image without version": ("gpu.image", "team/plugin", "gpu.image", "must name a version"),
     "image not pinned": (
         "images.workloads.training.reference",

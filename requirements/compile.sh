@@ -14,7 +14,7 @@ compile requirements/stack.in -c requirements/dev.txt -o requirements.txt
 for name in devcluster workload tensorflow recorder; do
   compile "requirements/$name.in" -c requirements/dev.txt -o "requirements/$name.txt"
 done
-for name in cpu-image diffusion vision; do
+for name in cpu-image diffusion hugging-face vision; do
   compile --no-deps "requirements/$name.in" -c requirements/dev.txt -o "requirements/$name.txt"
 done
 cat requirements/vision.txt >>requirements/workload.txt

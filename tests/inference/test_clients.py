@@ -1,43 +1,25 @@
 """Third-party clients: tritonclient and KServe's client."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from filelock import FileLock
 
+from tests.environments import environment, run
 from tests.inference.serving import Server, digits
 from workload.export import load_network
 from workload.manifest import read_manifest
 
 ROOT = Path(__file__).parents[2]
-PINS = ROOT / "requirements/clients.txt"
 
 
 @pytest.fixture(scope="module")
 def python() -> Path:
     """A virtual environment with the clients, created if it is missing or its pins changed."""
-    folder = Path(sys.prefix) / "clients"
-    stamp = folder / "pins.txt"
-    with FileLock(f"{folder}.lock"):
-        if not stamp.exists() or stamp.read_text() != PINS.read_text():
-            uv = [str(Path(sys.prefix) / "bin/uv")]
-            run([*uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(folder)])
-            target = ["--python", str(folder / "bin/python")]
-            run([*uv, "pip", "install", "--quiet", *target, "--require-hashes", "-r", str(PINS)])
-            stamp.write_text(PINS.read_text())
-    return folder / "bin/python"
-
-
-def run(command: list[str]) -> str:
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
-    assert ended.returncode == 0, ended.stderr[-2000:]
-    return ended.stdout
+    return environment("clients")
 
 
 @pytest.fixture(scope="module")

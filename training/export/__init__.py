@@ -3,6 +3,7 @@
 import copy
 import hashlib
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -21,6 +22,7 @@ from training.export.artifacts import (
     write_weights,
 )
 from training.export.compression import check_installed
+from training.export.huggingface import HUGGINGFACE_FOLDER, write_huggingface
 from workload.files import sha256_of
 from workload.manifest import (
     MANIFEST_FILE,
@@ -34,6 +36,9 @@ from workload.manifest import (
     read_manifest,
     write_manifest,
 )
+from workload.models.gpt import Gpt
+from workload.progress import Message
+from workload.report import emit
 
 VARIABLE: Final = "CODE_VERSION"
 """Holds a version if one is known, such as the commit that an image was built from."""
@@ -93,6 +98,9 @@ def write_export(
     write_weights(path, model)
     weights = Weights(size=path.stat().st_size, sha256=sha256_of(path))
     beat()
+    if isinstance(model, Gpt):
+        _write_huggingface(folder / HUGGINGFACE_FOLDER, model, config)
+        beat()
     artifacts: tuple[Artifact, ...] = ()
     if config.export_formats or config.prune or config.quantize != "none":
         evaluation = evaluate or evaluate_on(data.held_out)
@@ -119,6 +127,15 @@ def write_export(
     )
     write_manifest(folder, manifest)
     return manifest
+
+
+def _write_huggingface(folder: Path, model: Gpt, config: TrainingConfig) -> None:
+    """Write the directory, or warn: the export of this project is complete without it."""
+    try:
+        write_huggingface(folder, model, config)
+    except (OSError, ExportError) as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        emit(Message(event="warning", message=f"no {folder.name} is exported: {error}"))
 
 
 def finished_export(folder: Path) -> Manifest | None:

@@ -39,11 +39,11 @@ from policies.configuration import (
 )
 from policies.exemptions import KEY, REFUSED, UNUSED, USED, Exemption, Exemptions
 from policies.kinds import configured_kinds
-from policies.policy import EverywherePolicy, is_root, metadata
+from policies.policy import EverywherePolicy, RuleSettings, is_root, metadata
 from policies.properties import editable, plain, unwrapped
 from policies.remediation import apply_edits
 from policies.resources import Resource
-from policies.rule import ConfigurationError, Rule, RuleConfig, Violation, failure
+from policies.rule import ConfigurationError, Rule, Violation, failure
 from policies.views import Stack, View
 
 
@@ -151,7 +151,7 @@ class Binding:
                 report(f"{problem}\n{UNUSED.remediation}", None)
 
     def _resource_policy(self, rule: Rule[Any]) -> Policy:
-        configure = _Configuration(rule, self._shared_settings)
+        configure = RuleSettings(rule, self._shared_settings)
 
         def validate(args: ResourceValidationArgs, report: ReportViolation) -> None:
             def evaluate() -> Iterable[Violation]:
@@ -179,7 +179,7 @@ class Binding:
         )
 
     def _stack_policy(self, rule: Rule[Any]) -> Policy:
-        configure = _Configuration(rule, self._shared_settings)
+        configure = RuleSettings(rule, self._shared_settings)
 
         def validate(args: StackValidationArgs, report: ReportViolation) -> None:
             def evaluate() -> Iterable[Violation]:
@@ -243,23 +243,6 @@ class Binding:
             existing=self._existing,
             kinds=self._kinds,
         )
-
-
-class _Configuration:
-    """Validate a rule's configuration once, since it is the same for every resource."""
-
-    def __init__(self, rule: Rule[Any], shared: Callable[[], dict[str, Any]]) -> None:
-        self._rule = rule
-        self._shared = shared
-        self._values: dict[str, Any] | None = None
-        self._config: RuleConfig
-
-    def __call__(self, values: Mapping[str, Any]) -> RuleConfig:
-        given = plain(values)
-        if given != self._values:
-            self._config = self._rule.configure(given, self._shared())
-            self._values = given
-        return self._config
 
 
 def _existing_objects(config: Mapping[str, Any]) -> tuple[str, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from policies import (
@@ -35,34 +37,46 @@ from policies import (
 )
 from policies.rule import Rule
 
-RULES: list[Rule[Any]] = [
-    *manifests.RULES,
-    *unknown_kinds.RULES,
-    *gpu_devices.RULES,
-    *gpu.RULES,
-    *gpu_nodes.RULES,
-    *claims.RULES,
-    *shared_memory.RULES,
-    *memory_volumes.RULES,
-    *scheduling.RULES,
-    *queues.RULES,
-    *retries.RULES,
-    *images.RULES,
-    *host_access.RULES,
-    *pod_security.RULES,
-    *pod_hardening.RULES,
-    *secret_values.RULES,
-    *access.RULES,
-    *exposure.RULES,
-    *extensions.RULES,
-    *priorities.RULES,
-    *tenancy.RULES,
-    *network_policies.RULES,
-    *storage.RULES,
-    *inference.RULES,
-    *rollout.RULES,
-    *budget.RULES,
-    *helm.RULES,
-]
+
+def unique(rules: Sequence[Rule[Any]]) -> list[Rule[Any]]:
+    """Return rules; raise ValueError if two have the same name, of which one would be lost."""
+    counts = Counter(rule.name for rule in rules)
+    twice = [name for name, count in counts.items() if count > 1]
+    if twice:
+        raise ValueError(f"found two rules with the name {', '.join(twice)}; rename one of them")
+    return list(rules)
+
+
+RULES: list[Rule[Any]] = unique(
+    [
+        *manifests.RULES,
+        *unknown_kinds.RULES,
+        *gpu_devices.RULES,
+        *gpu.RULES,
+        *gpu_nodes.RULES,
+        *claims.RULES,
+        *shared_memory.RULES,
+        *memory_volumes.RULES,
+        *scheduling.RULES,
+        *queues.RULES,
+        *retries.RULES,
+        *images.RULES,
+        *host_access.RULES,
+        *pod_security.RULES,
+        *pod_hardening.RULES,
+        *secret_values.RULES,
+        *access.RULES,
+        *exposure.RULES,
+        *extensions.RULES,
+        *priorities.RULES,
+        *tenancy.RULES,
+        *network_policies.RULES,
+        *storage.RULES,
+        *inference.RULES,
+        *rollout.RULES,
+        *budget.RULES,
+        *helm.RULES,
+    ]
+)
 
 RULES_BY_NAME = {rule.name: rule for rule in RULES}

@@ -20,7 +20,8 @@ from kube.names import (
     QUEUE_LABEL,
     SKIP_AWAIT_ANNOTATION,
 )
-from kube.workloads.record import Job, WorkloadKind, steps
+from kube.workloads.control import Job
+from kube.workloads.record import WorkloadKind, steps
 from policies.counts import counted
 from policies.finding import find_all_pods
 from policies.resources import Resource

@@ -7,7 +7,8 @@ from decimal import ROUND_CEILING, Decimal
 from typing import Final
 
 from kube.quantities import quantity_or_none
-from kube.workloads.record import Count, Rollout, steps
+from kube.workloads.control import Rollout
+from kube.workloads.record import Count, steps
 from policies.values import Key, Node
 
 UNLIMITED: Final = Decimal("Infinity")

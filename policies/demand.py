@@ -10,7 +10,7 @@ from typing import Final
 from kube.accelerators import Accelerators
 from kube.names import GROUP_ANNOTATION
 from kube.quantities import quantity_or_none
-from kube.workloads.record import Run
+from kube.workloads.control import Run
 from policies.claims import claimed_devices
 from policies.controllers import Workload
 from policies.gpu_devices import is_cpu_task

@@ -9,7 +9,7 @@ from kube.workloads.record import Pods, WorkloadKind, steps
 from policies.counts import counted
 from policies.places import LayeredNode, containers_at, structural_specs
 from policies.resources import Resource
-from policies.values import Node, nodes_at
+from policies.values import UNKNOWN, Node, nodes_at
 from policies.workloads import ANYWHERE, UNRECORDED, Pod
 
 
@@ -60,6 +60,8 @@ def _pod_at(resource: Resource, node: Node, place: Pods) -> Pod | None:
     own = node.steps[len(resource.root.steps) :]
     stated = [counted(resource.root, path, own) for path in place.defaults]
     defaults = [default for default in stated if isinstance(default.value, dict)]
+    if place.supplied:
+        defaults.append(Node(dict.fromkeys(place.supplied, UNKNOWN)))
     if defaults:
         node = LayeredNode(node, defaults, partial, place.inherited)
     elif partial != node.partial:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pulumi_policy import (
@@ -17,6 +17,7 @@ from pulumi_policy import (
 )
 from pulumi_policy import Severity as PulumiSeverity
 
+from policies.properties import plain
 from policies.rule import Rule, RuleConfig
 
 _ROOT = "pulumi:pulumi:Stack"
@@ -46,6 +47,24 @@ class EverywherePolicy(ResourceValidationPolicy, StackValidationPolicy):
     def has_remediation(self) -> bool:
         """Change nothing."""
         return False
+
+
+class RuleSettings:
+    """Settings of a rule, validated once, since they are the same for every resource."""
+
+    def __init__(self, rule: Rule[Any], shared: Callable[[], dict[str, Any]]) -> None:
+        self._rule = rule
+        self._shared = shared
+        self._values: dict[str, Any] | None = None
+        self._config: RuleConfig
+
+    def __call__(self, values: Mapping[str, Any]) -> RuleConfig:
+        """Return the configuration for what the engine passes."""
+        given = plain(values)
+        if given != self._values:
+            self._config = self._rule.configure(given, self._shared())
+            self._values = given
+        return self._config
 
 
 def config_schema(config: type[RuleConfig]) -> PolicyConfigSchema | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from kube.quantities import quantity_or_none
-from kube.workloads.record import Scaler
+from kube.workloads.control import Scaler
 from policies.resources import Resource
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import re
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Final
@@ -14,49 +13,24 @@ from policies import cel
 from policies.containers import Container
 from policies.resources import Resource
 from policies.rule import Level, Rule, RuleConfig, Severity, Violation, pod_rule, resource_rule
+from policies.secret_patterns import (
+    ARGUMENT,
+    HARMLESS,
+    NAME,
+    PASSWORD,
+    PASSWORD_FIELD,
+    REFERENCE,
+    SETTING,
+    TEMPLATE,
+    VAGUE_NAME,
+    VAGUE_VALUE,
+    VALUE,
+)
 from policies.values import UNKNOWN, Node, any_field
 from policies.workloads import Pod
 
-# The patterns are also part of CEL expressions: RE2 has no lookaround.
-_NAME: Final = re.compile(
-    r"(?i)(passw(or)?d|passphrase|secret|api_?key|access_?key|private_?key|credential"
-    r"|connection_?string|(^|[_.-])(token|pwd|(pg)?pass)($|[_.-])|[a-z](Token|Pwd)$)"
-)
-_VAGUE_NAME: Final = re.compile(r"(?i)(^|[_.-])(key|auth)$")
-_VAGUE_VALUE: Final = re.compile(r"^[A-Za-z0-9+=_-]{12,}$")
-_PASSWORD: Final = re.compile(r"(?i)pass|pwd")
-_HARMLESS: Final = re.compile(r"(?i)^(true|false|yes|no|none|null|auto|[0-9]{1,6})$")
-_VALUE: Final = re.compile(
-    r"\b(A[KS]IA[0-9A-Z]{16}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{22,}"
-    r"|gl(pat|ptt|dt|rt|soat|cbt)-[A-Za-z0-9_-]{20,}|hf_[A-Za-z0-9]{20,}|nvapi-[A-Za-z0-9_-]{20,}"
-    r"|sk-((ant|proj|svcacct)-[A-Za-z0-9_-]{20,}|[A-Za-z0-9]{20,})|[sr]k_live_[A-Za-z0-9]{16,}"
-    r"|AIza[0-9A-Za-z_-]{35}|ya29\.[0-9A-Za-z_-]{20,}|xox[abeoprs]-[0-9A-Za-z-]{10,}"
-    r"|hvs\.[A-Za-z0-9_-]{24,}|npm_[A-Za-z0-9]{36}|pypi-AgEI[A-Za-z0-9_-]{20,}"
-    r"|dckr_pat_[A-Za-z0-9_-]{20,}|dop_v1_[a-f0-9]{64}|SG\.[A-Za-z0-9_-]{20,}\.[A-Za-z0-9_-]{20,}"
-    r"|eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.|AccountKey=[A-Za-z0-9+/=]{40,})"
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----"
-    r"|LS0tLS1CRUdJTi(BSU0Eg|BQUklW|BFQyBQ|BPUEVO|BFTkNS|BEU0Eg)"
-    r"|\b(B|b)earer [A-Za-z0-9._~+/=-]{16,}"
-    r"|[?&]sig=[A-Za-z0-9%+/=]{20,}"
-    r"|://hooks\.slack\.com/services/T[A-Z0-9]+/B[A-Z0-9]+/[A-Za-z0-9]{16,}"
-    r"|://(discord|discordapp)\.com/api/webhooks/[0-9]+/[A-Za-z0-9_-]{16,}"
-    r"|[a-z][a-z0-9+.-]*://[^/\s:@]+:[^/\s:@]*[^/\s:@)}>]@"
-)
-_ARGUMENT: Final = re.compile(
-    r"((--([a-z0-9]+-)*(password|passwd|passphrase|api-?key|access-key|secret-key|client-secret)"
-    r"|--((auth|api|access|bearer|hf|hub|github|registration)-)?token)(=|\s+)"
-    r"|\b[A-Z0-9_]*(PASSW(OR)?D|PASSPHRASE|SECRET|API_KEY|ACCESS_KEY|PRIVATE_KEY|_TOKEN)=)"
-    r"[\"']?[^\s\"'$<({;|&/\[-][^\s\"';|&]{3,}"
-)
-_REFERENCE: Final = re.compile(r"^\$\([A-Za-z_][A-Za-z0-9_]*\)$")
 _CONTAINERS: Final = ("containers", "initContainers", "ephemeralContainers")
 _ENVIRONMENTS: Final = ("env", "envVars", "environment")
-_SETTING: Final = re.compile(
-    r"(?im)^[ \t]*[\"']?[a-z0-9_.-]*(password|passwd)[\"']?[ \t]*[:=][ \t]*"
-    r"[\"']?[^\s\"'$<{(|>&*!%\[,#][^\s\"'|&{]{3,}"
-)
-_PASSWORD_FIELD: Final = re.compile(r"(?i)(^|[a-z_-])password$")
-_TEMPLATE: Final = re.compile(r"[${<]|^(true|false)$")
 _ACCOUNT_SECRET: Final = "kubernetes.io/service-account-token"  # noqa: S105  a type
 _HIDDEN: Final = "a literal, which is not shown here"
 
@@ -72,20 +46,20 @@ class EnvironmentConfig(RuleConfig):
 
 def _is_secret(name: str, text: str) -> bool:
     """Return whether a named value is a secret and not a reference, a path or a switch."""
-    if not text or _REFERENCE.search(text):
+    if not text or REFERENCE.search(text):
         return False
     if name.upper().endswith(("_FILE", "_PATH")) and text.startswith("/"):
         return False
-    if _HARMLESS.search(text) and not _PASSWORD.search(name):
+    if HARMLESS.search(text) and not PASSWORD.search(name):
         return False
-    if _VAGUE_NAME.search(name) and _VAGUE_VALUE.search(text):
+    if VAGUE_NAME.search(name) and VAGUE_VALUE.search(text):
         return True
-    return bool(_NAME.search(name)) or _contains_secret(text)
+    return bool(NAME.search(name)) or _contains_secret(text)
 
 
 @lru_cache(maxsize=65536)
 def _contains_secret(text: str) -> bool:
-    return bool(_VALUE.search(text))
+    return bool(VALUE.search(text))
 
 
 def _words(container: Container) -> Iterator[tuple[Node, str]]:
@@ -99,17 +73,17 @@ def _words(container: Container) -> Iterator[tuple[Node, str]]:
 
 _CEL_SECRET: Final = (
     "e.value != '' && !(e.name in settings.allowedNames)"
-    f" && !e.value.matches({cel.literal(_REFERENCE.pattern)})"
+    f" && !e.value.matches({cel.literal(REFERENCE.pattern)})"
     " && !(e.name.matches('(?i)_(FILE|PATH)$') && e.value.startsWith('/'))"
-    f" && !(e.value.matches({cel.literal(_HARMLESS.pattern)})"
-    f" && !e.name.matches({cel.literal(_PASSWORD.pattern)}))"
-    f" && (e.name.matches({cel.literal(_NAME.pattern)})"
-    f" || e.value.matches({cel.literal(_VALUE.pattern)})"
-    f" || (e.name.matches({cel.literal(_VAGUE_NAME.pattern)})"
-    f" && e.value.matches({cel.literal(_VAGUE_VALUE.pattern)})))"
+    f" && !(e.value.matches({cel.literal(HARMLESS.pattern)})"
+    f" && !e.name.matches({cel.literal(PASSWORD.pattern)}))"
+    f" && (e.name.matches({cel.literal(NAME.pattern)})"
+    f" || e.value.matches({cel.literal(VALUE.pattern)})"
+    f" || (e.name.matches({cel.literal(VAGUE_NAME.pattern)})"
+    f" && e.value.matches({cel.literal(VAGUE_VALUE.pattern)})))"
 )
 _CEL_LINE: Final = (
-    f"l.matches({cel.literal(_VALUE.pattern)}) || l.matches({cel.literal(_ARGUMENT.pattern)})"
+    f"l.matches({cel.literal(VALUE.pattern)}) || l.matches({cel.literal(ARGUMENT.pattern)})"
 )
 
 
@@ -127,7 +101,7 @@ _CEL_LINE: Final = (
         " || [c.?command.orValue([]).join(' '), c.?args.orValue([]).join(' ')]"
         f".exists(l, {_CEL_LINE})).map(c, 'container ' + c.name)"
         " + (variables.annotations.exists(a,"
-        f" variables.annotations[a].matches({cel.literal(_VALUE.pattern)}))"
+        f" variables.annotations[a].matches({cel.literal(VALUE.pattern)}))"
         " ? ['annotations'] : [])"
     ),
 )
@@ -141,7 +115,7 @@ def no_literal_secrets(pod: Pod, config: EnvironmentConfig) -> Iterator[Violatio
             if _is_secret(name, str(value.value)):
                 yield Violation(value, f"{name} as valueFrom.secretKeyRef", found=_HIDDEN)
         for place, line in _words(container):
-            if _contains_secret(line) or _ARGUMENT.search(line):
+            if _contains_secret(line) or ARGUMENT.search(line):
                 yield Violation(place, "$(NAME) of a variable with secretKeyRef", found=_HIDDEN)
     for _, note in pod.metadata["annotations"].fields():
         if note.text and _contains_secret(note.text):
@@ -186,7 +160,7 @@ def no_secrets_in_manifests(resource: Resource, config: EnvironmentConfig) -> It
 
 def _contains(name: str, text: str) -> bool:
     """Return whether the text of a ConfigMap, which may be a file, is or contains a secret."""
-    return _is_secret(name, text) or bool(_ARGUMENT.search(text) or _SETTING.search(text))
+    return _is_secret(name, text) or bool(ARGUMENT.search(text) or SETTING.search(text))
 
 
 def _decoded(text: str) -> str:
@@ -198,8 +172,8 @@ def _decoded(text: str) -> str:
 
 def _is_password(key: str, value: Any) -> bool:
     """Return whether a field of a custom resource states a password."""
-    named = isinstance(value, str) and bool(value) and bool(_PASSWORD_FIELD.search(key))
-    return named and not _TEMPLATE.search(value)
+    named = isinstance(value, str) and bool(value) and bool(PASSWORD_FIELD.search(key))
+    return named and not TEMPLATE.search(value)
 
 
 def _may_be_secret(key: str, value: Any) -> bool:

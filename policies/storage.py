@@ -8,7 +8,8 @@ from typing import Any
 
 from pydantic import Field
 
-from kube.workloads.record import ClaimTemplates, steps
+from kube.workloads.control import ClaimTemplates
+from kube.workloads.record import steps
 from policies import cel
 from policies.controllers import Workload
 from policies.finding import find_pods

@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from kube.workloads.record import (
-    ClaimTemplates,
-    Count,
-    Job,
-    Pods,
-    Role,
-    Rollout,
-    Scaler,
-    WorkloadKind,
-)
+from kube.workloads.control import ClaimTemplates, Job, Rollout, Scaler
+from kube.workloads.record import Count, Pods, Role, WorkloadKind
 
 TEMPLATE: Final = "spec.template.spec"
 ENDING: Final[tuple[Role, ...]] = ("training", "batch")
@@ -159,6 +151,7 @@ _PLAIN_KINDS: Final = {
     "monitoring.coreos.com": "PrometheusRule ServiceMonitor PodMonitor Probe ScrapeConfig "
     "AlertmanagerConfig",
     "caching.internal.knative.dev": "Image",
+    "kubeflow.org": "Profile",
 }
 
 PLAIN: Final = [

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from kube.workloads.control import Job
 from kube.workloads.kubernetes import CONCURRENCY, NOT_RUN
-from kube.workloads.record import Count, Devices, Job, Pods, Role, WorkloadKind
+from kube.workloads.record import Count, Devices, Pods, Role, WorkloadKind
 
 _BATCH: Final[tuple[Role, ...]] = ("batch", "training")
 _STEPS: Final = ("container", "script", "containerSet.containers.*", "sidecars.*")
@@ -76,6 +77,7 @@ def _task(spec: str, pod: str, *counts: Count) -> Pods:
         defaults=(pod,) if pod else (),
         metadata=f"{spec}.metadata",
         count=counts,
+        supplied=() if pod else ("tolerations",),
     )
 
 
@@ -95,6 +97,7 @@ def _tekton(kind: str, *pods: Pods, shared: tuple[str, ...]) -> WorkloadKind:
 
 
 TEKTON: Final = [
+    # A run adds its tolerations.
     _tekton("Task", _task("spec", "", *NOT_RUN), shared=("spec.stepTemplate",)),
     _tekton("ClusterTask", _task("spec", "", *NOT_RUN), shared=("spec.stepTemplate",)),
     _tekton(
@@ -187,9 +190,11 @@ SPARK: Final = [
         kind="SparkConnect",
         pods=(
             Pods(at="spec", images=("",), count=NOT_RUN, partial=True),
-            Pods(at="spec.server.template.spec", partial=True),
+            # The operator adds the image.
+            Pods(at="spec.server.template.spec", supplied=("image",), partial=True),
             Pods(
                 at="spec.executor.template.spec",
+                supplied=("image",),
                 count=(Count(paths=("spec.executor.instances",)),),
                 partial=True,
             ),

@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from kube.workloads.control import Proxy, Rollout, Scaler
 from kube.workloads.kubernetes import NOT_RUN, REPLICAS, TEMPLATE, job_count
-from kube.workloads.record import (
-    Count,
-    Pods,
-    Proxy,
-    Role,
-    Rollout,
-    Scaler,
-    WorkloadKind,
-)
+from kube.workloads.record import Count, Pods, Role, WorkloadKind
 
 SERVING: Final[tuple[Role, ...]] = ("serving",)
 # Names of model formats: fields of KServe's first predictors.

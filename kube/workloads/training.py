@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from kube.workloads.control import Job, Rollout, Run
 from kube.workloads.kubernetes import CONCURRENCY, ENDING, NOT_RUN, job_count
-from kube.workloads.record import Count, Job, Pods, Role, Rollout, Run, WorkloadKind
+from kube.workloads.record import Count, Pods, Role, WorkloadKind
 
 _ANY: Final[tuple[Role, ...]] = ("training", "serving", "batch", "interactive")
 _POD: Final = "template.spec"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from kube.workloads.control import ClaimTemplates, Job
 from kube.workloads.kubernetes import CONCURRENCY, ENDING
-from kube.workloads.record import ClaimTemplates, Count, Job, Pods, WorkloadKind
+from kube.workloads.record import Count, Pods, WorkloadKind
 
 
 def _tasks(spec: str, *outer: Count, partial: bool = False) -> Pods:

@@ -12,7 +12,7 @@ from pulumi.runtime.proto import analyzer_pb2
 from pulumi.runtime.proto.analyzer_pb2 import DISABLED, ConfigureAnalyzerRequest
 from pulumi.runtime.proto.analyzer_pb2_grpc import AnalyzerStub
 
-from policies.catalogue import RULES
+from policies.catalogue import RULES, unique
 from policies.pack import NAME
 
 PACK = Path(__file__).parents[2] / "policies"
@@ -45,3 +45,13 @@ def test_refuses_a_configuration_that_disables_every_rule(port: int) -> None:
             stub.Configure(ConfigureAnalyzerRequest(policyConfig=entries), timeout=60)
         entries.popitem()
         stub.Configure(ConfigureAnalyzerRequest(policyConfig=entries), timeout=60)
+
+
+def test_two_rules_of_one_name_are_refused():
+    with pytest.raises(ValueError, match=f"two rules with the name {RULES[0].name}"):
+        unique([*RULES, RULES[0]])
+
+
+def test_no_module_of_the_pack_has_the_name_of_one_of_the_standard_library():
+    """Tools that start the directory itself would import it instead."""
+    assert not {path.stem for path in PACK.glob("*.py")} & sys.stdlib_module_names

@@ -1,0 +1,45 @@
+"""Patterns of secrets: their names, their values, and settings and arguments with them."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+# The patterns are also part of CEL expressions: RE2 has no lookaround.
+NAME: Final = re.compile(
+    r"(?i)(passw(or)?d|passphrase|secret|api_?key|access_?key|private_?key|credential"
+    r"|connection_?string|(^|[_.-])(token|pwd|(pg)?pass)($|[_.-])|[a-z](Token|Pwd)$)"
+)
+VAGUE_NAME: Final = re.compile(r"(?i)(^|[_.-])(key|auth)$")
+VAGUE_VALUE: Final = re.compile(r"^[A-Za-z0-9+=_-]{12,}$")
+PASSWORD: Final = re.compile(r"(?i)pass|pwd")
+HARMLESS: Final = re.compile(r"(?i)^(true|false|yes|no|none|null|auto|[0-9]{1,6})$")
+VALUE: Final = re.compile(
+    r"\b(A[KS]IA[0-9A-Z]{16}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{22,}"
+    r"|gl(pat|ptt|dt|rt|soat|cbt)-[A-Za-z0-9_-]{20,}|hf_[A-Za-z0-9]{20,}|nvapi-[A-Za-z0-9_-]{20,}"
+    r"|sk-((ant|proj|svcacct)-[A-Za-z0-9_-]{20,}|[A-Za-z0-9]{20,})|[sr]k_live_[A-Za-z0-9]{16,}"
+    r"|AIza[0-9A-Za-z_-]{35}|ya29\.[0-9A-Za-z_-]{20,}|xox[abeoprs]-[0-9A-Za-z-]{10,}"
+    r"|hvs\.[A-Za-z0-9_-]{24,}|npm_[A-Za-z0-9]{36}|pypi-AgEI[A-Za-z0-9_-]{20,}"
+    r"|dckr_pat_[A-Za-z0-9_-]{20,}|dop_v1_[a-f0-9]{64}|SG\.[A-Za-z0-9_-]{20,}\.[A-Za-z0-9_-]{20,}"
+    r"|eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.|AccountKey=[A-Za-z0-9+/=]{40,})"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----"
+    r"|LS0tLS1CRUdJTi(BSU0Eg|BQUklW|BFQyBQ|BPUEVO|BFTkNS|BEU0Eg)"
+    r"|\b(B|b)earer [A-Za-z0-9._~+/=-]{16,}"
+    r"|[?&]sig=[A-Za-z0-9%+/=]{20,}"
+    r"|://hooks\.slack\.com/services/T[A-Z0-9]+/B[A-Z0-9]+/[A-Za-z0-9]{16,}"
+    r"|://(discord|discordapp)\.com/api/webhooks/[0-9]+/[A-Za-z0-9_-]{16,}"
+    r"|[a-z][a-z0-9+.-]*://[^/\s:@]+:[^/\s:@]*[^/\s:@)}>]@"
+)
+ARGUMENT: Final = re.compile(
+    r"((--([a-z0-9]+-)*(password|passwd|passphrase|api-?key|access-key|secret-key|client-secret)"
+    r"|--((auth|api|access|bearer|hf|hub|github|registration)-)?token)(=|\s+)"
+    r"|\b[A-Z0-9_]*(PASSW(OR)?D|PASSPHRASE|SECRET|API_KEY|ACCESS_KEY|PRIVATE_KEY|_TOKEN)=)"
+    r"[\"']?[^\s\"'$<({;|&/\[-][^\s\"';|&]{3,}"
+)
+REFERENCE: Final = re.compile(r"^\$\([A-Za-z_][A-Za-z0-9_]*\)$")
+SETTING: Final = re.compile(
+    r"(?im)^[ \t]*[\"']?[a-z0-9_.-]*(password|passwd)[\"']?[ \t]*[:=][ \t]*"
+    r"[\"']?[^\s\"'$<{(|>&*!%\[,#][^\s\"'|&{]{3,}"
+)
+PASSWORD_FIELD: Final = re.compile(r"(?i)(^|[a-z_-])password$")
+TEMPLATE: Final = re.compile(r"[${<]|^(true|false)$")

@@ -133,7 +133,7 @@ def _pod(args: InferenceServiceArgs, version: Version) -> Pod:
         mounts=[*model_mounts(args, version), *_claims(args)],
         volumes=[*model_volumes(version, settings.fetch), *_secrets(settings)],
         ports={name: port for name, port in ports.items() if port is not None},
-        probes=_probes(settings, endpoints),
+        probes=_probes(settings, endpoints, args.model),
         node_selector=settings.node_selector,
         tolerations=[toleration.manifest for toleration in settings.tolerations],
         spread=even_spread(version.selector) if settings.spread else (),
@@ -179,7 +179,9 @@ def _secrets(settings: InferenceServiceSettings) -> list[Volume]:
     return [*secrets, *additional_volumes(settings.volumes)]
 
 
-def _probes(settings: InferenceServiceSettings, endpoints: Endpoints) -> dict[str, Manifest]:
+def _probes(
+    settings: InferenceServiceSettings, endpoints: Endpoints, model: str
+) -> dict[str, Manifest]:
     scheme = {"scheme": "HTTPS"} if settings.tls else {}
 
     def probe(path: str, period: int, failures: int) -> Manifest:
@@ -194,5 +196,5 @@ def _probes(settings: InferenceServiceSettings, endpoints: Endpoints) -> dict[st
     return {
         "startupProbe": probe(endpoints.live, _STARTUP_PERIOD, startup_failures),
         "livenessProbe": probe(endpoints.live, 10, 3),
-        "readinessProbe": probe(endpoints.ready, 2, 3),
+        "readinessProbe": probe(endpoints.ready.format(model=model), 2, 3),
     }

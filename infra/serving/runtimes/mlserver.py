@@ -27,7 +27,8 @@ class Mlserver(Runtime):
     implementation: str | None = Field(default=None, pattern=r"^[A-Za-z_][\w.]*$")
     """Class of the model, such as mlserver_sklearn.SKLearnModel. None requires a
     model-settings.json next to the model."""
-    parallel_workers: int = Field(default=1, ge=0, le=64)
+    parallel_workers: int = Field(default=0, ge=0, le=64)
+    """Worker processes. 0 computes in the server's process."""
     max_batch_size: int | None = Field(default=None, ge=1)
     max_batch_time: float | None = Field(default=None, gt=0)
     grpc_max_message_length: int | None = Field(default=None, ge=1)
@@ -69,7 +70,8 @@ class Mlserver(Runtime):
         """Paths and ports of the server."""
         return Endpoints(
             live="/v2/health/live",
-            ready="/v2/health/ready",
+            # The server is ready without a model that failed to load.
+            ready="/v2/models/{model}/ready" if self.implementation else "/v2/health/ready",
             grpc_port=_GRPC_PORT,
             metrics_port=_METRICS_PORT,
         )

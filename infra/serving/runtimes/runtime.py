@@ -50,6 +50,7 @@ class Endpoints:
 
     live: str
     ready: str
+    """Path of the readiness probe, in which {model} is the name of the model."""
     metrics: str | None = "/metrics"
     grpc_port: int | None = None
     metrics_port: int | None = None

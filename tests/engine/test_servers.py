@@ -1,0 +1,184 @@
+"""Servers by others: third-party clients call what the command of each runtime starts."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from infra.settings.inference import InferenceServiceSettings
+from tests.engine.servers.expected import continued, trained
+from tests.environments import environment, run
+from tests.infra.serving.examples import container, serving
+from training.config import TrainingConfig
+from training.export import write_export
+
+HERE = Path(__file__).parent
+SERVERS = HERE / "servers"
+
+
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port: int = listening.getsockname()[1]
+        return port
+
+
+@contextmanager
+def started(folder: Path, bin_directory: Path, **service: Any) -> Iterator[Mapping[str, int]]:
+    """Start what the pod of a service would start; yield its ports when its probe succeeds.
+
+    `folder/models` is /models, `folder/tmp` is /tmp, and ports of the pod become free ones. At the
+    end the server gets SIGTERM and must end within the time that the settings promise.
+    """
+    described = serving(job=None, **service)
+    found = container(described)
+    ports = {each["name"]: free_port() for each in found["ports"]}
+    replaced = {str(each["containerPort"]): str(ports[each["name"]]) for each in found["ports"]}
+    for name in ("models", "tmp", "working"):
+        (folder / name).mkdir(exist_ok=True)
+
+    def here(text: str) -> str:
+        if text in replaced:
+            return replaced[text]
+        for inside in ("/models", "/tmp"):
+            if text == inside or text.startswith(f"{inside}/"):
+                return f"{folder}{text}"
+        return text
+
+    env = {each["name"]: here(each["value"]) for each in found["env"] if "value" in each}
+    command = [here(part) for part in found["command"]]
+    for name, value in env.items():
+        command = [part.replace(f"$({name})", value) for part in command]
+    path = {"PATH": f"{bin_directory}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(
+            command, env={**path, **env}, cwd=folder / "working", stdout=log, stderr=log
+        )
+    try:
+        probe = found["readinessProbe"]["httpGet"]
+        _wait(process, f"http://127.0.0.1:{ports[probe['port']]}{probe['path']}", folder / "log")
+        yield ports
+        assert list((folder / "working").iterdir()) == [], "the root filesystem is read-only"
+        process.send_signal(signal.SIGTERM)
+        process.wait(_seconds_to_stop(described.service))
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _seconds_to_stop(service: InferenceServiceSettings) -> float:
+    return service.grace_seconds - service.pre_stop_seconds
+
+
+def _wait(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        assert process.poll() is None, log.read_text()[-3000:]
+        try:
+            if httpx.get(url, timeout=2).status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.3)
+    pytest.fail(f"{url} is not ready: {log.read_text()[-3000:]}")
+
+
+@pytest.fixture
+def mlserver(tmp_path: Path) -> Iterator[Mapping[str, int]]:
+    (tmp_path / "models" / "doubler").mkdir(parents=True)
+    with started(
+        tmp_path,
+        environment("bench-mlserver").parent,
+        runtime="mlserver",
+        source={"claim": {"name": "checkpoints", "path": "doubler"}},
+        server={"implementation": "doubler.Doubler"},
+        env={"PYTHONPATH": str(SERVERS)},
+    ) as ports:
+        yield ports
+
+
+def test_mlserver_answers_tritonclient_and_kserve_over_http_and_grpc(
+    mlserver: Mapping[str, int],
+) -> None:
+    python = environment("clients")
+    expected = np.array([[1.5, -2.0], [0.0, 8.0]], np.float32) * 2
+    for program in ("triton_doubled.py", "kserve_doubled.py"):
+        asked = [str(python), str(SERVERS / program), str(mlserver["http"]), str(mlserver["grpc"])]
+        answers = json.loads(run(asked).splitlines()[-1])
+        assert answers.keys() == {"http", "grpc"}
+        for way, doubled in answers.items():
+            assert np.allclose(doubled, expected), (program, way)
+
+
+def test_metrics_of_mlserver_have_the_series_that_are_recorded(
+    mlserver: Mapping[str, int],
+) -> None:
+    url = f"http://127.0.0.1:{mlserver['http']}/v2/models/digits"
+    assert httpx.get(url).status_code == 200
+    text = httpx.get(f"http://127.0.0.1:{mlserver['metrics']}/metrics").text
+    for series in (
+        "rest_server_requests_total{",
+        "rest_server_request_duration_seconds_bucket{",
+        "rest_server_requests_in_progress{",
+    ):
+        assert series in text
+    assert 'status_code="200"' in text
+
+
+@pytest.mark.timeout(400)
+def test_an_openai_client_reads_a_stream_of_the_exported_gpt(tmp_path: Path) -> None:
+    python = environment("hugging-face", inherits=True)
+    data, model = trained(tmp_path)
+    values = {"model": "gpt", "dataset": "text", "model_options": {"context": model.context}}
+    folder = tmp_path / "models" / "gpt-0123abcd" / "export"
+    write_export(folder, model, TrainingConfig.model_validate(values), data, {})
+    expected = continued(model, "The quick", 12)
+    with started(
+        tmp_path,
+        python.parent,
+        runtime="custom",
+        run="gpt-0123abcd",
+        server={
+            "command": [
+                "transformers",
+                "serve",
+                "$(MODEL_PATH)/huggingface",
+                "--host",
+                "0.0.0.0",  # noqa: S104
+                "--port",
+                "$(PORT)",
+            ],
+            "metrics": None,
+        },
+    ) as ports:
+        asked = [str(python), str(SERVERS / "openai_stream.py"), str(ports["http"])]
+        answer = json.loads(
+            run([*asked, str(folder / "huggingface"), "The quick"]).splitlines()[-1]
+        )
+    assert answer["text"] == expected
+    assert "".join(answer["parts"]) == expected
+    assert len(answer["parts"]) > 2
+
+
+def test_a_custom_litserve_server_gets_its_model_and_port(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "factor.txt").write_text("7")
+    with started(
+        tmp_path,
+        environment("bench-litserve").parent,
+        runtime="custom",
+        source={"claim": {"name": "checkpoints"}},
+        server={"command": ["python", str(SERVERS / "multiplier.py"), "$(PORT)"], "metrics": None},
+    ) as ports:
+        url = f"http://127.0.0.1:{ports['http']}/predict"
+        assert httpx.post(url, json={"input": 6}, timeout=20).json() == {"output": 42}

@@ -82,7 +82,7 @@ class Binding:
         self._existing: tuple[str, ...] = ()
         self._shared: dict[str, Any] = {}
         self._kinds = WORKLOAD_KINDS
-        self._problems: dict[str, list[str]] = {}
+        self._problems = {REFUSED.name: self._exemptions.refused}
 
     def configure(self, config: Mapping[str, Any], disabled: Collection[str] = ()) -> None:
         """Read exemptions, unknown rule names and existing objects from the whole configuration.

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from policies import cel
-from policies.rule import Edit, Level, Rule, Severity, Violation, pod_rule, show
-from policies.settings import NoConfig, SystemConfig
+from policies.rule import Level, Rule, Severity, Violation, pod_rule
+from policies.settings import SystemConfig
 from policies.workloads import Pod
 
 HOST_DRIVER: Final = re.compile(r"(?i)host-?path|local")
@@ -100,38 +100,4 @@ def no_host_ports(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
                 yield Violation(port["hostPort"], "nothing: use a Service")
 
 
-def _lacks_cluster_dns(pod: Pod) -> bool:
-    policy = pod.spec["dnsPolicy"]
-    unset = policy.absent or policy.value == "ClusterFirst"
-    return pod.spec["hostNetwork"].value is True and unset
-
-
-def _set_cluster_dns(pod: Pod, config: NoConfig) -> Iterator[Edit]:
-    if _lacks_cluster_dns(pod):
-        yield Edit(pod.spec["dnsPolicy"].steps, "ClusterFirstWithHostNet")
-
-
-@pod_rule(
-    name="host-network-dns",
-    description="A pod on the node's network resolves names of the cluster.",
-    severity=Severity.MEDIUM,
-    level=Level.MANDATORY,
-    remediation="Write dnsPolicy: ClusterFirstWithHostNet in addition to hostNetwork: true.",
-    config=NoConfig,
-    remedy=_set_cluster_dns,
-    admission=cel.pod(
-        dnsPolicy="variables.spec.?hostNetwork.orValue(false)"
-        " && variables.spec.?dnsPolicy.orValue('ClusterFirst') == 'ClusterFirst'"
-    ),
-)
-def host_network_dns(pod: Pod, config: NoConfig) -> Iterator[Violation]:
-    """Workers with the node's resolver never find the master's Service name."""
-    if _lacks_cluster_dns(pod):
-        yield Violation(
-            pod.spec["dnsPolicy"],
-            '"ClusterFirstWithHostNet"',
-            found=f"{show(pod.spec['dnsPolicy'].value)} beside hostNetwork: true",
-        )
-
-
-RULES: list[Rule[Any]] = [no_host_namespaces, no_host_path, no_host_ports, host_network_dns]
+RULES: list[Rule[Any]] = [no_host_namespaces, no_host_path, no_host_ports]

@@ -1,4 +1,4 @@
-"""Rules about scheduling: schedulers, gangs and priorities."""
+"""Rules about scheduling: schedulers, gangs, priorities and name resolution."""
 
 from __future__ import annotations
 
@@ -15,18 +15,22 @@ from kube.names import (
     RAY_SCHEDULER_LABEL,
 )
 from kube.quantities import quantity_or_none
+from policies import cel
 from policies.controllers import Gang, Workload
 from policies.demand import nodes_of
 from policies.gpu_devices import is_cpu_task
 from policies.rule import (
+    Edit,
     Level,
     Rule,
     Severity,
     Violation,
+    pod_rule,
+    show,
     stack_rule,
     workload_rule,
 )
-from policies.settings import QueueSystem, RoleConfig, TaskConfig
+from policies.settings import NoConfig, QueueSystem, RoleConfig, TaskConfig
 from policies.views import Stack
 from policies.workloads import Pod
 
@@ -204,9 +208,44 @@ def priority_class_known(stack: Stack, config: PriorityConfig) -> Iterator[Viola
                 break
 
 
+def _lacks_cluster_dns(pod: Pod) -> bool:
+    policy = pod.spec["dnsPolicy"]
+    unset = policy.absent or policy.value == "ClusterFirst"
+    return pod.spec["hostNetwork"].value is True and unset
+
+
+def _set_cluster_dns(pod: Pod, config: NoConfig) -> Iterator[Edit]:
+    if _lacks_cluster_dns(pod):
+        yield Edit(pod.spec["dnsPolicy"].steps, "ClusterFirstWithHostNet")
+
+
+@pod_rule(
+    name="host-network-dns",
+    description="A pod on the node's network resolves names of the cluster.",
+    severity=Severity.MEDIUM,
+    level=Level.MANDATORY,
+    remediation="Write dnsPolicy: ClusterFirstWithHostNet in addition to hostNetwork: true.",
+    config=NoConfig,
+    remedy=_set_cluster_dns,
+    admission=cel.pod(
+        dnsPolicy="variables.spec.?hostNetwork.orValue(false)"
+        " && variables.spec.?dnsPolicy.orValue('ClusterFirst') == 'ClusterFirst'"
+    ),
+)
+def host_network_dns(pod: Pod, config: NoConfig) -> Iterator[Violation]:
+    """Workers with the node's resolver never find the master's Service name."""
+    if _lacks_cluster_dns(pod):
+        yield Violation(
+            pod.spec["dnsPolicy"],
+            '"ClusterFirstWithHostNet"',
+            found=f"{show(pod.spec['dnsPolicy'].value)} beside hostNetwork: true",
+        )
+
+
 RULES: list[Rule[Any]] = [
     training_scheduler,
     training_gang_whole,
     training_pod_group_whole,
     priority_class_known,
+    host_network_dns,
 ]

@@ -7,7 +7,7 @@ from typing import Final
 
 from kube.workloads.kubernetes import NOT_RUN
 from kube.workloads.record import Count, Devices, Pods, WorkloadKind
-from kube.workloads.serving import SERVING
+from kube.workloads.serving import PROBES, SERVING
 
 
 def _nim(spec: str) -> Pods:
@@ -74,6 +74,7 @@ def _dynamo(component: str) -> Iterator[Pods]:
         count=replicas,
         partial=True,
     )
+    yield _images(component, "frontendSidecar")
     yield Pods(
         at=component,
         metadata=component,
@@ -85,7 +86,13 @@ def _dynamo(component: str) -> Iterator[Pods]:
         ),
         machine=True,
     )
-    yield Pods(at=f"{component}.podTemplate.spec", count=replicas, partial=True)
+    # The operator adds image and probes of the container `main`.
+    yield Pods(
+        at=f"{component}.podTemplate.spec",
+        count=replicas,
+        supplied=("image", *PROBES),
+        partial=True,
+    )
 
 
 DYNAMO: Final = [

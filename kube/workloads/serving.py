@@ -9,6 +9,7 @@ from kube.workloads.control import Proxy, Rollout, Scaler
 from kube.workloads.kubernetes import NOT_RUN, REPLICAS, TEMPLATE, job_count
 from kube.workloads.record import Count, Pods, Role, WorkloadKind
 
+PROBES: Final = ("readinessProbe", "livenessProbe", "startupProbe")
 SERVING: Final[tuple[Role, ...]] = ("serving",)
 # Names of model formats: fields of KServe's first predictors.
 _MODELS: Final = (
@@ -62,8 +63,7 @@ def _components() -> Iterator[Pods]:
 
 def _llm_pods(at: str, metadata: str, *count: Count) -> Pods:
     """Return pods to which KServe's own configuration adds the probes."""
-    probes = ("readinessProbe", "livenessProbe", "startupProbe")
-    return Pods(at=at, metadata=metadata, count=count, supplied=probes, partial=True)
+    return Pods(at=at, metadata=metadata, count=count, supplied=PROBES, partial=True)
 
 
 def _llm() -> Iterator[Pods]:

@@ -79,7 +79,31 @@ OPERATORS: Final = [
     WorkloadKind(
         group="postgresql.cnpg.io",
         kind="Cluster",
-        pods=(Pods(at="spec", images=("imageName",), partial=True),),
+        pods=(
+            Pods(
+                at="spec",
+                images=("imageName", "postgresql.extensions.*.image.reference"),
+                context={
+                    "runAsUser": "postgresUID",
+                    "runAsGroup": "postgresGID",
+                    "seccompProfile": "seccompProfile",
+                },
+                partial=True,
+            ),
+        ),
+    ),
+    WorkloadKind(
+        group="postgresql.cnpg.io",
+        kind="Pooler",
+        pods=(Pods(at="spec.template.spec", supplied=("image",), partial=True),),
+    ),
+    *(
+        WorkloadKind(
+            group="postgresql.cnpg.io",
+            kind=kind,
+            pods=(Pods(at="spec", images=("images.*",), partial=True),),
+        )
+        for kind in ("ImageCatalog", "ClusterImageCatalog")
     ),
 ]
 

@@ -154,6 +154,20 @@ def test_an_ephemeral_container_is_evaluated(admission: Cluster) -> None:
     admission.api.delete(PODS)
 
 
+def test_a_resize_is_evaluated(admission: Cluster) -> None:
+    admission.install("deny")
+    good = pod("good")
+    admission.api.create(good, SPACE, dry_run=False)
+    (main,) = good["spec"]["containers"]
+    allowed = {"name": main["name"], "resources": {"requests": {"cpu": "3"}}}
+    resized = admission.api.patch(f"{PODS}/good/resize", {"spec": {"containers": [allowed]}})
+    assert resized.status == 200, resized.body
+    refused = {"name": main["name"], "resources": {"requests": {"cpu": "1m"}}}
+    answer = admission.api.patch(f"{PODS}/good/resize", {"spec": {"containers": [refused]}})
+    assert "gpu-cpu-requested: container" in answer.denied, answer.body
+    admission.api.delete(PODS)
+
+
 SYSTEM = {**SETTINGS, "no-host-namespaces": {"systemWorkloads": [f"{SPACE}/DaemonSet/agent"]}}
 OWNER = {
     "apiVersion": "apps/v1",

@@ -19,6 +19,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import inference.engine.process  # noqa: F401 - sets its own preload list when it is imported
+from workload.manifest import read_manifest
 
 # A process has only one fork server, and the engine's tests use it too: the last preload list
 # applies to both.
@@ -26,6 +27,9 @@ PRELOADED = ["training.train", "inference.server", "torch._dynamo", "sklearn.dat
 PRELOADED += ["accelerate.commands.launch", "inference.engine.preloaded"]
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(PRELOADED)
+
+SLOWLY = "--step-delay=0.1"
+SAVING = "--checkpoint-steps=2"
 
 
 def _become(program: str, arguments: list[str], environment: dict[str, str], output: str) -> None:
@@ -92,6 +96,22 @@ def start_gang(arguments: list[str], size: int, folder: Path) -> list[Program]:
         start("training", arguments, {"RANK": str(rank), **shared}, folder / f"rank-{rank}")
         for rank in range(size)
     ]
+
+
+def arguments(run_dir: Path, *more: str) -> list[str]:
+    """Return the arguments of a run of 64 steps, each of which is logged."""
+    settings = ["--model=digits-net", "--dataset=synthetic", "--epochs=2", "--batch-size=64"]
+    return [*settings, "--learning-rate=0.01", f"--run-dir={run_dir}", "--log-every=1", *more]
+
+
+def saved(run_dir: Path) -> bool:
+    """Return whether there is a complete checkpoint."""
+    return any((run_dir / "checkpoints").glob("step-*"))
+
+
+def digest(run_dir: Path) -> str:
+    """Return the digest of the exported weights."""
+    return read_manifest(run_dir / "export").weights.sha256
 
 
 def free_port() -> int:

@@ -1,0 +1,74 @@
+"""torchrun as pods start it: its processes are new interpreters, which import PyTorch again."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from tests.training.programs import SAVING, SLOWLY, arguments, digest, free_port, saved, until
+from workload import exit_codes
+from workload.manifest import read_manifest
+
+
+@contextmanager
+def running(output: Path, module: str, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a program, and kill it at the end."""
+    command = [sys.executable, "-m", module, *options]
+    with output.open("wb") as file, subprocess.Popen(command, stdout=file) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_torchrun_restarts_a_killed_process(tmp_path: Path) -> None:
+    once, output = "--epochs=1", tmp_path / "output"
+    options = ["--nproc-per-node=1", "--max-restarts=1", f"--master-port={free_port()}"]
+    options += ["-m", "training", *arguments(tmp_path / "run", SLOWLY, once, SAVING)]
+    undisturbed = arguments(tmp_path / "whole", once)
+    with (
+        running(output, "training.launch", *options) as launcher,
+        running(tmp_path / "other", "training", *undisturbed) as whole,
+    ):
+        until(lambda: output.read_text().count('"event": "step"') >= 6)
+        psutil.Process(launcher.pid).children()[-1].kill()
+        assert launcher.wait(180) == exit_codes.DONE, output.read_text()
+        assert whole.wait(180) == exit_codes.DONE
+    lines = (line for line in output.read_text().splitlines() if line.startswith("{"))
+    [resumed] = [event for event in map(json.loads, lines) if event["event"] == "resume"]
+    assert 2 <= resumed["step"] <= 8
+    assert digest(tmp_path / "run") == digest(tmp_path / "whole")
+
+
+def test_an_elastic_gang_continues_with_the_remaining_nodes(tmp_path: Path) -> None:
+    port, run_dir = free_port(), tmp_path / "run"
+    options = ["--nnodes=1:2", "--nproc-per-node=1", "--max-restarts=3"]
+    options += ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=run"]
+    options += ["--rdzv-conf=last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=2"]
+    options += ["-m", "training", *arguments(run_dir, SLOWLY, SAVING, "--peer-timeout=20")]
+    outputs = [tmp_path / "one", tmp_path / "other"]
+    # Started at once, both take as long to import PyTorch, and meet before the last call ends.
+    with (
+        running(outputs[0], "training.launch", *options) as one,
+        running(outputs[1], "training.launch", *options) as other,
+    ):
+        until(lambda: any('"processes": 2' in output.read_text() for output in outputs))
+        until(lambda: saved(run_dir))
+        # One of them serves the rendezvous, and is not the one that is lost.
+        launchers = [one, other]
+        (kept,) = (place for place, each in enumerate(launchers) if listens(each.pid, port))
+        lost = psutil.Process(launchers[1 - kept].pid)
+        for process in [*lost.children(), lost]:
+            process.kill()
+        assert launchers[kept].wait(180) == exit_codes.DONE
+    assert '"event": "resume"' in outputs[kept].read_text()
+    assert read_manifest(run_dir / "export").metrics["accuracy"] > 0.9
+
+
+def listens(pid: int, port: int) -> bool:
+    connections = psutil.Process(pid).net_connections("tcp")
+    return any(one.laddr.port == port and one.status == "LISTEN" for one in connections)

@@ -19,7 +19,7 @@ IMPORT = re.compile(rf"^(\s*from )(?={'|'.join(FOLDERS)}\b)", re.MULTILINE)
 PARTS = {
     f"{PACKAGE}.training": {"__init__", "config"},
     f"{PACKAGE}.inference": {"__init__", "config"},
-    f"{PACKAGE}.workload": {"__init__", "catalog", "configuration", "exit_codes"},
+    f"{PACKAGE}.workload": {"__init__", "catalog", "configuration", "exit_codes", "promotion"},
 }
 
 

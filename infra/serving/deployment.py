@@ -23,6 +23,7 @@ from infra.serving.sources import (
     model_path,
     model_variables,
     model_volumes,
+    promotion,
 )
 from infra.settings.inference import InferenceServiceSettings, RolloutSettings
 from kube.names import (
@@ -129,7 +130,7 @@ def _pod(args: InferenceServiceArgs, version: Version) -> Pod:
             **variables_from(settings.env_from),
             **settings.env,
         },
-        init=fetching(version, settings.fetch),
+        init=[*promotion(args, version), *fetching(version, settings.fetch)],
         mounts=[*model_mounts(args, version), *_claims(args)],
         volumes=[*model_volumes(version, settings.fetch), *_secrets(settings)],
         ports={name: port for name, port in ports.items() if port is not None},

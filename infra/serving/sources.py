@@ -87,6 +87,22 @@ def fetching(version: Version, fetch: FetchSettings) -> list[InitContainer]:
     ]
 
 
+def promotion(args: InferenceServiceArgs, version: Version) -> list[InitContainer]:
+    """Return the init container that compares the canary's manifest with the served one."""
+    canary = args.service.canary
+    if canary is None or not canary.promote_if or version.name == args.stable.name:
+        return []
+    conditions = [f"{metric} {comparison}" for metric, comparison in canary.promote_if.items()]
+    exports = [model_path(version), model_path(args.stable)]
+    return [
+        InitContainer(
+            name="promote",
+            command=["python3", "-m", "inference.promote", *exports, *conditions],
+            mounts={MODELS_VOLUME: MODELS_PATH},
+        )
+    ]
+
+
 def _is_fetched(version: Version) -> bool:
     """Return True if an init container downloads the model; other servers read URLs themselves."""
     return version.url is not None and isinstance(version.runtime, Torch)

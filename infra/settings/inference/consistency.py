@@ -49,6 +49,7 @@ def problems(service: InferenceServiceSettings) -> Iterator[str]:
     if service.canary is not None:
         yield from _server(service, service.canary.server, "canary.server")
     yield from _runtime(service)
+    yield from _promotion(service)
 
 
 def source_of(run: str | None, url: str | None, source: SourceSettings | None) -> Source | None:
@@ -186,4 +187,15 @@ def _runtime(service: InferenceServiceSettings) -> Iterator[str]:
         yield (
             f"has shm {service.shm} with {service.gpus} GPUs, which communicate over /dev/shm: "
             f"write at least {_SHM_OF_SEVERAL_GPUS}"
+        )
+
+
+def _promotion(service: InferenceServiceSettings) -> Iterator[str]:
+    canary = service.canary
+    if canary is None or not canary.promote_if:
+        return
+    if service.runtime != "torch" or canary.run is None or not (service.job or service.run):
+        yield (
+            "has canary.promote_if, which compares the manifests of two runs and needs runtime "
+            "torch, canary.run, and run or job: write these, or leave it out"
         )

@@ -1,11 +1,32 @@
 """Number of replicas, and how an update replaces them."""
 
-from typing import Any, Final, Self
+import re
+from typing import Annotated, Any, Final, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from infra.settings.inference.models import Digest, ExportUrl, RunName, SourceSettings
 from infra.settings.types import DnsLabel, PositiveInt, Settings
+from workload.promotion import parse_condition
+
+
+def _comparison(text: str) -> str:
+    parse_condition(text)
+    return text
+
+
+Comparison = Annotated[str, AfterValidator(_comparison)]
+"""Comparison of a metric with a number or with the incumbent's metric."""
+
+
+def _metric(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_][\w.-]{0,99}", text):
+        raise ValueError("must be the name of a metric, such as accuracy")
+    return text
+
+
+MetricName = Annotated[str, AfterValidator(_metric)]
+"""Name of a metric in a manifest."""
 
 DEFAULT_CPU_PERCENT: Final = 70
 
@@ -93,6 +114,11 @@ class CanarySettings(Settings):
         default={}, description="Model server configuration that differs from the service's."
     )
     replicas: PositiveInt = Field(default=1, le=1000, description="Number of pods.")
+    promote_if: dict[MetricName, Comparison] = Field(
+        default={},
+        description="Conditions on metrics of the run's manifest, without which the canary does "
+        'not start, such as accuracy: ">= incumbent - 0.002".',
+    )
 
     @model_validator(mode="after")
     def _one_difference(self) -> Self:

@@ -274,3 +274,25 @@ SERVERS = {"custom": {"command": ["serve"], "queue": "waiting"}}
 def good_llm() -> dict[str, Any]:
     given = good()["inference"]["services"]["digits"] | LLM
     return {name: value for name, value in given.items() if value is not None}
+
+
+def test_a_canary_with_conditions_compares_manifests_before_it_starts() -> None:
+    promote_if = {"accuracy": ">= incumbent - 0.002"}
+    canary = {"weight": 10, "run": "digits-4567cdef", "promote_if": promote_if}
+    described = serving(route=GATEWAY, canary=canary)
+    (gate,) = pod(canary_objects(described)["Deployment"])["initContainers"]
+    assert gate["command"][2:] == [
+        "inference.promote",
+        "/models/digits-4567cdef/export",
+        "/models/digits-0123abcd/export",
+        "accuracy >= incumbent - 0.002",
+    ]
+    assert {"name": "models", "mountPath": "/models"} in gate["volumeMounts"]
+    assert "initContainers" not in pod(objects(described)["Deployment"])
+
+
+def test_refuses_conditions_that_cannot_be_evaluated() -> None:
+    canary = {"weight": 10, "run": "digits-4567cdef", "promote_if": {"accuracy": "better"}}
+    assert "must compare with a number" in refusals({"route": GATEWAY, "canary": canary})
+    canary = {"weight": 10, "server": {"workers": 2}, "promote_if": {"accuracy": ">= 0.9"}}
+    assert "needs runtime torch, canary.run" in refusals({"route": GATEWAY, "canary": canary})

@@ -1,0 +1,47 @@
+"""Compare the manifest of a new model with that of the served one.
+
+  python -m inference.promote CANDIDATE INCUMBENT "accuracy >= incumbent - 0.002"
+
+It fails if a condition does not hold or cannot be evaluated, so that the server does not start.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from workload import exit_codes
+from workload.manifest import ExportError, read_manifest
+from workload.promotion import parse_named, violations
+from workload.report import conclude, emit
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Compare two exports, log the result and return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m inference.promote",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("candidate", type=Path, help="directory of the new export")
+    parser.add_argument("incumbent", type=Path, help="directory of the served export")
+    parser.add_argument("conditions", nargs="+", metavar="CONDITION", help="METRIC COMPARISON")
+    options = parser.parse_args(arguments)
+    try:
+        conditions = parse_named(options.conditions)
+        candidate, incumbent = read_manifest(options.candidate), read_manifest(options.incumbent)
+    except (ExportError, ValueError) as error:
+        return _refused(str(error))
+    if found := list(violations(conditions, candidate.metrics, incumbent.metrics)):
+        return _refused(f"{candidate.run} is not promoted: {'; '.join(found)}")
+    emit("promoted", run=candidate.run, incumbent=incumbent.run, metrics=candidate.metrics)
+    return exit_codes.DONE
+
+
+def _refused(message: str) -> int:
+    conclude("error", message=message, exit_code=exit_codes.FAILED)
+    return exit_codes.FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+"""The promotion gate: which runs may replace the served one."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from inference.promote import main
+from workload import exit_codes
+from workload.manifest import MANIFEST_FILE
+
+
+@pytest.fixture
+def exports(trained: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """A candidate and an incumbent with an accuracy of 0.97."""
+    folders = tmp_path / "candidate", tmp_path / "incumbent"
+    for folder in folders:
+        folder.mkdir()
+        shutil.copy(trained / MANIFEST_FILE, folder)
+        with_metrics(folder, accuracy=0.97, loss=0.1)
+    return folders
+
+
+def with_metrics(folder: Path, **metrics: float) -> None:
+    manifest = json.loads((folder / MANIFEST_FILE).read_text())
+    (folder / MANIFEST_FILE).write_text(json.dumps(manifest | {"metrics": metrics}))
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "condition", "promoted"),
+    [
+        (0.9681, ">= incumbent - 0.002", True),
+        (0.9679, ">= incumbent - 0.002", False),
+        (0.97, ">= incumbent", True),
+        (0.97, ">= incumbent + 0.01", False),
+        (0.97, "<= incumbent + 0.01", True),
+        (0.94, ">= 0.95", False),
+        (0.96, ">= 0.95", True),
+    ],
+)
+def test_a_candidate_is_compared_with_the_incumbent(
+    exports: tuple[Path, Path], accuracy: float, condition: str, promoted: bool
+) -> None:
+    candidate, incumbent = exports
+    with_metrics(candidate, accuracy=accuracy, loss=0.1)
+    code = main([str(candidate), str(incumbent), f"accuracy {condition}"])
+    assert code == (exit_codes.DONE if promoted else exit_codes.FAILED)
+
+
+def test_the_message_names_metric_value_and_bound(
+    exports: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    candidate, incumbent = exports
+    with_metrics(candidate, accuracy=0.5)
+    asked = ["accuracy >= incumbent - 0.002", "loss <= incumbent"]
+    assert main([str(candidate), str(incumbent), *asked]) == exit_codes.FAILED
+    said = capsys.readouterr().out
+    assert "accuracy is 0.5, but must be >= 0.968 (>= incumbent - 0.002)" in said
+    assert "the candidate's manifest has no metric 'loss'" in said
+
+
+def test_nothing_is_promoted_without_a_manifest(
+    exports: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    candidate, incumbent = exports
+    (incumbent / MANIFEST_FILE).unlink()
+    code = main([str(candidate), str(incumbent), "accuracy >= incumbent"])
+    assert code == exit_codes.FAILED
+    assert "is not there yet" in capsys.readouterr().out

@@ -1,0 +1,78 @@
+"""Conditions on the metrics of a new model, compared with the served one. Imports no torch."""
+
+import math
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+_NUMBER: Final = r"\d+(?:\.\d+)?"
+_CONDITION: Final = re.compile(
+    rf"(?P<compare>>=|<=) (?:(?P<limit>-?{_NUMBER})"
+    rf"|incumbent(?: (?P<sign>[+-]) (?P<by>{_NUMBER}))?)"
+)
+_COMPARE: Final[Mapping[str, Callable[[float, float], bool]]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+}
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A comparison of a metric with a number, or with the metric of the incumbent."""
+
+    text: str
+    compare: str
+    limit: float | None
+    """None compares with the incumbent."""
+    offset: float
+
+    def bound(self, incumbent: float | None) -> float | None:
+        """Return the number to compare with, None if the incumbent lacks the metric."""
+        if self.limit is not None:
+            return self.limit
+        return None if incumbent is None else incumbent + self.offset
+
+    def holds(self, value: float, bound: float) -> bool:
+        """Return whether the condition holds. NaN never does."""
+        return math.isfinite(value) and _COMPARE[self.compare](value, bound)
+
+
+def parse_condition(text: str) -> Condition:
+    """Return the condition. Raises ValueError."""
+    match = _CONDITION.fullmatch(text)
+    if match is None:
+        raise ValueError(
+            'must compare with a number or the incumbent, such as ">= 0.95", '
+            '">= incumbent - 0.002" or "<= incumbent"'
+        )
+    offset = float(match["by"] or 0) * (-1 if match["sign"] == "-" else 1)
+    limit = None if match["limit"] is None else float(match["limit"])
+    return Condition(text, match["compare"], limit, offset)
+
+
+def parse_named(arguments: Sequence[str]) -> dict[str, Condition]:
+    """Return conditions by metric from texts such as "accuracy >= 0.95". Raises ValueError."""
+    found = {}
+    for argument in arguments:
+        metric, _, condition = argument.partition(" ")
+        found[metric] = parse_condition(condition)
+    return found
+
+
+def violations(
+    conditions: Mapping[str, Condition],
+    candidate: Mapping[str, float],
+    incumbent: Mapping[str, float],
+) -> Iterator[str]:
+    """Yield a sentence for each condition that does not hold, or cannot be evaluated."""
+    for metric, condition in conditions.items():
+        value, bound = candidate.get(metric), condition.bound(incumbent.get(metric))
+        if value is None:
+            yield f"the candidate's manifest has no metric {metric!r}"
+        elif bound is None:
+            yield f"the incumbent's manifest has no metric {metric!r}"
+        elif not condition.holds(value, bound):
+            needed = f"{condition.compare} {bound:g} ({condition.text})"
+            yield f"{metric} is {value:g}, but must be {needed}"

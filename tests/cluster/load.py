@@ -1,4 +1,4 @@
-"""Constant load upon a model server: real requests, every answer counted."""
+"""Constant load on a model server, with every response counted."""
 
 import asyncio
 import time
@@ -18,7 +18,7 @@ TIMEOUT = 20.0
 
 @dataclass(frozen=True)
 class Seen:
-    """How often each answer came: codes as text, or what went wrong without one."""
+    """Number of responses by status code, or by error if there was no response."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     versions: Counter[str] = field(default_factory=Counter)
@@ -33,7 +33,7 @@ class Seen:
 
 
 def question() -> dict[str, Any]:
-    """Sixteen digits that no run has seen."""
+    """Return a request with sixteen held-out digits."""
     images, _ = held_out_digits((1, 8, 8))
     batch = np.asarray(images[:16])
     data = batch.ravel().tolist()
@@ -42,9 +42,9 @@ def question() -> dict[str, Any]:
 
 
 class Load(Background):
-    """Some clients, each of which sends its next request when it has the answer and a pause.
+    """Clients that each send the next request after the response and a pause.
 
-    They keep their connections, as callers of a service do.
+    Connections are kept alive.
     """
 
     def __init__(self, url: str, document: dict[str, Any], clients: int, pause: float) -> None:
@@ -53,11 +53,11 @@ class Load(Background):
         self._seen = Seen()
 
     def seen(self) -> Seen:
-        """Everything up to now."""
+        """Return all counts so far."""
         return Seen(self._seen.outcomes.copy(), self._seen.versions.copy())
 
     def during(self, action: Callable[[], object], at_least: int = 0) -> Seen:
-        """What was seen while something was done, until it was at least so many requests."""
+        """Count responses during an action, and until there are at least that many."""
         before = self.seen()
         action()
         deadline = time.monotonic() + 60
@@ -67,7 +67,7 @@ class Load(Background):
         return self.since(before)
 
     def since(self, before: Seen) -> Seen:
-        """What was seen after `before`, which `seen` has told."""
+        """Return the counts since `before`, an earlier result of `seen`."""
         now = self.seen()
         return Seen(now.outcomes - before.outcomes, now.versions - before.versions)
 

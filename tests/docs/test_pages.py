@@ -50,7 +50,7 @@ def written() -> list[Any]:
 
 
 @pytest.mark.parametrize("block", written())
-def test_the_settings_accept_what_a_page_shows(block: str) -> None:
+def test_examples_on_pages_are_valid_settings(block: str) -> None:
     sections = yaml.safe_load(block)
     assert all(key.startswith(PREFIX) for key in sections), sections
     # A cluster of eight nodes, which serves nothing.
@@ -64,7 +64,7 @@ def test_the_settings_accept_what_a_page_shows(block: str) -> None:
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
-def test_every_command_is_run_by_a_test_or_needs_what_it_says(page: Path) -> None:
+def test_every_command_is_run_by_a_test_or_states_what_it_needs(page: Path) -> None:
     for block in blocks(page):
         assert block.commands
         for command in () if block.needs or block.own_cluster else block.commands:
@@ -75,19 +75,19 @@ def test_every_command_is_run_by_a_test_or_needs_what_it_says(page: Path) -> Non
 
 
 @pytest.mark.parametrize("test", sorted(set(RUN_BY.values())))
-def test_the_tests_that_are_listed_are_there(test: str) -> None:
+def test_listed_tests_exist(test: str) -> None:
     assert (CHECKOUT / test).exists()
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
-def test_what_a_page_links_to_is_there(page: Path) -> None:
+def test_links_have_targets(page: Path) -> None:
     for linked, anchor in links(page):
         assert linked.exists(), linked
         if anchor and linked.suffix == ".md":
             assert anchor in anchors(linked), (linked, anchor)
 
 
-def test_every_page_is_reached_from_the_readme() -> None:
+def test_every_page_is_linked_from_the_readme() -> None:
     reached: set[Path] = set()
     ahead = {CHECKOUT / "README.md"}
     while ahead:

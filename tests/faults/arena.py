@@ -1,4 +1,4 @@
-"""A cluster at work: a served model under load, and gangs that are to live through a fault."""
+"""Cluster under load: a served model with clients, and gangs to disturb."""
 
 import contextlib
 import json
@@ -22,18 +22,18 @@ NAMESPACE: Final = "ml-dev"
 NODES: Final = ("gpu-node-0", "gpu-node-1")
 JOBS: Final = "jobs.batch.volcano.sh"
 WRITING: Final = 10
-"""Steps that a run may do while a checkpoint is being written: that one does not count yet."""
+"""Maximum steps while a checkpoint is being written, which does not count yet."""
 
 
 @dataclass
 class Arena:
-    """The platform with what all faults share."""
+    """Platform and fixtures shared by all faults."""
 
     platform: Platform
     environment: dict[str, str]
     units: Units
     job: dict[str, Any]
-    """The stack's own job, from whose manifest every gang is made."""
+    """Job of the stack, whose manifest is the template of every gang."""
     losses: Losses
     load: Load
     table: Table
@@ -50,12 +50,12 @@ class Arena:
         return done.stdout
 
     def get(self, *arguments: str) -> dict[str, Any]:
-        """Kubectl's answer as JSON; empty where there is none."""
+        """Return kubectl's output as JSON, empty if there is none."""
         said = self.kubectl("get", *arguments, "--output=json", check=False)
         return dict(json.loads(said or "{}"))
 
     def submit(self, name: str, change: Change | None = None) -> None:
-        """Makes the stack's job once more under another name, once the API server takes it."""
+        """Create a copy of the stack's job, retrying until the API server accepts it."""
         original = self.job["metadata"]["name"]
         job = json.loads(json.dumps(self.job).replace(original, name))
         if change is not None:
@@ -71,7 +71,7 @@ class Arena:
 
     @contextlib.contextmanager
     def gang(self, slug: str, change: Change | None = None, epochs: float = 3.5) -> Iterator[Gang]:
-        """A gang that has done so many epochs; it is removed at the end."""
+        """Yield a gang after that many epochs, and delete it at the end."""
         name = f"fault-{slug}-{int(time.time()) % 100_000}"
         pods = (f"{name}-master-0", f"{name}-worker-0")
         with Timeline(self.units.state, pods[0]) as timeline:
@@ -86,23 +86,23 @@ class Arena:
                 await_(lambda: not self.pods_of(name), 180, f"the pods of {name} are gone")
 
     def pods_of(self, job: str) -> list[dict[str, Any]]:
-        """The pods of a job, those that are leaving as well."""
+        """Return the pods of a job, including terminating ones."""
         selector = f"volcano.sh/job-name={job}"
         return list(self.get("pods", "-n", NAMESPACE, "-l", selector)["items"])
 
     def container(self, pod: str) -> str:
-        """The id of a pod's one container."""
+        """Return the ID of a pod's only container."""
         (status,) = self.get("pod", pod, "-n", NAMESPACE)["status"]["containerStatuses"]
         return str(status["containerID"]).rpartition("/")[2]
 
     def servers(self) -> list[dict[str, Any]]:
-        """The pods of the inference service that are not leaving."""
+        """Return the pods of the inference service that are not terminating."""
         selector = "gpu-platform.dev/service=digits"
         found = self.get("pods", "-n", NAMESPACE, "-l", selector)["items"]
         return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
     def new_gang(self, slug: str, since: float) -> float:
-        """Seconds from `since` until a gang that is submitted now has been placed and has run."""
+        """Submit a gang and return the seconds from `since` until it has completed."""
         name = f"new-{slug}-{int(time.time()) % 100_000}"
         self.submit(name, looking_up)
         ended = {"Completed", "Failed", "Terminated", "Aborted"}
@@ -128,11 +128,11 @@ class Arena:
         new_gang: bool = False,
         change: Change | None = None,
     ) -> None:
-        """Lets a run and the service live through a fault, and writes what it took.
+        """Inject a fault into a run and the service, and record the recovery.
 
-        `intervals`: how many checkpoint intervals may be repeated at most, with the steps beside
-        the writing of another one; 0 where the run must not start again. `lost` judges the
-        requests without an answer. `new_gang`: whether a gang is submitted in the fault as well.
+        `intervals` is the maximum number of repeated checkpoint intervals, plus the steps during
+        one write; 0 if the run must not restart. `lost` evaluates the requests without a
+        response. With `new_gang`, another gang is submitted during the fault.
         """
         with judged(fault, self.load, self.table) as trial, self.gang(trial.slug, change) as gang:
             trial.begin(gang)
@@ -160,7 +160,7 @@ class Arena:
             assert events("finished") or any(event.at > trial.since for event in events("step"))
 
     def settle(self) -> None:
-        """Waits until nothing is stuck: nodes, their GPUs, the system's pods and the service."""
+        """Wait until nodes, GPUs, system pods and the service are ready."""
         left: list[str] = []
 
         def settled() -> bool:
@@ -173,7 +173,7 @@ class Arena:
             raise AssertionError(f"{error}: {left}") from None
 
     def unsettled(self) -> list[str]:
-        """What is not as it should be, by name."""
+        """Return the names of what is not ready."""
         found = []
         nodes = self.get("nodes").get("items", [])
         for node in nodes:

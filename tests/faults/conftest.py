@@ -1,4 +1,4 @@
-"""One cluster for all faults: its stack's run is the undisturbed one, its server is loaded."""
+"""One cluster for all faults: the stack's run is the reference, and its server is under load."""
 
 import shutil
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ PAUSE = 0.1
 
 @pytest.fixture(scope="session")
 def arena(real: Platform) -> Iterator[Arena]:
-    """The stack is up, its run has finished, and two replicas serve what came out."""
+    """Deploy the stack, wait for its run, and serve its export with two replicas."""
     shutil.copyfile(ROOT / "Pulumi.dev.yaml", real.stack_file)
     real.hyperparameters(**TRAINED)
     real.edit(

@@ -1,4 +1,4 @@
-"""Gangs that faults disturb, and the changes of their pods before that."""
+"""Gangs to disturb, and changes of their pods."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,11 +8,11 @@ from tests.cluster.platform import await_
 from tests.faults.timeline import Timeline
 
 Change = Callable[[dict[str, Any]], None]
-"""Changes the pod of a gang before it is submitted."""
+"""Changes a gang's pod before the gang is submitted."""
 
 
 def slowly(delay: float) -> Change:
-    """A pod that trains long enough for what takes a while, with so many seconds a step."""
+    """Set the seconds per step, so that training outlasts a slow fault."""
 
     def change(pod: dict[str, Any]) -> None:
         container = pod["containers"][0]
@@ -32,15 +32,15 @@ for _ in range(300):
         socket.getaddrinfo(os.environ["MASTER_ADDR"], 23456)
         break
     except socket.gaierror as error:
-        told = error
+        failure = error
         time.sleep(0.2)
 else:
-    raise told
+    raise failure
 """
 
 
 def looking_up(pod: dict[str, Any]) -> None:
-    """A pod that looks up its gang, and ends."""
+    """Let the pod look up rank 0 and exit."""
     container = pod["containers"][0]
     container["command"] = ["python3", "-c", _LOOK_UP]
     container.pop("args", None)
@@ -48,12 +48,12 @@ def looking_up(pod: dict[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Gang:
-    """A run that is there to be disturbed."""
+    """Run to disturb."""
 
     name: str
     timeline: Timeline
     pods: tuple[str, str]
-    """The pod of rank 0 and the other one, by which log files and objects are found."""
+    """Pods of rank 0 and 1, by which log files and objects are found."""
 
     def await_step(self, step: int, timeout: float = 240) -> None:
         await_(lambda: self.timeline.highest_step() >= step, timeout, f"{self.name}: step {step}")

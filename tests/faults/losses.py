@@ -1,4 +1,4 @@
-"""The losses of a run next to those of an undisturbed one, and the cost of a fault."""
+"""Comparison of a run's losses with those of an undisturbed run."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ TIMED = {"event", "seconds", "export", "already"}
 
 @dataclass(frozen=True)
 class Losses:
-    """What an undisturbed run has told: by step the loss, by epoch all it says, and its weights."""
+    """Events of an undisturbed run: losses by step, events by epoch, digest of the weights."""
 
     steps: dict[int, float]
     epochs: dict[int, dict[str, Any]]
@@ -20,21 +20,21 @@ class Losses:
 
     @classmethod
     def of(cls, events: Iterable[dict[str, Any]]) -> "Losses":
-        told = list(events)
-        (finished,) = (event for event in told if event["event"] == "finished")
+        found = list(events)
+        (finished,) = (event for event in found if event["event"] == "finished")
         return cls(
-            {event["step"]: event["loss"] for event in told if event["event"] == "step"},
-            {event["epoch"]: _untimed(event) for event in told if event["event"] == "epoch"},
+            {event["step"]: event["loss"] for event in found if event["event"] == "step"},
+            {event["epoch"]: _untimed(event) for event in found if event["event"] == "epoch"},
             str(finished["sha256"]),
         )
 
     @property
     def interval(self) -> int:
-        """Steps from a checkpoint to the next one: of an epoch."""
+        """Steps between two checkpoints, which is one epoch."""
         return max(self.steps) // len(self.epochs)
 
     def check(self, events: Iterable[Event]) -> None:
-        """See that every loss of another run is the same bit for bit, and that none is missing."""
+        """Assert that another run has the same losses bit for bit, without gaps."""
         seen: set[int] = set()
         for body in (event.body for event in events):
             if body["event"] == "step":
@@ -48,7 +48,7 @@ class Losses:
 
 
 def repeated(events: list[Event], since: float = 0.0) -> int:
-    """Steps that were done once more after `since`."""
+    """Return the number of steps repeated after `since`."""
     done: set[int] = set()
     again = 0
     for event in events:
@@ -59,7 +59,7 @@ def repeated(events: list[Event], since: float = 0.0) -> int:
 
 
 def standstill(events: list[Event], since: float) -> float:
-    """The longest time after `since` in which the run got no further, in seconds."""
+    """Return the longest time without a new step after `since`, in seconds."""
     highest, times = 0, []
     for event in events:
         if event.body["event"] == "step" and event.body["step"] > highest:

@@ -1,4 +1,4 @@
-"""The picture of the faults: how long each made training stand still, and what it took besides."""
+"""Plot of the faults: standstill of training and other durations."""
 
 import textwrap
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from tests.faults.row import Row
 
 _HELD, _BROKE = "#1f77b4", "#d62728"
 _WIDTH: Final = 40
-"""Characters of a line of a fault's name."""
+"""Maximum characters per line of a fault's name."""
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
-    """One bar a fault, the longest standstill first; red is what did not hold."""
+    """Draw a bar per fault, the longest standstill first; failed ones are red."""
     mpl.rcParams["svg.hashsalt"] = "faults"  # the same rows give the same file
     shown = sorted(rows, key=lambda row: row.standstill or 0.0, reverse=True)
     names = [textwrap.fill(row.fault.replace("`", ""), _WIDTH) for row in shown]
@@ -47,7 +47,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
 
 
 def _column(axes: Axes, right: float, head: str, cells: Sequence[str]) -> None:
-    """Texts that end at `right`, a share of the width, one beside each bar."""
+    """Write a right-aligned text next to each bar; `right` is a share of the width."""
     axes.text(right, 1.0, head, transform=axes.transAxes, ha="right", va="bottom", fontsize="small")
     across = axes.get_yaxis_transform()
     for place, cell in enumerate(cells):

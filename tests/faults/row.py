@@ -1,11 +1,11 @@
-"""What one fault took."""
+"""One row of the table of faults."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Row:
-    """One fault. Times in seconds; None where the fault has no such side."""
+    """Result of one fault. Times are in seconds, None if not applicable."""
 
     fault: str
     repeated: int | None
@@ -23,11 +23,11 @@ class Row:
 
     @property
     def requests(self) -> int:
-        """All that were sent."""
+        """Number of requests sent."""
         return self.answered + sum(self.lost.values())
 
     def cells(self) -> list[str]:
-        """As the Markdown table has it."""
+        """Return the cells of the Markdown table."""
         lost = ", ".join(f"{count} x {name}" for name, count in sorted(self.lost.items()))
         return [
             self.fault,

@@ -1,4 +1,4 @@
-"""The table of faults: what each took, and how long. Written after every row; drawn at the end."""
+"""Table of faults, written after every row and drawn at the end."""
 
 import json
 import os
@@ -16,7 +16,7 @@ HEAD = ("fault", "steps repeated", "training stood still", "requests lost", "new
 
 
 class Table:
-    """The rows of a machine by fault; what is run again replaces its row."""
+    """Rows of one machine by fault; a repeated fault replaces its row."""
 
     def __init__(self, folder: Path) -> None:
         self._json, self._markdown = folder / "faults.json", folder / "faults.md"
@@ -28,7 +28,7 @@ class Table:
                 self._rows = {row["fault"]: Row(**row) for row in kept["rows"]}
 
     def add(self, row: Row) -> None:
-        """Takes a row that has a verdict: of what was interrupted nothing is known."""
+        """Add a row unless it has no verdict, because the fault was interrupted."""
         if not row.verdict:
             return
         now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -40,7 +40,7 @@ class Table:
         self._markdown.write_text("".join(f"| {' | '.join(line)} |\n" for line in lines))
 
     def draw(self) -> None:
-        """Makes the picture of all rows, where there are any."""
+        """Draw the plot of all rows, if there are any."""
         if self._rows:
             draw(list(self._rows.values()), self._picture)
 

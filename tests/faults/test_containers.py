@@ -1,13 +1,13 @@
-"""Processes, containers and pods that end without a word, of a run and of a server at once."""
+"""Killed processes, containers and pods, of a run and of a server at once."""
 
 from pathlib import Path
 
 from tests.faults.arena import NAMESPACE, Arena
 from tests.faults.gangs import Gang, slowly
-from tests.faults.lost import of_one_server, told
+from tests.faults.lost import answered, of_one_server
 from tests.faults.units import worker_of
 
-# Eight processes take memory, each so little that the kernel ends the training process instead.
+# Eight processes allocate memory, each less than the training process, which the kernel kills.
 EAT = "import os, time; [os.fork() for _ in range(3)]; x = b'x' * (70 * 2**20); time.sleep(60)"
 
 
@@ -18,7 +18,7 @@ def test_a_killed_process_of_the_training_and_of_the_server(arena: Arena) -> Non
         _, trainer, *_ = arena.units.container(arena.container(gang.pods[1]))
         trainer.kill()
 
-    arena.survive("a training process and the server's worker", kill, intervals=1, lost=told)
+    arena.survive("a training process and the server's worker", kill, intervals=1, lost=answered)
 
 
 def test_a_killed_container_of_the_gang_and_of_the_service(arena: Arena) -> None:

@@ -1,4 +1,4 @@
-"""Every process of the cluster itself is killed while a gang trains and another is submitted."""
+"""Killed processes of the cluster, while a gang trains and another one is submitted."""
 
 from collections.abc import Callable, Iterator
 
@@ -13,7 +13,7 @@ Find = Callable[[Arena], list[psutil.Process]]
 
 
 def service(name: str) -> Find:
-    """On both nodes."""
+    """Return a service's processes on both nodes."""
     return lambda arena: [arena.units.service(node, name) for node in ("gpu-node-0", "gpu-node-1")]
 
 
@@ -22,7 +22,7 @@ def component(name: str) -> Find:
 
 
 def pods(namespace: str, label: str) -> Find:
-    """Process 1 of the one container of each pod."""
+    """Return process 1 of each pod's only container."""
 
     def found(arena: Arena) -> list[psutil.Process]:
         listed = arena.get("pods", "-n", namespace, "-l", label)["items"]
@@ -49,7 +49,7 @@ SHORT = {"etcd"}
 
 @pytest.fixture(scope="module")
 def gang(arena: Arena, request: pytest.FixtureRequest) -> Iterator[Gang]:
-    """One gang that trains while all of them are killed in turn."""
+    """Yield a gang that trains while all components are killed in turn."""
     faults = sum(item.path == request.path for item in request.session.items)
     with arena.gang("control-plane", slowly(0.1 * faults), epochs=0.5) as made:
         yield made
@@ -59,7 +59,9 @@ def gang(arena: Arena, request: pytest.FixtureRequest) -> Iterator[Gang]:
     "fault",
     [pytest.param(name, marks=[pytest.mark.short] if name in SHORT else []) for name in FAULTS],
 )
-def test_a_killed_part_of_the_cluster_disturbs_nobody(arena: Arena, gang: Gang, fault: str) -> None:
+def test_a_killed_cluster_component_does_not_disturb_training(
+    arena: Arena, gang: Gang, fault: str
+) -> None:
     def kill() -> None:
         found = FAULTS[fault](arena)
         assert found
@@ -70,9 +72,7 @@ def test_a_killed_part_of_the_cluster_disturbs_nobody(arena: Arena, gang: Gang, 
 
 
 @pytest.mark.short
-def test_the_gang_beside_all_that_has_the_losses_of_an_undisturbed_run(
-    arena: Arena, gang: Gang
-) -> None:
+def test_the_gang_has_the_losses_of_an_undisturbed_run(arena: Arena, gang: Gang) -> None:
     gang.await_end(300)
     assert not gang.timeline.events("resume")
     arena.losses.check(gang.timeline.events())

@@ -1,4 +1,4 @@
-"""Updates that are killed at moments that chance decides, and two at once, beside work."""
+"""Updates killed at random moments, and two concurrent updates, under load."""
 
 import contextlib
 import os
@@ -21,7 +21,7 @@ COMMANDS = {"pulumi up": ["bash", "-c", UPDATE], "make up": ["make", "up", "NODE
 
 @pytest.fixture(scope="module")
 def changed(arena: Arena) -> Iterator[Arena]:
-    """Every update has another run to make; at the end the stack is as it was."""
+    """Give every update a new run to create, and restore the stack at the end."""
     configuration = arena.platform.stack_file.read_text()
     yield arena
     arena.platform.stack_file.write_text(configuration)
@@ -29,7 +29,7 @@ def changed(arena: Arena) -> Iterator[Arena]:
 
 
 @pytest.mark.parametrize("what", COMMANDS)
-def test_updates_that_are_killed_are_gone_on_with(changed: Arena, what: str) -> None:
+def test_killed_updates_are_resumed(changed: Arena, what: str) -> None:
     moments = random.Random(SEED)  # noqa: S311 - to be repeatable
 
     def kill_two(gang: Gang) -> None:
@@ -59,7 +59,7 @@ def test_two_updates_at_once(changed: Arena) -> None:
 
 
 def kill_after(arena: Arena, command: list[str], seconds: float) -> None:
-    """SIGKILL to a command and everything that it has started."""
+    """Kill a command and all processes that it started (SIGKILL)."""
     process = subprocess.Popen(
         command,
         cwd=arena.platform.checkout,
@@ -80,7 +80,7 @@ def kill_after(arena: Arena, command: list[str], seconds: float) -> None:
 
 
 def below(leader: int) -> list[psutil.Process]:
-    """Processes of a session that still run."""
+    """Return the running processes of a session."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""Packets that do not arrive, names that do not resolve, images that cannot be pulled."""
+"""Dropped packets, unresolved names and a registry that is down."""
 
 import contextlib
 import time
@@ -19,7 +19,7 @@ LONG = TRAINED["peer_timeout"] + 10
 
 @contextlib.contextmanager
 def dropped(arena: Arena) -> Iterator[None]:
-    """No packet of a pod on one node arrives at a pod on the other; nodes reach each other."""
+    """Drop packets between pods of different nodes; nodes still reach each other."""
     first, second = (node.pod_range for node in cluster_spec(Kind.REAL).real_nodes)
     rules = [
         ("--source", one, "--destination", other, "--jump", "DROP")
@@ -64,7 +64,7 @@ def test_the_registry_is_down_while_a_new_version_is_rolled_out(arena: Arena) ->
     (container,) = arena.get(*deployment)["spec"]["template"]["spec"]["containers"]
 
     def roll_out(gang: Gang) -> None:
-        # A tag has to be asked for, even where all that it stands for is there.
+        # The kubelet asks the registry for a tag even if all layers exist.
         image = f"{container['name']}={new_tag(container['image'])}"
         with ThreadPoolExecutor(1) as pool:
             down = pool.submit(arena.units.keep_down, NODES[0], "registry", 15)
@@ -83,7 +83,7 @@ def test_the_registry_is_down_while_a_new_version_is_rolled_out(arena: Arena) ->
 
 
 def new_tag(reference: str) -> str:
-    """Gives an image that is named by its digest another name in the registry."""
+    """Add a tag to an image in the registry and return the reference."""
     host, _, path = reference.partition("/")
     name, _, digest = path.partition("@")
     name = name.partition(":")[0]

@@ -1,4 +1,4 @@
-"""Checkpoints: the newest one is damaged, and the volume is too full for the next."""
+"""A damaged newest checkpoint, and a volume without space for the next one."""
 
 import contextlib
 import time

@@ -14,14 +14,14 @@ from tests.cluster.background import Background
 
 @dataclass(frozen=True)
 class Event:
-    """A line of the training program; `at` is when the container's runtime got it, in seconds."""
+    """Event of the training program; `at` is the runtime's timestamp in seconds."""
 
     at: float
     body: dict[str, Any]
 
 
 class Timeline(Background):
-    """Follows the logs of a pod by its name, one file a container, whatever becomes of the pod.
+    """Log lines of a pod, read from one file per container, even after the pod was deleted.
 
     Format of the lines: `TIME STREAM TAG TEXT` (Kubernetes' CRI logging format).
     """
@@ -34,13 +34,13 @@ class Timeline(Background):
         self._lock = threading.Lock()
 
     def events(self, kind: str = "") -> list[Event]:
-        """Everything up to now in order, or what is of one kind."""
+        """Return all events so far in order, or those of one kind."""
         with self._lock:
             found = sorted(self._events, key=lambda event: event.at)
         return [event for event in found if not kind or event.body["event"] == kind]
 
     def highest_step(self, before: float = float("inf")) -> int:
-        """How far the run was at a time."""
+        """Return the highest step up to a time."""
         return max((e.body["step"] for e in self.events("step") if e.at < before), default=0)
 
     def _work(self) -> None:

@@ -1,4 +1,4 @@
-"""One fault from its injection to its row in the table, whatever becomes of it."""
+"""One fault, from its injection to its row in the table."""
 
 import contextlib
 import re
@@ -15,7 +15,7 @@ from tests.faults.table import Table
 
 @dataclass
 class Trial:
-    """What is seen of a fault; `began` and `since` are in seconds of time.time()."""
+    """Observations of a fault; `began` and `since` are seconds of time.time()."""
 
     fault: str
     load: Load
@@ -27,20 +27,20 @@ class Trial:
 
     @property
     def slug(self) -> str:
-        """A part of names of Kubernetes objects."""
+        """Part of the names of Kubernetes objects."""
         return re.sub(r"[^a-z0-9]+", "-", self.fault.lower())[:24].strip("-")
 
     def begin(self, gang: Gang) -> None:
-        """From now on the fault is there, and this gang is looked at."""
+        """Start the fault and observe this gang."""
         self.gang, self.before, self.since = gang, self.load.seen(), time.time()
 
     def check_requests(self, lost: Callable[[dict[str, int]], bool]) -> None:
-        """See that no request was without an answer that must have one; `lost` judges."""
+        """Assert that `lost` accepts the requests without a response."""
         failed = self.load.since(self.before).failed
         assert lost(failed), failed
 
     def row(self, verdict: str) -> Row:
-        """As it is at this moment."""
+        """Return the current row."""
         events = self.gang.timeline.events() if self.gang else []
         seen = self.load.since(self.before)
         return Row(
@@ -57,7 +57,7 @@ class Trial:
 
 @contextlib.contextmanager
 def judged(fault: str, load: Load, table: Table) -> Iterator[Trial]:
-    """Writes the fault's row when it is left: it has held where nothing was raised."""
+    """Add the fault's row at the end; it passes if nothing was raised."""
     trial, verdict = Trial(fault, load, load.seen()), "yes"
     try:
         yield trial

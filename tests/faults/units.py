@@ -1,8 +1,8 @@
-"""Processes of the embedded cluster by what they are, never by a name that others may have.
+"""Processes of the embedded cluster, found by their role and not by name.
 
-Everything is looked for below the one process that the cluster's record names. Services and
-components have noted their process ids, which are those of their node's namespace; the kernel
-tells both that one and the host's (`NSpid`, proc_pid_status(5)).
+All are descendants of the process in the cluster's record. Services and components record process
+IDs of their node's namespace; the kernel shows these next to the host's (`NSpid`,
+proc_pid_status(5)).
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from tests.cluster.platform import await_
 
 @dataclass(frozen=True)
 class Units:
-    """The processes of the cluster whose state lies in `state`."""
+    """Processes of the cluster with this state directory."""
 
     state: Path
 
@@ -28,7 +28,7 @@ class Units:
         return psutil.Process(json.loads((self.state / "cluster.json").read_text())["pid"])
 
     def node(self, name: str) -> psutil.Process:
-        """Process 1 of a node."""
+        """Return process 1 of a node."""
         for process in self.cluster().children(recursive=True):
             with contextlib.suppress(psutil.Error):
                 command = process.cmdline()
@@ -38,11 +38,11 @@ class Units:
         raise LookupError(f"{name} has no process")
 
     def service(self, node: str, name: str) -> psutil.Process:
-        """What a node's supervisor runs, such as `kubelet`."""
+        """Return the process of a node's service, such as `kubelet`."""
         return self._noted(node, self.state / "logs" / node / f"{name}.pid")
 
     def component(self, name: str) -> psutil.Process:
-        """A part of the control plane, such as `etcd`."""
+        """Return the process of a control plane component, such as `etcd`."""
         folder = self.state / "control-plane" / ".kwok" / "clusters" / "cluster" / "pids"
         return self._noted("gpu-node-0", folder / f"{name}.pid")
 
@@ -60,7 +60,7 @@ class Units:
         raise LookupError(f"{file.stem} of {node} does not run")
 
     def container(self, container: str) -> list[psutil.Process]:
-        """The processes of a container, its process 1 first; `container` is its id."""
+        """Return the processes of a container ID, process 1 first."""
         found = []
         for process in self.cluster().children(recursive=True):
             with contextlib.suppress(psutil.Error, OSError):
@@ -77,7 +77,7 @@ class Units:
         subprocess.run(["nsenter", target, "--mount", "--net", "--pid", *command], check=True)
 
     def keep_down(self, node: str, name: str, seconds: float) -> None:
-        """Kills a service whenever it is started again, for so many seconds."""
+        """Kill a service whenever it restarts, for that many seconds."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             with contextlib.suppress(LookupError, psutil.NoSuchProcess):
@@ -85,7 +85,7 @@ class Units:
             time.sleep(0.1)
 
     def await_successor(self, node: str, name: str, killed: psutil.Process) -> None:
-        """Waits until a service runs again."""
+        """Wait until a service runs again."""
 
         def runs() -> bool:
             with contextlib.suppress(LookupError):
@@ -96,7 +96,7 @@ class Units:
 
 
 def worker_of(server: list[psutil.Process]) -> psutil.Process:
-    """The process that computes, of an inference container: a child of process 1's fork server."""
+    """Return the worker of an inference container, a child of process 1's fork server."""
     init, *others = server
     servers = {process.pid for process in others if process.ppid() == init.pid}
     (worker,) = (process for process in others if process.ppid() in servers)
@@ -104,12 +104,12 @@ def worker_of(server: list[psutil.Process]) -> psutil.Process:
 
 
 def pause(process: psutil.Process) -> None:
-    """A process that does not answer, but has not ended either."""
+    """Stop a process (SIGSTOP), so that it does not respond."""
     process.send_signal(signal.SIGSTOP)
 
 
 def _inner(process: psutil.Process) -> int:
-    """A process's id in the innermost namespace that it is in."""
+    """Return a process's ID in its innermost namespace."""
     for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
         if line.startswith("NSpid:"):
             return int(line.split()[-1])

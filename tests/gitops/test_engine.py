@@ -1,4 +1,4 @@
-"""How `pulumi` is run: shown by a program of that name that tells what it was given."""
+"""Calls of `pulumi`, replaced by a program that prints its arguments."""
 
 import json
 import os
@@ -34,7 +34,7 @@ sys.exit(int(os.environ.get("STATUS", "0")))
 
 @pytest.fixture
 def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stack:
-    """A stack in a directory, and a `pulumi` that tells what it was given."""
+    """Yield a stack in a directory, and a `pulumi` that prints its arguments."""
     program = tmp_path / "bin" / "pulumi"
     program.parent.mkdir()
     program.write_text(PULUMI.format(python=sys.executable))

@@ -45,18 +45,18 @@ def test_past_restarts_are_counted_by_kinds_that_report_them() -> None:
     assert indexed.JOB.restart_count({"failed": 3}) == 0
 
 
-def test_a_resource_has_one_name_and_ends_in_both_ways() -> None:
+def test_a_resource_has_one_name_with_both_endings() -> None:
     names = [resource.name for resource in RESOURCES]
     assert len(set(names)) == len(names)
     for kind in KINDS.values():
         assert {State.SUCCEEDED, State.FAILED} <= set(kind.resource.states.values())
 
 
-def test_a_template_has_the_runs_hash_so_that_each_run_has_its_own() -> None:
+def test_template_names_contain_the_hash_of_the_run() -> None:
     assert template_name("digits-large-1a2b3c4d", "evaluate") == "1a2b3c4d-evaluate"
 
 
-def test_the_job_that_volcano_names_by_flow_and_template_begins_with_the_prefix() -> None:
+def test_job_names_of_flows_start_with_the_prefix() -> None:
     run = "digits-large-1a2b3c4d"
     job = f"{run}-{template_name(run, 'evaluate')}"
     assert job.removeprefix(job_prefix(run)) == "evaluate"

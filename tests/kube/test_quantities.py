@@ -58,7 +58,7 @@ def test_quantities_are_parsed_exactly(written: object, amount: str):
         *(None, True, [1], {"a": 1}, float("inf"), float("nan")),
     ],
 )
-def test_what_kubernetes_does_not_accept_is_no_quantity(written: object):
+def test_quantities_that_kubernetes_refuses_are_refused(written: object):
     with pytest.raises(QuantityError):
         parse_quantity(written)
     assert quantity_or_none(written) is None
@@ -80,12 +80,12 @@ def test_any_text_is_parsed_or_refused(text: str):
     ("amount", "text"),
     [(1024**3, "1Gi"), (1536 * 1024**2, "1536Mi"), (100, "100"), (16 * 1024**3 + 5, "16Gi")],
 )
-def test_bytes_are_spelled_as_in_manifests(amount: int, text: str):
+def test_bytes_are_formatted_as_in_manifests(amount: int, text: str):
     assert spell_bytes(Decimal(amount)) == text
 
 
 @pytest.mark.parametrize("text", ["1e99", "9223372036854775808", "8Ei", "9" * 50 + "Ei"])
-def test_a_quantity_beyond_what_kubernetes_counts_is_refused(text: str):
+def test_too_large_quantities_are_refused(text: str):
     with pytest.raises(QuantityError, match="more than Kubernetes can count"):
         parse_quantity(text)
 

@@ -7,7 +7,7 @@ from kube.shared_memory import default_shm, shm_problem
 REFUSED = "write at most 819Mi or more memory"
 
 
-def test_what_fits_is_no_problem():
+def test_fitting_shared_memory_is_accepted():
     assert shm_problem("819Mi", "1Gi") is None
 
 

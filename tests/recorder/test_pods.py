@@ -30,7 +30,7 @@ def test_a_restarted_container_has_failed_before() -> None:
     assert (ending.attempt.restarts, ending.exit_code) == (1, 1)
 
 
-def test_of_a_deleted_pod_what_ran_has_an_unknown_end() -> None:
+def test_running_containers_of_a_deleted_pod_have_an_unknown_exit_code() -> None:
     [ending] = deleted(pod(), NOW)
     assert (ending.exit_code, ending.reason, ending.finished) == (None, "Deleted", NOW)
     assert list(deleted(pod(state=ended(0)), NOW)) == []

@@ -43,7 +43,7 @@ def test_one_failure_is_recorded_once(tmp_path: Path) -> None:
     assert write(tmp_path, ending(), ["another"], FACTS, Bounds()) is None
 
 
-def test_what_is_kept_already_is_not_a_part_of_a_later_failure(tmp_path: Path) -> None:
+def test_archived_pods_are_not_part_of_a_later_failure(tmp_path: Path) -> None:
     write(tmp_path, ending("a", after=60), ["one"], FACTS, Bounds())
     write(tmp_path, ending("b", alive=65, after=90), ["one"], FACTS, Bounds())
     # A recorder that was started again sees the first pod once more.

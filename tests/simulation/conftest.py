@@ -1,4 +1,4 @@
-"""Fixtures that the tests of the embedded cluster have as well."""
+"""Fixtures shared with the tests of the embedded cluster."""
 
 from tests.devcluster.conftest import home, install, layout, simulated
 

@@ -25,7 +25,7 @@ def flags(document: dict[str, Any], component: str) -> dict[str, str]:
     return {flag["key"]: flag["value"] for flag in patch["extraArgs"]}
 
 
-def test_the_api_server_of_real_nodes_is_seen_from_outside(layout: Layout):
+def test_the_api_server_of_real_nodes_listens_on_the_bridge(layout: Layout):
     document = configuration(REAL, layout)
     assert document["options"]["bindAddress"] == "0.0.0.0"  # noqa: S104
     assert document["options"]["kubeApiserverCertSANs"] == ["10.250.76.2", "10.250.128.1"]
@@ -34,7 +34,7 @@ def test_the_api_server_of_real_nodes_is_seen_from_outside(layout: Layout):
     assert api_server["kubelet-client-key"] == str(layout.pki / "admin.key")
 
 
-def test_the_control_plane_of_simulated_nodes_listens_on_loopback_alone(simulated: Layout):
+def test_the_control_plane_of_simulated_nodes_listens_on_loopback(simulated: Layout):
     document = configuration(SIMULATED, simulated)
     assert document["options"]["bindAddress"] == "127.0.0.1"
     assert "advertise-address" not in flags(document, "kube-apiserver")
@@ -42,13 +42,11 @@ def test_the_control_plane_of_simulated_nodes_listens_on_loopback_alone(simulate
 
 @pytest.mark.parametrize("name", ["kube-controller-manager", "kube-scheduler"])
 @pytest.mark.parametrize("spec", [REAL, SIMULATED], ids=["real", "simulated"])
-def test_no_part_that_is_started_again_waits_for_a_lease(
-    spec: ClusterSpec, name: str, layout: Layout
-):
+def test_restarted_components_do_not_wait_for_a_lease(spec: ClusterSpec, name: str, layout: Layout):
     assert flags(configuration(spec, layout), name)["leader-elect"] == "false"
 
 
-def test_kwok_leaves_real_nodes_alone(layout: Layout):
+def test_kwok_does_not_manage_real_nodes(layout: Layout):
     kwok = flags(configuration(REAL, layout), "kwok-controller")
     assert kwok["manage-all-nodes"] == "false"
     assert kwok["manage-nodes-with-annotation-selector"] == "kwok.x-k8s.io/node=fake"
@@ -76,12 +74,12 @@ def test_flags_that_kwokctl_sets_itself_are_overridden(layout: Layout):
     assert overridden == {"node-monitor-grace-period", "manage-all-nodes"}
 
 
-def test_only_what_runs_nothing_is_written_without_waiting_for_the_disk(layout: Layout):
+def test_only_etcd_of_simulated_nodes_skips_fsync(layout: Layout):
     assert flags(configuration(SIMULATED, layout), "etcd") == {"unsafe-no-fsync": "true"}
     assert flags(configuration(REAL, layout), "etcd") == {}
 
 
-def test_real_nodes_are_missed_sooner_than_simulated_ones(layout: Layout):
+def test_failed_real_nodes_are_detected_sooner_than_simulated_ones(layout: Layout):
     real, simulated = configuration(REAL, layout), configuration(SIMULATED, layout)
     assert flags(real, "kube-controller-manager")["node-monitor-grace-period"] == "16s"
     assert "node-monitor-grace-period" not in flags(simulated, "kube-controller-manager")
@@ -89,7 +87,7 @@ def test_real_nodes_are_missed_sooner_than_simulated_ones(layout: Layout):
 
 
 @pytest.mark.parametrize("name", ["kube-controller-manager", "kube-scheduler"])
-def test_controllers_and_scheduler_are_not_held_back_by_their_clients(name: str, layout: Layout):
+def test_clients_of_controllers_and_scheduler_are_not_rate_limited(name: str, layout: Layout):
     pace = flags(configuration(SIMULATED, layout), name)
     assert int(pace["kube-api-qps"]) == REQUESTS_PER_SECOND
     assert int(pace["kube-api-burst"]) > REQUESTS_PER_SECOND
@@ -102,7 +100,7 @@ def test_every_program_comes_from_the_toolchain(layout: Layout):
     assert len(programs) == 5
 
 
-def test_only_the_api_server_of_simulated_nodes_trades_memory_for_time(layout: Layout):
+def test_only_the_api_server_of_simulated_nodes_uses_more_memory_for_speed(layout: Layout):
     def environment(spec: ClusterSpec) -> list[dict[str, str]]:
         patches = {
             patch["name"]: patch for patch in configuration(spec, layout)["componentsPatches"]

@@ -1,4 +1,4 @@
-"""The control plane, and its start with a kwokctl that notes what it is asked."""
+"""The control plane, started by a kwokctl that records its arguments."""
 
 import base64
 import contextlib
@@ -46,7 +46,7 @@ def calls(layout: Layout) -> list[str]:
 
 
 def cluster(layout: Layout, *names: str) -> list[Path]:
-    """Files below the folder that kwokctl keeps of its cluster."""
+    """Return a file in kwokctl's directory of the cluster."""
     files = [layout.pki.parent / name for name in names]
     for file in files:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -62,14 +62,14 @@ def test_the_first_start_creates_the_cluster(plane: ControlPlane, layout: Layout
     assert settings == kwokctl_configuration(plane.settings)
 
 
-def test_kwokctl_writes_below_the_clusters_own_home(plane: ControlPlane, layout: Layout):
+def test_kwokctl_writes_into_the_directory_of_the_cluster(plane: ControlPlane, layout: Layout):
     plane.start()
     home, kubeconfig = (layout.state / "environment").read_text().split()
     assert Path(home) == layout.control_plane
     assert Path(kubeconfig).parent == layout.control_plane
 
 
-def test_a_later_start_goes_on_with_what_is_there(plane: ControlPlane, layout: Layout):
+def test_a_later_start_uses_the_existing_cluster(plane: ControlPlane, layout: Layout):
     plane.start()
     (kept,) = cluster(layout, "etcd-data")
     kept.touch()
@@ -78,7 +78,7 @@ def test_a_later_start_goes_on_with_what_is_there(plane: ControlPlane, layout: L
     assert kept.exists()
 
 
-def test_process_ids_of_an_earlier_start_are_forgotten(plane: ControlPlane, layout: Layout):
+def test_process_ids_of_an_earlier_start_are_removed(plane: ControlPlane, layout: Layout):
     plane.start()
     etcd, api_server = cluster(layout, "pids/etcd.pid", "pids/kube-apiserver.pid")
     etcd.write_text("17\n")
@@ -89,7 +89,7 @@ def test_process_ids_of_an_earlier_start_are_forgotten(plane: ControlPlane, layo
     assert not etcd.exists()
 
 
-def test_a_later_start_uses_the_toolchain_of_now(
+def test_a_later_start_uses_the_current_toolchain(
     plane: ControlPlane, layout: Layout, binaries: Path
 ):
     plane.start()
@@ -101,7 +101,7 @@ def test_a_later_start_uses_the_toolchain_of_now(
     assert controller.readlink() == binaries / "kwok"
 
 
-def test_simulated_nodes_are_given_to_the_kwok_that_is_started(layout: Layout, binaries: Path):
+def test_kwok_is_started_with_the_simulated_nodes(layout: Layout, binaries: Path):
     plane = ControlPlane(layout.control_plane_settings(SIMULATED, binaries, 6443))
     plane.start()
     (controller,) = cluster(layout, "bin/kwok-controller")
@@ -112,7 +112,7 @@ def test_simulated_nodes_are_given_to_the_kwok_that_is_started(layout: Layout, b
     assert settings["options"]["kwokControllerBinary"] == str(controller.readlink())
 
 
-def test_a_start_that_was_cut_off_begins_anew(plane: ControlPlane, layout: Layout):
+def test_an_interrupted_start_is_repeated(plane: ControlPlane, layout: Layout):
     (layout.state / "broken").touch()
     with pytest.raises(subprocess.CalledProcessError):
         plane.start()
@@ -133,7 +133,7 @@ def certificates(layout: Layout) -> Layout:
 
 
 @pytest.mark.parametrize("spec", [REAL, SIMULATED], ids=["real", "simulated"])
-def test_a_kubeconfig_names_the_clusters_own_context(
+def test_the_kubeconfig_has_the_context_of_the_cluster(
     spec: ClusterSpec, certificates: Layout, binaries: Path
 ):
     plane = ControlPlane(certificates.control_plane_settings(spec, binaries, 6443))
@@ -149,7 +149,7 @@ def test_a_kubeconfig_names_the_clusters_own_context(
     assert key == b"the admin.key"
 
 
-def test_a_kubeconfig_is_the_owners_alone(certificates: Layout, plane: ControlPlane):
+def test_only_the_owner_can_read_the_kubeconfig(certificates: Layout, plane: ControlPlane):
     left_over = certificates.kubeconfig.with_suffix(".part")
     left_over.touch(mode=0o644)
     plane.write_kubeconfig(certificates.kubeconfig, "https://10.250.76.2:6443")
@@ -157,7 +157,7 @@ def test_a_kubeconfig_is_the_owners_alone(certificates: Layout, plane: ControlPl
     assert not left_over.exists()
 
 
-def test_two_components_that_end_together_are_started_by_one_kwokctl(
+def test_components_that_exit_together_are_restarted_together(
     plane: ControlPlane, layout: Layout, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(control_plane, "RESTART_DELAY", 0)
@@ -183,7 +183,7 @@ def test_two_components_that_end_together_are_started_by_one_kwokctl(
 
 
 def starting(plane: ControlPlane) -> int | None:
-    """The kwokctl at work, whose work is done when this returns, as a process that has ended."""
+    """Run the recorded kwokctl and return its finished process."""
     if plane._starting is not None:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(plane._starting, 0)

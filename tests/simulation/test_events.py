@@ -5,7 +5,7 @@ from pathlib import Path
 from simulation.supervisor import EventLog
 
 
-def test_events_are_read_in_the_order_in_which_they_were_added(tmp_path: Path):
+def test_events_are_read_in_order(tmp_path: Path):
     log = EventLog(tmp_path / "events")
     log.add("gpu-node-0", "API server answers")
     log.add("gpu-node-0", "node is Ready", ready=True)
@@ -17,11 +17,11 @@ def test_events_are_read_in_the_order_in_which_they_were_added(tmp_path: Path):
     assert first.time <= second.time <= third.time
 
 
-def test_a_log_that_is_not_there_yet_has_no_events(tmp_path: Path):
+def test_a_missing_log_has_no_events(tmp_path: Path):
     assert list(EventLog(tmp_path / "events").read()) == []
 
 
-def test_a_line_that_is_being_written_is_left_for_later(tmp_path: Path):
+def test_incomplete_lines_are_read_later(tmp_path: Path):
     log = EventLog(tmp_path / "events")
     log.add("gpu-node-0", "whole")
     whole = log.path.read_text()

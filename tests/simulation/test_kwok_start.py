@@ -36,16 +36,14 @@ def prepared(layout: Layout, binaries: Path) -> Settings:
     return layout.control_plane_settings(cluster_spec(Kind.SIMULATED), binaries, 6443)
 
 
-def test_the_version_is_told_without_a_cluster(layout: Layout, binaries: Path, notes: Path):
+def test_the_version_is_available_without_a_cluster(layout: Layout, binaries: Path, notes: Path):
     settings = prepared(layout, binaries)
     write_kwok_start(settings)
     subprocess.run([settings.kwok, "--version"], check=True, timeout=120)
     assert notes.read_text() == "kwok --version\n"
 
 
-def test_kwok_starts_once_the_leases_of_the_one_before_are_gone(
-    layout: Layout, binaries: Path, notes: Path
-):
+def test_kwok_starts_after_earlier_leases_have_expired(layout: Layout, binaries: Path, notes: Path):
     settings = prepared(layout, binaries)
     write_kwok_start(settings)
     subprocess.run([settings.kwok, "--node-port=1", "a b"], check=True, timeout=120)

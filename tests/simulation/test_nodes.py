@@ -17,17 +17,17 @@ def node(kind: Kind) -> dict[str, Any]:
     return json.loads(json.dumps(document))
 
 
-def test_beside_real_nodes_a_simulated_one_is_tainted():
+def test_simulated_nodes_are_tainted_next_to_real_nodes():
     taint = {"key": "kwok.x-k8s.io/node", "value": "fake", "effect": "NoSchedule"}
     assert node(Kind.REAL)["spec"]["taints"] == [taint]
 
 
-def test_among_themselves_simulated_nodes_take_everything():
+def test_simulated_nodes_are_not_tainted_without_real_nodes():
     assert node(Kind.SIMULATED)["spec"]["taints"] == []
 
 
 @pytest.mark.parametrize("kind", Kind)
-def test_a_simulated_node_is_one_that_kwok_plays(kind: Kind):
+def test_simulated_nodes_are_managed_by_kwok(kind: Kind):
     key, value = SIMULATED_ANNOTATION.split("=")
     assert node(kind)["metadata"]["annotations"] == {key: value}
 
@@ -41,7 +41,7 @@ def test_a_simulated_node_offers_eight_gpus(kind: Kind):
     assert found["metadata"]["labels"]["nvidia.com/gpu.present"] == "true"
 
 
-def test_nodes_are_applied_and_waited_for_until_pods_can_go_there(tmp_path: Path, install: Install):
+def test_nodes_are_applied_and_become_schedulable(tmp_path: Path, install: Install):
     (tmp_path / "answers").write_text(
         f"True \\nUnknown \\n\nTrue \\nTrue {NEW} {NEW}\\n\nTrue \\nTrue example.com/own\\n\n"
     )
@@ -59,11 +59,11 @@ def test_nodes_are_applied_and_waited_for_until_pods_can_go_there(tmp_path: Path
     assert (tmp_path / "calls").read_text().split() == ["apply", "get", "get", "get"]
 
 
-def test_without_simulated_nodes_nothing_is_asked():
+def test_no_request_is_sent_without_simulated_nodes():
     ensure(0, "A100", ["/no/such/kubectl"])
 
 
-def test_four_nodes_are_simulated_where_there_are_no_others():
+def test_four_nodes_are_simulated_by_default():
     assert cluster_spec(Kind.SIMULATED).simulated_nodes == 4
     assert cluster_spec(Kind.SIMULATED, 0).simulated_nodes == 0
     assert cluster_spec(Kind.REAL).simulated_nodes == 0

@@ -1,4 +1,4 @@
-"""Volcano beside a control plane without real nodes."""
+"""Volcano next to a control plane without real nodes."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def services_of(layout: Layout, binaries: Path) -> list[Service]:
     return volcano_services(layout.kubeconfig, binaries, configuration, layout.state / "klog")
 
 
-def test_definitions_are_served_before_anything_else_is_made(
+def test_definitions_are_served_before_other_objects_are_created(
     simulated: Layout, binaries: Path, tmp_path: Path
 ):
     definitions = tmp_path / "crds"
@@ -48,7 +48,7 @@ def test_definitions_are_served_before_anything_else_is_made(
     assert '"name":"volcano-system"' in (binaries / "applied").read_text()
 
 
-def test_both_processes_work_on_the_clusters_own_kubeconfig(simulated: Layout, binaries: Path):
+def test_both_processes_use_the_kubeconfig_of_the_cluster(simulated: Layout, binaries: Path):
     services = services_of(simulated, binaries)
     assert [service.name for service in services] == ["vc-scheduler", "vc-controller-manager"]
     for service in services:
@@ -58,13 +58,13 @@ def test_both_processes_work_on_the_clusters_own_kubeconfig(simulated: Layout, b
         assert Path(service.environment["DEBUG_SOCKET_DIR"]).is_relative_to(simulated.state)
 
 
-def test_neither_process_opens_a_port_of_the_host(simulated: Layout, binaries: Path):
+def test_no_process_opens_a_port_of_the_host(simulated: Layout, binaries: Path):
     scheduler, controllers = services_of(simulated, binaries)
     assert {"--enable-healthz=false", "--enable-metrics=false"} <= set(scheduler.command)
     assert "--enable-healthz=false" in controllers.command
 
 
-def test_the_controllers_are_as_fast_as_those_of_a_release(simulated: Layout, binaries: Path):
+def test_controllers_have_the_rate_limits_of_a_release(simulated: Layout, binaries: Path):
     _, controllers = services_of(simulated, binaries)
     pace = ControllersSettings()
     assert f"--kube-api-qps={pace.requests_per_second}" in controllers.command
@@ -73,12 +73,12 @@ def test_the_controllers_are_as_fast_as_those_of_a_release(simulated: Layout, bi
     assert f"--worker-threads-for-podgroup={pace.workers}" in controllers.command
 
 
-def test_they_say_as_much_as_those_of_a_release(simulated: Layout, binaries: Path):
+def test_log_levels_are_those_of_a_release(simulated: Layout, binaries: Path):
     for service in services_of(simulated, binaries):
         assert f"--v={VolcanoSettings().log_level}" in service.command
 
 
-def test_the_scheduler_finds_the_folder_of_its_configuration(simulated: Layout, binaries: Path):
+def test_the_directory_of_the_scheduler_configuration_exists(simulated: Layout, binaries: Path):
     scheduler, _ = services_of(simulated, binaries)
     assert f"--scheduler-conf={simulated.scheduler_configuration}" in scheduler.command
     assert simulated.scheduler_configuration.parent.is_dir()

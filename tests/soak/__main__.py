@@ -1,13 +1,13 @@
 """Endurance: `make test-soak`, 20 minutes, or `SOAK_MINUTES=2` for a try.
 
-On a real embedded cluster of its own, jobs are submitted, killed and replaced all the time, while
-a model answers requests and one run trains on undisturbed. The memory of the model's server, of
-that run and of the cluster's own processes is looked at every few seconds. At the end all that was
-submitted is taken back, and nothing of it may be left: neither objects in the cluster nor
-processes, mounts and links of its nodes, nor, after `make down`, anything of the host's.
+On a real embedded cluster of its own, jobs are continuously submitted, killed and replaced, while
+a model is served under load and one run trains undisturbed. The memory of the model server, of that
+run and of the cluster's processes is sampled every few seconds. At the end all submitted jobs are
+removed. They must leave no objects in the cluster, no processes, mounts and links on its nodes, and
+after `make down` nothing on the host.
 
 Prints the goals, missed ones as well, and writes every sample to .bench/soak.json and a plot to
-.bench/soak.svg. Ends with 1 where a goal is missed.
+.bench/soak.svg. Exits with 1 if a goal is missed.
 """
 
 import argparse
@@ -37,7 +37,7 @@ EVERY = 5.0
 
 
 def main() -> None:
-    """Runs the soak; exits with 1 where a goal is missed."""
+    """Run the soak test; exit with 1 if a goal is missed."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def soak(platform: Platform, minutes: float) -> dict[str, Any]:
-    """The cluster from its start to the last look; it still runs afterwards."""
+    """Run the cluster until the last sample and leave it running."""
     say("starting the cluster and training the model that is served")
     platform.make("up", timeout=3000)
     churn = Churn(platform)

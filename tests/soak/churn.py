@@ -1,4 +1,4 @@
-"""Jobs that come and go: submitted by updates of the stack, killed in each way, and replaced."""
+"""Short-lived jobs: submitted by updates of the stack, killed in each way, and replaced."""
 
 import contextlib
 import itertools
@@ -24,7 +24,7 @@ _RUN: Final = "gpu-platform.dev/run"
 
 @dataclass
 class Done:
-    """What was done up to now."""
+    """Counts of all actions so far."""
 
     updates: int = 0
     submitted: int = 0
@@ -36,7 +36,7 @@ class Done:
 
 
 class Churn:
-    """Drives the stack of a platform that is up."""
+    """Changes the stack of a running platform."""
 
     def __init__(self, platform: Platform) -> None:
         self.done = Done()
@@ -52,11 +52,11 @@ class Churn:
         )
 
     def pods_by_uid(self) -> dict[str, str]:
-        """Pods whose memory is looked at: all but those of the runs that come and go."""
+        """Return the pods whose memory is sampled: all but those of short-lived runs."""
         return dict(self.pods)
 
     def start(self) -> None:
-        """Adds the run that trains all the time."""
+        """Add the run that trains during the whole soak."""
         self._platform.edit(lambda config: _jobs(config).update({STEADY: job(seed=1, steady=True)}))
         self._update()
         run = self._platform.run_name(STEADY)
@@ -74,7 +74,7 @@ class Churn:
                 )
 
     def turn(self, number: int) -> None:
-        """Replaces the jobs by new runs, and kills something of each once it trains."""
+        """Replace the jobs by new runs, and kill a part of each once it trains."""
         made = {
             "gang": job(seed=number + 2, nodes=2),
             "alone": job(seed=number + 2, kind=("volcano", "indexed")[number % 2]),
@@ -115,7 +115,7 @@ class Churn:
         return [pod["metadata"]["name"] for pod in found["items"]]
 
     def _kill_processes(self, pod: str) -> None:
-        """SIGKILL to everything in the pod's container, as the kernel does when memory is short."""
+        """Kill all processes of the pod's container, as the kernel does when out of memory."""
         found = self._platform.kubectl("get", "pod", "-n", NAMESPACE, pod)
         for pid in pod_processes(self._platform.state, found["metadata"]["uid"]):
             with contextlib.suppress(ProcessLookupError):
@@ -129,7 +129,7 @@ class Churn:
 def job(
     *, seed: int, nodes: int = 1, kind: str = "volcano", steady: bool = False
 ) -> dict[str, Any]:
-    """The settings of a small job: one that ends in half a minute, or that outlasts the soak."""
+    """Return the settings of a small job that ends in half a minute or outlasts the soak."""
     return {
         "kind": kind,
         "queue": "research",
@@ -153,7 +153,7 @@ def job(
 
 
 def model_url(platform: Platform) -> str:
-    """Where the served model answers."""
+    """Return the URL of the served model."""
     service = platform.outputs()["inference"][SERVED]
     found = platform.kubectl("get", "service", service["service"], "-n", NAMESPACE)["spec"]
     address = f"http://{found['clusterIP']}:{found['ports'][0]['port']}"
@@ -161,7 +161,7 @@ def model_url(platform: Platform) -> str:
 
 
 def question() -> dict[str, Any]:
-    """Four digits that no run has seen."""
+    """Return a request with four held-out digits."""
     images, _ = held_out_digits((1, 8, 8))
     batch = np.asarray(images[:4])
     data = batch.ravel().tolist()

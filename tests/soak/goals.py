@@ -1,4 +1,4 @@
-"""Is memory steady? A robust line through the samples, and the goals of a soak."""
+"""Goals of a soak, and a robust trend of memory."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ a share of what they have, or so many MiB where that is more."""
 
 @dataclass(frozen=True)
 class Trend:
-    """How memory goes over the measured time, in MiB. `growth` is what has surely been added."""
+    """Memory over the measured time in MiB. `growth` is the lower bound of what was added."""
 
     median: float
     slope_per_hour: float
@@ -28,7 +28,7 @@ class Trend:
 
 
 def trend(minutes: Sequence[float], mib: Sequence[float]) -> Trend:
-    """The Theil-Sen line, which single peaks do not move, and its lower bound (95 %) by Sen.
+    """Return the Theil-Sen line, which is robust against peaks, and its lower bound (95 %).
 
     Sen, Estimates of the regression coefficient based on Kendall's tau (JASA 63, 1968).
     """
@@ -40,7 +40,7 @@ def trend(minutes: Sequence[float], mib: Sequence[float]) -> Trend:
 
 
 def trends(samples: Sequence[Mapping[str, Any]]) -> dict[str, Trend]:
-    """By role, of those that were there all the time after the warm-up."""
+    """Return the trends by role, of processes that exist throughout after the warm-up."""
     begin = samples[-1]["minute"] * WARM_UP
     looked = [sample for sample in samples if sample["minute"] >= begin]
     names = sorted(set.intersection(*(set(sample["mib"]) for sample in looked)))
@@ -49,7 +49,7 @@ def trends(samples: Sequence[Mapping[str, Any]]) -> dict[str, Trend]:
 
 
 def goals_of(result: Mapping[str, Any]) -> list[Goal]:
-    """What was wanted of a soak, with what came out."""
+    """Return the goals of a soak with the measured values."""
     found = trends(result["memory"])
     goals = [
         Goal(f"memory of {name}, surely grown by MiB", round(one.growth, 2), _most(name, one), True)

@@ -1,4 +1,4 @@
-"""Everything that jobs leave in a cluster and on its nodes, for as long as they are there."""
+"""Inventory of objects in a cluster and of processes, mounts and links on its nodes."""
 
 import json
 import re
@@ -24,7 +24,7 @@ _CHANGING: Final = re.compile(r"[0-9a-f]{12,}|\d+")
 
 
 def take(platform: Platform) -> dict[str, frozenset[str]]:
-    """Names by kind: of objects, and of the nodes' processes, mounts and network links."""
+    """Return names by kind: objects, and the nodes' processes, mounts and network links."""
     found: dict[str, set[str]] = {}
     for item in platform.kubectl("get", KINDS, "--all-namespaces")["items"]:
         metadata = item["metadata"]
@@ -39,7 +39,7 @@ def take(platform: Platform) -> dict[str, frozenset[str]]:
 
 
 def settled(platform: Platform, first: Inventory) -> dict[str, frozenset[str]]:
-    """Return the inventory once it is no larger than at first, or after the timeout."""
+    """Return the inventory once nothing was added to `first`, or after the timeout."""
     deadline = time.monotonic() + SETTLING
     while added(first, now := take(platform)) and time.monotonic() < deadline:
         time.sleep(3)
@@ -53,9 +53,9 @@ def added(first: Inventory, last: Inventory) -> dict[str, list[str]]:
 
 
 def numbered(names: Iterator[str] | list[str]) -> Iterator[str]:
-    """Names without the digits and hashes that differ each time, and how many there were before.
+    """Return names without random digits and hashes, each with a counter.
 
-    Two pods' shims are `shim 1` and `shim 2`, whatever their numbers are.
+    The shims of two pods are `shim 1` and `shim 2`.
     """
     count: dict[str, int] = {}
     for name in names:
@@ -75,7 +75,7 @@ def _processes(state: Path) -> Iterator[str]:
 
 
 def _nodes(state: Path) -> Iterator[tuple[str, int]]:
-    """Each node's name and its kubelet, which has the node's mounts and network."""
+    """Yield each node's name and kubelet, which is in the node's namespaces."""
     for pid in cluster_processes(state):
         try:
             command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")

@@ -1,4 +1,4 @@
-"""What processes of the cluster use, looked at from outside."""
+"""Memory of the cluster's processes."""
 
 import json
 import re
@@ -20,9 +20,9 @@ PASSING: Final = frozenset({"containerd-shim-runc-v2", "runc", "pause", "unshare
 
 
 def role(command: str, cgroup: str, pods: Mapping[str, str]) -> str | None:
-    """Whose memory a process's is: a name from `pods` by uid, or a program of the cluster's own.
+    """Return a process's role: a name from `pods` by UID, or a program of the cluster.
 
-    None where it belongs to a pod that is not asked for, or to a program that comes and goes.
+    Return None for other pods and for short-lived programs.
     """
     if found := _POD.search(cgroup):
         return pods.get(found[1].replace("_", "-"))
@@ -33,25 +33,25 @@ def role(command: str, cgroup: str, pods: Mapping[str, str]) -> str | None:
 
 
 def anonymous_mib(rollup: str) -> float:
-    """MiB of a process's own from its /proc/<pid>/smaps_rollup: PSS without mapped files.
+    """Return a process's memory in MiB from /proc/<pid>/smaps_rollup: PSS without mapped files.
 
-    Pages of files, such as those of etcd's database, are the kernel's to take back.
+    The kernel can reclaim pages of files, such as those of etcd's database.
     """
     sizes = dict(re.findall(r"^(Pss_Anon|Pss_Shmem): +(\d+) kB$", rollup, re.MULTILINE))
     return sum(map(int, sizes.values())) / 1024
 
 
 def cluster_processes(state: Path) -> list[int]:
-    """All processes of the real cluster with this state folder: children of its first one.
+    """Return all processes of the real cluster with this state directory.
 
-    Raises psutil.NoSuchProcess where it is down.
+    Raises psutil.NoSuchProcess if it is down.
     """
     first = json.loads((state / "real" / "cluster.json").read_text())["pid"]
     return [child.pid for child in psutil.Process(first).children(recursive=True)]
 
 
 def pod_processes(state: Path, uid: str, proc: Path = PROC) -> list[int]:
-    """Processes of a pod's containers, but for the one that holds its namespaces."""
+    """Return the processes of a pod's containers, without the pause process."""
     found = []
     for pid in cluster_processes(state):
         try:
@@ -65,7 +65,7 @@ def pod_processes(state: Path, uid: str, proc: Path = PROC) -> list[int]:
 
 
 def look(pids: Iterable[int], pods: Mapping[str, str], proc: Path = PROC) -> dict[str, float]:
-    """MiB by role, at this moment."""
+    """Return the current MiB by role."""
     total: dict[str, float] = {}
     for pid in pids:
         folder = proc / str(pid)
@@ -83,7 +83,7 @@ def look(pids: Iterable[int], pods: Mapping[str, str], proc: Path = PROC) -> dic
 
 
 class Sampler(Background):
-    """Looks again and again, while it is entered; `pods` gives names by uid at each time."""
+    """Samples memory periodically while entered; `pods` returns names by UID."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The picture of a soak: memory over time."""
+"""Plot of a soak: memory over time."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ LARGEST: Final = 9
 
 
 def draw(result: Mapping[str, Any], path: Path) -> None:
-    """The workloads above, the cluster's largest programs below, each with its line."""
+    """Draw the workloads above and the cluster's largest programs below, with trends."""
     mpl.rcParams["svg.hashsalt"] = "soak"  # the same figures give the same file
     samples = result["memory"]
     found = trends(samples)

@@ -10,7 +10,7 @@ MINUTES = [number / 10 for number in range(200)]
 
 
 def wave(base: float, per_minute: float = 0.0) -> list[float]:
-    """Memory of a program that collects its garbage, with a peak."""
+    """Return the memory of a program with garbage collection, with one peak."""
     found = [base + per_minute * at + 5 * math.sin(at * 9) for at in MINUTES]
     return [*found[:100], base * 3, *found[101:]]
 
@@ -40,7 +40,7 @@ def test_a_wave_with_a_peak_does_not_grow() -> None:
     assert abs(found.slope_per_hour) < 5
 
 
-def test_a_leak_is_seen_through_the_wave() -> None:
+def test_a_leak_is_detected_under_periodic_use() -> None:
     found = trend(MINUTES, wave(200.0, per_minute=1.0))
     assert 50 < found.slope_per_hour < 70
     assert 15 < found.growth < 20
@@ -59,7 +59,7 @@ def test_a_server_that_leaks_misses_its_goal() -> None:
     assert missed(goals_of(result(wave(200.0, 1.0)))) == ["memory of server, surely grown by MiB"]
 
 
-def test_what_is_left_and_lost_misses_its_goal() -> None:
+def test_leftovers_and_lost_requests_miss_their_goals() -> None:
     left = {"Service": ["ml-dev/gang-1"]}
     host = {"mounts": ["/a"]}
     requests = {"answered": 100, "failed": {"503": 1}}
@@ -67,13 +67,13 @@ def test_what_is_left_and_lost_misses_its_goal() -> None:
     assert len(missed(found)) == 3
 
 
-def test_a_program_that_is_not_always_there_is_not_judged() -> None:
+def test_temporary_programs_are_not_evaluated() -> None:
     made = result(wave(200.0))
     del made["memory"][150]["mib"]["etcd"]
     assert "etcd" not in trends(made["memory"])
 
 
-def test_the_picture_is_drawn_and_the_same_each_time(tmp_path: Path) -> None:
+def test_the_plot_is_reproducible(tmp_path: Path) -> None:
     for name in ("a.svg", "b.svg"):
         draw(result(wave(200.0)), tmp_path / name)
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()

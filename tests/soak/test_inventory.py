@@ -1,18 +1,18 @@
 from tests.soak.inventory import added, numbered
 
 
-def test_what_is_there_at_last_and_was_not_at_first_is_left() -> None:
+def test_additional_objects_are_leftovers() -> None:
     first = {"Pod": frozenset({"ml/a"})}
     last = {"Pod": frozenset({"ml/a", "ml/b"}), "Service": frozenset({"ml/c"})}
     assert added(first, last) == {"Pod": ["ml/b"], "Service": ["ml/c"]}
     assert added(first, first) == {}
 
 
-def test_what_went_is_not_left() -> None:
+def test_removed_objects_are_not_leftovers() -> None:
     assert added({"Pod": frozenset({"ml/a"})}, {"Pod": frozenset()}) == {}
 
 
-def test_mounts_of_other_pods_are_told_by_their_number() -> None:
+def test_mounts_of_other_pods_are_counted() -> None:
     one = ["/run/0123456789abcdef/rootfs", "/sys"]
     other = ["/sys", "/run/fedcba9876543210/rootfs"]
     assert set(numbered(one)) == set(numbered(other))

@@ -10,22 +10,22 @@ UID = "0b0b7a1e-1111-2222-3333-444455556666"
 PODS = {UID: "server"}
 
 
-def test_a_pods_process_is_told_by_its_cgroup() -> None:
+def test_processes_of_pods_are_recognized_by_cgroup() -> None:
     for name in (f"pod{UID}", f"pod{UID.replace('-', '_')}.slice"):
         assert role("python3 -m inference", f"5:memory:/kubepods/{name}/abc", PODS) == "server"
 
 
-def test_other_pods_are_passed_over() -> None:
+def test_other_pods_are_ignored() -> None:
     other = UID.replace("0b", "0c")
     assert role("python3 -m training", f"5:memory:/kubepods/pod{other}/abc", PODS) is None
 
 
-def test_a_process_of_the_cluster_has_the_name_of_its_program() -> None:
+def test_cluster_processes_are_named_after_their_program() -> None:
     assert role("/opt/bin/kubelet --config=a", "5:memory:/node", PODS) == "kubelet"
     assert role("python3 -m devcluster.nodes.init x", "/", PODS) == "devcluster.nodes.init"
 
 
-def test_programs_that_come_and_go_are_passed_over() -> None:
+def test_short_lived_programs_are_ignored() -> None:
     assert role("/usr/bin/containerd-shim-runc-v2 -id 1", "/", PODS) is None
     assert role("", "/", PODS) is None
 
@@ -35,17 +35,17 @@ def test_mapped_files_are_not_counted() -> None:
     assert anonymous_mib(rollup) == 3.0
 
 
-def test_a_process_that_has_ended_is_passed_over() -> None:
+def test_exited_processes_are_ignored() -> None:
     assert look([2**22 + 1], PODS) == {}
 
 
-def test_a_process_is_looked_at() -> None:
+def test_memory_of_a_process_is_sampled() -> None:
     [(name, mib)] = look([os.getpid()], {}).items()
     assert "py" in name
     assert mib > 1
 
 
-def test_a_clusters_processes_are_those_below_its_first(tmp_path: Path) -> None:
+def test_cluster_processes_are_descendants_of_the_first_one(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "real" / "cluster.json").write_text(f'{{"pid": {os.getpid()}}}')
     with subprocess.Popen(["sh", "-c", "sleep 60 & wait"], start_new_session=True) as child:
@@ -56,7 +56,7 @@ def test_a_clusters_processes_are_those_below_its_first(tmp_path: Path) -> None:
     assert os.getpid() not in found
 
 
-def test_a_sampler_looks_until_it_is_left() -> None:
+def test_the_sampler_runs_until_it_is_closed() -> None:
     sampler = Sampler(lambda: [os.getpid()], dict, 0.01)
     with sampler:
         while len(sampler.samples) < 3:

@@ -59,6 +59,6 @@ def test_a_custom_program_may_write_less_and_more() -> None:
 
 
 @pytest.mark.parametrize("line", ["", "42", "null", '"event"', '["event"]', '{"other": 1}', "{"])
-def test_any_other_line_is_no_event(line: str) -> None:
+def test_other_lines_are_not_events(line: str) -> None:
     assert parse(line) is None
     assert parse('{"event": "epoch", "epoch": "many"}') is None

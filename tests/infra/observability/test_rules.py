@@ -1,4 +1,4 @@
-"""GPU hours, cost, goodput and waits, computed by Prometheus' own program."""
+"""GPU hours, cost, goodput and waiting times, evaluated by promtool."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ def pod(name: str, run: str, queue: str, gpus: int, phase: str = "Running") -> d
 
 
 def annotated(name: str, run: str, queue: str, gpus: int) -> dict[str, str]:
-    """A pod of a kind that is not Volcano's own: its queue is an annotation."""
+    """Return a pod of a kind other than Volcano's, with its queue as an annotation."""
     about = f'namespace="ml", pod="{name}"'
     annotation = f'annotation_scheduling_volcano_sh_queue_name="{queue}"'
     return {
@@ -128,7 +128,7 @@ def test_gpu_hours_are_the_sum_over_time(program: Path, tmp_path: Path) -> None:
 
 
 def steps(values: str) -> dict[str, str]:
-    """Seconds that one process of the run a spends, 45 of 60 in steps."""
+    """Return the seconds by activity of a process of run `a`, 45 of 60 in steps."""
     about = 'namespace="ml", pod="a-0", run="a"'
     return {
         f'training_seconds_total{{{about}, activity="step"}}': values,
@@ -146,7 +146,7 @@ UNPLACED = {
 
 GOODPUT: list[tuple[dict[str, str], float]] = [
     (pod("a-0", "a", "vision", 8) | steps("0+45x20"), 0.75),
-    # The other pod pulls its image, or its process has ended: it tells nothing.
+    # The other pod pulls its image, or its process has exited: it has no metrics.
     (
         pod("a-0", "a", "vision", 8) | pod("a-1", "a", "vision", 8) | steps("0+45x20"),
         0.375,

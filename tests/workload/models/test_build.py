@@ -30,7 +30,7 @@ def made(name: str, outputs: int = 10) -> tuple[nn.Module, Tensor]:
 
 
 @pytest.mark.parametrize("name", KNOWN)
-def test_every_model_of_the_catalog_is_built_and_gives_its_outputs(name: str) -> None:
+def test_every_catalog_model_returns_its_outputs(name: str) -> None:
     model, inputs = made(name)
     logits = model.eval()(inputs)
     assert logits.shape == ((8, 16, 10) if name == "gpt" else (8, 10))

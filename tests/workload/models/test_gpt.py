@@ -14,7 +14,7 @@ def small(dropout: float = 0.0) -> Gpt:
 
 @settings(max_examples=20)
 @given(changed=st.integers(0, 15), seed=st.integers(0, 1000))
-def test_no_position_sees_what_comes_after_it(changed: int, seed: int) -> None:
+def test_attention_is_causal(changed: int, seed: int) -> None:
     model = small()
     tokens = torch.randint(20, (1, 16), generator=torch.Generator().manual_seed(seed))
     other = tokens.clone()
@@ -25,7 +25,7 @@ def test_no_position_sees_what_comes_after_it(changed: int, seed: int) -> None:
     assert not torch.equal(one[:, changed], two[:, changed])
 
 
-def test_a_shorter_text_gives_the_beginning_of_the_same() -> None:
+def test_a_prefix_has_the_same_outputs() -> None:
     model = small()
     tokens = torch.arange(16)[None]
     with torch.no_grad():
@@ -39,7 +39,7 @@ def test_more_tokens_than_the_context_are_refused() -> None:
 
 @settings(max_examples=20)
 @given(distance=st.integers(0, 20), start=st.integers(0, 40))
-def test_products_of_rotated_vectors_know_distances_only(distance: int, start: int) -> None:
+def test_products_of_rotated_vectors_depend_on_distance_only(distance: int, start: int) -> None:
     x, y = torch.randn(2, 8, generator=torch.Generator().manual_seed(distance))
     cos, sin = rotations(61, 8, torch.device("cpu"))
 
@@ -50,14 +50,14 @@ def test_products_of_rotated_vectors_know_distances_only(distance: int, start: i
     assert product(start, start + distance) == pytest.approx(product(0, distance), abs=1e-4)
 
 
-def test_rotation_keeps_lengths() -> None:
+def test_rotation_preserves_norms() -> None:
     x = torch.randn(2, 3, 5, 8)
     turned = rotated(x, rotations(5, 8, x.device))
     assert torch.allclose(turned.norm(dim=-1), x.norm(dim=-1), atol=1e-5)
     assert torch.equal(turned[:, :, 0], x[:, :, 0])
 
 
-def test_all_of_its_state_is_weights_and_each_is_there_once() -> None:
+def test_the_state_consists_of_weights_without_duplicates() -> None:
     model = small()
     assert [*model.buffers()] == []
     assert set(model.state_dict()) == {name for name, _ in model.named_parameters()}
@@ -73,7 +73,7 @@ def test_dropout_is_off_in_evaluation() -> None:
     assert not torch.equal(model(tokens), model(tokens))
 
 
-def test_new_weights_know_nothing_yet() -> None:
+def test_initial_predictions_are_uniform() -> None:
     model = Gpt(tokens=256, context=32, layers=4, heads=4, width=128)
     tokens = torch.randint(256, (4, 33))
     with torch.no_grad():

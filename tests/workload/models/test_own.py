@@ -35,7 +35,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "own_models", raising=False)
 
 
-def test_a_class_or_function_is_called_with_what_it_has_to_fit() -> None:
+def test_a_factory_is_called_with_shape_and_outputs() -> None:
     model = build("own_models:Net", {"width": 6}, 3, (2, 5))
     assert model(torch.zeros(4, 2, 5)).shape == (4, 3)
     assert model[1].out_features == 6  # type: ignore[index, union-attr]
@@ -59,7 +59,7 @@ def test_a_class_or_function_is_called_with_what_it_has_to_fit() -> None:
         ("own_models:words", {}, "returned str: it must return a torch.nn.Module"),
     ],
 )
-def test_what_is_wrong_with_an_own_model_is_told_in_one_sentence(
+def test_problems_of_custom_models_are_one_sentence(
     name: str, options: dict[str, Option], message: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=message) as caught:

@@ -2,6 +2,7 @@
 
 import argparse
 import gc
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -55,7 +56,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return ended
 
 
+def _terminated(number: int, _: object) -> NoReturn:
+    """End as after an exception, which deletes temporary directories and ends the engine."""
+    sys.exit(128 + number)
+
+
 if __name__ == "__main__":
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, _terminated)
     # It runs for seconds, and garbage collection takes a fifth of the time of its imports.
     gc.disable()
     sys.exit(main())

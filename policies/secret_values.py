@@ -44,7 +44,7 @@ class EnvironmentConfig(RuleConfig):
     )
 
 
-def _is_secret(name: str, text: str) -> bool:
+def is_secret(name: str, text: str) -> bool:
     """Return whether a named value is a secret and not a reference, a path or a switch."""
     if not text or REFERENCE.search(text):
         return False
@@ -112,7 +112,7 @@ def no_literal_secrets(pod: Pod, config: EnvironmentConfig) -> Iterator[Violatio
             name, value = variable["name"].text or "", variable["value"]
             if value.absent or value.value is UNKNOWN or name in config.allowed_names:
                 continue
-            if _is_secret(name, str(value.value)):
+            if is_secret(name, str(value.value)):
                 yield Violation(value, f"{name} as valueFrom.secretKeyRef", found=_HIDDEN)
         for place, line in _words(container):
             if _contains_secret(line) or ARGUMENT.search(line):
@@ -160,7 +160,7 @@ def no_secrets_in_manifests(resource: Resource, config: EnvironmentConfig) -> It
 
 def _contains(name: str, text: str) -> bool:
     """Return whether the text of a ConfigMap, which may be a file, is or contains a secret."""
-    return _is_secret(name, text) or bool(ARGUMENT.search(text) or SETTING.search(text))
+    return is_secret(name, text) or bool(ARGUMENT.search(text) or SETTING.search(text))
 
 
 def _decoded(text: str) -> str:
@@ -184,7 +184,7 @@ def _may_be_secret(key: str, value: Any) -> bool:
     named = [(value.get("name"), value.get("value"))]
     named += value.items() if key in _ENVIRONMENTS else []
     return any(
-        isinstance(name, str) and isinstance(text, str) and _is_secret(name, text)
+        isinstance(name, str) and isinstance(text, str) and is_secret(name, text)
         for name, text in named
     )
 
@@ -199,11 +199,11 @@ def _secret_places(root: Node, config: EnvironmentConfig) -> Iterator[Node]:
         node, checked = pending.pop()
         if not checked and node.steps and node.steps[-1] in _ENVIRONMENTS:
             for key, value in node.fields():
-                if key not in config.allowed_names and value.text and _is_secret(key, value.text):
+                if key not in config.allowed_names and value.text and is_secret(key, value.text):
                     yield value
         name = node["name"].text
         if name and node["value"].text and not checked and name not in config.allowed_names:
-            if _is_secret(name, node["value"].text or ""):
+            if is_secret(name, node["value"].text or ""):
                 yield node["value"]
             continue
         for key, child in _children(node):

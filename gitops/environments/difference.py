@@ -7,13 +7,14 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from gitops.hidden import of_setting
+from gitops.preview.events import HIDDEN, Mask
 from gitops.secrets import document
 from infra.settings import StackSettings, validate
 from infra.settings.problems import PROJECT
 from infra.settings.schema import description
 
 Steps = tuple[str, ...]
-HIDDEN = "[secret]"
 _PREFIX = f"{PROJECT}:"
 
 
@@ -74,17 +75,21 @@ def _compare(one: Any, other: Any, path: Steps, names: tuple[str, str]) -> Itera
     first, second = _entries(one), _entries(other)
     if first is None or second is None:
         if one != other:
-            yield Difference(path, _changed(path, one, other, names))
+            yield Difference(
+                path, _changed(path, _visible(path, one), _visible(path, other), names)
+            )
         return
     for key in [*first, *(key for key in second if key not in first)]:
         inner = (*path, key)
         if key not in second:
             yield Difference(
-                inner, f"`{_dotted(inner)}` is only in {names[0]}{_brief(first[key])}."
+                inner,
+                f"`{_dotted(inner)}` is only in {names[0]}{_brief(_visible(inner, first[key]))}.",
             )
         elif key not in first:
             yield Difference(
-                inner, f"`{_dotted(inner)}` is only in {names[1]}{_brief(second[key])}."
+                inner,
+                f"`{_dotted(inner)}` is only in {names[1]}{_brief(_visible(inner, second[key]))}.",
             )
         else:
             yield from _compare(first[key], second[key], inner, names)
@@ -95,6 +100,17 @@ def _entries(value: Any) -> dict[str, Any] | None:
     if isinstance(value, BaseModel):
         return {name: getattr(value, name) for name in type(value).model_fields}
     return value if isinstance(value, dict) else None
+
+
+def _visible(path: Steps, value: Any) -> Any:
+    """Return a value without literals that sound secret."""
+    if isinstance(value, BaseModel):
+        fields = value.model_fields_set
+        kept = {name: _visible((*path, name), getattr(value, name)) for name in fields}
+        return value.model_copy(update=kept)
+    if isinstance(value, dict):
+        return {key: _visible((*path, str(key)), item) for key, item in value.items()}
+    return Mask(of_setting(path[-1], value)).tree(value)
 
 
 def _changed(path: Steps, one: Any, other: Any, names: tuple[str, str]) -> str:

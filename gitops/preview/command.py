@@ -151,13 +151,14 @@ def _write(out: Path | None, built: "Report", comment: str) -> None:
 
 
 def _plan(log: Path, ended: Ended, hide: "Mask") -> "Plan":
-    from gitops.preview.events import Plan, plan, read
+    from gitops.hidden import plan_without_literals
+    from gitops.preview.events import Plan, read
 
     said = (hide(ended.said.strip()),)
     if not log.exists():
         # The CLI failed before the engine started: no such stack, no login, no passphrase.
         return Plan(steps=(), errors=said, succeeded=False, complete=False)
-    found = plan(read(log), hide)
+    found = plan_without_literals(read(log), hide)
     if found.succeeded or found.errors or found.findings:
         return found
     return Plan(found.steps, errors=said, succeeded=False, complete=False)

@@ -68,3 +68,12 @@ def test_secrets_are_not_reported(tmp_path: Any, capsys: pytest.CaptureFixture[s
         assert value in file.read_text()
     assert main(["diff", str(tmp_path / "Pulumi.a.yaml"), str(tmp_path / "Pulumi.b.yaml")]) == 0
     assert "v1:" not in capsys.readouterr().out
+
+
+def test_literals_that_sound_secret_are_hidden() -> None:
+    key = "sk-live-0123456789abcdef0123456789abcdef"
+    path = "training.jobs.digits.env"
+    texts = told(changed(path, {"PLAIN_API_KEY": key, "MODE": "fast"}))
+    assert any("PLAIN_API_KEY" in text for text in texts)
+    assert any("fast" in text for text in texts)
+    assert not any(key in text for text in texts)

@@ -1,6 +1,7 @@
 import base64
 import json
 from pathlib import Path
+from urllib.parse import quote, quote_plus
 
 import pytest
 from pulumi.runtime import rpc
@@ -119,6 +120,23 @@ def test_a_secret_is_masked_in_every_encoding() -> None:
         "on": True,
         "deep": [HIDDEN],
     }
+
+
+@pytest.mark.parametrize("before", ["", "u", "us", "user:"])
+def test_a_secret_is_masked_in_urls_and_inside_longer_base64(before: str) -> None:
+    secret = "p@ss/w+rd %1"
+    hide = Mask([secret])
+    basic = base64.b64encode(f"{before}{secret}:x".encode()).decode()
+    shown = hide(f"Authorization: Basic {basic}")
+    assert HIDDEN in shown
+    # Only the characters that also depend on the bytes around the secret are left.
+    assert len(basic) - len(shown.replace(HIDDEN, "").split()[-1]) >= len(secret) * 8 // 6 - 1
+    for url in (quote(secret, safe=""), quote(secret), quote_plus(secret)):
+        assert hide(f"https://{url}@host") == f"https://{HIDDEN}@host"
+
+
+def test_a_secret_number_is_masked_as_float() -> None:
+    assert Mask(["1234"]).tree({"port": 1234.0}) == {"port": HIDDEN}
 
 
 def test_overlapping_secrets_are_masked_completely() -> None:

@@ -1,0 +1,68 @@
+"""Literals that the policies refuse and do not show, so no report may show them either.
+
+They are searched for whether or not the pack is configured to refuse them.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from gitops.preview.changes import after, before, changes
+from gitops.preview.events import Mask, Plan, plan
+from policies.secret_patterns import ARGUMENT, SETTING, VALUE
+from policies.secret_values import (
+    EnvironmentConfig,
+    is_secret,
+    no_literal_secrets,
+    no_secrets_in_manifests,
+)
+from policies.views import View
+
+_DEFAULTS: Final = EnvironmentConfig()
+_SEPARATOR: Final = re.compile(r"[=:\s]+")
+
+
+def plan_without_literals(events: list[dict[str, Any]], hide: Mask) -> Plan:
+    """Return the plan without the secrets of `hide` and without literals that sound secret."""
+    found = plan(events, hide)
+    resources = changes(found.steps)
+    more = {*literals(before(resources)), *literals(after(resources))}
+    return plan(events, hide.and_also(more)) if more else found
+
+
+def literals(views: Iterable[View]) -> Iterator[str]:
+    """Yield the texts in objects that must not be shown."""
+    for view in views:
+        for rule in (no_literal_secrets, no_secrets_in_manifests):
+            for violation in rule.violations(view, _DEFAULTS):
+                yield from _of_value(violation.node.value)
+
+
+def of_setting(name: str, value: Any) -> Iterator[str]:
+    """Yield the texts that must not be shown of a named setting or environment variable."""
+    if isinstance(value, list | tuple):
+        yield from _parts(" ".join(map(str, value)))
+    elif isinstance(value, str | int | float) and is_secret(name, str(value)):
+        yield from _of_value(str(value))
+    elif isinstance(value, str):
+        yield from _parts(value)
+
+
+def _of_value(value: Any) -> Iterator[str]:
+    """Yield a refused value: secrets inside arguments and files, and any other text as a whole."""
+    if isinstance(value, list):
+        parts = [*_parts(" ".join(map(str, value)))]
+        yield from parts or map(str, value)
+        return
+    text = str(value)
+    parts = [*_parts(text)]
+    yield from parts
+    if not parts or "\n" not in text:
+        yield text
+
+
+def _parts(text: str) -> Iterator[str]:
+    yield from (found.group() for found in VALUE.finditer(text))
+    for pattern in (ARGUMENT, SETTING):
+        for found in pattern.finditer(text):
+            yield _SEPARATOR.split(found.group().strip(), maxsplit=1)[-1].strip("\"'")

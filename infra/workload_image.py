@@ -1,5 +1,6 @@
 """Images of workloads, built and pushed, or referenced by digest."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -68,8 +69,8 @@ class WorkloadImage(Component):
             f"{name}-build",
             image_name=f"{args.repository}/{args.key}:{tag}",
             build=docker.DockerBuildArgs(
-                context=str(args.root),
-                dockerfile=str(args.root / build.dockerfile),
+                context=_relative(args.root),
+                dockerfile=_relative(args.root / build.dockerfile),
                 args={"BASE_IMAGE": build.base_image, **build.args},
                 platform=build.platform,
                 target=build.target,
@@ -84,3 +85,8 @@ class WorkloadImage(Component):
             opts=self.options(),
         )
         return image.repo_digest
+
+
+def _relative(path: Path) -> str:
+    """Return a path relative to the program, so that every checkout has the same state."""
+    return Path(os.path.relpath(path)).as_posix()

@@ -163,6 +163,9 @@ def test_a_built_image_is_pushed_and_used_by_digest(provision: Provision) -> Non
     assert repository == "registry.example.com/gpu-platform/training"
     assert len(tag) == 16
     assert found["build"]["target"] == "mpi"
+    # An absolute path would make every other checkout a change.
+    assert found["build"]["context"] == "."
+    assert found["build"]["dockerfile"] == "tests/infra/conftest.py"
     assert found["build"]["args"] == {
         "BASE_IMAGE": "registry.example.com/pytorch:2.15",
         "EXTRA": "1",

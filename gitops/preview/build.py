@@ -7,6 +7,7 @@ from gitops.preview.changes import Change, after, before, changes, differences, 
 from gitops.preview.demand import demands
 from gitops.preview.events import Plan, PolicyFinding
 from gitops.preview.impact import held_by_earlier_runs, impacts, is_refused
+from gitops.preview.options import option_changes, output_changes
 from gitops.preview.report import Mode, Report, ResourceChange, Status, Unknown, Violation
 from gitops.prices import Prices
 from infra.settings.cluster import MOVES
@@ -26,17 +27,20 @@ def build(
     now, later = demands(before(counted)), demands(after(counted))
     gpus = capacity.count_gpus(now, later, prices, stack)
     touched = [change for change in found if change.step.operation != "same"]
+    options, outputs = sorted(option_changes(found)), [*output_changes(*plan.outputs)]
     limits = capacity.limits(after(counted), later, gpus, prices.environment(stack))
     return Report(
         stack=stack,
         mode=mode,
         base=base,
-        status=_status(plan, touched),
+        status=_status(plan, touched, outside_manifests=bool(options or outputs)),
         complete=plan.complete,
         currency=prices.currency,
         counts=_counts(found),
         impacts=[impact.text for impact in impacts(found)],
         resources=[_resource(change) for change in touched],
+        options=options,
+        outputs=outputs,
         gpus=gpus,
         held_by_earlier_runs=held_by_earlier_runs(counted),
         costs=capacity.costs(gpus, prices, stack),
@@ -50,14 +54,14 @@ def build(
     )
 
 
-def _status(plan: Plan, touched: Sequence[Change]) -> Status:
+def _status(plan: Plan, touched: Sequence[Change], *, outside_manifests: bool) -> Status:
     if any(finding.mandatory for finding in plan.findings):
         return "blocked"
     if not plan.succeeded:
         moves = any(MOVES in error for error in plan.errors)
         refused = moves or any(is_refused(change) for change in touched)
         return "blocked" if refused else "failed"
-    return "changes" if touched else "unchanged"
+    return "changes" if touched or outside_manifests else "unchanged"
 
 
 def _counts(found: Sequence[Change]) -> dict[str, int]:

@@ -17,6 +17,7 @@ from policies.views import View
 
 _UNKNOWN_SHOWN = "(known after the update)"
 _INTERNAL = ("pulumi:", "gpu-platform:")
+_PROVIDER = "pulumi:providers:"
 _RUN_HASH = re.compile(r"-[0-9a-f]{8}(?=-|$)")
 
 
@@ -70,8 +71,17 @@ class Change:
 
 
 def changes(steps: tuple[Step, ...]) -> list[Change]:
-    """Return the steps of everything except components, providers and the stack itself."""
-    return [Change(step) for step in steps if not step.type.startswith(_INTERNAL)]
+    """Return the steps of everything except components and the stack itself.
+
+    A provider is part of them if it changes, since its last configuration deletes resources.
+    """
+    return [Change(step) for step in steps if _is_reported(step)]
+
+
+def _is_reported(step: Step) -> bool:
+    if step.type.startswith(_PROVIDER):
+        return step.operation in ("update", "replace")
+    return not step.type.startswith(_INTERNAL)
 
 
 def before(found: list[Change]) -> Iterator[View]:

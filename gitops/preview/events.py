@@ -28,6 +28,7 @@ UNKNOWN_TEXT: Final = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 """Text that the engine writes for an unknown value of any type (`pulumi.runtime.rpc`)."""
 
 HIDDEN: Final = "[secret]"
+_STACK: Final = "pulumi:pulumi:Stack"
 _SECRET_FIELDS: Final = ("data", "stringData")
 _SHORTEST: Final = 3
 _SHORTEST_BASE64: Final = 6
@@ -134,6 +135,8 @@ class Plan:
     succeeded: bool = True
     complete: bool = True
     """False if the engine stopped early; the resources that it had not reached are missing."""
+    outputs: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
+    """Outputs of the stack now and after the update; equal if the plan does not state both."""
 
 
 class _Model(BaseModel):
@@ -180,6 +183,7 @@ class _Summary(_Model):
 
 class _Event(_Model):
     resource: _Resource | None = Field(default=None, alias="resourcePreEvent")
+    registered: _Resource | None = Field(default=None, alias="resOutputsEvent")
     policy: _Policy | None = Field(default=None, alias="policyEvent")
     diagnostic: _Diagnostic | None = Field(default=None, alias="diagnosticEvent")
     summary: _Summary | None = Field(default=None, alias="summaryEvent")
@@ -211,6 +215,7 @@ def plan(events: Iterable[dict[str, Any]], hide: Mask | None = None) -> Plan:
     findings: set[PolicyFinding] = set()
     errors: dict[str, None] = {}
     warnings: dict[str, None] = {}
+    outputs: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
     succeeded = reached_end = False
     for raw in events:
         event = _validated(raw)
@@ -218,6 +223,8 @@ def plan(events: Iterable[dict[str, Any]], hide: Mask | None = None) -> Plan:
             step = _step(event.resource.metadata, hide)
             if step is not None:
                 steps[step.urn, step.operation] = step
+        elif event.registered is not None and event.registered.metadata.type == _STACK:
+            outputs = _outputs(event.registered.metadata, hide)
         elif event.policy is not None:
             findings.add(_finding(event.policy, hide))
         elif event.diagnostic is not None:
@@ -236,6 +243,7 @@ def plan(events: Iterable[dict[str, Any]], hide: Mask | None = None) -> Plan:
         warnings=tuple(sorted(warnings)),
         succeeded=succeeded,
         complete=succeeded or reached_end,
+        outputs=outputs if succeeded else ({}, {}),
     )
 
 
@@ -269,6 +277,13 @@ def _state(state: _State | None, hide: Mask) -> State | None:
     inputs = hide.tree(manifest(state.inputs or {}))
     outputs = hide.tree(plain(state.outputs or {}))
     return State(inputs, outputs, state.protect, state.retain)
+
+
+def _outputs(stack: _Metadata, hide: Mask) -> tuple[dict[str, Any], dict[str, Any]]:
+    if stack.old is None or stack.new is None:
+        return {}, {}
+    now, later = (hide.tree(plain(state.outputs or {})) for state in (stack.old, stack.new))
+    return now, later
 
 
 def _finding(policy: _Policy, hide: Mask) -> PolicyFinding:

@@ -109,6 +109,10 @@ class Report(_Model):
     counts: dict[str, int]
     impacts: list[str]
     resources: list[ResourceChange]
+    options: list[str]
+    """Changed protection and retention of resources that stay in the stack."""
+    outputs: list[str]
+    """Changed outputs of the stack."""
     gpus: list[GpuRow]
     held_by_earlier_runs: dict[str, Number]
     """GPUs by queue of runs that leave the stack and may continue in the cluster."""

@@ -1,0 +1,44 @@
+"""Changes that no manifest shows: options of resources, and outputs of the stack."""
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from gitops.preview.changes import Change
+from policies.values import UNKNOWN
+
+_LONGEST: Final = 120
+_MISSING: Final = object()
+
+
+def option_changes(found: Iterable[Change]) -> Iterator[str]:
+    """Yield a sentence for each changed option of a resource that stays in the stack."""
+    for change in found:
+        old, new = change.step.old, change.step.new
+        if old is None or new is None or change.step.operation not in ("same", "update"):
+            continue
+        if old.protected != new.protected:
+            effect = "refused" if new.protected else "no longer refused (`protect`)"
+            yield f"`{change.title}`: updates that delete it are {effect}."
+        if old.retained != new.retained:
+            effect = "stays in the cluster" if new.retained else "is deleted"
+            yield f"`{change.title}` {effect} when it leaves the stack."
+
+
+def output_changes(now: Any, after: Any, path: str = "") -> Iterator[str]:
+    """Yield `path: value now → value after` for each changed output of the stack."""
+    if isinstance(now, dict) and isinstance(after, dict):
+        for key in sorted(now.keys() | after.keys(), key=str):
+            inner = f"{path}.{key}" if path else str(key)
+            yield from output_changes(now.get(key, _MISSING), after.get(key, _MISSING), inner)
+    elif now != after:
+        yield f"`{path}`: {_shown(now)} → {_shown(after)}"
+
+
+def _shown(value: Any) -> str:
+    if value is _MISSING:
+        return "none"
+    if value is UNKNOWN:
+        return "(known after the update)"
+    text = json.dumps(value, default=str, ensure_ascii=False, sort_keys=True)
+    return f"`{text}`" if len(text) <= _LONGEST else f"`{text[: _LONGEST - 1]}…`"

@@ -1,0 +1,87 @@
+from typing import Any
+
+import pytest
+
+from gitops import prices
+from gitops.preview.build import build
+from gitops.preview.events import SIGNATURE
+from gitops.preview.markdown import render
+from gitops.preview.report import Report
+from tests.gitops import plans
+
+
+def report(*steps: dict[str, Any], result: str = "succeeded") -> Report:
+    return build(plans.plan(*steps, result=result), stack="prod", prices=prices.load())
+
+
+def flags(*, protect: tuple[bool, bool] = (False, False), retain: Any = (False, False)) -> Any:
+    event = plans.same(plans.claim())
+    for index, state in enumerate(("old", "new")):
+        found = event["resourcePreEvent"]["metadata"][state]
+        found |= {"protect": protect[index], "retainOnDelete": retain[index]}
+    return event
+
+
+def outputs(now: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """The event of a stack that registers its outputs, as the engine writes it."""
+    stack = "pulumi:pulumi:Stack"
+    metadata = {
+        "op": "same",
+        "urn": f"urn:pulumi:prod::gpu-platform::{stack}::gpu-platform-prod",
+        "type": stack,
+        "old": {"inputs": {}, "outputs": now},
+        "new": {"inputs": {}, "outputs": after},
+    }
+    return {"resOutputsEvent": {"metadata": metadata}}
+
+
+@pytest.mark.parametrize(
+    ("event", "sentence"),
+    [
+        (flags(protect=(True, False)), "updates that delete it are no longer refused"),
+        (flags(protect=(False, True)), "updates that delete it are refused"),
+        (flags(retain=(True, False)), "is deleted when it leaves the stack"),
+        (flags(retain=(False, True)), "stays in the cluster when it leaves the stack"),
+    ],
+)
+def test_a_changed_option_is_a_change(event: dict[str, Any], sentence: str) -> None:
+    found = report(event)
+    assert found.status == "changes"
+    assert found.resources == []
+    (option,) = found.options
+    assert sentence in option
+    comment = render(found)
+    assert "only options or outputs change" in comment
+    assert "### Options\n\n- `PersistentVolumeClaim checkpoints in ml`" in comment
+
+
+def test_changed_outputs_are_a_change() -> None:
+    now = {"images": {"training": "a"}, "namespace": "ml", "queues": ["one"]}
+    after = {"images": {"training": "a", "new": "b"}, "namespace": "ml", "queues": ["two"]}
+    found = report(plans.same(plans.claim()), outputs(now, after))
+    assert found.status == "changes"
+    assert found.outputs == ['`images.new`: none → `"b"`', '`queues`: `["one"]` → `["two"]`']
+    assert '### Outputs\n\n- `images.new`: none → `"b"`' in render(found)
+
+
+def test_equal_outputs_are_no_change() -> None:
+    secret = {"password": plans.SECRET, "count": 3.0, "mark": {SIGNATURE: "x", "urn": "y"}}
+    assert report(outputs(secret, dict(secret))).status == "unchanged"
+
+
+def test_outputs_of_a_failed_preview_are_not_compared() -> None:
+    found = report(outputs({"namespace": "ml"}, {}), plans.said("error", "x"), result="failed")
+    assert found.outputs == []
+
+
+def test_a_changed_provider_is_a_change() -> None:
+    event = plans.step("update", plans.claim(), plans.claim())
+    metadata = event["resourcePreEvent"]["metadata"]
+    metadata["type"] = "pulumi:providers:kubernetes"
+    metadata["urn"] = "urn:pulumi:prod::gpu-platform::pulumi:providers:kubernetes::cluster"
+    metadata["old"]["inputs"] = {"context": "blue"}
+    metadata["new"]["inputs"] = {"context": "green"}
+    found = report(event)
+    assert found.status == "changes"
+    (difference,) = found.differences
+    assert difference.lines[-2:] == ["-context: blue", "+context: green"]

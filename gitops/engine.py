@@ -24,13 +24,14 @@ class Stack:
     """A stack of the project in a directory.
 
     `configuration` is a file to use instead of the project's `Pulumi.<name>.yaml`, and `variables`
-    are added to the environment.
+    are added to the environment. `notices` state why a preview of it shows less than it seems to.
     """
 
     name: str
     project: Path = PROJECT
     configuration: Path | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
+    notices: tuple[str, ...] = ()
 
     @property
     def file(self) -> Path:

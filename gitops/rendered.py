@@ -27,6 +27,10 @@ from infra.settings.problems import PROJECT
 
 PLACEHOLDER = "placeholder-of-a-secret"
 _NO_CLUSTER = "/nonexistent/kubeconfig"
+_BROKEN_BASE = (
+    "The base `{base}` itself cannot be rendered, so there is nothing to compare with: everything "
+    "is listed as new."
+)
 _STACK_KEYS = ("config",)
 """The copied keys of a stack's file; salts and keys belong to its real state."""
 
@@ -55,10 +59,23 @@ def workspace(stack: Stack, base: str | None) -> Iterator[Stack]:
             project = _checkout(stack.project, base, directory / "base")
             if (project / f"Pulumi.{stack.name}.yaml").exists():
                 before = replace(rendered, project=project)
-                _configure(before, project / f"Pulumi.{stack.name}.yaml", directory)
-                run_or_fail(before, "up", "--yes", "--skip-preview", *common(before))
+                try:
+                    _configure(before, project / f"Pulumi.{stack.name}.yaml", directory)
+                    run_or_fail(before, "up", "--yes", "--skip-preview", *common(before))
+                except GitopsError:
+                    # The change may be the repair of the base, so it is shown all the same.
+                    rendered = replace(rendered, notices=(_BROKEN_BASE.format(base=base),))
+                    _start_again(rendered, directory)
         _configure(rendered, stack.file, directory)
         yield rendered
+
+
+def _start_again(stack: Stack, directory: Path) -> None:
+    """Replace the state that a failed update has left by an empty one."""
+    shutil.rmtree(directory / "state")
+    (directory / "state").mkdir()
+    stack.file.unlink(missing_ok=True)
+    run_or_fail(stack, "stack", "init", stack.name, directory=directory)
 
 
 def _variables(directory: Path) -> dict[str, str]:

@@ -22,7 +22,9 @@ def document(file: Path) -> dict[str, Any]:
     """
     try:
         found = yaml.safe_load(file.read_text("utf-8"))
-    except (OSError, yaml.YAMLError) as error:
+    except RecursionError:
+        raise GitopsError(f"{file} contains an alias of a mapping that is inside itself") from None
+    except (OSError, ValueError, yaml.YAMLError) as error:
         raise GitopsError(f"the configuration {file} cannot be read: {error}") from error
     if not isinstance(found, dict) or not isinstance(found.get("config", {}), dict):
         raise GitopsError(

@@ -34,6 +34,7 @@ def build(
         mode=mode,
         base=base,
         status=_status(plan, touched, outside_manifests=bool(options or outputs)),
+        notices=list(plan.notices),
         complete=plan.complete,
         currency=prices.currency,
         counts=_counts(found),

@@ -71,7 +71,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command and return its exit status."""
+    """Run the command and return its exit status. A failure is a report as well."""
+    try:
+        return _run(options)
+    except GitopsError as error:
+        if options.out is not None:
+            _report_failure(options, str(error))
+        raise
+
+
+def _report_failure(options: argparse.Namespace, reason: str) -> None:
+    """Write a report about a preview that could not start, in place of an earlier one."""
+    from gitops import prices
+    from gitops.preview import markdown
+    from gitops.preview.build import build
+    from gitops.preview.events import Plan
+
+    failed = Plan(steps=(), errors=(reason,), succeeded=False, complete=False)
+    built = build(
+        failed, stack=options.stack, prices=prices.load(), mode=_mode(options), base=options.base
+    )
+    _write(options.out, built, markdown.render(built))
+
+
+def _mode(options: argparse.Namespace) -> "Mode":
+    return "rendered" if options.rendered else "drift" if options.refresh else "live"
+
+
+def _run(options: argparse.Namespace) -> int:
     if options.base is not None and not options.rendered:
         raise GitopsError("--base needs --rendered: a live preview is compared with the state")
     if options.refresh and options.rendered:
@@ -120,7 +147,7 @@ def report(options: argparse.Namespace, stack: Stack, engine: Preview, pack: Pat
     """
     # Imported while the engine works: together they take as long as the engine alone.
     from gitops import prices, secrets
-    from gitops.preview import markdown
+    from gitops.preview import markdown, validation
     from gitops.preview.build import build
     from gitops.preview.events import Mask
 
@@ -128,12 +155,13 @@ def report(options: argparse.Namespace, stack: Stack, engine: Preview, pack: Pat
     # A rendered stack contains no secrets, only placeholders.
     hide = Mask([] if options.rendered else secrets.values(stack))
     plan = _plan(engine.log, engine.wait(_Progress(sys.stderr)), hide)
-    mode: Mode = "rendered" if options.rendered else "drift" if options.refresh else "live"
+    notices = () if options.rendered else validation.notices(stack)
+    errors = tuple(e.replace(str(pack), "policies") for e in plan.errors)
     built = build(
-        replace(plan, errors=tuple(e.replace(str(pack), "policies") for e in plan.errors)),
+        replace(plan, errors=errors, notices=(*stack.notices, *notices)),
         stack=options.stack,
         prices=table,
-        mode=mode,
+        mode=_mode(options),
         base=options.base,
     )
     _write(options.out, built, markdown.render(built))

@@ -132,6 +132,8 @@ class Plan:
     findings: tuple[PolicyFinding, ...] = ()
     errors: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
+    """Why the preview shows less than it seems to."""
     succeeded: bool = True
     complete: bool = True
     """False if the engine stopped early; the resources that it had not reached are missing."""

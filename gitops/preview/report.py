@@ -103,6 +103,8 @@ class Report(_Model):
     base: str | None = None
     """Revision that a rendered preview is compared with."""
     status: Status
+    notices: list[str] = []
+    """Why the preview shows less than it seems to."""
     complete: bool
     """False if an error ended the preview; then nothing is counted."""
     currency: str

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from gitops import rendered
+from gitops.engine import Stack
 from gitops.errors import GitopsError
 
 
@@ -80,3 +81,28 @@ def test_a_wrong_build_is_left_for_the_settings_to_refuse(tmp_path: Path) -> Non
     assert images == {"workloads": {"training": {"build": {"dockerfil": "x"}}}}
     rendered._name_images(None, tmp_path)
     rendered._name_images({"workloads": []}, tmp_path)
+
+
+def test_a_base_that_does_not_render_is_reported_and_hides_no_change(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("Pulumi.yaml", "Pulumi.prod.yaml"):
+        (project / name).write_text("config: {}\n")
+    commit(project, "stack")
+    program = tmp_path / "pulumi"
+    program.write_text(
+        """#!/bin/sh
+        case "$1 $2" in
+        "up --yes") touch "${PULUMI_BACKEND_URL#file://}/partial"; exit 1 ;;
+        "stack init") echo 'config: {}' > Pulumi.prod.yaml ;;
+        esac
+        """
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with rendered.workspace(Stack("prod", project), "HEAD") as found:
+        (notice,) = found.notices
+        assert notice.startswith("The base `HEAD` itself cannot be rendered")
+        state = Path(found.variables["PULUMI_BACKEND_URL"].removeprefix("file://"))
+        assert list(state.iterdir()) == []
+        assert "render_to" in found.file.read_text()

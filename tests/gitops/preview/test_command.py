@@ -3,6 +3,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from gitops.__main__ import main
 from gitops.engine import Ended, Stack
 from gitops.preview import command
 from tests.gitops import plans
@@ -18,6 +19,35 @@ class Engine:
     def wait(self, progress: Callable[[int], None]) -> Ended:
         progress(1)
         return Ended(255, "said")
+
+
+def failed(tmp_path: Path, *arguments: str) -> str:
+    """Run a preview that cannot start, and return its comment."""
+    assert main(["preview", "--stack", "prod", "--out", str(tmp_path / "out"), *arguments]) == 1
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["status"] == "failed"
+    return (tmp_path / "out" / "comment.md").read_text()
+
+
+def test_a_preview_that_cannot_start_is_reported(tmp_path: Path) -> None:
+    for arguments, reason in (
+        (["--config-file", str(tmp_path / "none.yaml")], "does not exist"),
+        (["--policy-pack-config", str(tmp_path / "none.json")], "no configuration of the policy"),
+    ):
+        comment = failed(tmp_path, *arguments)
+        assert comment.startswith("<!-- gpu-platform preview prod -->")
+        assert "the preview failed" in comment
+        assert reason in comment
+
+
+def test_notices_are_at_the_top_of_the_comment(tmp_path: Path) -> None:
+    engine = Engine(tmp_path / "events", plans.same(plans.claim()), plans.judged(), plans.summary())
+    options = argparse.Namespace(
+        stack="prod", rendered=True, refresh=False, base=None, prices=None, out=tmp_path
+    )
+    stack = Stack("prod", tmp_path, notices=("Not validated by the API server.",))
+    assert command.report(options, stack, engine, tmp_path) == "unchanged"
+    comment = (tmp_path / "comment.md").read_text()
+    assert comment.index("**Not validated by the API server.**") < comment.index("| created |")
 
 
 def test_a_policy_pack_that_fails_to_start_is_reported_consistently(tmp_path: Path) -> None:

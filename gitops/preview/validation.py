@@ -1,0 +1,62 @@
+"""Validation by the API server, without which a preview shows less than an update would do.
+
+The provider asks the API server for the result of each change (server-side dry-run). If the user
+may not create and patch objects, it compares manifests only, and does not report that.
+"""
+
+import subprocess
+from typing import Any, Final
+
+from gitops.engine import Stack
+from gitops.secrets import document
+from infra.settings.problems import PROJECT
+
+_VERBS: Final = ("create", "patch")
+_SECONDS: Final = 20
+
+
+def notices(stack: Stack) -> tuple[str, ...]:
+    """Return why the API server has not validated a preview; nothing if it has."""
+    config = document(stack.file).get("config", {})
+    cluster = _section(config, "cluster")
+    if cluster.get("render_to") is not None:
+        return ()
+    namespace = _section(config, "tenancy").get("namespace")
+    answers = {verb: _allowed(verb, cluster, namespace) for verb in _VERBS}
+    denied = [verb for verb, answer in answers.items() if answer == "no"]
+    if denied:
+        verbs = " and ".join(f"`{verb}`" for verb in denied)
+        return (
+            f"Not validated by the API server: this user may not {verbs} objects, so the preview "
+            "shows changed manifests, but not what the API server would refuse or replace.",
+        )
+    unknown = next((answer for answer in answers.values() if answer != "yes"), None)
+    if unknown is None:
+        return ()
+    return (f"It is unknown whether the API server validated this preview: {unknown}",)
+
+
+def _section(config: Any, name: str) -> dict[str, Any]:
+    found = config.get(f"{PROJECT}:{name}")
+    return found if isinstance(found, dict) else {}
+
+
+def _allowed(verb: str, cluster: dict[str, Any], namespace: Any) -> str:
+    """Return `yes`, `no`, or the reason why neither is known."""
+    command = ["kubectl", "auth", "can-i", verb, "deployments.apps"]
+    if isinstance(namespace, str):
+        command += ["--namespace", namespace]
+    for option in ("context", "kubeconfig"):
+        value = cluster.get(option)
+        if isinstance(value, str) and value != "in-cluster":
+            command += [f"--{option}", value]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_SECONDS, check=False
+        )
+    except FileNotFoundError:
+        return "`kubectl` is not on the PATH."
+    except subprocess.TimeoutExpired:
+        return f"`kubectl auth can-i` did not answer within {_SECONDS} seconds."
+    answer = done.stdout.strip().partition(" ")[0]
+    return answer if answer in ("yes", "no") else f"{done.stderr.strip() or 'no answer.'}"

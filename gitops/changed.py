@@ -2,9 +2,10 @@
 
 import argparse
 import json
+import re
 import subprocess
 import sys
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from gitops.engine import PROJECT
@@ -13,7 +14,8 @@ from gitops.errors import GitopsError
 HELP = "list the environments that a change affects, as JSON"
 DESCRIPTION = """\
 Prints the stacks whose resources or rules may differ from those at a Git revision: all stacks if
-the program, the policy pack or the content of images has changed, else those whose files have.
+the program or the policy pack has changed, else those whose configuration has, or names a file or
+directory that has: a Dockerfile, a source of an image. Removed environments are reported on stderr.
 """
 EPILOG = """\
 examples:
@@ -23,10 +25,9 @@ examples:
 Without --base, or with an unknown revision (first push of a branch), all stacks are listed.
 """
 
-_EVERYWHERE: Final = (
+_PROGRAM: Final = (
     *("__main__.py", "Pulumi.yaml", "requirements.txt"),
-    *("requirements/workload.txt", "requirements/recorder.txt"),
-    *("infra/", "kube/", "policies/", "training/", "inference/", "workload/", "recorder/"),
+    *("infra/", "kube/", "policies/", "training/", "inference/", "workload/"),
 )
 _OWN_RULES: Final = "policies/config/"
 
@@ -46,7 +47,12 @@ def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
     stacks = [stack for stack in known_stacks(PROJECT) if stack not in options.skip]
     files = _changed_files(PROJECT, options.base)
-    found = stacks if files is None else [stack for stack in stacks if affects(files, stack)]
+    for removed in _removed(PROJECT, files or []):
+        sys.stderr.write(
+            f"the environment {removed} was removed, but not what its stack has deployed: destroy "
+            f"it with `pulumi destroy --stack {removed}` (docs/destroying.md)\n"
+        )
+    found = stacks if files is None else [s for s in stacks if affects(files, s, PROJECT)]
     found.sort(key=lambda stack: (stack == options.last, stack))
     sys.stdout.write(json.dumps(found) + "\n")
     return 0
@@ -58,13 +64,35 @@ def known_stacks(project: Path) -> list[str]:
     return [file.name.removeprefix("Pulumi.").removesuffix(".yaml") for file in files]
 
 
-def affects(files: list[str], stack: str) -> bool:
+def affects(files: list[str], stack: str, project: Path = PROJECT) -> bool:
     """Return whether one of the changed files affects a stack."""
     own = {f"Pulumi.{stack}.yaml", f"{_OWN_RULES}{stack}.json"}
+    text = (project / f"Pulumi.{stack}.yaml").read_text("utf-8", "replace")
+    named = _named(text)
+    if "dockerfile:" in text:
+        own.add(".dockerignore")
     return any(
-        file in own or (file.startswith(_EVERYWHERE) and not file.startswith(_OWN_RULES))
+        file in own
+        or (file.startswith(_PROGRAM) and not file.startswith(_OWN_RULES))
+        or not named.isdisjoint([file, *map(str, PurePosixPath(file).parents)])
         for file in files
     )
+
+
+def _named(configuration: str) -> set[str]:
+    """Return every word of a configuration that may be a path, without a YAML reader.
+
+    A word that is no path lists a stack too often, but never leaves one out.
+    """
+    text = re.sub(r"(?m)(^|\s)#.*$|[^\s,{\[]+:(?=\s|$)", " ", configuration)
+    words = re.findall(r"[^\s,\[\]{}\"']+", text)
+    return {word.removeprefix("./").rstrip("/") for word in words} - {".", ""}
+
+
+def _removed(project: Path, files: list[str]) -> list[str]:
+    """Return the environments whose configuration a change has deleted."""
+    found = (re.fullmatch(r"Pulumi\.(.+)\.yaml", file) for file in files)
+    return [match[1] for match in found if match and not (project / match[0]).exists()]
 
 
 def _changed_files(project: Path, base: str) -> list[str] | None:

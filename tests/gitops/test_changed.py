@@ -21,6 +21,9 @@ from gitops.environments.difference import settings_of
         ("training/train.py", {"prod", "staging"}),
         ("kube/names.py", {"prod", "staging"}),
         ("requirements.txt", {"prod", "staging"}),
+        ("recorder/archive.py", {"staging"}),
+        ("requirements/recorder.txt", {"staging"}),
+        (".dockerignore", {"staging"}),
         ("README.md", set()),
         ("tests/infra/test_pods.py", set()),
         ("gitops/config/prices.yaml", set()),
@@ -71,6 +74,38 @@ def listed(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
 def test_changes_of_a_branch_are_listed(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert listed(capsys, "--base", "main") == ["prod"]
     assert listed(capsys, "--base", "main", "--skip", "prod") == []
+
+
+def test_sources_that_only_a_configuration_names_are_found(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build = '{dockerfile: "./images/Dockerfile", sources: [our-code/]}'
+    (project / "Pulumi.dev.yaml").write_text(f"config: {{a: {build}}} # our-docs\n")
+    commit(project)
+    for file, stacks in (
+        ("our-code/deep/train.py", ["dev"]),
+        ("images/Dockerfile", ["dev"]),
+        (".dockerignore", ["dev"]),
+        ("our-docs/page.md", []),
+        ("our-code-2/train.py", []),
+    ):
+        git(project, "checkout", "--quiet", "-B", "next", "branch")
+        (project / file).parent.mkdir(parents=True, exist_ok=True)
+        (project / file).write_text("x")
+        commit(project)
+        assert listed(capsys, "--base", "branch") == stacks, file
+
+
+def test_a_removed_environment_is_reported(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "Pulumi.staging.yaml").unlink()
+    commit(project)
+    assert main(["changed", "--base", "main"]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == ["prod"]
+    assert "the environment staging was removed" in shown.err
+    assert "pulumi destroy --stack staging" in shown.err
 
 
 def test_later_changes_of_the_base_are_ignored(

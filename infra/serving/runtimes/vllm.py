@@ -11,7 +11,6 @@ from pydantic import Field
 
 from infra.serving.runtimes.runtime import (
     LATENCY,
-    OF_POD,
     REQUESTS,
     Endpoints,
     Launch,
@@ -137,7 +136,9 @@ class Vllm(ProgramArguments):
         "ssl_keyfile": _AT_THE_GATEWAY,
     }
     recordings: ClassVar[Mapping[str, str]] = {
-        REQUESTS: f'label_replace({OF_POD} (vllm:request_success_total), "code", "200", "", "")',
+        # Statuses are grouped: 2xx, 4xx and 5xx.
+        REQUESTS: "label_replace(sum by (namespace, service, pod, status) (http_requests_total), "
+        '"code", "$1", "status", "(.*)")',
         LATENCY: "sum by (namespace, service, pod, le) (vllm:e2e_request_latency_seconds_bucket)",
     }
 

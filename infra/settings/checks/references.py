@@ -5,12 +5,12 @@ from typing import Final
 
 from infra.settings.cluster import GpuSettings
 from infra.settings.images import PROJECT_ROOT, ImagesSettings
-from infra.settings.inference import InferenceSettings
+from infra.settings.inference import InferenceServiceSettings, InferenceSettings
 from infra.settings.monitoring import LogsSettings
 from infra.settings.problems import choice, full_key, job_key, service_key
 from infra.settings.storage import StorageSettings
 from infra.settings.tenancy import TenancySettings
-from infra.settings.training.job import TrainingSettings
+from infra.settings.training.job import TrainingJobSettings, TrainingSettings
 from infra.settings.volcano import VolcanoSettings
 from kube.kinds import KINDS
 from kube.kinds.record import TRAINING_PROGRAM
@@ -99,16 +99,33 @@ def services_name_what_exists(
         for field, name, concern, table, known in named:
             yield from _undeclared(service_key(key, field), name, full_key(concern, table), known)
         job = training.jobs.get(service.job or "")
-        if job and job.hyperparameters and KINDS[job.kind].program != TRAINING_PROGRAM:
-            yield (
-                f"{service_key(key, 'job')} is {service.job!r}, whose kind {job.kind} exports a "
-                "SavedModel, which the model server cannot load: write a job of another kind."
-            )
+        if job is not None:
+            yield from _unreadable(key, service, job)
         if job is not None and job.checkpoints != service.checkpoints:
             yield (
                 f"{service_key(key, 'checkpoints')} is {service.checkpoints!r}, but job "
                 f"{service.job!r} exports to {job.checkpoints!r}: write that one."
             )
+
+
+def _unreadable(
+    key: str, service: InferenceServiceSettings, job: TrainingJobSettings
+) -> Iterator[str]:
+    """Check that the server can load what this project's programs export."""
+    config, here = job.hyperparameters, service_key(key, "job")
+    if config is None:
+        return
+    ours = KINDS[job.kind].program == TRAINING_PROGRAM
+    if not ours and service.runtime in ("torch", "vllm"):
+        yield (
+            f"{here} is {service.job!r}, whose kind {job.kind} exports a "
+            "SavedModel, which the model server cannot load: write a job of another kind."
+        )
+    elif service.runtime == "vllm" and config.model != "gpt":
+        yield (
+            f"{here} is {service.job!r}, whose model {config.model} vLLM cannot load: write a job "
+            "with model gpt, or another runtime."
+        )
 
 
 def canary_names_differ(inference: InferenceSettings) -> Iterator[str]:

@@ -32,6 +32,7 @@ _TAKEN_VOLUMES: Final = frozenset(
     {SHM_VOLUME, TMP_VOLUME, MODELS_VOLUME, EXPORT_VOLUME, TLS_VOLUME, API_KEYS_VOLUME}
 )
 _TAKEN_PATHS: Final = (MODELS_PATH, SECRETS_PATH, PROGRAM_PATH)
+_TRITON_STORES: Final = ("s3://", "gs://")
 _SHM_OF_SEVERAL_GPUS: Final = "1Gi"
 """Least /dev/shm of pods with several GPUs, over which NCCL and worker processes communicate."""
 
@@ -85,6 +86,9 @@ def _models(service: InferenceServiceSettings) -> Iterator[str]:
                 f"{', '.join(sorted(runtime.sources))} (run is job or run, the others but url are "
                 "under source)"
             )
+    for url in (service.url, canary.url if canary else None):
+        if url is not None and service.runtime == "triton" and not url.startswith(_TRITON_STORES):
+            yield f"has url {url}, but Triton reads only s3:// and gs://: write one of these"
     fetches = "url" in kinds.values() or _downloads(service)
     if service.model_fields_set & {"fetch"} and not fetches:
         yield "has fetch, but no url to fetch from: leave it out"
@@ -142,7 +146,8 @@ def _server(
     try:
         runtime = service.runtime_of(server)
     except ValidationError as error:
-        written_as = {name: f"{here}.{name}" for name in kind.model_fields}
+        names = [field.alias or name for name, field in kind.model_fields.items()]
+        written_as = {name: f"{here}.{name}" for name in names}
         sentences = "; ".join(problem_sentences(error, written_as))
         yield f"has an invalid `{here}`: {sentences}"
         return

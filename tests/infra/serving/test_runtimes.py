@@ -61,7 +61,7 @@ def test_vllm_serves_a_model_of_the_hub_on_all_gpus_of_the_pod() -> None:
 
 
 def test_vllm_serves_the_hugging_face_export_of_a_run() -> None:
-    found = container(serving(runtime="vllm"))
+    found = container(serving(job=None, run="digits-0123abcd", runtime="vllm"))
     assert found["command"][2] == "/models/digits-0123abcd/export/huggingface"
 
 
@@ -206,7 +206,12 @@ MISTAKES = {
         {**CUSTOM, "autoscaling": {"max": 2, "queue_depth": 1}},
         "write server.queue",
     ),
-    "no command": ({**CUSTOM, "server": {}}, "command is missing"),
+    "no command": ({**CUSTOM, "server": {}}, "server.command is missing"),
+    "a model that vLLM cannot load": ({"runtime": "vllm"}, "model digits-net vLLM cannot load"),
+    "a store that Triton cannot read": (
+        {"job": None, "runtime": "triton", "url": "https://example.com/models"},
+        "only s3:// and gs://",
+    ),
     "two sources": (
         {**LLM, "source": {**HUB, "image": True}},
         "needs one of claim, hub, artifact and image",

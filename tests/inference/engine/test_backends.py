@@ -15,7 +15,7 @@ from training.config import TrainingConfig
 from training.data import load
 from training.export import write_export
 from workload.export import load_network
-from workload.manifest import ExportError, read_manifest
+from workload.manifest import ExportError, Manifest, read_manifest
 from workload.models import build
 
 CPU = torch.device("cpu")
@@ -24,6 +24,15 @@ TOLERANCE = {"int8": 0.02, "pruned": 0.02}
 """Tolerance of a probability; backends without it compute the same weights."""
 
 COMPILED: tuple[Backend, ...] = ("compile", "aotinductor")
+
+
+LINEAR = "tests.inference.engine.exports:linear"
+
+
+def write_linear(folder: Path) -> Manifest:
+    """Write the export of a linear network, which is compiled quickly."""
+    network = build(LINEAR, {}, 1, (3,))
+    return write_model(folder, network, model=LINEAR, input_shape=(3,), outputs=1)
 
 
 @pytest.fixture(scope="module")
@@ -90,25 +99,24 @@ def test_a_missing_artifact_is_named(probe: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("backend", COMPILED)
 def test_a_missing_compiler_is_reported(
-    backend: Backend, export: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import torch._inductor.config as inductor
 
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    manifest = write_linear(tmp_path)
     without = inductor.patch({"cpp.cxx": ("no-such-compiler",)})
     needed = r"needs a C\+\+ compiler .* configure the backend eager"
     with without, pytest.raises(ExportError, match=needed):
-        load_backend(Choice(backend, export, read_manifest(export), CPU, "", tmp_path))
+        load_backend(Choice(backend, tmp_path, manifest, CPU, LINEAR, tmp_path))
 
 
 @pytest.mark.parametrize("backend", COMPILED)
 async def test_compiled_backends_compute_the_networks_outputs(
     backend: Backend, tmp_path: Path, serve: Serve
 ) -> None:
-    network = build("tests.inference.engine.exports:linear", {}, 1, (3,))
-    name = "tests.inference.engine.exports:linear"
-    write_model(tmp_path, network, model=name, input_shape=(3,), outputs=1)
-    chosen = {"handler": "auto", "backend": backend, "own_model": name}
+    network = load_network(tmp_path, write_linear(tmp_path), LINEAR)
+    chosen = {"handler": "auto", "backend": backend, "own_model": LINEAR}
     async with serve(tmp_path, workers=2 if backend == "aotinductor" else 1, **chosen) as engine:
         assert engine.served
         assert engine.served.backend == backend

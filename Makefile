@@ -40,6 +40,11 @@ logs: $(VENV)/devcluster.stamp
 test: $(VENV)/dev.stamp
 	@tests/run.sh "$(TIER)" $(PYTEST_ARGS)
 
+## test-attacks [ATTACK=text]: attack the model server while others call it
+.PHONY: test-attacks
+test-attacks: $(VENV)/dev.stamp
+	@ATTACK="$(ATTACK)" python -m tests.attacks
+
 ## test-faults [PYTEST_ARGS=...]: inject every fault on real nodes; writes .bench/faults.*
 .PHONY: test-faults
 test-faults: $(VENV)/dev.stamp

@@ -1,15 +1,45 @@
-"""API keys of clients. They are never logged, and compared in constant time."""
+"""API keys of clients, with names, scopes and quotas. Keys are never logged."""
 
 import hashlib
 import hmac
-import os
+import re
+import time
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal, get_args
 
 from workload.configuration import ConfigurationError
+from workload.files import stamp_of
 from workload.report import emit
 
+Scope = Literal["infer", "admin"]
+
+SCOPES: Final = get_args(Scope)
+
 _DIGEST_PREFIX: Final = "sha256:"
+_LINE: Final = "NAME SCOPES[:REQUESTS_PER_SECOND] KEY, such as `search infer:50 sha256:…`"
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_QUOTA: Final = re.compile(r"\d{1,9}(\.\d{1,3})?")
+
+
+class Key:
+    """An API key: its name, what it permits, and its quota in requests per second (0: none)."""
+
+    def __init__(self, name: str, scopes: frozenset[str], quota: float, digest: bytes) -> None:
+        self.name, self.scopes, self.quota, self.digest = name, scopes, quota, digest
+        self._tokens, self._filled = max(1.0, quota), time.monotonic()
+
+    def take(self) -> bool:
+        """Count a request; return False if the quota is used up (token bucket of one second)."""
+        if not self.quota:
+            return True
+        now = time.monotonic()
+        capacity = max(1.0, self.quota)
+        self._tokens = min(capacity, self._tokens + (now - self._filled) * self.quota)
+        self._filled = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
 
 
 class Access:
@@ -20,8 +50,8 @@ class Access:
         self.required = bool(file)
         """Whether requests need a key."""
         self._path = Path(file) if file else None
-        self._stamp: tuple[int, int, int] | None = None
-        self._digests: tuple[bytes, ...] = ()
+        self._stamp: object = None
+        self._keys: tuple[Key, ...] = ()
         if self._path is not None:
             try:
                 self._read(self._path)
@@ -29,39 +59,63 @@ class Access:
                 message = _describe(self._path, error)
                 raise ConfigurationError(f"INFERENCE_API_KEYS_FILE: {message}") from None
 
-    def allows(self, authorization: str | None, api_key: str | None) -> bool:
-        """Return whether `Authorization: Bearer KEY` or `X-API-Key: KEY` has a valid key."""
-        if self._path is None:
-            return True
-        key = api_key
-        if key is None and authorization is not None:
+    def find(self, authorization: str | None, api_key: str | None) -> Key | None:
+        """Return the key in `Authorization: Bearer KEY` or `X-API-Key: KEY`, if it is valid."""
+        text = api_key
+        if text is None and authorization is not None:
             scheme, _, credentials = authorization.partition(" ")
-            key = credentials.strip() if scheme.lower() == "bearer" else None
-        if key is None:
-            return False
-        digest = hashlib.sha256(key.encode()).digest()
-        # Not `any`: its time would reveal the position of the matching key.
-        return sum(hmac.compare_digest(digest, known) for known in self._digests) > 0
+            text = credentials.strip() if scheme.lower() == "bearer" else None
+        if text is None:
+            return None
+        digest = hashlib.sha256(text.encode()).digest()
+        found = None
+        # All are compared: the time would otherwise reveal the position of the key.
+        for key in self._keys:
+            if hmac.compare_digest(digest, key.digest):
+                found = key
+        return found
 
     def refresh(self) -> None:
         """Read the file again if it has changed; keep the current keys if it is invalid."""
         if self._path is None:
             return
         try:
-            if _stamp_of(self._path) == self._stamp:
+            if stamp_of(self._path) == self._stamp:
                 return
             self._read(self._path)
-            emit("api keys", keys=len(self._digests))
+            emit("api keys", keys=[key.name for key in self._keys])
         except (OSError, ValueError) as error:
             emit("api keys kept", reason=_describe(self._path, error))
 
     def _read(self, path: Path) -> None:
-        self._stamp = _stamp_of(path)
-        lines = [line.strip() for line in path.read_text().splitlines()]
-        keys = [line for line in lines if line and not line.startswith("#")]
+        self._stamp = stamp_of(path)
+        lines = enumerate(path.read_text().splitlines(), 1)
+        keys = [
+            _parse(number, line.split())
+            for number, line in lines
+            if line.strip() and not line.strip().startswith("#")
+        ]
         if not keys:
             raise ValueError("has no key: write one per line")
-        self._digests = tuple(_digest(key) for key in keys)
+        names = [key.name for key in keys]
+        if len(set(names)) < len(names):
+            raise ValueError("has two keys with the same name: write a name for each")
+        self._keys = tuple(keys)
+
+
+def _parse(number: int, words: list[str]) -> Key:
+    """Return the key of a line. A line with only a key permits inference."""
+    if len(words) == 1:
+        return Key(f"line-{number}", frozenset({"infer"}), 0, _digest(number, words[0]))
+    if len(words) != 3 or not _NAME.fullmatch(words[0]):
+        raise ValueError(f"line {number} is invalid: write {_LINE}")
+    listed, _, quota = words[1].partition(":")
+    scopes = frozenset(listed.split(","))
+    if not scopes <= set(SCOPES):
+        raise ValueError(f"line {number} has other scopes than {', '.join(SCOPES)}")
+    if ":" in words[1] and not _QUOTA.fullmatch(quota):
+        raise ValueError(f"line {number} has an invalid quota: write requests per second")
+    return Key(words[0], scopes, float(quota or 0), _digest(number, words[2]))
 
 
 def _describe(path: Path, error: OSError | ValueError) -> str:
@@ -72,12 +126,7 @@ def _describe(path: Path, error: OSError | ValueError) -> str:
     return f"{path} {error}"
 
 
-def _stamp_of(path: Path) -> tuple[int, int, int]:
-    found = os.stat(path)  # noqa: PTH116
-    return found.st_ino, found.st_size, found.st_mtime_ns
-
-
-def _digest(key: str) -> bytes:
+def _digest(number: int, key: str) -> bytes:
     if not key.startswith(_DIGEST_PREFIX):
         return hashlib.sha256(key.encode()).digest()
     try:
@@ -85,5 +134,5 @@ def _digest(key: str) -> bytes:
     except ValueError:
         digest = b""
     if len(digest) != hashlib.sha256().digest_size:
-        raise ValueError("has a line that starts with sha256: but lacks 64 hexadecimal digits")
+        raise ValueError(f"line {number} starts its key with sha256: but lacks 64 hex digits")
     return digest

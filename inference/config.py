@@ -38,7 +38,13 @@ class InferenceConfig(BaseModel):
         "weights is not served. Empty accepts any.",
     )
     host: str = Field(default="0.0.0.0", min_length=1, description="Address to listen on.")  # noqa: S104
-    port: int = Field(default=8080, ge=1, le=65535, description="Port to listen on.")
+    port: int = Field(default=8080, ge=1, le=65535, description="Port for clients.")
+    admin_port: int = Field(
+        default=8081,
+        ge=1,
+        le=65535,
+        description="Port for probes, metrics and loading, served by a separate thread.",
+    )
     max_body_bytes: int = Field(
         default=16 * 2**20,
         ge=1024,
@@ -56,14 +62,54 @@ class InferenceConfig(BaseModel):
         default=256 * 2**20,
         ge=1024,
         le=2**40,
-        description="Maximum total size of the bodies of requests in flight; beyond it, requests "
-        "are refused with 429.",
+        description="Maximum total size of bodies and unsent answers in memory; beyond it, "
+        "requests are refused with 429.",
+    )
+    max_json_bytes: int = Field(
+        default=2 * 2**20,
+        ge=1024,
+        le=2**31,
+        description="Maximum size of the JSON in a request, and of the values that an answer "
+        "returns as JSON; send larger tensors in binary form.",
+    )
+    max_output_bytes: int = Field(
+        default=64 * 2**20,
+        ge=1024,
+        le=2**31,
+        description="Maximum size of the outputs of one request; larger ones are refused with 400.",
     )
     max_connections: int = Field(
         default=4096,
         ge=1,
         le=1_000_000,
-        description="Maximum number of HTTP connections; others wait to be accepted.",
+        description="Maximum number of client connections; beyond it, idle ones are closed.",
+    )
+    max_connections_per_peer: int = Field(
+        default=2048,
+        ge=1,
+        le=1_000_000,
+        description="Maximum number of client connections from one address.",
+    )
+    header_seconds: float = Field(
+        default=5.0,
+        gt=0,
+        le=3600,
+        allow_inf_nan=False,
+        description="Maximum time (s) for the headers of a request, and for the first request of a "
+        "connection.",
+    )
+    min_bytes_per_second: int = Field(
+        default=4096,
+        ge=0,
+        le=2**30,
+        description="Minimum rate at which a client must send a body and receive an answer.",
+    )
+    stall_seconds: float = Field(
+        default=5.0,
+        gt=0,
+        le=3600,
+        allow_inf_nan=False,
+        description="Time (s) over which the minimum rate is measured.",
     )
     idle_seconds: int = Field(
         default=75,
@@ -217,6 +263,8 @@ class InferenceConfig(BaseModel):
                 f"max_buffered_bytes is {self.max_buffered_bytes}, less than max_body_bytes "
                 f"{self.max_body_bytes}: write more"
             )
+        if self.port == self.admin_port:
+            raise ValueError(f"port and admin_port are both {self.port}: write different ports")
         return self
 
     def to_environment(self) -> dict[str, str]:

@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 
 from inference.engine.engine import ModelEngine
 from inference.engine.interface import Answer, Observer
+from inference.http.limits import Limits
 
 SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 SAMPLES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -54,8 +55,10 @@ class Metrics(Collector, Observer):
         self.engine: ModelEngine | None = None
         """Queried at each scrape."""
         self.requests: Counter[tuple[str, int]] = Counter()
+        self.by_key: Counter[tuple[str, int]] = Counter()
         self.in_flight = 0
-        self.buffered = 0
+        self.limits: Limits | None = None
+        """Queried at each scrape."""
         self.samples = 0
         self.worker_deaths = 0
         self.reload_failures = 0
@@ -67,9 +70,11 @@ class Metrics(Collector, Observer):
         ProcessCollector(registry=self.registry)
         self.registry.register(self)
 
-    def finished(self, protocol: str, code: int, seconds: float) -> None:
+    def finished(self, protocol: str, code: int, seconds: float, key: str) -> None:
         """Count a request that was answered, or abandoned by its client (499)."""
         self.requests[protocol, code] += 1
+        if key:
+            self.by_key[key, code] += 1
         self._latency.observe(seconds)
 
     def answered(self, answer: Answer, samples: int) -> None:
@@ -94,9 +99,17 @@ class Metrics(Collector, Observer):
             "Requests by protocol and status code",
             labels=("protocol", "code"),
         )
-        for (protocol, code), count in self.requests.items():
+        for (protocol, code), count in self.requests.copy().items():
             requests.add_metric((protocol, str(code)), count)
         yield requests
+        by_key = CounterMetricFamily(
+            "inference_key_requests",
+            "Requests by name of the API key and status code",
+            labels=("key", "code"),
+        )
+        for (key, code), count in self.by_key.copy().items():
+            by_key.add_metric((key, str(code)), count)
+        yield by_key
         yield CounterMetricFamily("inference_samples", "Samples predicted", self.samples)
         yield self._latency.metric(
             "inference_request_seconds", "Time from the arrival of a request to its answer"
@@ -110,7 +123,9 @@ class Metrics(Collector, Observer):
             "inference_requests_in_flight", "Requests in flight", self.in_flight
         )
         yield GaugeMetricFamily(
-            "inference_buffered_bytes", "Size of the bodies of requests in flight", self.buffered
+            "inference_buffered_bytes",
+            "Size of bodies and unsent answers in memory",
+            self.limits.buffered if self.limits else 0,
         )
         yield CounterMetricFamily(
             "inference_worker_deaths", "Workers that died and were replaced", self.worker_deaths

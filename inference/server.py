@@ -12,8 +12,8 @@ import uvloop
 from inference.config import InferenceConfig
 from inference.engine.engine import ModelEngine
 from inference.engine.interface import ReloadError
-from inference.http.application import Application
-from inference.http.listener import Listener
+from inference.http import pages
+from inference.http.listener import AdminListener, Certificate, Listener, allow_connections
 from inference.metrics import Metrics
 from inference.service import Service
 from workload.report import emit
@@ -51,16 +51,23 @@ class Server:
         engine = ModelEngine(config, metrics)
         service = Service(config, engine, metrics)
         loop.add_signal_handler(signal.SIGHUP, self._reload, service)
-        http = Listener(config, Application(service))
+        certificate = Certificate(config) if config.tls_certificate else None
+        connections = allow_connections(config.max_connections)
+        http = Listener(service, pages.PATHS, "INFERENCE_PORT", config.port, connections)
+        metrics.limits = http.limits
+        admin = AdminListener(service, pages.ADMIN_PATHS)
         await engine.start()
         try:
-            await http.start()
+            await admin.start(certificate)
+            http.limits.start(service.watch, *([certificate.refresh] if certificate else []))
+            await http.start(certificate)
             _tune_garbage_collector()
             emit(
                 "listening",
                 model=config.model_name,
                 host=config.host,
                 port=config.port,
+                admin_port=config.admin_port,
                 tls=bool(config.tls_certificate),
             )
             await self._stopping.wait()
@@ -70,6 +77,7 @@ class Server:
                 emit("cut", model=config.model_name, in_flight=service.metrics.in_flight)
         finally:
             await engine.close()
+            admin.stop()
         if service.tracing is not None:
             await asyncio.to_thread(service.tracing.close)
 

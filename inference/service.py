@@ -1,5 +1,6 @@
 """State shared by all requests of one server."""
 
+import asyncio
 import os
 import time
 from itertools import count
@@ -10,6 +11,7 @@ from inference.config import InferenceConfig
 from inference.engine.engine import ModelEngine
 from inference.engine.interface import ReloadError, Served, UnavailableError
 from inference.engine.pool import UNAVAILABLE_RETRY_SECONDS, Pool
+from inference.http.messages import NotServedError, Request
 from inference.metrics import Metrics
 from workload.report import emit
 
@@ -18,10 +20,6 @@ if TYPE_CHECKING:
 
 _LOGGED_FROM: Final = {"none": 1000, "failures": 500, "all": 0}
 """Lowest status code that is logged, by `request_log`."""
-
-
-class NotServedError(Exception):
-    """The request names a model or version that is not served. HTTP 404."""
 
 
 class Service:
@@ -33,6 +31,10 @@ class Service:
         self.engine = engine
         self.access = Access(config.api_keys_file)
         self.metrics = metrics
+        self.loop = asyncio.get_running_loop()
+        """The main event loop, to which the engine belongs."""
+        self.last_turn = time.monotonic()
+        """When the main event loop last had a turn."""
         metrics.engine = engine
         self.tracing = _tracing(config)
         self._logged_from = _LOGGED_FROM[config.request_log]
@@ -74,27 +76,25 @@ class Service:
             return sent
         return f"{self._prefix}-{next(self._numbers):x}"
 
-    def finished(
-        self,
-        protocol: str,
-        code: int,
-        started: float,
-        request: str,
-        method: str,
-        path: str,
-    ) -> None:
-        """Count and log a finished request. `started` is a time of the monotonic clock."""
-        seconds = time.monotonic() - started
-        self.metrics.finished(protocol, code, seconds)
-        if code >= self._logged_from:
+    def watch(self) -> None:
+        """Note a turn of the main event loop, and read changed API keys."""
+        self.last_turn = time.monotonic()
+        self.access.refresh()
+
+    def finished(self, protocol: str, request: Request) -> None:
+        """Count and log a finished request."""
+        seconds = time.monotonic() - request.started
+        self.metrics.finished(protocol, request.code, seconds, request.key)
+        if request.code >= self._logged_from:
             emit(
                 "request",
-                id=request,
+                id=request.request_id,
                 protocol=protocol,
-                code=code,
+                code=request.code,
                 seconds=round(seconds, 6),
-                method=method,
-                path=path,
+                method=request.method,
+                path=request.path,
+                **({"key": request.key} if request.key else {}),
             )
 
 

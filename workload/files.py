@@ -42,3 +42,9 @@ def sha256_of(path: Path) -> str:
     """Return the hexadecimal SHA-256 of a file. Raises OSError."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def stamp_of(path: Path) -> tuple[int, int, int]:
+    """Return values that change when a file is replaced or written. Raises OSError."""
+    found = path.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns

@@ -137,16 +137,16 @@ class Pool:
         queued is not computed. Raises InputError, OverloadedError, DeadlineError or
         UnavailableError.
         """
-        if self._closed:
-            raise UnavailableError("the server is shutting down")
-        if self._hopeless:
-            raise UnavailableError(self.reason, UNAVAILABLE_RETRY_SECONDS)
-        request = self._submit(inputs, deadline)
+        request = self.submit(inputs, deadline)
         try:
             return await request.future
         except asyncio.CancelledError:
-            self._queue.drop(request)
+            self.drop(request)
             raise
+
+    def drop(self, request: Request) -> None:
+        """Stop counting a cancelled request as queued."""
+        self._queue.drop(request)
 
     async def close(self, seconds: float) -> None:
         """Answer accepted requests for at most `seconds`, then stop the workers."""
@@ -172,7 +172,12 @@ class Pool:
             not self._supervisor.replacing
         )
 
-    def _submit(self, inputs: Tensors, deadline: float) -> Request:
+    def submit(self, inputs: Tensors, deadline: float) -> Request:
+        """Queue a request like `infer`; its future has the answer."""
+        if self._closed:
+            raise UnavailableError("the server is shutting down")
+        if self._hopeless:
+            raise UnavailableError(self.reason, UNAVAILABLE_RETRY_SECONDS)
         arrays = {}
         for spec in self.served.inputs:
             array = arrays[spec.name] = inputs[spec.name]

@@ -1,86 +1,38 @@
-"""Routing and answering of HTTP requests.
-
-Granian calls the application for each request (interface: RSGI,
-github.com/emmett-framework/granian).
-"""
+"""Routing of HTTP requests, access control, and conversion of errors to answers."""
 
 import asyncio
-import math
-import time
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-# Granian does not export these types in a way that mypy follows.
-from granian.rsgi import HTTPProtocol, ProtocolClosed, ProtocolError, Scope  # type: ignore[attr-defined]
-
-from inference.engine.interface import DeadlineError, InputError
-from inference.http import pages
-from inference.http.exchange import (
+from inference.access import Scope
+from inference.engine.interface import OverloadedError
+from inference.http.limits import Limits
+from inference.http.messages import (
     CLIENT_GONE,
-    DISCARDED_BYTES,
-    Exchange,
     HttpError,
-    InFlight,
+    Request,
     Response,
     Target,
     error_response,
-    read_body,
-    release_body,
 )
-from inference.protocol import v2_json
 from inference.service import Service
 from workload.report import emit
 
-Endpoint = Callable[[Service, Exchange, Target], Awaitable[Response]]
-
-HEADER_LENGTH: Final = "inference-header-content-length"
-TIMEOUT: Final = "x-request-timeout"
-MAX_TIMEOUT: Final = 86_400
-"""Seconds."""
+Reserve = Callable[[int], bool]
+"""Counts bytes until the answer is sent; returns False if there are too many."""
 
 
-async def infer(service: Service, exchange: Exchange, target: Target) -> Response:
-    """POST /v2/models/{model}[/versions/{version}]/infer."""
-    pool = service.pool(target.model, target.version)
-    body = await read_body(service, exchange)
-    if pool is not service.engine.pool:
-        # The model was replaced while the body arrived.
-        pool = service.pool(target.model, target.version)
-    request = v2_json.read_request(body, pool.served, exchange.header(HEADER_LENGTH))
-    seconds = request.timeout
-    if seconds is None:
-        seconds = _requested_seconds(service, exchange)
-    deadline = exchange.started + seconds
-    if time.monotonic() >= deadline:
-        raise DeadlineError("the deadline passed while the request arrived")
-    answer = await pool.infer(request.inputs, deadline)
-    service.metrics.answered(answer, len(next(iter(request.inputs.values()))))
-    if exchange.span is not None and service.tracing is not None:
-        service.tracing.answered(exchange.span, answer)
-    content, json_length = v2_json.write_answer(request, answer)
-    if json_length is None:
-        return Response(content)
-    return Response(
-        content,
-        media_type="application/octet-stream",
-        headers=((HEADER_LENGTH, str(json_length)),),
-    )
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """An answer that is being computed: a future, and the conversion of its result."""
+
+    future: "asyncio.Future[Any]"
+    finish: Callable[["asyncio.Future[Any]"], Response]
 
 
-def _requested_seconds(service: Service, exchange: Exchange) -> float:
-    """Return the header X-Request-Timeout in seconds, or the default. Raises InputError."""
-    text = exchange.header(TIMEOUT)
-    if text is None:
-        return service.config.request_seconds
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds <= MAX_TIMEOUT:
-        raise InputError(f"X-Request-Timeout is {text[:80]!r}: it must be seconds, such as 0.5")
-    return seconds
+Endpoint = Callable[[Service, Request, Reserve], "Response | Pending"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,45 +40,34 @@ class Route:
     """An endpoint and how its requests are treated."""
 
     endpoint: Endpoint
+    scope: Scope | None = "infer"
+    """Scope that the API key needs; None if no key is required."""
     counted: str = ""
     """Protocol under which requests are counted in metrics; empty: not counted."""
-    open: bool = False
-    """Whether no API key is required."""
-    bounded: bool = False
-    """Whether requests are refused unread if too many are in flight."""
 
 
 Methods = Mapping[str, Route]
 
-_LIVE = Route(pages.live, open=True)
-_READY = Route(pages.ready, open=True)
 
-SERVER_PATHS: Final[Mapping[str, Methods]] = {
-    "/v2": {"GET": Route(pages.server)},
-    "/v2/health/live": {"GET": _LIVE},
-    "/v2/health/ready": {"GET": _READY},
-    "/v2/repository/index": {"POST": Route(pages.index)},
-    "/metrics": {"GET": Route(pages.metrics, open=True)},
-    "/openapi.json": {"GET": Route(pages.openapi, open=True)},
-}
-MODEL_PATHS: Final[Mapping[str, Methods]] = {
-    "": {"GET": Route(pages.model)},
-    "/ready": {"GET": Route(pages.model_ready, open=True)},
-    "/infer": {"POST": Route(infer, "rest", bounded=True)},
-}
-"""Paths below /v2/models/{model}[/versions/{version}]."""
+@dataclass(frozen=True)
+class Paths:
+    """Routes of one port: fixed paths, and those below the path of a model."""
 
-REPOSITORY_PATHS: Final[Mapping[str, Methods]] = {"/load": {"POST": Route(pages.load)}}
-"""Paths below /v2/repository/models/{model}."""
+    fixed: Mapping[str, Methods]
+    model: Mapping[str, Methods]
+    """Below /v2/models/{model}[/versions/{version}]."""
+    repository: Mapping[str, Methods]
+    """Below /v2/repository/models/{model}."""
 
 
 class Router:
     """Finds the route of a path."""
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, paths: Paths, model: str) -> None:
+        self._paths = paths
         # Most requests have one of these paths, which need no parsing.
-        self._known = {path: (methods, Target()) for path, methods in SERVER_PATHS.items()}
-        for action, methods in MODEL_PATHS.items():
+        self._known = {path: (methods, Target()) for path, methods in paths.fixed.items()}
+        for action, methods in paths.model.items():
             self._known[f"/v2/models/{model}{action}"] = (methods, Target(model))
 
     def find(self, method: str, path: str) -> tuple[Route, Target]:
@@ -139,142 +80,170 @@ class Router:
         return route, target
 
     def _parse(self, path: str) -> tuple[Methods, Target]:
+        paths: Mapping[str, Methods] = {}
         match path.split("/"):
             case ["", "v2", "models", name, "versions", version, *rest] if name and version:
-                paths, target = MODEL_PATHS, Target(name, version)
+                paths, target = self._paths.model, Target(name, version)
             case ["", "v2", "models", name, *rest] if name:
-                paths, target = MODEL_PATHS, Target(name)
+                paths, target = self._paths.model, Target(name)
             case ["", "v2", "repository", "models", name, *rest] if name:
-                paths, target = REPOSITORY_PATHS, Target(name)
+                paths, target = self._paths.repository, Target(name)
             case rest:
-                paths, target = {}, Target()
+                target = Target()
         found = paths.get("".join(f"/{part}" for part in rest))
         if found is None:
             raise HttpError(404, "no such path: /openapi.json lists the paths")
         return found, target
 
 
+_NOBODY: Final = "API key required: send it as `Authorization: Bearer KEY` or `X-API-Key: KEY`"
+
+
 class Application:
-    """Answers requests until the server stops."""
+    """Answers the requests of one port."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, paths: Paths, limits: Limits) -> None:
+        self.limits = limits
         self._service = service
-        self._router = Router(service.config.model_name)
-        self.in_flight = InFlight(service)
+        self._router = Router(paths, service.config.model_name)
+        self._computing = 0
+        self._finish: dict[asyncio.Future[Any], Callable[[asyncio.Future[Any]], Response]] = {}
 
-    async def __rsgi__(self, scope: Scope, protocol: HTTPProtocol) -> None:
-        """Answer one request."""
-        if scope.proto != "http":
-            # A WebSocket, although Granian is configured to refuse them.
-            protocol.close(404)  # type: ignore[attr-defined]
-            return
-        exchange = Exchange(scope, protocol)
-        exchange.request_id = self._service.request_id(exchange.header("x-request-id"))
+    @property
+    def draining(self) -> bool:
+        """Whether clients should send their next request to another server."""
+        return self._service.engine.draining
+
+    @property
+    def busy(self) -> OverloadedError:
+        """The error for a request whose bytes exceed the limit on all requests."""
+        limit = self._service.config.max_buffered_bytes
+        return OverloadedError(f"requests and answers in memory exceed {limit} bytes: try again")
+
+    def name(self, request: Request) -> None:
+        """Assign the request ID."""
+        request.request_id = self._service.request_id(request.header("x-request-id"))
+
+    def begin(self, request: Request, version: str) -> Response | None:
+        """Check everything but the body; return an answer if the request is refused."""
+        self.name(request)
         try:
-            route, target = self._router.find(exchange.method, exchange.path)
-        except HttpError as error:
-            self._send(exchange, error_response(error))
-            return
-        if route.bounded and not self.in_flight.admit(exchange):
-            if exchange.announces_at_most(DISCARDED_BYTES):
-                # As cheap as possible, since there are many requests now.
-                exchange.consumed = True
-                self._send(exchange, error_response(self.in_flight.refusal))
-                self._finished(exchange, route)
-            else:
-                await self._counted(exchange, route, self.in_flight.refuse, target)
-        elif route.counted:
-            await self._counted(exchange, route, route.endpoint, target)
-        else:
-            response = await self._answer(exchange, route, route.endpoint, target)
-            if response is not None:
-                self._send(exchange, response)
+            self._check_head(request, version)
+            route, request.target = self._router.find(request.method, request.path)
+            request.route = route
+            if route.scope is not None and self._service.access.required:
+                self._check_access(request, route.scope)
+            if route.counted:
+                self._begin_counted(request, route)
+        except Exception as error:
+            return self._error(request, error)
+        return None
 
-    async def _counted(
-        self, exchange: Exchange, route: Route, endpoint: Endpoint, target: Target
-    ) -> None:
-        """Answer a request that is counted, watched, traced and logged."""
-        service = self._service
-        service.metrics.in_flight += 1
-        self.in_flight.add(exchange)
-        if service.tracing is not None:
-            exchange.span = service.tracing.begin(
-                f"{route.counted} {service.config.model_name}",
-                exchange.header,
-                {"http.request.method": exchange.method, "url.path": exchange.path},
-            )
+    def answer(self, request: Request, reserve: Reserve) -> "Response | asyncio.Future[Any]":
+        """Return the answer, or a future for `respond`."""
+        route = request.route
+        if route is None:
+            raise AssertionError("a request without a route has an answer already")
         try:
-            response = await self._answer(exchange, route, endpoint, target)
-            if response is not None:
-                self._send(exchange, response)
-        finally:
-            self.in_flight.release(exchange)
-            self.in_flight.remove(exchange)
-            release_body(service, exchange)
-            service.metrics.in_flight -= 1
-            if exchange.span is not None and service.tracing is not None:
-                service.tracing.end(exchange.span, exchange.code)
-            self._finished(exchange, route)
+            if route.counted:
+                self._check_capacity()
+            found = route.endpoint(self._service, request, reserve)
+        except Exception as error:
+            return self._error(request, error)
+        if isinstance(found, Response):
+            return found
+        self._computing += 1
+        self._finish[found.future] = found.finish
+        return found.future
 
-    def _finished(self, exchange: Exchange, route: Route) -> None:
-        self._service.finished(
-            route.counted,
-            exchange.code,
-            exchange.started,
-            exchange.request_id,
-            exchange.method,
-            exchange.path,
-        )
-
-    async def _answer(
-        self, exchange: Exchange, route: Route, endpoint: Endpoint, target: Target
-    ) -> Response | None:
-        """Return the answer; None if the client has disconnected."""
+    def respond(self, request: Request, future: "asyncio.Future[Any]") -> Response | None:
+        """Return the answer of a completed future; None if the client has disconnected."""
+        self._computing -= 1
+        finish = self._finish.pop(future)
         try:
-            if not route.open and self._service.access.required:
-                self._check_access(exchange)
-            return await endpoint(self._service, exchange, target)
-        except (ProtocolClosed, ProtocolError):
-            exchange.code = CLIENT_GONE
-            return None
+            return finish(future)
         except asyncio.CancelledError:
-            if exchange.timed_out:
-                return error_response(HttpError(408, "the body did not arrive in time"))
-            exchange.code = CLIENT_GONE
             return None
         except Exception as error:
-            try:
-                return error_response(error)
-            except Exception:
-                return self._internal_error(exchange)
+            return self._error(request, error)
 
-    def _internal_error(self, exchange: Exchange) -> Response:
-        """Log the current exception with the request ID, which is all that the client gets."""
-        emit("error", id=exchange.request_id, path=exchange.path, trace=traceback.format_exc())
-        message = f"internal server error, request {exchange.request_id}; see the server log"
-        return error_response(HttpError(500, message))
+    def abandoned(self, request: Request) -> None:
+        """Count a request whose client has disconnected."""
+        request.code = CLIENT_GONE
+        self.finished(request)
 
-    def _check_access(self, exchange: Exchange) -> None:
-        header = exchange.header
-        if not self._service.access.allows(header("authorization"), header("x-api-key")):
-            raise HttpError(
-                401,
-                "API key required: send it as `Authorization: Bearer KEY` or `X-API-Key: KEY`",
-                (("www-authenticate", "Bearer"),),
+    def finished(self, request: Request) -> None:
+        """Count, trace and log an answered request."""
+        route, service = request.route, self._service
+        if route is None or not route.counted:
+            return
+        if request.counted:
+            request.counted = False
+            service.metrics.in_flight -= 1
+        if request.span is not None and service.tracing is not None:
+            service.tracing.end(request.span, request.code)
+        service.finished(route.counted, request)
+
+    def _begin_counted(self, request: Request, route: Route) -> None:
+        service = self._service
+        service.metrics.in_flight += 1
+        request.counted = True
+        if service.tracing is not None:
+            request.span = service.tracing.begin(
+                f"{route.counted} {service.config.model_name}",
+                request.header,
+                {"http.request.method": request.method, "url.path": request.path},
+            )
+        if request.header("content-encoding") not in (None, "", "identity"):
+            raise HttpError(415, "Content-Encoding is not supported: send the body uncompressed")
+        limit = service.config.max_body_bytes
+        if (request.length or 0) > limit:
+            raise HttpError(413, f"the body is larger than {limit} bytes: send fewer samples")
+        self._check_capacity()
+
+    def _check_capacity(self) -> None:
+        """Refuse more requests than the engine can queue, even if each had one sample."""
+        engine = self._service.engine
+        if self._computing > self._service.config.max_queue and (
+            self._computing >= engine.max_in_flight
+        ):
+            raise OverloadedError(
+                f"{self._computing} requests are in flight already", engine.estimated_wait
             )
 
-    def _send(self, exchange: Exchange, response: Response) -> None:
-        headers: list[tuple[str, str]] = [
-            ("content-type", response.media_type),
-            ("x-request-id", exchange.request_id),
-            *response.headers,
-        ]
-        # While draining, the client's next request should reach another server.
-        if (
-            self._service.engine.draining
-            or self.in_flight.crowded
-            or (response.status >= 400 and exchange.unread)
+    def _check_access(self, request: Request, scope: Scope) -> None:
+        key = self._service.access.find(
+            request.header("authorization"), request.header("x-api-key")
+        )
+        if key is None:
+            raise HttpError(401, _NOBODY, (("www-authenticate", "Bearer"),))
+        request.key = key.name
+        if scope not in key.scopes:
+            raise HttpError(403, f"API key {key.name!r} lacks the scope {scope!r}")
+        if not key.take():
+            raise HttpError(
+                429,
+                f"API key {key.name!r} is limited to {key.quota:g} requests per second",
+                (("retry-after", "1"),),
+            )
+
+    @staticmethod
+    def _check_head(request: Request, version: str) -> None:
+        if version not in ("1.0", "1.1"):
+            raise HttpError(505, f"HTTP/{version} is not supported: use HTTP/1.1")
+        if version == "1.1" and "host" not in request.headers:
+            raise HttpError(400, "the header Host is missing")
+        encoding = request.header("transfer-encoding")
+        if encoding is not None and (
+            encoding.lower() != "chunked" or "content-length" in request.headers
         ):
-            headers.append(("connection", "close"))
-        exchange.code = response.status
-        exchange.protocol.response_bytes(response.status, headers, response.body)
+            raise HttpError(400, "Transfer-Encoding must be chunked, without Content-Length")
+
+    @staticmethod
+    def _error(request: Request, error: Exception) -> Response:
+        try:
+            return error_response(error)
+        except Exception:
+            emit("error", id=request.request_id, path=request.path, trace=traceback.format_exc())
+            message = f"internal server error, request {request.request_id}; see the server log"
+            return error_response(HttpError(500, message))

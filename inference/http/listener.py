@@ -1,72 +1,137 @@
-"""The Granian HTTP server on the event loop of the model server."""
+"""Listening sockets: the port for clients, and the administration port in a thread of its own."""
 
 import asyncio
-import logging
 import resource
 import socket
+import ssl
+import threading
 from pathlib import Path
 from typing import Final
 
-from granian.constants import HTTPModes, Interfaces, SSLProtocols
-from granian.http import HTTP1Settings
-from granian.server.embed import Server
+import uvloop
 
 from inference.config import InferenceConfig
-from inference.http.application import Application
+from inference.http.application import Application, Paths
+from inference.http.connection import Connection
+from inference.http.limits import Limits
+from inference.service import Service
 from workload.configuration import ConfigurationError
+from workload.files import stamp_of
+from workload.report import emit
 
-OTHER_FILES: Final = 256
-"""Maximum number of open files other than connections: sockets and memory of the workers."""
+OTHER_FILES: Final = 512
+"""Maximum number of open files other than clients' connections: sockets and memory of the workers,
+and connections to the administration port."""
 
-_TLS: Final = {"1.2": SSLProtocols.tls12, "1.3": SSLProtocols.tls13}
+ADMIN_CONNECTIONS: Final = 128
+BACKLOG: Final = 4096
+_TLS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+
+
+class Certificate:
+    """The TLS certificate, which is read again when its files change."""
+
+    def __init__(self, config: InferenceConfig) -> None:
+        """Raise ConfigurationError if the certificate and key cannot be used."""
+        self._chain, self._key = Path(config.tls_certificate), Path(config.tls_key)
+        self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self.context.minimum_version = _TLS[config.tls_minimum]
+        try:
+            self._read()
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(
+                f"INFERENCE_TLS_CERTIFICATE and INFERENCE_TLS_KEY: {self._chain} with "
+                f"{self._key} cannot be used: {error}"
+            ) from None
+
+    def refresh(self) -> None:
+        """Use a renewed certificate for new connections; keep the current one if it is invalid."""
+        try:
+            if self._stamps() == self._read_stamps:
+                return
+            self._read()
+            emit("certificate", file=str(self._chain))
+        except (OSError, ValueError) as error:
+            emit("certificate kept", file=str(self._chain), reason=str(error))
+
+    def _stamps(self) -> tuple[object, object]:
+        return stamp_of(self._chain), stamp_of(self._key)
+
+    def _read(self) -> None:
+        self._read_stamps = self._stamps()
+        # Tried first: a context that has read half of a pair would be unusable.
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(self._chain, self._key)
+        self.context.load_cert_chain(self._chain, self._key)
 
 
 class Listener:
-    """Accepts connections between `start` and `stop`."""
+    """Accepts connections on one port between `start` and `stop`, on the running event loop."""
 
-    def __init__(self, config: InferenceConfig, application: Application) -> None:
-        """Raise ConfigurationError if the certificate and key cannot be used."""
-        self._config, self._in_flight = config, application.in_flight
-        self._in_flight.max_connections = allow_connections(config.max_connections)
-        self._server = _granian(config, application)
-        self._serving: asyncio.Task[None] | None = None
+    def __init__(
+        self, service: Service, paths: Paths, setting: str, port: int, max_connections: int
+    ) -> None:
+        self._setting, self._host, self._port = setting, service.config.host, port
+        self.limits = Limits(service.config, max_connections)
+        self._application = Application(service, paths, self.limits)
+        self._server: asyncio.Server | None = None
 
-    async def start(self) -> None:
+    async def start(self, certificate: Certificate | None) -> None:
         """Listen. Raises ConfigurationError if the address cannot be bound."""
-        self._check_free()
-        self._in_flight.start()
-        self._serving = asyncio.create_task(self._server.serve())
-        # Granian listens after its first steps, or has failed in them.
-        await asyncio.sleep(0.01)
-        if self._serving.done():
-            raise self._cannot_listen(self._serving.exception())
+        try:
+            family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+            listening = socket.create_server(
+                (self._host, self._port), family=family, backlog=BACKLOG
+            )
+        except OSError as error:
+            raise ConfigurationError(
+                f"INFERENCE_HOST and {self._setting}: cannot listen on "
+                f"{self._host}:{self._port}: {error.strerror}"
+            ) from None
+        context = certificate.context if certificate else None
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: Connection(self._application),
+            sock=listening,
+            ssl=context,
+            backlog=BACKLOG,
+            ssl_handshake_timeout=self.limits.config.header_seconds if context else None,
+        )
 
     async def stop(self, seconds: float) -> bool:
-        """Close the listening socket and wait for requests in flight.
+        """Close the listening socket and wait until all requests are answered.
 
         Returns False if that took longer than `seconds`.
         """
-        if self._serving is None:
+        if self._server is None:
             return True
-        self._server.stop()  # type: ignore[no-untyped-call]
-        done, _ = await asyncio.wait([self._serving], timeout=seconds)
-        self._in_flight.stop()
-        return bool(done)
+        self._server.close()
+        done = await self.limits.drain(seconds)
+        self.limits.stop()
+        return done
 
-    def _check_free(self) -> None:
-        """Check the port: Granian would share it with another server without an error."""
-        host, port = self._config.host, self._config.port
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        try:
-            socket.create_server((host, port), family=family).close()
-        except OSError as error:
-            raise self._cannot_listen(error.strerror) from None
 
-    def _cannot_listen(self, reason: object) -> ConfigurationError:
-        host, port = self._config.host, self._config.port
-        return ConfigurationError(
-            f"INFERENCE_HOST and INFERENCE_PORT: cannot listen on {host}:{port}: {reason}"
-        )
+class AdminListener:
+    """The administration port: its event loop runs in a thread, so that it answers under load."""
+
+    def __init__(self, service: Service, paths: Paths) -> None:
+        port = service.config.admin_port
+        self._listener = Listener(service, paths, "INFERENCE_ADMIN_PORT", port, ADMIN_CONNECTIONS)
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="admin", daemon=True)
+
+    async def start(self, certificate: Certificate | None) -> None:
+        """Listen. Raises ConfigurationError if the address cannot be bound."""
+        self._thread.start()
+        starting = asyncio.run_coroutine_threadsafe(self._start(certificate), self._loop)
+        await asyncio.wrap_future(starting)
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(1)
+
+    async def _start(self, certificate: Certificate | None) -> None:
+        self._listener.limits.start()
+        await self._listener.start(certificate)
 
 
 def allow_connections(wanted: int) -> int:
@@ -82,31 +147,3 @@ def allow_connections(wanted: int) -> int:
     if allowed > soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     return max(1, allowed - OTHER_FILES)
-
-
-def _granian(config: InferenceConfig, application: Application) -> Server:
-    # Its messages are replaced by our own log lines.
-    logging.getLogger("_granian").setLevel(logging.CRITICAL)
-    tls = bool(config.tls_certificate)
-    try:
-        return Server(
-            application,
-            address=config.host,
-            port=config.port,
-            interface=Interfaces.RSGI,
-            http=HTTPModes.http1,
-            websockets=False,
-            log_enabled=False,
-            backlog=2048,
-            # A limit on connections, including idle ones.
-            backpressure=application.in_flight.max_connections,
-            http1_settings=HTTP1Settings(header_read_timeout=config.idle_seconds * 1000),
-            ssl_cert=Path(config.tls_certificate) if tls else None,
-            ssl_key=Path(config.tls_key) if tls else None,
-            ssl_protocol_min=_TLS[config.tls_minimum],
-        )
-    except OSError as error:
-        raise ConfigurationError(
-            f"INFERENCE_TLS_CERTIFICATE and INFERENCE_TLS_KEY: {config.tls_certificate} with "
-            f"{config.tls_key} cannot be used: {error.strerror or error}"
-        ) from None

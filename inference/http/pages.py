@@ -1,27 +1,110 @@
-"""Endpoints without inference: health, metadata, metrics, API description and reload."""
+"""Endpoints of both ports: inference, metadata and health; metrics and loading."""
 
 import asyncio
+import math
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from inference.engine.interface import ReloadError
-from inference.http.exchange import Exchange, HttpError, Response, Target, json_response
+from inference.engine.batching import Request as Queued
+from inference.engine.interface import (
+    Answer,
+    DeadlineError,
+    InputError,
+    OverloadedError,
+    ReloadError,
+    Served,
+)
+from inference.engine.pool import Pool
+from inference.http.application import Paths, Pending, Reserve, Route
+from inference.http.messages import HttpError, Request, Response, json_response
 from inference.http.openapi import description
-from inference.protocol.v2_json import model_metadata, server_metadata
+from inference.protocol import v2_json
 from inference.service import Service
 
+HEADER_LENGTH: Final = "inference-header-content-length"
+TIMEOUT: Final = "x-request-timeout"
+MAX_TIMEOUT: Final = 86_400
+"""Seconds."""
 
-async def server(_: Service, __: Exchange, ___: Target) -> Response:
+MAX_SILENCE: Final = 30.0
+"""Time (s) without a turn of the main event loop after which the server is not live."""
+
+
+def infer(service: Service, request: Request, reserve: Reserve) -> Pending:
+    """POST /v2/models/{model}[/versions/{version}]/infer."""
+    pool = service.pool(*request.target)
+    limits = service.config
+    parsed = v2_json.read_request(
+        request.body, pool.served, request.header(HEADER_LENGTH), limits.max_json_bytes
+    )
+    request.body = b""
+    seconds = parsed.timeout
+    if seconds is None:
+        seconds = _requested_seconds(service, request)
+    deadline = request.started + seconds
+    if time.monotonic() >= deadline:
+        raise DeadlineError("the deadline passed while the request arrived")
+    size = v2_json.check_output_size(parsed, limits.max_output_bytes, limits.max_json_bytes)
+    if not reserve(size):
+        raise OverloadedError("the answers of all requests exceed max_buffered_bytes: try again")
+    queued = pool.submit(parsed.inputs, deadline)
+    return Pending(queued.future, partial(_answered, service, request, parsed, pool, queued))
+
+
+def _answered(
+    service: Service,
+    request: Request,
+    parsed: v2_json.InferRequest,
+    pool: Pool,
+    queued: Queued,
+    future: "asyncio.Future[Answer]",
+) -> Response:
+    if future.cancelled():
+        pool.drop(queued)
+    answer = future.result()
+    service.metrics.answered(answer, queued.samples)
+    if request.span is not None and service.tracing is not None:
+        service.tracing.answered(request.span, answer)
+    content, json_length = v2_json.write_answer(parsed, answer)
+    if json_length is None:
+        return Response(content)
+    return Response(
+        content,
+        media_type="application/octet-stream",
+        headers=((HEADER_LENGTH, str(json_length)),),
+    )
+
+
+def _requested_seconds(service: Service, request: Request) -> float:
+    """Return the header X-Request-Timeout in seconds, or the default. Raises InputError."""
+    text = request.header(TIMEOUT)
+    if text is None:
+        return service.config.request_seconds
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds <= MAX_TIMEOUT:
+        raise InputError(f"X-Request-Timeout is {text[:80]!r}: it must be seconds, such as 0.5")
+    return seconds
+
+
+def server(_: Service, __: Request, ___: Reserve) -> Response:
     """GET /v2."""
-    return json_response(server_metadata())
+    return json_response(v2_json.server_metadata())
 
 
-async def live(_: Service, __: Exchange, ___: Target) -> Response:
-    """GET /v2/health/live: an answer proves that the event loop runs."""
-    return json_response({"live": True})
+def live(service: Service, _: Request, __: Reserve) -> Response:
+    """GET /v2/health/live: whether the main event loop runs."""
+    alive = time.monotonic() - service.last_turn < MAX_SILENCE
+    return json_response({"live": alive}, 200 if alive else 503)
 
 
-async def ready(service: Service, _: Exchange, __: Target) -> Response:
+def ready(service: Service, _: Request, __: Reserve) -> Response:
     """GET /v2/health/ready."""
     reason = service.engine.reason
     if not reason:
@@ -29,11 +112,11 @@ async def ready(service: Service, _: Exchange, __: Target) -> Response:
     return json_response({"ready": False, "reason": reason}, 503)
 
 
-async def model_ready(service: Service, _: Exchange, target: Target) -> Response:
+def model_ready(service: Service, request: Request, _: Reserve) -> Response:
     """GET /v2/models/{model}[/versions/{version}]/ready."""
-    service.check_name(target.model)
+    service.check_name(request.target.model)
     if service.engine.pool is not None:
-        service.pool(target.model, target.version)
+        service.pool(*request.target)
     reason = service.engine.reason
     document = {"name": service.config.model_name, "ready": not reason}
     if not reason:
@@ -41,33 +124,38 @@ async def model_ready(service: Service, _: Exchange, target: Target) -> Response
     return json_response({**document, "reason": reason}, 503)
 
 
-async def model(service: Service, _: Exchange, target: Target) -> Response:
+def model(service: Service, request: Request, _: Reserve) -> Response:
     """GET /v2/models/{model}[/versions/{version}]."""
-    return json_response(model_metadata(service.pool(target.model, target.version).served))
+    return json_response(v2_json.model_metadata(service.pool(*request.target).served))
 
 
-async def metrics(service: Service, _: Exchange, __: Target) -> Response:
+def metrics(service: Service, _: Request, __: Reserve) -> Response:
     """GET /metrics in Prometheus' text format."""
     return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 
-async def openapi(service: Service, _: Exchange, __: Target) -> Response:
+def openapi(service: Service, _: Request, __: Reserve) -> Response:
     """GET /openapi.json."""
     return json_response(description(service.config, service.engine.served))
 
 
-async def load(service: Service, _: Exchange, target: Target) -> Response:
+def load(service: Service, request: Request, _: Reserve) -> Pending:
     """POST /v2/repository/models/{model}/load: serve the current content of the directory."""
-    service.check_name(target.model)
+    service.check_name(request.target.model)
+    # A client that disconnects does not cancel it: others may wait for the new version.
+    loading = asyncio.run_coroutine_threadsafe(service.reload(), service.loop)
+    return Pending(asyncio.shield(asyncio.wrap_future(loading)), _loaded)
+
+
+def _loaded(future: "asyncio.Future[Served]") -> Response:
     try:
-        # A client that disconnects does not cancel it: others may wait for the new version.
-        served = await asyncio.shield(asyncio.ensure_future(service.reload()))
+        served = future.result()
     except ReloadError as error:
         raise HttpError(409, f"the new version is not served: {error}") from None
     return json_response({"name": served.name, "version": served.version})
 
 
-async def index(service: Service, _: Exchange, __: Target) -> Response:
+def index(service: Service, _: Request, __: Reserve) -> Response:
     """POST /v2/repository/index: the model, in the form of Triton's repository extension."""
     served = service.engine.served
     reason = service.engine.reason
@@ -81,3 +169,36 @@ async def index(service: Service, _: Exchange, __: Target) -> Response:
             }
         ]
     )
+
+
+def _get(endpoint: Callable[..., Any], **options: Any) -> Mapping[str, Route]:
+    return {"GET": Route(endpoint, **options)}
+
+
+_HEALTH: Final = {
+    "/v2/health/live": _get(live, scope=None),
+    "/v2/health/ready": _get(ready, scope=None),
+    "/openapi.json": _get(openapi, scope=None),
+}
+
+PATHS: Final = Paths(
+    {**_HEALTH, "/v2": _get(server)},
+    {
+        "": _get(model),
+        "/ready": _get(model_ready, scope=None),
+        "/infer": {"POST": Route(infer, counted="rest")},
+    },
+    {},
+)
+"""The port for clients."""
+
+ADMIN_PATHS: Final = Paths(
+    {
+        **_HEALTH,
+        "/metrics": _get(metrics, scope=None),
+        "/v2/repository/index": {"POST": Route(index, scope="admin")},
+    },
+    {},
+    {"/load": {"POST": Route(load, scope="admin")}},
+)
+"""The port for probes, metrics and administration."""

@@ -27,6 +27,9 @@ LITTLE_ENDIAN: Final[dict[Datatype, np.dtype[Any]]] = {
 MAX_SHOWN: Final = 80
 """Characters of a value that an error message shows."""
 
+MAX_ITEMS: Final = 16
+"""Items of a list that an error message shows."""
+
 SHORT_ROW: Final = 8
 """Numbers per row below which it is faster to serialize the lists again and compare only brackets
 and commas than to check each row."""
@@ -60,7 +63,8 @@ def check_datatype(datatype: object, spec: TensorSpec, field: str) -> None:
 
 def check_shape(shape: object, spec: TensorSpec, field: str) -> tuple[int, ...]:
     """Return a shape with at least one sample. Raises InputError if the input cannot have it."""
-    sizes = shape.as_list() if isinstance(shape, Array) and len(shape) <= 16 else shape
+    # Nested lists stay as they are: converting them could exceed the recursion limit.
+    sizes = list(shape) if isinstance(shape, Array) and len(shape) <= MAX_ITEMS else shape
     if isinstance(sizes, list) and len(sizes) == len(spec.shape):
         for size, wanted in zip(sizes, spec.shape, strict=True):
             if type(size) is not int or size < 1 or wanted not in (-1, size):
@@ -154,7 +158,10 @@ def _flat(data: Array, spec: TensorSpec, field: str) -> NDArray[Any]:
 
 def _objects(data: Array, kind: type, spec: TensorSpec, field: str) -> NDArray[Any]:
     flat: list[Any] = []
-    stack: list[Any] = data.as_list()[::-1]
+    try:
+        stack: list[Any] = data.as_list()[::-1]
+    except RecursionError:
+        raise InputError(f"{field} is nested too deeply") from None
     while stack:
         value = stack.pop()
         if isinstance(value, list):
@@ -177,6 +184,10 @@ def _check_nesting(
     if math.prod(found) != count:
         raise InputError(f"{field} has rows of different lengths")
     if found != shape:
+        if len(found) > MAX_ITEMS:
+            raise InputError(
+                f"{field} is nested {len(found)} levels deep: its shape has {len(shape)}"
+            )
         raise InputError(f"{field} is nested as {list(found)}, but its shape is {list(shape)}")
     if numbers and found[-1] < SHORT_ROW:
         written = cast(bytes, data.mini)
@@ -294,12 +305,35 @@ def _strings(content: memoryview | bytes, shape: tuple[int, ...], field: str) ->
 
 def show(value: object) -> str:
     """Return a value in a form that the client recognizes, shortened."""
-    if isinstance(value, Object | Array):
-        count = len(value)
-        native = value.as_list() if isinstance(value, Array) else value.as_dict()
-        value = f"<{count} entries>" if count > 40 else native
+    if isinstance(value, Array) and len(value) <= MAX_ITEMS and not any(map(_nested, value)):
+        value = value.as_list()
+    elif isinstance(value, Array):
+        return f"a list of {len(value)}"
+    elif isinstance(value, Object):
+        return f"an object of {len(value)}"
+    # Cut before it is converted: a text may have megabytes, and an integer thousands of digits.
+    if isinstance(value, str):
+        value = value[:MAX_SHOWN]
     text = json.dumps(value, default=str)
     return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."
+
+
+def _nested(value: object) -> bool:
+    return isinstance(value, Object | Array)
+
+
+def check_fields(owner: Object, known: frozenset[str], field: str) -> None:
+    """Raise InputError if an object has an unknown key."""
+    # An object with more keys has an unknown or a repeated one; keys are not listed then.
+    if len(owner) > len(known):
+        raise InputError(f"{field} has {len(owner)} fields, but knows only {_list(known)}")
+    for key in owner.keys():  # noqa: SIM118  iterating the object itself converts its values
+        if key not in known:
+            raise InputError(f"{field} has the unknown field {show(key)}: it knows {_list(known)}")
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))
 
 
 def _names(specs: Iterable[TensorSpec]) -> str:

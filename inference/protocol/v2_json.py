@@ -24,6 +24,7 @@ from inference.protocol.tensors import (
     Blobs,
     as_object,
     check_datatype,
+    check_fields,
     check_finite,
     check_inputs,
     check_shape,
@@ -37,12 +38,24 @@ from inference.protocol.tensors import (
 
 SERVER_NAME: Final = "gpu-platform-inference"
 SERVER_VERSION: Final = "0.1.0"
-EXTENSIONS: Final = ("binary_tensor_data", "model_repository")
+EXTENSIONS: Final = ("binary_tensor_data",)
 
 MAX_PLANS: Final = 256
 
 MAX_PLAN_BYTES: Final = 2048
 """Maximum length of the JSON of a plan that is kept."""
+
+DEFAULT_MAX_JSON: Final = 2 * 2**20
+
+REQUEST_FIELDS: Final = frozenset({"id", "parameters", "inputs", "outputs"})
+REQUEST_PARAMETERS: Final = frozenset({"timeout", "binary_data_output"})
+TENSOR_FIELDS: Final = frozenset({"name", "shape", "datatype", "parameters", "data"})
+TENSOR_PARAMETERS: Final = frozenset({"binary_data_size"})
+OUTPUT_FIELDS: Final = frozenset({"name", "parameters"})
+OUTPUT_PARAMETERS: Final = frozenset({"binary_data"})
+
+BYTES_SIZE: Final = 64
+"""Assumed size of a text in an output, before it is computed."""
 
 MAX_HEADS: Final = 16
 """Maximum number of answer heads kept per plan: outputs of texts have many lengths."""
@@ -96,7 +109,7 @@ class Plan:
         total = sum(size for size, *_ in self.tensors)
         object.__setattr__(self, "size", total if plain else -1)
 
-    def request(self, body: bytes, begin: int) -> InferRequest:
+    def request(self, body: bytes | bytearray, begin: int) -> InferRequest:
         """Return the request with the values from `begin`. Raises InputError as parsing would."""
         if len(body) - begin == self.size:
             inputs = self._numbers(body, begin)
@@ -114,7 +127,7 @@ class Plan:
         if len(self.heads) < MAX_HEADS:
             self.heads[key] = head
 
-    def _numbers(self, body: bytes, begin: int) -> dict[str, NDArray[Any]]:
+    def _numbers(self, body: bytes | bytearray, begin: int) -> dict[str, NDArray[Any]]:
         inputs = {}
         for size, spec, shape, name in self.tensors:
             values = np.ndarray(shape, LITTLE_ENDIAN[spec.datatype], body, begin)
@@ -147,26 +160,36 @@ class Plans:
 _PLANS: Final = Plans()
 
 
-def read_request(body: bytes, served: Served, header_length: str | None = None) -> InferRequest:
+def read_request(
+    body: bytes | bytearray,
+    served: Served,
+    header_length: str | None = None,
+    max_json: int = DEFAULT_MAX_JSON,
+) -> InferRequest:
     """Parse the body of POST …/infer.
 
     `header_length` is the value of Inference-Header-Content-Length, the length of the JSON.
-    Raises InputError.
+    Raises InputError, also for more than `max_json` bytes of JSON.
     """
     blobs = None
-    head = body
+    length = len(body) if header_length is None else _length(header_length, len(body))
+    if length > max_json:
+        # Parsing blocks the event loop: about 20 ms for each MiB in the worst case.
+        raise InputError(
+            f"the JSON has {length} bytes, more than {max_json}: send the values as binary tensors"
+        )
+    head = bytes(body[:length])
     if header_length is not None:
-        length = _length(header_length, len(body))
-        head = body[:length]
         plan = _PLANS.get(head, served)
         if plan is not None:
             return plan.request(body, length)
         blobs = Blobs(memoryview(body)[length:])
     document = parse_object(head)
+    check_fields(document, REQUEST_FIELDS, "the body")
     identity = document.get("id", "")
     if not isinstance(identity, str):
         raise InputError(f"id is {show(identity)}: it must be a string")
-    parameters = _parameters(document, "parameters")
+    parameters = _parameters(document, "parameters", REQUEST_PARAMETERS)
     inputs = _inputs(document, served, blobs)
     if blobs is not None:
         blobs.check_used()
@@ -198,6 +221,41 @@ def write_answer(request: InferRequest, answer: Answer) -> tuple[bytes, int | No
             plan.keep_head(key, known)
         head = known
     return b"".join((head, *blobs)), len(head)
+
+
+def check_output_size(request: InferRequest, max_bytes: int, max_json: int) -> int:
+    """Return the expected size of the answer's values in bytes.
+
+    A size that the model leaves open is taken from the inputs: outputs have at most as many
+    entries in a dimension. Raises InputError if the outputs are too large to be sent.
+    """
+    shapes = [array.shape for array in request.inputs.values()]
+    total = json = 0
+    for output in request.outputs:
+        size = (
+            BYTES_SIZE
+            if output.spec.datatype == "BYTES"
+            else (LITTLE_ENDIAN[output.spec.datatype].itemsize)
+        )
+        for axis, length in enumerate(output.spec.shape):
+            size *= (
+                length
+                if length >= 0
+                else max((shape[axis] for shape in shapes if axis < len(shape)), default=1)
+            )
+        total += size
+        json += 0 if output.binary else size
+    if total > max_bytes:
+        raise InputError(
+            f"the outputs would have {total} bytes, more than {max_bytes}: send fewer samples, or "
+            "ask for fewer outputs"
+        )
+    if json > max_json:
+        raise InputError(
+            f"the outputs would have {json} bytes before they are written as JSON, more than "
+            f"{max_json}: request them with binary_data, or send fewer samples"
+        )
+    return total
 
 
 def server_metadata() -> dict[str, Any]:
@@ -247,7 +305,7 @@ def _head(
         if wanted.binary:
             output["parameters"] = {"binary_data_size": next(sizes)}
         else:
-            output["data"] = _data(values)
+            output["data"] = _data(values, wanted.spec.name)
         outputs.append(output)
     document: dict[str, Any] = {
         "model_name": answer.served.name,
@@ -259,9 +317,20 @@ def _head(
     return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def _data(values: NDArray[Any]) -> Any:
-    """Return the values as a flat list: the protocol allows nesting, but most servers send this."""
+def _data(values: NDArray[Any], name: str) -> Any:
+    """Return the values as a flat list: the protocol allows nesting, but most servers send this.
+
+    Raises InputError for values that JSON cannot express.
+    """
     flat = values.ravel()
+    if flat.dtype.kind == "f":
+        if not np.isfinite(flat).all():
+            raise InputError(
+                f"output {name!r} has NaN or infinite values for this input, which JSON cannot "
+                "express: request it with binary_data"
+            )
+        # orjson knows no half precision.
+        return flat.astype(np.float32) if flat.dtype == np.float16 else flat
     return [value.decode("utf-8", "replace") for value in flat] if flat.dtype.hasobject else flat
 
 
@@ -300,7 +369,8 @@ def _tensor(
             raise InputError(f"{field}.{key} is missing")
     spec = find_input(tensor["name"], served, f"{field}.name")
     check_datatype(tensor["datatype"], spec, f"{field}.datatype")
-    parameters = _parameters(tensor, f"{field}.parameters")
+    parameters = _parameters(tensor, f"{field}.parameters", TENSOR_PARAMETERS)
+    check_fields(tensor, TENSOR_FIELDS, field)
     shape = check_shape(tensor["shape"], spec, f"{field}.shape")
     size = parameters.get("binary_data_size") if parameters is not None else None
     if size is None:
@@ -331,18 +401,19 @@ def _outputs(document: Object, served: Served, binary: bool) -> tuple[RequestedO
         spec = find_output(output.get("name"), served, f"{field}.name")
         if spec.name in wanted:
             raise InputError(f"{field}.name is {spec.name!r} for the second time")
-        parameters = _parameters(output, f"{field}.parameters")
-        if parameters is not None and parameters.get("classification") is not None:
-            raise InputError(f"{field}.parameters.classification is not supported: ask for 'label'")
+        check_fields(output, OUTPUT_FIELDS, field)
+        parameters = _parameters(output, f"{field}.parameters", OUTPUT_PARAMETERS)
         as_bytes = _flag(parameters, "binary_data", f"{field}.parameters", binary)
         wanted[spec.name] = RequestedOutput(spec, as_bytes)
     return tuple(wanted.values())
 
 
-def _parameters(owner: Object, field: str) -> Object | None:
+def _parameters(owner: Object, field: str, known: frozenset[str]) -> Object | None:
     if "parameters" not in owner:
         return None
-    return as_object(owner["parameters"], field)
+    parameters = as_object(owner["parameters"], field)
+    check_fields(parameters, known, field)
+    return parameters
 
 
 def _flag(parameters: Object | None, name: str, field: str, default: bool = False) -> bool:

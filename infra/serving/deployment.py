@@ -36,6 +36,7 @@ from kube.names import (
     SECRETS_PATH,
     TLS_VOLUME,
 )
+from kube.quantities import parse_quantity
 
 TLS_PATH: Final = f"{SECRETS_PATH}/{TLS_VOLUME}"
 API_KEYS_PATH: Final = f"{SECRETS_PATH}/{API_KEYS_VOLUME}"
@@ -90,6 +91,7 @@ def launch(args: InferenceServiceArgs, version: Version) -> Launch:
         path=model_path(version),
         port=settings.port,
         gpus=settings.gpus,
+        cpus=math.ceil(parse_quantity(settings.cpu)),
         revision=hub.revision if hub is not None else None,
         digest=version.digest,
         tls=TLS_PATH if settings.tls is not None else None,
@@ -187,7 +189,7 @@ def _probes(
 
     def probe(path: str, period: int, failures: int) -> Manifest:
         return {
-            "httpGet": {"path": path, "port": "http", **scheme},
+            "httpGet": {"path": path, "port": endpoints.probe_port, **scheme},
             "periodSeconds": period,
             "timeoutSeconds": 2,
             "failureThreshold": failures,

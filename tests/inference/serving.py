@@ -25,6 +25,8 @@ class Server:
     program: Program
     client: httpx.Client
     port: int
+    admin: httpx.Client
+    """A client for the administration port."""
 
     @property
     def ready(self) -> httpx.Response:
@@ -36,7 +38,7 @@ class Server:
 
     @property
     def metrics(self) -> str:
-        return self.client.get("/metrics").text
+        return self.admin.get("/metrics").text
 
     def wait_until_ready(self) -> None:
         until(lambda: self.ready.status_code == 200, seconds=240)
@@ -47,21 +49,25 @@ def serving(
     folder: Path, export: Path, verify: Any = True, name: str = "digits", **settings: object
 ) -> Iterator[Server]:
     """Start a server with its output in `folder`, and stop it at the end."""
-    port = free_port()
+    port, admin_port = free_port(), free_port()
     environment = {
         "INFERENCE_MODEL_NAME": name,
         "INFERENCE_MODEL_PATH": str(export),
         "INFERENCE_HOST": "127.0.0.1",
         "INFERENCE_PORT": str(port),
+        "INFERENCE_ADMIN_PORT": str(admin_port),
         "INFERENCE_THREADS": "1",
         "INFERENCE_POLL_SECONDS": "0.05",
         "INFERENCE_NOTICE_SECONDS": "0.5",
     } | {f"INFERENCE_{name.upper()}": str(value) for name, value in settings.items()}
     program = start("inference", [], environment, folder / "output")
     scheme = "https" if "tls_key" in settings else "http"
-    url = f"{scheme}://127.0.0.1:{port}"
-    with httpx.Client(base_url=url, timeout=30, verify=verify) as client:
-        server = Server(program, client, port)
+    url = f"{scheme}://127.0.0.1"
+    with (
+        httpx.Client(base_url=f"{url}:{port}", timeout=30, verify=verify) as client,
+        httpx.Client(base_url=f"{url}:{admin_port}", timeout=30, verify=verify) as admin,
+    ):
+        server = Server(program, client, port, admin)
         try:
             until(lambda: answers(server))
             yield server

@@ -42,13 +42,13 @@ def test_a_server_waits_for_its_export_and_reloads_it(trained: Path, tmp_path: P
 def check_a_bad_version_keeps_the_old_one(server: Server, export: Path) -> None:
     """Reload through the repository path and by SIGHUP."""
     before = server.client.get("/v2/models/digits").json()["versions"]
-    same = server.client.post("/v2/repository/models/digits/load")
+    same = server.admin.post("/v2/repository/models/digits/load")
     assert (same.status_code, same.json()["version"]) == (200, before[0])
     manifest = export / "manifest.json"
     document = json.loads(manifest.read_text())
     document["weights"]["sha256"] = "0" * 64
     manifest.write_text(json.dumps(document))
-    refused = server.client.post("/v2/repository/models/digits/load")
+    refused = server.admin.post("/v2/repository/models/digits/load")
     assert refused.status_code == 409
     assert "not those that were exported" in refused.json()["error"]
     server.program.signal(signal.SIGHUP)
@@ -153,6 +153,7 @@ def test_a_port_in_use_exits_with_64(server: Server, tmp_path: Path) -> None:
         "INFERENCE_MODEL_PATH": "/none",
         "INFERENCE_HOST": "127.0.0.1",
         "INFERENCE_PORT": str(server.port),
+        "INFERENCE_ADMIN_PORT": str(free_port()),
     }
     program = start("inference", [], environment, tmp_path / "output")
     assert program.exit_code() == 64

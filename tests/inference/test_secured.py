@@ -20,7 +20,7 @@ from inference.access import Access
 from tests.inference.serving import INFER, Server, digits, request_of, serving
 from tests.training.programs import until
 
-KEY, OTHER = "plain-key", "hashed-key"
+KEY, OTHER, ADMIN, SLOW = "plain-key", "hashed-key", "admin-key", "slow-key"
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
@@ -73,7 +73,11 @@ def authority() -> trustme.CA:
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("keys") / "keys"
-    file.write_text(f"# of tests\n{KEY}\nsha256:{hashlib.sha256(OTHER.encode()).hexdigest()}\n")
+    digest = hashlib.sha256(OTHER.encode()).hexdigest()
+    file.write_text(
+        f"# of tests\n{KEY}\nhashed infer sha256:{digest}\n"
+        f"operator admin {ADMIN}\nslow infer:2 {SLOW}\n"
+    )
     return file
 
 
@@ -105,9 +109,10 @@ def secured(
         yield running
 
 
-@pytest.mark.parametrize("path", ["/v2/health/live", "/v2/models/digits/ready", "/metrics"])
-def test_probes_and_metrics_need_no_key(path: str, secured: Server) -> None:
-    assert secured.client.get(path).status_code == 200
+def test_probes_and_metrics_need_no_key(secured: Server) -> None:
+    assert secured.client.get("/v2/models/digits/ready").status_code == 200
+    for path in ("/v2/health/live", "/v2/health/ready", "/metrics"):
+        assert secured.admin.get(path).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -129,6 +134,46 @@ def test_requests_need_a_valid_key(headers: dict[str, str], code: int, secured: 
     assert secured.client.get("/v2", headers=headers).status_code == code
     assert KEY not in secured.program.text
     assert OTHER not in secured.program.text
+
+
+def test_a_key_permits_only_its_scopes(secured: Server) -> None:
+    load = "/v2/repository/models/digits/load"
+    assert secured.admin.post(load).status_code == 401
+    refused = secured.admin.post(load, headers={"X-API-Key": OTHER})
+    assert refused.status_code == 403
+    assert refused.json()["error"] == "API key 'hashed' lacks the scope 'admin'"
+    assert secured.admin.post(load, headers={"X-API-Key": ADMIN}).status_code == 200
+    assert secured.client.get("/v2", headers={"X-API-Key": ADMIN}).status_code == 403
+
+
+def test_a_key_has_a_quota_and_its_name_in_metrics(secured: Server) -> None:
+    headers = {"X-API-Key": SLOW}
+    answers = [
+        secured.client.post(INFER, json=request_of(digits(1)), headers=headers) for _ in range(8)
+    ]
+    codes = [answer.status_code for answer in answers]
+    assert codes[:2] == [200, 200]
+    assert 429 in codes
+    over = answers[codes.index(429)]
+    assert over.json()["error"] == "API key 'slow' is limited to 2 requests per second"
+    assert 'inference_key_requests_total{code="429",key="slow"}' in secured.metrics
+    until(lambda: '"key": "slow"' in secured.program.text)
+
+
+def test_a_renewed_certificate_is_used_without_a_restart(
+    secured: Server, authority: trustme.CA
+) -> None:
+    def serial() -> str:
+        pem = ssl.get_server_certificate(("127.0.0.1", secured.port))
+        return hashlib.sha256(pem.encode()).hexdigest()
+
+    before = serial()
+    folder = secured.program.output.parent
+    renewed = authority.issue_cert("127.0.0.1")
+    renewed.private_key_pem.write_to_path(folder / "key")
+    renewed.cert_chain_pems[0].write_to_path(folder / "chain")
+    until(lambda: serial() != before)
+    assert secured.ready.status_code == 200
 
 
 def test_tls_below_the_minimum_version_is_refused(secured: Server, authority: trustme.CA) -> None:
@@ -197,8 +242,8 @@ def test_an_invalid_keys_file_keeps_the_current_keys(
     access = Access(str(file))
     file.write_text("sha256:short\n")
     access.refresh()
-    assert access.allows(None, KEY)
-    assert not access.allows(None, "sha256:short")
+    assert access.find(None, KEY)
+    assert access.find(None, "sha256:short") is None
     logged = capsys.readouterr().out
     assert "api keys kept" in logged
     assert "short" not in logged

@@ -245,7 +245,7 @@ def only(load: Load, version: str) -> bool:
 def deaths(rollout: Rollout, pod: str) -> int:
     """Number of workers that a pod's server lost, as Prometheus scrapes it."""
     address = rollout.platform.kubectl("get", "pod", "-n", "ml-dev", pod)["status"]["podIP"]
-    text = httpx.get(f"http://{address}:8080/metrics", trust_env=False).text
+    text = httpx.get(f"http://{address}:8081/metrics", trust_env=False).text
     (line,) = (
         each for each in text.splitlines() if each.startswith("inference_worker_deaths_total")
     )

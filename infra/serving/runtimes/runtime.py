@@ -35,6 +35,8 @@ class Launch:
     """Directory of the model, or its name in the Hugging Face hub."""
     port: int
     gpus: int = 0
+    cpus: int = 1
+    """CPU request in cores, rounded up."""
     revision: str | None = None
     """Commit of the model in the hub."""
     digest: str | None = None
@@ -55,6 +57,8 @@ class Endpoints:
     grpc_port: int | None = None
     metrics_port: int | None = None
     """None if the metrics are on the HTTP port."""
+    probe_port: Literal["http", "metrics"] = "http"
+    """Name of the port that answers probes."""
 
 
 class Runtime(BaseModel, ABC):

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import PurePosixPath
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from inference.config import InferenceConfig
 from infra.serving.runtimes.runtime import QUEUE, Endpoints, Launch, Runtime, Source
@@ -42,6 +42,8 @@ class Torch(InferenceConfig, Runtime):
             "model_path": launch.path,
             "port": launch.port,
         }
+        # The container sees the cores of the whole node.
+        told.setdefault("threads", max(1, launch.cpus // self.workers))
         if launch.digest is not None:
             told["model_sha256"] = launch.digest
         if launch.tls is not None:
@@ -56,7 +58,12 @@ class Torch(InferenceConfig, Runtime):
     @property
     def endpoints(self) -> Endpoints:
         """Paths and ports of the server."""
-        return _ENDPOINTS
+        return Endpoints(
+            live="/v2/health/live",
+            ready="/v2/health/ready",
+            metrics_port=self.admin_port,
+            probe_port="metrics",
+        )
 
     @property
     def queue_series(self) -> str | None:
@@ -67,6 +74,3 @@ class Torch(InferenceConfig, Runtime):
     def stop_seconds(self) -> Mapping[str, float]:
         """Time (s) from SIGTERM to the end of the program, by the setting that determines it."""
         return {"notice_seconds": self.notice_seconds, "drain_seconds": self.drain_seconds}
-
-
-_ENDPOINTS: Final = Endpoints(live="/v2/health/live", ready="/v2/health/ready")

@@ -2,8 +2,8 @@
 
 import contextlib
 import json
-import select
 import socket
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +19,7 @@ INFER = "/v2/models/probe/infer"
 MOST = 3
 """Two requests with the worker, and one in the queue."""
 CONNECTIONS = 60
+BUFFERED = 2_000_000
 LONG = 25
 """Seconds that the model computes unless it is released; the client waits a little longer."""
 
@@ -36,6 +37,7 @@ def small(export: Path) -> Iterator[Server]:
     """A server with low limits."""
     handler = "tests.inference.engine.probes:Probe"
     bounds = {"max_batch": 1, "max_queue": 1, "max_connections": CONNECTIONS}
+    bounds |= {"max_body_bytes": 1_000_000, "max_buffered_bytes": BUFFERED, "stall_seconds": 2}
     with serving(export.parent, export, name="probe", handler=handler, **bounds) as server:
         server.wait_until_ready()
         yield server
@@ -132,7 +134,7 @@ def test_probes_and_metrics_are_answered_while_the_model_computes(
         computed = senders.submit(small.client.post, INFER, content=body(HOLD, LONG))
         until(lambda: small.in_flight == 1)
         for path in ("/v2/health/live", "/v2/health/ready", "/metrics"):
-            assert small.client.get(path).status_code == 200
+            assert small.admin.get(path).status_code == 200
         assert not computed.done()
         released()
         assert computed.result().status_code == 200
@@ -147,20 +149,58 @@ def test_slow_uploads_do_not_block_other_requests(small: Server, raw: Connect) -
     assert small.in_flight == len(slow)
 
 
-def test_open_connections_are_closed_for_waiting_ones(small: Server, raw: Connect) -> None:
+def test_idle_connections_are_closed_for_new_ones(small: Server, raw: Connect) -> None:
+    busy = raw(small)
+    busy.head(10)
     staying = [raw(small) for _ in range(CONNECTIONS)]
     late = raw(small)
     late.send(body(FINE))
-
-    def answered() -> bool:
-        first = staying[0]
-        first.send(body(FINE))
-        if first.answer()[1].get("connection") == "close":
-            staying.pop(0)
-        return bool(select.select([late.socket], [], [], 0)[0])
-
-    until(answered)
     assert late.answer()[0] == 200
+    # The one that has been idle for the longest time.
+    assert staying[0].socket.recv(1) == b""
+    busy.socket.sendall(b"0123456789")
+    assert busy.answer()[0] == 400
+
+
+def test_a_stalled_body_is_refused_after_seconds(small: Server, raw: Connect) -> None:
+    stalled = raw(small)
+    stalled.head(1_000_000)
+    started = time.monotonic()
+    assert stalled.answer()[0] == 408
+    assert time.monotonic() - started < 10
+
+
+def test_headers_that_do_not_arrive_close_the_connection(small: Server, raw: Connect) -> None:
+    silent, slow = raw(small), raw(small)
+    slow.socket.sendall(b"GET /v2 HTTP/1.1\r\n")
+    assert silent.socket.recv(1) == b""
+    assert slow.socket.recv(1) == b""
+
+
+def test_large_bodies_that_wait_lose_against_new_requests(small: Server, raw: Connect) -> None:
+    stalled = [raw(small) for _ in range(4)]
+    for one in stalled:
+        one.head(BUFFERED // 3)
+        one.socket.sendall(b"x" * (BUFFERED // 3 - 1))
+    assert {one.answer()[0] for one in stalled} <= {408, 429}
+    assert small.client.post(INFER, content=body(FINE)).status_code == 200
+    until(lambda: value(small.metrics, "inference_buffered_bytes") == 0)
+
+
+def test_answers_that_are_not_read_are_dropped(small: Server, raw: Connect) -> None:
+    deaf = raw(small)
+    deaf.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    for _ in range(2000):
+        deaf.socket.setblocking(False)
+        try:
+            deaf.socket.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 10)
+        except BlockingIOError:
+            break
+    deaf.socket.settimeout(30)
+    time.sleep(6)
+    with contextlib.suppress(ConnectionError):
+        while deaf.socket.recv(1 << 20):
+            pass
 
 
 def test_a_request_is_cancelled_when_its_client_disconnects(

@@ -13,11 +13,15 @@ from inference.protocol.v2_json import (
     MAX_PLANS,
     Plan,
     Plans,
+    check_output_size,
     model_metadata,
     read_request,
     write_answer,
 )
 from tests.inference.protocol.models import SERVED, answer, taking
+
+DEEP = "brackets"
+"""Stands for a list that is nested too deeply for a conversion."""
 
 TENSOR: dict[str, Any] = {
     "name": "images",
@@ -28,7 +32,8 @@ TENSOR: dict[str, Any] = {
 
 
 def body(change: dict[str, Any] | None = None, **document: Any) -> bytes:
-    return json.dumps({"inputs": [TENSOR | (change or {})]} | document).encode()
+    text = json.dumps({"inputs": [TENSOR | (change or {})]} | document)
+    return text.replace(f'"{DEEP}"', "[" * 1015 + "]" * 1015).encode()
 
 
 def without(field: str) -> bytes:
@@ -191,7 +196,13 @@ MALFORMED = [
     (body({"parameters": {"binary_data_size": 32}}), "needs the header Inference-Header"),
     (body(parameters={"timeout": -1}), "parameters.timeout is -1"),
     (body(parameters={"binary_data_output": 1}), "parameters.binary_data_output is 1"),
-    (body(outputs=[{"name": "class", "parameters": {"classification": 2}}]), "not supported"),
+    (body(outputs=[{"name": "class", "parameters": {"classification": 2}}]), "unknown field"),
+    (body(parameters={"sequence_id": 7}), 'unknown field "sequence_id": it knows binary_data_'),
+    (body(max_token=7), 'unknown field "max_token"'),
+    (body({"dtype": "FP32"}), "inputs[0] has "),
+    (body({"shape": DEEP}), "is a list of 1"),
+    (body(id=DEEP), "id is a list of 1"),
+    (body({"data": DEEP}), "inputs[0].data"),
     (body(outputs=[{"name": "class"}] * 4), "outputs has 4 entries"),
     (body(outputs="class"), "outputs must be a list"),
     (body(outputs=["class"]), "outputs[0] must be an object"),
@@ -309,3 +320,28 @@ def test_an_answer_of_another_model_has_its_own_version() -> None:
     for served in (SERVED, other, SERVED):
         body, json_length = write_answer(read, Answer({"class": np.ones(2, int)}, served, 0, 0, 2))
         assert json.loads(body[:json_length])["model_name"] == served.name
+
+
+def test_nan_in_an_output_is_refused_as_json_and_sent_as_bytes() -> None:
+    with pytest.raises(InputError, match="output 'probabilities' has NaN"):
+        answer_to(body(), [float("nan"), 0.5])
+    request = read_request(body(parameters={"binary_data_output": True}), SERVED)
+    content, length = write_answer(request, answer([float("nan"), 0.5]))
+    assert np.isnan(np.frombuffer(content, np.float32, 1, length))
+
+
+def test_outputs_are_bounded_before_they_are_computed() -> None:
+    request = read_request(body(), SERVED)
+    size = check_output_size(request, 10_000, 10_000)
+    assert size == 2 * (2 * 4 + 8 + 64)
+    with pytest.raises(InputError, match=f"the outputs would have {size} bytes, more than 100"):
+        check_output_size(request, 100, 10_000)
+    with pytest.raises(InputError, match="request them with binary_data"):
+        check_output_size(request, 10_000, 100)
+    binary = read_request(body(parameters={"binary_data_output": True}), SERVED)
+    assert check_output_size(binary, 10_000, 100) == size
+
+
+def test_more_json_than_the_limit_is_refused_before_it_is_parsed() -> None:
+    with pytest.raises(InputError, match="send the values as binary tensors"):
+        read_request(b"[" * 2000, SERVED, None, 1000)

@@ -34,9 +34,9 @@ def test_pulumi_does_not_wait_for_a_model_that_is_still_trained() -> None:
 
 def test_the_server_is_live_at_once_and_ready_with_the_export() -> None:
     found = container(serving())
-    assert found["startupProbe"]["httpGet"] == {"path": "/v2/health/live", "port": "http"}
-    assert found["livenessProbe"]["httpGet"] == {"path": "/v2/health/live", "port": "http"}
-    assert found["readinessProbe"]["httpGet"] == {"path": "/v2/health/ready", "port": "http"}
+    assert found["startupProbe"]["httpGet"] == {"path": "/v2/health/live", "port": "metrics"}
+    assert found["livenessProbe"]["httpGet"] == {"path": "/v2/health/live", "port": "metrics"}
+    assert found["readinessProbe"]["httpGet"] == {"path": "/v2/health/ready", "port": "metrics"}
 
 
 def test_the_startup_probe_waits_as_long_as_configured() -> None:

@@ -1,0 +1,318 @@
+"""One HTTP/1.1 connection: parsed by httptools (llhttp), with limits on its client."""
+
+import asyncio
+import time
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Final, cast
+from urllib.parse import unquote
+
+import httptools
+
+from inference.http.limits import LINGER_SECONDS
+from inference.http.messages import HttpError, Request, Response, error_response
+
+if TYPE_CHECKING:
+    from inference.http.application import Application
+
+MAX_HEAD_BYTES: Final = 1 << 16
+MAX_HEADERS: Final = 100
+
+DISCARDED_BYTES: Final = 1 << 16
+"""Size of a refused body that is cheaper to receive than a new connection would be."""
+
+HIGH_WATER: Final = 1 << 16
+"""Unsent bytes above which an answer counts as unsent, and the next request waits."""
+
+
+class Connection(asyncio.Protocol):
+    """Receives requests and sends their answers, one after the other."""
+
+    transport: asyncio.Transport
+    parser: httptools.HttpRequestParser
+
+    def __init__(self, application: "Application") -> None:
+        self._application, self._limits = application, application.limits
+        self.peer = ""
+        self.since = time.monotonic()
+        """When it was opened, or had its last answer."""
+        self.charged = 0
+        """Bytes that count against `max_buffered_bytes`."""
+        self._reading: Request | None = None
+        """The request that is being received."""
+        self._in_body = self._deaf = self._lingering = self._lost = self._paused = False
+        self._active: Request | None = None
+        """The request that is being answered."""
+        self._queue: deque[Request] = deque()
+        """Complete requests after the active one, of a client that does not wait for answers."""
+        self._head_bytes = self._received = self._served = 0
+        self._window = self.since
+        self._window_bytes = self._unsent = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether no byte of a request has arrived and no byte of an answer is unsent."""
+        return self.evictable and self._reading is None
+
+    @property
+    def evictable(self) -> bool:
+        """Whether it has no complete head of a request, and no answer to send."""
+        return not (self._active or self._queue or self._in_body or self._paused)
+
+    @property
+    def waits_for_client(self) -> bool:
+        """Whether its client could send or receive faster."""
+        return self._in_body or self._paused
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Accept the connection, within the limits."""
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(high=HIGH_WATER)
+        address = transport.get_extra_info("peername")
+        self.peer = address[0] if address else ""
+        self.parser = httptools.HttpRequestParser(self)
+        if not self._limits.add(self):
+            self.abort()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        """Cancel the requests of a client that has disconnected."""
+        self._lost = self._deaf = True
+        self._limits.remove(self)
+        self._limits.release(self, self.charged)
+        reading, self._reading = self._reading, None
+        if self._active is not None and self._active.future is not None:
+            self._active.future.cancel()
+        for request in (*self._queue, *([reading] if reading and self._in_body else [])):
+            self._application.abandoned(request)
+        self._queue.clear()
+
+    def data_received(self, data: bytes) -> None:
+        """Parse received bytes."""
+        if self._deaf:
+            return
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            # The request itself is complete; nothing may follow it.
+            self._deaf = True
+        except httptools.HttpParserError as error:
+            if not self._deaf:
+                self._refuse(HttpError(400, f"the request is not valid HTTP/1.1: {error}"))
+        if self._reading is not None and not self._in_body and not self._deaf:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self._refuse(HttpError(431, f"the headers are larger than {MAX_HEAD_BYTES} bytes"))
+
+    def pause_writing(self) -> None:
+        """Note that the client reads slower than answers are written."""
+        self._paused = True
+        self._open_window(time.monotonic())
+
+    def resume_writing(self) -> None:
+        """Continue with the next request."""
+        self._paused = False
+        unsent, self._unsent = self._unsent, 0
+        self._limits.release(self, min(unsent, self.charged))
+        self.since = time.monotonic()
+        self._advance()
+
+    def on_message_begin(self) -> None:
+        """Begin a request. Called by the parser, as the following methods."""
+        self._reading = Request()
+        self._head_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        """Append to the path."""
+        if self._reading is not None:
+            self._reading.path += url.decode("latin-1")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Add a header; equal ones are joined as HTTP defines it."""
+        request = self._reading
+        if request is None:
+            return
+        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        known = request.headers.get(key)
+        if known is not None and key in ("host", "content-length", "transfer-encoding"):
+            text = f"{known}, {text}"
+            request.response = error_response(HttpError(400, f"{key} must be sent once"))
+        request.headers[key] = text if known is None else f"{known}, {text}"
+        if len(request.headers) > MAX_HEADERS or len(key) + len(text) > MAX_HEAD_BYTES:
+            request.response = error_response(HttpError(431, f"more than {MAX_HEADERS} headers"))
+
+    def on_headers_complete(self) -> None:
+        """Decide whether the request is accepted, before its body arrives."""
+        request = self._reading
+        if request is None or self._deaf:
+            return
+        request.method = self.parser.get_method().decode("latin-1")
+        path = request.path.partition("?")[0]
+        request.path = unquote(path) if "%" in path else path
+        request.close = not self.parser.should_keep_alive() or self.parser.should_upgrade()
+        self._received, self._in_body = 0, True
+        self._open_window(request.started)
+        if request.response is None:
+            request.response = self._application.begin(request, self.parser.get_http_version())
+        length = request.length
+        if request.response is not None:
+            if length is None or length > DISCARDED_BYTES or request.header("expect"):
+                self._refuse_with(request, request.response)
+        elif length and request.header("expect") == "100-continue" and not self._active:
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def on_body(self, data: bytes) -> None:
+        """Keep a part of the body, and count it as it arrives."""
+        request = self._reading
+        if request is None or self._deaf:
+            return
+        self._received += len(data)
+        if request.response is not None:
+            return
+        limit = self._limits.config.max_body_bytes
+        if self._received > limit:
+            self._refuse(
+                HttpError(413, f"the body is larger than {limit} bytes: send fewer samples")
+            )
+        elif not self.reserve(request, len(data)):
+            self._refuse(self._application.busy)
+        elif not request.body:
+            request.body = data
+        elif isinstance(request.body, bytearray):
+            request.body += data
+        else:
+            request.body = bytearray(request.body) + data
+
+    def on_message_complete(self) -> None:
+        """Answer the request, after the earlier ones."""
+        request = self._reading
+        if request is None or self._deaf:
+            return
+        self._reading, self._in_body = None, False
+        self._queue.append(request)
+        if self._active is not None or self._paused:
+            self.transport.pause_reading()
+        else:
+            self._advance()
+
+    def reserve(self, request: Request, size: int) -> bool:
+        """Count bytes until the answer is sent; return False if there are too many."""
+        if not self._limits.charge(self, size):
+            return False
+        request.charged += size
+        return True
+
+    def close(self) -> None:
+        """Close the connection after what is already written."""
+        self._deaf = True
+        self.transport.close()
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self._deaf = True
+        self.transport.abort()
+
+    def shed(self) -> bool:
+        """Give up what waits for the client, to free its memory."""
+        if self._in_body:
+            self._refuse(self._application.busy)
+        else:
+            self._limits.release(self, self.charged)
+            self.abort()
+        return True
+
+    def check(self, now: float) -> None:
+        """Enforce the limits on time."""
+        config = self._limits.config
+        if self._lingering:
+            if now - self.since > LINGER_SECONDS:
+                self.abort()
+        elif size := self.transport.get_write_buffer_size():
+            if self._too_slow(now, self._window_bytes - size, size):
+                self.abort()
+        elif self._in_body and self._reading is not None:
+            late = now - self._reading.started > config.body_seconds
+            if late or self._too_slow(now, self._received - self._window_bytes, self._received):
+                self._refuse(HttpError(408, "the body did not arrive in time"))
+        elif self.evictable:
+            if self._reading is not None or not self._served:
+                limit: float = config.header_seconds
+                begun = self._reading.started if self._reading is not None else self.since
+            else:
+                limit, begun = config.idle_seconds, self.since
+            if now - begun > limit:
+                self.close()
+
+    def _open_window(self, now: float, size: int = 0) -> None:
+        self._window, self._window_bytes = now, size
+
+    def _too_slow(self, now: float, moved: int, size: int) -> bool:
+        """Return whether fewer bytes moved in the last window than the configured rate allows."""
+        config = self._limits.config
+        if now - self._window < config.stall_seconds:
+            return False
+        self._open_window(now, size)
+        return moved < config.min_bytes_per_second * config.stall_seconds
+
+    def _refuse(self, error: Exception) -> None:
+        """Answer with an error without receiving the rest, and close the connection."""
+        request = self._reading or Request()
+        if not request.request_id:
+            self._application.name(request)
+        self._refuse_with(request, error_response(error))
+
+    def _refuse_with(self, request: Request, response: Response) -> None:
+        self._reading, self._in_body, self._deaf = None, False, True
+        request.close = True
+        request.response = response
+        self._forget(request)
+        self._queue.append(request)
+        self._advance()
+
+    def _forget(self, request: Request) -> None:
+        self._limits.release(self, min(request.charged, self.charged))
+        request.charged, request.body = 0, b""
+
+    def _advance(self) -> None:
+        """Answer requests until one has to be computed, or the client has to read first."""
+        while self._queue and self._active is None and not (self._paused or self._lost):
+            request = self._active = self._queue.popleft()
+            if request.response is not None:
+                self._send(request, request.response)
+                continue
+            answer = self._application.answer(request, partial(self.reserve, request))
+            if isinstance(answer, Response):
+                self._send(request, answer)
+            else:
+                request.future = answer
+                answer.add_done_callback(partial(self._computed, request))
+        if not self._queue and not self._deaf and not self.transport.is_reading():
+            self.transport.resume_reading()
+
+    def _computed(self, request: Request, future: "asyncio.Future[object]") -> None:
+        response = self._application.respond(request, future)
+        if response is None or self._lost:
+            self._application.abandoned(request)
+        else:
+            self._send(request, response)
+            self._advance()
+
+    def _send(self, request: Request, response: Response) -> None:
+        self._active = None
+        self.since = time.monotonic()
+        self._served += 1
+        close = request.close or (self._deaf and not self._queue) or self._application.draining
+        request.code = response.status
+        self.transport.write(response.encode(request, close))
+        self._application.finished(request)
+        if self._paused:
+            self._unsent += request.charged
+        else:
+            self._limits.release(self, min(request.charged, self.charged))
+        if not close:
+            return
+        self._deaf, self._lingering = True, True
+        self._queue.clear()
+        if request.response is None and self._reading is None:
+            self.transport.close()
+        elif self.transport.can_write_eof():
+            self.transport.write_eof()

@@ -1,0 +1,131 @@
+"""Limits on what clients can hold: connections, buffered bytes and time.
+
+One sweep twice a second checks every connection, so that no request needs a timer.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from inference.config import InferenceConfig
+
+if TYPE_CHECKING:
+    from inference.http.connection import Connection
+
+SWEEP_SECONDS: Final = 0.5
+
+LINGER_SECONDS: Final = 2.0
+"""Time in which a refused body is still received and discarded, so that the client can read the
+answer: closing a socket with unread data resets the connection."""
+
+IDLE_DRAIN_SECONDS: Final = 0.5
+"""Time without a request after which a connection is closed at shutdown."""
+
+
+class Limits:
+    """The connections of one listener."""
+
+    def __init__(self, config: InferenceConfig, max_connections: int) -> None:
+        self.config = config
+        self.buffered = 0
+        """Bytes of bodies and unsent answers."""
+        self._max_connections = max_connections
+        self._max_per_peer = min(config.max_connections_per_peer, max_connections)
+        self._connections: dict[Connection, None] = {}
+        self._peers: dict[str, dict[Connection, None]] = {}
+        self._sweeping: asyncio.Task[None] | None = None
+        self._watching: list[Callable[[], None]] = []
+
+    def start(self, *watching: Callable[[], None]) -> None:
+        """Start the sweeps on the running event loop; each also calls `watching`."""
+        self._watching = list(watching)
+        self._sweeping = asyncio.create_task(self._sweep())
+
+    def stop(self) -> None:
+        """Stop the sweeps and end all connections."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        for connection in tuple(self._connections):
+            connection.abort()
+
+    async def drain(self, seconds: float) -> bool:
+        """Wait until all requests are answered and close idle connections; False at a timeout."""
+        deadline = time.monotonic() + seconds
+        while self._connections:
+            now = time.monotonic()
+            if now > deadline:
+                return False
+            for connection in tuple(self._connections):
+                if connection.idle and now - connection.since > IDLE_DRAIN_SECONDS:
+                    connection.close()
+            await asyncio.sleep(0.02)
+        return True
+
+    def add(self, connection: "Connection") -> bool:
+        """Count a connection. Close another one if there are too many; False if none is idle.
+
+        The peer with the most connections loses the one that has been open for the longest time.
+        """
+        peer = self._peers.setdefault(connection.peer, {})
+        if len(peer) >= self._max_per_peer:
+            victim = _first_idle(peer)
+        elif len(self._connections) >= self._max_connections:
+            victim = _first_idle(max(self._peers.values(), key=len))
+        else:
+            victim = connection
+        if victim is None:
+            return False
+        peer[connection] = self._connections[connection] = None
+        if victim is not connection:
+            victim.abort()
+        return True
+
+    def remove(self, connection: "Connection") -> None:
+        """Stop counting a connection."""
+        self._connections.pop(connection, None)
+        peer = self._peers.get(connection.peer)
+        if peer is not None:
+            peer.pop(connection, None)
+            if not peer:
+                del self._peers[connection.peer]
+
+    def charge(self, connection: "Connection", size: int) -> bool:
+        """Count bytes; return False if there are too many.
+
+        Beyond the limit, the peer that holds the most bytes in requests that wait for their client
+        loses its largest one.
+        """
+        limit = self.config.max_buffered_bytes
+        while self.buffered + size > limit:
+            victim = self._largest_waiting()
+            if victim is None or victim is connection or not victim.shed():
+                return False
+        self.buffered += size
+        connection.charged += size
+        return True
+
+    def release(self, connection: "Connection", size: int) -> None:
+        """Stop counting bytes."""
+        self.buffered -= size
+        connection.charged -= size
+
+    def _largest_waiting(self) -> "Connection | None":
+        waiting = [found for found in self._connections if found.waits_for_client and found.charged]
+        held: dict[str, int] = {}
+        for found in waiting:
+            held[found.peer] = held.get(found.peer, 0) + found.charged
+        return max(waiting, key=lambda one: (held[one.peer], one.charged), default=None)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            now = time.monotonic()
+            for connection in tuple(self._connections):
+                connection.check(now)
+            for watch in self._watching:
+                watch()
+
+
+def _first_idle(connections: "dict[Connection, None]") -> "Connection | None":
+    return next((found for found in connections if found.evictable), None)

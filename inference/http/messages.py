@@ -1,0 +1,154 @@
+"""HTTP requests and answers, independent of connections."""
+
+import asyncio
+import math
+import time
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import orjson
+
+from inference.engine.interface import (
+    DeadlineError,
+    InputError,
+    OverloadedError,
+    RefusedError,
+    UnavailableError,
+)
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
+    from inference.http.application import Route
+
+Headers = Sequence[tuple[str, str]]
+
+JSON: Final = "application/json"
+CLIENT_GONE: Final = 499
+"""nginx's code for a client that closed the connection: counted in metrics, never sent."""
+
+REFUSAL_STATUS: Final = {OverloadedError: 429, DeadlineError: 504, UnavailableError: 503}
+
+_STATUS_LINES: Final = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus
+}
+
+
+class NotServedError(Exception):
+    """The request names a model or version that is not served. HTTP 404."""
+
+
+class HttpError(Exception):
+    """An answer with an error status."""
+
+    def __init__(self, status: int, message: str, headers: Headers = ()) -> None:
+        super().__init__(message)
+        self.status, self.headers = status, headers
+
+
+class Target(NamedTuple):
+    """The model and version in a path; None where the path has none."""
+
+    model: str | None = None
+    version: str | None = None
+
+
+class Response(NamedTuple):
+    """An answer; the request ID is added when it is sent."""
+
+    body: bytes
+    status: int = 200
+    media_type: str = JSON
+    headers: Headers = ()
+
+    def encode(self, request: "Request", close: bool) -> bytes:
+        """Return the bytes to send."""
+        lines = [
+            _STATUS_LINES[self.status],
+            f"content-type: {self.media_type}\r\ncontent-length: {len(self.body)}\r\n"
+            f"x-request-id: {request.request_id}\r\n",
+        ]
+        lines += [f"{name}: {value}\r\n" for name, value in self.headers]
+        lines.append("connection: close\r\n\r\n" if close else "\r\n")
+        head = "".join(lines).encode("latin-1")
+        return head if request.method == "HEAD" else head + self.body
+
+
+class Request:
+    """A request, from its first header to its answer."""
+
+    __slots__ = (
+        "body",
+        "charged",
+        "close",
+        "code",
+        "counted",
+        "future",
+        "headers",
+        "key",
+        "method",
+        "path",
+        "request_id",
+        "response",
+        "route",
+        "span",
+        "started",
+        "target",
+    )
+
+    def __init__(self) -> None:
+        self.started = time.monotonic()
+        self.method = self.path = self.request_id = ""
+        self.headers: dict[str, str] = {}
+        self.body: bytes | bytearray = b""
+        self.charged = 0
+        """Bytes of its body and its answer that count against `max_buffered_bytes`."""
+        self.close = False
+        """Whether the connection ends after the answer."""
+        self.code = 500
+        self.counted = False
+        self.key = ""
+        """Name of the caller's API key."""
+        self.response: Response | None = None
+        """The answer, if it is known before the body has arrived."""
+        self.future: asyncio.Future[Response] | None = None
+        self.route: Route | None = None
+        self.target = Target()
+        self.span: Span | None = None
+
+    def header(self, name: str) -> str | None:
+        """Return the value of a header by its lower-case name."""
+        return self.headers.get(name)
+
+    @property
+    def length(self) -> int | None:
+        """The announced size of the body; None if it is sent in chunks."""
+        return (
+            None if "transfer-encoding" in self.headers else int(self.header("content-length") or 0)
+        )
+
+
+def json_response(document: object, status: int = 200, headers: Headers = ()) -> Response:
+    """Return an answer with a JSON document."""
+    return Response(orjson.dumps(document, default=str), status, headers=headers)
+
+
+def error_response(error: BaseException) -> Response:
+    """Convert an error to the protocol's form: an object with the key `error`.
+
+    Raises errors that no client can cause.
+    """
+    headers: Headers = ()
+    if isinstance(error, HttpError):
+        status, headers = error.status, error.headers
+    elif isinstance(error, InputError):
+        status = 400
+    elif isinstance(error, NotServedError):
+        status = 404
+    elif isinstance(error, RefusedError):
+        status = REFUSAL_STATUS.get(type(error), 503)
+        headers = (("retry-after", str(max(1, math.ceil(error.retry_after)))),)
+    else:
+        raise error
+    return json_response({"error": str(error)}, status, headers)

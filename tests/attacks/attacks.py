@@ -1,0 +1,317 @@
+"""Attacks on the HTTP server. Each runs until its time is over and raises if an answer is wrong.
+
+They come from addresses other than 127.0.0.1, which the well-behaved callers use.
+"""
+
+import asyncio
+import contextlib
+import os
+import resource
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from multiprocessing.connection import Connection
+from typing import Final
+
+from tests.attacks.model import DIE
+from tests.attacks.target import INFER, infer_body
+
+Attack = Callable[[int, float], Awaitable[None]]
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+MIB: Final = 2**20
+ALLOWED_5XX: Final = {503, 504}
+
+
+def head(length: int | None, *more: str, path: str = INFER, method: str = "POST") -> bytes:
+    """Return the head of a request."""
+    lines = [f"{method} {path} HTTP/1.1", "Host: x", *more]
+    if length is not None:
+        lines.append(f"Content-Length: {length}")
+    return ("\r\n".join(lines) + "\r\n\r\n").encode()
+
+
+def request(body: bytes, *more: str, path: str = INFER) -> bytes:
+    """Return a whole request."""
+    return head(len(body), *more, path=path) + body
+
+
+@contextlib.asynccontextmanager
+async def connected(port: int, peer: int = 2) -> AsyncIterator[Streams]:
+    """Connect from 127.0.0.`peer`."""
+    address = (f"127.0.{peer >> 8}.{peer & 255}", 0)
+    streams = await asyncio.open_connection("127.0.0.1", port, local_addr=address, limit=64 * MIB)
+    try:
+        yield streams
+    finally:
+        streams[1].transport.abort()
+
+
+async def answers(reader: asyncio.StreamReader, count: int = 1, seconds: float = 20) -> list[int]:
+    """Return the status codes of up to `count` answers; fewer if the connection ends."""
+    codes: list[int] = []
+    with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError, TimeoutError):
+        async with asyncio.timeout(seconds):
+            while len(codes) < count:
+                lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+                code = int(lines[0].split()[1])
+                if code == 100:
+                    continue
+                names = dict(line.lower().split(": ", 1) for line in lines[1:] if line)
+                await reader.readexactly(int(names.get("content-length", "0")))
+                codes.append(code)
+    return codes
+
+
+async def exchange(port: int, content: bytes, count: int = 1, peer: int = 2) -> list[int]:
+    """Send bytes and return the status codes of the answers."""
+    async with connected(port, peer) as (reader, writer):
+        with contextlib.suppress(ConnectionError):
+            writer.write(content)
+            await writer.drain()
+        return await answers(reader, count)
+
+
+async def expect(port: int, content: bytes, allowed: Iterable[int]) -> None:
+    """Raise unless the answer, if any, has an allowed status."""
+    for code in await exchange(port, content):
+        if code not in allowed:
+            raise AssertionError(f"{content[:60]!r} was answered {code}")
+
+
+async def many(count: int, one: Callable[[int], Awaitable[None]]) -> None:
+    """Run `count` attackers at once; connections that the server ends are fine."""
+
+    async def quietly(number: int) -> None:
+        with contextlib.suppress(OSError, EOFError, asyncio.IncompleteReadError):
+            await one(number)
+
+    await asyncio.gather(*(quietly(number) for number in range(count)))
+
+
+def holding(count: int, *pieces: bytes, peers: int = 1, pause: float = 1.0) -> Attack:
+    """Open connections that send one piece per `pause`, reopen them if closed, and never read."""
+
+    async def attack(port: int, until: float) -> None:
+        async def one(number: int) -> None:
+            await asyncio.sleep(number % 200 / 200)
+            while time.monotonic() < until:
+                with contextlib.suppress(OSError):
+                    async with connected(port, 2 + number % peers) as (reader, writer):
+                        position = 0
+                        while time.monotonic() < until and not reader.at_eof():
+                            if pieces:
+                                writer.write(pieces[min(position, len(pieces) - 1)])
+                                position += 1
+                            await asyncio.sleep(pause)
+                await asyncio.sleep(0.2)
+
+        await many(count, one)
+
+    return attack
+
+
+def repeated(content: bytes, allowed: set[int], times: int = 3) -> Attack:
+    """Send a request several times and compare the status of its answers."""
+
+    async def attack(port: int, until: float) -> None:
+        del until
+        for _ in range(times):
+            await expect(port, content, allowed)
+
+    return attack
+
+
+async def unread_answers(port: int, until: float) -> None:
+    """Ask for large answers and do not read them."""
+
+    async def one(number: int) -> None:
+        async with connected(port, 2 + number) as (reader, writer):
+            reader.set_exception(EOFError())
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+            for _ in range(4):
+                writer.write(request(infer_body(samples=15, output="large")))
+            await asyncio.sleep(max(0.0, until - time.monotonic()))
+
+    await many(40, one)
+
+
+async def whole_bodies(port: int, until: float) -> None:
+    """Upload 16 MiB on many connections at once, again and again."""
+
+    async def one(number: int) -> None:
+        while time.monotonic() < until:
+            codes = await exchange(port, request(b"[" + b" " * (16 * MIB - 1)), peer=2 + number)
+            if bad := {code for code in codes if code >= 500} - ALLOWED_5XX:
+                raise AssertionError(f"answered {bad}")
+
+    await many(20, one)
+
+
+async def smuggling(port: int, until: float) -> None:
+    """Send ambiguous lengths, with a second request in the body that must never be answered."""
+    del until
+    hidden = b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n"
+    length = f"Content-Length: {len(hidden)}"
+    variants = [
+        (length, "Transfer-Encoding: chunked"),
+        ("Transfer-Encoding: chunked", length),
+        ("Content-Length: 0", length),
+        ("Transfer-Encoding: xchunked",),
+        ("Transfer-Encoding : chunked",),
+        ("Transfer-Encoding: chunked, identity",),
+        ("X: y\r\n Transfer-Encoding: chunked", length),
+        *((f"Content-Length: {value}",) for value in ("+2", "-2", "0x2", "2_0", "2 2", "")),
+    ]
+    for lines in variants:
+        codes = await exchange(port, head(None, *lines) + hidden, count=2)
+        if 200 in codes or any(code >= 500 for code in codes):
+            raise AssertionError(f"{lines} was answered {codes}")
+
+
+async def broken_ends(port: int, until: float) -> None:
+    """End chunks and bodies too early, or with the wrong bytes."""
+    del until
+    body = infer_body()
+    chunked = head(None, "Transfer-Encoding: chunked")
+    size = f"{len(body):x}\r\n".encode()
+    for end in (b"XX0\r\n\r\n", b"0\r\n\r\n", b"\r\nzz\r\n\r\n", b"\r\n-1\r\n\r\n"):
+        await expect(port, chunked + size + body + end, {400})
+    async with connected(port) as (reader, writer):
+        writer.write(head(len(body) + 10) + body)
+        writer.write_eof()
+        if (codes := await answers(reader)) not in ([], [400]):
+            raise AssertionError(f"a body that ends too early was answered {codes}")
+
+
+async def heads(port: int, until: float) -> None:
+    """Send heads that are too large or no HTTP/1.1."""
+    del until
+    large = "X: " + "y" * MIB
+    for content, allowed in (
+        (head(0, large), {400, 431}),
+        (head(0, *("X: y" for _ in range(200))), {400, 431}),
+        (head(0, path="/" + "x" * 100_000), {404, 414, 431}),
+        (head(0, path="/v2/%2e%2e%2f%00\xff/\\..\\"), {400, 404}),
+        (b"POST /v2 HTTP/1.1\r\n\r\n", {400}),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", {400, 505}),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500), {400}),
+        (head(0, path="/predict"), {404}),
+        (request(b"x", "Content-Encoding: gzip"), {415}),
+        (head(None, method="CONNECT", path="x:1"), {400, 404, 405, 501}),
+    ):
+        await expect(port, content, allowed)
+
+
+async def pipelines(port: int, until: float) -> None:
+    """Send many requests at once on one connection, of which all are answered in order."""
+    one = request(infer_body())
+    while time.monotonic() < until:
+        for count in (3, 200):
+            codes = await exchange(port, one * count, count)
+            if codes != [200] * count:
+                raise AssertionError(
+                    f"{count} requests at once: {len(codes)} answers, {set(codes)}"
+                )
+
+
+async def values(port: int, until: float) -> None:
+    """Send shapes and sizes that overflow, and texts of deep brackets."""
+    del until
+    for shape in ("[-1, 3]", "[9223372036854775808, 3]", "[4611686018427387904, 4]", "[0, 3]"):
+        body = infer_body().replace(b"[1, 3]", shape.encode())
+        await expect(port, request(body), {400})
+    for field in ("id", "shape", "datatype", "name", "data"):
+        deep = b'{"inputs": [{"name": "inputs", "datatype": "FP32", "data": [1, 2, 3], "shape": [1,'
+        deep += b' 3], "' + field.encode() + b'": ' + b"[" * 1015 + b"]" * 1015 + b"}]}"
+        await expect(port, request(deep), {400})
+
+
+async def flood(port: int, until: float) -> None:
+    """Send small requests on 2,000 connections as fast as they are answered."""
+    one = request(infer_body())
+
+    async def send(number: int) -> None:
+        while time.monotonic() < until:
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+                async with connected(port, 2 + number % 8) as (reader, writer):
+                    while time.monotonic() < until:
+                        writer.write(one)
+                        codes = await answers(reader)
+                        if not codes:
+                            break
+                        if codes[0] not in {200, 429, 503, 504}:
+                            raise AssertionError(f"answered {codes}")
+                        await asyncio.sleep(1)
+
+    await many(2000, send)
+
+
+async def short_connections(port: int, until: float) -> None:
+    """Open a connection per request."""
+    while time.monotonic() < until:
+        await expect(port, request(infer_body(), "Connection: close"), {200, 429, 503})
+        await asyncio.sleep(0.002)
+
+
+async def poison(port: int, until: float) -> None:
+    """Send three requests that terminate the worker."""
+    del until
+    for _ in range(3):
+        await expect(port, request(infer_body(DIE)), {503})
+        await asyncio.sleep(0.5)
+
+
+def large_json(body: bytes) -> Attack:
+    """Send 16 MiB of JSON several times."""
+    content = body + b" " * (16 * MIB - len(body))
+    return repeated(request(content), {400, 413, 429})
+
+
+def _in(field: bytes, item: bytes) -> bytes:
+    items = item * ((15 * MIB) // len(item))
+    tensor = b'"name": "inputs", "datatype": "FP32", "data": [1, 2, 3], "shape": [1, 3]'
+    return b'{"%s": [%s0], "inputs": [{%s}]}' % (field, items, tensor)
+
+
+ANNOUNCED = head(16 * MIB)
+CHUNKED = head(None, "Transfer-Encoding: chunked")
+
+ATTACKS: Final[dict[str, Attack]] = {
+    "64 announced bodies of 16 MiB": holding(64, ANNOUNCED, b""),
+    "20 bodies that stop at 15 MiB": holding(20, ANNOUNCED + b" " * (15 * MIB), b"", peers=20),
+    "4,300 idle connections": holding(4300, peers=40),
+    "3,900 slow headers": holding(3900, b"GET /v2 HTTP/1.1\r\n", b"X: y\r\n", peers=40),
+    "3,000 slow bodies": holding(3000, ANNOUNCED, b" ", peers=40),
+    "3,000 slow chunked bodies": holding(3000, CHUNKED, b"1\r\n \r\n", peers=40),
+    "40 clients that read no answers": unread_answers,
+    "20 uploads of 16 MiB at once": whole_bodies,
+    "16 MiB of nested lists as id": large_json(_in(b"id", b"[[0],[0]],")),
+    "16 MiB of numbers as id": large_json(_in(b"id", b"0,")),
+    "16 MiB of objects": large_json(_in(b"parameters", b'{"a":1},')),
+    "deep brackets and overflowing shapes": values,
+    "smuggling": smuggling,
+    "broken chunks and half-closed bodies": broken_ends,
+    "heads that are too large or wrong": heads,
+    "pipelines of 3 and 200": pipelines,
+    "2,000 busy connections": flood,
+    "a connection per request": short_connections,
+    "three poison requests": poison,
+}
+
+
+def run(name: str, port: int, seconds: float, results: Connection) -> None:
+    """Run an attack in this process; send what was wrong."""
+    # Its CPU time is not the server's: an attacker has a machine of its own.
+    os.nice(19)
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        asyncio.run(_limited(name, port, seconds))
+        results.send("")
+    except BaseException as error:
+        results.send(f"{type(error).__name__}: {error}"[:160])
+
+
+async def _limited(name: str, port: int, seconds: float) -> None:
+    async with asyncio.timeout(seconds + 60):
+        await ATTACKS[name](port, time.monotonic() + seconds)

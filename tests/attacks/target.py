@@ -1,0 +1,170 @@
+"""The attacked server, its other callers, its probes and its memory."""
+
+import contextlib
+import http.client
+import json
+import multiprocessing
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+from devcluster.paths import CHECKOUT
+from tests.training.programs import free_port
+
+CALLERS: Final = 4
+PAUSE: Final = 0.02
+"""Seconds between an answer and the caller's next request."""
+PROBE_SECONDS: Final = 1.0
+INFER: Final = "/v2/models/attacked/infer"
+
+_spawn: Final = multiprocessing.get_context("spawn")
+
+
+@dataclass
+class Attacked:
+    """A running server."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    admin_port: int
+
+    def memory(self) -> int:
+        """Return the bytes of the server and its workers that are not shared files."""
+        server = psutil.Process(self.process.pid)
+        total = 0
+        for process in (server, *server.children(recursive=True)):
+            with contextlib.suppress(OSError, psutil.Error):
+                text = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
+                found = re.findall(r"^Pss_(?:Anon|Shmem): +(\d+) kB$", text, re.MULTILINE)
+                total += sum(map(int, found)) * 1024
+        return total
+
+    def busy(self) -> float:
+        """Return the CPU time (s) that the process of the event loop has used."""
+        times = psutil.Process(self.process.pid).cpu_times()
+        return float(times.user + times.system)
+
+    def probe(self, path: str = "/v2/health/ready") -> tuple[int, float]:
+        """Return status and seconds of a probe over a new connection, as the kubelet sends it."""
+        started = time.monotonic()
+        connection = http.client.HTTPConnection("127.0.0.1", self.admin_port, timeout=PROBE_SECONDS)
+        try:
+            connection.request("GET", path)
+            status = connection.getresponse().status
+        except OSError:
+            status = 0
+        finally:
+            connection.close()
+        return status, time.monotonic() - started
+
+
+@contextlib.contextmanager
+def attacked(folder: Path, **settings: object) -> Iterator[Attacked]:
+    """Start a server with the model `Amplifier`."""
+    from tests.inference.engine.exports import write_probe
+
+    write_probe(folder / "export")
+    port, admin_port = free_port(), free_port()
+    values = {
+        "MODEL_NAME": "attacked",
+        "MODEL_PATH": folder / "export",
+        "HANDLER": "tests.attacks.model:Amplifier",
+        "HOST": "127.0.0.1",
+        "PORT": port,
+        "ADMIN_PORT": admin_port,
+        "THREADS": 1,
+        "NOTICE_SECONDS": 0,
+    } | {name.upper(): value for name, value in settings.items()}
+    environment = os.environ | {f"INFERENCE_{name}": str(value) for name, value in values.items()}
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "inference"], env=environment, cwd=CHECKOUT, stdout=log
+        )
+    server = Attacked(process, port, admin_port)
+    try:
+        deadline = time.monotonic() + 120
+        while server.probe()[0] != 200:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError((folder / "log").read_text())
+            time.sleep(0.1)
+        yield server
+    finally:
+        process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@dataclass
+class Callers:
+    """Results of well-behaved callers: requests answered in time, and status codes."""
+
+    answered: int = 0
+    codes: dict[int, int] = field(default_factory=dict)
+
+
+def infer_body(kind: int = 0, samples: int = 1, output: str = "value") -> bytes:
+    """Return a request with `samples` samples for one output."""
+    data = [kind, 0, 7] * samples
+    tensor = {"name": "inputs", "shape": [samples, 3], "datatype": "FP32", "data": data}
+    wanted: dict[str, Any] = {"name": output}
+    if output == "large":
+        wanted["parameters"] = {"binary_data": True}
+    return json.dumps({"inputs": [tensor], "outputs": [wanted]}).encode()
+
+
+def call(port: int, seconds: float, results: Connection) -> None:
+    """Send requests over a few connections for some time; send a `Callers` at the end."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    until = time.monotonic() + seconds
+    found = Callers()
+
+    def loop(_: int) -> None:
+        connection: http.client.HTTPConnection | None = None
+        while time.monotonic() < until:
+            try:
+                if connection is None:
+                    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
+                connection.request("POST", INFER, infer_body())
+                answer = connection.getresponse()
+                answer.read()
+                code = answer.status
+                if answer.will_close:
+                    connection = None
+            except (OSError, http.client.HTTPException):
+                code, connection = 0, None
+            found.codes[code] = found.codes.get(code, 0) + 1
+            found.answered += code == 200
+            time.sleep(PAUSE)
+
+    with ThreadPoolExecutor(CALLERS) as threads:
+        list(threads.map(loop, range(CALLERS)))
+    results.send(found)
+
+
+def start_callers(port: int, seconds: float) -> Callable[[], Callers]:
+    """Start callers in a process; the returned function waits for their results."""
+    ours, theirs = _spawn.Pipe(duplex=False)
+    process = _spawn.Process(target=call, args=(port, seconds, theirs), daemon=True)
+    process.start()
+
+    def wait() -> Callers:
+        if not ours.poll(seconds + 60):
+            raise RuntimeError("the callers did not end")
+        found: Callers = ours.recv()
+        process.join()
+        return found
+
+    return wait

@@ -31,6 +31,8 @@ from workload.report import conclude, emit
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore
 
+SCHEMES: Final = ("s3", "gs", "az", "https", "http")
+
 MAX_MANIFEST_BYTES: Final = 2**20
 _CHUNK_BYTES: Final = 8 * 2**20
 _REPORT_SECONDS: Final = 2.0
@@ -65,6 +67,9 @@ def fetch(url: str, folder: Path, sha256: str = "", kinds: Sequence[str] = ()) -
 def _open(url: str) -> "ObjectStore":
     from obstore.store import from_url
 
+    scheme = url.partition("://")[0]
+    if scheme not in SCHEMES:
+        raise FetchError(f"{url} cannot be used: write a URL with {', '.join(SCHEMES)}")
     # A large file may take long, but must not stall.
     options: ClientConfig = {"timeout": "24h", "read_timeout": "60s"}
     if any(

@@ -239,6 +239,7 @@ class Pool:
         """Answer the requests of a batch that a worker has computed."""
         started, worker.busy_since = worker.busy_since, time.monotonic()
         took = worker.busy_since - started
+        self._supervisor.computed()
         batch, outputs = worker.finish(message)
         steady = self._queue or len(batch.pieces) > 1
         expected = min(batch.samples + self._queue.samples, self._config.max_batch)

@@ -9,6 +9,7 @@ import signal
 import socket
 import threading
 import time
+import traceback
 from collections.abc import Sequence
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -21,11 +22,14 @@ from inference.engine.backends import Choice, load_backend
 from inference.engine.handlers import Handler, Source, choose_handler
 from inference.engine.interface import DATATYPES, InputError, Tensors, TensorSpec
 from inference.engine.process import Message, Slot, WorkerChannel, WorkerSpec
+from workload import exit_codes
 from workload.configuration import ConfigurationError
 from workload.devices import choose_device
 from workload.manifest import ExportError, Manifest
+from workload.report import emit
 
 MAX_ERROR_CHARACTERS: Final = 2000
+MAX_TRACE_CHARACTERS: Final = 20_000
 
 # From <malloc.h>: see mallopt(3).
 _TRIM_THRESHOLD: Final = -1
@@ -53,9 +57,11 @@ def main(end: socket.socket, slots: Sequence[Slot], spec: WorkerSpec) -> None:
     except (ExportError, ConfigurationError) as error:
         channel.send({"type": "failed", "message": str(error)[:MAX_ERROR_CHARACTERS]})
         return
-    except Exception as error:
-        message = f"{spec.folder} cannot be loaded: {type(error).__name__}: {error}"
-        channel.send({"type": "failed", "message": message[:MAX_ERROR_CHARACTERS]})
+    except Exception:
+        # Its text may contain anything, and anyone can read the readiness page.
+        emit("load_failed", folder=spec.folder, trace=traceback.format_exc())
+        message = f"{spec.folder} cannot be loaded: see load_failed in the server log"
+        channel.send({"type": "failed", "message": message})
         return
     # Excludes the loaded model as well.
     gc.collect()
@@ -195,6 +201,16 @@ def _describe(error: Exception) -> tuple[str, str]:
         return "input", str(error)[:MAX_ERROR_CHARACTERS]
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return "memory", "not enough memory for this request: send fewer samples at once"
-    lines = str(error).strip().splitlines() or ["no reason given"]
-    text = f"the model cannot compute it: {type(error).__name__}: {lines[0]}"
-    return "input", text[:MAX_ERROR_CHARACTERS]
+    trace = "".join(traceback.format_exception(error))
+    emit("compute_failed", trace=trace[-MAX_TRACE_CHARACTERS:])
+    if broken_device(error):
+        # Every later batch would fail as well: a new process gets a new context.
+        os._exit(exit_codes.FAILED)
+    return "input", "the model cannot compute this input; compute_failed in the server log has why"
+
+
+def broken_device(error: Exception) -> bool:
+    """Return whether the process cannot use its GPU after this error, as after most CUDA errors."""
+    return isinstance(error, torch.AcceleratorError) or (
+        isinstance(error, RuntimeError) and "CUDA error" in str(error)
+    )

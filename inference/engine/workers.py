@@ -21,7 +21,7 @@ class RestartPolicy:
     """When dead workers are replaced. Times are in seconds."""
 
     max_deaths: int = 3
-    """Consecutive deaths that make the server unready."""
+    """Consecutive deaths, without a computed batch in between, that make the server unready."""
     reset_after: float = 60.0
     """Time without a death after which earlier ones no longer count."""
     first_delay: float = 1.0
@@ -38,7 +38,7 @@ class Backoff:
     def __init__(self, policy: RestartPolicy = DEFAULT_POLICY) -> None:
         self._policy = policy
         self._deaths = 0
-        self._last = 0.0
+        self._last = self._until = 0.0
         self._last_reason = ""
 
     def died(self, now: float, reason: str) -> float:
@@ -47,14 +47,20 @@ class Backoff:
         self._deaths += 1
         self._last, self._last_reason = now, reason
         over = self._deaths - self._policy.max_deaths
-        if over < 0:
-            return 0.0
-        return min(self._policy.max_delay, self._policy.first_delay * 2.0 ** min(over, 30))
+        delay = self._policy.first_delay * 2.0 ** min(over, 30) if over >= 0 else 0.0
+        delay = min(self._policy.max_delay, delay)
+        self._until = now + delay
+        return delay
+
+    def succeeded(self) -> None:
+        """Forget earlier deaths: the workers compute, so single requests caused them."""
+        self._deaths = 0
 
     def reason(self, now: float) -> str:
         """Return why the server is unready; empty if it is ready."""
         self._reset_if_calm(now)
-        if self._deaths < self._policy.max_deaths:
+        # Ready again with the replacement: further deaths then have longer delays.
+        if self._deaths < self._policy.max_deaths or now > self._until:
             return ""
         return f"workers died {self._deaths} times in a row: {self._last_reason}"
 
@@ -97,6 +103,10 @@ class Supervisor:
         if self.broken and not any(worker.ready for worker in self.workers):
             return self.broken
         return self._backoff.reason(time.monotonic())
+
+    def computed(self) -> None:
+        """Note that a worker has computed a batch."""
+        self._backoff.succeeded()
 
     @property
     def replacing(self) -> bool:

@@ -69,6 +69,12 @@ def test_an_export_is_fetched_from_s3_with_keys_from_the_environment(
         server.stop()
 
 
+def test_other_urls_than_object_stores_and_web_servers_are_refused(tmp_path: Path) -> None:
+    for url in (f"file://{tmp_path}", "memory:///", str(tmp_path)):
+        with pytest.raises(FetchError, match="write a URL with s3, gs, az, https, http"):
+            fetch(url, tmp_path / "export")
+
+
 def test_weights_with_an_unexpected_digest_are_not_fetched(url: str, tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=f"but {'0' * 64} was requested"):
         fetch(url, tmp_path / "export", "0" * 64)

@@ -5,12 +5,13 @@ import signal
 import time
 
 import numpy as np
+import torch
 
 from inference.engine.handlers import Handler, Source, input_spec
 from inference.engine.interface import InputError, Tensors, TensorSpec
 from workload.manifest import checked_file
 
-FINE, SLEEP, REFUSE, FAIL, DIE, HOLD = range(6)
+FINE, SLEEP, REFUSE, FAIL, DIE, HOLD, CUDA = range(7)
 """Actions, selected by the first number of a sample; the second is the maximum time to sleep."""
 
 RELEASE = "release"
@@ -45,6 +46,8 @@ class Probe(Handler):
                 raise InputError(f"inputs has {value}")
             elif what == FAIL:
                 raise ValueError("a mistake in the model")
+            elif what == CUDA:
+                raise torch.AcceleratorError("CUDA error: unspecified launch failure")
             elif what == DIE:
                 os.kill(os.getpid(), signal.SIGKILL)
         before = np.arange(self.computed, self.computed + len(rows))

@@ -15,7 +15,7 @@ from inference.engine.workers import Backoff, RestartPolicy
 from inference.metrics import Metrics
 from inference.service import Service
 from tests.inference.engine.exports import Serve, outcome, sample, until
-from tests.inference.engine.probes import DIE, FINE, SLEEP
+from tests.inference.engine.probes import CUDA, DIE, FINE, SLEEP
 
 LONG = 600
 """Seconds that a worker would compute without intervention."""
@@ -58,6 +58,15 @@ async def test_consecutive_deaths_make_the_server_unready_for_a_while(
             await engine.pool.infer(sample(FINE))
         await until(lambda: engine.reason == "")
         assert (await engine.pool.infer(sample(FINE))).batch == 1
+
+
+async def test_an_error_of_the_gpu_ends_the_worker(probe: Path, serve: Serve) -> None:
+    async with serve(probe) as engine:
+        (pid,) = engine.pids
+        with pytest.raises(UnavailableError, match="died: it exited with code"):
+            await engine.pool.infer(sample(CUDA))
+        assert (await engine.pool.infer(sample(FINE))).batch == 1
+        assert engine.pids != [pid]
 
 
 async def test_a_hanging_worker_is_replaced(probe: Path, serve: Serve) -> None:
@@ -185,10 +194,18 @@ def test_single_deaths_cause_no_delay() -> None:
     assert backoff.reason(900) == ""
 
 
+def test_deaths_between_computed_batches_keep_the_server_ready() -> None:
+    backoff = Backoff(POLICY)
+    for turn in range(6):
+        assert backoff.died(turn, "poison") == 0
+        backoff.succeeded()
+        assert backoff.reason(turn) == ""
+
+
 def test_consecutive_deaths_increase_the_delay() -> None:
     backoff = Backoff(POLICY)
     assert [backoff.died(turn, "why") for turn in range(10)] == [0, 0, 1, 2, 4, 8, 16, 30, 30, 30]
     assert backoff.reason(10) == "workers died 10 times in a row: why"
-    assert backoff.reason(69) != ""
-    assert backoff.reason(70) == ""
+    assert backoff.reason(39) != ""
+    assert backoff.reason(40) == ""
     assert backoff.died(71, "why") == 0

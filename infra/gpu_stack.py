@@ -99,7 +99,16 @@ def manifests(args: GpuStackArgs) -> list[Manifest]:
 
 def plugin_config(gpu: GpuSettings) -> Manifest:
     """Return the configuration file of the device plugin."""
-    config: Manifest = {"version": "v1", "flags": {"migStrategy": gpu.mig_strategy}}
+    plugin = {
+        "deviceListStrategy": gpu.device_lists,
+        "passDeviceSpecs": gpu.pass_device_specs or None,
+    }
+    flags = {
+        "migStrategy": gpu.mig_strategy,
+        "nvidiaDriverRoot": gpu.driver_root,
+        "plugin": compact(plugin),
+    }
+    config: Manifest = {"version": "v1", "flags": compact(flags)}
     if gpu.time_slicing is not None:
         config["sharing"] = {
             "timeSlicing": {
@@ -159,6 +168,10 @@ def _daemon_set(gpu: GpuSettings, config: str, *, pulls: bool) -> Manifest:
                         "volumes": [
                             {"name": "sockets", "hostPath": {"path": _KUBELET_SOCKETS}},
                             {"name": "config", "configMap": {"name": PLUGIN}},
+                            *(
+                                {"name": name, "hostPath": {"path": path}}
+                                for name, (path, _) in _driver_mounts(gpu).items()
+                            ),
                         ],
                     }
                 ),
@@ -183,6 +196,9 @@ def _container(gpu: GpuSettings) -> Manifest:
         # Required to read the layout of MIG devices.
         env.append({"name": "NVIDIA_MIG_MONITOR_DEVICES", "value": "all"})
         security = {"readOnlyRootFilesystem": True, "capabilities": {"add": ["SYS_ADMIN"]}}
+    if gpu.pass_device_specs:
+        # As in NVIDIA's chart (compatWithCPUManager).
+        security = {"privileged": True}
     return {
         "name": PLUGIN,
         "image": gpu.image,
@@ -196,5 +212,23 @@ def _container(gpu: GpuSettings) -> Manifest:
         "volumeMounts": [
             {"name": "sockets", "mountPath": _KUBELET_SOCKETS},
             {"name": "config", "mountPath": "/config", "readOnly": True},
+            *(
+                compact({"name": name, "mountPath": path, "readOnly": name == "driver" or None})
+                for name, (_, path) in _driver_mounts(gpu).items()
+            ),
         ],
     }
+
+
+def _driver_mounts(gpu: GpuSettings) -> dict[str, tuple[str, str]]:
+    """Return the directories of the node that the plugin needs, with their mount paths.
+
+    For CDI, it describes the files of the driver, and writes the description for the runtime.
+    """
+    uses_cdi = any(each.startswith("cdi-") for each in gpu.device_lists or ())
+    mounts: dict[str, tuple[str, str]] = {}
+    if uses_cdi or gpu.driver_root is not None:
+        mounts["driver"] = (gpu.driver_root or "/", "/driver-root")
+    if uses_cdi:
+        mounts["cdi"] = ("/var/run/cdi", "/var/run/cdi")
+    return mounts

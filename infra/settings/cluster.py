@@ -1,10 +1,11 @@
 """The cluster and its GPUs."""
 
-from typing import Final, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from infra.settings.types import (
+    AbsolutePath,
     DnsLabel,
     DnsName,
     Labels,
@@ -93,6 +94,7 @@ class ClusterSettings(Settings):
 
 
 MigStrategy = Literal["none", "single", "mixed"]
+DeviceListStrategy = Literal["envvar", "cdi-annotations", "cdi-cri"]
 
 
 class TolerationSettings(Settings):
@@ -183,6 +185,22 @@ class GpuSettings(Settings):
         default="none",
         description="How MIG devices are named: single offers them as whole GPUs, mixed as "
         "nvidia.com/mig-<profile>.",
+    )
+    device_lists: Annotated[list[DeviceListStrategy], Field(min_length=1)] | None = Field(
+        default=None,
+        description="How the device plugin hands GPUs to containers. cdi-cri needs a container "
+        "runtime with CDI, and containers keep their GPUs when systemd reloads. null is envvar, "
+        "which needs NVIDIA's runtime.",
+    )
+    pass_device_specs: bool = Field(
+        default=False,
+        description="Name the device files to the kubelet as well, which its static CPU manager "
+        "policy needs with envvar. The device plugin is then privileged.",
+    )
+    driver_root: AbsolutePath | None = Field(
+        default=None,
+        description="Directory of the node with the driver, such as /run/nvidia/driver of a "
+        "containerized driver. null is the root directory, which is mounted only for CDI.",
     )
     time_slicing: TimeSlicingSettings | None = Field(
         default=None,

@@ -88,7 +88,7 @@ def test_a_changed_configuration_restarts_the_plugin() -> None:
     assert annotations(gpu()) != annotations(gpu(mig_strategy="single"))
 
 
-def test_only_mig_needs_a_capability() -> None:
+def test_only_mig_and_device_files_need_privileges() -> None:
     def security(settings: GpuSettings) -> Manifest:
         spec = objects(settings)["DaemonSet"]["spec"]["template"]["spec"]
         return spec["containers"][0]["securityContext"]  # type: ignore[no-any-return]
@@ -96,6 +96,7 @@ def test_only_mig_needs_a_capability() -> None:
     assert security(gpu())["capabilities"] == {"drop": ["ALL"]}
     assert security(gpu())["allowPrivilegeEscalation"] is False
     assert security(gpu(mig_strategy="single"))["capabilities"] == {"add": ["SYS_ADMIN"]}
+    assert security(gpu(pass_device_specs=True)) == {"privileged": True}
 
 
 def test_the_namespace_admits_what_the_plugin_mounts() -> None:
@@ -119,3 +120,25 @@ def test_no_connection_reaches_or_leaves_an_isolated_plugin() -> None:
     selected = policy["spec"].pop("podSelector")["matchLabels"].items()
     assert selected <= daemon_set["spec"]["template"]["metadata"]["labels"].items()
     assert policy["spec"] == {"policyTypes": ["Ingress", "Egress"]}
+
+
+def test_the_plugin_describes_the_driver_for_container_runtimes_with_cdi() -> None:
+    settings = gpu(device_lists=["cdi-cri", "envvar"], pass_device_specs=True)
+    spec = objects(settings)["DaemonSet"]["spec"]["template"]["spec"]
+    paths = {each["name"]: each["hostPath"]["path"] for each in spec["volumes"][2:]}
+    mounts = {each["name"]: each for each in spec["containers"][0]["volumeMounts"]}
+    assert plugin_config(settings)["flags"]["plugin"] == {
+        "deviceListStrategy": ["cdi-cri", "envvar"],
+        "passDeviceSpecs": True,
+    }
+    assert paths == {"driver": "/", "cdi": "/var/run/cdi"}
+    # The plugin's default of containerDriverRoot.
+    assert mounts["driver"] == {"name": "driver", "mountPath": "/driver-root", "readOnly": True}
+    assert mounts["cdi"] == {"name": "cdi", "mountPath": "/var/run/cdi"}
+
+
+def test_the_plugin_finds_a_driver_that_is_not_at_the_root() -> None:
+    settings = gpu(driver_root="/run/nvidia/driver")
+    (driver,) = objects(settings)["DaemonSet"]["spec"]["template"]["spec"]["volumes"][2:]
+    assert driver == {"name": "driver", "hostPath": {"path": "/run/nvidia/driver"}}
+    assert plugin_config(settings)["flags"]["nvidiaDriverRoot"] == "/run/nvidia/driver"

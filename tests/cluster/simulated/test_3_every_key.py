@@ -1,0 +1,47 @@
+"""What an API server accepts."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.cluster.platform import Platform
+from tests.infra.conftest import Provision, provision  # noqa: F401  a fixture
+from tests.infra.every_key import stacks
+
+OF_OPERATORS = {"gateway.networking.k8s.io", "keda.sh", "monitoring.coreos.com"}
+"""API groups that this cluster lacks; tests/operators sends their objects to an API server."""
+
+NEEDED_FIRST = ("Namespace", "Queue", "PriorityClass")
+"""Kinds without which the API server refuses others."""
+
+
+def test_the_api_server_accepts_every_key(
+    control_plane: Platform,
+    provision: Provision,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    plan = provision(stacks()[0], ("registry_password",))
+    objects = [plan.inputs(name) for name, made in plan.resources.items() if is_object(made.type)]
+    known = [each for each in objects if group(each) not in OF_OPERATORS]
+    assert {group(each) for each in objects} > OF_OPERATORS
+    first = [each for each in known if each["kind"] in NEEDED_FIRST]
+    rest = [each for each in known if each["kind"] not in NEEDED_FIRST]
+    made, tried = tmp_path / "made.yaml", tmp_path / "tried.yaml"
+    made.write_text(yaml.safe_dump_all(first))
+    tried.write_text(yaml.safe_dump_all(rest))
+    strict = "kubectl apply --server-side --validate=strict --filename"
+    try:
+        control_plane.shell(f"{strict} {made}")
+        answers = control_plane.shell(f"{strict} {tried} --dry-run=server").splitlines()
+    finally:
+        control_plane.shell(f"kubectl delete --wait=false --filename {made}")
+    assert len(answers) == len(rest) > 50
+
+
+def is_object(kind: str) -> bool:
+    return kind.startswith("kubernetes:") and "helm.sh" not in kind
+
+
+def group(manifest: dict[str, Any]) -> str:
+    return str(manifest["apiVersion"]).rpartition("/")[0]

@@ -1,0 +1,22 @@
+"""Stacks that together use every configuration key."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from infra.settings.monitoring import Thresholds
+from infra.settings.training.job import DECIDED_BY_STACK
+from training.config import TrainingConfig
+
+
+def stacks() -> list[dict[str, Any]]:
+    """Return the configurations of the stacks."""
+    first, *others = yaml.safe_load_all(Path(__file__).with_suffix(".yaml").read_text())
+    first["training"]["jobs"]["digits"]["hyperparameters"] = {
+        name: value
+        for name, value in TrainingConfig().model_dump(mode="json").items()
+        if name not in DECIDED_BY_STACK
+    }
+    first["monitoring"]["thresholds"] = Thresholds().model_dump(mode="json")
+    return [{**first, "registry_password": "hunter2"}, *others]

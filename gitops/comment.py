@@ -68,6 +68,8 @@ def run(options: argparse.Namespace) -> int:
         body = options.file.read_text("utf-8")
     except OSError as error:
         raise GitopsError(f"{options.file}: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise GitopsError(f"{options.file} is not UTF-8, so it is not a report") from None
     host = _host(options, os.environ)
     if options.close:
         done = close_issue(host, body)

@@ -1,6 +1,7 @@
 """Comments and issues on GitHub and GitLab through their REST APIs."""
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,10 @@ from gitops.errors import GitopsError
 LABEL = "drift"
 _CONNECTION_ATTEMPTS = 3
 _SECONDS = 30.0
+_WAITS = (1.0, 4.0)
+"""Seconds before the second and third attempt, unless the host states how long to wait."""
+_LONGEST_WAIT = 60.0
+_REDIRECTS = 3
 _ACTIONS = "github-actions[bot]"
 """Author of what is written with a workflow's token."""
 
@@ -30,7 +35,7 @@ class GitHub:
     """A repository and perhaps one of its pull requests (REST API version 2022-11-28)."""
 
     def __init__(self, environment: Mapping[str, str], number: int | None) -> None:
-        token = environment.get("GITHUB_TOKEN", "").strip()
+        token = _token(environment, "GITHUB_TOKEN")
         repository = environment.get("GITHUB_REPOSITORY")
         if not token or not repository:
             raise GitopsError("GITHUB_TOKEN and GITHUB_REPOSITORY (owner/name) must be set")
@@ -89,23 +94,21 @@ class GitHub:
         if self._number is not None:
             return self._number
         event = self._environment.get("GITHUB_EVENT_PATH")
-        if event:
-            found = json.loads(Path(event).read_text("utf-8")).get("pull_request", {})
-            if isinstance(number := found.get("number"), int):
-                return number
+        if event and (number := _number_of(Path(event))) is not None:
+            return number
         raise GitopsError("this workflow does not run for a pull request: set --number")
 
     @staticmethod
     def _note(item: Mapping[str, Any], key: str) -> Note:
         author = (item.get("user") or {}).get("login")
-        return Note(int(item[key]), str(author), item.get("body") or "")
+        return Note(_whole(item, key), str(author), item.get("body") or "")
 
 
 class GitLab:
     """A project and perhaps one of its merge requests (REST API v4)."""
 
     def __init__(self, environment: Mapping[str, str], number: int | None) -> None:
-        token = environment.get("GITLAB_TOKEN", "").strip()
+        token = _token(environment, "GITLAB_TOKEN")
         project = environment.get("CI_PROJECT_ID")
         if not token or not project:
             raise GitopsError(
@@ -161,7 +164,7 @@ class GitLab:
     @staticmethod
     def _note(item: Mapping[str, Any], key: str, text: str) -> Note:
         author = (item.get("author") or {}).get("username")
-        return Note(int(item[key]), str(author), item.get(text) or "")
+        return Note(_whole(item, key), str(author), item.get(text) or "")
 
 
 Host = GitHub | GitLab
@@ -179,15 +182,15 @@ class _Api:
         )
 
     def get(self, path: str) -> Any:
-        return self._send("GET", path).json()
+        return _json(self._send("GET", path), path)
 
     def pages(self, path: str) -> Iterator[dict[str, Any]]:
         """Yield every entry of a paginated list, by the Link header (RFC 8288)."""
         following: str | None = path
         while following is not None:
             answer = self._send("GET", following)
-            found = answer.json()
-            if not isinstance(found, list):
+            found = _json(answer, path)
+            if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
                 raise GitopsError(f"GET {path} returned {found!r:.80} instead of a list")
             yield from found
             following = answer.links.get("next", {}).get("url")
@@ -200,15 +203,77 @@ class _Api:
     def _send(
         self, method: str, path: str, body: Mapping[str, Any] | None = None
     ) -> httpx.Response:
-        try:
-            answer = self._client.request(method, path, json=body)
-        except httpx.HTTPError as error:
-            raise GitopsError(f"{method} {path} failed: {error}") from error
+        answer = self._request(method, path, body)
+        for wait in _WAITS:
+            if not _is_temporary(answer, method):
+                break
+            time.sleep(min(_retry_after(answer) or wait, _LONGEST_WAIT))
+            answer = self._request(method, path, body)
         if answer.is_success:
             return answer
         raise GitopsError(
             f"{method} {path} returned {answer.status_code}: {_message(answer)}{_hint(answer)}"
         )
+
+    def _request(self, method: str, path: str, body: Mapping[str, Any] | None) -> httpx.Response:
+        """Send a request, and again to where a renamed repository is now."""
+        try:
+            answer = self._client.request(method, path, json=body)
+            for _ in range(_REDIRECTS):
+                # A client that follows redirects would send a GET, and GitLab's token to any host.
+                target = answer.next_request
+                if target is None or target.url.host != self._client.base_url.host:
+                    break
+                answer = self._client.request(method, target.url, json=body)
+        except httpx.HTTPError as error:
+            raise GitopsError(f"{method} {path} failed: {type(error).__name__}: {error}") from error
+        return answer
+
+
+def _token(environment: Mapping[str, str], name: str) -> str:
+    token = environment.get(name, "").strip()
+    if not token.isascii() or any(not sign.isprintable() or sign.isspace() for sign in token):
+        raise GitopsError(f"{name} contains characters that no token has: store the token alone")
+    return token
+
+
+def _number_of(event: Path) -> int | None:
+    """Return the number of the pull request in a GitHub event."""
+    try:
+        found = json.loads(event.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise GitopsError(f"GITHUB_EVENT_PATH ({event}) cannot be read: {error}") from error
+    request = found.get("pull_request") if isinstance(found, dict) else None
+    number = request.get("number") if isinstance(request, dict) else None
+    return number if isinstance(number, int) else None
+
+
+def _whole(item: Mapping[str, Any], key: str) -> int:
+    if not isinstance(item.get(key), int):
+        raise GitopsError(f"the host returned an entry without {key}: {str(item)[:80]}")
+    return int(item[key])
+
+
+def _json(answer: httpx.Response, path: str) -> Any:
+    try:
+        return answer.json()
+    except ValueError:
+        kind = answer.headers.get("Content-Type", "no type")
+        raise GitopsError(
+            f"GET {path} returned {kind} instead of JSON: the address of the API may be wrong"
+        ) from None
+
+
+def _is_temporary(answer: httpx.Response, method: str) -> bool:
+    """Return whether another attempt may succeed, and cannot write twice."""
+    if answer.status_code == 403:
+        return answer.headers.get("Retry-After") is not None
+    return answer.status_code in (429, 503) or (answer.status_code >= 500 and method != "POST")
+
+
+def _retry_after(answer: httpx.Response) -> float | None:
+    value = answer.headers.get("Retry-After", "")
+    return float(value) if value.isdecimal() else None
 
 
 def _message(answer: httpx.Response) -> str:
@@ -222,6 +287,9 @@ def _message(answer: httpx.Response) -> str:
 
 
 def _hint(answer: httpx.Response) -> str:
+    limited = answer.headers.get("X-RateLimit-Remaining") == "0" or "Retry-After" in answer.headers
+    if answer.status_code == 429 or (answer.status_code == 403 and limited):
+        return " (rate limit of the host: run the job again later)"
     if answer.status_code in (401, 403):
         return (
             " (the token lacks permission: a job needs `pull-requests: write` for comments and "

@@ -24,6 +24,7 @@ _HEADLINES = {
     "failed": "the preview failed",
 }
 _SPECIAL = re.compile(r"([\\`*_\[\]|~#])")
+_FENCE = re.compile(r"`{3,}")
 _KIB = 1024
 
 
@@ -52,13 +53,34 @@ def _cut(body: str, parts: Sequence[str], limit: int) -> str:
     """Return as many whole parts as fit, or as many whole lines of the body."""
     result = body.removesuffix("\n")
     if len(result) > limit:
-        return result[:limit].rpartition("\n")[0]
+        return _cut_lines(result, limit)
     for part in filter(None, parts):
         longer = f"{result}\n{part.removesuffix(chr(10))}"
         if len(longer) > limit:
             break
         result = longer
     return result
+
+
+def _cut_lines(text: str, limit: int) -> str:
+    """Return the lines that fit, the first part of one that is too long, and a closed fence."""
+    kept: list[str] = []
+    fence, left = "", limit
+    for line in text.split("\n"):
+        opened = _FENCE.match(line)
+        room = left - len(fence) - 2
+        if len(line) > room:
+            # A cut line of Markdown could leave markup open, a line of code cannot.
+            if fence and room > 1:
+                kept.append(f"{line[: room - 1]}…")
+            break
+        if opened and not fence:
+            fence = opened.group()
+        elif fence and line == fence:
+            fence = ""
+        kept.append(line)
+        left -= len(line) + 1
+    return "\n".join([*kept, *([fence] if fence else [])])
 
 
 def _headline(report: Report) -> str:

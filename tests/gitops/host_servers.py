@@ -23,6 +23,8 @@ class State:
     writes: list[str] = field(default_factory=list)
     page_size: int = 2
     url: str = ""
+    answers: list[tuple[int, dict[str, str], str]] = field(default_factory=list)
+    """Status, headers and text of the next answers, instead of the usual ones."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -52,6 +54,9 @@ class _Handler(BaseHTTPRequestHandler):
         length = int(self.headers.get("Content-Length") or 0)
         body = json.loads(self.rfile.read(length)) if length else {}
         path = urlsplit(self.path)
+        if self.state.answers:
+            status, headers, text = self.state.answers.pop(0)
+            return self._send(status, text, headers=headers)
         if not self.authorized():
             return self._send(401, {"message": "Bad credentials"})
         if method != "GET":
@@ -66,10 +71,13 @@ class _Handler(BaseHTTPRequestHandler):
     def authorized(self) -> bool:
         raise NotImplementedError
 
-    def _send(self, status: int, value: Any, link: str = "") -> None:
-        data = json.dumps(value).encode()
+    def _send(
+        self, status: int, value: Any, link: str = "", headers: dict[str, str] | None = None
+    ) -> None:
+        data = value.encode() if headers is not None else json.dumps(value).encode()
         self.send_response(status)
-        self.send_header("Content-Type", "application/json")
+        for name, text in {"Content-Type": "application/json", **(headers or {})}.items():
+            self.send_header(name, text)
         self.send_header("Content-Length", str(len(data)))
         if link:
             self.send_header("Link", link)

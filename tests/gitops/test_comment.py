@@ -1,6 +1,8 @@
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -146,3 +148,89 @@ def test_a_missing_token_names_the_variables(
     assert "GITHUB_TOKEN and GITHUB_REPOSITORY" in capsys.readouterr().err
     assert comment(report(tmp_path, "x"), "--host", "gitlab") == 1
     assert "GITLAB_TOKEN" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("status", [429, 502, 503])
+def test_temporary_failures_are_retried(host: State, tmp_path: Path, status: int) -> None:
+    host.answers = [
+        (status, {"Retry-After": "0"}, "later"),
+        (status, {"Retry-After": "0"}, "later"),
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gitops.hosts._WAITS", (0.0, 0.0))
+        assert comment(report(tmp_path, "text")) == 0
+    assert len(host.notes) == 1
+
+
+def test_a_renamed_repository_is_followed_on_its_host(host: State, tmp_path: Path) -> None:
+    prefix = "/api/v4/projects/42/merge_requests/7/notes" if "api/v4" in host_url() else ""
+    target = f"{host.url}{prefix or '/repos/team/platform/issues/7/comments'}"
+    host.answers = [(301, {"Location": target}, "")] * 2
+    assert comment(report(tmp_path, "text")) == 0
+    assert len(host.notes) == 1
+    host.answers = [(301, {"Location": "http://localhost.invalid/x"}, "moved")]
+    assert comment(report(tmp_path, "text")) == 1
+
+
+def host_url() -> str:
+    return os.environ.get("CI_API_V4_URL", "")
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ((200, {"Content-Type": "text/html"}, "<html>"), "text/html instead of JSON"),
+        ((200, {"Content-Type": "application/json"}, '[{"body": "x"}]'), "without i"),
+        ((200, {"Content-Type": "application/json"}, "[1]"), "instead of a list"),
+        ((403, {"X-RateLimit-Remaining": "0"}, "{}"), "rate limit"),
+    ],
+)
+def test_an_odd_answer_is_an_error_without_traceback(
+    answer: tuple[int, dict[str, str], str],
+    expected: str,
+    host: State,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    host.answers = [answer]
+    assert comment(report(tmp_path, "text")) == 1
+    assert expected in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("token", ["abc\ndef", "abc def", "abcé"])
+def test_an_invalid_token_is_not_printed(
+    token: str, host: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    for name in ("GITHUB_TOKEN", "GITLAB_TOKEN"):
+        monkeypatch.setenv(name, token)
+    assert comment(report(tmp_path, "text")) == 1
+    shown = capsys.readouterr().err
+    assert "contains characters that no token has" in shown
+    assert "abc" not in shown
+
+
+@pytest.mark.parametrize(
+    "event", [None, "{", "[]", '{"pull_request": null}', "é".encode("latin-1")]
+)
+def test_an_odd_event_is_an_error_without_traceback(
+    event: str | bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    file = tmp_path / "event.json"
+    if event is not None:
+        file.write_bytes(event.encode() if isinstance(event, str) else event)
+    for name in HOST_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in (("TOKEN", "x"), ("REPOSITORY", "a/b"), ("EVENT_PATH", str(file))):
+        monkeypatch.setenv(f"GITHUB_{name}", value)
+    monkeypatch.setenv("GITHUB_API_URL", "http://127.0.0.1:1")
+    assert main(["comment", report(tmp_path, "text")]) == 1
+    assert "error: " in capsys.readouterr().err
+
+
+def test_a_report_that_is_not_utf_8_is_an_error_without_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "comment.md"
+    file.write_bytes(b"\xff")
+    assert main(["comment", str(file)]) == 1
+    assert "is not UTF-8" in capsys.readouterr().err

@@ -136,3 +136,15 @@ def test_code_in_sentences_is_kept() -> None:
 )
 def test_amounts_are_written_as_people_write_them(resource: str, value: int, shown: str) -> None:
     assert markdown.amount(Decimal(value), resource) == shown
+
+
+@pytest.mark.parametrize("error", ["x" * 200_000, "line\n" * 40_000, "```\n" * 40_000])
+def test_errors_that_are_too_long_are_cut_inside_a_closed_fence(error: str) -> None:
+    failed = plans.plan(plans.said("error", error), result="failed", complete=False)
+    shown = render(build(failed, stack="prod", prices=prices.load()))
+    assert len(shown) <= LONGEST
+    assert len(shown) > LONGEST - 1000
+    before, fence, after = shown.rpartition("\n```")
+    assert fence
+    assert "The rest does not fit" in after
+    assert before.count("\n````text" if "`" in error else "\n```text") == 1

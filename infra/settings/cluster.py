@@ -83,6 +83,13 @@ class ClusterSettings(Settings):
         """True if manifests are written instead of sent to a cluster."""
         return self.render_to is not None
 
+    @field_validator("context", "kubeconfig", "render_to")
+    @classmethod
+    def _one_line(cls, text: str | None) -> str | None:
+        if text is not None and len(text.splitlines()) > 1:
+            raise ValueError("must be a name or a path, but has several lines")
+        return text
+
     @model_validator(mode="after")
     def _one_target(self) -> Self:
         if self.render_to is None and self.context is None:

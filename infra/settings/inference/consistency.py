@@ -42,6 +42,11 @@ def problems(service: InferenceServiceSettings) -> Iterator[str]:
     yield from _models(service)
     if service.autoscaling is not None and service.replicas is not None:
         yield "has replicas and autoscaling: leave one of them out"
+    if service.max_unavailable >= max(service.most_replicas, 2):
+        yield (
+            f"has max_unavailable {service.max_unavailable} of {service.most_replicas} replicas: "
+            "drained nodes may stop all of them, so write less"
+        )
     if problem := shm_problem(service.shm, service.memory):
         yield problem
     yield from _access(service)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any, Final
 
-from infra.settings.volumes import RESERVED_VOLUMES
+from infra.settings.training.pod_checks import pod_problems
 from kube.kinds import KINDS, JobKind, kinds_that_support
 from kube.kinds.record import TRAINING_PROGRAM, Capability
 from kube.kinds.volcano import TRAINING_STEP
@@ -16,9 +16,6 @@ from kube.shared_memory import shm_problem
 if TYPE_CHECKING:
     from infra.settings.training.job import TrainingJobSettings
     from training.config import TrainingConfig
-
-_RESERVED_ANNOTATIONS: Final = ("scheduling.k8s.io/", "scheduling.volcano.sh/", "volcano.sh/")
-"""Prefixes of annotations that decide the placement of a pod. Only the builders set them."""
 
 TENSORFLOW_SETTINGS: Final = frozenset(
     {
@@ -46,7 +43,7 @@ def job_problems(job: TrainingJobSettings) -> Iterator[str]:
     yield from _program_problems(job)
     yield from _size_problems(job)
     yield from _network_problems(job)
-    yield from _pod_problems(job)
+    yield from pod_problems(job)
     yield from _step_problems(job)
 
 
@@ -222,21 +219,6 @@ def _network_problems(job: TrainingJobSettings) -> Iterator[str]:
     decided = set(job.nccl.to_environment("eth0")) & set(job.env)
     if decided:
         yield f"sets {sorted(decided)[0]} in env, which nccl decides: write it in one place"
-
-
-def _pod_problems(job: TrainingJobSettings) -> Iterator[str]:
-    twice = set(job.env) & set(job.env_from)
-    if twice:
-        yield f"has {sorted(twice)[0]} in env and in env_from: write it in one of them"
-    for name in job.volumes:
-        if name in RESERVED_VOLUMES:
-            yield f"has a volume {name!r}, which is a reserved name: choose another"
-    paths = [volume.path.rstrip("/") for volume in job.volumes.values()]
-    for path in sorted({path for path in paths if paths.count(path) > 1}):
-        yield f"has two volumes at {path}: write a different path for each"
-    for name in job.annotations:
-        if name.startswith(_RESERVED_ANNOTATIONS):
-            yield f"sets annotations.{name}, which decides the placement: leave it out"
 
 
 def _step_problems(job: TrainingJobSettings) -> Iterator[str]:

@@ -1,0 +1,54 @@
+"""Checks of what a training job adds to its pods: variables, volumes, annotations, times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+from infra.settings.volumes import RESERVED_VOLUMES
+
+if TYPE_CHECKING:
+    from infra.settings.training.job import TrainingJobSettings
+
+_RESERVED_ANNOTATIONS: Final = ("scheduling.k8s.io/", "scheduling.volcano.sh/", "volcano.sh/")
+"""Prefixes of annotations that decide the placement of a pod. Only the builders set them."""
+
+_PROVIDED: Final = "the stack or the kind of job provides: leave it out"
+_RESERVED_VARIABLES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("RUN_NAME", "RUN_DIR", "RANK", "LOCAL_RANK"), _PROVIDED),
+    **dict.fromkeys(("MASTER_ADDR", "MASTER_PORT"), _PROVIDED),
+    "LD_PRELOAD": "changes every program in the pod: set it in the image's entry point",
+}
+_LARGEST_ANNOTATIONS: Final = 256 * 1024
+
+
+def pod_problems(job: TrainingJobSettings) -> Iterator[str]:
+    """Yield every problem of the job's pods."""
+    for name in sorted(_RESERVED_VARIABLES.keys() & {*job.env, *job.env_from}):
+        yield f"sets {name}, which {_RESERVED_VARIABLES[name]}"
+    if (
+        job.attempt_deadline_seconds is not None
+        and job.attempt_deadline_seconds < job.grace_seconds
+    ):
+        yield (
+            f"has attempt_deadline_seconds {job.attempt_deadline_seconds}, which is less than the "
+            f"grace_seconds ({job.grace_seconds}) of a terminated pod: write more"
+        )
+    size = sum(len(f"{key}{text}".encode()) for key, text in job.annotations.items())
+    if size > _LARGEST_ANNOTATIONS:
+        yield (
+            f"has {size} bytes of annotations, but Kubernetes accepts {_LARGEST_ANNOTATIONS} "
+            "bytes from all tools together: write less"
+        )
+    twice = set(job.env) & set(job.env_from)
+    if twice:
+        yield f"has {sorted(twice)[0]} in env and in env_from: write it in one of them"
+    for name in job.volumes:
+        if name in RESERVED_VOLUMES:
+            yield f"has a volume {name!r}, which is a reserved name: choose another"
+    paths = [volume.path.rstrip("/") for volume in job.volumes.values()]
+    for path in sorted({path for path in paths if paths.count(path) > 1}):
+        yield f"has two volumes at {path}: write a different path for each"
+    for name in job.annotations:
+        if name.startswith(_RESERVED_ANNOTATIONS):
+            yield f"sets annotations.{name}, which decides the placement: leave it out"

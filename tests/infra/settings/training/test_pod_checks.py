@@ -1,0 +1,38 @@
+from typing import Any
+
+import pytest
+
+from infra.settings import SettingsError, validate
+from tests.infra.examples import changed, good
+
+JOB = "training.jobs.digits."
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "expected"),
+    [
+        *(
+            (f"{JOB}env", {name: "x"}, f"sets {name}, which")
+            for name in ("RANK", "MASTER_ADDR", "RUN_DIR", "LD_PRELOAD")
+        ),
+        (f"{JOB}attempt_deadline_seconds", 59, "is less than the grace_seconds (60)"),
+        (f"{JOB}annotations", {"a": "x" * 300_000}, "300001 bytes of annotations"),
+        ("cluster.context", "a\nb", "several lines"),
+        ("cluster.kubeconfig", "apiVersion: v1\nkind: Config", "several lines"),
+        ("inference.services.digits.max_unavailable", 9, "drained nodes may stop all of them"),
+    ],
+)
+def test_settings_that_would_fail_later_are_refused(path: str, value: Any, expected: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        validate(changed(path, value))
+    assert expected in str(caught.value)
+
+
+def test_ordinary_variables_and_times_are_accepted() -> None:
+    values = good()
+    values["training"]["jobs"]["digits"] |= {
+        "env": {"OMPI_RANKFILE": "x", "MY_RANK": "1"},
+        "attempt_deadline_seconds": 60,
+        "annotations": {"a": "x" * 1000},
+    }
+    validate(values)

@@ -224,9 +224,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="NAME",
         help="a namespace without policies, in addition to kube-system; may be repeated",
     )
+    parser.add_argument(
+        "--trust-user",
+        action="append",
+        default=[],
+        metavar="USER",
+        help="a controller whose ownerReferences are trusted, so that exemptions reach its pods, "
+        "such as system:serviceaccount:volcano-system:volcano-controllers; may be repeated",
+    )
     options = parser.parse_args(arguments)
     try:
-        scope = Scope((*EXCLUDED, *options.exclude_namespace))
+        scope = Scope((*EXCLUDED, *options.exclude_namespace), (*CONTROLLERS, *options.trust_user))
         built = from_file(options.config, options.mode, scope, options.rules)
     except ConfigurationError as error:
         sys.stderr.write(f"error: {error}\n")

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from policies.admission import Mode, manifests
+from policies.admission import CONTROLLERS, Mode, Scope, manifests
 from policies.catalogue import RULES
 from policies.configuration import Configuration, configure
 from policies.resources import Resource
@@ -20,13 +20,12 @@ SPACE = "default"
 SETTINGS = {
     "image-registry-allowed": {"allowedRegistries": ["registry.example.com", "127.0.0.1:5000"]}
 }
+_IMAGE_RULES = {"image-digest-pinned", "image-registry-allowed", "image-tag-fixed"}
 CHANGED_BY_THE_API = {
-    # Without the feature gate ImageVolume, the API server drops the volume's source.
-    "an image that is a volume": {
-        "image-digest-pinned",
-        "image-registry-allowed",
-        "image-tag-fixed",
-    },
+    # Without the feature gates ImageVolume and PodCertificateRequest, the API server drops these.
+    "an image that is a volume": _IMAGE_RULES,
+    "an image as a volume has no version": _IMAGE_RULES,
+    "a certificate of the API as a volume": {"no-hidden-token", "no-service-account-token"},
     # The API server writes quantities in their canonical notation.
     "thousandths": {"gpu-counts-whole"},
     "white space": {"gpu-counts-whole"},
@@ -42,10 +41,13 @@ class Cluster:
     def __init__(self, platform: Platform, api: ApiServer) -> None:
         self.platform, self.api = platform, api
 
-    def install(self, mode: Mode, settings: dict[str, Any] = SETTINGS) -> Configuration:
+    def install(
+        self, mode: Mode, settings: dict[str, Any] = SETTINGS, trusted: tuple[str, ...] = ()
+    ) -> Configuration:
         """Replace the policies, wait until the API server uses them, return what they contain."""
         configuration = configure(settings, RULES)
-        built = manifests(configuration, mode)
+        scope = Scope(controllers=(*CONTROLLERS, *trusted))
+        built = manifests(configuration, mode, scope)
         file = self.platform.checkout / "policies.yaml"
         file.write_text(yaml.safe_dump_all(built))
         self.apply(file)

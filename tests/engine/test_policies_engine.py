@@ -97,6 +97,46 @@ def test_own_rules_are_evaluated_and_configured(tmp_path: Path, tools: Toolchain
     assert (done.returncode, done.reports) == (0, []), done.stdout + done.stderr
 
 
+UNKNOWN_KIND = {
+    "apiVersion": "example.com/v1",
+    "kind": "Trainer",
+    "metadata": {"name": "digits", "namespace": "training"},
+    "spec": {"runner": {"image": "busybox", "securityContext": {"privileged": True}}},
+}
+
+
+def test_records_of_kinds_are_read_from_the_configuration(run: Run):
+    only = {"all": "disabled", "kind-known": "mandatory", "not-privileged": "mandatory"}
+    done = run("preview", [UNKNOWN_KIND], only)
+    assert done.returncode != 0
+    assert [report.rule for report in done.reports] == ["kind-known"]
+    record = {"pods": [{"at": "spec", "containers": ["runner"]}]}
+    done = run("preview", [UNKNOWN_KIND], {**only, "kinds": {"Trainer.example.com": record}})
+    assert done.returncode != 0
+    (report,) = done.reports
+    assert report.rule == "not-privileged"
+    assert "spec.runner.securityContext.privileged: found true" in report.message
+
+
+def test_a_wrong_record_of_a_kind_is_refused(run: Run):
+    kinds = {"Trainer.example.com": {"pod": []}}
+    done = run("preview", manifests.whole_stack(), {"kinds": kinds})
+    assert done.returncode != 0
+    (report,) = done.reports
+    assert (report.rule, report.level) == ("kinds", "mandatory")
+    assert "kinds.Trainer.example.com.pod: found []; write one of" in report.message
+
+
+def test_the_description_of_the_cluster_holds_for_every_rule(run: Run):
+    limits = "spec/tasks/0/template/spec/containers/0/resources/limits/example.com~card"
+    job = changed(manifests.volcano_job(), (limits, "0.5"))
+    only = {"all": "disabled", "gpu-counts-whole": "mandatory", "gpu-toleration": "mandatory"}
+    refused = run("preview", [job], only)
+    assert [report.rule for report in refused.reports] == ["gpu-counts-whole"]
+    done = run("preview", [job], {**only, "cluster": {"otherDevices": ["example.com/card"]}})
+    assert (done.returncode, done.reports) == (0, []), done.stdout + done.stderr
+
+
 def test_a_configuration_that_disables_every_rule_is_refused(run: Run):
     done = run("preview", [manifests.volcano_job()], {"all": "disabled"})
     assert done.returncode != 0

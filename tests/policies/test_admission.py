@@ -121,6 +121,16 @@ def test_the_command_prints_policies_for_a_configuration_file(
     assert "- vendor" in text
 
 
+def test_the_command_trusts_further_controllers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    file = tmp_path / "policies.json"
+    file.write_text(json.dumps({"exemptions": {"workloads": [EXEMPTION]}}))
+    volcano = "system:serviceaccount:volcano-system:volcano-controllers"
+    assert main(["--config", str(file), "--trust-user", volcano]) == 0
+    assert volcano in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("text", ["{", '{"no-such-rule": "disabled"}'])
 def test_the_command_refuses_a_wrong_configuration(
     text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

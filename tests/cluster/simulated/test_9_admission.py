@@ -189,6 +189,21 @@ def test_an_owner_exempts_only_pods_that_its_controller_creates(
     assert "no-host-namespaces" in admission.api.as_user("alice").create(bad("agent"), SPACE).denied
 
 
+def test_pods_of_a_custom_resource_are_exempt_if_its_controller_is_trusted(
+    admission: Cluster,
+) -> None:
+    exempt = {"systemWorkloads": [f"{SPACE}/Task.example.com/agent"]}
+    settings = {**SETTINGS, "no-host-namespaces": exempt}
+    owner = {**OWNER, "apiVersion": "example.com/v1", "kind": "Task"}
+    owned = bad("agent-x7k2p", ownerReferences=[owner])
+    controller = admission.api.as_user(CONTROLLER)
+    admission.install("deny", settings)
+    assert "no-host-namespaces" in controller.create(owned, SPACE).denied
+    admission.install("deny", settings, trusted=(CONTROLLER,))
+    assert controller.create(owned, SPACE).status == 201
+    assert "no-host-namespaces" in admission.api.as_user("alice").create(owned, SPACE).denied
+
+
 @pytest.mark.parametrize(("kind", "name"), [("ReplicaSet", "web-5d4f8c"), ("Job", "web-29384756")])
 def test_pods_of_exempt_deployments_and_cron_jobs_are_exempt(
     admission: Cluster, kind: str, name: str

@@ -116,7 +116,7 @@ def rbac_least_privilege(resource: Resource, config: SystemConfig) -> Iterator[V
     root = resource.root
     if resource.is_kind(_RBAC, "ClusterRoleBinding", "RoleBinding"):
         name = root["roleRef"]["name"]
-        of_cluster = resource.kind.lower() == "clusterrolebinding"
+        of_cluster = resource.is_kind(_RBAC, "ClusterRoleBinding") or _of_system(resource)
         powerful = _POWERFUL if of_cluster else ("cluster-admin", "system:controller:*")
         if any(fnmatchcase(name.text or "", role) for role in powerful):
             yield Violation(name, "a role with the permissions that are needed")
@@ -125,8 +125,14 @@ def rbac_least_privilege(resource: Resource, config: SystemConfig) -> Iterator[V
                 yield Violation(subject["name"], "the service accounts, users or groups in need")
     elif resource.is_kind(_RBAC, "ClusterRole", "Role"):
         for rule in root["rules"].items():
-            yield from _excess(rule, of_cluster=resource.kind.lower() == "clusterrole")
+            of_cluster = resource.is_kind(_RBAC, "ClusterRole") or _of_system(resource)
+            yield from _excess(rule, of_cluster=of_cluster)
         yield from _aggregated(root)
+
+
+def _of_system(resource: Resource) -> bool:
+    """Return whether rights in the namespace of an object are rights in the cluster."""
+    return resource.namespace == "kube-system"
 
 
 def _aggregated(role: Node) -> Iterator[Violation]:

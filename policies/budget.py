@@ -19,7 +19,11 @@ from policies.views import Stack
 class BudgetConfig(GpuConfig):
     """Configuration of `gpu-budget`."""
 
-    max_gpus: int | None = Field(default=None, ge=0, description="GPUs of the whole stack.")
+    max_gpus: int | None = Field(
+        default=None,
+        ge=0,
+        description="GPUs of the whole stack, with what autoscalers and the surge of updates add.",
+    )
     max_gpus_per_queue: dict[str, int] = Field(default={}, description="GPUs by queue.")
 
 

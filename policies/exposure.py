@@ -78,8 +78,8 @@ def service_not_public(resource: Resource, config: ServiceConfig) -> Iterator[Vi
 
 
 def _may_expose(key: str, value: Any) -> bool:
-    is_ingress = "ngress" in key and key.lower() in ("enableingress", "ingress")
-    return is_ingress or (isinstance(value, str) and value in _PUBLIC_TYPES)
+    is_named = key.lower() in ("enableingress", "ingress", "externalips")
+    return is_named or (isinstance(value, str) and value in _PUBLIC_TYPES)
 
 
 def _service(spec: Node) -> Iterator[Violation]:
@@ -125,6 +125,8 @@ def _nested(node: Node, *, of_service: bool) -> Iterator[Violation]:
             name == "servicetype" or (name == "type" and of_service)
         ):
             yield Violation(child, '"ClusterIP"')
+        elif name == "externalips" and child.present and child.value != []:
+            yield Violation(child, "nothing: external addresses take over other hosts' traffic")
         elif name in ("enableingress", "ingress") and flag.present and flag.value is not False:
             yield Violation(child, "nothing: route to it by a Gateway with TLS")
         elif isinstance(child.value, dict | list):

@@ -31,7 +31,10 @@ class LimitConfig(TaskConfig, SystemConfig):
         description="Roles of workloads that need a GPU: `training`, `inference` or both.",
     )
     device_annotations: list[str] = Field(
-        default=["*cdi.k8s.io/*", "gpu-fraction*", "gpu-memory", "run.ai/*gpu*", "sharedgpu/*"],
+        default=[
+            *("*cdi.k8s.io/*", "gpu-fraction*", "gpu-memory", "run.ai/*gpu*", "sharedgpu/*"),
+            *("io.kubernetes.cri-o.devices", "*devices.noderesource.dev/*", "*devices.nri.io/*"),
+        ],
         description="Annotations and labels of pods that assign devices or parts of a GPU; `*` "
         "matches anything.",
     )

@@ -73,19 +73,20 @@ class JoinedNode(Node):
 
 
 class RenamedNode(Node):
-    """An object of fields that stand at other paths; what else it has is unknown."""
+    """An object some of whose fields stand at other paths."""
 
-    __slots__ = ("_fields", "_inner")
+    __slots__ = ("_fields", "_inner", "_usual")
 
-    def __init__(self, node: Node, fields: Mapping[str, str]) -> None:
-        super().__init__(node.value, node.parent, node.key, partial=True)
+    def __init__(self, node: Node, fields: Mapping[str, str], usual: Node) -> None:
+        super().__init__(usual.value, usual.parent, usual.key, usual.partial)
         self._inner = node
         self._fields = fields
+        self._usual = usual
 
     def __getitem__(self, key: Key) -> Node:
         path = self._fields.get(str(key))
-        found = self._inner.at(path) if path else Node(UNKNOWN, self._inner, key)
-        return Node(UNKNOWN, found.parent, found.key) if found.absent else found
+        found = self._inner.at(path) if path else self._usual[key]
+        return found if found.present else self._usual[key]
 
 
 class ContainerNode(Node):

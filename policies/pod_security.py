@@ -41,9 +41,10 @@ def pod_context(pod: Pod) -> Node:
 
     Where one object is the pod and its container, as in Spark, it has a name of its own.
     """
-    if pod.place.context:
-        return RenamedNode(pod.spec, pod.place.context)
     own = pod.spec["podSecurityContext"]
+    if pod.place.context:
+        usual = own if own.present else pod.spec["securityContext"]
+        return RenamedNode(pod.spec, pod.place.context, usual)
     return own if own.present else pod.spec["securityContext"]
 
 

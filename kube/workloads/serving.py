@@ -67,6 +67,8 @@ def _llm_pods(at: str, metadata: str, *count: Count) -> Pods:
 
 
 def _llm() -> Iterator[Pods]:
+    models = ("uri", "lora.adapters.*.uri")
+    yield Pods(at="spec.model", images=models, count=NOT_RUN, partial=True)
     for at in ("spec", "spec.prefill"):
         replicas = Count(paths=(f"{at}.replicas",), maxima=(f"{at}.scaling.maxReplicas",))
         # With workers, a replica is a group of nodes.

@@ -20,11 +20,14 @@ SPACE = "default"
 SETTINGS = {
     "image-registry-allowed": {"allowedRegistries": ["registry.example.com", "127.0.0.1:5000"]}
 }
-_IMAGE_RULES = {"image-digest-pinned", "image-registry-allowed", "image-tag-fixed"}
 CHANGED_BY_THE_API = {
     # Without the feature gates ImageVolume and PodCertificateRequest, the API server drops these.
-    "an image that is a volume": _IMAGE_RULES,
-    "an image as a volume has no version": _IMAGE_RULES,
+    "an image that is a volume": {
+        "image-digest-pinned",
+        "image-registry-allowed",
+        "image-tag-fixed",
+    },
+    "an image as a volume has no version": {"image-digest-pinned", "image-tag-fixed"},
     "a certificate of the API as a volume": {"no-hidden-token", "no-service-account-token"},
     # The API server writes quantities in their canonical notation.
     "thousandths": {"gpu-counts-whole"},

@@ -121,9 +121,7 @@ def test_the_command_prints_policies_for_a_configuration_file(
     assert "- vendor" in text
 
 
-def test_the_command_trusts_further_controllers(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_the_command_trusts_further_controllers(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     file = tmp_path / "policies.json"
     file.write_text(json.dumps({"exemptions": {"workloads": [EXEMPTION]}}))
     volcano = "system:serviceaccount:volcano-system:volcano-controllers"

@@ -205,7 +205,7 @@ about the whole stack, such as its cost, have no exemptions; raise the limit ins
 ## What the rules do not see
 
 - What is deployed from elsewhere: the charts of Helm releases, what Argo CD and Flux read from
-  repositories, profiles of Dynamo, and patches of pods as text (`podSpecPatch` of Argo Workflows).
+  repositories, and profiles of Dynamo.
   [helm-release-judged](#helm-release-judged) reports releases, Applications and Kustomizations.
   Check what they render with `helm template … | python -m policies.check -`, see
   [Check manifests without Pulumi](policies-without-pulumi.md).
@@ -223,7 +223,8 @@ violated rule.
 _SHARED = """\
 ## Shared settings
 
-Many rules have these settings. They are set separately for each rule.
+Many rules have these settings. Each rule has its own, and [cluster](#cluster) sets the first two
+for all rules.
 """
 
 

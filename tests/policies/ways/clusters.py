@@ -333,4 +333,58 @@ WAYS = [
             },
         ),
     ),
+    way(
+        "a role that reads the Secrets of the system",
+        WEB,
+        "rbac-least-privilege",
+        (
+            "4",
+            {
+                "apiVersion": RBAC,
+                "kind": "Role",
+                "metadata": {"name": "reader", "namespace": "kube-system"},
+                "rules": [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}],
+            },
+        ),
+    ),
+    added(
+        "edit in the namespace of the system",
+        RBAC,
+        "RoleBinding",
+        "rbac-least-privilege",
+        metadata={"namespace": "kube-system"},
+        roleRef={**ADMIN["roleRef"], "name": "edit"},  # type: ignore[dict-item]
+        subjects=ADMIN["subjects"],
+    ),
+    *(
+        way(
+            f"a device by the annotation {name}",
+            WEB,
+            "gpu-limit-present",
+            ("0/spec/template/metadata/annotations", {name: "/dev/nvidia0"}),
+        )
+        for name in (
+            "io.kubernetes.cri-o.Devices",
+            "devices.noderesource.dev/container.web",
+            "devices.nri.io/pod",
+        )
+    ),
+    way(
+        "an address of another host for Ray's head",
+        "ray_cluster_cpu",
+        "service-not-public",
+        ("0/spec/headGroupSpec/headService", {"spec": {"externalIPs": ["192.0.2.1"]}}),
+    ),
+    way(
+        "a model as an image without a version",
+        "llmisvc_single_gpu",
+        "image-tag-fixed",
+        ("0/spec/model/uri", "oci://ghcr.io/team/model"),
+    ),
+    way(
+        "an adapter as an image without a version",
+        "llmisvc_single_gpu",
+        "image-tag-fixed",
+        ("0/spec/model/lora", {"adapters": [{"name": "a", "uri": "oci://ghcr.io/team/lora"}]}),
+    ),
 ]

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,12 @@ def started(folder: Path, bin_directory: Path, **service: Any) -> Iterator[Mappi
     path = {"PATH": f"{bin_directory}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(
-            command, env={**path, **env}, cwd=folder / "working", stdout=log, stderr=log
+            command,
+            env={**path, **env},
+            cwd=folder / "working",
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
         )
     try:
         probe = found["readinessProbe"]["httpGet"]
@@ -72,7 +77,9 @@ def started(folder: Path, bin_directory: Path, **service: Any) -> Iterator[Mappi
         process.send_signal(signal.SIGTERM)
         process.wait(_seconds_to_stop(described.service))
     finally:
-        process.kill()
+        # A container ends with its first process, and takes the others along.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 

@@ -48,6 +48,8 @@ DECISIVE_WHERE_SET: Final = (
     "gradient_compression",
 )  # fmt: skip
 """Added later: listed only with other values than the default, so that older runs stay the same."""
+FORMER_DEFAULT: Final = ("precision", "fp32")
+"""Not listed either, for the same reason."""
 
 
 class TrainingConfig(BaseModel):
@@ -129,8 +131,10 @@ class TrainingConfig(BaseModel):
         default="ddp",
         description="ddp replicates the model in every process, fsdp (FSDP2) shards it.",
     )
-    precision: Literal["fp32", "bf16", "fp16"] = Field(
-        default="fp32", description="Autocast precision. Weights stay fp32; fp16 scales the loss."
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
+        default="auto",
+        description="Autocast precision. auto is bf16 on a GPU that computes it, otherwise fp32. "
+        "Weights stay fp32; fp16 scales the loss.",
     )
     compile: bool = Field(
         default=False,
@@ -325,6 +329,7 @@ class TrainingConfig(BaseModel):
                 name
                 for name in DECISIVE_WHERE_SET
                 if getattr(self, name) != fields[name].get_default(call_default_factory=True)
+                and (name, getattr(self, name)) != FORMER_DEFAULT
             ),
         ]
         return {name: written(getattr(self, name)) for name in names}

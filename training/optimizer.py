@@ -54,4 +54,5 @@ def optimizer(config: TrainingConfig, model: Parallel) -> torch.optim.Optimizer:
         return torch.optim.SGD(
             parameters, config.learning_rate, momentum=0.9, nesterov=True, weight_decay=decay
         )
-    return torch.optim.AdamW(parameters, config.learning_rate, weight_decay=decay)
+    fused = all(each.device.type == "cuda" for each in parameters)
+    return torch.optim.AdamW(parameters, config.learning_rate, weight_decay=decay, fused=fused)

@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
+from training.accelerator import precision_of
 from training.config import TrainingConfig
 from training.data import Dataset
 from training.data.loader import scale
@@ -40,7 +41,7 @@ class Parallel:
     def __init__(self, model: nn.Module, config: TrainingConfig, device: torch.device) -> None:
         """Wrap a model that is on its device and has the same weights in every process."""
         self.model, self._device = model, device
-        self._dtype = PRECISIONS[config.precision]
+        self._dtype = PRECISIONS[precision_of(config, device)]
         units = blocks(model) or [model]
         if config.activation_checkpointing:
             for unit in units:
@@ -55,7 +56,7 @@ class Parallel:
             if config.gradient_compression != "none":
                 ddp.register_comm_hook(None, COMPRESSIONS[config.gradient_compression])
             self._wrapped = ddp
-        self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
+        self.scaler = torch.amp.GradScaler(device.type, enabled=self._dtype == torch.float16)
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Return the logits of inputs N x sample shape, in fp32."""
@@ -164,7 +165,7 @@ def check_model(
     pixels, targets = data.train.batch(np.resize(np.arange(len(data.train)), 2))
     inputs = scale(torch.from_numpy(pixels).to(device), data.train.white)
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    dtype = PRECISIONS[config.precision]
+    dtype = PRECISIONS[precision_of(config, device)]
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         model.train()
         try:

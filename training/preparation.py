@@ -1,10 +1,13 @@
 """Preparation of a run: checks, data, model and optimizer."""
 
+import contextlib
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import nn
 
+from training.accelerator import peak_flops
 from training.checkpoints.saver import Saver
 from training.config import TrainingConfig
 from training.data import Dataset, load
@@ -20,6 +23,7 @@ from training.run import Run
 from training.telemetry.metrics import Metrics
 from workload.catalog import input_shape
 from workload.models import build
+from workload.models.structure import flops_per_sample
 
 
 def prepare(
@@ -40,6 +44,7 @@ def prepare(
     )
     all_or_none(lambda: check_model(network.to(device), config, data, device))
     needed = state_bytes(network, config)
+    flops = count_flops(network, data, device)
     on_rank0(
         world,
         lambda: check_free_space(
@@ -47,8 +52,9 @@ def prepare(
         ),
     )
     model = Parallel(network, config, device)
-    # From here on dropout differs between processes.
-    torch.manual_seed(config.seed + 2**31 * (world.rank + 1))
+    # From here on dropout differs between processes. PyTorch uses 32 bits of a seed on the CPU.
+    seeds = np.random.SeedSequence((config.seed, world.rank)).generate_state(1)
+    torch.manual_seed(int(seeds[0]))
     return Run(
         config=config,
         world=world,
@@ -67,7 +73,18 @@ def prepare(
         metrics=metrics,
         loss_sum=torch.zeros((), dtype=torch.float64, device=device),
         diverged=torch.zeros((), dtype=torch.bool, device=device),
+        flops_per_sample=flops,
     )
+
+
+def count_flops(network: nn.Module, data: Dataset, device: torch.device) -> int | None:
+    """Return the FLOPs per sample for the utilization of a GPU; None if they are not known."""
+    if peak_flops(device) is None:
+        return None
+    dtype = torch.float32 if data.train.white else torch.int64
+    with contextlib.suppress(Exception):
+        return flops_per_sample(network, data.shape, dtype)
+    return None
 
 
 def load_data(config: TrainingConfig, world: World, watchdog: Watchdog) -> Dataset:

@@ -32,6 +32,7 @@ class Run:
 
     `loss_sum` (a scalar) and `samples` belong to this epoch. `diverged` is a boolean scalar on the
     device, so that no step waits for the GPU. `evaluation` is that of the current weights.
+    `flops_per_sample` is None if a custom model cannot be counted.
     """
 
     config: TrainingConfig
@@ -45,6 +46,7 @@ class Run:
     metrics: Metrics
     loss_sum: Tensor
     diverged: Tensor
+    flops_per_sample: int | None = None
     samples: int = 0
     position: Position = field(default_factory=Position)
     started: float = field(default_factory=time.monotonic)

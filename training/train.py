@@ -10,6 +10,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from training import accelerator
 from training.checkpoints.state import resume, save, save_evaluation
 from training.config import TrainingConfig
 from training.data.loader import GangSampler, Loaded, Loader
@@ -43,6 +44,7 @@ def run(config: TrainingConfig, world: World) -> int:
     RuntimeError when another process is lost.
     """
     device = choose_device(config.device, world.local_rank)
+    accelerator.use(device)
     await_free_space(Path(config.run_dir), config.hang_limit)
     warn_of_locked_memory(os.environ)
     with (
@@ -133,11 +135,11 @@ def step(run: Run, batches: list[Loaded], outputs: ProgressOutputs) -> None:
     for group in run.optimizer.param_groups:
         group["lr"] = rate
     run.evaluation = None
-    loss = learn(run, batches)
+    loss, norm = learn(run, batches)
     run.metrics.stepped(position.step + 1, seen - position.seen, rate)
     position.seen, position.step = seen, position.step + 1
     run.watchdog.beat()
-    outputs.stepped(loss, rate)
+    outputs.stepped(loss, norm, rate)
     if position.step % CHECK_LOSS_EVERY == 0:
         mean_loss(run)
     # The last step of an epoch is saved after the evaluation.
@@ -146,8 +148,11 @@ def step(run: Run, batches: list[Loaded], outputs: ProgressOutputs) -> None:
     time.sleep(config.step_delay)
 
 
-def learn(run: Run, batches: list[Loaded]) -> Tensor:
-    """Update the weights; return the mean loss of this process's samples, a scalar."""
+def learn(run: Run, batches: list[Loaded]) -> tuple[Tensor, Tensor]:
+    """Update the weights; return the mean loss of this process's samples and the gradient norm.
+
+    Both are scalars on the device; the norm is that of all processes before clipping.
+    """
     model, scaler = run.model, run.model.scaler
     loss_sum, real = torch.zeros((), device=run.device), 0
     model.train(True)
@@ -173,7 +178,7 @@ def learn(run: Run, batches: list[Loaded]) -> Tensor:
     run.samples += real
     mean = loss_sum / max(real, 1)
     run.metrics.computed(mean, norm)
-    return mean
+    return mean, norm
 
 
 def finish_epoch(run: Run, started: float, outputs: ProgressOutputs) -> bool:
@@ -276,6 +281,7 @@ def announce(run: Run, resumed: bool) -> None:
         "processes": run.world.size,
         "samples": len(run.data.train),
         "held_out": len(run.data.held_out),
+        **accelerator.report(run.config, run.device),
     }
     if resumed:
         fields |= {"done_epochs": run.position.epoch, "step": run.position.step}

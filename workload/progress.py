@@ -54,6 +54,17 @@ class Step(Event):
     """Including the fraction of the current epoch."""
     epochs: int | None = None
     samples: int | None = None
+    learning_rate: float | None = None
+    gradient_norm: float | None = None
+    """Of all gradients before clipping."""
+    samples_per_second: float | None = None
+    """Of all processes, since the previous line."""
+    tokens_per_second: float | None = None
+    """The same for text."""
+    mfu: float | None = None
+    """Model FLOPs utilization, if the peak of the GPU is known."""
+    memory_bytes: int | None = None
+    """Maximum allocated memory of the GPU of rank 0."""
 
 
 class Epoch(Event):

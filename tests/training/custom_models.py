@@ -117,3 +117,42 @@ class Recorded(Frozen):
             with self.file.open("a") as stream:
                 stream.write(f"{len(x)}\n")
         return super().forward(x)
+
+
+class Deep(nn.Module):
+    """A small model with two blocks; it counts their forward passes and the types of weights."""
+
+    def __init__(self, outputs: int, input_shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.first = nn.Linear(prod(input_shape), 16)
+        self.blocks = nn.ModuleList(Block() for _ in range(2))
+        self.last = nn.Linear(16, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x.flatten(1)).tanh()
+        for block in self.blocks:
+            x = block(x)
+        logits: Tensor = self.last(x)
+        return logits
+
+
+class Block(nn.Module):
+    """A block that records how it is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+        self.forget()
+
+    def forget(self) -> None:
+        self.calls = 0
+        self.weights: set[torch.dtype] = set()
+        self.results: set[torch.dtype] = set()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.linear(x)
+        if not torch.compiler.is_compiling():
+            self.calls += 1
+            self.weights.add(self.linear.weight.dtype)
+            self.results.add(y.dtype)
+        return y.tanh()

@@ -215,3 +215,46 @@ def test_missing_data_is_reported_before_the_run_starts(
     with pytest.raises(DataError, match="train-images-idx3-ubyte is missing"):
         train(model="mnist-net", dataset="mnist", data_dir=str(tmp_path))
     assert not events(capsys)
+
+
+def test_a_step_line_has_the_rate_the_norm_and_the_throughput(
+    train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text/counting.txt").write_text("one two three four five six seven " * 600)
+    train(
+        model="gpt",
+        model_options={"context": 32, "layers": 1, "heads": 1, "width": 8},
+        dataset="text",
+        data_dir=str(tmp_path),
+        epochs=1,
+        log_every=5,
+    )
+    start, step, *_ = events(capsys)
+    assert start["precision"] == "fp32"
+    assert isinstance(step["samples_per_second"], float)
+    assert step["tokens_per_second"] == pytest.approx(32 * step["samples_per_second"], rel=0.01)
+    assert 0 < float(str(step["gradient_norm"])) < 100
+    assert 1e-4 < float(str(step["learning_rate"])) <= 1e-3
+
+
+@pytest.mark.parametrize("change", ["seed", "data"])
+def test_a_checkpoint_of_another_seed_or_of_other_data_is_rejected(
+    change: str, train: Train, tmp_path: Path
+) -> None:
+    (tmp_path / "text").mkdir()
+    file = tmp_path / "text/counting.txt"
+    file.write_text("one two three four five six seven " * 600)
+    settings = {
+        "model": "gpt",
+        "model_options": {"context": 32, "layers": 1, "heads": 1, "width": 8},
+        "dataset": "text",
+        "data_dir": str(tmp_path),
+    }
+    train(epochs=1, **settings)
+    (tmp_path / "run/export/manifest.json").unlink()
+    if change == "data":
+        file.write_text("one two three four five six seveN " * 600)
+    seed, message = (1, "seed 0 instead of 1") if change == "seed" else (0, "data_sha256")
+    with pytest.raises(ConfigurationError, match=message):
+        train(epochs=2, seed=seed, **settings)

@@ -46,6 +46,8 @@ def joined(world: World, device: torch.device, timeout: float) -> Iterator[None]
             rank=world.rank,
             world_size=world.size,
             timeout=timedelta(seconds=timeout),
+            # NCCL connects at once, and knows the GPU of a barrier.
+            device_id=device if device.type == "cuda" else None,
         )
     except dist.DistNetworkError as error:
         raise port_taken(world, error) or error from None

@@ -246,11 +246,10 @@ class Metrics(contextlib.ExitStack):
         self._total += samples
         self._samples.inc(samples)
 
-    def computed(self, loss: Tensor, norm: Tensor | None) -> None:
+    def computed(self, loss: Tensor, norm: Tensor) -> None:
         """Record the latest loss and gradient norm, each a scalar on any device."""
         self._loss[0] = loss
-        if norm is not None:
-            self._norm[0] = norm
+        self._norm[0] = norm
 
     def scaled(self, scale: float, skipped: bool) -> None:
         """Record the fp16 loss scale after a step, and whether the step was skipped."""

@@ -1,11 +1,15 @@
 """Progress outputs of a run: terminal bar, JSON log, metrics, TensorBoard and traces."""
 
 import contextlib
+import math
+import time
 from pathlib import Path
 from typing import Self
 
+import torch
 from torch import Tensor
 
+from training.accelerator import peak_flops
 from training.config import TrainingConfig
 from training.run import Run, require_finite
 from training.telemetry.tensorboard import EventFiles
@@ -34,14 +38,16 @@ class ProgressOutputs(contextlib.ExitStack):
             folder if config.tensorboard and run.world.is_rank0 else None, step=position.step
         )
         self._tracer = _tracer(run, config)
+        self._throughput = Throughput(run)
 
     def __enter__(self) -> Self:
         for output in (self._bar, self._files, self._tracer):
             self.enter_context(output)
+        self._throughput.since_last(done_samples(self._run))
         return self
 
-    def stepped(self, loss: Tensor, rate: float) -> None:
-        """Report a step; the loss is the mean of this process's samples, a scalar."""
+    def stepped(self, loss: Tensor, norm: Tensor, rate: float) -> None:
+        """Report a step with its loss, the mean of this process's samples, and gradient norm."""
         run, step = self._run, self._run.position.step
         self._bar.advance(done_samples(run), step, loss)
         self._files.stepped(step, loss, rate)
@@ -51,7 +57,9 @@ class ProgressOutputs(contextlib.ExitStack):
             # The end of a long log shows the progress on its own.
             done = round(done_samples(run) / len(run.data.train), 4)
             value = require_finite(float(loss), run)
-            emit(Step(step=step, loss=value, done_epochs=done, epochs=run.config.epochs))
+            line = {"step": step, "loss": value, "done_epochs": done, "epochs": run.config.epochs}
+            line |= {"learning_rate": rate, "gradient_norm": float(norm)}
+            emit(Step.model_validate(line | self._throughput.since_last(done_samples(run))))
 
     def evaluated(self, samples: int, **values: float) -> None:
         """Report an epoch with its number of samples, interruptions included, and its values."""
@@ -63,6 +71,35 @@ class ProgressOutputs(contextlib.ExitStack):
             rounded = {name: round(value, 6) for name, value in values.items()}
             counts = {"epoch": position.epoch, "epochs": config.epochs, "samples": samples}
             emit(Epoch.model_validate({**counts, **rounded}))
+
+
+class Throughput:
+    """Samples, tokens and model FLOPs per second between two lines of progress."""
+
+    def __init__(self, run: Run) -> None:
+        self._device, data = run.device, run.data
+        self._tokens = 0 if data.train.white else math.prod(data.shape)
+        self._peak = peak_flops(run.device)
+        self._flops = run.flops_per_sample
+        self._size = run.world.size
+        self._last = (time.perf_counter(), done_samples(run))
+
+    def since_last(self, done: int) -> dict[str, float]:
+        """Return the values since the previous call, `done` samples after the start of the run.
+
+        The caller has waited for the device.
+        """
+        now, (then, before) = time.perf_counter(), self._last
+        self._last = (now, done)
+        rate = (done - before) / max(now - then, 1e-9)
+        values: dict[str, float] = {"samples_per_second": round(rate, 3)}
+        if self._tokens:
+            values["tokens_per_second"] = round(rate * self._tokens, 1)
+        if self._peak and self._flops:
+            values["mfu"] = round(rate * self._flops / (self._peak * self._size), 4)
+        if self._device.type == "cuda":
+            values["memory_bytes"] = torch.cuda.max_memory_allocated(self._device)
+        return values
 
 
 def done_samples(run: Run) -> int:

@@ -1,0 +1,47 @@
+"""A training loop of one process, which uses none of the program's modules."""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+GLOBAL_BATCH = 16
+EPOCHS = 2
+
+
+def train(
+    model: nn.Module, inputs: Tensor, labels: Tensor, settings: dict[str, Any], seed: int
+) -> list[float]:
+    """Train in place on batches of GLOBAL_BATCH samples; return the mean loss of each epoch."""
+    rate, decay = settings["learning_rate"], settings["weight_decay"]
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(settings.get("precision", ""))
+    optimizer: torch.optim.Optimizer = torch.optim.AdamW(model.parameters(), weight_decay=decay)
+    if settings.get("optimizer") == "sgd":
+        optimizer = torch.optim.SGD(
+            model.parameters(), momentum=0.9, nesterov=True, weight_decay=decay
+        )
+    means = []
+    for epoch in range(EPOCHS):
+        order = np.random.default_rng((seed, epoch)).permutation(len(labels))
+        losses = []
+        for start in range(0, len(labels), GLOBAL_BATCH):
+            done = (epoch + start / len(labels)) / EPOCHS - 0.2
+            factor = 0.1 + 0.9 * (done + 0.2) / 0.2
+            if done >= 0:
+                factor = 0.001 + 0.999 * (1 + math.cos(math.pi * done / 0.8)) / 2
+            optimizer.param_groups[0]["lr"] = rate * factor
+            chosen = torch.from_numpy(order[start : start + GLOBAL_BATCH])
+            with torch.autocast("cpu", dtype or torch.bfloat16, dtype is not None):
+                logits = model(inputs[chosen])
+            each = cross_entropy(logits.float(), labels[chosen], reduction="none")
+            optimizer.zero_grad()
+            each.mean().backward()
+            if limit := settings.get("clip_norm"):
+                nn.utils.clip_grad_norm_(model.parameters(), limit)
+            optimizer.step()
+            losses.extend(each.tolist())
+        means.append(sum(losses) / len(losses))
+    return means

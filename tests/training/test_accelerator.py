@@ -1,0 +1,28 @@
+import pytest
+import torch
+
+from training import accelerator
+from training.config import TrainingConfig
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("precision", ["auto", "fp32"])
+def test_the_cpu_computes_in_fp32_by_default(precision: str) -> None:
+    config = TrainingConfig.model_validate({"precision": precision})
+    assert accelerator.precision_of(config, CPU) == "fp32"
+    assert accelerator.report(config, CPU) == {"precision": "fp32"}
+    assert "precision" not in config.decisive()
+
+
+def test_a_configured_precision_is_kept() -> None:
+    config = TrainingConfig.model_validate({"precision": "bf16"})
+    assert accelerator.precision_of(config, CPU) == "bf16"
+    assert config.decisive()["precision"] == "bf16"
+
+
+def test_a_cpu_has_no_known_peak_and_no_changed_defaults() -> None:
+    before = torch.get_float32_matmul_precision()
+    accelerator.use(CPU)
+    assert torch.get_float32_matmul_precision() == before
+    assert accelerator.peak_flops(CPU) is None

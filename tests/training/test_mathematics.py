@@ -1,0 +1,262 @@
+"""The program computes what a plain loop of one process computes, in every mode."""
+
+import contextlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sklearn.datasets  # noqa: F401 - imported before processes are forked
+import torch
+from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.functional import cross_entropy
+
+from tests.training import reference
+from tests.training.custom_models import Block, Deep
+from tests.training.forked_gang import run_gang
+from training.config import TrainingConfig
+from training.data import Images
+from training.data.builtin import digits
+from training.gang.distributed import joined
+from training.gang.watchdog import Watchdog
+from training.gang.world import World
+from training.preparation import prepare
+from training.telemetry.metrics import Metrics
+from training.train import train
+
+CPU = torch.device("cpu")
+TRAINED, HELD_OUT = 53, 37
+"""Numbers of samples: the last batches are uneven in gangs of two and four."""
+
+SGD = {"optimizer": "sgd", "learning_rate": 0.2, "weight_decay": 0.05}
+ADAMW = {"optimizer": "adamw", "learning_rate": 0.02, "weight_decay": 0.5}
+FSDP = {"parallel": "fsdp"}
+EXACT = 2e-6
+"""Maximum difference of a weight in fp32: sums have another order."""
+
+Cases = dict[str, tuple[dict[str, Any], float]]
+CASES: Cases = {
+    "sgd": (SGD, EXACT),
+    "adamw": (ADAMW, 1e-5),
+    "sgd fsdp": (SGD | FSDP, EXACT),
+    "adamw fsdp": (ADAMW | FSDP, 1e-5),
+    "sgd accumulate": (SGD | {"accumulate": 2}, EXACT),
+    "sgd fsdp accumulate": (SGD | FSDP | {"accumulate": 2}, EXACT),
+    "sgd clip": (SGD | {"clip_norm": 0.3}, EXACT),
+    "sgd fsdp clip": (SGD | FSDP | {"clip_norm": 0.3}, EXACT),
+    "sgd activation checkpointing": (SGD | {"activation_checkpointing": True}, EXACT),
+    "sgd bf16": (SGD | {"precision": "bf16"}, 2e-3),
+    "sgd fsdp bf16": (SGD | FSDP | {"precision": "bf16"}, 4e-3),
+    "sgd fp16": (SGD | {"precision": "fp16"}, 3e-4),
+    "sgd fp16 clip": (SGD | {"precision": "fp16", "clip_norm": 0.3}, 3e-4),
+    "sgd compression": (SGD | {"gradient_compression": "bf16"}, 4e-3),
+}
+"""Settings, and the maximum difference of a weight from the reference with the same precision."""
+
+
+@dataclass
+class Result:
+    """What one process has after a run."""
+
+    weights: dict[str, Tensor]
+    evaluation: tuple[float, float]
+    epochs: list[tuple[float, int]]
+    random: float
+    calls: int
+    dtypes: tuple[set[torch.dtype], set[torch.dtype]]
+    sharded: list[str]
+    """Names of the modules that FSDP shards."""
+
+
+def part(images: Images, count: int) -> Images:
+    return Images(images.pixels[:count], images.labels[:count], images.white)
+
+
+def tensors(images: Images) -> tuple[Tensor, Tensor]:
+    return torch.from_numpy(images.scaled()), torch.from_numpy(images.labels)
+
+
+def train_case(world: World, folder: Path, settings: dict[str, Any]) -> Result:
+    """Train with the program in the joined gang."""
+    batch = reference.GLOBAL_BATCH // world.size // settings.get("accumulate", 1)
+    config = TrainingConfig.model_validate(
+        {
+            "model": f"{Deep.__module__}:Deep",
+            "dataset": "digits",
+            "epochs": reference.EPOCHS,
+            "batch_size": batch,
+            "run_dir": str(folder),
+            "device": "cpu",
+            **settings,
+        }
+    )
+    with Watchdog(0) as watchdog, Metrics(CPU) as metrics:
+        run = prepare(config, world, CPU, watchdog, metrics)
+        random = float(torch.rand(1))
+        train_part, held_out = (
+            part(images, count) for images, count in zip(digits(), (TRAINED, HELD_OUT), strict=True)
+        )
+        run.data = replace(run.data, train=train_part, held_out=held_out)
+        epochs: list[tuple[float, int]] = []
+        blocks = [module for module in run.model.model.modules() if isinstance(module, Block)]
+        for block in blocks:
+            # The program has computed two samples to check the model.
+            block.forget()
+        assert train(run)
+        run.saver.close()
+        run.vote.close()
+        assert run.evaluation is not None
+        return Result(
+            {name: tensor.clone() for name, tensor in run.model.weights().items()},
+            (run.evaluation.loss, run.evaluation.accuracy),
+            epochs,
+            random,
+            blocks[0].calls,
+            (blocks[0].weights, blocks[0].results),
+            [
+                name
+                for name, module in run.model.model.named_modules()
+                if isinstance(module, FSDPModule)
+            ],
+        )
+
+
+def train_cases(folder: Path, cases: Cases) -> Callable[[World], dict[str, Result]]:
+    """Return the action of a gang: all cases in one process group."""
+
+    def action(world: World) -> dict[str, Result]:
+        with joined(world, CPU, 60):
+            return {
+                name: train_case(world, folder / str(world.size) / name.replace(" ", "-"), settings)
+                for name, (settings, _) in cases.items()
+            }
+
+    return action
+
+
+@pytest.fixture(scope="module", params=[1, 2])
+def gang(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> list[dict[str, Result]]:
+    """Return the results of a gang of one and of two processes, by rank."""
+    return trained(request.param, CASES, tmp_path_factory.mktemp("gang"))
+
+
+def trained(size: int, cases: Cases, folder: Path) -> list[dict[str, Result]]:
+    """Return the results of all cases in a gang, by rank."""
+    results = run_gang(size, train_cases(folder, cases), folder)
+    lines = [json.loads(line) for line in (folder / "rank-0").read_text().splitlines()]
+    epochs = [(line["loss"], line["samples"]) for line in lines if line["event"] == "epoch"]
+    for number, name in enumerate(cases):
+        first = number * reference.EPOCHS
+        results[0][name].epochs = epochs[first : first + reference.EPOCHS]
+    return list(results)
+
+
+def expected(settings: dict[str, Any]) -> tuple[Deep, list[float]]:
+    """Return the model and the losses of the reference."""
+    torch.manual_seed(0)
+    model = Deep(10, (1, 8, 8))
+    train_part = part(digits()[0], TRAINED)
+    return model, reference.train(model, *tensors(train_part), settings, seed=0)
+
+
+def distance(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
+    assert one.keys() == other.keys()
+    return max(float((one[name] - other[name]).abs().max()) for name in one)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_weights_and_losses_are_those_of_the_reference(
+    case: str, gang: list[dict[str, Result]]
+) -> None:
+    check_training(gang, case, *CASES[case])
+
+
+def check_training(
+    gang: list[dict[str, Result]], case: str, settings: dict[str, Any], tolerance: float
+) -> None:
+    model, losses = expected(settings)
+    for results in gang:
+        assert distance(results[case].weights, model.state_dict()) < tolerance
+    found = gang[0][case].epochs
+    assert [loss for loss, _ in found] == pytest.approx(losses, abs=max(tolerance, 1e-6) * 5)
+    assert [samples for _, samples in found] == [TRAINED] * reference.EPOCHS
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_evaluation_is_that_of_all_held_out_samples(
+    case: str, gang: list[dict[str, Result]]
+) -> None:
+    model = Deep(10, (1, 8, 8))
+    model.load_state_dict(gang[0][case].weights)
+    inputs, labels = tensors(part(digits()[1], HELD_OUT))
+    precision = CASES[case][0].get("precision")
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
+    with (
+        torch.no_grad(),
+        torch.autocast("cpu", dtype) if dtype else contextlib.nullcontext(),
+    ):
+        logits = model(inputs).float()
+    held_out_loss = float(cross_entropy(logits, labels))
+    accuracy = float((logits.argmax(1) == labels).float().mean())
+    for results in gang:
+        loss, right = results[case].evaluation
+        assert loss == pytest.approx(held_out_loss, abs=2e-3 if dtype else 1e-6)
+        assert right == pytest.approx(accuracy, abs=1 / HELD_OUT if dtype else 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("case", "without"),
+    [
+        ("sgd clip", {"clip_norm": 0}),
+        ("sgd fsdp clip", {"clip_norm": 0}),
+        ("sgd", {"weight_decay": 0.0}),
+        ("adamw", {"weight_decay": 0.0}),
+    ],
+)
+def test_a_setting_has_its_effect(
+    case: str, without: dict[str, Any], gang: list[dict[str, Result]]
+) -> None:
+    """Compare with the reference that has the setting, and with the one that has not."""
+    settings, _ = CASES[case]
+    weights = gang[0][case].weights
+    near = distance(weights, expected(settings)[0].state_dict())
+    far = distance(weights, expected(settings | without)[0].state_dict())
+    assert near < 0.7 * far
+
+
+def test_compressed_gradients_differ_from_complete_ones(gang: list[dict[str, Result]]) -> None:
+    difference = distance(gang[0]["sgd compression"].weights, gang[0]["sgd"].weights)
+    assert difference > 1e-5
+
+
+@pytest.mark.parametrize(("case", "dtype"), [("sgd bf16", "bfloat16"), ("sgd fp16", "float16")])
+def test_blocks_compute_in_the_precision(
+    case: str, dtype: str, gang: list[dict[str, Result]]
+) -> None:
+    assert getattr(torch, dtype) in gang[0][case].dtypes[1]
+    assert gang[0]["sgd"].dtypes == ({torch.float32}, {torch.float32})
+
+
+def test_fsdp_gathers_weights_in_the_precision(gang: list[dict[str, Result]]) -> None:
+    assert torch.bfloat16 in gang[0]["sgd fsdp bf16"].dtypes[0]
+    assert gang[0]["sgd bf16"].dtypes[0] == {torch.float32}
+
+
+def test_fsdp_shards_each_block(gang: list[dict[str, Result]]) -> None:
+    assert gang[0]["sgd fsdp"].sharded == ["", "blocks.0", "blocks.1"]
+    assert gang[0]["sgd"].sharded == []
+
+
+def test_checkpointed_activations_are_computed_twice(gang: list[dict[str, Result]]) -> None:
+    plain, checkpointed = (gang[0][case].calls for case in ("sgd", "sgd activation checkpointing"))
+    steps = reference.EPOCHS * -(-TRAINED // reference.GLOBAL_BATCH)
+    assert checkpointed - plain >= steps
+
+
+def test_ranks_have_different_random_numbers(gang: list[dict[str, Result]]) -> None:
+    assert len({results["sgd"].random for results in gang}) == len(gang)

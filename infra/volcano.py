@@ -100,12 +100,17 @@ def parents_first(queues: dict[str, QueueSettings]) -> list[str]:
     return ordered
 
 
+# Volcano's webhook refuses jobs of a queue that the controllers have not opened yet. A queue that
+# somebody closed is ready, too.
+_AWAITED: Final = {"pulumi.com/waitFor": "jsonpath={.status.state}"}
+
+
 def queue(name: str, settings: QueueSettings) -> Manifest:
     """Return a queue."""
     return {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
         "kind": "Queue",
-        "metadata": {"name": name},
+        "metadata": {"name": name, "annotations": _AWAITED},
         "spec": compact(
             {
                 "weight": settings.weight,

@@ -23,6 +23,12 @@ def test_a_queue_says_only_what_is_configured() -> None:
     assert queue("research", QueueSettings())["spec"] == {"weight": 1, "reclaimable": True}
 
 
+def test_jobs_wait_until_their_queue_has_a_state() -> None:
+    # Volcano's webhook refuses a job whose queue is not open yet, which it is after creation.
+    annotations = queue("research", QueueSettings())["metadata"]["annotations"]
+    assert annotations == {"pulumi.com/waitFor": "jsonpath={.status.state}"}
+
+
 def test_a_queue_has_shares_and_limits() -> None:
     settings = QueueSettings.model_validate(
         {

@@ -29,10 +29,11 @@ _STRINGS: Final[Document] = {"type": "array", "items": _STRING}
 _ANY_OBJECT: Final[Document] = {"type": "object"}
 
 
-def description(config: InferenceConfig, served: Served | None) -> Document:
-    """Describe this server; the body of …/infer as the loaded model requires it."""
+def description(config: InferenceConfig, served: Served | None, admin: bool) -> Document:
+    """Describe a port of this server; the body of …/infer as the loaded model requires it."""
     model = f"/v2/models/{config.model_name}"
     load = f"/v2/repository/models/{config.model_name}/load"
+    paths = _admin_paths(load) if admin else _client_paths(model, served)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -40,28 +41,7 @@ def description(config: InferenceConfig, served: Served | None) -> Document:
             "version": SERVER_VERSION,
             "description": "Open Inference Protocol V2.",
         },
-        "paths": {
-            "/v2": _get("Server metadata", "Server", 401),
-            "/v2/health/live": _get("Liveness", "Live"),
-            "/v2/health/ready": _get("Readiness", "Ready", not_ready=True),
-            model: _get("Model metadata", "Model", 401, 404, 503),
-            f"{model}/ready": _get("Readiness of the model", "ModelReady", 404, not_ready=True),
-            f"{model}/infer": {"post": _infer(served)},
-            "/v2/repository/index": {
-                "post": _operation("List the models", {200: _answer(_ref("Index"))}, 401)
-            },
-            load: {
-                "post": _operation(
-                    "Serve the current content of the model's directory",
-                    {200: _answer(_ref("Loaded"))},
-                    *(401, 404, 409),
-                )
-            },
-            "/metrics": {
-                "get": _operation("Prometheus metrics", {200: _answer(_STRING, media="text/plain")})
-            },
-            "/openapi.json": {"get": _operation("This description", {200: _answer(_ANY_OBJECT)})},
-        },
+        "paths": paths | _shared_paths(),
         "components": {
             "schemas": _SCHEMAS,
             "securitySchemes": {
@@ -70,6 +50,41 @@ def description(config: InferenceConfig, served: Served | None) -> Document:
             },
         },
         **({"security": [{"bearer": []}, {"key": []}]} if config.api_keys_file else {}),
+    }
+
+
+def _shared_paths() -> Document:
+    return {
+        "/v2/health/live": _get("Liveness", "Live", not_ready=True),
+        "/v2/health/ready": _get("Readiness", "Ready", not_ready=True),
+        "/openapi.json": {"get": _operation("This description", {200: _answer(_ANY_OBJECT)})},
+    }
+
+
+def _client_paths(model: str, served: Served | None) -> Document:
+    return {
+        "/v2": _get("Server metadata", "Server", 401),
+        model: _get("Model metadata", "Model", 401, 404, 503),
+        f"{model}/ready": _get("Readiness of the model", "ModelReady", 404, not_ready=True),
+        f"{model}/infer": {"post": _infer(served)},
+    }
+
+
+def _admin_paths(load: str) -> Document:
+    return {
+        "/v2/repository/index": {
+            "post": _operation("List the models", {200: _answer(_ref("Index"))}, 401)
+        },
+        load: {
+            "post": _operation(
+                "Serve the current content of the model's directory",
+                {200: _answer(_ref("Loaded"))},
+                *(401, 404, 409),
+            )
+        },
+        "/metrics": {
+            "get": _operation("Prometheus metrics", {200: _answer(_STRING, media="text/plain")})
+        },
     }
 
 

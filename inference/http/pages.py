@@ -134,9 +134,9 @@ def metrics(service: Service, _: Request, __: Reserve) -> Response:
     return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 
-def openapi(service: Service, _: Request, __: Reserve) -> Response:
+def openapi(service: Service, _: Request, __: Reserve, admin: bool = False) -> Response:
     """GET /openapi.json."""
-    return json_response(description(service.config, service.engine.served))
+    return json_response(description(service.config, service.engine.served, admin))
 
 
 def load(service: Service, request: Request, _: Reserve) -> Pending:
@@ -178,11 +178,10 @@ def _get(endpoint: Callable[..., Any], **options: Any) -> Mapping[str, Route]:
 _HEALTH: Final = {
     "/v2/health/live": _get(live, scope=None),
     "/v2/health/ready": _get(ready, scope=None),
-    "/openapi.json": _get(openapi, scope=None),
 }
 
 PATHS: Final = Paths(
-    {**_HEALTH, "/v2": _get(server)},
+    {**_HEALTH, "/v2": _get(server), "/openapi.json": _get(openapi, scope=None)},
     {
         "": _get(model),
         "/ready": _get(model_ready, scope=None),
@@ -196,6 +195,7 @@ ADMIN_PATHS: Final = Paths(
     {
         **_HEALTH,
         "/metrics": _get(metrics, scope=None),
+        "/openapi.json": _get(partial(openapi, admin=True), scope=None),
         "/v2/repository/index": {"POST": Route(index, scope="admin")},
     },
     {},

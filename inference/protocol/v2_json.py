@@ -47,7 +47,8 @@ MAX_PLAN_BYTES: Final = 2048
 
 DEFAULT_MAX_JSON: Final = 2 * 2**20
 
-REQUEST_FIELDS: Final = frozenset({"id", "parameters", "inputs", "outputs"})
+REQUEST_FIELDS: Final = frozenset({"id", "parameters", "inputs", "outputs", "model_name"})
+"""KServe's client adds `model_name`, which must be that of the path."""
 REQUEST_PARAMETERS: Final = frozenset({"timeout", "binary_data_output"})
 TENSOR_FIELDS: Final = frozenset({"name", "shape", "datatype", "parameters", "data"})
 TENSOR_PARAMETERS: Final = frozenset({"binary_data_size"})
@@ -186,6 +187,9 @@ def read_request(
         blobs = Blobs(memoryview(body)[length:])
     document = parse_object(head)
     check_fields(document, REQUEST_FIELDS, "the body")
+    name = document.get("model_name", served.name)
+    if name != served.name:
+        raise InputError(f"model_name is {show(name)}: the path names {served.name!r}")
     identity = document.get("id", "")
     if not isinstance(identity, str):
         raise InputError(f"id is {show(identity)}: it must be a string")

@@ -22,7 +22,6 @@ def ask(url: str, images: Any, binary: bool) -> Heard:
         wanted = [InferRequestedOutput(name, binary_data=binary) for name in names]
         result = client.infer(MODEL, [sent], outputs=wanted, request_id="mine", timeout=20_000_000)
         unnamed = client.infer(MODEL, [sent])
-        client.load_model(MODEL)
         return {
             "live": client.is_server_live(),
             "ready": client.is_server_ready() and client.is_model_ready(MODEL),

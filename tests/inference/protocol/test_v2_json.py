@@ -198,6 +198,7 @@ MALFORMED = [
     (body(parameters={"binary_data_output": 1}), "parameters.binary_data_output is 1"),
     (body(outputs=[{"name": "class", "parameters": {"classification": 2}}]), "unknown field"),
     (body(parameters={"sequence_id": 7}), 'unknown field "sequence_id": it knows binary_data_'),
+    (body(model_name="other"), "model_name is \"other\": the path names 'digits'"),
     (body(max_token=7), 'unknown field "max_token"'),
     (body({"dtype": "FP32"}), "inputs[0] has "),
     (body({"shape": DEEP}), "is a list of 1"),

@@ -54,9 +54,10 @@ reclaim policy of the volumes then decides about their data. If the stack instal
 
 ## How a run is named
 
-The run of a training job is named `<key>-<8 digits>`. The digits are a hash of the run's manifests
-(hyperparameters, sizes, queue, placement) and of the identity of its image. The same specification
-is therefore always the same run, which is left alone, and an edit creates exactly one new run.
+The run of a training job is named `<key>-<8 digits>`. The digits are a hash of the job's keys as you
+wrote them and of the identity of its image. The same specification is therefore always the same
+run, which is left alone, and an edit creates exactly one new run. Settings of other sections, new
+defaults and other templates of this project start no new run. `run` sets the name instead.
 
 The previous run stays in the cluster, running or finished, unless `on_change` is `replace`. The
 engine uses the stored value, so set it at least one update before the edit. `kubectl delete`

@@ -30,6 +30,10 @@ COMPLETES_THE_JOB: Final = [{"event": "TaskCompleted", "action": "CompleteJob"}]
 """Policy of a task whose success completes the job. As a policy of the job, it would end the other
 tasks as soon as any one succeeds."""
 
+_TASK_RETRIES: Final = 3
+"""Volcano's default. If it is left out, the mutating webhook adds it when the job is created, and
+the validating one then refuses every update of the job, since updates replace the list of tasks."""
+
 _PLUGINS: Final = {
     "pytorch": ["--master=master", "--worker=worker", f"--port={RENDEZVOUS_PORT}"],
     **SERVICE_PLUGINS,
@@ -134,7 +138,7 @@ def _spec(
             "networkTopology": dict(gang.network_topology),
             "plugins": dict(plugins) if plugins else None,
             "policies": _policies(gang),
-            "tasks": list(tasks),
+            "tasks": [{**task, "maxRetry": _TASK_RETRIES} for task in tasks],
         }
     )
 

@@ -54,8 +54,8 @@ reclaim policy of the volumes then decides about their data. If the stack instal
 
 ## How a run is named
 
-The run of a training job is named `<key>-<8 digits>`. The digits are a hash of the job's keys as you
-wrote them and of the identity of its image. The same specification is therefore always the same
+The run of a training job is named `<key>-<8 digits>`. The digits are a hash of the job's keys as
+you wrote them and of the identity of its image. The same specification is therefore always the same
 run, which is left alone, and an edit creates exactly one new run. Settings of other sections, new
 defaults and other templates of this project start no new run. `run` sets the name instead.
 

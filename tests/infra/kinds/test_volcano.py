@@ -1,8 +1,9 @@
 from dataclasses import replace
+from types import ModuleType
 
 import pytest
 
-from infra.kinds import volcano
+from infra.kinds import mpi, tensorflow, volcano
 from infra.kinds.gang import Gang
 from infra.manifests import Manifest
 from tests.infra.test_pods import POD
@@ -55,6 +56,12 @@ def test_the_job_has_its_queue_and_its_retries() -> None:
             {"events": ["PodEvicted", "PodFailed"], "action": "RestartJob"},
         ],
     }
+
+
+@pytest.mark.parametrize("kind", [volcano, mpi, tensorflow])
+def test_tasks_state_what_the_webhook_would_add(kind: ModuleType) -> None:
+    (job,) = (each for each in kind.build(GANG) if each["kind"] == "Job")
+    assert [task["maxRetry"] for task in job["spec"]["tasks"]] == [3] * len(job["spec"]["tasks"])
 
 
 def test_pulumi_neither_awaits_the_job_nor_fails_if_it_exists() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from infra.settings.training.job import TrainingJobSettings
 from kube.kinds import KINDS, JobKind
 from policies.finding import find_pods
 from policies.resources import Resource
@@ -76,6 +77,9 @@ NCCL = st.sampled_from(
 )
 
 
+DEFAULT_GRACE = TrainingJobSettings.model_fields["grace_seconds"].default
+
+
 @cache
 def successes(kind: JobKind) -> list[str]:
     """When a job of the kind may have succeeded; of the other settings, a kind takes any value."""
@@ -98,6 +102,9 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
         chosen |= {"command": ["python3", "own.py"], "hyperparameters": None}
     if ends := successes(kind):
         chosen |= draw(st.sampled_from([{}, *({"success": value} for value in ends)]))
+    if deadline := chosen.get("attempt_deadline_seconds"):
+        grace = chosen.get("grace_seconds", DEFAULT_GRACE)
+        chosen["attempt_deadline_seconds"] = max(deadline, grace)
     if "steps" in chosen:
         chosen.pop("state", None)
         if draw(st.booleans()):

@@ -15,10 +15,6 @@ from tests.policies.cases import CASES, LIMITS, MAIN, POD, Case
 from tests.policies.harness import REMOVED, changed
 from tests.policies.test_rules import STRICT
 
-CLUSTER_SCOPED = {
-    *("Namespace", "Queue", "PriorityClass", "StorageClass"),
-    *("PersistentVolume", "ClusterRole", "ClusterRoleBinding"),
-}
 REFERENCES = {
     *("namespace", "queue", "scheduling.volcano.sh/queue-name"),
     *("priorityClassName", "storageClassName"),
@@ -60,8 +56,12 @@ def isolated(value: Any, tag: str) -> Any:
         else isolated(item, tag)
         for key, item in value.items()
     }
-    if value.get("kind") in CLUSTER_SCOPED and result["metadata"]["name"] != "unknown":
-        result["metadata"]["name"] += f"-{tag}"
+    metadata = result.get("metadata") if "kind" in value else None
+    # An object of the cluster has no namespace, so its own name must be different.
+    if isinstance(metadata, dict) and "namespace" not in metadata:
+        name = metadata.get("name")
+        if isinstance(name, str) and name != "unknown":
+            metadata["name"] = f"{name}-{tag}"
     return result
 
 

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from tools.bench.mutant_tests import copy_checkout
 
@@ -62,6 +63,8 @@ def status(checkout: Path, output: Path) -> int:
         descriptor = os.open(output, os.O_CREAT | os.O_WRONLY)
         os.dup2(descriptor, 1)
         os.dup2(descriptor, 2)
+        # OpenMP's threads do not exist after a fork, and the first parallel loop waits for them.
+        torch.set_num_threads(1)
         os.chdir(checkout)
         sys.dont_write_bytecode = True
         sys.path.insert(0, str(checkout))

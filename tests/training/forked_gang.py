@@ -55,6 +55,8 @@ def _fork(world: World, action: Callable[[World], Any], folder: Path) -> int:
         # The output of pytest's capture is not that of the descriptor.
         sys.stdout = os.fdopen(1, "w", closefd=False)
         sys.stderr = os.fdopen(2, "w", closefd=False)
+        # OpenMP's threads do not exist after a fork, and the first parallel loop waits for them.
+        torch.set_num_threads(1)
         torch.save(action(world), folder / f"result-{world.rank}")
         code = 0
     except BaseException:

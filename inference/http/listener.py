@@ -27,6 +27,9 @@ ADMIN_CONNECTIONS: Final = 128
 BACKLOG: Final = 4096
 _TLS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
+TLS_CLOSE_SECONDS: Final = 1.0
+"""Time in which a client may answer TLS's closing message; idle clients do not read it."""
+
 
 class Certificate:
     """The TLS certificate, which is read again when its files change."""
@@ -94,6 +97,7 @@ class Listener:
             ssl=context,
             backlog=BACKLOG,
             ssl_handshake_timeout=self.limits.config.header_seconds if context else None,
+            ssl_shutdown_timeout=TLS_CLOSE_SECONDS if context else None,
         )
 
     async def stop(self, seconds: float) -> bool:

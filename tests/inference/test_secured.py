@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import signal
 import socket
 import ssl
 import threading
@@ -107,6 +108,10 @@ def secured(
     with serving(folder, trained, verify=trusted, **settings) as running:
         running.wait_until_ready()
         yield running
+        # The client keeps a connection that is idle, and does not answer TLS's closing message.
+        running.program.signal(signal.SIGTERM)
+        assert running.program.exit_code() == 0
+        assert '"event": "cut"' not in running.program.text
 
 
 def test_probes_and_metrics_need_no_key(secured: Server) -> None:

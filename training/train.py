@@ -62,13 +62,13 @@ def run(config: TrainingConfig, world: World) -> int:
         announce(run, resumed=all(gather(resume(run))))
         try:
             evaluation = evaluate_held_out(run) if train(run) else None
+            if evaluation is None:
+                interrupt(run)
+                return exit_codes.INTERRUPTED
         except DivergedError:
             # All processes raise it together. The last checkpoint is good, maybe half written.
             run.saver.close()
             raise
-        if evaluation is None:
-            interrupt(run)
-            return exit_codes.INTERRUPTED
         run.saver.close()
         run.vote.close()
         manifest = export(run, evaluation)

@@ -2,8 +2,10 @@
 
 import json
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ from safetensors.torch import load_file
 from tests.training.custom_models import BadInEvaluation
 from training import evaluation
 from training.checkpoints import storage
-from training.run import DivergedError
+from training.run import DivergedError, Run
 from workload import exit_codes
 
 Train = Callable[..., int]
@@ -51,6 +53,25 @@ def test_a_gradient_that_is_not_finite_is_found_before_the_weights_are_saved(
     found = storage.list_checkpoints(tmp_path / "run/checkpoints")
     assert [path.name for path in found] == ["step-00000001", "step-00000002", "step-00000003"]
     assert all(map(finite, found))
+
+
+def test_an_interrupted_run_that_diverged_keeps_its_newest_checkpoint(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interrupt the run after a step with NaN, while the checkpoint before it is written."""
+    seal = storage.seal_checkpoint
+
+    def slowly(*arguments: Any) -> Path:
+        time.sleep(1)
+        return seal(*arguments)
+
+    monkeypatch.setattr(storage, "seal_checkpoint", slowly)
+    monkeypatch.setattr(Run, "should_stop", lambda run: run.position.step == 4)
+    model = f"{BadInEvaluation.__module__}:BadGradient"
+    with pytest.raises(DivergedError):
+        train(model=model, model_options={"step": 4}, checkpoint_steps=3)
+    [path] = storage.list_checkpoints(tmp_path / "run/checkpoints")
+    assert path.name == "step-00000003"
 
 
 def test_a_held_out_loss_that_is_not_finite_ends_the_run(train: Train, tmp_path: Path) -> None:

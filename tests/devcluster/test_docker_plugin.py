@@ -250,7 +250,7 @@ async def test_a_preview_runs_nothing_and_leaves_the_digest_open(plugin: Plugin)
     assert plugin.calls("build") == []
 
 
-async def test_a_preview_that_is_to_build_builds_and_does_not_push(plugin: Plugin):
+async def test_a_preview_with_build_on_preview_does_not_push(plugin: Plugin):
     await plugin.create(preview=True, buildOnPreview=True)
     assert len(plugin.calls("build")) == 1
     assert plugin.calls("push") == []
@@ -268,9 +268,7 @@ async def test_a_preview_that_is_to_build_builds_and_does_not_push(plugin: Plugi
     ],
     ids=lambda unknown: next(iter(unknown)),
 )
-async def test_what_is_not_known_yet_does_not_disturb_a_preview(
-    plugin: Plugin, unknown: dict[str, Any]
-):
+async def test_unknown_values_do_not_fail_a_preview(plugin: Plugin, unknown: dict[str, Any]):
     created = await plugin.create(preview=True, buildOnPreview=True, **unknown)
     assert outputs(created.properties)["repoDigest"].value == rpc.UNKNOWN
     assert plugin.calls("build") == []
@@ -295,7 +293,7 @@ async def test_a_password_goes_through_a_pipe_and_a_folder_of_its_own(plugin: Pl
     assert kept.is_secret
 
 
-async def test_secrets_are_shown_nowhere(plugin: Plugin):
+async def test_secrets_are_not_printed(plugin: Plugin):
     build = {"context": "app", "args": {"TOKEN": Secret("s3cret-token")}}
     created = await plugin.create(build=build)
     assert "#2 token is [secret]" in [line.message for line in plugin.engine.lines]
@@ -356,7 +354,7 @@ async def test_the_stand_in_says_once_that_it_is_used(plugin: Plugin):
     assert [line.message for line in plugin.engine.lines] == [NOTICE]
 
 
-async def test_build_lines_are_passing_and_belong_to_the_image(plugin: Plugin):
+async def test_build_output_is_shown_for_its_image(plugin: Plugin):
     await plugin.create()
     assert f"#1 {DIGEST}" not in [line.message for line in plugin.engine.lines]
     line = next(line for line in plugin.engine.lines if "FROM base" in line.message)
@@ -380,7 +378,7 @@ async def test_build_lines_are_passing_and_belong_to_the_image(plugin: Plugin):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-async def test_a_wrong_input_is_named(
+async def test_a_wrong_input_is_named_in_the_error(
     plugin: Plugin, changed: dict[str, Any], key: str, reason: str
 ):
     (failure,) = (await plugin.check(**changed)).failures
@@ -388,7 +386,7 @@ async def test_a_wrong_input_is_named(
     assert reason in failure.reason
 
 
-async def test_a_missing_dockerfile_is_named_with_where_it_is(plugin: Plugin):
+async def test_a_missing_dockerfile_is_named_with_its_path(plugin: Plugin):
     message = await refusal(plugin.check(build={"context": "app", "dockerfile": "Dockerfile"}))
     assert message.startswith("build.dockerfile: Dockerfile does not exist")
     assert message.endswith("write app/Dockerfile")
@@ -400,12 +398,12 @@ async def test_another_resource_is_refused(plugin: Plugin):
     assert message.startswith("docker:index/network:Network: the stand-in")
 
 
-async def test_delete_leaves_the_image_where_it_is(plugin: Plugin):
+async def test_delete_keeps_the_image(plugin: Plugin):
     await plugin.stub.Delete(provider_pb2.DeleteRequest(urn=URN, id="x"))
     assert not (plugin.fake / "calls").exists()
 
 
-async def test_read_returns_the_state_as_it_is(plugin: Plugin):
+async def test_read_returns_the_state_unchanged(plugin: Plugin):
     created = await plugin.create()
     read = await plugin.stub.Read(
         provider_pb2.ReadRequest(urn=URN, id="x", properties=created.properties)

@@ -38,7 +38,7 @@ def test_a_renamed_file_changes_the_digest(folder: Path):
     assert digest(folder) != before
 
 
-def test_permissions_and_targets_of_links_count(folder: Path):
+def test_permissions_and_link_targets_change_the_digest(folder: Path):
     before = digest(folder)
     (folder / "training" / "train.py").chmod(0o755)
     executable = digest(folder)
@@ -49,7 +49,7 @@ def test_permissions_and_targets_of_links_count(folder: Path):
     assert len({before, executable, linked, digest(folder)}) == 4
 
 
-def test_ignored_files_do_not_count(folder: Path):
+def test_ignored_files_do_not_change_the_digest(folder: Path):
     (folder / ".dockerignore").write_text("# for the image\n\n*\n!training\n**/*.md\n")
     before = digest(folder)
     assert sorted(inputs.files(folder, folder / "Dockerfile")) == [
@@ -62,21 +62,21 @@ def test_ignored_files_do_not_count(folder: Path):
     assert digest(folder) == before
 
 
-def test_a_dockerfiles_own_ignore_file_goes_before(folder: Path):
+def test_the_ignore_file_of_a_dockerfile_has_precedence(folder: Path):
     (folder / ".dockerignore").write_text("*\n")
     (folder / "Dockerfile.dockerignore").write_text("docs\n")
     assert "training/train.py" in inputs.files(folder, folder / "Dockerfile")
     assert "docs/page.md" not in inputs.files(folder, folder / "Dockerfile")
 
 
-def test_a_dockerfile_outside_of_the_context_counts(folder: Path):
+def test_a_dockerfile_outside_the_context_changes_the_digest(folder: Path):
     outside = folder / "Dockerfile"
     before = inputs.context_digest(folder / "training", outside)
     outside.write_text("FROM other")
     assert inputs.context_digest(folder / "training", outside) != before
 
 
-def test_a_missing_context_is_one_sentence(tmp_path: Path):
+def test_a_missing_context_is_refused(tmp_path: Path):
     with pytest.raises(ImageError, match=r"build\.context: .*nowhere"):
         inputs.context_digest(tmp_path / "nowhere", tmp_path / "nowhere" / "Dockerfile")
 
@@ -102,7 +102,7 @@ FOLDERS = (
         "examples/tensorflow/Dockerfile",
     ],
 )
-def test_every_source_of_the_projects_images_goes_into_their_builds(dockerfile: str) -> None:
+def test_all_sources_of_images_are_in_their_build_contexts(dockerfile: str) -> None:
     root = Path(__file__).parents[2]
     sources = {
         path.relative_to(root).as_posix()

@@ -60,7 +60,7 @@ def test_an_installed_official_plugin_stays(home: Path):
     assert (home / "own" / PLUGIN).read_text() == "official"
 
 
-def test_the_users_own_official_plugin_takes_the_stand_ins_place(home: Path):
+def test_an_official_plugin_replaces_the_stand_in(home: Path):
     assert not install(home / "own", PYTHON, "/nowhere").official
     users = executable(home / ".pulumi" / PLUGIN, "official")
     plugin = install(home / "own", PYTHON, "/nowhere")

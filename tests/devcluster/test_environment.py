@@ -32,7 +32,7 @@ def toolchain(tmp_path: Path) -> Toolchain:
     )
 
 
-def test_nothing_of_the_users_own_is_used(
+def test_settings_of_the_user_are_not_used(
     layout: Layout, toolchain: Toolchain, monkeypatch: pytest.MonkeyPatch
 ):
     for name, value in OWN.items():
@@ -52,25 +52,25 @@ def test_tools_of_the_toolchain_come_before_those_of_the_user(
     assert path[-2:] == ["/users/bin", "/usr/bin"]
 
 
-def test_simulated_nodes_bring_no_docker(simulated: Layout, toolchain: Toolchain):
+def test_simulated_nodes_have_no_docker(simulated: Layout, toolchain: Toolchain):
     found = environment.variables(simulated, toolchain, Kind.SIMULATED)
     assert not any(name.startswith("DOCKER") for name in found)
     assert str(simulated.state / "bin") not in found["PATH"].split(":")
 
 
-def test_pulumis_state_has_a_folder_before_pulumi_asks_for_it(layout: Layout, toolchain: Toolchain):
+def test_the_directory_of_pulumis_state_is_created(layout: Layout, toolchain: Toolchain):
     url = environment.variables(layout, toolchain, Kind.REAL)["PULUMI_BACKEND_URL"]
     assert Path(urlsplit(url).path).is_dir()
 
 
-def test_without_a_proxy_nothing_is_said_of_proxies(layout: Layout, toolchain: Toolchain):
+def test_no_proxy_is_set_without_a_proxy(layout: Layout, toolchain: Toolchain):
     found = environment.variables(layout, toolchain, Kind.REAL)
     assert not any(name.lower() == "no_proxy" for name in found)
 
 
 @pytest.mark.parametrize("name", ["HTTPS_PROXY", "http_proxy", "ALL_PROXY"])
 @pytest.mark.usefixtures("home")
-def test_the_cluster_is_reached_past_the_users_proxy(name: str, monkeypatch: pytest.MonkeyPatch):
+def test_the_cluster_is_reached_without_the_users_proxy(name: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(name, "http://proxy.example:3128")
     monkeypatch.setenv("no_proxy", "localhost,.example")
     found = environment.past_proxies()

@@ -71,7 +71,7 @@ def test_an_unknown_kind_is_rejected():
 
 
 @pytest.mark.usefixtures("able")
-def test_packages_that_can_be_installed_are_no_obstacle(
+def test_installable_packages_are_not_required_beforehand(
     monkeypatch: pytest.MonkeyPatch, install: Install
 ):
     install("apt-get", "exit 0")
@@ -81,9 +81,7 @@ def test_packages_that_can_be_installed_are_no_obstacle(
 
 
 @pytest.mark.usefixtures("able")
-def test_packages_that_can_not_be_installed_are_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
+def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setitem(host.PROGRAMS, "no-such-program", "second")
     monkeypatch.setitem(host.FILES, "/no/such/file", "first")
@@ -117,7 +115,7 @@ def test_services_do_not_start_while_their_packages_are_installed(
     assert not policy.exists()
 
 
-def test_a_policy_of_the_machines_own_is_kept(
+def test_an_existing_policy_file_is_kept(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, install: Install
 ):
     policy = tmp_path / "policy-rc.d"
@@ -140,7 +138,7 @@ def test_packages_that_fail_to_install_give_the_command_to_try(
     assert not policy.exists()
 
 
-def test_less_is_needed_where_tools_were_built(layout: Layout, monkeypatch: pytest.MonkeyPatch):
+def test_less_disk_is_needed_when_tools_are_built(layout: Layout, monkeypatch: pytest.MonkeyPatch):
     (layout.cache / "tools").mkdir(parents=True)
     monkeypatch.setattr(host, "GIB", 1 << 60)
     with pytest.raises(DevclusterError, match="about 1 GiB are needed"):
@@ -178,9 +176,7 @@ def test_the_longest_socket_path_is_accepted(tmp_path: Path):
 
 @pytest.mark.parametrize("name", [*mounts.OVERLAID, "run", "dev"])
 @pytest.mark.usefixtures("roomy")
-def test_files_below_a_folder_that_the_nodes_have_of_their_own_are_refused(
-    tmp_path: Path, name: str
-):
+def test_a_checkout_below_a_directory_of_the_nodes_is_refused(tmp_path: Path, name: str):
     layout = Layout(tmp_path, Path("/", name, "platform"))
     with pytest.raises(DevclusterError, match=f"cannot be in /{name},"):
         host.check(REAL, layout)

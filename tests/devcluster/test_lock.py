@@ -69,9 +69,7 @@ def test_a_lock_is_free_after_an_error_in_its_block(path: Path):
     assert not path.with_suffix(".holder").exists()
 
 
-def test_a_holder_that_has_not_written_its_name_is_named_nevertheless(
-    path: Path, other: subprocess.Popen[str]
-):
+def test_a_holder_without_a_name_is_reported(path: Path, other: subprocess.Popen[str]):
     path.with_suffix(".holder").write_text('{"pid": 1')
     with pytest.raises(DevclusterError, match="another command is working"), exclusive(path, "x"):
         pass

@@ -50,14 +50,14 @@ def test_the_help_names_every_command(capsys: pytest.CaptureFixture[str]):
     assert all(f" {name} " in text and said in text for name, said in COMMANDS.items())
 
 
-def test_only_what_starts_nodes_asks_for_their_number(capsys: pytest.CaptureFixture[str]):
+def test_only_commands_that_start_nodes_have_the_option_nodes(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as ended:
         main(["down", "--simulated-nodes=4"])
     assert ended.value.code == 2
 
 
 @pytest.mark.parametrize("number", ["-1", "four", "1.5"])
-def test_a_number_of_nodes_that_is_none_is_refused(number: str, capsys: pytest.CaptureFixture[str]):
+def test_an_invalid_number_of_nodes_is_refused(number: str, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as ended:
         main(["up", f"--simulated-nodes={number}"])
     assert ended.value.code == 2
@@ -65,12 +65,14 @@ def test_a_number_of_nodes_that_is_none_is_refused(number: str, capsys: pytest.C
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_wrong_kind_is_one_line(command: str, capsys: pytest.CaptureFixture[str]):
+def test_an_unknown_kind_of_nodes_is_reported_in_one_line(
+    command: str, capsys: pytest.CaptureFixture[str]
+):
     line = refused([command, "--nodes=fake"], capsys)
     assert line == "error: NODES is 'fake': use NODES=real, NODES=simulated or neither"
 
 
-def test_the_environment_of_no_cluster_is_one_line(capsys: pytest.CaptureFixture[str]):
+def test_env_without_a_cluster_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]):
     line = refused(["env"], capsys)
     assert line == "error: no embedded cluster is running: start one with `make up`"
 
@@ -88,7 +90,9 @@ def test_ending_an_unstarted_process_is_not_an_error(
     assert not home.exists()
 
 
-def test_a_command_beside_another_is_one_line(layout: Layout, capsys: pytest.CaptureFixture[str]):
+def test_a_concurrent_command_is_reported_in_one_line(
+    layout: Layout, capsys: pytest.CaptureFixture[str]
+):
     with exclusive(layout.lock, "make up"):
         line = refused(["down"], capsys)
     assert line.startswith("error: `make up` runs since")
@@ -129,7 +133,7 @@ def test_the_last_lines_of_a_log_are_shown(layout: Layout, capsys: pytest.Captur
     assert (len(lines), lines[0][:8]) == (100, "line 50 ")
 
 
-def test_a_missing_log_is_one_line(layout: Layout, capsys: pytest.CaptureFixture[str]):
+def test_a_missing_log_is_reported_in_one_line(layout: Layout, capsys: pytest.CaptureFixture[str]):
     line = refused(["logs", "kublet"], capsys)
     assert line == "error: 'kublet' has no log: `python -m devcluster logs` lists all"
 

@@ -30,7 +30,7 @@ def test_every_operator_serves_a_kind():
 
 
 @pytest.mark.parametrize("stack", ["dev", "simulated"])
-def test_the_stacks_of_make_up_need_no_operator_and_no_other_image(stack: str):
+def test_make_up_needs_no_operator_and_no_other_image(stack: str):
     demands = of_stack(CHECKOUT / f"Pulumi.{stack}.yaml", REGISTRY)
     assert demands.operators == ()
     assert set(demands.bases) <= {PYTORCH}
@@ -39,16 +39,16 @@ def test_the_stacks_of_make_up_need_no_operator_and_no_other_image(stack: str):
 @pytest.mark.parametrize(
     ("kind", "operator"), [(name, kind.operator) for name, kind in KINDS.items() if kind.operator]
 )
-def test_a_job_brings_the_operator_of_its_kind(tmp_path: Path, kind: str, operator: str):
+def test_a_job_requires_the_operator_of_its_kind(tmp_path: Path, kind: str, operator: str):
     assert asked(tmp_path, "volcano", kind, kind).operators == (operator,)
 
 
-def test_kinds_of_volcanos_own_bring_none(tmp_path: Path):
+def test_kinds_of_volcano_require_no_operator(tmp_path: Path):
     assert asked(tmp_path, "mpi", "tensorflow", "plain", "indexed").operators == ()
 
 
 @pytest.mark.parametrize("base", [MPI, TENSORFLOW])
-def test_an_image_brings_the_base_that_it_starts_from(tmp_path: Path, base: Base):
+def test_an_image_requires_its_base_image(tmp_path: Path, base: Base):
     assert asked(tmp_path, base=f"{REGISTRY}/{base.reference}").bases == (base,)
 
 
@@ -56,6 +56,6 @@ def test_an_image_of_another_registry_is_not_in_the_catalog(tmp_path: Path):
     assert asked(tmp_path, base=f"registry.example.com/{MPI.reference}").bases == ()
 
 
-def test_a_file_without_a_configuration_asks_for_nothing(tmp_path: Path):
+def test_a_file_without_a_configuration_requires_nothing(tmp_path: Path):
     (tmp_path / "Pulumi.dev.yaml").write_text("")
     assert of_stack(tmp_path / "Pulumi.dev.yaml", REGISTRY) == Demands()

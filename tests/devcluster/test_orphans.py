@@ -76,7 +76,7 @@ def test_a_cluster_started_by_another_process_is_not_stopped(tmp_path: Path, sta
     assert launcher.end_orphans(KIND) == 1
 
 
-def test_what_an_own_start_left_without_a_record_is_ended(
+def test_processes_of_an_unrecorded_start_are_ended(
     tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("GPU_PLATFORM_STATE", str(tmp_path))

@@ -150,7 +150,7 @@ def test_archives_of_modules_are_deleted_before_the_build(world: World):
     assert [file.suffix for file in downloads.iterdir()] == [".ziphash"]
 
 
-def test_files_of_ours_replace_those_of_a_module(world: World):
+def test_own_files_replace_files_of_a_module(world: World):
     (world.fake / "broken").write_text(BROKEN)
     with pytest.raises(DevclusterError):
         ensure("engine", world.cache, world.said.append)
@@ -169,7 +169,7 @@ def test_the_engine_alone_needs_no_cluster_tools(world: World):
     assert "etcd" in missing("simulated", world.cache)
 
 
-def test_a_second_call_starts_no_go_at_all(world: World):
+def test_a_second_call_does_not_start_go(world: World):
     ensure("real", world.cache, world.said.append)
     (world.fake / "calls").unlink()
     world.said.clear()
@@ -200,7 +200,7 @@ def test_an_interrupted_build_keeps_finished_programs(world: World):
     assert built == {"tools", "kwok"}
 
 
-def test_what_a_killed_build_left_behind_is_removed(world: World):
+def test_files_of_a_killed_build_are_removed(world: World):
     left = world.cache / "tools" / ".work" / "tools.out" / "pulumi"
     left.parent.mkdir(parents=True)
     left.write_text("half a program")
@@ -281,13 +281,13 @@ def test_the_first_line_names_what_is_built_what_was_found_and_the_time(world: W
     assert re.search(r"from Go modules, about \d+ min; found on PATH: etcd$", line)
 
 
-def test_an_old_go_is_refused_in_a_sentence(world: World):
+def test_an_old_go_is_refused(world: World):
     (world.fake / "version").write_text("go1.19.8")
     with pytest.raises(DevclusterError, match=r"Go 1\.26 or newer .* go1\.19: install a newer one"):
         ensure("engine", world.cache, world.said.append)
 
 
-def test_a_missing_go_is_one_sentence(world: World, monkeypatch: pytest.MonkeyPatch):
+def test_a_missing_go_is_refused(world: World, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(DevclusterError, match="no go is on PATH: install it"):
         ensure("engine", world.cache, world.said.append)
@@ -323,15 +323,13 @@ def test_an_upgraded_tool_is_asked_again_and_replaced(world: World):
     assert "built" in (toolchain.bin / "etcd").read_text()
 
 
-def test_our_own_tools_on_path_are_not_taken_for_the_users(
-    world: World, monkeypatch: pytest.MonkeyPatch
-):
+def test_own_tools_on_path_do_not_count_as_installed(world: World, monkeypatch: pytest.MonkeyPatch):
     toolchain = ensure("engine", world.cache, world.said.append)
     monkeypatch.setenv("PATH", str(toolchain.bin), prepend=":")
     assert ensure("engine", world.cache, world.said.append).installed == ()
 
 
-def test_pulumi_brings_its_language_host_only_when_all_of_it_is_there(world: World):
+def test_an_installed_pulumi_needs_its_language_host(world: World):
     world.tool("pulumi", "v3.259.0")
     world.tool("pulumi-language-python", "")
     assert ensure("engine", world.cache, world.said.append).installed == ("pulumi",)
@@ -345,7 +343,7 @@ def test_pulumi_brings_its_language_host_only_when_all_of_it_is_there(world: Wor
     }
 
 
-def test_built_companions_lie_in_one_real_folder(world: World):
+def test_built_companions_are_in_one_real_directory(world: World):
     toolchain = ensure("engine", world.cache, world.said.append)
     for name in ("pulumi", "pulumi-language-python", "pulumi-language-python-exec"):
         assert (toolchain.bin / name).resolve().parent == toolchain.bin.resolve()
@@ -416,7 +414,7 @@ def test_an_existing_operator_is_not_built_again(world: World):
     assert world.said == []
 
 
-def test_what_watches_a_cluster_comes_without_other_discoveries(world: World):
+def test_prometheus_is_built_with_kubernetes_discovery_only(world: World):
     toolchain = ensure("engine", world.cache, world.said.append, monitoring=True)
     assert {"prometheus", "kube-state-metrics"} <= {file.name for file in toolchain.bin.iterdir()}
     (found,) = [line for line in world.calls("list") if "-tags=" in line]

@@ -28,7 +28,7 @@ def test_the_time_left_follows_the_measured_pace(seconds: list[float]):
     assert meter.left() > 4000
 
 
-def test_one_line_has_what_is_done_what_is_compiled_and_both_times(seconds: list[float]):
+def test_the_progress_line_has_packages_and_times(seconds: list[float]):
     lines: list[str] = []
     meter = Meter(lines.append, {"x.example/a": 1000, "x.example/b": 1000}, ["tool"])
     seconds[0] = 187.0
@@ -36,7 +36,7 @@ def test_one_line_has_what_is_done_what_is_compiled_and_both_times(seconds: list
     assert lines == ["1 of 2 packages, x.example/a, 3:07, about 20 s left"]
 
 
-def test_nothing_is_left_when_all_is_compiled_and_linked(seconds: list[float]):
+def test_no_time_is_left_when_everything_is_linked(seconds: list[float]):
     meter = Meter(lambda line: None, {"a": 1000}, ["tool"])
     meter.compiled(["a"])
     meter.linked(["tool"])
@@ -55,7 +55,7 @@ def test_durations_are_rounded(passed: float, text: str):
     assert duration(passed) == text
 
 
-def test_compilers_collect_no_garbage_where_there_is_memory_for_it():
+def test_garbage_collection_of_compilers_is_off_with_enough_memory():
     assert compiler_memory(24 * GIB, 2) == {"GOGC": "off", "GOMEMLIMIT": "3072MiB"}
     assert compiler_memory(256 * GIB, 2) == {"GOGC": "off", "GOMEMLIMIT": "4096MiB"}
 

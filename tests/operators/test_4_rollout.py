@@ -116,7 +116,7 @@ def load(rollout: Rollout) -> Iterator[Load]:
         yield made
 
 
-def test_the_first_version_answers_everything(rollout: Rollout, load: Load) -> None:
+def test_the_first_version_answers_all_requests(rollout: Rollout, load: Load) -> None:
     seen = load.during(lambda: None, at_least=50)
     assert seen.failed == {}
     assert set(seen.versions) == {rollout.version(rollout.first)}
@@ -146,7 +146,7 @@ def test_a_canary_gets_its_share_once_it_is_ready(rollout: Rollout, load: Load) 
     assert abs(there.versions[second] / there.answered - SHARE) < TOLERANCE
 
 
-def test_weight_zero_takes_every_request_back(rollout: Rollout, load: Load) -> None:
+def test_weight_zero_sends_all_requests_to_the_stable_version(rollout: Rollout, load: Load) -> None:
     canary = {"weight": 0, "run": rollout.second}
     going = load.during(lambda: rollout.update(canary=canary))
     assert going.failed == {}
@@ -213,7 +213,7 @@ def keda(rollout: Rollout, tmp_path_factory: pytest.TempPathFactory) -> None:
     ],
     ids=["path", "ingress", "queue", "keda", "fetched", "secrets"],
 )
-def test_the_api_server_takes_what_other_settings_make(
+def test_the_api_server_accepts_the_objects_of_other_settings(
     rollout: Rollout, keda: None, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
     described = serving(**settings)

@@ -87,7 +87,7 @@ def answers(watched: Watched) -> bool:
         return False
 
 
-def test_everything_is_found_and_answers(watched: Watched, load: Load) -> None:
+def test_prometheus_finds_all_targets(watched: Watched, load: Load) -> None:
     wanted = {f"gpu-platform-{name}" for name in ("training", "inference", "volcano", "gpus")}
     wanted |= {"kube-state-metrics", "kubelet", "cadvisor"}
 
@@ -97,7 +97,7 @@ def test_everything_is_found_and_answers(watched: Watched, load: Load) -> None:
     await_(lambda: jobs() >= wanted, 120, f"an answer of each of {sorted(wanted)}")
 
 
-def test_what_is_wrong_from_the_beginning_is_told(watched: Watched, load: Load) -> None:
+def test_faults_present_at_the_start_are_alerted(watched: Watched, load: Load) -> None:
     runs = watched.runs
     watched.await_firing(
         QuotaExhausted={"namespace": "ml-dev"},
@@ -112,7 +112,7 @@ def test_what_is_wrong_from_the_beginning_is_told(watched: Watched, load: Load) 
     )
 
 
-def test_gpus_are_told_apart_by_node_and_by_who_has_them(watched: Watched) -> None:
+def test_gpu_series_name_the_node_and_the_pod(watched: Watched) -> None:
     found = [each["metric"] for each in watched.prometheus.ask("DCGM_FI_DEV_GPU_UTIL")]
     assert Counter(gpu["Hostname"] for gpu in found) == {"gpu-node-0": 4, "gpu-node-1": 4}
     assert len({gpu["UUID"] for gpu in found}) == 8
@@ -134,7 +134,7 @@ def _labels(series: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     return (*sorted(series["metric"].items()), ("value", series["value"][1]))
 
 
-def test_what_goes_wrong_is_told_until_it_is_over(watched: Watched, load: Load) -> None:
+def test_an_alert_fires_until_its_fault_is_gone(watched: Watched, load: Load) -> None:
     learning = watched.runs["learning"]
     first, second = f"{learning}-master-0", f"{learning}-worker-0"
     server = watched.server()["metadata"]["name"]
@@ -160,7 +160,7 @@ def test_what_goes_wrong_is_told_until_it_is_over(watched: Watched, load: Load) 
     await_(lambda: answers(watched), 30, "an answer of the server that was stopped")
 
 
-def test_an_error_of_a_gpu_is_told_to_whom_it_belongs(watched: Watched, load: Load) -> None:
+def test_a_gpu_error_names_the_pod(watched: Watched, load: Load) -> None:
     pod = f"{watched.runs['learning']}-master-0"
     (series,) = watched.prometheus.ask(f'DCGM_FI_DEV_XID_ERRORS{{pod="{pod}"}}')
     gpu = series["metric"]
@@ -209,7 +209,7 @@ def test_every_query_of_the_dashboards_has_data(watched: Watched, load: Load) ->
         time.sleep(1)
 
 
-def test_runs_of_every_kind_count_under_their_queue(watched: Watched) -> None:
+def test_runs_of_every_kind_are_counted_by_queue(watched: Watched) -> None:
     found = watched.prometheus.ask("max_over_time(gpu_platform:run_gpus[10m])")
     queues = {each["metric"]["run"]: each["metric"].get("queue") for each in found}
     kinds = ("learning", "diverging", "crashing")
@@ -225,7 +225,9 @@ def test_prometheus_computes_all_rules(watched: Watched) -> None:
     assert known <= {rule["name"] for rule in rules}
 
 
-def test_the_api_server_takes_what_the_operator_is_given(watched: Watched, tmp_path: Path) -> None:
+def test_the_api_server_accepts_the_objects_for_the_operator(
+    watched: Watched, tmp_path: Path
+) -> None:
     platform = watched.platform
     folder = module_folder(prometheus.OPERATOR, tmp_path) / "example" / "prometheus-operator-crd"
     kinds = ("podmonitors", "servicemonitors", "prometheusrules")

@@ -26,7 +26,7 @@ from tests.cluster.platform import Platform, await_
 from training.data import held_out_digits
 
 
-def test_a_kill_of_everything_while_the_chart_is_installed_is_recovered(real: Platform) -> None:
+def test_up_recovers_after_a_kill_while_the_chart_is_installed(real: Platform) -> None:
     process = real.start("up")
     events = real.state / "real" / "logs" / "pulumi-up.events"
     try:
@@ -68,7 +68,7 @@ def test_the_gang_ran_on_two_nodes_with_a_gpu_each(real: Platform) -> None:
         assert limits["nvidia.com/gpu"] == "1"
 
 
-def test_the_shell_of_make_env_reaches_docker_and_the_serving_pods_shared_memory(
+def test_make_env_provides_docker_and_kubectl(
     real: Platform,
 ) -> None:
     environment = 'eval "$(make --no-print-directory env NODES=real)"'
@@ -107,7 +107,7 @@ def test_a_second_up_changes_nothing(real: Platform) -> None:
     assert _resources(real) == before
 
 
-def test_the_server_is_as_accurate_as_the_training_said(real: Platform, checkpoints: Path) -> None:
+def test_the_server_reaches_the_accuracy_of_the_training(real: Platform, checkpoints: Path) -> None:
     run = real.run_name()
     manifest = json.loads((checkpoints / run / "export" / "manifest.json").read_text())
     url = _model_url(real)
@@ -211,7 +211,7 @@ def test_status_reports_pods_progress_and_gpu_hours_of_a_running_gang(update: Up
     assert live["gpuHours"] > 0
 
 
-def test_an_edited_hyperparameter_is_one_new_run_and_the_old_one_stays(
+def test_an_edited_hyperparameter_starts_one_new_run_and_keeps_the_old(
     real: Platform, update: Update, checkpoints: Path
 ) -> None:
     of_digits = {name for name in _jobs(real) if name.startswith("digits-")}
@@ -259,7 +259,7 @@ def test_make_up_waits_for_every_kind_and_reports_its_result(update: Update, job
     update.killed.check_reported(job, KINDS[job])
 
 
-def test_last_lines_and_events_of_the_killed_gang_lie_beside_its_checkpoints(
+def test_logs_and_events_of_a_killed_gang_are_saved_with_its_checkpoints(
     real: Platform, update: Update, checkpoints: Path
 ) -> None:
     run = update.second
@@ -278,7 +278,7 @@ def test_last_lines_and_events_of_the_killed_gang_lie_beside_its_checkpoints(
     assert '"epoch": 3' in real.shell(f"kubectl exec {recorder} -- python3 -m recorder show {run}")
 
 
-def test_two_at_once_the_second_says_so_and_stops(real: Platform) -> None:
+def test_a_second_concurrent_command_is_refused(real: Platform) -> None:
     real.hyperparameters(seed=8)
     first = real.start("up")
     holder = real.state / "real" / "lock.holder"
@@ -310,7 +310,7 @@ def test_down_leaves_nothing_after_a_node_and_the_cluster_were_killed_in_trainin
     assert HostState.now().added_since(untouched) == {}
 
 
-def test_up_after_that_resumes_the_run_from_its_checkpoint(real: Platform) -> None:
+def test_up_after_a_killed_cluster_resumes_the_run(real: Platform) -> None:
     output = real.make("up")
     assert "(correct)" in output
     assert "resume" in [line["event"] for line in real.logs(real.run_name())]

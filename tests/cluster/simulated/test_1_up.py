@@ -27,9 +27,7 @@ def test_down_ends_the_cluster_and_keeps_its_state(simulated: Platform) -> None:
 
 
 @pytest.mark.parametrize("after", ["restart", "crash"])
-def test_pods_of_simulated_nodes_come_and_go_at_once_after_a(
-    simulated: Platform, after: str
-) -> None:
+def test_simulated_pods_start_and_end_at_once_after_a(simulated: Platform, after: str) -> None:
     if after == "crash":
         _kwok(simulated).kill()
     place = shlex.quote('{"spec": {"nodeName": "simulated-0"}}')

@@ -39,14 +39,14 @@ def test_the_commands_for_the_embedded_cluster_work(cluster: Platform, block: Bl
     assert _type(cluster, block.script)
 
 
-def test_the_commands_of_the_first_screen_and_of_ci_are_what_the_other_tests_run() -> None:
+def test_commands_of_the_readme_and_of_ci_are_run_by_other_tests() -> None:
     there = {c for b in README if b not in HERE and not b.own_cluster for c in b.commands}
     assert there == ELSEWHERE
     ci = (ROOT / ".ci" / "run").read_text().splitlines()
     assert {"make check", "make test"} <= set(ci)
 
 
-def test_the_commands_for_a_cluster_of_ones_own_work(cluster: Platform, tmp_path: Path) -> None:
+def test_the_commands_for_an_existing_cluster_work(cluster: Platform, tmp_path: Path) -> None:
     install, update = (block for block in README if block.own_cluster)
     pip = [command for command in install.commands if ".venv" in command]
     shutil.copy(ROOT / "requirements.txt", tmp_path)

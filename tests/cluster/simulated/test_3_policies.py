@@ -39,7 +39,7 @@ def before(control_plane: Platform) -> dict[str, object]:
 
 # Each alone, because the engine stops at the first that is refused.
 @pytest.mark.parametrize("manifest", STACK, ids=lambda item: item["type token"])
-def test_what_the_pack_refuses_is_neither_created_nor_patched(
+def test_violations_are_neither_created_nor_patched(
     control_plane: Platform, before: dict[str, object], run: Run, manifest: tokens.Manifest
 ) -> None:
     done = run("up", [manifest])
@@ -49,7 +49,7 @@ def test_what_the_pack_refuses_is_neither_created_nor_patched(
     assert _specs(control_plane) == before
 
 
-def test_what_the_pack_accepts_is_created(control_plane: Platform, run: Run) -> None:
+def test_valid_objects_are_created(control_plane: Platform, run: Run) -> None:
     service = changed(
         manifests.service(),
         ("metadata", {"name": "good", "annotations": {"pulumi.com/skipAwait": "true"}}),

@@ -51,7 +51,7 @@ def test_the_base_is_applied_and_nothing_changes(cluster: Platform) -> None:
     assert found.report["counts"]["same"] > 20
 
 
-def test_somebodys_edit_and_deletion_are_drift_and_an_update_mends_them(
+def test_manual_edits_are_drift_and_an_update_repairs_them(
     cluster: Platform,
 ) -> None:
     patch = json.dumps({"spec": {"weight": 7}})
@@ -85,7 +85,7 @@ def same_name(config: dict[str, Any]) -> None:
     del config["gpu-platform:storage"]["claims"]["checkpoints"]["name"]
 
 
-def test_a_claim_that_is_kept_stands_in_its_own_way_and_the_report_says_so(
+def test_a_retained_claim_blocks_its_replacement_and_the_report_says_so(
     cluster: Platform,
 ) -> None:
     configuration = cluster.stack_file.read_text()
@@ -128,7 +128,7 @@ def small(cluster: Platform) -> interrupted.Stack:
     return interrupted.made(cluster)
 
 
-def test_an_update_that_is_killed_at_any_moment_is_gone_on_with_and_leaves_nothing_over(
+def test_an_update_killed_at_any_moment_is_completed_by_the_next(
     small: interrupted.Stack,
 ) -> None:
     small.update()
@@ -161,7 +161,7 @@ def test_an_update_that_is_killed_at_any_moment_is_gone_on_with_and_leaves_nothi
     assert settled.returncode == 0, settled.stdout
 
 
-def test_what_the_page_about_destroying_says_leaves_nothing_behind(
+def test_the_documented_destroy_deletes_everything(
     small: interrupted.Stack,
 ) -> None:
     look, destroy = (

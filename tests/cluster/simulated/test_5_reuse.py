@@ -68,7 +68,7 @@ def test_a_teams_own_stack_runs_in_the_platforms_queue_and_on_its_claim(
         assert platform["claims"]["checkpoints"] in [v.get("claimName") for v in volumes]
 
 
-def test_the_pages_commands_show_the_outputs(cluster: Platform) -> None:
+def test_the_commands_of_the_reuse_page_show_the_outputs(cluster: Platform) -> None:
     (commands,) = (block for block in blocks(ROOT / "docs" / "reuse.md") if not block.own_cluster)
     shown = cluster.shell(commands.script.replace("--stack dev", "--stack simulated"))
     assert "nodeSelector" in shown

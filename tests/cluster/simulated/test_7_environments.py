@@ -89,14 +89,14 @@ def _refused(pod: dict[str, Any]) -> bool:
     return conditions.get("PodScheduled") == "False"
 
 
-def test_with_three_free_nodes_none_of_prods_four_pods_has_one(prod: Environment) -> None:
+def test_three_free_nodes_start_no_pod_of_a_gang_of_four(prod: Environment) -> None:
     await_(lambda: [_refused(pod) for pod in _gang(prod)] == [True] * 4, 120, "four refusals")
     observed_until = time.monotonic() + 3
     while time.monotonic() < observed_until:
         assert [_node(pod) for pod in _gang(prod)] == [None] * 4
 
 
-def test_meanwhile_three_replicas_wait_for_a_model_in_the_pool_of_serving(
+def test_replicas_wait_for_a_model_on_serving_nodes(
     prod: Environment,
 ) -> None:
     pods = prod.pods("gpu-platform.dev/workload=inference")
@@ -107,7 +107,7 @@ def test_meanwhile_three_replicas_wait_for_a_model_in_the_pool_of_serving(
     assert {claim["status"]["phase"] for claim in prod.all("pvc")} == {"Bound"}
 
 
-def test_when_the_fourth_node_appears_all_four_are_bound_each_to_a_whole_node(
+def test_a_fourth_node_starts_the_whole_gang(
     prod: Environment,
 ) -> None:
     add_nodes(prod.platform, range(3, 4), TRAINING, **RDMA)
@@ -115,7 +115,7 @@ def test_when_the_fourth_node_appears_all_four_are_bound_each_to_a_whole_node(
     assert sorted(str(_node(pod)) for pod in _gang(prod)) == [f"simulated-{n}" for n in range(4)]
 
 
-def test_the_rendered_environment_makes_32_ranks_with_one_master(prod: Environment) -> None:
+def test_the_rendered_environment_gives_32_ranks_one_master(prod: Environment) -> None:
     worlds = [world for pod in _gang(prod) for world in _worlds(pod)]
     run = prod.outputs()["runs"]["cifar"]["name"]
     assert sorted(world.rank for world in worlds) == list(range(32))
@@ -144,7 +144,7 @@ def _worlds(pod: dict[str, Any]) -> list[World]:
     ]
 
 
-def test_stagings_jobs_and_its_model_share_the_one_node(
+def test_jobs_and_model_of_staging_share_one_node(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     with _environment(tmp_path_factory, "staging") as staging:

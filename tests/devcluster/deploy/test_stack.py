@@ -106,7 +106,7 @@ def test_events_are_followed_as_their_log_grows(tmp_path: Path):
     assert follower.changes == {"create": 1, "update": 1, "same": 1}
 
 
-def test_a_line_may_be_cut_off_anywhere(tmp_path: Path):
+def test_incomplete_lines_are_read_later(tmp_path: Path):
     log, reports = tmp_path / "events", list[str]()
     whole = lines(pre("create", "größe"), pre("create", "job"), summary(create=2))
     follower = EventFollower(log)

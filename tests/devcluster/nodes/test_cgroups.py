@@ -29,7 +29,7 @@ def test_controllers_that_are_mounted_together_stay_together():
     assert machine.folders(Path("/cg"))[0] == Path("/cg/cpu,cpuacct")
 
 
-def test_a_named_hierarchy_lies_in_the_folder_of_its_name():
+def test_a_named_hierarchy_is_in_the_directory_of_its_name():
     folders = cgroups.parse_hierarchies(HYBRID).folders(Path("/cg"))
     assert Path("/cg/systemd") in folders
 
@@ -64,7 +64,7 @@ def test_an_existing_group_is_not_an_error(tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", ["cpuset.cpus", "cpuset.mems"])
-def test_an_empty_cpuset_takes_over_what_lies_above_it(tmp_path: Path, name: str):
+def test_an_empty_cpuset_copies_its_parent(tmp_path: Path, name: str):
     machine = cgroups.parse_hierarchies("1:cpuset:/\n")
     inner = tmp_path / "cpuset" / "platform" / "node"
     inner.mkdir(parents=True)
@@ -75,7 +75,7 @@ def test_an_empty_cpuset_takes_over_what_lies_above_it(tmp_path: Path, name: str
     assert (inner / name).read_text() == "0-1\n"
 
 
-def test_a_cpuset_that_is_set_is_left_alone(tmp_path: Path):
+def test_a_set_cpuset_is_unchanged(tmp_path: Path):
     machine = cgroups.parse_hierarchies("1:cpuset:/\n")
     group = tmp_path / "cpuset" / "platform"
     group.mkdir(parents=True)
@@ -98,7 +98,7 @@ def test_v2_children_get_every_controller_of_the_group(tmp_path: Path):
     assert (tmp_path / "cgroup.subtree_control").read_text() == "+cpuset +cpu +memory"
 
 
-def test_groups_are_removed_from_the_innermost_outwards(tmp_path: Path):
+def test_inner_groups_are_removed_first(tmp_path: Path):
     machine = cgroups.parse_hierarchies(JOINED)
     cgroups.create("platform/node/kubepods/pod", machine, tmp_path)
     tops = [folder / "platform" for folder in machine.folders(tmp_path)]
@@ -106,7 +106,7 @@ def test_groups_are_removed_from_the_innermost_outwards(tmp_path: Path):
     assert not any(top.exists() for top in tops)
 
 
-def test_a_group_that_can_not_be_removed_is_named(tmp_path: Path):
+def test_a_group_that_cannot_be_removed_is_named(tmp_path: Path):
     group, other = tmp_path / "group", tmp_path / "other"
     group.mkdir()
     other.mkdir()

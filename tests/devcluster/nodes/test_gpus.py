@@ -71,7 +71,7 @@ def await_use(gpus: Gpus, condition: Callable[[list[float]], bool]) -> list[floa
     return found
 
 
-def test_a_gpu_that_nobody_has_does_nothing(gpus: Gpus):
+def test_an_unassigned_gpu_is_idle(gpus: Gpus):
     first = gpus.read()[0]
     assert (first["index"], first["uuid"], first["product"]) == (0, FIRST, "Simulated")
     assert first["fields"] == {
@@ -83,9 +83,7 @@ def test_a_gpu_that_nobody_has_does_nothing(gpus: Gpus):
     }
 
 
-def test_a_process_that_computes_uses_its_gpu_and_one_that_sleeps_does_not(
-    gpus: Gpus, start: Start
-):
+def test_a_busy_process_uses_its_gpu_and_a_sleeping_one_does_not(gpus: Gpus, start: Start):
     start(COMPUTES, FIRST)
     start(SLEEPS, SECOND)
     found = await_use(gpus, lambda use: use[0] > 0 and use[1] == 0)
@@ -95,21 +93,21 @@ def test_a_process_that_computes_uses_its_gpu_and_one_that_sleeps_does_not(
     assert power[0] > power[2] == POWER_IDLE
 
 
-def test_a_process_shares_itself_out_among_its_gpus(gpus: Gpus, start: Start):
+def test_the_load_of_a_process_is_divided_among_its_gpus(gpus: Gpus, start: Start):
     start(COMPUTES, f"{FIRST},{THIRD}")
     use = await_use(gpus, lambda use: use[0] > 0)
     assert use[0] == use[2] < 100
     assert use[1] == 0
 
 
-def test_who_only_looks_at_gpus_has_none(gpus: Gpus, start: Start):
+def test_a_process_that_only_reads_gpus_has_none(gpus: Gpus, start: Start):
     start(COMPUTES, "all")
     start(COMPUTES, FIRST)
     use = await_use(gpus, lambda use: use[0] > 0)
     assert use[1:] == [0, 0]
 
 
-def test_memory_is_what_the_processes_have_for_themselves(gpus: Gpus, start: Start):
+def test_memory_is_the_private_memory_of_the_processes(gpus: Gpus, start: Start):
     process = start(REMEMBERS, FIRST)
     assert process.stdout is not None
     process.stdout.readline()
@@ -122,7 +120,7 @@ def test_memory_is_what_the_processes_have_for_themselves(gpus: Gpus, start: Sta
     assert field(gpus, "FB_USED") == [0, 0, 0]
 
 
-def test_a_file_says_what_is_wrong_as_long_as_it_is_there(gpus: Gpus, faults: Path):
+def test_a_fault_file_injects_faults_while_it_exists(gpus: Gpus, faults: Path):
     faults.write_text('{"1": {"DCGM_FI_DEV_XID_ERRORS": 79}}')
     assert field(gpus, "XID_ERRORS") == [0, 79, 0]
     assert field(gpus, "FB_FREE") == [TOTAL] * 3
@@ -142,13 +140,13 @@ def test_a_file_says_what_is_wrong_as_long_as_it_is_there(gpus: Gpus, faults: Pa
         ),
     ],
 )
-def test_a_file_that_says_nothing_plain_is_refused(gpus: Gpus, faults: Path, text: str, said: str):
+def test_an_invalid_fault_file_is_refused(gpus: Gpus, faults: Path, text: str, said: str):
     faults.write_text(text)
     with pytest.raises(DevclusterError, match=said):
         gpus.read()
 
 
-def test_whoever_connects_is_told(gpus: Gpus, faults: Path, tmp_path: Path):
+def test_connected_clients_receive_values(gpus: Gpus, faults: Path, tmp_path: Path):
     where = tmp_path / "pod-resources" / "gpus.sock"
     with server(where, gpus) as served:
         answering = threading.Thread(target=served.serve_forever)

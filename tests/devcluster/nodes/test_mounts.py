@@ -5,7 +5,7 @@ from pathlib import Path
 from devcluster.nodes import mounts
 
 
-def test_the_kernel_has_the_settings_that_get_files_of_the_nodes_own():
+def test_nodes_have_their_own_kernel_settings():
     for key, value in mounts.SYSCTLS.items():
         assert Path("/proc/sys", key).exists(), key
         assert value.isdigit()

@@ -46,7 +46,7 @@ def read(service: Service) -> dict[str, Any]:
     return json.loads(Path(option(service, "--config")).read_text())
 
 
-def test_containerd_pulls_what_nodes_call_loopback_from_the_first_node(second: NodeServices):
+def test_containerd_pulls_loopback_images_from_the_first_node(second: NodeServices):
     service = second.containerd()
     config = tomllib.loads(Path(service.command[-1]).read_text())
     cri = config["plugins"]["io.containerd.grpc.v1.cri"]
@@ -64,7 +64,7 @@ def test_containerd_knows_the_runtime_class_of_gpus(first: NodeServices):
     assert cri["restrict_oom_score_adj"] is True
 
 
-def test_pods_get_addresses_of_their_nodes_range_and_keep_them_on_the_way(second: NodeServices):
+def test_pods_get_addresses_from_the_range_of_their_node(second: NodeServices):
     second.containerd()
     chain = json.loads(services.CNI_CHAIN.read_text())
     bridge = chain["plugins"][0]
@@ -72,7 +72,7 @@ def test_pods_get_addresses_of_their_nodes_range_and_keep_them_on_the_way(second
     assert bridge["ipMasq"] is False
 
 
-def test_kubelet_labels_the_node_as_gpu_feature_discovery_would(first: NodeServices):
+def test_the_kubelet_sets_labels_of_gpu_feature_discovery(first: NodeServices):
     labels = dict(part.split("=") for part in option(first.kubelet(), "--node-labels").split(","))
     assert labels == {
         "nvidia.com/gpu.present": "true",
@@ -81,15 +81,13 @@ def test_kubelet_labels_the_node_as_gpu_feature_discovery_would(first: NodeServi
     }
 
 
-def test_only_the_node_beside_the_control_plane_takes_what_needs_no_gpu(
-    first: NodeServices, second: NodeServices
-):
+def test_only_the_first_node_accepts_pods_without_a_gpu(first: NodeServices, second: NodeServices):
     taint = "--register-with-taints=nvidia.com/gpu=present:NoSchedule"
     assert taint not in first.kubelet().command
     assert taint in second.kubelet().command
 
 
-def test_the_device_plugin_and_who_measures_find_the_nodes_hardware(
+def test_the_device_plugin_and_exporter_find_the_nodes_hardware(
     first: NodeServices, machine: Layout
 ):
     service = first.gpus()
@@ -118,20 +116,20 @@ def test_kubelet_requires_a_client_certificate(first: NodeServices, machine: Lay
     assert config["readOnlyPort"] == 0
 
 
-def test_kubelet_runs_on_both_kinds_of_control_groups_and_beside_swap(first: NodeServices):
+def test_the_kubelet_runs_on_both_versions_of_cgroups_and_with_swap(first: NodeServices):
     config = read(first.kubelet())
     assert config["failCgroupV1"] is False
     assert config["failSwapOn"] is False
     assert config["cgroupDriver"] == "cgroupfs"
 
 
-def test_pods_ask_the_clusters_dns_and_not_the_hosts(first: NodeServices):
+def test_pods_use_the_dns_of_the_cluster(first: NodeServices):
     config = read(first.kubelet())
     assert config["clusterDNS"] == [SPEC.network.dns]
     assert Path(config["resolvConf"]).read_text() == ""
 
 
-def test_kube_proxy_leaves_the_hosts_connection_tracking_alone(second: NodeServices):
+def test_kube_proxy_keeps_the_hosts_connection_tracking(second: NodeServices):
     config = read(second.kube_proxy())
     assert config["conntrack"] == {
         "maxPerCore": 0,
@@ -141,7 +139,7 @@ def test_kube_proxy_leaves_the_hosts_connection_tracking_alone(second: NodeServi
     assert config["clusterCIDR"] == SECOND.pod_range
 
 
-def test_the_dns_service_leads_to_where_coredns_listens(first: NodeServices):
+def test_the_dns_service_points_to_coredns(first: NodeServices):
     corefile = Path(first.coredns().command[-1]).read_text()
     service, endpoints = first.dns_objects()["items"]  # type: ignore[misc]
     assert service["spec"]["clusterIP"] == SPEC.network.dns
@@ -170,11 +168,11 @@ def test_charts_are_served_on_the_nodes_address_alone(first: NodeServices):
     assert "8879" in command
 
 
-def test_dockers_socket_lies_in_the_clusters_state(first: NodeServices, machine: Layout):
+def test_dockers_socket_is_in_the_clusters_state(first: NodeServices, machine: Layout):
     assert option(first.docker(), "--host") == f"unix://{machine.docker_socket}"
 
 
-def test_the_clusters_addresses_fit_together():
+def test_addresses_of_the_cluster_are_consistent():
     network = SPEC.network
     block, of_services = ip_network(network.block), ip_network(network.services)
     link = ip_network(f"{network.host}/{network.link_prefix}", strict=False)

@@ -141,13 +141,13 @@ def test_an_interrupted_run_goes_on_to_the_same_weights(results: dict[str, Any])
     assert results["same"] is True
 
 
-def test_a_saved_unet_is_tuned_and_another_kind_is_refused(results: dict[str, Any]) -> None:
+def test_a_saved_unet_is_fine_tuned_and_other_models_are_refused(results: dict[str, Any]) -> None:
     assert results["fine-tuned"] == 0
     assert "is not a UNet saved by diffusers" in results["no unet"]
     assert "addition_embed_type None" in results["old"]
 
 
-def test_a_truncated_checkpoint_and_a_loss_that_is_no_number_are_told(
+def test_a_truncated_checkpoint_and_a_nan_loss_are_reported(
     results: dict[str, Any],
 ) -> None:
     assert "cannot resume from" in results["truncated"]
@@ -162,7 +162,7 @@ def test_a_truncated_checkpoint_and_a_loss_that_is_no_number_are_told(
         (["--run-dir=/dev/null/run"], "run_dir /dev/null/run cannot be written"),
     ],
 )
-def test_mistakes_end_with_64_and_one_plain_line(
+def test_mistakes_exit_with_64_and_one_line(
     tmp_path: Path,
     flags: list[str],
     message: str,

@@ -98,7 +98,7 @@ def test_a_run_of_two_workers_is_interrupted_and_resumed_by_one(
     assert (tmp_path / "export" / "saved_model.pb").exists()
 
 
-def test_what_it_would_ignore_is_refused_before_tensorflow_is_imported(
+def test_unsupported_settings_are_refused_before_tensorflow_is_imported(
     python: Path, tmp_path: Path
 ) -> None:
     done = subprocess.run(

@@ -5,7 +5,7 @@ from tests.cluster.platform import await_
 from tests.cluster.scheduling import Scheduling, stack
 
 
-def test_a_gang_starts_again_until_its_retries_are_used_up_or_a_code_is_fatal(
+def test_a_gang_restarts_until_its_retries_are_exhausted_or_an_exit_code_is_fatal(
     volcano: Scheduling,
 ) -> None:
     job = {"queue": "vision", "gpus_per_node": 2, "nodes": 2, "retries": 2}

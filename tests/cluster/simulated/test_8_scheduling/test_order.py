@@ -6,7 +6,7 @@ from tests.cluster.platform import await_
 from tests.cluster.scheduling import Scheduling, stack
 
 
-def test_an_urgent_job_ends_a_whole_gang_which_returns_as_a_whole(volcano: Scheduling) -> None:
+def test_an_urgent_job_preempts_a_whole_gang_which_restarts_later(volcano: Scheduling) -> None:
     jobs = stack(
         {
             "long": {"queue": "vision", "nodes": 3, "priority_class": "batch"},
@@ -32,7 +32,7 @@ def test_an_urgent_job_ends_a_whole_gang_which_returns_as_a_whole(volcano: Sched
     assert volcano.job("long")["status"]["retryCount"] == 1
 
 
-def test_an_elastic_job_gives_its_surplus_and_gets_it_back(volcano: Scheduling) -> None:
+def test_an_elastic_job_shrinks_for_others_and_grows_again(volcano: Scheduling) -> None:
     volcano.configure(SchedulerSettings(preempt="surplus"))
     jobs = stack(
         {
@@ -57,7 +57,7 @@ def test_an_elastic_job_gives_its_surplus_and_gets_it_back(volcano: Scheduling) 
     assert "retryCount" not in volcano.job("elastic")["status"]
 
 
-def test_what_becomes_free_is_kept_for_a_gang_that_has_waited_too_long(volcano: Scheduling) -> None:
+def test_free_nodes_are_reserved_for_a_gang_that_has_waited_too_long(volcano: Scheduling) -> None:
     jobs = stack(
         {
             "first": {"queue": "vision"},
@@ -89,7 +89,7 @@ def await_told(volcano: Scheduling, words: str) -> None:
     await_(lambda: words in volcano.devcluster("status"), PATIENCE, f"status to say {words!r}")
 
 
-def test_steps_follow_each_other_and_none_begins_early(volcano: Scheduling) -> None:
+def test_steps_of_a_job_run_in_order(volcano: Scheduling) -> None:
     steps = {
         "prepare": {"command": ["./prepare"]},
         "evaluate": {"command": ["./evaluate"], "after": ["train"], "gpus": 1},

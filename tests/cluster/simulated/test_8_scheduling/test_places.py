@@ -6,7 +6,7 @@ from tests.cluster.platform import await_
 from tests.cluster.scheduling import Scheduling, stack
 
 
-def test_binpack_leaves_nodes_whole_for_a_gang_and_spread_does_not(volcano: Scheduling) -> None:
+def test_binpack_keeps_nodes_free_for_a_gang_and_spread_does_not(volcano: Scheduling) -> None:
     small = {f"small-{n}": {"queue": "vision", "gpus_per_node": 2} for n in range(3)}
     jobs = stack(small | {"gang": {"queue": "vision", "nodes": 2}}, **VOLCANO)
     for placement, gang in (("spread", {}), ("binpack", {"gang": 2})):
@@ -20,7 +20,7 @@ def test_binpack_leaves_nodes_whole_for_a_gang_and_spread_does_not(volcano: Sche
         volcano.clear()
 
 
-def test_a_job_that_wants_whole_nodes_shares_them_with_no_other(volcano: Scheduling) -> None:
+def test_a_job_on_whole_nodes_shares_them_with_no_other(volcano: Scheduling) -> None:
     half = {"queue": "vision", "gpus_per_node": 4}
     jobs = stack(
         {
@@ -43,7 +43,7 @@ def test_a_job_that_wants_whole_nodes_shares_them_with_no_other(volcano: Schedul
     assert len({*volcano.nodes("alone"), *volcano.nodes("before")}) == 3
 
 
-def test_a_packs_first_pod_chooses_the_rack_and_binpack_the_fullest(volcano: Scheduling) -> None:
+def test_pods_of_a_gang_follow_the_first_one_to_its_rack(volcano: Scheduling) -> None:
     """Rack a has room for one pod more, and rack b for both."""
     half = {"queue": "vision", "gpus_per_node": 4}
     pair = {**half, "nodes": 2}

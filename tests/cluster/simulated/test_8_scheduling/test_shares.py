@@ -11,7 +11,7 @@ from tests.cluster.platform import await_
 from tests.cluster.scheduling import NAMESPACE, Scheduling, stack
 
 
-def test_two_queues_share_by_weight_and_the_rest_waits_with_the_reason_shown(
+def test_two_queues_share_by_weight_and_waiting_jobs_show_the_reason(
     volcano: Scheduling,
 ) -> None:
     jobs = {f"{queue}-{n}": {"queue": queue} for queue in ("vision", "language") for n in range(3)}
@@ -25,7 +25,7 @@ def test_two_queues_share_by_weight_and_the_rest_waits_with_the_reason_shown(
     assert status.count("requests 8 nvidia.com/gpu, but only 0 of 24 are free") == 3
 
 
-def test_a_queue_takes_its_share_back_when_its_owner_returns(volcano: Scheduling) -> None:
+def test_a_queue_reclaims_its_share(volcano: Scheduling) -> None:
     guests = {f"guest-{n}": {"queue": "language"} for n in range(3)}
     jobs = stack(guests | {"owner": {"queue": "vision", "nodes": 2}}, **VOLCANO)
     volcano.submit(jobs, *guests)
@@ -45,7 +45,7 @@ def amounts(gpus: int) -> dict[str, Any]:
     return {"cpu": 64, "memory": "512Gi", "nvidia.com/gpu": gpus}
 
 
-def test_a_queue_takes_back_what_it_deserves_and_not_more(volcano: Scheduling) -> None:
+def test_a_queue_reclaims_only_what_it_deserves(volcano: Scheduling) -> None:
     """Shares by `capacity`: what is written, however many queues have jobs."""
     queues = {"large": {"deserved": amounts(16)}, "little": {"deserved": amounts(8)}}
     scheduler = {"share": "capacity", "reclaim": "gangs"}
@@ -83,7 +83,7 @@ def test_a_guarantee_is_kept_free_for_a_queue_without_jobs(volcano: Scheduling, 
         assert volcano.placed().total() == 3
 
 
-def test_a_full_queue_and_a_place_that_does_not_exist_are_told(volcano: Scheduling) -> None:
+def test_a_full_queue_and_an_unknown_topology_are_reported(volcano: Scheduling) -> None:
     jobs = {
         "full": {"queue": "small"},
         "waits": {"queue": "small"},

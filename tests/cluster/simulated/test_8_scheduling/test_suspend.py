@@ -6,7 +6,7 @@ from tests.cluster.platform import await_
 from tests.cluster.scheduling import Scheduling, stack
 
 
-def test_a_suspended_job_leaves_its_place_to_others_and_goes_on_later(volcano: Scheduling) -> None:
+def test_a_suspended_job_frees_its_gpus_and_resumes_later(volcano: Scheduling) -> None:
     two = {name: {"queue": "vision", "nodes": 3} for name in ("first", "second")}
     jobs = stack(two, **VOLCANO)
     volcano.submit(jobs, "first")
@@ -23,7 +23,7 @@ def test_a_suspended_job_leaves_its_place_to_others_and_goes_on_later(volcano: S
     placed(volcano, first=3)
 
 
-def test_an_indexed_job_is_suspended_and_goes_on_by_its_setting(volcano: Scheduling) -> None:
+def test_an_indexed_job_is_suspended_and_resumed_by_a_setting(volcano: Scheduling) -> None:
     indexed = {"queue": "vision", "kind": "indexed", "nodes": 3}
 
     def written(suspend: bool) -> StackSettings:

@@ -77,7 +77,7 @@ def prod(engine: MakeStack) -> Environment:
 
 
 @pytest.mark.parametrize("name", ["staging", "prod"])
-def test_the_environment_keeps_every_rule(name: str, request: pytest.FixtureRequest) -> None:
+def test_the_environment_passes_every_rule(name: str, request: pytest.FixtureRequest) -> None:
     said = request.getfixturevalue(name).said
     assert "[mandatory]" not in said
     assert "itself failed" not in said
@@ -97,7 +97,7 @@ def test_only_system_objects_are_exempted_and_mandatory_rules_stay(name: str) ->
 
 
 @pytest.mark.parametrize("name", ["staging", "prod"])
-def test_the_environment_holds_no_secret_and_no_host_but_examples(name: str) -> None:
+def test_the_environment_contains_no_secret_and_only_example_hosts(name: str) -> None:
     text = (CHECKOUT / f"Pulumi.{name}.yaml").read_text()
     hosts = set(re.findall(r"\b(?:[a-z0-9-]+\.)+(?:com|net|org|io)\b(?!/)", text))
     assert all(host.endswith("example.com") for host in hosts - {"csi.storage.k8s.io"}), hosts
@@ -125,7 +125,7 @@ def test_prods_gang_is_32_processes_on_four_whole_nodes_in_the_queue_of_its_team
     assert processes == 32
 
 
-def test_prods_gang_speaks_rdma_from_the_pods_own_network(prod: Environment) -> None:
+def test_prods_gang_uses_rdma_from_the_pod_network(prod: Environment) -> None:
     for pod in prod.gang():
         (container,) = pod["containers"]
         assert container["resources"]["limits"]["rdma/hca"] == "1"
@@ -195,7 +195,7 @@ def test_every_image_of_prod_is_pinned_by_digest(prod: Environment) -> None:
     assert "DaemonSet" not in {manifest["kind"] for manifest in prod.manifests}
 
 
-def test_staging_trains_on_several_gpus_of_one_node_in_a_queue_for_each_team(
+def test_staging_trains_on_one_node_in_the_queue_of_each_team(
     staging: Environment,
 ) -> None:
     (volcano,) = staging.gang()
@@ -214,20 +214,20 @@ def test_staging_trains_on_several_gpus_of_one_node_in_a_queue_for_each_team(
     assert indexed["activeDeadlineSeconds"] == 24 * 3600
 
 
-def test_staging_lets_the_load_decide_how_many_replicas_serve(staging: Environment) -> None:
+def test_staging_scales_replicas_with_the_load(staging: Environment) -> None:
     scaler = staging.all("HorizontalPodAutoscaler")["cifar"]["spec"]
     assert (scaler["minReplicas"], scaler["maxReplicas"]) == (1, 2)
     assert "replicas" not in staging.all("Deployment")["cifar"]["spec"]
 
 
-def test_staging_brings_its_device_plugin_and_nfs(staging: Environment) -> None:
+def test_staging_installs_the_device_plugin_and_nfs(staging: Environment) -> None:
     assert staging.all("DaemonSet")["nvidia-device-plugin"]
     assert staging.all("RuntimeClass")["nvidia"]["handler"] == "nvidia"
     assert staging.all("StorageClass")["nfs-shared"]["provisioner"] == "nfs.csi.k8s.io"
     assert "release of chart volcano 1.15.1 is not rendered" in staging.said
 
 
-def test_staging_logs_in_to_its_registry_where_a_user_is_named(engine: MakeStack) -> None:
+def test_staging_logs_in_to_its_registry_with_a_user(engine: MakeStack) -> None:
     def name_a_user(config: dict[str, Any]) -> None:
         images_that_are_there(config)
         config["gpu-platform:images"]["username"] = "robot"
@@ -251,7 +251,7 @@ def foreign_registry(config: dict[str, Any]) -> None:
     config["gpu-platform:images"]["workloads"]["training"] = {"reference": reference}
 
 
-def test_prods_policies_refuse_what_the_settings_allow(engine: MakeStack) -> None:
+def test_prods_policies_refuse_more_than_the_settings(engine: MakeStack) -> None:
     def mistakes(config: dict[str, Any]) -> None:
         half_nodes(config)
         endless_run(config)

@@ -54,7 +54,7 @@ def protected(engine: MakeStack) -> Stack:
     return stack
 
 
-def test_a_protected_claim_is_destroyed_by_no_command_and_no_edit(protected: Stack) -> None:
+def test_no_command_or_edit_deletes_a_protected_claim(protected: Stack) -> None:
     destroyed = protected._pulumi("destroy", "--yes", "--skip-preview")
     assert destroyed.status != 0
     assert "protected" in destroyed.text

@@ -110,7 +110,7 @@ def pull_request(
     return first, second
 
 
-def test_nothing_changes_is_a_status_and_a_sentence(unchanged: Previewed) -> None:
+def test_an_unchanged_stack_has_its_own_exit_status(unchanged: Previewed) -> None:
     assert unchanged.status == 0, unchanged.said
     assert "Preview of `simulated`: nothing changes" in unchanged.comment
     assert unchanged.report["differences"] == []
@@ -138,7 +138,7 @@ def test_the_comment_contains_each_fact(pull_request: tuple[Previewed, Previewed
     assert comment.index("Look at this first") < comment.index("### Policies")
 
 
-def test_two_previews_at_once_say_the_same_to_the_letter(
+def test_two_concurrent_previews_are_identical(
     pull_request: tuple[Previewed, Previewed],
 ) -> None:
     first, second = pull_request
@@ -147,7 +147,7 @@ def test_two_previews_at_once_say_the_same_to_the_letter(
     assert first.report == second.report
 
 
-def test_no_secret_is_anywhere_in_what_is_written(
+def test_rendered_files_contain_no_secret(
     pull_request: tuple[Previewed, Previewed],
 ) -> None:
     previewed, _ = pull_request
@@ -178,7 +178,7 @@ def test_a_rendered_preview_needs_no_state_no_cluster_and_no_secrets(
     assert gpus[0] == gpus[1]
 
 
-def test_a_configuration_that_is_wrong_is_told_in_the_comment(
+def test_a_wrong_configuration_is_reported_in_the_comment(
     engine: MakeStack, tmp_path: Path
 ) -> None:
     def mistake(config: dict[str, Any]) -> None:

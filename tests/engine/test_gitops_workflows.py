@@ -45,12 +45,12 @@ def lint(
     )
 
 
-def test_actionlint_has_nothing_to_say(actionlint: Path) -> None:
+def test_actionlint_finds_no_problem(actionlint: Path) -> None:
     done = lint(actionlint, *sorted((CHECKOUT / ".github" / "workflows").glob("*.yml")))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_actionlint_would_have_something_to_say(actionlint: Path, tmp_path: Path) -> None:
+def test_actionlint_finds_a_planted_problem(actionlint: Path, tmp_path: Path) -> None:
     text = (CHECKOUT / ".github" / "workflows" / "preview.yml").read_text()
     broken = tmp_path / "preview.yml"
     broken.write_text(text.replace("steps.preview.outputs.status", "steps.previev.outputs.status"))

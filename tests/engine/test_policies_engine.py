@@ -22,7 +22,7 @@ def run(tmp_path: Path, tools: Toolchain) -> Run:
     return program(tmp_path, tools)
 
 
-def test_a_mandatory_rule_refuses_and_says_what_to_write(run: Run):
+def test_a_mandatory_rule_names_the_remedy(run: Run):
     container = "spec/tasks/0/template/spec/containers/0"
     job = changed(manifests.volcano_job(), (f"{container}/resources/limits/nvidia.com~gpu", "0.5"))
     done = run("preview", [job])
@@ -33,7 +33,7 @@ def test_a_mandatory_rule_refuses_and_says_what_to_write(run: Run):
     assert f'{place}: found "0.5"; write an integer number of nvidia.com/gpu' in done.stdout
 
 
-def test_an_unknown_image_does_not_silence_the_rules_beside_it(run: Run):
+def test_other_rules_are_evaluated_when_an_image_is_unknown(run: Run):
     container = "spec/tasks/0/template/spec/containers/0"
     job = changed(
         manifests.volcano_job(),
@@ -50,7 +50,7 @@ def test_an_unknown_image_does_not_silence_the_rules_beside_it(run: Run):
     assert "image-tag-fixed" not in done.stdout
 
 
-def test_a_stack_rule_refuses_what_only_the_whole_stack_shows(run: Run):
+def test_stack_rules_see_all_resources(run: Run):
     stack = [item for item in manifests.whole_stack() if item["kind"] != "ResourceQuota"]
     done = run("preview", stack)
     assert done.returncode != 0
@@ -58,7 +58,7 @@ def test_a_stack_rule_refuses_what_only_the_whole_stack_shows(run: Run):
     assert "no quota of GPUs in namespace training" in done.stdout
 
 
-def test_a_release_of_which_only_the_values_are_seen_is_named(run: Run):
+def test_a_helm_release_is_reported_as_unseen(run: Run):
     release = {"apiVersion": "helm.sh/v3", "kind": "Release", "metadata": {"name": "volcano"}}
     done = run("preview", [{**release, "chart": "volcano", "name": "batch", "values": {}}])
     (report,) = done.reports
@@ -67,7 +67,7 @@ def test_a_release_of_which_only_the_values_are_seen_is_named(run: Run):
     assert command in report.message
 
 
-def test_a_name_that_no_rule_has_is_refused(run: Run):
+def test_an_unknown_rule_is_refused(run: Run):
     done = run("preview", manifests.whole_stack(), {"no-host-pth": "mandatory"})
     assert done.returncode != 0
     (report,) = done.reports
@@ -127,7 +127,7 @@ def test_a_wrong_record_of_a_kind_is_refused(run: Run):
     assert "kinds.Trainer.example.com.pod: found []; write one of" in report.message
 
 
-def test_the_description_of_the_cluster_holds_for_every_rule(run: Run):
+def test_the_cluster_configuration_applies_to_every_rule(run: Run):
     limits = "spec/tasks/0/template/spec/containers/0/resources/limits/example.com~card"
     job = changed(manifests.volcano_job(), (limits, "0.5"))
     only = {"all": "disabled", "gpu-counts-whole": "mandatory", "gpu-toleration": "mandatory"}
@@ -143,7 +143,7 @@ def test_a_configuration_that_disables_every_rule_is_refused(run: Run):
     assert "it disables every rule" in done.stdout + done.stderr
 
 
-def test_exemptions_are_told_and_what_is_past_is_refused(run: Run):
+def test_exemptions_are_reported_and_expired_ones_refused(run: Run):
     def configuration(days: int) -> dict[str, Any]:
         entry = {
             "workload": "training/Job.batch.volcano.sh/digits",
@@ -167,7 +167,7 @@ def test_exemptions_are_told_and_what_is_past_is_refused(run: Run):
     assert {report.level for report in done.reports} == {"mandatory"}
 
 
-def test_neither_a_type_token_nor_a_patch_gets_an_object_past_the_pack(run: Run):
+def test_type_tokens_and_patches_do_not_evade_the_pack(run: Run):
     stack = tokens.stack("training")
     done = run("preview", stack)
     assert done.returncode != 0

@@ -120,7 +120,7 @@ def test_every_rule_about_stacks_reports_its_bad_fixtures(run: Run):
     assert_every_fixture_is_reported(done, OF_STACKS)
 
 
-def test_the_fixtures_are_of_every_rule():
+def test_every_rule_has_fixtures():
     assert {case.rule for case in CASES} == {rule.name for rule in RULES}
 
 
@@ -130,7 +130,7 @@ def test_good_fixtures_are_reported_by_no_rule(run: Run):
     assert done.reports == []
 
 
-def test_what_is_not_known_yet_is_no_violation_of_its_rule_and_silences_no_other(run: Run):
+def test_unknown_values_violate_no_rule_and_other_rules_are_evaluated(run: Run):
     """Exceptions: a release, whose chart is never evaluated, and an unknown kind."""
     counted = [i for i, case in OF_STACKS.items() if case.rule == "gpu-budget"]
     budgets = {f"research-case{i}x": 6 for i in counted}
@@ -146,7 +146,7 @@ def test_what_is_not_known_yet_is_no_violation_of_its_rule_and_silences_no_other
     assert ("training-queue-declared", f"case{next(iter(OF_RESOURCES))}x") in told
 
 
-def test_gpus_not_known_yet_cost_nothing_yet(run: Run):
+def test_unknown_gpus_have_no_cost(run: Run):
     """On its own: in a stack of all fixtures the known GPUs cost enough to hide it."""
     (case,) = (case for case in CASES if case.rule == "gpu-cost")
     prices = {"hourlyPrices": {"nvidia.com/gpu": 2.5}}

@@ -61,14 +61,14 @@ print(sorted({"infra", "training", "inference", "torch"} & names))
 """
 
 
-def test_the_package_brings_one_name_and_no_torch(installed: Path, tmp_path: Path) -> None:
+def test_the_package_has_one_top_level_name_and_no_torch(installed: Path, tmp_path: Path) -> None:
     assert python(installed, EVERY_MODULE, tmp_path) == "[]\n"
     packages = installed / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
     assert (packages / "gpu_platform" / "py.typed").exists()
     assert not list(packages.glob("torch*"))
 
 
-def test_the_packages_types_are_those_of_the_components(installed: Path, tmp_path: Path) -> None:
+def test_the_package_has_the_types_of_the_components(installed: Path, tmp_path: Path) -> None:
     """The examples and the program below are right, and mypy sees what is not."""
     program = (DATA / "python" / "__main__.py").read_text()
     (tmp_path / "right.py").write_text(program)
@@ -126,7 +126,7 @@ def test_a_yaml_program_makes_a_run_and_serves_it(yaml_program: Program) -> None
     assert outputs["url"] == "http://model.vision.svc.cluster.local:8080"
 
 
-def test_what_a_plugins_run_needs_is_made_before_it_and_deleted_after_it(
+def test_dependencies_of_a_run_are_created_first_and_deleted_last(
     yaml_program: Program,
 ) -> None:
     assert {"storage", "queues", "team"} <= yaml_program.dependencies(JOB)
@@ -153,7 +153,7 @@ PLATFORM: dict[str, Any] = {
 }
 
 
-def test_the_pages_program_runs_on_the_platform_and_its_mistakes_are_told_as_the_page_says(
+def test_the_documented_program_and_its_documented_errors_work(
     installed: Path, tools: Toolchain, tmp_path: Path
 ) -> None:
     page = (packaged.ROOT / "docs" / "reuse.md").read_text()
@@ -192,9 +192,7 @@ def test_the_pages_program_runs_on_the_platform_and_its_mistakes_are_told_as_the
     assert "Traceback" not in outcome.text
 
 
-def test_many_jobs_of_a_team_are_runs_on_the_platform(
-    installed: Path, tools: Toolchain, tmp_path: Path
-) -> None:
+def test_each_of_many_jobs_becomes_a_run(installed: Path, tools: Toolchain, tmp_path: Path) -> None:
     """The program of docs/scale.md, with the jobs that its example has."""
     (tmp_path / "platform").mkdir()
     backend, hosts = tmp_path / "backend", (language_hosts(),)

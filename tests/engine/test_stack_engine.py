@@ -52,7 +52,7 @@ def test_every_object_of_the_stack_is_rendered(stack: Stack) -> None:
     ]
 
 
-def test_the_outputs_are_those_that_other_stacks_read(stack: Stack) -> None:
+def test_other_stacks_can_read_the_outputs(stack: Stack) -> None:
     outputs = stack.outputs()
     run = outputs["runs"]["digits"]["name"]
     assert re.fullmatch(r"digits-[0-9a-f]{8}", run)
@@ -91,7 +91,7 @@ def test_the_outputs_are_those_that_other_stacks_read(stack: Stack) -> None:
     }
 
 
-def test_the_outputs_have_the_types_that_are_documented_and_no_others(stack: Stack) -> None:
+def test_outputs_have_the_documented_types(stack: Stack) -> None:
     outputs = stack.outputs()
     assert PLATFORM_OUTPUTS.validate_python(outputs) == outputs
 
@@ -109,7 +109,7 @@ def test_both_kinds_of_job_reach_the_cluster_as_they_were_built(stack: Stack) ->
         assert manifest["metadata"]["annotations"]["pulumi.com/skipAwait"] == "true"
 
 
-def test_the_service_and_the_run_share_a_folder(stack: Stack) -> None:
+def test_the_service_reads_the_directory_of_the_run(stack: Stack) -> None:
     task = of_kind(stack, "Job", "digits-")["spec"]["tasks"][0]
     command = task["template"]["spec"]["containers"][0]["command"]
     pod = of_kind(stack, "Deployment", "digits")["spec"]["template"]["spec"]
@@ -124,7 +124,7 @@ def test_a_second_update_changes_nothing(stack: Stack) -> None:
     assert outcome.status == 0, outcome.text
 
 
-def test_an_edited_job_is_one_new_run_and_the_old_one_stays(engine: MakeStack) -> None:
+def test_an_edited_job_starts_one_new_run_and_keeps_the_old(engine: MakeStack) -> None:
     stack = engine("simulated")
     assert stack.up().status == 0
     before = stack.outputs()["runs"]
@@ -145,7 +145,7 @@ def test_an_edited_job_is_one_new_run_and_the_old_one_stays(engine: MakeStack) -
     assert names == {before["digits"]["name"], after["digits"]["name"], after["sweep"]["name"]}
 
 
-def test_a_rendering_says_that_the_release_is_not_in_it(engine: MakeStack) -> None:
+def test_a_rendering_reports_missing_helm_releases(engine: MakeStack) -> None:
     def install(config: dict[str, Any]) -> None:
         config["gpu-platform:volcano"]["install"] = True
 
@@ -162,7 +162,7 @@ def pinned_images(config: dict[str, Any]) -> None:
         config["gpu-platform:images"]["workloads"][key] = {"reference": reference}
 
 
-def test_the_dev_stack_brings_its_gpus_and_binds_its_volumes(engine: MakeStack) -> None:
+def test_the_dev_stack_has_its_gpus_and_volumes(engine: MakeStack) -> None:
     stack = engine("dev", pinned_images)
     outcome = stack.up()
     assert outcome.status == 0, outcome.text
@@ -225,7 +225,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("kind", MISTAKES)
-def test_a_bad_configuration_is_refused_in_plain_words_before_anything_is_created(
+def test_a_bad_configuration_is_refused_before_anything_is_created(
     engine: MakeStack, kind: str
 ) -> None:
     def edit(config: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ def test_the_last_lines_are_kept() -> None:
     assert Tail(3, 1000, map(str, range(10))).lines == ["7", "8", "9"]
 
 
-def test_no_more_bytes_are_kept_than_allowed() -> None:
+def test_records_are_limited_in_bytes() -> None:
     kept = Tail(1000, 100, ("x" * 30 for _ in range(50))).lines
     assert sum(map(len, kept)) <= 100
     assert len(kept) == 3

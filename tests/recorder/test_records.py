@@ -26,7 +26,7 @@ def ending(
     )
 
 
-def test_a_record_has_the_lines_and_how_it_ended(tmp_path: Path) -> None:
+def test_a_record_has_the_log_and_the_exit_code(tmp_path: Path) -> None:
     path = write(tmp_path, ending(), ["one", "two"], FACTS, Bounds())
     assert path == tmp_path / "failures" / "20261121T210100Z" / "worker-0.training.0.json"
     assert path.with_suffix(".log").read_text() == "one\ntwo\n"
@@ -56,7 +56,7 @@ def test_a_gang_that_ends_together_is_one_failure(tmp_path: Path) -> None:
     assert len(list((tmp_path / "failures").iterdir())) == 1
 
 
-def test_the_next_attempt_that_fails_at_once_is_another(tmp_path: Path) -> None:
+def test_an_immediate_failure_of_the_next_attempt_is_recorded(tmp_path: Path) -> None:
     write(tmp_path, ending(after=60), [], FACTS, Bounds())
     write(tmp_path, ending(alive=63, after=70), [], FACTS, Bounds())
     assert len(list((tmp_path / "failures").iterdir())) == 2
@@ -84,7 +84,7 @@ def test_the_last_failures_of_a_run_and_other_files_are_kept(tmp_path: Path) -> 
     assert names == ["20261121T215100Z", "20261121T220740Z", "notes"]
 
 
-def test_a_claim_that_is_nearly_full_is_left_to_checkpoints(
+def test_a_nearly_full_claim_gets_no_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(records, "RESERVE", 2**80)

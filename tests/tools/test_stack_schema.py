@@ -23,7 +23,7 @@ def staging() -> dict[str, Any]:
     return found
 
 
-def test_it_is_a_schema() -> None:
+def test_the_schema_is_valid() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
 
 
@@ -45,7 +45,7 @@ def test_every_environment_is_accepted(file: Any) -> None:
         ("gpu-platform:registry_password", "in plain text"),
     ],
 )
-def test_mistakes_are_marked(path: str, value: Any) -> None:
+def test_the_schema_rejects_mistakes(path: str, value: Any) -> None:
     document = copy.deepcopy(staging())
     place = document["config"]
     *parents, last = path.split(".")
@@ -55,7 +55,7 @@ def test_mistakes_are_marked(path: str, value: Any) -> None:
     assert problems(document)
 
 
-def test_secrets_and_the_keys_of_others_are_accepted() -> None:
+def test_secrets_and_other_namespaces_are_accepted() -> None:
     document = staging()
     document["config"]["gpu-platform:registry_password"] = {"secure": "v1:abc"}
     document["config"]["kubernetes:context"] = "elsewhere"
@@ -65,7 +65,7 @@ def test_secrets_and_the_keys_of_others_are_accepted() -> None:
     assert problems({**document, "encryptionsalt": "v1:x", "secretsprovider": "awskms://x"}) == []
 
 
-def test_editors_are_told_what_each_key_means() -> None:
+def test_the_schema_describes_each_key() -> None:
     cluster = SCHEMA["properties"]["config"]["properties"]["gpu-platform:cluster"]
     definition = SCHEMA["$defs"][cluster["$ref"].rpartition("/")[2]]
     assert "Context of the kubeconfig" in definition["properties"]["context"]["description"]

@@ -3,7 +3,7 @@
 from tools.bench.gitops import PACK, REPORT, _cpu, _ratio
 
 
-def test_ratios_are_of_runs_of_the_same_turn() -> None:
+def test_ratios_compare_runs_of_the_same_turn() -> None:
     samples = {
         PACK: {"clock": [2.0, 4.0, 1.0], "cpu": [1.0, 1.0, 1.0]},
         REPORT: {"clock": [2.2, 4.0, 2.0], "cpu": [1.5, 2.0, 1.0]},
@@ -12,5 +12,5 @@ def test_ratios_are_of_runs_of_the_same_turn() -> None:
     assert _ratio(samples, PACK, "cpu") == {"median": 1.5, "least": 1.0, "most": 2.0}
 
 
-def test_processor_time_only_grows() -> None:
+def test_processor_time_never_decreases() -> None:
     assert 0 <= _cpu() <= _cpu()

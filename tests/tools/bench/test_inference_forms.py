@@ -14,7 +14,7 @@ IMAGE = WORKLOADS["simple-cnn"]
 ANSWER = np.array([0.25, 0.75], "<f4")
 
 
-def test_samples_are_always_the_same_and_all_different():
+def test_samples_are_reproducible_and_distinct():
     samples = IMAGE.samples()
     assert samples.shape == (SAMPLES, 3, 32, 32)
     assert samples.dtype == np.float32
@@ -44,7 +44,7 @@ def numbers_in(request: forms.Request) -> np.ndarray:
     return np.ravel(tensor["data"])
 
 
-def test_the_length_of_the_json_is_told_with_binary_tensors():
+def test_binary_tensors_have_the_header_with_the_json_length():
     request = forms.v2_binary(IMAGE, IMAGE.samples()[0])
     length = int(request.headers[forms.HEADER_LENGTH])
     document = json.loads(request.body[:length])
@@ -66,5 +66,7 @@ def test_the_length_of_the_json_is_told_with_binary_tensors():
         ),
     ],
 )
-def test_answers_are_read_in_every_form(decode: forms.Decode, body: bytes, headers: dict[str, str]):
+def test_answers_of_every_format_are_read(
+    decode: forms.Decode, body: bytes, headers: dict[str, str]
+):
     assert decode(body, headers).tolist() == ANSWER.tolist()

@@ -43,7 +43,7 @@ def test_throughput_is_compared_with_the_fastest_peer():
     assert not goal.met
 
 
-def test_tails_are_compared_with_the_shortest():
+def test_p99_is_compared_with_the_shortest():
     servers = {OURS: series(1, 0.2), "long": series(1, 0.4), "short": series(1, 0.1)}
     goal = named(found("no-op", servers, {}), "p99 at 80%")
     assert "short" in goal.name
@@ -51,7 +51,7 @@ def test_tails_are_compared_with_the_shortest():
     assert not goal.met
 
 
-def test_tails_at_the_peers_own_load_are_compared_with_each_of_them():
+def test_p99_is_compared_with_each_peer_at_its_load():
     ours = series(2, 0.3)
     ours.pools |= {at_load_of("slow"): {"p99": 0.1}, at_load_of("near"): {"p99": 0.27}}
     servers = {OURS: ours, "slow": series(0.5, 0.2), "near": series(1.8, 0.3), "more": series(3)}
@@ -61,12 +61,12 @@ def test_tails_at_the_peers_own_load_are_compared_with_each_of_them():
     assert goal.met
 
 
-def test_a_peer_without_answers_has_no_tail_to_compare_with():
+def test_a_peer_without_answers_is_not_compared():
     goals = found("no-op", {OURS: series(1), "dead": series(1, None)}, {})
     assert not [goal for goal in goals if "p99" in goal.name]
 
 
-def test_the_bare_loop_is_the_ceiling_of_resnet_with_the_same_backend():
+def test_resnet_is_compared_with_the_bare_loop_of_its_backend():
     bare = {"plain": [10.0, 10.0], "eager": [100.0, 100.0]}
     goal = named(found("resnet18", {OURS: series(95)}, bare), "bare loop")
     assert goal.value == pytest.approx(0.95)
@@ -80,15 +80,15 @@ def test_overload_needs_goodput_and_refusals_and_no_other_answers():
     assert [goal.met for goal in bad] == [False, False, False]
 
 
-def test_without_our_server_nothing_is_judged():
+def test_goals_need_a_measurement_of_the_own_server():
     assert found("no-op", {"fast": series(1)}, {}) == []
 
 
-def test_tables_take_the_place_of_the_old_ones():
+def test_tables_replace_the_old_ones():
     page = f"before\n{BEGIN}\nold\n{END}\nafter\n"
     assert inserted(page, "new") == f"before\n{BEGIN}\n\nnew\n{END}\nafter\n"
 
 
-def test_a_page_without_marks_is_an_error():
+def test_a_page_without_markers_is_an_error():
     with pytest.raises(ValueError, match="needs the lines"):
         inserted("nothing", "new")

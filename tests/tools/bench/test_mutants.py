@@ -52,7 +52,7 @@ def test_an_edit_elsewhere_keeps_the_sample(tmp_path: Path) -> None:
     assert [mutant for mutant in draw(after, 5) if mutant != added][:4] == sample
 
 
-def test_a_former_sample_is_found_by_its_code(tmp_path: Path) -> None:
+def test_an_earlier_sample_is_found_by_its_code(tmp_path: Path) -> None:
     before = mutants_of(tmp_path, SOURCE)
     renamed = mutants_of(tmp_path, SOURCE.replace("first", "next_size"))
     assert {mutant.function for mutant in again(before, renamed) if mutant} == {
@@ -73,12 +73,12 @@ def test_the_tests_of_a_mutant_execute_its_lines_and_the_fastest_comes_first() -
     assert not recording.executes("module.py", range(7, 9))
 
 
-def test_a_line_that_nothing_executes_is_tried_with_the_tests_that_start_python() -> None:
+def test_a_mutant_without_coverage_runs_the_tests_that_start_python() -> None:
     recording = Recording({"plain": 1.0, "command": 2.0}, {}, ["command"])
     assert recording.choose("module.py", [1]) == ["command"]
 
 
-def test_a_line_that_runs_at_import_needs_every_test() -> None:
+def test_a_mutant_of_an_import_runs_all_tests() -> None:
     lines = {1: ["first"], 2: [""], 3: ["", "second"]}
     recording = Recording({"first": 1.0, "second": 2.0}, {"module.py": lines})
     assert recording.choose("module.py", [2]) == ["first", "second"]

@@ -19,7 +19,7 @@ SECOND = [
 ]
 
 
-def test_attempts_are_told_apart_whatever_the_order_of_the_files() -> None:
+def test_attempts_are_separated_in_any_order_of_files() -> None:
     first, second = attempts([*SECOND, *FIRST])
     assert (first.resumed_at, first.ended, len(first.losses)) == (0, 18.0, 8)
     assert (second.resumed_at, second.began, second.losses) == (6, 30.0, (2.0, 1.0))
@@ -31,7 +31,7 @@ def test_throughput_is_in_samples_of_all_processes() -> None:
     assert seconds[0] == 12.0
 
 
-def test_epochs_do_where_no_step_is_told() -> None:
+def test_epochs_are_used_without_steps() -> None:
     lines = [
         '2026-11-21T21:00:00Z {"event": "start", "batch_size": 32}',
         '2026-11-21T21:00:10Z {"event": "epoch", "epoch": 1, "samples": 1000, "loss": 2.0}',
@@ -46,7 +46,7 @@ def test_lines_without_a_run_give_no_attempt() -> None:
     assert attempts(["hello", "2026-11-21T21:00:00Z {}"]) == []
 
 
-def test_the_picture_says_when_it_went_on(tmp_path: Path) -> None:
+def test_the_picture_shows_when_training_resumed(tmp_path: Path) -> None:
     draw(attempts([*FIRST, *SECOND]), tmp_path / "a.svg")
     draw(attempts([*FIRST, *SECOND]), tmp_path / "b.svg")
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()

@@ -38,11 +38,11 @@ def test_gangs_may_be_bound_between_each_other() -> None:
     assert bound(("a", 1.0), ("b", 1.5), ("b", 2.0), ("a", 2.5)).partial(rest=1.0) == set()
 
 
-def test_a_gang_is_partial_where_a_pause_finds_it_so() -> None:
+def test_a_gang_that_stays_incomplete_is_partial() -> None:
     assert bound(("b", 0.5), ("b", 1.0), ("a", 1.0), ("a", 2.5)).partial(rest=1.0) == {"a"}
 
 
-def test_a_gang_that_is_not_whole_at_the_end_is_partial() -> None:
+def test_a_gang_that_is_incomplete_at_the_end_is_partial() -> None:
     assert bound(("a", 1.0), ("b", 1.1), ("b", 1.2)).partial(rest=1.0) == {"a"}
 
 
@@ -110,7 +110,7 @@ def event(what: str, version: int, node: str | None = None) -> dict[str, Any]:
     }
 
 
-def test_a_watch_that_was_cut_off_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_a_disconnected_watch_continues_from_its_last_version(tmp_path: Path) -> None:
     seen = Gangs(2)
     first = [event("ADDED", 8), event("MODIFIED", 9, "node-0"), event("BOOKMARK", 12)]
     watch = PodWatch(kubectl(tmp_path, first, [event("ADDED", 13, "node-1")]), PODS, seen)
@@ -122,7 +122,7 @@ def test_a_watch_that_was_cut_off_goes_on_where_it_was(tmp_path: Path) -> None:
     assert seen.moments == 3
 
 
-def test_a_watch_that_cannot_go_on_says_why(tmp_path: Path) -> None:
+def test_a_failed_watch_reports_its_reason(tmp_path: Path) -> None:
     gone = {"type": "ERROR", "object": {"code": 410, "message": "too old resource version"}}
     watch = PodWatch(kubectl(tmp_path, [gone]), PODS, Gangs(2))
     while watch.problem is None:
@@ -131,7 +131,7 @@ def test_a_watch_that_cannot_go_on_says_why(tmp_path: Path) -> None:
     assert "too old resource version" in watch.problem
 
 
-def test_what_a_command_started_is_counted_with_it(tmp_path: Path) -> None:
+def test_children_of_a_command_are_counted(tmp_path: Path) -> None:
     holds = "import sys, time; held = bytearray(64 * 2**20); time.sleep(0.5)"
     starts = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {holds!r}])"
     used = measured([sys.executable, "-c", starts], tmp_path, {})
@@ -140,13 +140,13 @@ def test_what_a_command_started_is_counted_with_it(tmp_path: Path) -> None:
     assert used.cpu_seconds > 0
 
 
-def test_a_command_that_fails_ends_the_benchmark_with_its_words(tmp_path: Path) -> None:
+def test_a_failed_command_ends_the_benchmark_with_its_output(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="no such stack"):
         measured([sys.executable, "-c", "raise SystemExit('no such stack')"], tmp_path, {})
 
 
 @pytest.mark.parametrize(("rate", "partial", "met"), [(60.0, 0, True), (59.9, 1, False)])
-def test_the_slowest_round_is_held_against_the_goals(rate: float, partial: int, met: bool) -> None:
+def test_the_slowest_round_is_compared_with_the_goals(rate: float, partial: int, met: bool) -> None:
     good = {"podsPerSecond": 90.0, "partialGangs": 0}
     rounds = [good, {"podsPerSecond": rate, "partialGangs": partial}]
     goals = placement_goals({"rounds": {VOLCANO: rounds}})
@@ -158,7 +158,7 @@ def used(seconds: float) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(("hundred", "thousand", "met"), [(9.0, 180.0, True), (9.1, 183.0, False)])
-def test_updates_are_held_against_kubectl_and_against_fewer_jobs(
+def test_updates_are_compared_with_kubectl_and_with_fewer_jobs(
     hundred: float, thousand: float, met: bool
 ) -> None:
     samples = {
@@ -181,23 +181,23 @@ time.sleep(0.5)
 """
 
 
-def test_commands_that_run_at_once_are_measured_together(tmp_path: Path) -> None:
+def test_concurrent_commands_are_measured_together(tmp_path: Path) -> None:
     command = [sys.executable, "-c", MEETS, "3"]
     used = measured_together([command, command, command], tmp_path, {}, at_once=3)
     assert used.peak_mib > 3 * 64
 
 
-def test_commands_that_run_one_after_the_other_share_no_memory(tmp_path: Path) -> None:
+def test_sequential_commands_share_no_memory(tmp_path: Path) -> None:
     command = [sys.executable, "-c", MEETS, "1"]
     used = measured_together([command, command], tmp_path, {}, at_once=1)
     assert 64 < used.peak_mib < 2 * 64
 
 
-def test_of_several_commands_the_one_that_fails_is_told(tmp_path: Path) -> None:
+def test_the_failed_one_of_several_commands_is_named(tmp_path: Path) -> None:
     fine, wrong = [sys.executable, "-c", ""], [sys.executable, "-c", "raise SystemExit('no stack')"]
     with pytest.raises(SystemExit, match="no stack"):
         measured_together([fine, wrong, fine], tmp_path, {}, at_once=2)
 
 
-def test_goals_of_what_was_not_measured_are_left_out() -> None:
+def test_goals_without_a_measurement_are_left_out() -> None:
     assert update_goals({"samples": {10: {KUBECTL: [used(1.0)], PULUMI: [used(4.0)]}}}) == []

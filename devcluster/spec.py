@@ -76,7 +76,7 @@ REAL_NODES = (
 
 
 def cluster_spec(kind: Kind, simulated_nodes: int | None = None) -> ClusterSpec:
-    """Return the cluster of a kind; by default four simulated nodes if there are no real ones."""
+    """Return the cluster of a kind; by default, simulated ones get four nodes."""
     if kind is Kind.REAL:
         return ClusterSpec(kind, simulated_nodes or 0, real_nodes=REAL_NODES)
     return ClusterSpec(kind, 4 if simulated_nodes is None else simulated_nodes)

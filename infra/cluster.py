@@ -135,9 +135,9 @@ def in_cluster_kubeconfig(account: Path = _ACCOUNT) -> str:
     host, port = (os.environ.get(f"KUBERNETES_SERVICE_{name}") for name in ("HOST", "PORT"))
     if host is None or not (account / "token").exists():
         raise pulumi.RunError(
-            f"gpu-platform:cluster.context is {IN_CLUSTER!r}, but this is no pod with a service "
-            f"account: KUBERNETES_SERVICE_HOST or {account / 'token'} is missing. Write the "
-            "name of a context."
+            f"gpu-platform:cluster.context is {IN_CLUSTER!r}, but this process is not in a pod "
+            f"with a service account: KUBERNETES_SERVICE_HOST or {account / 'token'} is missing. "
+            "Write the name of a context."
         )
     cluster = {
         "server": f"https://{f'[{host}]' if ':' in host else host}:{port}",

@@ -100,8 +100,8 @@ def parents_first(queues: dict[str, QueueSettings]) -> list[str]:
     return ordered
 
 
-# Volcano's webhook refuses jobs of a queue that the controllers have not opened yet. A queue that
-# somebody closed is ready, too.
+# Volcano's webhook refuses jobs of a queue that the controllers have not opened yet. A closed
+# queue also has a state.
 _AWAITED: Final = {"pulumi.com/waitFor": "jsonpath={.status.state}"}
 
 

@@ -15,7 +15,7 @@ from devcluster.toolchain.pins import Module, Program
 from devcluster.toolchain.progress import Meter, Report
 
 ALONE = 2
-"""Packages of a module that are built by themselves: the largest ones are first in pins.toml."""
+"""Packages of a module that are built separately; the largest come first in pins.toml."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from devcluster.toolchain import Toolchain
 Manifest = dict[str, Any]
 
 PROGRAM = '''
-"""Registers the manifests of a file; `unknown` stands for what only an update will tell.
+"""Registers the manifests of a file; `unknown` stands for what only an update computes.
 
 `type token` overrides the type token that follows from `apiVersion` and `kind`.
 """

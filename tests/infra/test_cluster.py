@@ -61,10 +61,12 @@ def test_the_pods_own_cluster_is_reached_with_its_account(
 
 
 def test_the_pods_own_cluster_needs_a_pod(tmp_path: Path) -> None:
-    with pytest.raises(pulumi.RunError, match=r"cluster\.context is 'in-cluster', but this is no"):
+    with pytest.raises(
+        pulumi.RunError, match=r"cluster\.context is 'in-cluster', but this process is not"
+    ):
         in_cluster_kubeconfig(tmp_path)
 
 
 def test_a_context_named_in_cluster_is_the_pods_own(provision: Provision) -> None:
-    with pytest.raises(pulumi.RunError, match="no pod with a service account"):
+    with pytest.raises(pulumi.RunError, match="not in a pod with a service account"):
         provision(changed("cluster.context", "in-cluster"))

@@ -18,11 +18,11 @@ class Watched:
     runs: dict[str, str]
 
     def firing(self, **wanted: dict[str, str]) -> set[str]:
-        """Which of the alerts fire, each with labels that begin as told."""
+        """Return the names of those alerts that fire with the given label prefixes."""
         return _named(self.prometheus.firing(), wanted)
 
     def await_firing(self, **wanted: dict[str, str]) -> None:
-        """Waits until each of the alerts has fired, though not all at a time."""
+        """Wait until each of the alerts has fired, not necessarily together."""
         missing = set(wanted)
 
         def all_have() -> bool:
@@ -35,24 +35,24 @@ class Watched:
             raise AssertionError(f"{sorted(missing)} did not fire") from None
 
     def await_silence(self, **wanted: dict[str, str]) -> None:
-        """Waits until none of the alerts fires."""
+        """Wait until none of the alerts fires."""
         await_(lambda: not self.firing(**wanted), 120, f"an end of {wanted}")
 
     def server(self) -> dict[str, Any]:
-        """The pod that answers requests."""
+        """Return the pod that answers requests."""
         selector = "gpu-platform.dev/service=digits"
         found = self.platform.kubectl("get", "pods", "-n", "ml-dev", "-l", selector)["items"]
         return dict(found[0])
 
     def python(self, pod: str, program: str) -> None:
-        """Runs a program in a pod."""
+        """Run a program in a pod."""
         self.platform.shell(
             shlex.join(["kubectl", "exec", "-n", "ml-dev", pod, "--", "python3", "-c", program])
         )
 
 
 def _named(found: Iterator[dict[str, str]], wanted: dict[str, dict[str, str]]) -> set[str]:
-    """The alerts of those that are wanted, with labels that begin as told."""
+    """Return the wanted alerts whose labels begin with the given values."""
     return {
         labels["alertname"]
         for labels in found

@@ -151,7 +151,7 @@ def shared_gpus_are_asked_for_singly(training: TrainingSettings, gpu: GpuSetting
 def node_ports_are_reachable(
     inference: InferenceSettings, tenancy: TenancySettings
 ) -> Iterator[str]:
-    """Check that a network policy admits the callers of node ports, who are no pods."""
+    """Check that a network policy admits the callers of node ports, which are not pods."""
     network = tenancy.network
     for key, service in inference.services.items():
         if service.service_type == "NodePort" and network.isolate and not network.inference_cidrs:

@@ -227,7 +227,7 @@ def test_a_lock_of_a_dead_process_is_released(stack: Stack, said: Path, layout: 
 
 
 def test_a_lock_of_another_program_is_freed(stack: Stack, said: Path, layout: Layout):
-    lock(layout, os.getpid())  # the number was given anew
+    lock(layout, os.getpid())  # the number was reused
     stack.select()
     assert len(calls(said)) == 2
 

@@ -8,10 +8,10 @@ from tests.infra.examples import changed, good, problems, without
 JOB = "training.jobs.digits"
 SERVICE = "inference.services.digits"
 
-# What is wrong, where, the key that has to be named, and words that tell what to write instead.
+# The mistake, its key, the key in the error, and the remedy.
 MISTAKES = {
     "wrong type": (f"{JOB}.nodes", "two", f"{JOB}.nodes", '"two", but must be an integer'),
-    "truth value for a number": (f"{JOB}.nodes", True, f"{JOB}.nodes", "must be an integer"),
+    "boolean for a number": (f"{JOB}.nodes", True, f"{JOB}.nodes", "must be an integer"),
     "fraction of a node": (f"{JOB}.nodes", 2.5, f"{JOB}.nodes", "2.5, but must be an integer"),
     "no mapping": ("training", [], "training", "must be a mapping"),
     "out of range": (f"{JOB}.retries", 0, f"{JOB}.retries", "must be at least 1"),

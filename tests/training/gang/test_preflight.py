@@ -91,7 +91,7 @@ print("there is room", flush=True)
 fill()
 preflight.await_free_space(run, 0.05)
 print("it gives up", flush=True)
-threading.Timer(0.2, lambda: (print("somebody makes room", flush=True), rest.unlink())).start()
+threading.Timer(0.2, lambda: (print("a file is deleted", flush=True), rest.unlink())).start()
 preflight.await_free_space(run, 0)
 print("it goes on", flush=True)
 unfinished = run / "checkpoints" / ".step-00000002.tmp"
@@ -99,7 +99,7 @@ unfinished.mkdir()
 rest = unfinished / "state"
 fill()
 preflight.await_free_space(run, 0)
-print("what it was writing itself is in nobody's way", flush=True)
+print("its own unfinished checkpoint is deleted", flush=True)
 """
 
 
@@ -111,17 +111,17 @@ def test_a_started_run_waits_for_space_on_a_full_volume(tmp_path: Path) -> None:
         warning % tmp_path,
         "it gives up",
         warning % tmp_path,
-        "somebody makes room",
+        "a file is deleted",
         "it goes on",
-        "what it was writing itself is in nobody's way",
+        "its own unfinished checkpoint is deleted",
     ]
 
 
 def on_a_small_volume(program: str, folder: Path) -> str:
-    """What a program has printed that may mount something over the folder."""
+    """Return what a program prints that may mount something over the directory."""
     namespaces = ["unshare", "--user", "--map-root-user", "--mount"]
     if subprocess.run([*namespaces, "true"], check=False, capture_output=True).returncode:
-        pytest.skip("this machine lets nobody make namespaces")
+        pytest.skip("this machine permits no user namespaces")
     done = subprocess.run(
         [*namespaces, sys.executable, "-c", program, str(folder)],
         check=True,

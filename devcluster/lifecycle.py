@@ -19,7 +19,10 @@ from devcluster.toolchain import Group, Toolchain, ensure
 from simulation import nodes as simulated_nodes
 from simulation.supervisor import EventLog
 
-START_TIMEOUT = 120.0
+START_TIMEOUT = 300.0
+"""Seconds after which a start has failed. It takes 15 on an idle machine, and more than 120 on two
+cores with a load of 15."""
+
 NO_DEMANDS = Demands()
 
 

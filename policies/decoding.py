@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import grpc
+from google.protobuf import json_format
 from pulumi.runtime.proto import analyzer_pb2 as proto
 from pulumi_policy import deserialize
 from pulumi_policy import policy as sdk
@@ -34,30 +35,41 @@ class _Memory(threading.local):
 
     results: dict[tuple[Any, ...], tuple[Any, Any]] | None = None
 
-    def once(self, make: Callable[[], Any], source: Any, *key: Any) -> Any:
+    def once(self, make: Callable[[Any], Any], source: Any, *key: Any) -> Any:
         """Return the result of `make`, computed once per call for each source and key."""
         if self.results is None:
-            return make()
+            return make(source)
         place = (id(source), *key)
-        if place not in self.results:
+        known = self.results.get(place)
+        if known is None:
             # Keep a reference to the source, so that its id is not reused.
-            self.results[place] = (source, make())
-        return self.results[place][1]
+            known = self.results[place] = (source, make(source))
+        return known[1]
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Encoded:
     """A message on its way through the SDK, with the function that decodes it on demand."""
 
     message: Any
     options: tuple[Any, ...]
 
+    def deferred(self, message: Any) -> Properties:
+        """Return properties that are decoded when a policy reads them."""
+
+        def decode() -> Any:
+            values = json_format.MessageToDict(message)
+            return proxies.unknown_checking_proxy(
+                deserialize.deserialize_properties(values, *self.options)
+            )
+
+        return Properties(message, decode)
+
 
 def share_decoding() -> None:
     """Install the memory in the SDK, once before the pack starts."""
     memory = _Memory()
     module: Any = sdk
-    json_format = module.json_format
 
     def to_dict(message: Any, *options: Any) -> Any:
         decoded = memory.results is None or options
@@ -72,14 +84,7 @@ def share_decoding() -> None:
         if not isinstance(source, _Encoded):
             return proxies.unknown_checking_proxy(source)
 
-        def decode() -> Any:
-            values = json_format.MessageToDict(source.message)
-            return proxies.unknown_checking_proxy(
-                deserialize.deserialize_properties(values, *source.options)
-            )
-
-        make = functools.partial(Properties, source.message, decode)
-        return memory.once(make, source.message, *source.options)
+        return memory.once(source.deferred, source.message, *source.options)
 
     module.json_format = SimpleNamespace(**{**vars(json_format), "MessageToDict": to_dict})
     module.deserialize_properties = deserialized
@@ -115,7 +120,7 @@ def on_configuration(listener: Callable[[dict[str, Any], list[str]], None]) -> N
 def _repeated(memory: _Memory, name: str, read: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(read)
     def found(self: Any, request: Any) -> Any:
-        return memory.once(functools.partial(read, self, request), request, name)
+        return memory.once(lambda source: read(self, source), request, name)
 
     return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import lru_cache
 from typing import Final
 
 from kube.accelerators import Accelerators
@@ -27,6 +28,7 @@ class Demand:
     """Accelerators of one kind for the pods of one specification."""
 
     workload: Workload
+    pod: Pod
     queue: str
     resource: str
     """Name of the resource, or of the device class of a claim; empty if that is unknown."""
@@ -49,8 +51,13 @@ def most_pods(stack: Stack, pod: Pod, *, surge: bool = True) -> Decimal:
     return _run(stack, pod, most)
 
 
-def demanded_gpus(stack: Stack, accelerators: Accelerators) -> Iterator[Demand]:
-    """Yield the accelerators of all workloads of a stack."""
+@lru_cache(maxsize=2)
+def demanded_gpus(stack: Stack, accelerators: Accelerators) -> tuple[Demand, ...]:
+    """Return the accelerators of all workloads of a stack, computed once for all rules."""
+    return tuple(_demands(stack, accelerators))
+
+
+def _demands(stack: Stack, accelerators: Accelerators) -> Iterator[Demand]:
     counted: set[str] = set()
     for workload in stack.workloads:
         for pod in (*workload.pods, *workload.machines):
@@ -58,12 +65,12 @@ def demanded_gpus(stack: Stack, accelerators: Accelerators) -> Iterator[Demand]:
             pods = most_pods(stack, pod), _run(stack, pod, pod.replicas)
             for name, amount in _gpus(stack, pod, accelerators).items():
                 most, least = (_times(amount, number) for number in pods)
-                yield Demand(workload, queue, name, False, most, least)
+                yield Demand(workload, pod, queue, name, False, most, least)
             for shared, name, amount in claimed_devices(stack, pod, accelerators):
                 if not shared or shared not in counted:
                     each = (Decimal(1), Decimal(1)) if shared else pods
                     most, least = (_times(amount, number) for number in each)
-                    yield Demand(workload, queue, name, True, most, least)
+                    yield Demand(workload, pod, queue, name, True, most, least)
                 counted.add(shared)
 
 

@@ -9,10 +9,11 @@ from typing import Any
 
 from pydantic import Field
 
-from kube.names import KUEUE_QUEUE_LABEL
+from kube.names import KUEUE_MINIMUM_ANNOTATION, KUEUE_QUEUE_LABEL
 from kube.quantities import quantity_or_none
 from policies.controllers import Workload
-from policies.demand import demanded_gpus
+from policies.counts import UNLIMITED
+from policies.demand import Demand, demanded_gpus
 from policies.resources import Resource
 from policies.rule import (
     Level,
@@ -28,6 +29,8 @@ from policies.settings import GpuConfig
 from policies.values import Node
 from policies.views import Stack
 from policies.workloads import Pod
+
+KUEUE = "kueue.x-k8s.io"
 
 
 class QueueConfig(SystemsConfig):
@@ -94,7 +97,7 @@ def training_queue_declared(stack: Stack, config: QueueConfig) -> Iterator[Viola
         for pod in training_pods(workload, config):
             queue, local = workload.queue(pod), workload.local_queue(pod)
             is_local = local is not None and queue.steps == local.steps
-            kind = ("kueue.x-k8s.io", "LocalQueue") if is_local else (VOLCANO, "Queue")
+            kind = (KUEUE, "LocalQueue") if is_local else (VOLCANO, "Queue")
             namespace = workload.resource.namespace if is_local else None
             if not queue.text or queue.text in config.existing_queues:
                 continue
@@ -107,20 +110,60 @@ def training_queue_declared(stack: Stack, config: QueueConfig) -> Iterator[Viola
 
 
 def _larger_than_queue(stack: Stack, config: QueueConfig) -> Iterator[Violation]:
-    """Return the workloads that request more accelerators than their queue of Volcano has."""
-    needed: dict[tuple[Workload, str, str], Decimal] = defaultdict(Decimal)
+    """Yield the workloads that request more accelerators than their queue ever grants."""
+    needed: dict[tuple[Workload, Resource, str], list[Decimal]] = defaultdict(list)
     for demand in demanded_gpus(stack, config.accelerators):
-        needed[demand.workload, demand.queue, demand.resource] += demand.least
-    for (workload, name, resource), number in needed.items():
-        queue = next((q for q in stack.of_kind(VOLCANO, "Queue") if q.name == name), None)
-        if queue is None or not training_pods(workload, config):
+        for queue in _queues(stack, demand, config):
+            needed[demand.workload, queue, demand.resource].append(demand.least)
+    for (workload, queue, name), numbers in needed.items():
+        if not training_pods(workload, config):
             continue
-        allowed = queue.root["spec"]["capability"][resource]
-        most = quantity_or_none(allowed.value)
-        if most is not None and number > most:
-            found = f"{number:f} of {resource} in one workload"
-            wanted = f"at most {most:f}, the capability of queue {name}"
+        most = _granted(queue, name)
+        if sum(numbers) > sum(most) or max(numbers) > max(most):
+            found = f"{sum(numbers):f} of {name} in one workload"
+            limit = max(most) if sum(numbers) <= sum(most) else sum(most)
+            wanted = f"at most {limit:f}, the quota of {queue.kind} {queue.name}"
             yield Violation(Node(None), wanted, found=found, resource=workload.resource)
+
+
+def _queues(stack: Stack, demand: Demand, config: QueueConfig) -> Iterator[Resource]:
+    """Yield the declared queues that grant a demand: of Volcano, and of Kueue."""
+    workload, local = demand.workload, demand.workload.local_queue(demand.pod)
+    if local is None or demand.queue != local.text:
+        yield from (q for q in stack.of_kind(VOLCANO, "Queue") if q.name == demand.queue)
+    may_shrink = not workload.resource.annotations[KUEUE_MINIMUM_ANNOTATION].absent
+    if local is None or "kueue" not in config.queue_systems or may_shrink or demand.claimed:
+        return
+    found = stack.find(KUEUE, "LocalQueue", workload.resource.namespace, local.text or "")
+    name = found.root["spec"]["clusterQueue"].text if found is not None else None
+    yield from (queue for queue in stack.of_kind(KUEUE, "ClusterQueue") if queue.name == name)
+
+
+def _granted(queue: Resource, resource: str) -> list[Decimal]:
+    """Return how much a queue grants of a resource, by flavor; infinite where nothing limits it.
+
+    Kueue never admits a resource that its queue does not cover, and places all pods of one
+    specification in one flavor.
+    """
+    spec = queue.root["spec"]
+    if not queue.is_kind(KUEUE, "ClusterQueue"):
+        return [_or_unlimited(spec["capability"][resource])]
+    borrows = any(not spec[field].absent for field in ("cohort", "cohortName"))
+    groups = spec["resourceGroups"]
+    flavors = [flavor for group in groups.items() for flavor in group["flavors"].items()]
+    quotas = [
+        _or_unlimited(quota["nominalQuota"])
+        + (_or_unlimited(quota["borrowingLimit"]) if borrows else 0)
+        for flavor in flavors
+        for quota in flavor["resources"].items()
+        if quota["name"].text == resource
+    ]
+    return quotas or [Decimal(0) if groups.complete else UNLIMITED]
+
+
+def _or_unlimited(limit: Node) -> Decimal:
+    number = quantity_or_none(limit.value)
+    return UNLIMITED if number is None else number
 
 
 @resource_rule(
@@ -142,7 +185,7 @@ def queue_quota_bounded(resource: Resource, config: QuotaConfig) -> Iterator[Vio
 def _quotas(queue: Resource) -> Iterator[tuple[str, Node]]:
     """Yield resource and quota of a queue of Kueue or Volcano."""
     spec = queue.root["spec"]
-    if queue.is_kind("kueue.x-k8s.io", "ClusterQueue", "Cohort"):
+    if queue.is_kind(KUEUE, "ClusterQueue", "Cohort"):
         for group in spec["resourceGroups"].items():
             for flavor in group["flavors"].items():
                 for resource in flavor["resources"].items():

@@ -22,13 +22,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, NotRequired, TypedDict, TypeVar, Unpack
 
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.alias_generators import to_camel
+
 from policies.cel import Cel
 from policies.controllers import Workload
 from policies.frameworks import Reference
 from policies.resources import Resource
-from policies.rule_config import ConfigurationError as ConfigurationError
-from policies.rule_config import RuleConfig as RuleConfig
-from policies.rule_config import validated as validated
 from policies.views import Scope, Stack, View
 from policies.violations import Edit as Edit
 from policies.violations import Violation as Violation
@@ -63,8 +63,34 @@ class Level(Enum):
     MANDATORY = "mandatory"
 
 
+class RuleConfig(BaseModel):
+    """Base of every rule's configuration: immutable, camelCase outside, no unknown keys."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True
+    )
+
+
+class ConfigurationError(ValueError):
+    """A rule's configuration is wrong; the message names key, value and what is allowed."""
+
+
 T = TypeVar("T")
 C = TypeVar("C", bound=RuleConfig)
+
+
+def validated(config: type[C], name: str, values: Any) -> C:
+    """Validate settings; raise `ConfigurationError` with every problem."""
+    try:
+        return config.model_validate(values)
+    except ValidationError as error:
+        problems = [
+            f"{'.'.join(str(part) for part in (name, *problem['loc']))}: "
+            f"found {problem['input']!r}; {problem['msg'].lower()}"
+            for problem in error.errors(include_url=False)
+        ]
+        text = "the pack's configuration is wrong: " + "; ".join(problems)
+        raise ConfigurationError(text) from error
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,7 @@ def _limits(quota: Resource, config: QuotaConfig) -> dict[str, Decimal] | None:
 )
 def namespace_gpu_quota(stack: Stack, config: QuotaConfig) -> Iterator[Violation]:
     """Without a quota, one team's typo takes every GPU of the cluster."""
-    demands = list(demanded_gpus(stack, config.accelerators))
+    demands = demanded_gpus(stack, config.accelerators)
     for namespace, workload in workload_namespaces(stack, config).items():
         inside = [item for item in demands if item.workload.resource.namespace == namespace]
         quotas = in_namespace(stack, "", "ResourceQuota", namespace)

@@ -100,39 +100,6 @@ def test_a_node_name_bypasses_the_scheduler() -> None:
     assert 'nodeName: found "gpu-1"' in message
 
 
-def cluster_queue(name: str = "nvidia.com/gpu", **quota: Any) -> Manifest:
-    flavor = {"name": "h100", "resources": [{"name": name, **quota}]}
-    return {
-        "apiVersion": "kueue.x-k8s.io/v1beta1",
-        "kind": "ClusterQueue",
-        "metadata": {"name": "team"},
-        "spec": {"resourceGroups": [{"coveredResources": [name], "flavors": [flavor]}]},
-    }
-
-
-@pytest.mark.parametrize(
-    "queue",
-    [
-        cluster_queue(nominalQuota=1_000_000),
-        cluster_queue(nominalQuota="1M"),
-        cluster_queue(nominalQuota=8, borrowingLimit=1_000_000),
-        cluster_queue("volcano.sh/vgpu-number", nominalQuota=1_000_000),
-        changed(manifests.queue(), ("spec/capability", {"nvidia.com/gpu": 1_000_000})),
-        changed(manifests.queue(), ("spec/guarantee/resource", {"nvidia.com/gpu": 1_000_000})),
-    ],
-)
-def test_queues_without_a_reachable_quota_are_refused(queue: Manifest) -> None:
-    assert judge("queue-quota-bounded", queue)
-
-
-@pytest.mark.parametrize(
-    "queue", [cluster_queue(nominalQuota=32), cluster_queue("memory", nominalQuota="64Ti")]
-)
-def test_queues_with_a_quota_pass(queue: Manifest) -> None:
-    assert judge("queue-quota-bounded", queue) == []
-    assert not judge("queue-quota-bounded", queue, config={"maxGpus": 32})
-
-
 def rules(*rules_: dict[str, Any]) -> dict[str, Any]:
     return {"rules": list(rules_)}
 

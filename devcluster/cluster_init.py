@@ -13,9 +13,10 @@ from pathlib import Path
 from devcluster.nodes import cgroups, links
 from devcluster.paths import CHECKOUT, Layout
 from devcluster.spec import ClusterSpec, Kind, RealNode, cluster_spec
+from devcluster.toolchain.manifests import VolcanoFiles
 from simulation.control_plane import ControlPlane
 from simulation.supervisor import EventLog, Service, Supervisor
-from simulation.volcano import apply_definitions, volcano_services
+from simulation.volcano import Webhooks, apply_definitions, volcano_services
 
 
 def node_service(node: RealNode, groups: list[Path], arguments: list[str]) -> Service:
@@ -50,7 +51,7 @@ def run_real(spec: ClusterSpec, layout: Layout, arguments: list[str], host_names
 
 
 def run_simulated(
-    spec: ClusterSpec, layout: Layout, binaries: Path, definitions: Path, api_port: int
+    spec: ClusterSpec, layout: Layout, binaries: Path, files: VolcanoFiles, api_port: int
 ) -> None:
     """Run the control plane, and Volcano's processes next to it."""
     events = EventLog(layout.events)
@@ -61,7 +62,11 @@ def run_simulated(
         server = f"https://127.0.0.1:{api_port}"
         control_plane.write_kubeconfig(layout.kubeconfig, server)
         events.add("control-plane", "API server answers")
-        apply_definitions(layout.kubeconfig, binaries, definitions)
+        apply_definitions(layout.kubeconfig, binaries, files.definitions)
+        webhooks = Webhooks.of(files.webhooks, layout.pki)
+        webhooks.apply(layout.kubeconfig, binaries)
+        supervisor.start(webhooks.service(layout.kubeconfig, binaries))
+        webhooks.wait()
         volcano = (layout.kubeconfig, binaries, layout.scheduler_configuration)
         for service in volcano_services(*volcano, layout.state / "klog"):
             supervisor.start(service)
@@ -84,7 +89,7 @@ def main(kind: str, binaries: str, files: str, last: str) -> None:
     Args:
         kind: Kind of the cluster.
         binaries: Directory of the tools.
-        files: The chart repository (real) or Volcano's definitions (simulated).
+        files: The chart repository (real) or Volcano's files (simulated).
         last: Open descriptor of the host's network namespace (real) or port of the API server.
     """
     spec = cluster_spec(Kind(kind))
@@ -92,7 +97,7 @@ def main(kind: str, binaries: str, files: str, last: str) -> None:
     if spec.kind is Kind.REAL:
         run_real(spec, layout, [binaries, files], int(last))
     else:
-        run_simulated(spec, layout, Path(binaries), Path(files), int(last))
+        run_simulated(spec, layout, Path(binaries), VolcanoFiles(Path(files)), int(last))
 
 
 if __name__ == "__main__":

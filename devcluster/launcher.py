@@ -81,7 +81,7 @@ def launch(
         kind: Kind of the cluster.
         layout: Its paths.
         binaries: Directory of the tools.
-        files: The chart repository (real), or Volcano's definitions (simulated).
+        files: The chart repository (real), or Volcano's files (simulated).
         api_port: Port of the API server (simulated).
     """
     layout.logs.mkdir(parents=True, exist_ok=True)

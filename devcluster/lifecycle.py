@@ -102,7 +102,7 @@ def _start(cluster: Cluster, step: Step) -> None:
         launcher.launch(spec.kind, layout, toolchain.bin, toolchain.charts)
     else:
         port = _free_port(layout)
-        launcher.launch(spec.kind, layout, toolchain.bin, toolchain.volcano_crds, port)
+        launcher.launch(spec.kind, layout, toolchain.bin, toolchain.volcano.root, port)
     try:
         _follow(cluster, events, step)
     except BaseException:

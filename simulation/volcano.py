@@ -1,8 +1,14 @@
-"""Volcano next to a control plane without real nodes: its definitions and its two processes."""
+"""Volcano next to a control plane without real nodes: its definitions and its processes."""
 
+import base64
+import json
+import socket
 import subprocess
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Self
 
 from simulation.supervisor import Service
 
@@ -31,6 +37,80 @@ def apply_definitions(kubeconfig: Path, binaries: Path, definitions: Path) -> No
         check=True,
         stdout=subprocess.DEVNULL,
     )
+
+
+@dataclass(frozen=True)
+class Webhooks:
+    """Webhooks of Volcano, served at a free port of the loopback interface."""
+
+    configurations: Sequence[dict[str, Any]]
+    """Webhook configurations as objects of the API server."""
+    pki: Path
+    """Directory of kwokctl's certificates: that of the administrator is valid for 127.0.0.1."""
+    port: int
+
+    @classmethod
+    def of(cls, file: Path, pki: Path) -> Self:
+        """Read configurations that name Volcano's service, and let them name the port instead."""
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        authority = base64.b64encode((pki / "ca.crt").read_bytes()).decode()
+        configurations = json.loads(file.read_text())
+        for webhook in (each for found in configurations for each in found["webhooks"]):
+            path = webhook["clientConfig"]["service"]["path"]
+            url = f"https://127.0.0.1:{port}{path}"
+            webhook["clientConfig"] = {"url": url, "caBundle": authority}
+        return cls(configurations, pki, port)
+
+    @property
+    def _paths(self) -> list[str]:
+        prefix = f"https://127.0.0.1:{self.port}"
+        urls = [each["clientConfig"]["url"] for c in self.configurations for each in c["webhooks"]]
+        return [url.removeprefix(prefix) for url in urls]
+
+    def apply(self, kubeconfig: Path, binaries: Path) -> None:
+        """Register the webhooks. From then on, requests fail until the webhooks are served."""
+        items = {"apiVersion": "v1", "kind": "List", "items": list(self.configurations)}
+        kubectl = [str(binaries / "kubectl"), f"--kubeconfig={kubeconfig}"]
+        subprocess.run(
+            [*kubectl, "apply", "--server-side", "--force-conflicts", "--filename=-"],
+            input=json.dumps(items),
+            text=True,
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+
+    def service(self, kubeconfig: Path, binaries: Path) -> Service:
+        """Return the process that serves the webhooks."""
+        return Service(
+            "vc-webhook-manager",
+            [
+                str(binaries / "vc-webhook-manager"),
+                f"--kubeconfig={kubeconfig}",
+                "--listen-address=127.0.0.1",
+                f"--port={self.port}",
+                f"--webhook-url=https://127.0.0.1:{self.port}",
+                f"--enabled-admission={','.join(self._paths)}",
+                f"--tls-cert-file={self.pki / 'admin.crt'}",
+                f"--tls-private-key-file={self.pki / 'admin.key'}",
+                f"--ca-cert-file={self.pki / 'ca.crt'}",
+                "--logtostderr",
+                f"--v={LOG_LEVEL}",
+            ],
+        )
+
+    def wait(self, seconds: float = 60) -> None:
+        """Wait until the webhooks are served. Raises OSError if they are not in time."""
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+                return
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
 
 
 def volcano_services(

@@ -15,33 +15,42 @@ from devcluster.toolchain import Operator
 
 @dataclass(frozen=True)
 class ToolImage:
-    """Image of one static binary, under one name or several, and nothing else."""
+    """Image of static binaries and nothing else."""
 
     reference: str
     tool: str
     program: str
     """Path in the image, which Volcano's chart uses."""
     user: str = ""
-    names: tuple[str, ...] = ()
-    """Tools that are the same file. Images with the same names have the same layer."""
+    files: tuple[tuple[str, str], ...] = ()
+    """Paths and tools in addition. Images with the same files have the same layer."""
 
     def layout(self, images: Path, binaries: Path) -> Layout:
         """Build the image, unless it exists."""
-        binary = binaries / self.tool
-        with binary.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()[:12]
-        layout = Layout(images / f"{self.tool}-{digest}")
+        files = {self.program: self.tool, **dict(self.files)}
+        layout = Layout(images / f"{self.tool}-{_digest(files, binaries)}")
         if layout.digest is None:
             images.mkdir(parents=True, exist_ok=True)
             tar = images / f"{self.tool}.tar"
-            others = {f"/{name}": binaries / name for name in self.names}
-            file_layer({self.program: binary, **others}, tar)
+            file_layer({path: binaries / tool for path, tool in files.items()}, tar)
             layout.write([tar], ImageConfig(entrypoint=[self.program], user=self.user))
             tar.unlink()
         return layout
 
 
+def _digest(files: Mapping[str, str], binaries: Path) -> str:
+    """Return 12 hexadecimal digits that change with the paths and the content of the files."""
+    sha = hashlib.sha256(repr(sorted(files.items())).encode())
+    for tool in sorted(set(files.values())):
+        with (binaries / tool).open("rb") as content:
+            sha.update(hashlib.file_digest(content, "sha256").digest())
+    return sha.hexdigest()[:12]
+
+
 _VOLCANO = ("vc-scheduler", "vc-controller-manager", "vc-webhook-manager")
+# A job of Volcano's chart calls it in the image of the webhooks.
+_CERTIFICATES = ("/gen-admission-secret.sh", "volcano-certificates")
+_VOLCANO_FILES = (*((f"/{name}", name) for name in _VOLCANO), _CERTIFICATES)
 
 TOOL_IMAGES = (
     ToolImage("pause:3.10", "pause", "/pause"),
@@ -52,7 +61,7 @@ TOOL_IMAGES = (
     ),
     ToolImage("dcgm-exporter-simulated:4.4.2", "simulated-dcgm-exporter", "/usr/bin/dcgm-exporter"),
     *(
-        ToolImage(f"volcanosh/{name}:v1.14.1", name, f"/{name}", names=_VOLCANO)
+        ToolImage(f"volcanosh/{name}:v1.14.1", name, f"/{name}", files=_VOLCANO_FILES)
         for name in _VOLCANO
     ),
 )

@@ -1,8 +1,9 @@
-"""Files that are copied from Go modules: Volcano's chart and definitions, operators' manifests."""
+"""Files that are copied from Go modules: Volcano's chart and manifests, operators' manifests."""
 
 import gzip
 import hashlib
 import io
+import json
 import shutil
 import tarfile
 from collections.abc import Sequence
@@ -16,6 +17,11 @@ from devcluster.toolchain.pins import Module
 
 CHART = Path("installer/helm/chart/volcano")
 DEFINITIONS = (Path("config/crd/volcano/bases"), Path("config/crd/jobflow/bases"))
+RENDERED = Path("installer/volcano-development.yaml")
+"""The chart, rendered with its default values."""
+_WEBHOOKS = "# Source: volcano/templates/webhooks.yaml"
+_FORMAT = 2
+"""Part of the name of the directory: increase it when other files are copied."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +33,7 @@ class VolcanoFiles:
     @classmethod
     def of(cls, module: Module, cache: Path) -> "VolcanoFiles":
         """Return the files that belong to a version of the module."""
-        return cls(cache / "volcano" / module.digest())
+        return cls(cache / "volcano" / f"{module.digest()}-{_FORMAT}")
 
     @property
     def charts(self) -> Path:
@@ -39,8 +45,13 @@ class VolcanoFiles:
         """Directory with one CustomResourceDefinition per YAML file."""
         return self.root / "crds"
 
+    @property
+    def webhooks(self) -> Path:
+        """List of the webhook configurations (JSON)."""
+        return self.root / "webhooks.json"
+
     def make(self, module: Module, go: Go, scratch: Path, log: Path) -> None:
-        """Copy both from the Go module. Raises DevclusterError if it cannot be downloaded."""
+        """Copy all of them from the Go module. Raises DevclusterError if that fails."""
         work = scratch / "volcano.module"
         shutil.copytree(module.folder, work)
         source = go.module_folder("volcano.sh/volcano", work, log)
@@ -51,8 +62,14 @@ class VolcanoFiles:
         for folder in DEFINITIONS:
             for file in sorted((source / folder).glob("*.yaml")):
                 shutil.copyfile(file, fresh.definitions / file.name)
+        fresh.webhooks.write_text(json.dumps(webhooks((source / RENDERED).read_text())))
         self.root.parent.mkdir(parents=True, exist_ok=True)
         fresh.root.rename(self.root)
+
+
+def webhooks(rendered: str) -> list[dict[str, object]]:
+    """Return the webhook configurations of a rendered chart."""
+    return [yaml.safe_load(text) for text in rendered.split("\n---\n") if _WEBHOOKS in text]
 
 
 def write_repository(chart: Path, to: Path) -> None:

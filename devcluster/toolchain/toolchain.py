@@ -22,8 +22,8 @@ class Toolchain:
     """Value of PULUMI_HOME, with the Kubernetes provider in its plugin directory."""
     charts: Path
     """Helm repository with Volcano's chart, to be served over HTTP."""
-    volcano_crds: Path
-    """Volcano's custom resource definitions, one per YAML file."""
+    volcano: VolcanoFiles
+    """Volcano's custom resource definitions and webhook configurations."""
     installed: tuple[str, ...]
     """Names of the tools that were found installed."""
     operators: Mapping[Operator, Sequence[Path]] = field(default_factory=dict)
@@ -145,4 +145,4 @@ def _arrange(
         folder = home / "plugins" / program.plugin if program.plugin else bin_folder
         files.put(source, folder / program.name, own=own)
     own_tools = tuple(found.installed)
-    return Toolchain(bin_folder, home, charts.charts, charts.definitions, own_tools, operators)
+    return Toolchain(bin_folder, home, charts.charts, charts, own_tools, operators)

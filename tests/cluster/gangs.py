@@ -48,3 +48,13 @@ def whole(seen: list[dict[str, int]], job: str, size: int) -> bool:
     """Whether no part of a gang had nodes for longer than it takes to bind its pods."""
     partial = [look.get(job, 0) not in (0, size) for look in seen]
     return not any(first and then for first, then in itertools.pairwise(partial))
+
+
+MALFORMED_QUEUE = {
+    "apiVersion": "scheduling.volcano.sh/v1beta1",
+    "kind": "Queue",
+    "metadata": {"name": "malformed"},
+    "spec": {"weight": 1, "guarantee": {"resource": {"nvidia.com/gpu": 8}}},
+}
+"""A queue with a guarantee above what it deserves."""
+WEBHOOK = 'admission webhook "validatequeue.volcano.sh" denied the request'

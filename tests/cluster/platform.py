@@ -110,6 +110,11 @@ class Platform:
         """Return kubectl's answer as JSON."""
         return json.loads(self.shell(shlex.join(["kubectl", *arguments, "--output=json"])))
 
+    def refusal(self, manifest: dict[str, Any]) -> str:
+        """Return the API server's reason not to create an object; fail if it is created."""
+        text = shlex.quote(json.dumps(manifest))
+        return self.shell(f"! kubectl create --filename=- 2>&1 <<< {text}")
+
     def outputs(self) -> dict[str, Any]:
         """Return the stack's outputs; the CLI is only asked again after an update."""
         state = self.state / self.nodes / "pulumi" / ".pulumi" / "stacks" / "gpu-platform"

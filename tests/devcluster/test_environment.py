@@ -10,6 +10,7 @@ from devcluster import environment
 from devcluster.paths import Layout
 from devcluster.spec import Kind
 from devcluster.toolchain import Toolchain
+from devcluster.toolchain.manifests import VolcanoFiles
 
 OWN = {
     "KUBECONFIG": "/users/kubeconfig",
@@ -27,7 +28,7 @@ def toolchain(tmp_path: Path) -> Toolchain:
         bin=tools / "bin",
         pulumi_home=tools / "pulumi",
         charts=tools / "charts",
-        volcano_crds=tools / "crds",
+        volcano=VolcanoFiles(tools / "volcano"),
         installed=(),
     )
 

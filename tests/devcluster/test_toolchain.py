@@ -1,5 +1,6 @@
 """The whole toolchain with a `go` that writes scripts in place of programs."""
 
+import json
 import re
 import stat
 import threading
@@ -55,6 +56,10 @@ FILES = {
     "installer/helm/chart/volcano/templates/scheduler.yaml": "kind: Deployment\n",
     "config/crd/volcano/bases/batch.volcano.sh_jobs.yaml": "kind: CustomResourceDefinition\n",
     "config/crd/jobflow/bases/flow.volcano.sh_jobflows.yaml": "kind: CustomResourceDefinition\n",
+    "installer/volcano-development.yaml": (
+        "# Source: volcano/templates/webhooks.yaml\nkind: ValidatingWebhookConfiguration\n---\n"
+        "# Source: volcano/templates/scheduler.yaml\nkind: Deployment\n"
+    ),
     "manifests/base/deployment.yaml": "kind: Deployment\n",
 }
 
@@ -376,16 +381,18 @@ def test_a_second_process_waits_and_says_so(world: World):
     assert missing("engine", world.cache) == []
 
 
-def test_volcano_comes_with_its_chart_repository_and_definitions(world: World):
+def test_volcano_comes_with_its_charts_definitions_and_webhooks(world: World):
     toolchain = ensure("simulated", world.cache, world.said.append)
     assert sorted(f.name for f in toolchain.charts.iterdir()) == [
         "index.yaml",
         "volcano-1.14.0.tgz",
     ]
-    assert [f.name for f in sorted(toolchain.volcano_crds.iterdir())] == [
+    assert [f.name for f in sorted(toolchain.volcano.definitions.iterdir())] == [
         "batch.volcano.sh_jobs.yaml",
         "flow.volcano.sh_jobflows.yaml",
     ]
+    webhooks = json.loads(toolchain.volcano.webhooks.read_text())
+    assert webhooks == [{"kind": "ValidatingWebhookConfiguration"}]
 
 
 def test_operators_are_built_only_on_request(world: World):

@@ -1,5 +1,8 @@
 """Volcano next to a control plane without real nodes."""
 
+import base64
+import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -7,7 +10,7 @@ import pytest
 from devcluster.paths import Layout
 from infra.settings.volcano import ControllersSettings, VolcanoSettings
 from simulation.supervisor import Service
-from simulation.volcano import apply_definitions, volcano_services
+from simulation.volcano import Webhooks, apply_definitions, volcano_services
 
 KUBECTL = """#!/bin/sh
 printf '%s\\n' "$*" >> "$(dirname "$0")/calls"
@@ -82,3 +85,44 @@ def test_the_directory_of_the_scheduler_configuration_exists(simulated: Layout, 
     scheduler, _ = services_of(simulated, binaries)
     assert f"--scheduler-conf={simulated.scheduler_configuration}" in scheduler.command
     assert simulated.scheduler_configuration.parent.is_dir()
+
+
+@pytest.fixture
+def webhooks(simulated: Layout, tmp_path: Path) -> Webhooks:
+    simulated.pki.mkdir(parents=True)
+    (simulated.pki / "ca.crt").write_text("authority")
+    named = [
+        {"clientConfig": {"service": {"name": "volcano-admission-service", "path": path}}}
+        for path in ("/jobs/validate", "/queues/validate")
+    ]
+    file = tmp_path / "webhooks.json"
+    file.write_text(json.dumps([{"kind": "Hooks", "webhooks": [each]} for each in named]))
+    return Webhooks.of(file, simulated.pki)
+
+
+def test_webhooks_are_registered_at_the_loopback_interface(
+    webhooks: Webhooks, simulated: Layout, binaries: Path
+):
+    webhooks.apply(simulated.kubeconfig, binaries)
+    applied = json.loads((binaries / "applied").read_text())["items"]
+    clients = [webhook["clientConfig"] for item in applied for webhook in item["webhooks"]]
+    authority = base64.b64encode(b"authority").decode()
+    assert clients == [
+        {"url": f"https://127.0.0.1:{webhooks.port}{path}", "caBundle": authority}
+        for path in ("/jobs/validate", "/queues/validate")
+    ]
+
+
+def test_exactly_the_registered_webhooks_are_served(
+    webhooks: Webhooks, simulated: Layout, binaries: Path
+):
+    command = webhooks.service(simulated.kubeconfig, binaries).command
+    assert "--enabled-admission=/jobs/validate,/queues/validate" in command
+    assert {"--listen-address=127.0.0.1", f"--port={webhooks.port}"} <= set(command)
+
+
+def test_waits_until_the_webhooks_are_served(webhooks: Webhooks):
+    with pytest.raises(OSError, match="refused"):
+        webhooks.wait(0.1)
+    with socket.create_server(("127.0.0.1", webhooks.port)):
+        webhooks.wait(0.1)

@@ -19,6 +19,7 @@ import numpy as np
 import psutil
 import pytest
 
+from tests.cluster.gangs import MALFORMED_QUEUE, WEBHOOK
 from tests.cluster.host_state import HostState
 from tests.cluster.killed_pods import TRAINED, KilledPods
 from tests.cluster.load import Load, Seen, question
@@ -58,6 +59,10 @@ def test_up_recovers_after_a_kill_while_the_chart_is_installed(real: Platform) -
 def test_gpus_were_advertised_by_the_stacks_device_plugin(real: Platform) -> None:
     nodes = real.kubectl("get", "nodes")["items"]
     assert {node["status"]["allocatable"]["nvidia.com/gpu"] for node in nodes} == {"4"}
+
+
+def test_volcanos_webhooks_refuse_malformed_queues(real: Platform) -> None:
+    assert WEBHOOK in real.refusal(MALFORMED_QUEUE)
 
 
 def test_the_gang_ran_on_two_nodes_with_a_gpu_each(real: Platform) -> None:

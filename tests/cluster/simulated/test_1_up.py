@@ -5,6 +5,7 @@ import shlex
 import psutil
 import pytest
 
+from tests.cluster.gangs import MALFORMED_QUEUE, WEBHOOK
 from tests.cluster.platform import Platform, created
 
 
@@ -19,6 +20,10 @@ def test_volcano_has_placed_the_gang_of_sixteen_gpus(simulated: Platform) -> Non
     pods = simulated.pods(simulated.run_name())
     assert {pod["spec"]["schedulerName"] for pod in pods} == {"volcano"}
     assert len({pod["spec"]["nodeName"] for pod in pods}) == 2
+
+
+def test_volcanos_webhooks_refuse_malformed_queues(simulated: Platform) -> None:
+    assert WEBHOOK in simulated.refusal(MALFORMED_QUEUE)
 
 
 def test_down_ends_the_cluster_and_keeps_its_state(simulated: Platform) -> None:

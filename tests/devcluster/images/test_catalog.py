@@ -30,7 +30,8 @@ def binaries(tmp_path: Path, install: Install) -> Path:
 
 def test_every_tool_of_an_image_is_one_of_the_toolchains():
     programs = {program.name for _, program in pins.load().group("real")}
-    assert {image.tool for image in TOOL_IMAGES} <= programs
+    tools = {tool for image in TOOL_IMAGES for tool in (image.tool, *dict(image.files).values())}
+    assert tools <= programs
 
 
 def test_containerd_finds_its_pause_image_in_the_catalog():
@@ -92,11 +93,29 @@ def test_an_image_may_run_as_another_user_than_root(tmp_path: Path, binaries: Pa
     assert described["config"]["User"] == "65532:65532"
 
 
+def test_another_file_in_addition_results_in_another_image(tmp_path: Path, binaries: Path):
+    (binaries / "script").write_text("does more")
+    image = ToolImage("pause:3.10", "pause", "/pause", files=(("/script.sh", "script"),))
+    first = image.layout(tmp_path, binaries)
+    (binaries / "script").write_text("does something else")
+    second = image.layout(tmp_path, binaries)
+    assert first.folder != second.folder != PAUSE.layout(tmp_path, binaries).folder
+    with tarfile.open(second.layers()[0].file) as archive:
+        assert archive.getnames() == ["pause", "script.sh"]
+
+
+def test_the_image_of_volcanos_webhooks_makes_their_certificates():
+    webhooks = next(image for image in TOOL_IMAGES if image.tool == "vc-webhook-manager")
+    # The path is written in Volcano's chart.
+    assert dict(webhooks.files)["/gen-admission-secret.sh"] == "volcano-certificates"
+
+
 def test_images_of_programs_in_one_file_share_a_layer(tmp_path: Path, binaries: Path):
     names = ("vc-scheduler", "vc-webhook-manager")
     for name in names:
         (binaries / name).hardlink_to(binaries / "pause")
-    images = [ToolImage(f"{name}:1", name, f"/{name}", names=names) for name in names]
+    files = tuple((f"/{name}", name) for name in names)
+    images = [ToolImage(f"{name}:1", name, f"/{name}", files=files) for name in names]
     layers = [image.layout(tmp_path, binaries).layers() for image in images]
     assert layers[0][0].diff_id == layers[1][0].diff_id
     with tarfile.open(layers[0][0].file) as archive:
@@ -107,6 +126,7 @@ def test_images_of_programs_in_one_file_share_a_layer(tmp_path: Path, binaries: 
 
 def test_volcanos_images_share_a_layer():
     volcano = [image for image in TOOL_IMAGES if image.reference.startswith("volcanosh/")]
-    assert all(image.names == tuple(image.tool for image in volcano) for image in volcano)
+    (files,) = {image.files for image in volcano}
+    assert {image.tool for image in volcano} < set(dict(files).values())
     built = {p.name: p.package for p in pins.load().module("tools").programs}
     assert len({built[image.tool] for image in volcano}) == 1

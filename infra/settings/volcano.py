@@ -167,6 +167,10 @@ OVERRIDE: Final = "scheduler_config_override"
 ResourceAmounts = dict[QualifiedName, Quantity]
 
 
+UNLISTED: Final = "0 (not listed)"
+"""Amount of a resource that a capability does not list, as Volcano's webhooks read it."""
+
+
 class QueueSettings(Settings):
     """A queue: a share of the cluster in which jobs wait."""
 
@@ -200,10 +204,12 @@ class QueueSettings(Settings):
         for low, high in itertools.combinations(rising, 2):
             upper = getattr(self, high)
             for resource, amount in getattr(self, low).items():
-                if resource in upper and parse_quantity(amount) > parse_quantity(upper[resource]):
+                # What is not deserved explicitly, is as it is guaranteed.
+                limited = upper and (high == "capability" or resource in upper)
+                if limited and parse_quantity(amount) > parse_quantity(upper.get(resource, "0")):
                     raise ValueError(
                         f"contradicts itself: {low} of {resource} is {amount}, more than its "
-                        f"{high} of {upper[resource]}"
+                        f"{high} of {upper.get(resource, UNLISTED)}"
                     )
         return self
 

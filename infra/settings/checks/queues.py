@@ -1,12 +1,13 @@
 """Queues fit each other, the scheduler's policy and the jobs in them."""
 
+import itertools
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Final
 
 from infra.settings.problems import choice, full_key, job_key
 from infra.settings.training.job import TrainingSettings
-from infra.settings.volcano import OVERRIDE, ResourceAmounts, VolcanoSettings
+from infra.settings.volcano import OVERRIDE, UNLISTED, ResourceAmounts, VolcanoSettings
 from kube.quantities import parse_quantity
 
 _FIRST_WITH_PARENTS: Final = (1, 11)
@@ -76,27 +77,31 @@ def queues_say_what_the_scheduler_reads(volcano: VolcanoSettings) -> Iterator[st
 
 
 def queues_fit_their_parents(volcano: VolcanoSettings) -> Iterator[str]:
-    """Check that child queues get no more than their parent has."""
+    """Check that child queues get no more than their parent has, as Volcano's webhooks do."""
     for name, parent in volcano.queues.items():
         below = {key: queue for key, queue in volcano.queues.items() if queue.parent == name}
         for promise in ("guarantee", "deserved"):
-            limits: ResourceAmounts = getattr(parent, promise)
-            for resource, limit in limits.items():
-                parts = [getattr(queue, promise).get(resource, "0") for queue in below.values()]
-                total = sum((parse_quantity(part) for part in parts), Decimal(0))
-                if total > parse_quantity(limit):
+            limiting = promise if getattr(parent, promise) else "capability"
+            limits: ResourceAmounts = getattr(parent, limiting)
+            children: list[ResourceAmounts] = [getattr(queue, promise) for queue in below.values()]
+            for resource in dict.fromkeys(itertools.chain(*children) if limits else ()):
+                parts = (parse_quantity(child.get(resource, "0")) for child in children)
+                total = sum(parts, Decimal(0))
+                if total > parse_quantity(limits.get(resource, "0")):
+                    shown = limits.get(resource, UNLISTED)
                     yield (
-                        f"{_key(name, promise)} of {resource} is {limit}, but its child queues "
-                        f"({', '.join(below)}) have {total.normalize():f} in total: write no more "
-                        "than the parent has."
+                        f"{_key(name, limiting)} of {resource} is {shown}, but its child queues "
+                        f"({', '.join(below)}) have {total.normalize():f} in total as {promise}: "
+                        "write no more than the parent has."
                     )
         for key, queue in below.items():
             for resource, amount in queue.capability.items():
-                most = parent.capability.get(resource)
-                if most is not None and parse_quantity(amount) > parse_quantity(most):
+                most = parent.capability.get(resource, "0")
+                if parse_quantity(amount) > parse_quantity(most):
+                    shown = parent.capability.get(resource, UNLISTED)
                     yield (
                         f"{_key(key, 'capability')} of {resource} is {amount}, more than the "
-                        f"{most} of its parent {name!r}."
+                        f"{shown} of its parent {name!r}."
                     )
 
 

@@ -128,6 +128,27 @@ def test_a_queue_below_may_use_no_more_than_its_parent() -> None:
     assert "queues.lab.capability of nvidia.com/gpu is 16, more than the 8 of its parent" in problem
 
 
+def test_a_parent_without_an_amount_has_none_of_it() -> None:
+    """Volcano's webhooks refuse such queues, although its scheduler would limit nothing."""
+    queues: dict[str, Any] = {"team": {}, "lab": {"parent": "team", "capability": {GPU: 8}}}
+    (problem,) = volcano(scheduler={"share": "capacity"}, queues=queues)
+    assert "queues.lab.capability of nvidia.com/gpu is 8, more than the 0 (not listed)" in problem
+    queues = {
+        "team": {"capability": {GPU: 8}},
+        "lab": {"parent": "team", "guarantee": {GPU: 4, "cpu": 8}},
+    }
+    (problem,) = volcano(scheduler={"share": "capacity"}, queues=queues)
+    assert "queues.team.capability of cpu is 0 (not listed), but its child queues" in problem
+    assert "have 8 in total as guarantee" in problem
+
+
+@pytest.mark.parametrize("promise", ["guarantee", "deserved"])
+def test_a_capability_lists_every_resource_that_is_promised(promise: str) -> None:
+    team = {"capability": {GPU: 8}, promise: {GPU: 8, "cpu": 64, "memory": "1Ti"}}
+    (problem,) = volcano(scheduler={"share": "capacity"}, queues={"team": team})
+    assert f"{promise} of cpu is 64, more than its capability of 0 (not listed)" in problem
+
+
 def test_guarantee_deserved_and_capability_rise() -> None:
     (problem,) = volcano(queues={"team": {"guarantee": {GPU: 9}, "capability": {GPU: 8}}})
     assert "gpu-platform:volcano.queues.team contradicts itself: guarantee of nvidia" in problem

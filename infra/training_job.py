@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import pulumi
 
@@ -93,6 +94,18 @@ def ignored_paths(manifest: Manifest, *, suspendable: bool) -> list[str]:
     for key, value in manifest.get("spec", {}).items():
         if key == "runPolicy":
             paths += [f"spec.{key}.{inner}" for inner in value if inner != "suspend"]
+        elif key == "template":
+            paths += _TEMPLATE
         elif key != "suspend":
             paths.append(f"spec.{key}")
     return paths
+
+
+_TEMPLATE: Final = (
+    "spec.template.spec",
+    "spec.template.metadata.annotations",
+    "spec.template.metadata.labels[*]",
+)
+"""Paths of a Job's pod template. The provider applies an ignored path as it is in the cluster, but
+skips a wildcard. It would apply the labels `controller-uid` and `job-name` of the API server, and
+the next update would remove them by replacing the Job."""

@@ -102,7 +102,10 @@ def parents_first(queues: dict[str, QueueSettings]) -> list[str]:
 
 # Volcano's webhook refuses jobs of a queue that the controllers have not opened yet. A closed
 # queue also has a state.
-_AWAITED: Final = {"pulumi.com/waitFor": "jsonpath={.status.state}"}
+_AWAITED: Final = {
+    "pulumi.com/waitFor": "jsonpath={.status.state}",
+    "pulumi.com/timeoutSeconds": "120",
+}
 
 
 def queue(name: str, settings: QueueSettings) -> Manifest:

@@ -32,7 +32,7 @@ tasks as soon as any one succeeds."""
 
 _TASK_RETRIES: Final = 3
 """Volcano's default. If it is left out, the mutating webhook adds it when the job is created, and
-the validating one then refuses every update of the job, since updates replace the list of tasks."""
+the validating one then refuses the same manifest: applying it replaces the list of tasks."""
 
 _PLUGINS: Final = {
     "pytorch": ["--master=master", "--worker=worker", f"--port={RENDEZVOUS_PORT}"],

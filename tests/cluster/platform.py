@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -114,6 +115,15 @@ class Platform:
         """Return the API server's reason not to create an object; fail if it is created."""
         text = shlex.quote(json.dumps(manifest))
         return self.shell(f"! kubectl create --filename=- 2>&1 <<< {text}")
+
+    def process(self, program: str) -> psutil.Process:
+        """Return a process of the cluster."""
+        for process in psutil.process_iter(["cmdline"]):
+            command = process.info["cmdline"] or [""]
+            mine = any(str(self.state) in word for word in command)
+            if mine and command[0].endswith(f"/{program}"):
+                return process
+        raise AssertionError(f"{program} does not run")
 
     def outputs(self) -> dict[str, Any]:
         """Return the stack's outputs; the CLI is only asked again after an update."""

@@ -215,7 +215,12 @@ def test_additional_volumes_are_mounted_from_their_sources() -> None:
 def test_an_update_changes_only_the_suspension_of_an_existing_run() -> None:
     spec = {"runPolicy": {"suspend": True, "backoffLimit": 3}, "suspend": True, "template": {}}
     ignored = ignored_paths({"spec": spec}, suspendable=True)
-    assert ignored == ["spec.runPolicy.backoffLimit", "spec.template"]
+    assert ignored == [
+        "spec.runPolicy.backoffLimit",
+        "spec.template.spec",
+        "spec.template.metadata.annotations",
+        "spec.template.metadata.labels[*]",
+    ]
     assert ignored_paths({"spec": spec}, suspendable=False) == ["spec"]
 
 

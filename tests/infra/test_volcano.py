@@ -26,7 +26,10 @@ def test_a_queue_says_only_what_is_configured() -> None:
 def test_jobs_wait_until_their_queue_has_a_state() -> None:
     # Volcano's webhook refuses a job whose queue is not open yet, which it is after creation.
     annotations = queue("research", QueueSettings())["metadata"]["annotations"]
-    assert annotations == {"pulumi.com/waitFor": "jsonpath={.status.state}"}
+    assert annotations == {
+        "pulumi.com/waitFor": "jsonpath={.status.state}",
+        "pulumi.com/timeoutSeconds": "120",
+    }
 
 
 def test_a_queue_has_shares_and_limits() -> None:

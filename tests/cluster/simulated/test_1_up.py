@@ -2,7 +2,6 @@
 
 import shlex
 
-import psutil
 import pytest
 
 from tests.cluster.gangs import MALFORMED_QUEUE, WEBHOOK
@@ -34,17 +33,9 @@ def test_down_ends_the_cluster_and_keeps_its_state(simulated: Platform) -> None:
 @pytest.mark.parametrize("after", ["restart", "crash"])
 def test_simulated_pods_start_and_end_at_once_after_a(simulated: Platform, after: str) -> None:
     if after == "crash":
-        _kwok(simulated).kill()
+        simulated.process("kwok").kill()
     place = shlex.quote('{"spec": {"nodeName": "simulated-0"}}')
     simulated.shell(f"kubectl run after-{after} --image=none --overrides={place}")
     phase = "--for=jsonpath={.status.phase}=Running"
     simulated.shell(f"kubectl wait {shlex.quote(phase)} pod/after-{after} --timeout=60s")
     simulated.shell(f"kubectl delete pod after-{after} --timeout=60s")
-
-
-def _kwok(simulated: Platform) -> psutil.Process:
-    for process in psutil.process_iter(["cmdline"]):
-        command = process.info["cmdline"] or []
-        if any(str(simulated.state) in word for word in command) and command[0].endswith("/kwok"):
-            return process
-    raise AssertionError("kwok does not run")

@@ -23,3 +23,20 @@ def test_a_gang_restarts_until_its_retries_are_exhausted_or_an_exit_code_is_fata
     volcano.fail(volcano.pods("unlucky")[0], 1)
     await_(lambda: volcano.phase("unlucky") == "Failed", PATIENCE, "the end of its retries")
     assert volcano.placed() == {}
+
+
+def test_a_gang_that_fails_while_no_controllers_run_does_not_start_again(
+    volcano: Scheduling,
+) -> None:
+    """Volcano evaluates a job's policies for changes of pods that it sees, not when it starts."""
+    job = {"queue": "vision", "gpus_per_node": 2, "nodes": 2, "retries": 2}
+    volcano.submit(stack({"unseen": job}, **VOLCANO), "unseen")
+    placed(volcano, unseen=2)
+    await_(lambda: volcano.phase("unseen") == "Running", PATIENCE, "the start of the job")
+    controllers = volcano.platform.process("vc-controller-manager")
+    controllers.suspend()
+    for pod in volcano.pods("unseen"):
+        volcano.fail(pod, 1)
+    controllers.kill()
+    await_(lambda: volcano.phase("unseen") == "Failed", PATIENCE, "the end of the job")
+    assert "retryCount" not in volcano.job("unseen")["status"]

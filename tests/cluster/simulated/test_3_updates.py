@@ -1,0 +1,80 @@
+"""Updates of jobs that exist, under Volcano's webhooks and the API server's rules of Jobs."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.cluster.platform import Platform
+
+LABEL = "example.com/site"
+JOBS = {"digits": "jobs.batch.volcano.sh", "sweep": "jobs.batch"}
+
+
+@pytest.fixture
+def changed(cluster: Platform) -> Iterator[Platform]:
+    """A cluster whose stack is restored afterwards."""
+    sources = [cluster.checkout / "infra" / name for name in ("volcano.py", "kinds/volcano.py")]
+    files = [cluster.stack_file, *sources]
+    before = {file: file.read_text() for file in files}
+    yield cluster
+    for file, text in before.items():
+        file.write_text(text)
+    cluster.make("up")
+
+
+def update(cluster: Platform, site: str, state: str = "running") -> dict[str, dict[str, Any]]:
+    """Change the label of all objects and the state of the job `sweep`; return the jobs."""
+
+    def change(config: dict[str, Any]) -> None:
+        config["gpu-platform:cluster"]["labels"] = {LABEL: site}
+        config["gpu-platform:training"]["jobs"]["sweep"]["state"] = state
+
+    cluster.edit(change)
+    cluster.shell(f"pulumi up --stack {cluster.stack} --yes --skip-preview")
+    return {
+        key: cluster.kubectl("get", kind, "-n", cluster.namespace, cluster.run_name(key))
+        for key, kind in JOBS.items()
+    }
+
+
+def uids(jobs: dict[str, dict[str, Any]]) -> dict[str, str]:
+    return {key: job["metadata"]["uid"] for key, job in jobs.items()}
+
+
+def test_an_existing_job_is_updated_again_and_again(changed: Platform) -> None:
+    first = update(changed, "first")
+    for site, state in (("second", "suspended"), ("third", "running"), ("fourth", "suspended")):
+        jobs = update(changed, site, state)
+        assert uids(jobs) == uids(first)
+        assert {job["metadata"]["labels"][LABEL] for job in jobs.values()} == {site}
+        assert jobs["sweep"]["spec"]["suspend"] is (state == "suspended")
+
+
+def test_a_job_of_a_release_without_retries_of_its_tasks_is_updated(changed: Platform) -> None:
+    file = changed.checkout / "infra" / "kinds" / "volcano.py"
+    release = file.read_text()
+    earlier = release.replace('{**task, "maxRetry": _TASK_RETRIES}', "task")
+    assert earlier != release
+    file.write_text(earlier)
+    changed.hyperparameters(epochs=3)
+    first = update(changed, "earlier")
+    file.write_text(release)
+    jobs = update(changed, "later")
+    assert uids(jobs) == uids(first)
+    assert jobs["digits"]["metadata"]["labels"][LABEL] == "later"
+
+
+def test_a_queue_that_no_controllers_open_fails_the_update(changed: Platform) -> None:
+    file = changed.checkout / "infra" / "volcano.py"
+    hasty = file.read_text().replace('"120"', '"5"')
+    assert hasty != file.read_text()
+    file.write_text(hasty)
+    changed.edit(lambda config: config["gpu-platform:volcano"]["queues"].update(late={}))
+    controllers = changed.process("vc-controller-manager")
+    controllers.suspend()
+    try:
+        said = changed.shell(f"! pulumi up --stack {changed.stack} --yes --skip-preview 2>&1")
+    finally:
+        controllers.resume()
+    assert "'late' timed out waiting to be Ready" in said

@@ -13,9 +13,9 @@ from torch.nn.functional import cross_entropy
 
 from training.data.loader import Loader, deal
 from training.data.samples import Samples
-from training.gang.watchdog import Watchdog
 from training.gang.world import World
 from training.parallel import Parallel
+from workload.run.watchdog import Watchdog
 
 BATCH: Final = 512
 """Images per batch."""

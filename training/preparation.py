@@ -1,6 +1,7 @@
 """Preparation of a run: checks, data, model and optimizer."""
 
 import contextlib
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,8 @@ from training.config import TrainingConfig
 from training.data import Dataset, load
 from training.data.progress import report_event
 from training.export import check_export
-from training.gang.distributed import all_or_none, on_rank0, patient_group
+from training.gang.distributed import await_peers, patient_group
 from training.gang.preflight import check_free_space, check_run_dir, check_shared_memory
-from training.gang.watchdog import Watchdog
 from training.gang.world import World
 from training.optimizer import optimizer, state_bytes
 from training.parallel import Parallel, check_model
@@ -24,6 +24,8 @@ from training.telemetry.metrics import Metrics
 from workload.catalog import input_shape
 from workload.models import build
 from workload.models.structure import flops_per_sample
+from workload.run.ranks import all_or_none, on_rank0
+from workload.run.watchdog import Watchdog
 
 
 def prepare(
@@ -35,7 +37,8 @@ def prepare(
 ) -> Run:
     """Check everything that could fail later, load the data, and build the model."""
     patient = patient_group()
-    data = all_or_none(lambda: load_data(config, world, watchdog), patient, watchdog.beat)
+    read = functools.partial(load_data, config, world, watchdog)
+    data = all_or_none(lambda: await_peers(read, patient, watchdog.beat), patient)
     all_or_none(lambda: metrics.serve(config, world, device))
     watchdog.beat()
     torch.manual_seed(config.seed)
@@ -46,7 +49,6 @@ def prepare(
     needed = state_bytes(network, config)
     flops = count_flops(network, data, device)
     on_rank0(
-        world,
         lambda: check_free_space(
             Path(config.run_dir), needed, config.keep_checkpoints, config.keep_best
         ),

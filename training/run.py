@@ -15,11 +15,11 @@ from training.checkpoints.storage import Position
 from training.config import TrainingConfig
 from training.data import Dataset
 from training.evaluation import Evaluation
-from training.gang.distributed import Vote
-from training.gang.watchdog import Watchdog
 from training.gang.world import World
 from training.parallel import Parallel
 from training.telemetry.metrics import Metrics
+from workload.run.ranks import Vote
+from workload.run.watchdog import Watchdog
 
 
 class DivergedError(Exception):

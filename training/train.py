@@ -16,9 +16,8 @@ from training.config import TrainingConfig
 from training.data.loader import GangSampler, Loaded, Loader
 from training.evaluation import Evaluation, evaluate, losses
 from training.export import finished_export, write_export
-from training.gang.distributed import gather, joined, limit_operations, on_rank0
+from training.gang.distributed import joined, limit_operations
 from training.gang.preflight import await_free_space, warn_of_locked_memory
-from training.gang.watchdog import Watchdog
 from training.gang.world import World
 from training.optimizer import learning_rate
 from training.preparation import prepare
@@ -32,6 +31,8 @@ from workload.manifest import Manifest
 from workload.models import build
 from workload.progress import Finished, Interrupted, Started
 from workload.report import conclude, emit
+from workload.run.ranks import gather, on_rank0
+from workload.run.watchdog import Watchdog
 
 CHECK_LOSS_EVERY: Final = 100
 """Steps between two checks that the loss is finite; each check stalls a GPU."""
@@ -52,7 +53,7 @@ def run(config: TrainingConfig, world: World) -> int:
         Watchdog(config.hang_limit) as watchdog,
         Metrics(device) as metrics,
     ):
-        done = on_rank0(world, lambda: finished_export(export_folder(config)))
+        done = on_rank0(lambda: finished_export(export_folder(config)))
         if done is not None:
             return report_finished(config, world, done, already=True)
         watchdog.beat()
@@ -267,7 +268,7 @@ def export(run: Run, evaluation: Evaluation) -> Manifest:
 
     with run.metrics.activities.doing("export"), run.model.averaged_buffers():
         weights = run.model.weights()
-        return on_rank0(run.world, lambda: write(weights), run.saver.group)
+        return on_rank0(lambda: write(weights), run.saver.group)
 
 
 def announce(run: Run, resumed: bool) -> None:

@@ -30,12 +30,18 @@ def write_atomically(
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush a directory's entries to disk; a rename is durable only after this."""
+    """Flush a directory's entries, or a file, to disk; a rename is durable only after this."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sync_files(folder: Path) -> None:
+    """Flush a directory and all that is below it to disk. Raises OSError."""
+    for path in (folder, *folder.rglob("*")):
+        sync_folder(path)
 
 
 def sha256_of(path: Path) -> str:

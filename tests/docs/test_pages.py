@@ -36,6 +36,9 @@ RUN_BY = {
     "pulumi stack import": "tests/engine/test_gitops_state.py",
     "pulumi stack select": "tests/engine/test_gitops_state.py",
     "pulumi stack output": "tests/cluster/simulated/test_2_readme.py",
+    "pip install ./gpu_platform_run": "tests/test_run_wheel.py",
+    "export RUN_DIR=/tmp/mine PYTHONPATH=$PWD OMP_NUM_THREADS=1": "tests/engine/test_frameworks.py",
+    "python -m training.launch --nproc-per-node=2": "tests/engine/test_frameworks.py",
     "kubectl apply --server-side --dry-run=server": "tests/operators/test_1_definitions.py",
 }
 """How commands begin, and the tests that run them."""

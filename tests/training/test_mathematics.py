@@ -21,11 +21,11 @@ from training.config import TrainingConfig
 from training.data import Images
 from training.data.builtin import digits
 from training.gang.distributed import joined
-from training.gang.watchdog import Watchdog
 from training.gang.world import World
 from training.preparation import prepare
 from training.telemetry.metrics import Metrics
 from training.train import train
+from workload.run.watchdog import Watchdog
 
 CPU = torch.device("cpu")
 TRAINED, HELD_OUT = 53, 37

@@ -16,6 +16,7 @@ from training.run import DivergedError
 from workload import exit_codes
 from workload.configuration import ConfigurationError
 from workload.manifest import checked_file, read_manifest
+from workload.run import folders
 
 Train = Callable[..., int]
 DEV = {"epochs": 15, "batch_size": 64, "learning_rate": 0.01}
@@ -143,7 +144,7 @@ def test_an_epoch_is_evaluated_before_the_checkpoint_of_its_last_step(
     # 1,437 samples: 23 steps of 64 an epoch.
     train(epochs=3, batch_size=64, checkpoint_every=3, checkpoint_steps=23)
     folder = tmp_path / "run/checkpoints"
-    seals = [storage.read_seal(path) for path in storage.list_checkpoints(folder)]
+    seals = [storage.read_seal(path) for path in folders.list_checkpoints(folder)]
     found = [
         (seal.position.step, seal.position.epoch, seal.position.seen, seal.held_out_loss is None)
         for seal in seals

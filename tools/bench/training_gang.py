@@ -28,7 +28,6 @@ from training.config import TrainingConfig
 from training.data import Images
 from training.data.loader import GangSampler, Loader
 from training.gang.distributed import joined
-from training.gang.watchdog import Watchdog
 from training.gang.world import World, read_world
 from training.preparation import prepare
 from training.run import Run
@@ -36,6 +35,7 @@ from training.telemetry.metrics import Metrics
 from training.telemetry.progress import ProgressOutputs
 from training.train import step, steps
 from workload.models import build
+from workload.run.watchdog import Watchdog
 
 BATCH = 64
 PAUSE_OPTIONS = {"context": 128, "layers": 6, "heads": 8, "width": 512}

@@ -16,8 +16,9 @@ from torch.distributed.tensor import DTensor
 from training.checkpoints import storage
 from training.checkpoints.sharded_tensors import Tensors, write
 from training.checkpoints.storage import CheckpointInfo, Position, Seal
-from training.gang.distributed import all_or_none, gather, on_rank0
 from training.gang.world import World
+from workload.run import folders
+from workload.run.ranks import all_or_none, gather, on_rank0
 
 
 class Staging:
@@ -105,7 +106,7 @@ class Saver:
             )
             return seconds
 
-        self._pending.append(self._thread.submit(on_rank0, self._world, action, self.group))
+        self._pending.append(self._thread.submit(on_rank0, action, self.group))
 
     def resumed(self, step: int) -> None:
         """Record that the checkpoint after `step` steps exists, so it is not written again."""
@@ -129,15 +130,12 @@ class Saver:
 
     def _write(self, tensors: Tensors, info: CheckpointInfo, started: float) -> float:
         step = info.position.step
-        folder = on_rank0(
-            self._world, lambda: storage.create_unfinished(self._folder, step), self.group
-        )
+        folder = on_rank0(lambda: folders.create_unfinished(self._folder, step), self.group)
         paths = write(folder, tensors, self.group, self._world.rank)
         entries = all_or_none(lambda: [storage.file_entry(path) for path in paths], self.group)
         files = tuple(itertools.chain.from_iterable(gather(entries, self.group)))
         seal = Seal(**dict(info), files=files)
         on_rank0(
-            self._world,
             lambda: storage.seal_checkpoint(folder, seal, self._keep, self._keep_best),
             self.group,
         )

@@ -12,12 +12,13 @@ from training.checkpoints import storage
 from training.checkpoints.sharded_tensors import Tensors, assign_tensors, read
 from training.checkpoints.storage import CheckpointInfo, Position, Seal
 from training.data.loader import scale
-from training.gang.distributed import all_or_none, gather, on_rank0
 from training.run import Run, mean_loss
 from workload.catalog import Option
 from workload.configuration import ConfigurationError
 from workload.progress import Message
 from workload.report import emit
+from workload.run import folders
+from workload.run.ranks import all_or_none, gather, on_rank0
 
 OPTIMIZER_PREFIX: Final = "optimizer/"
 
@@ -59,8 +60,8 @@ def resume(run: Run) -> bool:
     Raises ConfigurationError when the checkpoint has another model or data set.
     """
     folder = run.folder / "checkpoints"
-    for path in on_rank0(run.world, lambda: _found(folder)):
-        seal = on_rank0(run.world, lambda path=path: storage.read_seal(path))  # type: ignore[misc]
+    for path in on_rank0(lambda: _found(folder)):
+        seal = on_rank0(lambda path=path: storage.read_seal(path))  # type: ignore[misc]
         fault = seal if isinstance(seal, str) else _fault(run, path, seal)
         if isinstance(seal, Seal) and fault is None:
             _restore(run, path, seal)
@@ -71,8 +72,8 @@ def resume(run: Run) -> bool:
 
 
 def _found(folder: Path) -> list[Path]:
-    storage.remove_unfinished(folder)
-    return storage.list_checkpoints(folder)[::-1]
+    folders.remove_unfinished(folder)
+    return folders.list_checkpoints(folder)[::-1]
 
 
 def _fault(run: Run, path: Path, seal: Seal) -> str | None:

@@ -5,8 +5,6 @@
 final name after everything is on disk. Its content is data only; reading it executes no code.
 """
 
-import re
-import shutil
 from pathlib import Path
 from typing import Final, Literal
 
@@ -15,10 +13,10 @@ from pydantic.dataclasses import dataclass
 
 from workload.catalog import Option
 from workload.configuration import first_problem
-from workload.files import sha256_of, sync_folder, write_atomically
+from workload.files import sha256_of, write_atomically
+from workload.run import folders
 
 SEAL_FILE: Final = "checkpoint.json"
-FOLDER_NAME: Final = re.compile(r"step-(\d{8,})")
 
 
 @dataclass
@@ -69,14 +67,6 @@ class Seal(CheckpointInfo):
     files: tuple[File, ...]
 
 
-def create_unfinished(folder: Path, step: int) -> Path:
-    """Create an empty directory for the checkpoint after `step` steps, replacing leftovers."""
-    path = folder / f".step-{step:08d}.tmp"
-    shutil.rmtree(path, ignore_errors=True)
-    path.mkdir(parents=True)
-    return path
-
-
 def file_entry(path: Path) -> File:
     """Return the size and digest of a file. Raises OSError."""
     return File(name=path.name, size=path.stat().st_size, sha256=sha256_of(path))
@@ -93,11 +83,8 @@ def seal_checkpoint(written: Path, seal: Seal, keep: int, keep_best: bool) -> Pa
     target = folder / f"step-{step:08d}"
     text = seal.model_dump_json(indent=2).encode()
     write_atomically(written / SEAL_FILE, text)
-    if target.exists():
-        # A damaged checkpoint, which the run went back behind.
-        _remove(target)
-    written.rename(target)
-    sync_folder(folder)
+    # A checkpoint of this name is damaged; the run went back behind it.
+    folders.publish(written, target)
     _rotate(target, keep, keep_best)
     return target
 
@@ -126,26 +113,13 @@ def amend_checkpoint(
 
 def _rotate(newest: Path, keep: int, keep_best: bool) -> None:
     folder = newest.parent
-    earlier = [path for path in list_checkpoints(folder) if _step(path) <= _step(newest)]
+    found, last = folders.list_checkpoints(folder), folders.step_of(newest)
+    earlier = [path for path in found if folders.step_of(path) <= last]
     kept = set(earlier[-keep:])
     if keep_best:
         kept |= _best(earlier)
-    for path in set(list_checkpoints(folder)) - kept:
-        _remove(path)
-
-
-def list_checkpoints(folder: Path) -> list[Path]:
-    """Return all checkpoints, oldest first."""
-    if not folder.is_dir():
-        return []
-    found = [path for path in folder.iterdir() if FOLDER_NAME.fullmatch(path.name)]
-    return sorted(found, key=_step)
-
-
-def remove_unfinished(folder: Path) -> None:
-    """Remove leftovers of a process that was killed while it wrote or removed a checkpoint."""
-    for path in folder.glob(".step-*.tmp"):
-        shutil.rmtree(path, ignore_errors=True)
+    for path in set(found) - kept:
+        folders.remove(path)
 
 
 def read_seal(path: Path) -> Seal | str:
@@ -170,18 +144,6 @@ def find_fault(path: Path, files: tuple[File, ...]) -> str | None:
         except OSError as error:
             return f"{file.name} cannot be read: {error.strerror}"
     return None
-
-
-def _remove(path: Path) -> None:
-    """Rename the checkpoint first, so that a partly removed one is never found."""
-    nameless = path.with_name(f".{path.name}.old.tmp")
-    shutil.rmtree(nameless, ignore_errors=True)
-    path.rename(nameless)
-    shutil.rmtree(nameless, ignore_errors=True)
-
-
-def _step(path: Path) -> int:
-    return int(path.name.removeprefix("step-"))
 
 
 def _best(paths: list[Path]) -> set[Path]:

@@ -82,92 +82,21 @@ def patient_group() -> dist.ProcessGroup:
     return cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=PATIENCE))
 
 
-def await_peers(group: dist.ProcessGroup, beat: Callable[[], object]) -> None:
-    """Wait for all processes, and call `beat` meanwhile: a slow peer is not a hang.
+def await_peers(action: Callable[[], T], group: dist.ProcessGroup, beat: Callable[[], object]) -> T:
+    """Run an action, then wait for all processes and call `beat`: a slow peer is not a hang.
 
     Raises torch.distributed.DistError (a RuntimeError) when one of them is dead.
     """
-    work = dist.barrier(group, async_op=True)
-    while not work.is_completed():
-        beat()
-        time.sleep(POLL_SECONDS)
-    work.wait()
-
-
-def gather(mine: T, group: dist.ProcessGroup | None = None) -> list[T]:
-    """Return the values of all processes, by rank. This is also a barrier."""
-    everyone: list[T | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, mine, group)
-    return everyone  # type: ignore[return-value]
-
-
-def on_rank0(world: World, action: Callable[[], T], group: dist.ProcessGroup | None = None) -> T:
-    """Run an action on rank 0; every process returns the result or raises the error."""
-    box: list[tuple[T | None, Exception | None]] = [(None, None)]
-    if world.is_rank0:
-        try:
-            box = [(action(), None)]
-        except Exception as error:
-            box = [(None, error)]
-    dist.broadcast_object_list(box, src=0, group=group)
-    result, failure = box[0]
-    if failure is not None:
-        raise failure
-    return cast(T, result)
-
-
-def all_or_none(
-    action: Callable[[], T],
-    group: dist.ProcessGroup | None = None,
-    beat: Callable[[], object] | None = None,
-) -> T:
-    """Run an action that may fail in one process; if it does, every process raises the error.
-
-    With a patient group, `beat` is called while others are still at work.
-    """
-    failure: Exception | None = None
     try:
-        result = action()
-    except Exception as error:
-        failure = error
-    if group is not None and beat is not None:
-        await_peers(group, beat)
-    for problem in gather(failure, group):
-        if problem is not None:
-            raise problem
-    return result
+        return action()
+    finally:
+        work = dist.barrier(group, async_op=True)
+        while not work.is_completed():
+            beat()
+            time.sleep(POLL_SECONDS)
+        work.wait()
 
 
 def is_lost_peer(error: Exception) -> bool:
     """Return whether an error means that another process is dead or unreachable."""
     return isinstance(error, dist.DistError) or "gloo/transport" in str(error)
-
-
-class Vote:
-    """Agreement to stop all processes after the same step if one of them wants to.
-
-    The result is fetched a step later, so that no process waits for the network.
-    """
-
-    def __init__(self) -> None:
-        self._flag = torch.zeros(1)
-        self._pending: dist.Work | None = None
-
-    def cast(self, stop: bool) -> bool:
-        """Cast this step's vote; return True if a process voted to stop in the previous step."""
-        decided = self._result()
-        self._flag.fill_(float(stop))
-        if not decided:
-            self._pending = dist.all_reduce(self._flag, dist.ReduceOp.MAX, async_op=True)
-        return decided
-
-    def close(self) -> None:
-        """Wait for the last vote, whose result is not needed any more."""
-        self._result()
-
-    def _result(self) -> bool:
-        if self._pending is None:
-            return False
-        self._pending.wait()
-        self._pending = None
-        return bool(self._flag.item())

@@ -8,14 +8,12 @@ from training.checkpoints.storage import (
     SEAL_FILE,
     Position,
     Seal,
-    create_unfinished,
     file_entry,
     find_fault,
-    list_checkpoints,
     read_seal,
-    remove_unfinished,
     seal_checkpoint,
 )
+from workload.run.folders import create_unfinished, list_checkpoints, remove_unfinished
 
 TENSORS = "shard-00001-model-00001-of-00001.safetensors"
 

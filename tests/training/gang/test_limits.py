@@ -1,5 +1,6 @@
 """Limits of time: what may take longer than an operation between processes."""
 
+import functools
 import time
 from pathlib import Path
 
@@ -8,9 +9,10 @@ import torch
 
 from tests.training.forked_gang import run_gang
 from tests.training.programs import arguments, free_port, start
-from training.gang.distributed import all_or_none, joined, on_rank0, patient_group
+from training.gang.distributed import await_peers, joined, patient_group
 from training.gang.world import World
 from workload import exit_codes
+from workload.run.ranks import all_or_none, on_rank0
 
 CPU = torch.device("cpu")
 LIMIT = 2.0
@@ -24,10 +26,11 @@ def test_a_check_of_data_on_one_rank_may_take_longer_than_an_operation(tmp_path:
         with joined(world, CPU, LIMIT):
             patient = patient_group()
             slow = world.is_rank0
+            check = functools.partial(time.sleep, WORK if slow else 0)
             all_or_none(
-                lambda: time.sleep(WORK if slow else 0), patient, lambda: beats.append(time.time())
+                lambda: await_peers(check, patient, lambda: beats.append(time.time())), patient
             )
-            on_rank0(world, lambda: time.sleep(WORK), patient)
+            on_rank0(lambda: time.sleep(WORK), patient)
         return len(beats)
 
     # The waiting process reports to its watchdog that it waits.
@@ -41,7 +44,7 @@ def test_a_check_that_fails_on_one_rank_ends_all(tmp_path: Path) -> None:
                 raise OSError("bad disk")
 
         with joined(world, CPU, 60), pytest.raises(OSError, match="bad disk"):
-            all_or_none(action, patient_group(), lambda: None)
+            all_or_none(action, patient_group())
         return "ended"
 
     assert run_gang(2, check, tmp_path) == ["ended"] * 2

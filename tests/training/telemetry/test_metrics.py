@@ -16,13 +16,13 @@ from tests.training.programs import Program, free_port, start, until
 from training.checkpoints.state import resume
 from training.config import TrainingConfig
 from training.gang.distributed import joined
-from training.gang.watchdog import Watchdog
 from training.gang.world import World
 from training.preparation import prepare
 from training.telemetry.metrics import Metrics
 from workload import exit_codes
 from workload.configuration import ConfigurationError
 from workload.manifest import read_manifest
+from workload.run.watchdog import Watchdog
 
 Train = Callable[..., int]
 

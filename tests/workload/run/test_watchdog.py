@@ -3,12 +3,12 @@ import subprocess
 import sys
 import threading
 
-from training.gang.watchdog import Watchdog
 from workload import exit_codes
+from workload.run.watchdog import Watchdog
 
 HANGING = """
 import ctypes, time
-from training.gang.watchdog import Watchdog
+from workload.run.watchdog import Watchdog
 
 def stuck():
     {}

@@ -7,7 +7,6 @@ import time
 from typing import Final, Self
 
 from workload import exit_codes
-from workload.progress import Failed
 from workload.report import conclude
 
 STANDARD_ERROR: Final = 2
@@ -64,5 +63,5 @@ class Watchdog:
             "the stacks of all threads are on standard error"
         )
         rank = os.environ.get("RANK", "0")
-        conclude(Failed(message=message, rank=rank, exit_code=exit_codes.HUNG))
+        conclude("error", message=message, rank=rank, exit_code=exit_codes.HUNG)
         os._exit(exit_codes.HUNG)

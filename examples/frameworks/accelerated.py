@@ -1,0 +1,49 @@
+"""Accelerate: `python -m training.launch_accelerate --num_processes=2 … accelerated.py`."""
+
+import sys
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
+
+from workload.run import Run
+
+
+def main(steps: int) -> None:
+    """Train with a checkpoint every 100 steps, and when asked to stop."""
+    accelerator = Accelerator(cpu=not torch.cuda.is_available())
+    set_seed(0)
+    x = torch.randn(steps * 32 * accelerator.num_processes, 16)
+    data = TensorDataset(x, x[:, :4].argmax(1))
+    model = nn.Sequential(nn.Linear(16, 32), nn.Dropout(0.1), nn.ReLU(), nn.Linear(32, 4))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    # A separate generator, because a loader draws a number that a resumed run would not draw.
+    loader = DataLoader(data, batch_size=32, generator=torch.Generator())
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    set_seed(1, device_specific=True)
+
+    with Run(steps) as run:
+        done = run.resume(lambda folder: accelerator.load_state(str(folder)))
+        for step, (inputs, targets) in enumerate(
+            accelerator.skip_first_batches(loader, done), done + 1
+        ):
+            loss = cross_entropy(model(inputs), targets)
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+            run.step(
+                step,
+                loss,
+                lambda folder: accelerator.save_state(str(folder)),
+                due=step % 100 == 0,
+            )
+        plain = accelerator.unwrap_model(model)
+        run.finish(lambda folder: accelerator.save_model(plain, str(folder)), {"loss": loss.item()})
+    accelerator.end_training()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

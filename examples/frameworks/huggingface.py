@@ -1,0 +1,72 @@
+"""Hugging Face Trainer: `python -m training.launch --nproc-per-node=2 huggingface.py STEPS`."""
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
+
+from workload.run import Run
+
+
+class RunCallback(TrainerCallback):  # type: ignore[misc]
+    """Reports steps, and turns the Trainer's checkpoints into atomic ones of the run."""
+
+    def __init__(self, run: Run) -> None:
+        self.run, self.stopped = run, False
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Report the step, and stop all processes after a checkpoint."""
+        self.run.report(state.global_step)
+        if self.run.should_stop():
+            self.stopped = control.should_save = control.should_training_stop = True
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        """Report the mean loss of all processes."""
+        if "loss" in logs:
+            self.run.report(state.global_step, float(logs["loss"]))
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Save the run, with the checkpoint that the Trainer has just written."""
+        written = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+
+        def move(folder: Path) -> None:
+            # Another process may have moved some of it.
+            for path in written.glob("*"):
+                with contextlib.suppress(FileNotFoundError):
+                    path.replace(folder / path.name)
+            with contextlib.suppress(OSError):
+                written.rmdir()
+
+        self.run.save(state.global_step, move)
+
+
+def main(steps: int, directory: str) -> None:
+    """Train a small language model on repeated numbers."""
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(
+        GPT2Config(vocab_size=16, n_positions=8, n_embd=16, n_layer=1, n_head=2)
+    )
+    texts = torch.randint(16, (256, 1)).repeat(1, 8)
+    arguments = TrainingArguments(
+        f"{directory}/trainer", max_steps=steps, save_steps=100, logging_steps=10, report_to=[]
+    )
+    data = [{"input_ids": text, "labels": text} for text in texts]
+    trainer = Trainer(model, arguments, train_dataset=data)
+
+    with Run(steps, directory) as run:
+        callback = RunCallback(run)
+        trainer.add_callback(callback)
+        newest = run.newest_checkpoint()
+        run.resume(lambda _: None)
+        trainer.train(resume_from_checkpoint=str(newest) if newest else None)
+        if callback.stopped:
+            run.interrupt(trainer.state.global_step)
+        run.finish(lambda folder: model.save_pretrained(folder), {})
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), os.environ["RUN_DIR"])

@@ -1,0 +1,256 @@
+"""Library for any training program: what the platform expects of a run, with torch alone.
+
+`Run` handles the run's directory, atomic checkpoints, SIGTERM, exit codes, lines of progress,
+metrics, hangs and the manifest of the export, for one process or a gang.
+"""
+
+import json
+import math
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn, Self, SupportsFloat, cast
+
+import torch
+import torch.distributed as dist
+
+from workload import exit_codes
+from workload.files import sha256_of, sync_files, write_atomically
+from workload.report import conclude, emit
+from workload.run import folders
+from workload.run.metrics import serve
+from workload.run.ranks import FatalError, Group, Vote, all_or_none, joined, on_rank0, rank
+from workload.run.watchdog import Watchdog
+
+__all__ = ["FatalError", "Run"]
+
+Action = Callable[[Path], object]
+
+
+class Run:
+    """A run of `steps` steps, entered after the process group is initialized.
+
+    All ranks call all methods in the same order. `directory` is shared by all processes; the
+    default is $RUN_DIR. A process without a step in `hang_timeout` seconds exits with 76. The first
+    process of a node serves metrics on `metrics_port`. 0 disables either.
+    """
+
+    def __init__(
+        self,
+        steps: int,
+        directory: str | Path | None = None,
+        *,
+        keep: int = 2,
+        log_every: int = 10,
+        hang_timeout: float = 1800,
+        metrics_port: int = 0,
+    ) -> None:
+        self.directory = Path(directory or os.environ.get("RUN_DIR") or "run")
+        self._checkpoints, self._export = self.directory / "checkpoints", self.directory / "export"
+        self._steps, self._keep, self._log_every = steps, keep, log_every
+        self._watchdog, self._limit = Watchdog(hang_timeout), hang_timeout or 86400
+        self._port, self._stop, self._stepped = metrics_port, False, time.monotonic()
+        self._group: Group = None
+        self._has_loss = False
+        self._handlers: dict[int, Any] = {}
+        self._values: dict[str, SupportsFloat] = {"loss": math.nan, "step": 0, "checkpoint_step": 0}
+        self._values |= {"step_seconds_count": 0, "step_seconds_sum": 0.0}
+
+    def __enter__(self) -> Self:
+        self._watchdog.__enter__()
+        try:
+            if joined():
+                limit = timedelta(seconds=self._limit)
+                self._group = cast(Group, dist.new_group(backend="gloo", timeout=limit))
+            self._vote = Vote(self._group)
+            if self._port and os.environ.get("LOCAL_RANK", "0") == "0":
+                serve(self._port, self.directory.name, self._values)
+            if on_rank0((self._export / "manifest.json").exists, self._group):
+                self._conclude("finished", export=str(self._export), already=True)
+                self._leave(exit_codes.DONE)
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
+        # Not earlier: until then there is nothing to save, and a lost peer would be waited for.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._handlers[number] = signal.signal(number, self._request_stop)
+        return self
+
+    def resume(self, load: Action) -> int:
+        """Load the newest checkpoint with `load(directory)`; return its step, 0 for a new run."""
+        path = self.newest_checkpoint()
+        if path:
+            all_or_none(lambda: load(path), self._group)
+        step = folders.step_of(path) if path else 0
+        self._values |= {"step": step, "checkpoint_step": step}
+        if rank() == 0:
+            processes = dist.get_world_size() if joined() else 1
+            fields = {**self._progress(step), "processes": processes}
+            emit("resume" if path else "start", run_dir=str(self.directory), **fields)
+        self._progressed()
+        return step
+
+    def step(self, step: int, loss: SupportsFloat, save: Action, *, due: bool = False) -> None:
+        """Report a step, and save with `save(directory)` if it is due or the run has to stop.
+
+        In the latter case the process exits with 75. Raises FatalError for a loss that is NaN.
+        """
+        self.report(step, loss)
+        stop = self.should_stop()
+        if due or stop:
+            self.save(step, save)
+        if stop:
+            self.interrupt(step)
+
+    def report(self, step: int, loss: SupportsFloat | None = None) -> None:
+        """Report a step as progress, and its loss if it is known.
+
+        The loss is read from a GPU only for lines, checkpoints and metrics.
+        """
+        count, seconds = (float(self._values[f"step_seconds_{name}"]) for name in ("count", "sum"))
+        self._values["step_seconds_count"] = count + (step != self._values["step"])
+        self._values["step_seconds_sum"] = seconds + self._progressed()
+        self._values["step"] = step
+        if loss is not None:
+            # The graph of a step must not live as long as the next one.
+            self._values["loss"] = loss.detach() if isinstance(loss, torch.Tensor) else loss
+            self._has_loss = True
+            if rank() == 0 and (step % self._log_every == 0 or step == self._steps):
+                emit("step", loss=self._finite_loss(), **self._progress(step))
+
+    def should_stop(self) -> bool:
+        """Return whether a process received SIGTERM by the previous step; call it once a step."""
+        return self._vote.cast(self._stop)
+
+    def save(self, step: int, write: Action) -> None:
+        """Save a checkpoint: each rank writes its files with `write(directory)`, in any format.
+
+        The directory has its name only when all files are on disk. Raises FatalError, in all
+        processes, if the loss of one of them is NaN.
+        """
+
+        def write_mine() -> None:
+            self._finite_loss()
+            write(folder)
+
+        def publish() -> None:
+            folders.publish(folder, self._checkpoints / f"step-{step:08d}")
+            for path in folders.list_checkpoints(self._checkpoints)[: -self._keep]:
+                folders.remove(path)
+
+        folder = on_rank0(lambda: folders.create_unfinished(self._checkpoints, step), self._group)
+        all_or_none(write_mine, self._group)
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            sync_files(folder)
+        all_or_none(lambda: None, self._group)
+        on_rank0(publish, self._group)
+        self._values["checkpoint_step"] = step
+        self._progressed()
+
+    def interrupt(self, step: int) -> NoReturn:
+        """Exit with 75, after the state was saved."""
+        self._conclude("interrupted", step=step)
+        self._leave(exit_codes.INTERRUPTED)
+
+    def finish(self, write: Action, metrics: Mapping[str, float], **manifest: object) -> None:
+        """Export the model: rank 0 writes it with `write(directory)`, then its manifest.
+
+        For the model server, write model.safetensors, and give model, options, input_shape, and
+        classes or outputs.
+        """
+
+        def export() -> dict[str, dict[str, object]]:
+            folder = folders.create_unfinished(self.directory, self._steps)
+            write(folder)
+            files = {
+                str(path.relative_to(folder)): {
+                    "file": str(path.relative_to(folder)),
+                    "size": path.stat().st_size,
+                    "sha256": sha256_of(path),
+                }
+                for path in sorted(folder.rglob("*"))
+                if path.is_file()
+            }
+            content = {"metrics": dict(metrics), "run": self.directory.name, **manifest}
+            content |= {"files": [*files.values()], "torch_version": torch.__version__}
+            if "model.safetensors" in files:
+                content["weights"] = files["model.safetensors"]
+            sync_files(folder)
+            write_atomically(folder / "manifest.json", json.dumps(content, indent=2).encode())
+            folders.publish(folder, self._export)
+            return files
+
+        self._vote.close()
+        files = on_rank0(export, self._group)
+        digest = files.get("model.safetensors", {}).get("sha256", "")
+        self._conclude("finished", **metrics, export=str(self._export), sha256=digest)
+
+    def newest_checkpoint(self) -> Path | None:
+        """Return the directory of the newest checkpoint; None in a new run."""
+
+        def find() -> list[Path]:
+            folders.remove_unfinished(self._checkpoints)
+            return folders.list_checkpoints(self._checkpoints)
+
+        return next(reversed(on_rank0(find, self._group)), None)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._watchdog.__exit__()
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        if isinstance(error, Exception):
+            code = exit_codes.FAILED
+            if isinstance(error, FatalError):
+                code = exit_codes.BAD_INPUT
+            else:
+                traceback.print_exception(error)
+            message = f"{type(error).__name__}: {error}"
+            conclude("error", message=message, rank=str(rank()), exit_code=code)
+            self._leave(code)
+
+    def _request_stop(self, number: int, _: object) -> None:
+        self._stop = True
+        # torchrun passes on the Ctrl-C that its processes have got as well.
+        if number == signal.SIGINT and "TORCHELASTIC_RUN_ID" not in os.environ:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def _progressed(self) -> float:
+        """Record progress; return the seconds since the previous one."""
+        before, self._stepped = self._stepped, time.monotonic()
+        self._watchdog.beat()
+        return self._stepped - before
+
+    def _progress(self, step: int) -> dict[str, object]:
+        return {"step": step, "done_epochs": round(step / self._steps, 6), "epochs": 1}
+
+    def _finite_loss(self) -> float:
+        loss = float(self._values["loss"])
+        if self._has_loss and not math.isfinite(loss):
+            raise FatalError(
+                f"the loss became {loss} by step {self._values['step']}: lower the learning rate, "
+                "or look for wrong values in the data; nothing was saved since the last checkpoint"
+            )
+        return loss
+
+    def _conclude(self, event: str, **fields: object) -> None:
+        if rank() == 0:
+            conclude(event, **fields)
+
+    def _leave(self, code: int) -> NoReturn:
+        """Exit; a gang without the interpreter's shutdown, where threads of the group may abort."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if joined():
+            os._exit(code)
+        raise SystemExit(code)

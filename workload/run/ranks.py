@@ -1,0 +1,99 @@
+"""Agreement of all processes of a gang. Without a process group, a process is alone."""
+
+import os
+from collections.abc import Callable
+from typing import TypeVar, cast
+
+import torch
+import torch.distributed as dist
+
+T = TypeVar("T")
+Group = dist.ProcessGroup | None
+
+
+class FatalError(Exception):
+    """An error that a restart would repeat; the run exits with 64."""
+
+
+def joined() -> bool:
+    """Return whether this process belongs to a process group."""
+    return dist.is_available() and dist.is_initialized()
+
+
+def rank() -> int:
+    """Return the rank of this process, also before the group exists."""
+    return dist.get_rank() if joined() else int(os.environ.get("RANK", "0"))
+
+
+def gather(mine: T, group: Group = None) -> list[T]:
+    """Return the values of all processes, by rank. This is also a barrier."""
+    if not joined():
+        return [mine]
+    everyone: list[T | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, mine, group)
+    return cast(list[T], everyone)
+
+
+def on_rank0(action: Callable[[], T], group: Group = None) -> T:
+    """Run an action on rank 0; every process returns the result or raises the error."""
+    if not joined():
+        return action()
+    box: list[tuple[T | None, Exception | None]] = [(None, None)]
+    if dist.get_rank() == 0:
+        try:
+            box = [(action(), None)]
+        except Exception as error:
+            box = [(None, error)]
+    dist.broadcast_object_list(box, src=0, group=group)
+    result, failure = box[0]
+    if failure is not None:
+        raise failure
+    return cast(T, result)
+
+
+def all_or_none(action: Callable[[], T], group: Group = None) -> T:
+    """Run an action that may fail in one process; if it does, every process raises the error."""
+    failure: Exception | None = None
+    try:
+        result = action()
+    except Exception as error:
+        failure = error
+    for problem in gather(failure, group):
+        if problem is not None:
+            raise problem
+    return result
+
+
+class Vote:
+    """Agreement to stop all processes after the same step if one of them wants to.
+
+    The result is fetched a step later, so that no process waits for the network.
+    """
+
+    def __init__(self, group: Group = None) -> None:
+        self._group = group
+        self._flag = torch.zeros(1)
+        self._pending: dist.Work | None = None
+
+    def cast(self, stop: bool) -> bool:
+        """Cast this step's vote; return True if a process voted to stop in the previous step."""
+        if not joined():
+            return stop
+        decided = self._result()
+        self._flag.fill_(float(stop))
+        if not decided:
+            self._pending = dist.all_reduce(
+                self._flag, dist.ReduceOp.MAX, self._group, async_op=True
+            )
+        return decided
+
+    def close(self) -> None:
+        """Wait for the last vote, whose result is not needed any more."""
+        self._result()
+
+    def _result(self) -> bool:
+        if self._pending is None:
+            return False
+        self._pending.wait()
+        self._pending = None
+        return bool(self._flag.item())

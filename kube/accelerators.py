@@ -62,6 +62,17 @@ _DEVICE_CLASSES: Final = (
 OTHER_DEVICES: Final = (*_NETWORKS, *_FILES_AND_MACHINES, *_DEVICE_CLASSES)
 """Patterns of extended resources and of DRA device classes that are not accelerators."""
 
+KNOWN_ACCELERATORS: Final = (
+    "nvidia.com/gpu",
+    "nvidia.com/gpu.shared",
+    "nvidia.com/mig-1g.10gb",
+    "gpu.nvidia.com",
+    "mig.nvidia.com",
+    "amd.com/gpu",
+    "google.com/tpu",
+)
+"""Names that no setting declares another device."""
+
 DEVICE_CLASS_PREFIX: Final = "deviceclass.resource.kubernetes.io/"
 """Prefix of the extended resource that each DRA device class provides implicitly."""
 

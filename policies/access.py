@@ -23,6 +23,11 @@ _OF_OTHERS: Final = (
     *("secrets", "pods/exec", "pods/attach", "pods/ephemeralcontainers", "pods/portforward"),
     *("pods/proxy", "services/proxy"),
 )
+_ADMISSION: Final = tuple(
+    f"{prefix}admissionpolic{suffix}"
+    for prefix in ("validating", "mutating")
+    for suffix in ("ies", "ybindings")
+)
 _SIGNERS: Final = "signers"
 _READING: Final = ("get", "list", "watch")
 _TO_READERS: Final = "rbac.authorization.k8s.io/aggregate-to-view"
@@ -156,7 +161,10 @@ def _excess(rule: Node, *, of_cluster: bool) -> Iterator[Violation]:
         for item in rule[key].items():
             if item.value in ("*", "/*") and not (is_own and key in ("resources", "verbs")):
                 yield Violation(item, f"the {key} that are needed")
+    controlled = any(item.value in _ADMISSION for item in rule["resources"].items())
     for verb in rule["verbs"].items():
+        if controlled and verb.value not in (*_READING, "*"):
+            yield Violation(verb, "get, list or watch: admission policies bind every team")
         if verb.value in _ESCALATING_VERBS:
             yield Violation(verb, "nothing: it grants the rights of others")
     named = bool(rule["resourceNames"].value)
@@ -174,6 +182,8 @@ def _excess(rule: Node, *, of_cluster: bool) -> Iterator[Violation]:
 def _grants(resource: Node, forbidden: Sequence[str]) -> bool:
     """Return whether a resource, or a subresource of every resource (`*/exec`), is forbidden."""
     name = resource.text or ""
+    if name.endswith("/*"):
+        return any(each.startswith(name.removesuffix("*")) for each in forbidden)
     if name.startswith("*/"):
         return any(each.endswith(name.removeprefix("*")) for each in forbidden)
     return name in forbidden

@@ -27,7 +27,7 @@ from policies.rule import (
     own_rule,
     validated,
 )
-from policies.settings import ClusterConfig
+from policies.settings import ClusterConfig, SystemNames
 
 CHECKED = own_rule(
     name="configuration",
@@ -41,7 +41,7 @@ CHECKED = own_rule(
 
 
 class _SystemWorkloads(RuleConfig):
-    workloads: list[str] = Field(
+    workloads: SystemNames = Field(
         default=[],
         description="Objects that are exempt from every rule with the setting `systemWorkloads`.",
     )

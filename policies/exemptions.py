@@ -189,6 +189,8 @@ def _address_problems(workload: Any, wildcard: Any) -> Iterator[str]:
             "namespace/Kind.group/name for a custom resource"
         )
         return
+    if not workload.replace("*", "").strip("/") or workload.startswith("*/*/"):
+        yield f"workload: found {workload!r}; write a kind, and a namespace or a name"
     if not isinstance(wildcard, bool):
         yield f"wildcard: found {wildcard!r}; write true or false"
     elif wildcard and "*" not in workload:

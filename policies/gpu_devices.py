@@ -17,7 +17,13 @@ from policies.values import Node
 from policies.workloads import Pod
 
 VISIBLE_DEVICES = frozenset(
-    f"{vendor}_VISIBLE_DEVICES" for vendor in ("NVIDIA", "AMD", "HABANA", "ASCEND", "MTHREADS")
+    {
+        *(
+            f"{vendor}_VISIBLE_DEVICES"
+            for vendor in ("NVIDIA", "AMD", "HABANA", "ASCEND", "MTHREADS")
+        ),
+        *("NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES"),
+    }
 )
 _NO_DEVICES = ("", "none", "void")
 _MOUNTED_DEVICES = "/var/run/nvidia-container-devices"

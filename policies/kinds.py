@@ -47,8 +47,14 @@ def _record(group: str, kind: str, value: Any) -> WorkloadKind:
         if name in value:
             raise ValueError(f"{name}: found {value[name]!r}; write it in the key")
     record = _RECORD.validate_python({**value, "group": group.lower(), "kind": kind})
+    known = WORKLOAD_KINDS.get((record.group, kind.lower()))
+    missing = {pods.at for pods in known.pods} - {pods.at for pods in record.pods} if known else ()
+    if missing:
+        raise ValueError(f"pods: found none at {min(missing)}, where the built-in record has them")
     for path in _paths(record):
         steps(path)
+    if wide := [path for path in record.patterns if len(steps(path)) < 2]:
+        raise ValueError(f"patterns: found {wide[0]!r}, which hides every pod; write a longer path")
     return record
 
 

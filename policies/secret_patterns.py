@@ -24,6 +24,7 @@ VALUE: Final = re.compile(
     r"|eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.|AccountKey=[A-Za-z0-9+/=]{40,})"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----"
     r"|LS0tLS1CRUdJTi(BSU0Eg|BQUklW|BFQyBQ|BPUEVO|BFTkNS|BEU0Eg)"
+    r"|(?i:authorization): *(?i:basic) +[A-Za-z0-9+/=]{8,}"
     r"|\b(B|b)earer [A-Za-z0-9._~+/=-]{16,}"
     r"|[?&]sig=[A-Za-z0-9%+/=]{20,}"
     r"|://hooks\.slack\.com/services/T[A-Z0-9]+/B[A-Z0-9]+/[A-Za-z0-9]{16,}"
@@ -33,6 +34,7 @@ VALUE: Final = re.compile(
 ARGUMENT: Final = re.compile(
     r"((--([a-z0-9]+-)*(password|passwd|passphrase|api-?key|access-key|secret-key|client-secret)"
     r"|--((auth|api|access|bearer|hf|hub|github|registration)-)?token)(=|\s+)"
+    r"|\bcurl\b[^|;&]*\s(-u|--user)[= ]?[\"']?[^\s:$]+:"
     r"|\b[A-Z0-9_]*(PASSW(OR)?D|PASSPHRASE|SECRET|API_KEY|ACCESS_KEY|PRIVATE_KEY|_TOKEN)=)"
     r"[\"']?[^\s\"'$<({;|&/\[-][^\s\"';|&]{3,}"
 )

@@ -179,14 +179,22 @@ def _is_password(key: str, value: Any) -> bool:
 def _may_be_secret(key: str, value: Any) -> bool:
     if isinstance(value, str):
         return _contains_secret(value) or _is_password(key, value)
+    if isinstance(value, list):
+        return _is_command(key, value)
     if not isinstance(value, dict):
         return False
-    named = [(value.get("name"), value.get("value"))]
+    named = [(value.get("name"), value.get("value")), (key, value.get("value"))]
     named += value.items() if key in _ENVIRONMENTS else []
     return any(
         isinstance(name, str) and isinstance(text, str) and is_secret(name, text)
         for name, text in named
     )
+
+
+def _is_command(key: str, value: Any) -> bool:
+    """Return whether a list is the command of a hook or a probe with a secret in it."""
+    words = value if key == "command" and isinstance(value, list) else []
+    return bool(ARGUMENT.search(" ".join(word for word in words if isinstance(word, str))))
 
 
 def _secret_places(root: Node, config: EnvironmentConfig) -> Iterator[Node]:
@@ -214,6 +222,11 @@ def _secret_places(root: Node, config: EnvironmentConfig) -> Iterator[Node]:
             elif isinstance(child.value, dict | list):
                 of_pod = key in ("env", "command", "args") and _is_container(node)
                 of_pod |= key == "annotations" and _is_pod(node.parent)
+                if not (checked or of_pod or key in config.allowed_names):
+                    if _is_command(key, child.value):
+                        yield child
+                    elif is_secret(key, child["value"].text or ""):
+                        yield child["value"]
                 pending.append((child, checked or of_pod))
 
 

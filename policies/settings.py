@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, NonNegativeInt
 
-from kube.accelerators import Accelerators
+from kube.accelerators import KNOWN_ACCELERATORS, Accelerators
 from kube.names import COMPONENT_LABEL, WORKLOAD_LABEL
 from kube.quantities import parse_quantity
 from kube.workloads.record import Role
@@ -17,6 +18,32 @@ from policies.rule import RuleConfig
 def _quantity(value: str) -> str:
     parse_quantity(value)
     return value
+
+
+def _not_all_objects(patterns: list[str]) -> list[str]:
+    for pattern in patterns:
+        namespace, _, rest = pattern.partition("/")
+        if not {namespace, rest.rpartition("/")[2]} - {"", "*", "**"}:
+            raise ValueError(f"{pattern!r} exempts every namespace; write a namespace or a name")
+    return patterns
+
+
+def _not_all_gpus(patterns: list[str]) -> list[str]:
+    for pattern in patterns:
+        if any(fnmatchcase(name, pattern.lower()) for name in KNOWN_ACCELERATORS):
+            raise ValueError(f"{pattern!r} matches GPUs; write the names of the other devices")
+    return patterns
+
+
+def _not_all_claims(devices: dict[str, int]) -> dict[str, int]:
+    for pattern, count in devices.items():
+        if not count and not pattern.strip("*/"):
+            raise ValueError(f"{pattern!r} matches every claim; write the namespace or the name")
+    return devices
+
+
+SystemNames = Annotated[list[str], AfterValidator(_not_all_objects)]
+"""Addresses of exempt objects; no pattern may name the objects of every team."""
 
 
 Quantity = Annotated[str, AfterValidator(_quantity)]
@@ -30,14 +57,14 @@ class NoConfig(RuleConfig):
 class GpuConfig(RuleConfig):
     """Definition of GPUs among extended resources and claims."""
 
-    other_devices: list[str] = Field(
+    other_devices: Annotated[list[str], AfterValidator(_not_all_gpus)] = Field(
         default=[],
         description="Extended resources and DRA device classes that are not GPUs or other "
         "accelerators, in addition to the network, storage and virtualization devices in "
         "`kube/accelerators.py`; `*` matches anything. Every other extended resource counts as an "
         "accelerator.",
     )
-    claim_devices: dict[str, NonNegativeInt] = Field(
+    claim_devices: Annotated[dict[str, NonNegativeInt], AfterValidator(_not_all_claims)] = Field(
         default={},
         description="Number of accelerators in ResourceClaims and ResourceClaimTemplates, by "
         "`namespace/name`; `*` matches anything. Required for those that the stack does not "
@@ -116,7 +143,7 @@ class TaskConfig(RoleConfig):
 class SystemConfig(RuleConfig):
     """Workloads that may do what the rule forbids to all others."""
 
-    system_workloads: list[str] = Field(
+    system_workloads: SystemNames = Field(
         default=[],
         description="Objects that are exempt from the rule, each as `namespace/Kind/name` or "
         "`namespace/Kind.group/name`; `*` matches anything.",

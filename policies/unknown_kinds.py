@@ -19,6 +19,8 @@ _POD_FIELDS = frozenset(
     {"serviceAccountName", "nodeSelector", "tolerations", "volumes", "affinity", "restartPolicy"}
 )
 _IMAGE = "image"
+_MANIFEST = re.compile(r"(?s)apiVersion.*\bkind\b|\bkind\b.*apiVersion")
+_BODY = re.compile(r"\b(metadata|spec)\b")
 _LABEL_KEYS = ("key", "topologyKey")
 """Fields with the key of a label or taint, which may look like the name of a resource."""
 _ACCELERATOR = re.compile(
@@ -31,14 +33,14 @@ _ACCELERATOR = re.compile(
 def _evidence(root: Node, config: GpuConfig) -> Iterator[tuple[Node, str]]:
     """Yield what runs something or asks for a device, and what it looks like."""
     pending = [child for key, child in root.fields() if key != "metadata"]
-    if _looks_like(root, config):
-        yield root, _looks_like(root, config)
+    if found := _runs(root, config):
+        yield root, found
     while pending:
         node = pending.pop()
         if isinstance(node.value, str):
             if _ACCELERATOR.fullmatch(node.value) and node.steps[-1] not in _LABEL_KEYS:
                 yield node, "an accelerator"
-            elif all(name in node.value for name in ("apiVersion", "kind:", "spec:")):
+            elif _MANIFEST.search(node.value) and _BODY.search(node.value):
                 yield node, "a manifest"
         elif found := _looks_like(node, config):
             yield node, found
@@ -49,8 +51,13 @@ def _evidence(root: Node, config: GpuConfig) -> Iterator[tuple[Node, str]]:
 def _looks_like(node: Node, config: GpuConfig) -> str:
     keys = dict(node.fields())
     stated = keys.keys() >= {"apiVersion", "kind", "metadata"}
-    if stated and node.steps and isinstance(node["metadata"].value, dict):
+    if stated and isinstance(node["metadata"].value, dict):
         return "a manifest"
+    return _runs(node, config)
+
+
+def _runs(node: Node, config: GpuConfig) -> str:
+    keys = dict(node.fields())
     if any(isinstance(child.value, list) for key, child in keys.items() if key in _LISTS):
         return "a pod"
     if len(_POD_FIELDS & keys.keys()) > 1:

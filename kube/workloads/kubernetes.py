@@ -161,14 +161,21 @@ PLAIN: Final = [
 ]
 """Kinds that run nothing, whatever resources and images they name."""
 
+_CHANGES: Final = "it changes objects when they are created"
+
 PATTERNS: Final = [
     WorkloadKind(group="apiextensions.k8s.io", kind="CustomResourceDefinition", patterns=("",)),
     *(
         WorkloadKind(
             group="kyverno.io",
             kind=kind,
+            pods=tuple(
+                Pods(at=f"{at}.patchStrategicMerge.{spec}", count=NOT_RUN, partial=True)
+                for at in ("spec.rules.*.mutate", "spec.rules.*.mutate.foreach.*")
+                for spec in ("spec", "spec.template.spec")
+            ),
             patterns=(
-                *("spec.rules.*.validate", "spec.rules.*.mutate", "spec.rules.*.match"),
+                *("spec.rules.*.validate", "spec.rules.*.match"),
                 *("spec.rules.*.exclude", "spec.rules.*.preconditions", "spec.rules.*.context"),
                 *("spec.rules.*.verifyImages", "spec.rules.*.imageExtractors"),
             ),
@@ -178,6 +185,10 @@ PATTERNS: Final = [
     WorkloadKind(group="policies.kyverno.io", kind="*", patterns=("",)),
     WorkloadKind(group="constraints.gatekeeper.sh", kind="*", patterns=("",)),
     WorkloadKind(group="templates.gatekeeper.sh", kind="ConstraintTemplate", patterns=("",)),
-    WorkloadKind(group="mutations.gatekeeper.sh", kind="*", patterns=("",)),
+    WorkloadKind(group="mutations.gatekeeper.sh", kind="*", unseen=_CHANGES),
+    WorkloadKind(group="policies.kyverno.io", kind="MutatingPolicy", unseen=_CHANGES),
     WorkloadKind(group="admissionregistration.k8s.io", kind="*", patterns=("",)),
+    WorkloadKind(
+        group="admissionregistration.k8s.io", kind="MutatingAdmissionPolicy", unseen=_CHANGES
+    ),
 ]

@@ -126,7 +126,7 @@ KUBEFLOW: Final = [
     WorkloadKind(
         group="kubeflow.org",
         kind="PodDefault",
-        pods=(Pods(at="spec", count=NOT_RUN, partial=True),),
+        pods=(Pods(at="spec", containers=("", "sidecars.*"), count=NOT_RUN, partial=True),),
     ),
     WorkloadKind(
         group="kubeflow.org",

@@ -32,6 +32,18 @@ HOLDERS: Final = [
     WorkloadKind(
         group="kubernetes.m.crossplane.io", kind="Object", objects=("spec.forProvider.manifest",)
     ),
+    WorkloadKind(
+        group="fluxcd.controlplane.io",
+        kind="ResourceSet",
+        objects=("spec.resources.*",),
+        texts=("spec.resourcesTemplate",),
+    ),
+    WorkloadKind(
+        group="fleet.cattle.io",
+        kind="Bundle",
+        texts=("spec.resources.*.content",),
+        opaque=("spec.resources.*.encoding",),
+    ),
 ]
 
 UNSEEN: Final = [
@@ -43,6 +55,10 @@ UNSEEN: Final = [
     WorkloadKind(group="argoproj.io", kind="Application", unseen=_REPOSITORY),
     WorkloadKind(group="argoproj.io", kind="ApplicationSet", unseen=_REPOSITORY),
     WorkloadKind(group="fleet.cattle.io", kind="GitRepo", unseen=_REPOSITORY),
+    WorkloadKind(group="configsync.gke.io", kind="RootSync", unseen=_REPOSITORY),
+    WorkloadKind(group="configsync.gke.io", kind="RepoSync", unseen=_REPOSITORY),
+    WorkloadKind(group="pulumi.com", kind="Stack", unseen="it runs a Pulumi program"),
+    WorkloadKind(group="pulumi.com", kind="Program", unseen="it is a Pulumi program"),
     WorkloadKind(group="apps.open-cluster-management.io", kind="Subscription", unseen=_REPOSITORY),
 ]
 

@@ -21,7 +21,7 @@ def test_without_a_file_every_rule_has_its_own_level():
     assert not found["image-digest-pinned"]
 
 
-def test_levels_are_names_or_stand_beside_settings():
+def test_a_level_is_a_name_or_part_of_the_settings():
     found = levels(
         {
             "all": "advisory",
@@ -65,13 +65,39 @@ def test_settings_reach_the_rule():
         (json.dumps({"shm-fits-memory": {"shar": 1}}), "shm-fits-memory.shar"),
     ],
 )
-def test_what_is_wrong_is_named(text: str, says: str):
+def test_names_what_is_wrong_in_a_file(text: str, says: str):
     with pytest.raises(ConfigurationError) as caught:
         parse(text, RULES)
     assert says in str(caught.value)
 
 
-def test_all_problems_are_told_at_once():
+@pytest.mark.parametrize("pattern", ["*", "*/*", "*/*/*", "*/DaemonSet/*", "*/Pod.*/**"])
+@pytest.mark.parametrize("key", ["systemWorkloads", "not-privileged"])
+def test_refuses_system_workloads_of_every_namespace(pattern: str, key: str) -> None:
+    name = "workloads" if key == "systemWorkloads" else "systemWorkloads"
+    with pytest.raises(ConfigurationError, match="exempts every namespace"):
+        configure({key: {name: [pattern]}}, RULES)
+    for narrow in ("gpu-operator/*/*", "*/DaemonSet/dcgm-exporter", "*/Pod/driver-*"):
+        configure({key: {name: [narrow]}}, RULES)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["*", "nvidia.com/*", "*gpu*", "NVIDIA.com/gpu", "*.nvidia.com"]
+)
+@pytest.mark.parametrize("key", ["cluster", "gpu-budget"])
+def test_refuses_gpus_among_the_other_devices(pattern: str, key: str) -> None:
+    with pytest.raises(ConfigurationError, match="matches gpus"):
+        configure({key: {"otherDevices": [pattern]}}, RULES)
+    configure({key: {"otherDevices": ["example.com/fpga*", "nvidia.com/hostdev"]}}, RULES)
+
+
+def test_refuses_to_declare_every_claim_empty() -> None:
+    with pytest.raises(ConfigurationError, match="matches every claim"):
+        configure({"cluster": {"claimDevices": {"*": 0}}}, RULES)
+    configure({"cluster": {"claimDevices": {"*": 8, "ml/network-*": 0}}}, RULES)
+
+
+def test_reports_all_problems_at_once():
     with pytest.raises(ConfigurationError) as caught:
         configure({"a": "mandatory", "shm-fits-memory": {"share": 7}}, RULES)
     assert "unknown rule 'a'" in str(caught.value)

@@ -99,6 +99,8 @@ def test_a_violation_that_only_the_whole_stack_shows_can_be_exempted():
         ),
         ({"workload": "training/Job/digit?"}, "workload: found 'training/Job/digit?'"),
         ({"wildcard": True}, "wildcard: found true, but"),
+        ({"workload": "*/*/*", "wildcard": True}, "write a kind, and a namespace or a name"),
+        ({"workload": "*/*/web", "wildcard": True}, "write a kind, and a namespace or a name"),
         ({"wildcard": "yes"}, "wildcard: found 'yes'; write true or false"),
         ({"rules": ["not-privileged"]}, "write rule, or rules as list"),
         ({"rule": None, "rules": []}, "rules: found []; write at least one rule"),

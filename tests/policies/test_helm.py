@@ -1,4 +1,4 @@
-"""Of a Helm release only the values are seen, and that is said."""
+"""Tests of the rule about what Helm, Argo CD, Flux and mutating policies change unseen."""
 
 from typing import Any
 
@@ -52,6 +52,40 @@ def test_releases_of_controllers_in_the_cluster_are_releases(version: str, kind:
 )
 def test_what_registers_its_manifests_is_none(pulumi_type: str):
     assert texts(pulumi_type, RELEASE) == []
+
+
+@pytest.mark.parametrize(
+    ("version", "kind", "reason"),
+    [
+        ("argoproj.io/v1alpha1", "ApplicationSet", "manifests of a repository"),
+        ("kustomize.toolkit.fluxcd.io/v1", "Kustomization", "manifests of a repository"),
+        ("configsync.gke.io/v1beta1", "RootSync", "manifests of a repository"),
+        ("pulumi.com/v1", "Stack", "runs a Pulumi program"),
+        ("pulumi.com/v1", "Program", "is a Pulumi program"),
+        ("mutations.gatekeeper.sh/v1", "Assign", "changes objects"),
+        ("policies.kyverno.io/v1", "MutatingPolicy", "changes objects"),
+        ("admissionregistration.k8s.io/v1beta1", "MutatingAdmissionPolicy", "changes objects"),
+    ],
+)
+def test_reports_kinds_that_deploy_or_change_what_no_rule_sees(
+    version: str, kind: str, reason: str
+) -> None:
+    manifest = {"apiVersion": version, "kind": kind, "metadata": {"name": "a", "namespace": "a"}}
+    (message,) = judge("helm-release-judged", manifest)
+    assert reason in message
+
+
+@pytest.mark.parametrize(
+    ("version", "kind"),
+    [
+        ("argoproj.io/v1alpha1", "AppProject"),
+        ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy"),
+        ("policies.kyverno.io/v1", "ValidatingPolicy"),
+    ],
+)
+def test_does_not_report_kinds_that_only_restrict(version: str, kind: str) -> None:
+    manifest = {"apiVersion": version, "kind": kind, "metadata": {"name": "a", "namespace": "a"}}
+    assert judge("helm-release-judged", manifest) == []
 
 
 def test_reports_what_argo_cd_deploys_unless_it_is_checked_elsewhere() -> None:

@@ -44,8 +44,8 @@ def documented() -> dict[str, Any]:
     )
 
 
-def findings(config: dict[str, Any]) -> dict[str, str]:
-    found = evaluate([Document("a.yaml", TRAINER, None)], configure(config, RULES))
+def findings(config: dict[str, Any], manifest: Any = None) -> dict[str, str]:
+    found = evaluate([Document("a.yaml", manifest or TRAINER, None)], configure(config, RULES))
     return {item.rule: item.message for item in found if item.mandatory}
 
 
@@ -81,6 +81,8 @@ def test_the_pack_reads_records_from_the_configuration() -> None:
         ({"pods": [{"at": "spec..template"}]}, ("'spec..template'", "with dots between them")),
         ({"pods": [{"at": 5}]}, ("pods.0.at", "found 5", "string")),
         ({"roles": ["cooking"]}, ("roles.0", "found 'cooking'", "'training'")),
+        ({"patterns": [""]}, ("patterns: found ''", "hides every pod")),
+        ({"patterns": ["spec"]}, ("patterns: found 'spec'", "hides every pod")),
         ({"kind": "Other"}, ("kind: found 'Other'", "in the key")),
         ([], ("found []", "write an object")),
     ],
@@ -89,6 +91,37 @@ def test_a_wrong_record_is_refused(record: Any, words: tuple[str, ...]) -> None:
     with pytest.raises(ConfigurationError) as error:
         configure({"kinds": {NAME: record}}, RULES)
     assert all(word in str(error.value) for word in words)
+
+
+@pytest.mark.parametrize(
+    "record", [{}, {"pods": []}, {"pods": [{"at": "spec.other"}]}, {"patterns": [""]}]
+)
+def test_a_record_of_a_known_kind_keeps_its_pods(record: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"found none at spec\.template\.spec"):
+        configure({"kinds": {"Deployment.apps": record}}, RULES)
+    whole = {"pods": [{"at": "spec.template.spec"}, *record.get("pods", [])]}
+    configure({"kinds": {"Deployment.apps": whole}}, RULES)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {},
+        {"unseen": "nothing"},
+        {"patterns": ["spec.other.spec"]},
+        {"pods": [{"at": "spec.other.spec"}]},
+    ],
+)
+def test_a_record_does_not_hide_pods_elsewhere(record: Any) -> None:
+    container = {"name": "a", "image": "a:1.0", "securityContext": {"privileged": True}}
+    hidden = {
+        "apiVersion": "example.com/v1",
+        "kind": "Thing",
+        "metadata": {"name": "a", "namespace": "ml"},
+        "spec": {"template": {"spec": {"containers": [container]}}},
+    }
+    found = findings({"kinds": {"Thing.example.com": record}}, hidden)
+    assert "not-privileged" in found
 
 
 def test_the_paths_of_all_records_are_well_formed() -> None:

@@ -111,7 +111,8 @@ by `Kind.group`:
 
 A record has the fields of `WorkloadKind` in `kube/workloads/record.py`, which describes them; only
 `pods` is usual. In paths, `*` stands for every item or value, and `[...]` encloses a key with dots.
-A record of a known kind replaces the built-in one. Unknown fields and malformed paths are refused.
+A record of a known kind replaces the built-in one and must state all of its pods. Unknown fields,
+malformed paths and `patterns` that hide a whole object are refused.
 
 ## Workload roles
 
@@ -169,7 +170,8 @@ The configuration names an object as `namespace/Kind/name`, and a custom resourc
 `namespace/Kind.group/name`: `ml/Job/eval` is the Job of Kubernetes, and the Job of Volcano is
 `ml/Job.batch.volcano.sh/digits`. Kinds have no group here if their API group has no dot or ends in
 `.k8s.io`. The namespace is `default` if the manifest has none, also for resources without
-namespaces. In settings, `*` matches anything.
+namespaces. In settings, `*` matches anything. The address of exempt objects states a namespace or a
+name, and `otherDevices` and `claimDevices` match no known GPU and not every claim.
 
 ## Exemptions
 

@@ -16,13 +16,12 @@ from training.data import Dataset
 from training.export.artifacts import (
     Evaluate,
     Source,
-    evaluate_on,
     make_artifacts,
-    spread_samples,
     write_weights,
 )
 from training.export.compression import check_installed
 from training.export.huggingface import HUGGINGFACE_FOLDER, write_huggingface
+from training.export.measurement import evaluate_on, spread_samples
 from workload.files import sha256_of
 from workload.manifest import (
     MANIFEST_FILE,

@@ -3,23 +3,19 @@
 import copy
 import functools
 import math
-import statistics
-import time
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import numpy as np
 import torch
 from safetensors.torch import save
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from training.config import TrainingConfig
-from training.data.samples import Samples
 from training.export.compression import exported, pruned, quantized, share_of_zeros, write_program
+from training.export.measurement import largest_difference, time_both
 from workload.configuration import ConfigurationError
 from workload.export import fill, read_form, tensors_of
 from workload.files import sha256_of, write_atomically
@@ -37,67 +33,6 @@ def write_weights(path: Path, model: nn.Module) -> None:
     write_atomically(path, save(tensors))
 
 
-TIMING_RUNS: Final = (3, 30)
-"""Minimum and maximum number of runs."""
-
-TIMING_SECONDS: Final = 3.0
-"""Seconds after which no additional run begins."""
-
-
-def time_both(one: nn.Module, other: nn.Module, inputs: Tensor) -> tuple[float, float]:
-    """Return the median seconds of each model for these inputs.
-
-    The runs alternate, so that other load on the machine slows both alike.
-    """
-    seconds: tuple[list[float], list[float]] = ([], [])
-    began = time.perf_counter()
-    with torch.no_grad():
-        for model in (one, other):
-            model(inputs)
-        while len(seconds[0]) < TIMING_RUNS[0] or (
-            len(seconds[0]) < TIMING_RUNS[1] and time.perf_counter() - began < TIMING_SECONDS
-        ):
-            for model, taken in zip((one, other), seconds, strict=True):
-                started = time.perf_counter()
-                model(inputs)
-                taken.append(time.perf_counter() - started)
-    return statistics.median(seconds[0]), statistics.median(seconds[1])
-
-
-MAX_EVALUATED: Final = 2048
-"""Maximum number of held-out samples per evaluation, evenly spaced over the set."""
-
-EVALUATION_BATCH: Final = 32
-
-
-def spread_samples(samples: Samples, count: int) -> tuple[Tensor, Tensor]:
-    """Return up to `count` evenly spaced samples: inputs as a model takes them, and targets."""
-    last = len(samples) - 1
-    chosen = np.linspace(0, last, min(count, last + 1)).astype(np.int64)
-    inputs, targets = map(torch.from_numpy, samples.batch(chosen))
-    return (inputs.float() / samples.white if samples.white else inputs), targets
-
-
-@torch.no_grad()
-def evaluate_on_cpu(model: nn.Module, samples: Samples) -> dict[str, float]:
-    """Return accuracy (from 0 to 1) and mean cross entropy, per class or per token."""
-    inputs, targets = spread_samples(samples, MAX_EVALUATED)
-    loss = correct = 0.0
-    pairs = zip(
-        torch.split(inputs, EVALUATION_BATCH), torch.split(targets, EVALUATION_BATCH), strict=True
-    )
-    for part, expected in pairs:
-        logits = model(part).flatten(0, -2)
-        loss += float(cross_entropy(logits, expected.flatten(), reduction="sum"))
-        correct += float((logits.argmax(1) == expected.flatten()).sum())
-    return {"accuracy": correct / targets.numel(), "loss": loss / targets.numel()}
-
-
-def evaluate_on(samples: Samples) -> functools.partial[dict[str, float]]:
-    """Return a function that evaluates any model on these samples."""
-    return functools.partial(evaluate_on_cpu, samples=samples)
-
-
 Evaluate = Callable[[nn.Module], dict[str, float]]
 """Evaluates a model on the CPU, for example its accuracy, and leaves it there."""
 
@@ -110,9 +45,6 @@ FILES: Final = {
 
 BATCH: Final = 32
 """Samples that are compared and timed at once."""
-
-CLOSE: Final = 1e-3
-"""Maximum difference of an output of the same computation, relative to the largest output."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +137,7 @@ def _make(
     beat()
     model = form.read(path)
     inputs = source.samples[:BATCH]
-    difference = _difference(source.model, model, inputs, form.exact)
+    difference = largest_difference(source.model, model, inputs, form.exact)
     beat()
     metrics = source.evaluate(model)
     if not all(map(math.isfinite, metrics.values())):
@@ -231,28 +163,6 @@ def _make(
         zeros=share_of_zeros(model) if is_pruned else None,
         compressed_size=_compressed(path) / _compressed(weights) if is_pruned else None,
     )
-
-
-@torch.no_grad()
-def _difference(model: nn.Module, form: nn.Module, inputs: Tensor, exact: bool) -> float:
-    """Return the largest output difference, for the batch and for its first sample alone.
-
-    Raises ExportError when outputs are not finite, or differ although they should be equal.
-    """
-    largest = 0.0
-    for part in (inputs, inputs[:1]):
-        expected, outputs = model(part), form(part)
-        difference = float((outputs - expected).abs().max())
-        if not math.isfinite(difference):
-            raise ExportError("its outputs are not finite")
-        limit = CLOSE * max(1.0, float(expected.abs().max()))
-        if exact and difference > limit:
-            raise ExportError(
-                f"its outputs differ by {difference:.2g} from the model's, which is more than "
-                f"{limit:.2g}: does the model compute the same in evaluation mode each time?"
-            )
-        largest = max(largest, difference)
-    return largest
 
 
 def _compressed(path: Path) -> int:

@@ -5,7 +5,7 @@ import shlex
 import pytest
 
 from tests.cluster.gangs import MALFORMED_QUEUE, WEBHOOK
-from tests.cluster.platform import Platform, created
+from tests.cluster.platform import Platform, await_, created
 
 
 def test_the_stack_comes_up_and_gangs_are_placed(simulated: Platform) -> None:
@@ -23,6 +23,11 @@ def test_volcano_has_placed_the_gang_of_sixteen_gpus(simulated: Platform) -> Non
 
 def test_volcanos_webhooks_refuse_malformed_queues(simulated: Platform) -> None:
     assert WEBHOOK in simulated.refusal(MALFORMED_QUEUE)
+
+
+def test_volcanos_webhooks_return_after_a_crash(simulated: Platform) -> None:
+    simulated.process("vc-webhook-manager").kill()
+    await_(lambda: WEBHOOK in simulated.refusal(MALFORMED_QUEUE), 60, "the webhooks")
 
 
 def test_down_ends_the_cluster_and_keeps_its_state(simulated: Platform) -> None:

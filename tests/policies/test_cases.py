@@ -88,5 +88,27 @@ def test_a_good_manifest_passes(path: Path) -> None:
     assert refusing_rules(path) == set()
 
 
+PROJECTS = (
+    *("vllm", "kserve|llmisvc|llminference", "triton", "nim_", "dynamo", "ray_"),
+    *("kubeflow|train_job|pytorch_job|mpi_?job", "jobset", "lws|LeaderWorkerSet", "kueue", "dcgm"),
+    *("gpu_operator|mig_configuration|nvidia_driver|device_plugin", "jupyterhub", "argo_|argocd"),
+    *("tekton", "spark", "nccl", "prometheus|alertmanager"),
+)
+
+
+def test_good_manifests_cover_the_projects_that_run_on_gpus() -> None:
+    """Count manifests by name or by the description in their first line."""
+    titles = {
+        path: f"{path.stem} {path.read_text().splitlines()[0]}"
+        for path in (CASES / "good").glob("*.yaml")
+    }
+    found = {
+        project: {path for path, title in titles.items() if re.search(project, title)}
+        for project in PROJECTS
+    }
+    assert all(len(paths) > 1 for paths in found.values())
+    assert len(set.union(*found.values())) >= 60
+
+
 def test_what_does_not_hold_yet_exists() -> None:
     assert {path.stem for path in CASES.glob("*/*.yaml")} >= NOT_YET

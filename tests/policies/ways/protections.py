@@ -76,6 +76,75 @@ def _unbounded_shm(spec: Spec, container: Spec) -> bool:
     return "/dev/shm" in mounted and any(_remove(v, "emptyDir", "sizeLimit") for v in volumes)
 
 
+def _context(field: str, value: Any) -> Callable[[Spec, Spec], bool]:
+    """Return what sets a field of the container's security context."""
+
+    def change(spec: Spec, container: Spec) -> bool:
+        container.setdefault("securityContext", {})[field] = value
+        return True
+
+    return change
+
+
+def _added_capability(spec: Spec, container: Spec) -> bool:
+    capabilities = container.setdefault("securityContext", {}).setdefault("capabilities", {})
+    capabilities["add"] = ["NET_ADMIN"]
+    return True
+
+
+def _sysctl(spec: Spec, container: Spec) -> bool:
+    sysctls = [{"name": "kernel.msgmax", "value": "65536"}]
+    spec.setdefault("securityContext", {})["sysctls"] = sysctls
+    return True
+
+
+def _tolerates_everything(spec: Spec, container: Spec) -> bool:
+    spec.setdefault("tolerations", []).append({"operator": "Exists"})
+    return True
+
+
+def _of_system(spec: Spec, container: Spec) -> bool:
+    spec["priorityClassName"] = "system-node-critical"
+    return True
+
+
+def _hidden_token(spec: Spec, container: Spec) -> bool:
+    sources = [{"serviceAccountToken": {"path": "token"}}]
+    volumes = spec.setdefault("volumes", [])
+    volumes.append({"name": "token", "projected": {"sources": sources}})
+    return spec.get("automountServiceAccountToken") is False
+
+
+def _secret_argument(spec: Spec, container: Spec) -> bool:
+    container["args"] = ["--password", "correct-horse"]
+    return True
+
+
+def _probe_elsewhere(spec: Spec, container: Spec) -> bool:
+    container["livenessProbe"] = {"httpGet": {"host": "169.254.169.254", "port": 80, "path": "/"}}
+    return container in spec["containers"]
+
+
+def _half_a_gpu(spec: Spec, container: Spec) -> bool:
+    limited = _has_gpu(container)
+    if limited:
+        container["resources"]["limits"]["nvidia.com/gpu"] = "500m"
+    return limited
+
+
+def _unequal_gpus(spec: Spec, container: Spec) -> bool:
+    limited = _has_gpu(container)
+    if limited:
+        container["resources"].setdefault("requests", {})["nvidia.com/gpu"] = 64
+    return limited
+
+
+def _no_cpu(spec: Spec, container: Spec) -> bool:
+    resources = container["resources"]
+    stated = "cpu" not in resources["limits"] and _remove(resources, "requests", "cpu")
+    return _has_gpu(container) and stated and "resources" not in spec
+
+
 def _has_gpu(container: Spec) -> bool:
     return "nvidia.com/gpu" in container["resources"]["limits"]
 
@@ -102,11 +171,31 @@ PROTECTIONS: dict[str, tuple[Callable[[Spec, Spec], bool], str]] = {
     "a toleration of GPU nodes": (_untolerated, "gpu-toleration"),
     "guaranteed memory": (_unlimited_memory, "gpu-memory-guaranteed"),
     "bounded shared memory": (_unbounded_shm, "shm-bounded-memory"),
+    "network of its own": (_host("hostNetwork"), "no-host-namespaces"),
+    "no user with the number 0": (_context("runAsUser", 0), "run-as-non-root"),
+    "a masked /proc": (_context("procMount", "Unmasked"), "not-privileged"),
+    "an AppArmor profile": (
+        _context("appArmorProfile", {"type": "Unconfined"}),
+        "security-profiles-kept",
+    ),
+    "an SELinux type": (_context("seLinuxOptions", {"type": "spc_t"}), "security-profiles-kept"),
+    "no added capability": (_added_capability, "capabilities-dropped"),
+    "safe sysctls": (_sysctl, "sysctls-safe"),
+    "tolerations of named taints": (_tolerates_everything, "tolerations-bounded"),
+    "a priority of users": (_of_system, "priority-not-of-system"),
+    "no token in a volume": (_hidden_token, "no-hidden-token"),
+    "arguments without secrets": (_secret_argument, "no-literal-secrets"),
+    "probes of itself": (_probe_elsewhere, "probes-stay-in-pod"),
+    "whole GPUs": (_half_a_gpu, "gpu-counts-whole"),
+    "as many GPUs requested as limited": (_unequal_gpus, "gpu-requests-equal-limits"),
+    "requested CPU": (_no_cpu, "gpu-cpu-requested"),
 }
 """Removes a protection and returns whether it was there, and the rule that must notice."""
 STATED = {
     *("no privileges", "ports of its own", "files of its own", "volumes of safe types"),
     *("a seccomp profile", "an image with a version", "secrets by reference"),
-    *("processes of its own", "interprocess memory of its own"),
+    *("processes of its own", "interprocess memory of its own", "network of its own"),
+    *("no user with the number 0", "a masked /proc", "an AppArmor profile", "an SELinux type"),
+    *("no added capability", "safe sysctls", "arguments without secrets", "probes of itself"),
 }
 """Protections that only a statement removes; without others, a controller may have a default."""

@@ -51,7 +51,6 @@ class Run:
     position: Position = field(default_factory=Position)
     started: float = field(default_factory=time.monotonic)
     evaluation: Evaluation | None = None
-    stop_requested: bool = False
     vote: Vote = field(default_factory=Vote)
 
     @property
@@ -66,7 +65,7 @@ class Run:
 
     def should_stop(self) -> bool:
         """Return whether a process was asked to stop; all processes call this together."""
-        return self.vote.cast(self.stop_requested or self.saver.failed)
+        return self.vote.cast(self.saver.failed)
 
     def check_step(self, loss: Tensor, norm: Tensor) -> None:
         """Record, without waiting for the device, whether a step's loss and gradients are finite.

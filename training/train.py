@@ -1,7 +1,6 @@
 """A training run from start to end, to be read from top to bottom."""
 
 import os
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,7 +57,7 @@ def run(config: TrainingConfig, world: World) -> int:
             return report_finished(config, world, done, already=True)
         watchdog.beat()
         run = prepare(config, world, device, watchdog, metrics)
-        stop_on_signal(run)
+        run.vote.listen()
         # Once the start is reported, every process can handle a stop signal.
         announce(run, resumed=all(gather(resume(run))))
         try:
@@ -74,18 +73,6 @@ def run(config: TrainingConfig, world: World) -> int:
         run.vote.close()
         manifest = export(run, evaluation)
         return report_finished(config, world, manifest, already=False)
-
-
-def stop_on_signal(run: Run) -> None:
-    """Save and exit at SIGTERM, which Kubernetes sends, and at the first Ctrl-C."""
-
-    def stop(number: int, _: object) -> None:
-        run.stop_requested = True
-        if number == signal.SIGINT:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
 
 
 def train(run: Run) -> bool:

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from training.checkpoints import storage
 from training.data import DataError
 from training.run import DivergedError
+from training.telemetry.progress import ProgressOutputs
 from workload import exit_codes
 from workload.configuration import ConfigurationError
 from workload.manifest import checked_file, read_manifest
@@ -259,3 +260,17 @@ def test_a_checkpoint_of_another_seed_or_of_other_data_is_rejected(
     seed, message = (1, "seed 0 instead of 1") if change == "seed" else (0, "data_sha256")
     with pytest.raises(ConfigurationError, match=message):
         train(epochs=2, seed=seed, **settings)
+
+
+def test_ctrl_c_under_torchrun_which_passes_it_on_saves_the_run(
+    train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def twice(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(ProgressOutputs, "stepped", twice)
+    with pytest.raises(KeyboardInterrupt):
+        train()
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    assert train() == exit_codes.INTERRUPTED

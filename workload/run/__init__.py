@@ -55,7 +55,7 @@ class Run:
         self._checkpoints, self._export = self.directory / "checkpoints", self.directory / "export"
         self._steps, self._keep, self._log_every = steps, keep, log_every
         self._watchdog, self._limit = Watchdog(hang_timeout), hang_timeout or 86400
-        self._port, self._stop, self._stepped = metrics_port, False, time.monotonic()
+        self._port, self._stepped = metrics_port, time.monotonic()
         self._group: Group = None
         self._has_loss = False
         self._handlers: dict[int, Any] = {}
@@ -78,8 +78,7 @@ class Run:
             self.__exit__(type(error), error, error.__traceback__)
             raise
         # Not earlier: until then there is nothing to save, and a lost peer would be waited for.
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._handlers[number] = signal.signal(number, self._request_stop)
+        self._handlers = self._vote.listen()
         return self
 
     def resume(self, load: Action) -> int:
@@ -126,7 +125,7 @@ class Run:
 
     def should_stop(self) -> bool:
         """Return whether a process received SIGTERM by the previous step; call it once a step."""
-        return self._vote.cast(self._stop)
+        return self._vote.cast()
 
     def save(self, step: int, write: Action) -> None:
         """Save a checkpoint: each rank writes its files with `write(directory)`, in any format.
@@ -218,12 +217,6 @@ class Run:
             message = f"{type(error).__name__}: {error}"
             conclude("error", message=message, rank=str(rank()), exit_code=code)
             self._leave(code)
-
-    def _request_stop(self, number: int, _: object) -> None:
-        self._stop = True
-        # torchrun passes on the Ctrl-C that its processes have got as well.
-        if number == signal.SIGINT and "TORCHELASTIC_RUN_ID" not in os.environ:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def _progressed(self) -> float:
         """Record progress; return the seconds since the previous one."""

@@ -1,8 +1,9 @@
 """Agreement of all processes of a gang. Without a process group, a process is alone."""
 
 import os
+import signal
 from collections.abc import Callable
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -72,11 +73,26 @@ class Vote:
 
     def __init__(self, group: Group = None) -> None:
         self._group = group
+        self._requested = False
         self._flag = torch.zeros(1)
         self._pending: dist.Work | None = None
 
-    def cast(self, stop: bool) -> bool:
+    def listen(self) -> dict[int, Any]:
+        """Vote to stop after SIGTERM or the first Ctrl-C; return the handlers before, by signal."""
+        return {
+            number: signal.signal(number, self._request)
+            for number in (signal.SIGTERM, signal.SIGINT)
+        }
+
+    def _request(self, number: int, _: object) -> None:
+        self._requested = True
+        # torchrun passes on the Ctrl-C that its processes have got as well.
+        if number == signal.SIGINT and "TORCHELASTIC_RUN_ID" not in os.environ:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def cast(self, stop: bool = False) -> bool:
         """Cast this step's vote; return True if a process voted to stop in the previous step."""
+        stop = stop or self._requested
         if not joined():
             return stop
         decided = self._result()

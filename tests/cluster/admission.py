@@ -29,6 +29,7 @@ CHANGED_BY_THE_API = {
     },
     "an image as a volume has no version": {"image-digest-pinned", "image-tag-fixed"},
     "a certificate of the API as a volume": {"no-hidden-token", "no-service-account-token"},
+    "a certificate that the API accepts": {"no-hidden-token", "no-service-account-token"},
     # The API server writes quantities in their canonical notation.
     "thousandths": {"gpu-counts-whole"},
     "white space": {"gpu-counts-whole"},

@@ -59,6 +59,8 @@ def serving(
         "INFERENCE_THREADS": "1",
         "INFERENCE_POLL_SECONDS": "0.05",
         "INFERENCE_NOTICE_SECONDS": "0.5",
+        # Milliseconds between exports of spans; the SDK's default is 5000.
+        "OTEL_BSP_SCHEDULE_DELAY": "100",
     } | {f"INFERENCE_{name.upper()}": str(value) for name, value in settings.items()}
     program = start("inference", [], environment, folder / "output")
     scheme = "https" if "tls_key" in settings else "http"

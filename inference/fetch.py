@@ -2,8 +2,9 @@
 
   python -m inference.fetch s3://models/digits-1a2b3c4d/export /models/export
 
-obstore reads s3://, gs://, az:// and https://. It takes keys, regions and endpoints from the same
-environment variables as the vendors' tools: AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, GOOGLE_…, AZURE_….
+obstore reads s3://, gs:// and az://. It takes keys, regions and endpoints from the same environment
+variables as the vendors' tools: AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, GOOGLE_…, AZURE_…. A web
+server may redirect only to itself: another address could be one that only this machine reaches.
 """
 
 import argparse
@@ -11,9 +12,12 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from http.client import HTTPException, HTTPMessage
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import IO, TYPE_CHECKING, BinaryIO, Final
+from urllib.parse import urlsplit
 
 from workload import exit_codes
 from workload.files import write_atomically
@@ -29,13 +33,18 @@ from workload.manifest import (
 from workload.report import conclude, emit
 
 if TYPE_CHECKING:
-    from obstore.store import ClientConfig, ObjectStore
+    from obstore.store import ClientConfig
 
-SCHEMES: Final = ("s3", "gs", "az", "https", "http")
+STORES: Final = ("s3", "gs", "az")
+SCHEMES: Final = (*STORES, "https", "http")
 
 MAX_MANIFEST_BYTES: Final = 2**20
 _CHUNK_BYTES: Final = 8 * 2**20
 _REPORT_SECONDS: Final = 2.0
+_READ_SECONDS: Final = 60
+
+Read = Callable[[str], Iterator[bytes]]
+"""Returns the content of a file in parts."""
 
 
 class FetchError(Exception):
@@ -50,50 +59,77 @@ def fetch(url: str, folder: Path, sha256: str = "", kinds: Sequence[str] = ()) -
     match are kept. Raises FetchError if a file cannot be downloaded, ExportError if the export does
     not match its manifest or lacks a kind.
     """
-    store = _open(url)
-    manifest = _manifest(store, url)
+    read = _open(url)
+    manifest = _manifest(read, url)
     if sha256 and manifest.weights.sha256 != sha256:
         raise ExportError(
             f"{url} has weights with sha256 {manifest.weights.sha256}, but {sha256} was requested"
         )
     folder.mkdir(parents=True, exist_ok=True)
     for file in (manifest.weights, *(manifest.artifact(kind) for kind in kinds)):
-        _download(store, url, file, folder)
+        _download(read, url, file, folder)
     text = manifest.model_dump_json(indent=2, exclude_none=True)
     write_atomically(folder / MANIFEST_FILE, text.encode())
     return read_manifest(folder)
 
 
-def _open(url: str) -> "ObjectStore":
+class _SameServer(urllib.request.HTTPRedirectHandler):
+    """Follows redirects on one server."""
+
+    def redirect_request(
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: HTTPMessage,
+        newurl: str,
+    ) -> urllib.request.Request | None:
+        """Raise FetchError if the redirect leaves the server."""
+        if urlsplit(newurl)[:2] != urlsplit(req.full_url)[:2]:
+            raise FetchError(
+                f"{req.full_url} redirects to {newurl.partition('?')[0]}: write the URL of that "
+                "server if you trust it"
+            )
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _open(url: str) -> Read:
+    parts = urlsplit(url)
+    if parts.scheme not in SCHEMES or parts.username is not None or parts.query:
+        raise FetchError(
+            f"{parts.scheme}://{parts.hostname or ''}{parts.path} cannot be used: write a URL with "
+            f"{', '.join(SCHEMES)}, without a user, a password and a query"
+        )
+    if parts.scheme not in STORES:
+        return lambda file: _read_web(f"{url}/{file}")
+    # A large file may take long, but must not stall.
+    options: ClientConfig = {"timeout": "24h", "read_timeout": f"{_READ_SECONDS}s"}
+    if os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://"):
+        options["allow_http"] = True
+    from obstore import get
     from obstore.store import from_url
 
-    scheme = url.partition("://")[0]
-    if scheme not in SCHEMES:
-        raise FetchError(f"{url} cannot be used: write a URL with {', '.join(SCHEMES)}")
-    # A large file may take long, but must not stall.
-    options: ClientConfig = {"timeout": "24h", "read_timeout": "60s"}
-    if any(
-        address.startswith("http://") for address in (url, os.environ.get("AWS_ENDPOINT_URL", ""))
-    ):
-        options["allow_http"] = True
     with _fetch_errors(f"{url} cannot be used"):
-        return from_url(url, client_options=options)
+        store = from_url(url, client_options=options)
+    return lambda file: map(bytes, get(store, file).stream(min_chunk_size=_CHUNK_BYTES))
 
 
-def _manifest(store: "ObjectStore", url: str) -> Manifest:
-    from obstore import get
-
-    address = f"{url}/{MANIFEST_FILE}"
-    with _fetch_errors(f"{address} cannot be read"):
-        found = get(store, MANIFEST_FILE)
-        size = found.meta["size"]
-        text = bytes(found.bytes()) if size <= MAX_MANIFEST_BYTES else b""
-    if size > MAX_MANIFEST_BYTES:
-        raise ExportError(f"{address} has {size} bytes, too many for a manifest")
-    return parse_manifest(text, address)
+def _read_web(address: str) -> Iterator[bytes]:
+    opener = urllib.request.build_opener(_SameServer)
+    with opener.open(address, timeout=_READ_SECONDS) as answer:
+        while chunk := answer.read(_CHUNK_BYTES):
+            yield chunk
+        if answer.length:
+            raise FetchError(f"{address} ended {answer.length} bytes too early")
 
 
-def _download(store: "ObjectStore", url: str, file: Weights, folder: Path) -> None:
+def _manifest(read: Read, url: str) -> Manifest:
+    text = b"".join(_chunks(read, url, MANIFEST_FILE, MAX_MANIFEST_BYTES))
+    return parse_manifest(text, f"{url}/{MANIFEST_FILE}")
+
+
+def _download(read: Read, url: str, file: Weights, folder: Path) -> None:
     path = folder / file.file
     if path.exists():
         with contextlib.suppress(ExportError):
@@ -102,7 +138,7 @@ def _download(store: "ObjectStore", url: str, file: Weights, folder: Path) -> No
 
     def write(stream: BinaryIO) -> None:
         done, reported = 0, time.monotonic()
-        for chunk in _chunks(store, url, file):
+        for chunk in _chunks(read, url, file.file, file.size):
             stream.write(chunk)
             done += len(chunk)
             if time.monotonic() - reported >= _REPORT_SECONDS:
@@ -117,17 +153,15 @@ def _download(store: "ObjectStore", url: str, file: Weights, folder: Path) -> No
         raise
 
 
-def _chunks(store: "ObjectStore", url: str, file: Weights) -> Iterator[bytes]:
-    """Yield the content. Raises ExportError beyond the expected size, to protect the disk."""
-    from obstore import get
-
-    address, done = f"{url}/{file.file}", 0
+def _chunks(read: Read, url: str, file: str, limit: int) -> Iterator[bytes]:
+    """Yield the content. Raises ExportError beyond `limit` bytes, to protect disk and memory."""
+    address, done = f"{url}/{file}", 0
     with _fetch_errors(f"{address} cannot be read"):
-        for chunk in get(store, file.file).stream(min_chunk_size=_CHUNK_BYTES):
+        for chunk in read(file):
             done += len(chunk)
-            if done > file.size:
-                raise ExportError(f"{address} has more than the {file.size} bytes of its manifest")
-            yield bytes(chunk)
+            if done > limit:
+                raise ExportError(f"{address} has more than the {limit} bytes that are allowed")
+            yield chunk
 
 
 @contextlib.contextmanager
@@ -137,7 +171,7 @@ def _fetch_errors(message: str) -> Iterator[None]:
 
     try:
         yield
-    except (BaseError, FileNotFoundError, ValueError) as error:
+    except (BaseError, OSError, HTTPException, ValueError) as error:
         raise FetchError(f"{message}: {str(error).strip().partition(chr(10))[0]}") from None
 
 
@@ -148,7 +182,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("url", help="directory of the export: s3://, gs://, az:// or https://")
+    parser.add_argument(
+        "url", help="directory of the export: s3://, gs://, az://, https:// or http://"
+    )
     parser.add_argument("folder", type=Path, help="target directory")
     parser.add_argument("--sha256", default="", help="expected digest of the weights")
     parser.add_argument(

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from inference.config import InferenceConfig
+from workload.report import emit
 
 if TYPE_CHECKING:
     from inference.http.connection import Connection
@@ -122,7 +123,12 @@ class Limits:
             await asyncio.sleep(SWEEP_SECONDS)
             now = time.monotonic()
             for connection in tuple(self._connections):
-                connection.check(now)
+                # Without sweeps no limit on time would hold, and no key would be read again.
+                try:
+                    connection.check(now)
+                except Exception as error:
+                    emit("connection failed", error=repr(error))
+                    connection.abort()
             for watch in self._watching:
                 watch()
 

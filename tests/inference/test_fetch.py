@@ -1,5 +1,6 @@
 """Fetching of exports from a real web server and a real S3 server."""
 
+import contextlib
 import functools
 import http.server
 import json
@@ -28,16 +29,37 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
         """Log nothing."""
 
 
-@pytest.fixture
-def url(shelf: Path) -> Iterator[str]:
-    """A plain web server for the copy."""
-    handler = functools.partial(Quiet, directory=str(shelf))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+class Redirects(Quiet):
+    """Redirects files of /export to `target`, and serves the others."""
+
+    target = ""
+
+    def do_GET(self) -> None:
+        if not self.path.startswith("/export/"):
+            super().do_GET()
+            return
+        self.send_response(302)
+        self.send_header("Location", self.target + self.path.removeprefix("/export/"))
+        self.end_headers()
+
+
+@contextlib.contextmanager
+def listening(handler: type[Quiet], folder: Path) -> Iterator[str]:
+    """Serve a directory; yield the URL of its export."""
+    served = functools.partial(handler, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), served) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield f"http://127.0.0.1:{server.server_address[1]}/export"
         server.shutdown()
         thread.join()
+
+
+@pytest.fixture
+def url(shelf: Path) -> Iterator[str]:
+    """A plain web server for the copy."""
+    with listening(Quiet, shelf) as address:
+        yield address
 
 
 def test_an_export_is_fetched_from_a_web_server(url: str, trained: Path, tmp_path: Path) -> None:
@@ -75,6 +97,32 @@ def test_other_urls_than_object_stores_and_web_servers_are_refused(tmp_path: Pat
             fetch(url, tmp_path / "export")
 
 
+def test_credentials_in_a_url_are_refused_and_not_printed(tmp_path: Path) -> None:
+    for url in ("https://me:secret@example.com/export", "https://example.com/export?key=secret"):
+        with pytest.raises(FetchError, match="without a user, a password and a query") as refused:
+            fetch(url, tmp_path / "export")
+        assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("target", ["", "file:///etc/", "ftp://127.0.0.1/export/"])
+def test_a_redirect_to_another_server_is_refused(
+    target: str, url: str, shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Redirects, "target", target or f"{url}/")
+    with listening(Redirects, shelf) as redirecting, pytest.raises(FetchError):
+        fetch(redirecting, tmp_path / "export")
+    assert not (tmp_path / "export").exists()
+
+
+def test_a_redirect_on_the_same_server_is_followed(
+    shelf: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (shelf / "moved").symlink_to(shelf / "export")
+    monkeypatch.setattr(Redirects, "target", "/moved/")
+    with listening(Redirects, shelf) as redirecting:
+        assert fetch(redirecting, tmp_path / "export") == read_manifest(trained)
+
+
 def test_weights_with_an_unexpected_digest_are_not_fetched(url: str, tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=f"but {'0' * 64} was requested"):
         fetch(url, tmp_path / "export", "0" * 64)
@@ -103,7 +151,7 @@ def test_a_file_larger_than_its_manifest_says_is_refused(
 ) -> None:
     with (shelf / "export" / "model.safetensors").open("ab") as served:
         served.write(b"more")
-    with pytest.raises(ExportError, match="has more than the"):
+    with pytest.raises(ExportError, match="bytes that are allowed"):
         fetch(url, tmp_path / "export")
     assert list((tmp_path / "export").iterdir()) == []
 

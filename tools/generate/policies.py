@@ -206,9 +206,9 @@ about the whole stack, such as its cost, have no exemptions; raise the limit ins
 
 ## What the rules do not see
 
-- What is deployed from elsewhere: the charts of Helm releases, what Argo CD and Flux read from
-  repositories, and profiles of Dynamo.
-  [helm-release-judged](#helm-release-judged) reports releases, Applications and Kustomizations.
+- What is deployed or changed from elsewhere: the charts of Helm releases, what Argo CD, Flux and
+  Config Sync read from repositories, Stacks of the Pulumi operator, profiles of Dynamo, and changes
+  by mutating admission policies. [helm-release-judged](#helm-release-judged) reports these objects.
   Check what they render with `helm template … | python -m policies.check -`, see
   [Check manifests without Pulumi](policies-without-pulumi.md).
 - What operators add to the pods of objects that state only a part of them, such as a NIMService, an

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from multiprocessing.forkserver import _forkserver
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,8 @@ def status(checkout: Path, output: Path) -> int:
         for name in list(sys.modules):
             if name.partition(".")[0] in {"training", "workload", "tests", "conftest"}:
                 del sys.modules[name]
+        # A fork server of its own, which imports the copy.
+        _forkserver._forkserver_pid = None  # type: ignore[attr-defined]
         options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "unit"]
         code = int(pytest.main([*options, "--rootdir", str(checkout), *TESTS]))
     finally:

@@ -1,8 +1,9 @@
-"""Gangs of processes that are forked from the test and compute with its modules."""
+"""Gangs of processes that compute with the test's modules, forked from the fork server.
+
+A fork of the test itself could hang: libraries' threads that an earlier test used are not in it.
+"""
 
 import os
-import signal
-import socket
 import sys
 import time
 import traceback
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 
+from tests.training.programs import SERVER, free_port
 from training.gang.world import World
 
 MAX_SECONDS = 240
@@ -19,45 +21,33 @@ MAX_SECONDS = 240
 
 
 def run_gang(size: int, action: Callable[[World], Any], folder: Path) -> list[Any]:
-    """Run the action in `size` forked processes; return their results by rank.
+    """Run the picklable action in `size` processes; return their results by rank.
 
     What they print is in `folder`/rank-N.
     """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        master = f"127.0.0.1:{probe.getsockname()[1]}" if size > 1 else ""
-    pids = [_fork(World(rank, size, rank, master, size), action, folder) for rank in range(size)]
-    codes = [_exit_code(pid, time.monotonic() + MAX_SECONDS) for pid in pids]
+    master = f"127.0.0.1:{free_port()}" if size > 1 else ""
+    worlds = [World(rank, size, rank, master, size) for rank in range(size)]
+    gang = [SERVER.Process(target=_compute, args=(world, action, folder)) for world in worlds]
+    for process in gang:
+        process.start()
+    deadline = time.monotonic() + MAX_SECONDS
+    for process in gang:
+        process.join(max(0.0, deadline - time.monotonic()))
+        process.kill()
+        process.join()
     outputs = [(folder / f"rank-{rank}").read_text() for rank in range(size)]
-    assert codes == [0] * size, "\n".join(outputs)
+    assert [process.exitcode for process in gang] == [0] * size, "\n".join(outputs)
     return [torch.load(folder / f"result-{rank}", weights_only=False) for rank in range(size)]
 
 
-def _exit_code(pid: int, deadline: float) -> int:
-    """Wait for a process, and kill it after the deadline."""
-    while True:
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status)
-        if time.monotonic() > deadline:
-            os.kill(pid, signal.SIGKILL)
-        time.sleep(0.02)
-
-
-def _fork(world: World, action: Callable[[World], Any], folder: Path) -> int:
-    if pid := os.fork():
-        return pid
+def _compute(world: World, action: Callable[[World], Any], folder: Path) -> None:
     code = 1
     try:
         output = os.open(folder / f"rank-{world.rank}", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        # The output of pytest's capture is not that of the descriptor.
-        sys.stdout = os.fdopen(1, "w", closefd=False)
-        sys.stderr = os.fdopen(2, "w", closefd=False)
-        # OpenMP's threads do not exist after a fork, and the first parallel loop waits for them.
-        torch.set_num_threads(1)
         torch.save(action(world), folder / f"result-{world.rank}")
+        sys.stdout.flush()
         code = 0
     except BaseException:
         traceback.print_exc()

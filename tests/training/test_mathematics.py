@@ -2,13 +2,12 @@
 
 import contextlib
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-import sklearn.datasets  # noqa: F401 - imported before processes are forked
 import torch
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
@@ -124,17 +123,13 @@ def train_case(world: World, folder: Path, settings: dict[str, Any]) -> Result:
         )
 
 
-def train_cases(folder: Path, cases: Cases) -> Callable[[World], dict[str, Result]]:
-    """Return the action of a gang: all cases in one process group."""
-
-    def action(world: World) -> dict[str, Result]:
-        with joined(world, CPU, 60):
-            return {
-                name: train_case(world, folder / str(world.size) / name.replace(" ", "-"), settings)
-                for name, (settings, _) in cases.items()
-            }
-
-    return action
+def train_cases(folder: Path, cases: Cases, world: World) -> dict[str, Result]:
+    """Train all cases in one process group."""
+    with joined(world, CPU, 60):
+        return {
+            name: train_case(world, folder / str(world.size) / name.replace(" ", "-"), settings)
+            for name, (settings, _) in cases.items()
+        }
 
 
 @pytest.fixture(scope="module", params=[1, 2])
@@ -147,7 +142,7 @@ def gang(
 
 def trained(size: int, cases: Cases, folder: Path) -> list[dict[str, Result]]:
     """Return the results of all cases in a gang, by rank."""
-    results = run_gang(size, train_cases(folder, cases), folder)
+    results = run_gang(size, partial(train_cases, folder, cases), folder)
     lines = [json.loads(line) for line in (folder / "rank-0").read_text().splitlines()]
     epochs = [(line["loss"], line["samples"]) for line in lines if line["event"] == "epoch"]
     for number, name in enumerate(cases):

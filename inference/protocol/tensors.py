@@ -323,13 +323,16 @@ def _nested(value: object) -> bool:
 
 
 def check_fields(owner: Object, known: frozenset[str], field: str) -> None:
-    """Raise InputError if an object has an unknown key."""
+    """Raise InputError if an object has an unknown or a repeated key."""
     # An object with more keys has an unknown or a repeated one; keys are not listed then.
     if len(owner) > len(known):
         raise InputError(f"{field} has {len(owner)} fields, but knows only {_list(known)}")
-    for key in owner.keys():  # noqa: SIM118  iterating the object itself converts its values
+    keys = list(owner.keys())
+    for key in keys:
         if key not in known:
             raise InputError(f"{field} has the unknown field {show(key)}: it knows {_list(known)}")
+    if len(set(keys)) < len(keys):
+        raise InputError(f"{field} has a field twice, of {_list(known)}")
 
 
 def _list(names: Iterable[str]) -> str:

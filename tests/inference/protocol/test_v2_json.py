@@ -200,6 +200,8 @@ MALFORMED = [
     (body(parameters={"sequence_id": 7}), 'unknown field "sequence_id": it knows binary_data_'),
     (body(model_name="other"), "model_name is \"other\": the path names 'digits'"),
     (body(max_token=7), 'unknown field "max_token"'),
+    (body()[:-1] + b', "inputs": []}', "the body has a field twice"),
+    (body().replace(b'"datatype"', b'"shape": [1], "datatype"'), "inputs[0] has a field twice"),
     (body({"dtype": "FP32"}), "inputs[0] has "),
     (body({"shape": DEEP}), "is a list of 1"),
     (body(id=DEEP), "id is a list of 1"),

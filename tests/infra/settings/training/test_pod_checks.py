@@ -13,7 +13,7 @@ JOB = "training.jobs.digits."
     [
         *(
             (f"{JOB}env", {name: "x"}, f"sets {name}, which")
-            for name in ("RANK", "MASTER_ADDR", "RUN_DIR", "LD_PRELOAD")
+            for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "RUN_DIR", "LD_PRELOAD")
         ),
         (f"{JOB}attempt_deadline_seconds", 59, "is less than the grace_seconds (60)"),
         (f"{JOB}annotations", {"a": "x" * 300_000}, "300001 bytes of annotations"),

@@ -2,7 +2,9 @@
 
 import base64
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, Self
 
 import pulumi
@@ -59,6 +61,7 @@ def load_settings() -> StackSettings:
     """
     config = pulumi.Config(PROJECT)
     prefix = f"{PROJECT}:"
+    _refuse_misspelt_projects(get_config_env())
     # pulumi.Config cannot list its keys; the engine's environment can, and unknown keys are errors.
     written = {key.removeprefix(prefix) for key in get_config_env() if key.startswith(prefix)}
     values = {
@@ -74,6 +77,13 @@ def load_settings() -> StackSettings:
     for notice in notices(settings):
         pulumi.log.warn(notice)
     return settings
+
+
+def _refuse_misspelt_projects(keys: Iterable[str]) -> None:
+    for key in sorted(keys):
+        project, _, rest = key.partition(":")
+        if project != PROJECT and get_close_matches(project, [PROJECT], cutoff=0.8):
+            raise pulumi.RunError(f"{key} is not read: write {PROJECT}:{rest}")
 
 
 def _parse(text: str) -> Any:

@@ -334,6 +334,17 @@ def test_a_key_that_pulumi_would_ignore_is_found(
         load_settings()
 
 
+@pytest.mark.parametrize("key", ["gpu-platfrom:training", "gpu_platform:policies"])
+def test_a_misspelt_project_is_refused(
+    key: str, provision: Provision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provision(good())
+    written = json.loads(os.environ["PULUMI_CONFIG"])
+    monkeypatch.setenv("PULUMI_CONFIG", json.dumps({**written, key: "{}"}))
+    with pytest.raises(pulumi.RunError, match=f"{key} is not read: write gpu-platform:"):
+        load_settings()
+
+
 def test_keys_of_other_projects_are_left_alone(
     provision: Provision, monkeypatch: pytest.MonkeyPatch
 ) -> None:

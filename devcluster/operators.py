@@ -32,9 +32,17 @@ class Demands:
 
 
 def of_stack(file: Path, registry: str) -> Demands:
-    """Return what a stack's configuration file needs; the stack itself reports errors in it."""
-    document = yaml.safe_load(file.read_text())
-    kinds = {value for value in _values(document, "kind") if isinstance(value, str)}
+    """Return what a stack's configuration file needs; the stack itself reports wrong keys.
+
+    Raises DevclusterError if the file is not YAML.
+    """
+    try:
+        document = yaml.safe_load(file.read_text("utf-8"))
+        kinds = {value for value in _values(document, "kind") if isinstance(value, str)}
+    except RecursionError:
+        raise DevclusterError(f"{file} has an alias of a mapping that is inside itself") from None
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise DevclusterError(f"{file} cannot be read: {error}") from error
     needed = {kind.operator for name, kind in KINDS.items() if name in kinds}
     images = set(map(str, _values(document, "base_image")))
     return Demands(

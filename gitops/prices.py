@@ -88,8 +88,8 @@ def load(path: Path = DEFAULT) -> Prices:
     """
     try:
         return Prices.model_validate(yaml.safe_load(path.read_text("utf-8")))
-    except (OSError, yaml.YAMLError) as error:
-        raise GitopsError(f"the price table {path} cannot be read: {error}") from error
     except ValidationError as error:
         problems = "; ".join(problem_sentences(error))
         raise GitopsError(f"the price table {path} is invalid: {problems}") from None
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise GitopsError(f"the price table {path} cannot be read: {error}") from error

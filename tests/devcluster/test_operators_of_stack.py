@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from devcluster import DevclusterError
 from devcluster.images.base_image import MPI, PYTORCH, TENSORFLOW, Base
 from devcluster.operators import Demands, of_stack
 from devcluster.paths import CHECKOUT
@@ -59,3 +60,10 @@ def test_an_image_of_another_registry_is_not_in_the_catalog(tmp_path: Path):
 def test_a_file_without_a_configuration_requires_nothing(tmp_path: Path):
     (tmp_path / "Pulumi.dev.yaml").write_text("")
     assert of_stack(tmp_path / "Pulumi.dev.yaml", REGISTRY) == Demands()
+
+
+@pytest.mark.parametrize("text", ["[", "\xff", "&a {a: *a}"])
+def test_an_unreadable_configuration_is_named(text: str, tmp_path: Path):
+    (tmp_path / "Pulumi.dev.yaml").write_text(text, "latin-1")
+    with pytest.raises(DevclusterError, match=r"Pulumi\.dev\.yaml"):
+        of_stack(tmp_path / "Pulumi.dev.yaml", REGISTRY)

@@ -22,12 +22,14 @@ def test_every_environment_of_the_repository_is_in_the_table() -> None:
         ("currency: USD\nproducts: {a: {on_demand: -1}}", "products.a.on_demand is -1"),
         ("currency: USD\nenvironments: {a: {utilisation: {training: 2}}}", "training is 2"),
         ("[", "cannot be read"),
+        ("currency: \xff", "cannot be read"),
+        ("currency: USD\nproducts: &a {a: *a}", "is invalid"),
         ("", "is invalid"),
     ],
 )
 def test_a_wrong_table_names_file_key_and_value(text: str, says: str, tmp_path: Path) -> None:
     file = tmp_path / "prices.yaml"
-    file.write_text(text)
+    file.write_text(text, "latin-1")
     with pytest.raises(GitopsError) as raised:
         load(file)
     assert says in str(raised.value)

@@ -27,6 +27,8 @@ examples:
 exit status: 0 if it is written, 1 if not (an existing environment of that name is not changed).
 """
 STORAGE_KINDS: Final = ("nfs", "cephfs", "existing")
+_MAX_COUNT: Final = 10_000
+"""Twice the nodes that Kubernetes supports in a cluster."""
 _PLAIN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9./_-]*(:[0-9]+(/[A-Za-z0-9./_:-]+)?)?")
 
 
@@ -52,9 +54,9 @@ def _boolean(value: str) -> bool:
 
 
 def _count(value: str) -> int:
-    number = int(value) if value.isdecimal() else 0
-    if number < 1:
-        raise ValueError("write a number of at least 1")
+    number = int(value) if value.isdecimal() and len(value) <= len(str(_MAX_COUNT)) else 0
+    if not 1 <= number <= _MAX_COUNT:
+        raise ValueError(f"write a number from 1 to {_MAX_COUNT}")
     return number
 
 
@@ -105,17 +107,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
     asking = sys.stdin.isatty() and not options.defaults
-    answers: dict[str, Any] = {"name": options.name}
-    for question in _QUESTIONS:
-        answers[question.flag] = _answer(question, getattr(options, question.flag), answers, asking)
-    answers["gpus"] = answers["nodes"] * answers["gpus_per_node"]
-    name, text = options.name, render(answers)
-    _check(name, text)
+    name = options.name
+    _check_name(name)
     target = options.project / f"Pulumi.{name}.yaml"
     config = options.project / "policies" / "config" / f"{name}.json"
     for file in (target, config):
         if file.exists():
             raise GitopsError(f"{file} exists and was not changed: choose another name")
+    answers: dict[str, Any] = {"name": name}
+    for question in _QUESTIONS:
+        answers[question.flag] = _answer(question, getattr(options, question.flag), answers, asking)
+    answers["gpus"] = answers["nodes"] * answers["gpus_per_node"]
+    text = render(answers)
+    _check(text)
     write_atomically(target, text.encode())
     write_atomically(config, policies(answers).encode())
     sys.stdout.write(_next_steps(name, target, config))
@@ -138,7 +142,13 @@ def _answer(question: _Question, given: Any, answers: dict[str, Any], asking: bo
 def _ask(question: _Question, default: Any) -> Any:
     shown = {True: "yes", False: "no"}[default] if question.parse is _boolean else default
     while True:
-        answer = input(f"{question.text} [{shown}]: ").strip()
+        try:
+            answer = input(f"{question.text} [{shown}]: ").strip()
+        except EOFError:
+            sys.stdout.write("\n")
+            raise GitopsError(
+                "nothing was written: answer every question, or add --defaults"
+            ) from None
         if not answer:
             return default
         try:
@@ -188,13 +198,9 @@ def policies(answers: Mapping[str, Any]) -> str:
     return json.dumps(values, indent=2) + "\n"
 
 
-def _check(name: str, text: str) -> None:
-    """Validate the settings before anything is written."""
-    import yaml
+def _check_name(name: str) -> None:
     from pydantic import TypeAdapter, ValidationError
 
-    from gitops.environments.difference import values_of
-    from infra.settings import SettingsError, validate
     from infra.settings.types import DnsLabel
 
     try:
@@ -202,6 +208,15 @@ def _check(name: str, text: str) -> None:
     except ValidationError as error:
         problem = error.errors()[0]["msg"].removeprefix("Value error, ")
         raise GitopsError(f"the name is {name!r}: it {problem}") from None
+
+
+def _check(text: str) -> None:
+    """Validate the settings before anything is written."""
+    import yaml
+
+    from gitops.environments.difference import values_of
+    from infra.settings import SettingsError, validate
+
     try:
         validate(*values_of(yaml.safe_load(text)["config"]))
     except SettingsError as error:

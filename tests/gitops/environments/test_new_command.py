@@ -83,7 +83,8 @@ def test_an_existing_environment_is_not_changed(
     [
         (["Lab"], "the name is 'Lab': it must be a DNS label"),
         (["../x"], "must be a DNS label"),
-        (["lab", "--nodes", "0"], "--nodes is '0': write a number of at least 1"),
+        (["lab", "--nodes", "0"], "--nodes is '0': write a number from 1 to 10000"),
+        (["lab", "--nodes", "9" * 5000], "write a number from 1 to 10000"),
         (["lab", "--storage", "floppy"], "write one of nfs, cephfs, existing"),
         (["lab", "--namespace", "kube-system"], "tenancy.namespace"),
         (["lab", "--registry", "https://r.example.com"], "images.registry"),
@@ -122,7 +123,7 @@ def test_missing_flags_are_prompted_until_valid(
     monkeypatch.setattr("sys.stdin", _Terminal("\n".join(answers) + "\n"))
     assert new(project, "lab") == 0
     asked = capsys.readouterr().out
-    assert "nodes with GPUs [1]: write a number of at least 1" in asked
+    assert "nodes with GPUs [1]: write a number from 1 to 10000" in asked
     assert "write yes or no" in asked
     settings = settings_of(project / "Pulumi.lab.yaml")
     assert settings.cluster.context == "lab.example.com"
@@ -130,3 +131,22 @@ def test_missing_flags_are_prompted_until_valid(
     assert settings.tenancy.quota.gpus == 16
     assert not settings.volcano.install
     assert not settings.gpu.install
+
+
+def test_an_invalid_name_is_refused_before_any_question(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[Any]
+) -> None:
+    monkeypatch.setattr("sys.stdin", _Terminal(""))
+    assert new(project, "Lab") == 1
+    assert capsys.readouterr().out == ""
+
+
+def test_the_end_of_the_input_writes_nothing(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[Any]
+) -> None:
+    monkeypatch.setattr("sys.stdin", _Terminal("lab.example.com\n"))
+    assert new(project, "lab") == 1
+    assert (
+        "nothing was written: answer every question, or add --defaults" in capsys.readouterr().err
+    )
+    assert not list(project.glob("Pulumi.*"))

@@ -5,6 +5,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
@@ -23,6 +24,13 @@ _IF_INSTALLED: Final = (
     "queues.scheduling.volcano.sh",
 )
 _ENDED: Final = ("Succeeded", "Failed")
+
+SECONDS = 60.0
+"""Time in which each command of kubectl must end."""
+
+
+class UnansweredError(GitopsError):
+    """The cluster did not answer in time."""
 
 
 @dataclass
@@ -91,11 +99,11 @@ class Cluster:
         Kinds that the cluster does not have or the user may not list are missing.
 
         Raises:
-            GitopsError: If pods cannot be listed.
+            GitopsError: If pods cannot be listed, or the cluster does not answer in time.
         """
         done = self._get(",".join(self._kinds))
         if done.returncode == 0:
-            return Snapshot.of(json.loads(done.stdout)["items"])
+            return Snapshot.of(_items(done.stdout))
         # One kind that the user may not list makes the whole command fail.
         with ThreadPoolExecutor(len(self._kinds)) as pool:
             lists = list(pool.map(self._list, self._kinds))
@@ -104,7 +112,10 @@ class Cluster:
     def logs(self, namespace: str, pod: str, lines: int) -> list[str]:
         """Return the last log lines of a pod with timestamps, or an empty list if it has none."""
         command = ("logs", "-n", namespace, pod, f"--tail={lines}", "--timestamps")
-        return (self._output(*command) or "").splitlines()
+        # The kubelet of a lost node does not answer; the other runs have a status nevertheless.
+        with suppress(UnansweredError):
+            return (self._output(*command) or "").splitlines()
+        return []
 
     @cached_property
     def _kinds(self) -> list[str]:
@@ -114,7 +125,7 @@ class Cluster:
     def _list(self, kind: str) -> list[Object]:
         done = self._get(kind)
         if done.returncode == 0:
-            return list(json.loads(done.stdout)["items"])
+            return _items(done.stdout)
         if kind == "pods":
             # kubectl repeats the error before its last line.
             error = (done.stderr.strip().splitlines() or ["kubectl printed no error"])[-1]
@@ -133,12 +144,32 @@ class Cluster:
         command = [*self.kubectl, *arguments]
         try:
             return subprocess.run(
-                command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL
+                command,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                stdin=subprocess.DEVNULL,
+                timeout=SECONDS,
             )
         except FileNotFoundError:
             raise GitopsError(
                 f"{command[0]} was not found: install kubectl and put it on the PATH"
             ) from None
+        except subprocess.TimeoutExpired:
+            raise UnansweredError(
+                f"the cluster did not answer within {SECONDS:g} s: check the context of kubectl"
+            ) from None
+
+
+def _items(text: str) -> list[Object]:
+    """Return the objects in a list that kubectl printed. Raises GitopsError for anything else."""
+    try:
+        items = json.loads(text)["items"]
+        if all("kind" in item and "name" in item["metadata"] for item in items):
+            return list(items)
+    except (ValueError, TypeError, LookupError, RecursionError):
+        pass
+    raise GitopsError(f"kubectl printed no list of objects, but {text[:80]!r}")
 
 
 def request(pod: Object) -> Counter[str]:

@@ -1,0 +1,34 @@
+"""Answers of kubectl."""
+
+import sys
+
+import pytest
+
+from gitops.errors import GitopsError
+from gitops.runs import snapshot
+from gitops.runs.snapshot import Cluster
+
+
+def prints(text: str) -> Cluster:
+    """Return a cluster whose kubectl prints the text."""
+    return Cluster((sys.executable, "-c", f"print({text!r})"))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "<html>sign in</html>", "[]", '{"items": null}', '{"items": [1]}', "[" * 100_000]
+)
+def test_an_answer_that_is_not_a_list_of_objects_is_reported(text: str) -> None:
+    with pytest.raises(GitopsError, match="kubectl printed no list of objects"):
+        prints(text).snapshot()
+
+
+def test_a_cluster_that_does_not_answer_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "SECONDS", 0.1)
+    with pytest.raises(GitopsError, match=r"did not answer within 0\.1 s"):
+        Cluster((sys.executable, "-c", "import time; time.sleep(60)")).snapshot()
+
+
+def test_a_pod_whose_log_does_not_arrive_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "SECONDS", 0.1)
+    stuck = Cluster((sys.executable, "-c", "import time; time.sleep(60)"))
+    assert stuck.logs("ml", "digits-0", 10) == []

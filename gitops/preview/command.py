@@ -78,6 +78,12 @@ def run(options: argparse.Namespace) -> int:
         if options.out is not None:
             _report_failure(options, str(error))
         raise
+    except Exception as error:
+        # Its message may contain a secret, and a comment is public.
+        if options.out is not None:
+            reason = f"the preview ended with {type(error).__name__}: see the log of this command"
+            _report_failure(options, reason)
+        raise
 
 
 def _report_failure(options: argparse.Namespace, reason: str) -> None:
@@ -88,9 +94,9 @@ def _report_failure(options: argparse.Namespace, reason: str) -> None:
     from gitops.preview.events import Plan
 
     failed = Plan(steps=(), errors=(reason,), succeeded=False, complete=False)
-    built = build(
-        failed, stack=options.stack, prices=prices.load(), mode=_mode(options), base=options.base
-    )
+    # It has no resources and so no cost, and the price table may be the reason.
+    table = prices.Prices(currency="-")
+    built = build(failed, stack=options.stack, prices=table, mode=_mode(options), base=options.base)
     _write(options.out, built, markdown.render(built))
 
 

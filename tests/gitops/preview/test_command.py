@@ -3,6 +3,9 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from gitops import prices
 from gitops.__main__ import main
 from gitops.engine import Ended, Stack
 from gitops.preview import command
@@ -37,6 +40,24 @@ def test_a_preview_that_cannot_start_is_reported(tmp_path: Path) -> None:
         assert comment.startswith("<!-- gpu-platform preview prod -->")
         assert "the preview failed" in comment
         assert reason in comment
+
+
+def test_an_unexpected_exception_is_reported_without_its_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "prices.yaml"
+    broken.write_text("[")
+    monkeypatch.setattr(prices, "DEFAULT", broken)
+
+    def fail(_: object) -> int:
+        raise ZeroDivisionError("a secret")
+
+    monkeypatch.setattr(command, "_run", fail)
+    with pytest.raises(ZeroDivisionError):
+        main(["preview", "--stack", "prod", "--out", str(tmp_path)])
+    comment = (tmp_path / "comment.md").read_text()
+    assert "ended with ZeroDivisionError: see the log of this command" in comment
+    assert "a secret" not in comment
 
 
 def test_notices_are_at_the_top_of_the_comment(tmp_path: Path) -> None:

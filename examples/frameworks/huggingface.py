@@ -1,6 +1,5 @@
 """Hugging Face Trainer: `python -m training.launch --nproc-per-node=2 huggingface.py STEPS`."""
 
-import contextlib
 import os
 import sys
 from pathlib import Path
@@ -32,13 +31,14 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Save the run, with the checkpoint that the Trainer has just written."""
         written = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        if args.world_size > 1:
+            # The Trainer does not wait for the files of other processes.
+            torch.distributed.barrier()
 
         def move(folder: Path) -> None:
-            # Another process may have moved some of it.
-            for path in written.glob("*"):
-                with contextlib.suppress(FileNotFoundError):
+            if args.process_index == 0:
+                for path in written.iterdir():
                     path.replace(folder / path.name)
-            with contextlib.suppress(OSError):
                 written.rmdir()
 
         self.run.save(state.global_step, move)
@@ -52,7 +52,13 @@ def main(steps: int, directory: str) -> None:
     )
     texts = torch.randint(16, (256, 1)).repeat(1, 8)
     arguments = TrainingArguments(
-        f"{directory}/trainer", max_steps=steps, save_steps=100, logging_steps=10, report_to=[]
+        f"{directory}/trainer",
+        max_steps=steps,
+        save_steps=100,
+        logging_steps=10,
+        report_to=[],
+        # Without a GPU, the Trainer's processes otherwise train each for itself.
+        use_cpu=not torch.cuda.is_available(),
     )
     data = [{"input_ids": text, "labels": text} for text in texts]
     trainer = Trainer(model, arguments, train_dataset=data)

@@ -108,6 +108,7 @@ MESSAGES_OF_OTHERS = {
     "spec is immutable after creation": "Kubernetes",
     "spec.template: … field is immutable": "Kubernetes",
     "job updates may not change fields other than": "Volcano",
+    "timed out waiting for the condition": "Pulumi",
     "'QUEUE' timed out waiting to be Ready": "Pulumi",
     "❌": "Pulumi",
     "Pending": "Kubernetes",

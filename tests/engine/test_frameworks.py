@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from workload import exit_codes, progress
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples/frameworks"
-STEPS = {"plain": 6000, "accelerated": 1500, "huggingface": 400}
+STEPS = {"plain": 3000, "accelerated": 800, "huggingface": 400}
 """Enough to be stopped and killed before the end."""
 
 
@@ -57,6 +58,19 @@ def launch(example: str, run_dir: Path, output: Path) -> Launched:
     return Launched(process, output)
 
 
+@pytest.fixture
+def launched() -> Iterator[list[Launched]]:
+    """Everything that a test has launched; what still runs at its end is killed."""
+    found: list[Launched] = []
+    yield found
+    for one in found:
+        if one.process.poll() is None:
+            for process in psutil.Process(one.process.pid).children(recursive=True):
+                process.kill()
+            one.process.kill()
+            one.process.wait()
+
+
 def weights(run_dir: Path) -> dict[str, torch.Tensor]:
     return load_file(run_dir / "export/model.safetensors")
 
@@ -64,30 +78,40 @@ def weights(run_dir: Path) -> dict[str, torch.Tensor]:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("example", STEPS)
 def test_a_stopped_and_killed_run_has_the_weights_of_an_undisturbed_one(
-    example: str, tmp_path: Path
+    example: str, tmp_path: Path, launched: list[Launched]
 ) -> None:
-    whole = launch(example, tmp_path / "whole", tmp_path / "whole-output")
+    def start(run_dir: Path, output: str) -> Launched:
+        launched.append(launch(example, run_dir, tmp_path / output))
+        return launched[-1]
+
+    whole = start(tmp_path / "whole", "whole-output")
     assert whole.exit_code() == exit_codes.DONE, whole.text
 
     run_dir = tmp_path / "parts"
-    stopped = launch(example, run_dir, tmp_path / "stopped")
+    stopped = start(run_dir, "stopped")
     stopped.says('"step": 30,')
     stopped.process.send_signal(signal.SIGTERM)
     assert stopped.exit_code() == exit_codes.INTERRUPTED, stopped.text
     stopped.says('"event": "interrupted"')
 
-    killed = launch(example, run_dir, tmp_path / "killed")
-    until(lambda: any((run_dir / "checkpoints").glob("step-*00")))
+    killed = start(run_dir, "killed")
+    until(
+        lambda: any((run_dir / "checkpoints").glob("step-*00")) or killed.process.poll() is not None
+    )
+    assert killed.process.poll() is None, killed.text
     psutil.Process(killed.process.pid).children()[-1].kill()
     assert killed.exit_code() not in (exit_codes.DONE, exit_codes.INTERRUPTED), killed.text
 
-    resumed = launch(example, run_dir, tmp_path / "resumed")
+    resumed = start(run_dir, "resumed")
     assert resumed.exit_code() == exit_codes.DONE, resumed.text
     events = [event for event in map(progress.parse, resumed.text.splitlines()) if event]
     assert isinstance(events[0], progress.Started)
     assert events[0].event == "resume"
     assert events[0].step >= 100
     assert isinstance(events[-1], progress.Finished)
+    if example == "huggingface":
+        both = [f"rng_state_{rank}.pth" for rank in range(2)]
+        assert all(any(run_dir.glob(f"checkpoints/*/{name}")) for name in both), "not in parallel"
     expected, found = weights(tmp_path / "whole"), weights(run_dir)
     assert expected.keys() == found.keys()
     assert all(torch.equal(expected[name], found[name]) for name in expected)

@@ -51,6 +51,9 @@ def started(folder: Path, bin_directory: Path, **service: Any) -> Iterator[Mappi
         if text in replaced:
             return replaced[text]
         for inside in ("/models", "/tmp"):
+            # The checkout itself may be below /tmp.
+            if text.startswith(f"{SERVERS}/"):
+                return text
             if text == inside or text.startswith(f"{inside}/"):
                 return f"{folder}{text}"
         return text

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import urllib.request
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -207,30 +208,32 @@ def test_an_export_is_read_by_the_model_server(tmp_path: Path) -> None:
     assert all(torch.equal(found[name], value) for name, value in network.state_dict().items())
 
 
+def stop_at_step_3(folder: Path, world: World) -> tuple[int, int]:
+    code, last = -1, 0
+
+    def leave(number: int) -> None:
+        nonlocal code
+        code = number
+        raise SystemExit
+
+    with joined(world, CPU, 60):
+        patched, os._exit = os._exit, leave  # type: ignore[assignment]
+        try:
+            with Run(9, folder) as run:
+                for step in range(1, 9):
+                    last = step
+                    if world.rank == 1 and step == 3:
+                        os.kill(os.getpid(), signal.SIGTERM)
+                    run.step(step, 0.5, write)
+        except SystemExit:
+            pass
+        finally:
+            os._exit = patched
+    return code, last
+
+
 def test_sigterm_to_one_rank_stops_all_after_the_same_step(tmp_path: Path) -> None:
-    def stop(world: World) -> tuple[int, int]:
-        code, last = -1, 0
-
-        def leave(number: int) -> None:
-            nonlocal code
-            code = number
-            raise SystemExit
-
-        with joined(world, CPU, 60):
-            patched, os._exit = os._exit, leave  # type: ignore[assignment]
-            try:
-                with Run(9, tmp_path / "run") as run:
-                    for step in range(1, 9):
-                        last = step
-                        if world.rank == 1 and step == 3:
-                            os.kill(os.getpid(), signal.SIGTERM)
-                        run.step(step, 0.5, write)
-            except SystemExit:
-                pass
-            finally:
-                os._exit = patched
-        return code, last
-
+    stop = partial(stop_at_step_3, tmp_path / "run")
     assert run_gang(2, stop, tmp_path) == [(exit_codes.INTERRUPTED, 4)] * 2
     [path] = (tmp_path / "run/checkpoints").iterdir()
     assert sorted(file.name for file in path.iterdir()) == ["rank-0", "rank-1"]

@@ -3,9 +3,16 @@
 A module of its own, since its import also changes the signal handling of the process.
 """
 
+import atexit
+import gc
 import signal
 
 import inference.engine.worker  # noqa: F401
 
 # SIGTERM to the whole process group is for the server, which stops the workers when they are idle.
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+# The garbage collector of a worker would write to all objects that it shares with the fork server.
+gc.collect()
+gc.freeze()
+atexit.register(gc.unfreeze)

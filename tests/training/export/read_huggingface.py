@@ -1,26 +1,29 @@
-"""Read a Hugging Face directory with transformers, and print what it computes as JSON.
+"""Read Hugging Face directories with transformers, and print what each computes as JSON.
 
-Runs in an environment of its own, without this project: read_huggingface.py FOLDER TOKENS.npy TEXT
+Runs in an environment of its own, without this project: read_huggingface.py TEXT FOLDER...
+Next to each FOLDER, `tokens.npy` contains the model's inputs, and `logits.npy` will its outputs.
 """
 
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-folder, tokens, text = sys.argv[1:]
-model, report = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
-tokenizer = AutoTokenizer.from_pretrained(folder)
-with torch.no_grad():
-    logits = model(torch.from_numpy(np.load(tokens))).logits
-np.save(f"{tokens}.logits.npy", logits.numpy())
-encoded = tokenizer.encode(text)
-answer = {
-    "missing": sorted(map(str, report["missing_keys"])),
-    "unexpected": sorted(map(str, report["unexpected_keys"])),
-    "encoded": encoded,
-    "decoded": tokenizer.decode(encoded),
-}
-print(json.dumps(answer))  # noqa: T201
+text, *folders = sys.argv[1:]
+for folder in map(Path, folders):
+    model, report = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    with torch.no_grad():
+        logits = model(torch.from_numpy(np.load(folder.with_name("tokens.npy")))).logits
+    np.save(folder.with_name("logits.npy"), logits.numpy())
+    encoded = tokenizer.encode(text)
+    answer = {
+        "missing": sorted(map(str, report["missing_keys"])),
+        "unexpected": sorted(map(str, report["unexpected_keys"])),
+        "encoded": encoded,
+        "decoded": tokenizer.decode(encoded),
+    }
+    print(json.dumps(answer))  # noqa: T201

@@ -1,6 +1,7 @@
 """The Hugging Face directory of a language model, read by transformers."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,6 @@ TEXT = "Grüße, wörld\n"
 OPTIONS = {"context": 32, "layers": 3, "heads": 2, "width": 48}
 
 
-@pytest.fixture(scope="module")
-def python() -> Path:
-    return environment("hugging-face", inherits=True)
-
-
 def exported(folder: Path, dataset: str) -> tuple[Path, torch.nn.Module]:
     """Export a language model with random weights, which differ from their initial scale."""
     torch.manual_seed(3)
@@ -39,43 +35,79 @@ def exported(folder: Path, dataset: str) -> tuple[Path, torch.nn.Module]:
     return folder / "export" / "huggingface", model
 
 
-def read(python: Path, folder: Path, tokens: Any) -> tuple[dict[str, Any], Any]:
-    """What transformers reads: its report, and the logits of the tokens."""
-    np.save(folder.parent / "tokens.npy", tokens)
-    program = Path(__file__).with_name("read_huggingface.py")
-    command = [str(python), str(program), str(folder), str(folder.parent / "tokens.npy"), TEXT]
-    answer = json.loads(run(command).splitlines()[-1])
-    return answer, np.load(folder.parent / "tokens.npy.logits.npy")
+@dataclass(frozen=True)
+class Read:
+    """An export, its inputs, and what transformers reads in it."""
+
+    folder: Path
+    model: torch.nn.Module
+    tokens: Any
+    logits: Any
+    answer: dict[str, Any]
 
 
-@pytest.mark.timeout(300)
-def test_transformers_computes_the_same_logits_and_tokens(python: Path, tmp_path: Path) -> None:
-    (tmp_path / "text").mkdir()
-    (tmp_path / "text" / "a.txt").write_text("The quick brown fox jumps over it. " * 50)
-    folder, model = exported(tmp_path, "text")
-    tokens = np.random.default_rng(0).integers(0, 256, (3, 32))
-    answer, logits = read(python, folder, tokens)
-    with torch.no_grad():
-        expected = model(torch.from_numpy(tokens)).numpy()
-    assert (answer["missing"], answer["unexpected"]) == ([], [])
-    assert np.abs(logits - expected).max() <= 1e-4 * np.abs(expected).max()
-    assert answer["encoded"] == list(TEXT.encode())
-    assert answer["decoded"] == TEXT
+def text_files(folder: Path) -> None:
+    (folder / "text").mkdir()
+    (folder / "text" / "a.txt").write_text("The quick brown fox jumps over it. " * 50)
 
 
-@pytest.mark.timeout(300)
-def test_the_tokenizer_of_the_data_set_is_exported(python: Path, tmp_path: Path) -> None:
-    source = tmp_path / "source"
+def tokens_of_a_tokenizer(folder: Path) -> None:
+    source = folder / "source"
     source.mkdir()
     (source / "a.txt").write_text("The quick brown fox jumps over it. " * 200)
     tokenizer = bytes_tokenizer()
     tokenizer["model"]["vocab"]["Th"] = 256
     tokenizer["model"]["merges"] = [["T", "h"]]
-    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
-    given = ["--tokenizer", str(tmp_path / "tokenizer.json")]
-    prepare(["prepare", "text", "--folder", str(source), str(tmp_path / "tokens"), *given])
-    folder, _ = exported(tmp_path, "tokens")
-    answer, _ = read(python, folder, np.zeros((1, 8), np.int64))
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    given = ["--tokenizer", str(folder / "tokenizer.json")]
+    prepare(["prepare", "text", "--folder", str(source), str(folder / "tokens"), *given])
+
+
+@pytest.fixture(scope="module")
+def read(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Read]:
+    """Exports of models of text files and of prepared tokens, read by one process."""
+    exports = {}
+    for dataset, write in (("text", text_files), ("tokens", tokens_of_a_tokenizer)):
+        place = tmp_path_factory.mktemp(dataset)
+        write(place)
+        exports[dataset] = exported(place, dataset)
+        tokens = np.random.default_rng(0).integers(0, 256, (3, OPTIONS["context"]))
+        np.save(exports[dataset][0].with_name("tokens.npy"), tokens)
+    python = environment("hugging-face", inherits=True)
+    program = str(Path(__file__).with_name("read_huggingface.py"))
+    folders = [str(folder) for folder, _ in exports.values()]
+    answers = map(json.loads, run([str(python), program, TEXT, *folders]).splitlines()[-2:])
+    return {
+        dataset: Read(
+            folder,
+            model,
+            torch.from_numpy(np.load(folder.with_name("tokens.npy"))),
+            np.load(folder.with_name("logits.npy")),
+            answer,
+        )
+        for (dataset, (folder, model)), answer in zip(exports.items(), answers, strict=True)
+    }
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("dataset", ["text", "tokens"])
+def test_transformers_computes_the_same_logits_and_tokens(
+    read: dict[str, Read], dataset: str
+) -> None:
+    found = read[dataset]
+    with torch.no_grad():
+        expected = found.model(found.tokens).numpy()
+    assert (found.answer["missing"], found.answer["unexpected"]) == ([], [])
+    assert np.abs(found.logits - expected).max() <= 1e-4 * np.abs(expected).max()
+    assert found.answer["decoded"] == TEXT
+
+
+def test_a_byte_is_a_token_of_text_files(read: dict[str, Read]) -> None:
+    assert read["text"].answer["encoded"] == list(TEXT.encode())
+
+
+def test_the_tokenizer_of_the_data_set_is_exported(read: dict[str, Read]) -> None:
+    folder = read["tokens"].folder
     assert json.loads((folder / "config.json").read_text())["vocab_size"] == 257
-    assert answer["decoded"] == TEXT
-    assert (folder / "tokenizer.json").read_text() == (tmp_path / "tokenizer.json").read_text()
+    given = folder.parents[1] / "tokenizer.json"
+    assert (folder / "tokenizer.json").read_text() == given.read_text()

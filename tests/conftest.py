@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 from hypothesis import settings
@@ -17,8 +18,8 @@ LONGEST = {"unit": 600, "engine": 900, "cluster": 3600, "operators": 3600, "faul
 LAST = HERE / "cluster" / "real" / "test_9_down.py"
 """Takes down the cluster of real nodes, which faults share."""
 
-LONG = HERE / "training"
-"""Its files take the longest, and share no fixtures."""
+LONG = (HERE / "training", HERE / "inference")
+"""Their files take the longest, and share no fixtures."""
 
 # Their tests share a cluster, or look at what a machine has one of: processes, ports and mounts.
 ONE_AFTER_ANOTHER = {
@@ -65,8 +66,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("short"):
             item.add_marker("cluster")
         item.add_marker(pytest.mark.timeout(LONGEST[tier]))
-    # Long files first, so that no process waits for the other at the end.
-    items.sort(key=lambda item: (item.path == LAST, not item.path.is_relative_to(LONG)))
+    items.sort(key=lambda item: _order(item.path))
+
+
+def _order(path: Path) -> tuple[bool, bool, int]:
+    """Return the key that sorts the tests of a file.
+
+    Long files first, so that no process waits for the others at the end. Files of the unit tier
+    are mixed, because neighbours are alike: most of them compute, or most of them wait.
+    """
+    mixed = 0 if _of_other_tier(path) else crc32(str(path.relative_to(HERE)).encode())
+    return path == LAST, not any(map(path.is_relative_to, LONG)), mixed
 
 
 class FolderOrFile(LoadFileScheduling):

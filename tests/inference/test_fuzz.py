@@ -13,9 +13,10 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from tests.inference.serving import INFER, Server, digits, own_bytes, request_of, value
+from tests.inference.serving import INFER, Server, own_bytes, request_of, value
 
 COUNT = int(os.environ.get("FUZZ_REQUESTS", "2500"))
 """Number of requests; four of five are V2 inference requests."""
@@ -117,8 +118,9 @@ def elsewhere(chance: random.Random) -> Asked:
     return path, damage(body, chance), headers
 
 
+IMAGE = np.full((1, 1, 8, 8), 0.5, np.float32)
 VALID = json.dumps(
-    request_of(digits(1), id="a", parameters={"x": 1}, outputs=[{"name": "label"}])
+    request_of(IMAGE, id="a", parameters={"x": 1}, outputs=[{"name": "label"}])
 ).encode()
 BINARY = json.dumps(
     {

@@ -92,5 +92,12 @@ def _metavar(annotation: Any) -> str:
         return "{" + ",".join(get_args(annotation)) + "}"
     if get_origin(annotation) is tuple:
         return _metavar(get_args(annotation)[0])
-    names = {int: "N", float: "X", PurePosixPath: "DIR", bool: "{true,false}", str: "NAME"}
+    names: dict[Any, str] = {
+        int: "N",
+        float: "X",
+        PurePosixPath: "DIR",
+        PurePosixPath | None: "DIR",
+        bool: "{true,false}",
+        str: "NAME",
+    }
     return names.get(annotation, "JSON")

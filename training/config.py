@@ -45,7 +45,7 @@ ALWAYS_DECISIVE: Final = (
 )  # fmt: skip
 DECISIVE_WHERE_SET: Final = (
     "model_options", "optimizer", "schedule", "warm_up", "accumulate", "clip_norm", "precision",
-    "gradient_compression",
+    "gradient_compression", "init_from", "init_sha256", "init_partial",
 )  # fmt: skip
 """Added later: listed only with other values than the default, so that older runs stay the same."""
 FORMER_DEFAULT: Final = ("precision", "fp32")
@@ -69,6 +69,21 @@ class TrainingConfig(BaseModel):
         default_factory=dict,
         description='Options of the model as JSON, such as \'{"layers": 6, "context": 512}\' for '
         "gpt (also heads, width, dropout), image_size for the resnets, any for a custom model.",
+    )
+    init_from: PurePosixPath | None = Field(
+        default=None,
+        description="Directory of a finished run, or of an export, whose weights a new run starts "
+        "with (warm start). A run that resumes does not read it.",
+    )
+    init_sha256: str = Field(
+        default="",
+        pattern="^([0-9a-f]{64})?$",
+        description="Digest that the weights of init_from must have, as in its manifest.",
+    )
+    init_partial: bool = Field(
+        default=False,
+        description="Load the tensors of init_from that fit the model, and report the others; "
+        "otherwise all must fit.",
     )
     dataset: DatasetName = Field(
         default="digits",
@@ -261,12 +276,24 @@ class TrainingConfig(BaseModel):
     def _from_list(cls, value: object) -> object:
         return [part for part in value.split(",") if part] if isinstance(value, str) else value
 
-    @field_validator("run_dir", "data_dir")
+    @field_validator("init_from", mode="before")
     @classmethod
-    def _absolute(cls, value: PurePosixPath) -> PurePosixPath:
-        if not value.is_absolute() or ".." in value.parts:
+    def _none_is_empty(cls, value: object) -> object:
+        return None if value == "" else value
+
+    @field_validator("run_dir", "data_dir", "init_from")
+    @classmethod
+    def _absolute(cls, value: PurePosixPath | None) -> PurePosixPath | None:
+        if value is not None and (not value.is_absolute() or ".." in value.parts):
             raise ValueError("write an absolute path without '..', such as /checkpoints/my-run")
         return value
+
+    @model_validator(mode="after")
+    def _init_from_is_complete(self) -> Self:
+        if self.init_from is None and (self.init_sha256 or self.init_partial):
+            name = "init_sha256" if self.init_sha256 else "init_partial"
+            raise ValueError(f"{name} is set without init_from: write the directory of the weights")
+        return self
 
     @model_validator(mode="after")
     def _hang_timeout_exceeds_step_delay(self) -> Self:
@@ -354,6 +381,8 @@ def flag_of(field: str) -> str:
 
 def written(value: Any) -> str | int | float:
     """Return a field's value as it is written on a command line; numbers stay numbers."""
+    if value is None:
+        return ""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict):

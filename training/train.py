@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from training.preparation import prepare
 from training.run import DivergedError, Run, mean_loss, require_finite
 from training.telemetry.metrics import Metrics
 from training.telemetry.progress import ProgressOutputs, done_samples
+from training.warm_start import Report, load_initial_weights
 from workload import exit_codes
 from workload.configuration import ConfigurationError
 from workload.devices import choose_device
@@ -59,7 +60,9 @@ def run(config: TrainingConfig, world: World) -> int:
         run = prepare(config, world, device, watchdog, metrics)
         run.vote.listen()
         # Once the start is reported, every process can handle a stop signal.
-        announce(run, resumed=all(gather(resume(run))))
+        resumed = all(gather(resume(run)))
+        warm = load_initial_weights(run) if config.init_from and not resumed else None
+        announce(run, resumed, warm)
         try:
             evaluation = evaluate_held_out(run) if train(run) else None
             if evaluation is None:
@@ -258,11 +261,11 @@ def export(run: Run, evaluation: Evaluation) -> Manifest:
         return on_rank0(lambda: write(weights), run.saver.group)
 
 
-def announce(run: Run, resumed: bool) -> None:
-    """Report the start or the resumption of the run."""
+def announce(run: Run, resumed: bool, warm: Report | None) -> None:
+    """Report the start or the resumption of the run, and the weights that it starts with."""
     if not run.world.is_rank0:
         return
-    fields = {
+    fields: dict[str, Any] = {
         **run.config.decisive(),
         "run_dir": str(run.folder),
         "device": run.device.type,
@@ -271,6 +274,8 @@ def announce(run: Run, resumed: bool) -> None:
         "held_out": len(run.data.held_out),
         **accelerator.report(run.config, run.device),
     }
+    if warm:
+        fields["initial_weights"] = warm
     if resumed:
         fields |= {"done_epochs": run.position.epoch, "step": run.position.step}
     emit(Started.model_validate({"event": "resume" if resumed else "start", **fields}))

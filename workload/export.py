@@ -42,6 +42,11 @@ def load_network(folder: Path, manifest: Manifest, custom: str = "") -> nn.Modul
     return _load_weights(folder, manifest, manifest.weights, custom)
 
 
+def read_weights(folder: Path, manifest: Manifest) -> dict[str, Tensor]:
+    """Return the trained weights on the CPU, a shared tensor under one name. Raises ExportError."""
+    return _read_tensors(checked_file(folder, manifest.weights))
+
+
 def load_artifact(folder: Path, manifest: Manifest, kind: str, custom: str = "") -> nn.Module:
     """Load another form of the model (pt2, pruned, int8) for the CPU. Raises ExportError.
 
@@ -82,14 +87,18 @@ def fill(network: nn.Module, path: Path) -> nn.Module:
 
     Raises ExportError when the weights do not fit.
     """
-    try:
-        tensors = load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise ExportError(f"{path} is not a readable safetensors file: {error}") from None
+    tensors = _read_tensors(path)
     _check_tensors(path, tensors, tensors_of(network))
     # Not strict: the file has only one name of each shared tensor.
     network.load_state_dict(tensors, strict=False)
     return network.eval()
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise ExportError(f"{path} is not a readable safetensors file: {error}") from None
 
 
 def torchao(module: str) -> ModuleType:

@@ -1,0 +1,105 @@
+"""Warm start: the weights of an earlier run's export, with which a new run begins."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    ValueType,
+    set_model_state_dict,
+)
+
+from training.run import Run
+from workload.configuration import ConfigurationError
+from workload.export import read_weights, tensors_of
+from workload.manifest import MANIFEST_FILE, ExportError, Manifest, read_manifest
+from workload.models import build
+from workload.run.ranks import on_rank0
+
+Report = dict[str, Any]
+"""Of the weights: their sha256, the number of `loaded` tensors, and names that did not fit."""
+
+
+def load_initial_weights(run: Run) -> Report:
+    """Load the weights of `init_from` into all processes; return what was loaded.
+
+    Only rank 0 reads the file. Raises ConfigurationError when there is no such export, when it is
+    damaged or not the one that was asked for, or when its tensors do not fit the model.
+    """
+    weights: dict[str, ValueType] = {}
+
+    def read() -> Report:
+        report, fitting = _read(run)
+        weights.update(fitting)
+        return report
+
+    report = on_rank0(read, run.saver.group)
+    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True, strict=False)
+    set_model_state_dict(run.model.model, weights, options=options)
+    return report
+
+
+def _read(run: Run) -> tuple[Report, dict[str, Tensor]]:
+    """Return the report and the tensors that fit the model."""
+    config = run.config
+    folder = _export_of(Path(str(config.init_from)))
+    try:
+        manifest = read_manifest(folder)
+        found = read_weights(folder, manifest)
+    except ExportError as error:
+        raise ConfigurationError(
+            f"init_from {config.init_from}: {error}; write the directory of a finished run"
+        ) from None
+    digest = manifest.weights.sha256
+    if config.init_sha256 not in ("", digest):
+        raise ConfigurationError(
+            f"the weights of init_from {config.init_from} have sha256 {digest}, not init_sha256 "
+            f"{config.init_sha256}: write the run that has these weights, or its digest"
+        )
+    # The model of the run may be sharded; the new one has the random state of no other.
+    with torch.random.fork_rng([]):
+        model = build(config.model, config.model_options, run.data.outputs, run.data.shape)
+    expected = tensors_of(model)
+    fitting = {
+        name: tensor
+        for name, tensor in found.items()
+        if name in expected and tensor.shape == expected[name].shape
+    }
+    report = {
+        "sha256": digest,
+        "loaded": len(fitting),
+        "missing": sorted(expected.keys() - fitting.keys()),
+        "ignored": sorted(found.keys() - fitting.keys()),
+    }
+    problems = _differences(run, manifest)
+    problems += [f"{what}: {', '.join(names)}" for what, names in _misfits(report) if names]
+    if problems and (not config.init_partial or not fitting):
+        remedy = "correct init_from" if not fitting else "or load what fits with init_partial true"
+        raise ConfigurationError(
+            f"init_from {config.init_from}: {'; '.join(problems)}; train the same model, {remedy}"
+        )
+    return report, fitting
+
+
+def _export_of(path: Path) -> Path:
+    """Return the directory of an export that is at this path, or that a run at this path wrote."""
+    return path if (path / MANIFEST_FILE).exists() else path / "export"
+
+
+def _differences(run: Run, manifest: Manifest) -> list[str]:
+    """Return how the model of the export differs, apart from its tensors."""
+    pairs = {
+        "model": (manifest.model, run.config.model),
+        "model_options": (manifest.options, run.config.model_options),
+        "input shape": (manifest.input_shape, run.data.shape),
+    }
+    return [f"{name} {old}, not {new}" for name, (old, new) in pairs.items() if old != new]
+
+
+def _misfits(report: Report) -> list[tuple[str, list[str]]]:
+    return [
+        ("tensors of this model that it lacks or has in another shape", report["missing"]),
+        ("tensors that do not fit this model", report["ignored"]),
+    ]

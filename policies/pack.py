@@ -10,9 +10,9 @@ from typing import Any
 from pulumi_policy import PolicyPack
 
 from policies.binding import Binding
-from policies.decoding import on_configuration, share_decoding
 from policies.own_rules import VARIABLE, with_own
 from policies.rule import ConfigurationError, Rule
+from policies.servicer import install
 
 NAME = "gpu-platform"
 
@@ -25,8 +25,7 @@ def serve() -> None:
     gc.enable()
     rules = _rules()
     binding = Binding(rules=rules)
-    share_decoding()
-    on_configuration(binding.configure)
+    install(binding.configure)
     # The SDK writes its port to stdout without flushing, and the engine would wait forever.
     unbuffered = io.FileIO(sys.stdout.fileno(), "w", closefd=False)
     sys.stdout = io.TextIOWrapper(unbuffered, write_through=True)

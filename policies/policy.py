@@ -55,15 +55,14 @@ class RuleSettings:
     def __init__(self, rule: Rule[Any], shared: Callable[[], dict[str, Any]]) -> None:
         self._rule = rule
         self._shared = shared
-        self._values: dict[str, Any] | None = None
+        self._values: Mapping[str, Any] | None = None
         self._config: RuleConfig
 
     def __call__(self, values: Mapping[str, Any]) -> RuleConfig:
         """Return the configuration for what the engine passes."""
-        given = plain(values)
-        if given != self._values:
-            self._config = self._rule.configure(given, self._shared())
-            self._values = given
+        if values != self._values:
+            self._config = self._rule.configure(plain(values), self._shared())
+            self._values = values
         return self._config
 
 

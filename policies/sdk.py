@@ -1,6 +1,6 @@
 """Check of the installed policy SDK, before the pack replaces private parts of it.
 
-`decoding`, `properties` and `pack` depend on how one version of pulumi-policy works inside. With
+`servicer`, `properties` and `pack` depend on how one version of pulumi-policy works inside. With
 another version, rules could silently see nothing, so the pack refuses to start.
 """
 
@@ -19,15 +19,15 @@ OLDEST, BELOW = (1, 21, 0), (1, 22)
 """Range of supported versions; pyproject.toml has the same."""
 # Each part with the number of its parameters, if it is called or replaced.
 _PARTS: dict[str, int | None] = {
-    "policy:json_format.MessageToDict": None,
-    "policy:deserialize_properties": 2,
-    "policy:unknown_checking_proxy": 1,
     "policy:_PolicyAnalyzerServicer.Analyze": 3,
     "policy:_PolicyAnalyzerServicer.AnalyzeStack": 3,
     "policy:_PolicyAnalyzerServicer.Remediate": 3,
     "policy:_PolicyAnalyzerServicer.Configure": 3,
     "policy:_PolicyAnalyzerServicer._get_resource_options": 2,
-    "policy:_PolicyAnalyzerServicer._get_provider_resource": 2,
+    "policy:_PolicyAnalyzerServicer._get_policy_config": 2,
+    "policy:_PolicyAnalyzerServicer._get_enforcement_level": 2,
+    "policy:_PolicyAnalyzerServicer._create_report_violation": 6,
+    "policy:_PolicyAnalyzerServicer._configure_runtime_settings": 1,
     "deserialize:deserialize_properties": 2,
     "deserialize:SPECIAL_SIG_KEY": None,
     "proxy:unknown_checking_proxy": 1,

@@ -33,12 +33,12 @@ def test_refuses_other_versions(found: str, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_names_missing_and_changed_parts(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delattr(policy._PolicyAnalyzerServicer, "_get_provider_resource")
+    monkeypatch.delattr(policy._PolicyAnalyzerServicer, "_get_policy_config")
     monkeypatch.setattr(proxy, "unknown_checking_proxy", lambda values, cache: values)
     with pytest.raises(SystemExit) as exit_info:
         sdk.check()
     text = str(exit_info.value)
-    assert "policy:_PolicyAnalyzerServicer._get_provider_resource" in text
+    assert "policy:_PolicyAnalyzerServicer._get_policy_config" in text
     assert "proxy:unknown_checking_proxy" in text
     assert "policy:_PolicyAnalyzerServicer.Analyze" not in text
 

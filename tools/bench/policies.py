@@ -32,7 +32,7 @@ from devcluster.paths import CHECKOUT, cache_root
 from devcluster.toolchain import Toolchain, ensure
 from policies.binding import Binding
 from policies.catalogue import RULES
-from policies.decoding import share_decoding
+from policies.servicer import install
 from tools.bench import admission
 from tools.bench.outcome import Goal, conclude, ratios, say, spread
 from tools.bench.workloads import Manifest, stack
@@ -207,8 +207,8 @@ def microseconds(manifests: Sequence[Manifest]) -> dict[str, float]:
     requests = [_request(manifest, index) for index, manifest in enumerate(manifests)]
     nothing = ResourceValidationPolicy("nothing", "Nothing.", lambda args, report: None)
     empty = _seconds([nothing], requests, manifests)
-    share_decoding()
     binding = Binding()
+    install(binding.configure)
     ours = _seconds([*binding.policies(RULES), *binding.own_policies()], requests, manifests)
     count = len(manifests)
     return {

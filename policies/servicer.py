@@ -1,0 +1,135 @@
+"""Answers to the engine: the SDK's servicer, which reads each resource once for all policies.
+
+The SDK's loop converts the same protobuf message to the same proxies again for every policy. With
+sixty rules, that costs as much as the rules themselves. Here a resource is passed on as
+`Properties`, which `policies.binding` converts to plain data once for all rules; resources of the
+stack that were checked before are not converted at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import grpc
+from google.protobuf import json_format
+from pulumi.runtime.proto import analyzer_pb2 as proto
+from pulumi_policy import (
+    EnforcementLevel,
+    Policy,
+    PolicyResource,
+    ResourceValidationArgs,
+    ResourceValidationPolicy,
+    StackValidationArgs,
+    StackValidationPolicy,
+)
+from pulumi_policy import policy as sdk
+
+from policies.properties import Properties
+from policies.rule import ConfigurationError
+
+Listener = Callable[[dict[str, Any], list[str]], None]
+_SDKS: Any = sdk._PolicyAnalyzerServicer
+_STACK_TAGS: dict[str, str] = {}
+"""No rule reads tags of the stack."""
+
+
+class Servicer(_SDKS):  # type: ignore[misc] # a private class
+    """Servicer whose policies share what they receive; none is asynchronous or raises.
+
+    `listener` is called with all settings and the disabled policies when the engine sends them. If
+    it raises `ConfigurationError`, the engine refuses to run.
+    """
+
+    def __init__(
+        self, listener: Listener, name: str, version: str, policies: list[Policy], *more: Any
+    ) -> None:
+        super().__init__(name, version, policies, *more)
+        # The SDK does this in each call, but they are variables of the process.
+        self._configure_runtime_settings()
+        self._listener = listener
+        self._policies = policies
+
+    def Analyze(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Check one resource."""
+        response = proto.AnalyzeResponse()
+        properties: Any = Properties(request.properties)
+        options = self._get_resource_options(request)
+        for policy, level in self._enabled(ResourceValidationPolicy):
+            arguments = ResourceValidationArgs(
+                request.type,
+                properties,
+                request.urn,
+                request.name,
+                options,
+                None,
+                self._get_policy_config(policy.name),
+                _STACK_TAGS,
+            )
+            policy.validate(arguments, self._reporting(response, policy, level))
+        return response
+
+    def AnalyzeStack(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Check all resources together."""
+        response = proto.AnalyzeResponse()
+        resources = [
+            PolicyResource(
+                each.type,
+                Properties(each.properties),  # type: ignore[arg-type] # only our policies read them
+                each.urn,
+                each.name,
+                self._get_resource_options(each),
+                None,
+                None,
+                [],
+                {},
+            )
+            for each in request.resources
+        ]
+        for policy, level in self._enabled(StackValidationPolicy):
+            settings = self._get_policy_config(policy.name)
+            arguments = StackValidationArgs(resources, settings, _STACK_TAGS)
+            policy.validate(arguments, self._reporting(response, policy, level))
+        return response
+
+    def Remediate(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Change one resource; the SDK converts it only if a policy may change it."""
+        levels = map(self._get_enforcement_level, self._policies)
+        if EnforcementLevel.REMEDIATE not in levels:
+            return proto.RemediateResponse()
+        return super().Remediate(request, context)
+
+    def Configure(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Read the settings of all policies."""
+        entries = request.policyConfig.items()
+        disabled = [name for name, entry in entries if entry.enforcementLevel == proto.DISABLED]
+        settings = {name: json_format.MessageToDict(entry.properties) for name, entry in entries}
+        try:
+            self._listener(settings, disabled)
+        except ConfigurationError as error:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        return super().Configure(request, context)
+
+    def _enabled(self, kind: type[Policy]) -> Iterator[tuple[Any, EnforcementLevel]]:
+        """Return the enabled policies of a kind, with the level at which they report."""
+        for policy in self._policies:
+            if not isinstance(policy, kind):
+                continue
+            level = self._get_enforcement_level(policy)
+            if level is EnforcementLevel.REMEDIATE:
+                # What is still wrong after the remediation.
+                level = EnforcementLevel.MANDATORY
+            if level is not EnforcementLevel.DISABLED:
+                yield policy, level
+
+    def _reporting(self, response: Any, policy: Policy, level: EnforcementLevel) -> Any:
+        return self._create_report_violation(
+            response, policy.name, policy.description, level, policy.severity
+        )
+
+
+def install(listener: Listener) -> None:
+    """Let the SDK serve the pack with this servicer."""
+    module: Any = sdk
+    module._PolicyAnalyzerServicer = partial(Servicer, listener)

@@ -1,0 +1,181 @@
+"""The answers of the pack are those of the SDK's servicer, with one conversion per resource."""
+
+from typing import Any
+
+import pytest
+from google.protobuf import json_format, struct_pb2
+from pulumi.runtime import proto
+from pulumi_policy import EnforcementLevel, deserialize, proxy
+from pulumi_policy import policy as sdk
+
+from policies import binding
+from policies.binding import Binding
+from policies.catalogue import RULES
+from policies.properties import Properties, plain
+from policies.servicer import Servicer
+from tests.policies import manifests
+from tests.policies.cases import LIMITS, POD
+from tests.policies.harness import REMOVED, UNKNOWN_VALUE, Manifest, changed, type_of
+
+
+@pytest.fixture
+def converted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The messages that were converted to plain data."""
+    messages: list[Any] = []
+
+    def counted(value: Any) -> Any:
+        if isinstance(value, Properties):
+            messages.append(value)
+        return plain(value)
+
+    monkeypatch.setattr(binding, "plain", counted)
+    return messages
+
+
+def ours() -> Any:
+    bound = Binding()
+    listener, policies = bound.configure, bound.policies(RULES)
+    return Servicer(listener, "pack", "1", policies, EnforcementLevel.MANDATORY)
+
+
+def sdks() -> Any:
+    """The servicer of the SDK, with the same policies."""
+    servicer: Any = sdk._PolicyAnalyzerServicer
+    return servicer("pack", "1", Binding().policies(RULES), EnforcementLevel.MANDATORY)
+
+
+def properties(manifest: Manifest) -> struct_pb2.Struct:
+    struct = struct_pb2.Struct()
+    struct.update(manifest)
+    return struct
+
+
+def request(manifest: Manifest, urn: str = "urn:a") -> proto.AnalyzeRequest:
+    return proto.AnalyzeRequest(
+        type=type_of(manifest), properties=properties(manifest), urn=urn, name="a"
+    )
+
+
+def bad_job() -> Manifest:
+    edits = (f"{LIMITS}/nvidia.com~gpu", "0.5"), (f"{POD}/tolerations", REMOVED)
+    return changed(manifests.volcano_job(), *edits)
+
+
+def test_a_resource_is_converted_once_for_all_rules(converted: list[Any]):
+    ours().Analyze(request(bad_job()), None)
+    assert len(converted) == 1
+
+
+def test_a_stack_is_converted_once_for_all_rules(converted: list[Any]):
+    resources = [
+        proto.AnalyzerResource(
+            type=type_of(item), properties=properties(item), urn=f"urn:{index}", name="a"
+        )
+        for index, item in enumerate(manifests.whole_stack())
+    ]
+    ours().AnalyzeStack(proto.AnalyzeStackRequest(resources=resources), None)
+    assert len(converted) == len(resources)
+
+
+def test_what_was_checkerd_before_is_not_decoded_again_for_the_stack(converted: list[Any]):
+    checker, manifest = ours(), manifests.volcano_job()
+    checker.Analyze(request(manifest), None)
+    resource = proto.AnalyzerResource(
+        type=type_of(manifest), properties=properties(manifest), urn="urn:a", name="a"
+    )
+    checker.AnalyzeStack(proto.AnalyzeStackRequest(resources=[resource]), None)
+    assert len(converted) == 1
+
+
+SPECIAL = "4dabf18193072939515e22adb298388d"
+SECRET = {SPECIAL: "1b47061264138c4ac30d75fd1eb44270", "value": {"x": [1.0, UNKNOWN_VALUE]}}
+ASSET = {SPECIAL: "c44067f5952c0a294b673a41bacd8c17", "path": "/a"}
+STACK = {str(index): item for index, item in enumerate(manifests.whole_stack())}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        STACK,
+        {"a": [None, True, 0, 1.5, -2.0, "", UNKNOWN_VALUE, {"b": UNKNOWN_VALUE}]},
+        {"secret": SECRET, "list": [SECRET]},
+    ],
+)
+def test_plain_data_are_the_same_as_by_way_of_the_sdk(values: Manifest):
+    struct = properties(values)
+    by_sdk = deserialize.deserialize_properties(json_format.MessageToDict(struct))
+    proxied = proxy.unknown_checking_proxy(by_sdk)
+    assert plain(Properties(struct)) == plain(proxied)
+
+
+def test_assets_are_no_data():
+    assert isinstance(plain(Properties(properties({"a": ASSET})))["a"], str)
+
+
+def test_a_remediation_works_on_what_was_put_off(converted: list[Any]):
+    level = proto.PolicyConfig(enforcementLevel=proto.REMEDIATE)
+    checker = ours()
+    config = proto.ConfigureAnalyzerRequest(policyConfig={"gpu-toleration": level})
+    checker.Configure(config, None)
+    secret = changed(bad_job(), (f"{POD}/containers/0/env/0/value", SECRET))
+    (found,) = checker.Remediate(request(secret), None).remediations
+    repaired = json_format.MessageToDict(found.properties)
+    pod = repaired["spec"]["tasks"][0]["template"]["spec"]
+    assert pod["tolerations"][0]["key"] == "nvidia.com/gpu"
+    assert pod["containers"][0]["env"][0]["value"] == SECRET
+
+
+def test_the_answer_is_that_of_the_sdks_servicer():
+    expected = sdks().Analyze(request(bad_job()), None)
+    assert expected.diagnostics
+    assert ours().Analyze(request(bad_job()), None) == expected
+
+
+def test_the_answer_about_the_stack_is_that_of_the_sdks_servicer():
+    resources = [
+        proto.AnalyzerResource(
+            type=type_of(item), properties=properties(item), urn=f"urn:{index}", name="a"
+        )
+        for index, item in enumerate([manifests.volcano_job(), manifests.deployment()])
+    ]
+    stack = proto.AnalyzeStackRequest(resources=resources)
+    expected = sdks().AnalyzeStack(stack, None)
+    assert expected.diagnostics
+    assert ours().AnalyzeStack(stack, None) == expected
+
+
+def test_levels_of_the_configuration_apply():
+    levels = {"gpu-counts-whole": proto.ADVISORY, "gpu-toleration": proto.DISABLED}
+    config = {name: proto.PolicyConfig(enforcementLevel=level) for name, level in levels.items()}
+    request_ = proto.ConfigureAnalyzerRequest(policyConfig=config)
+    answers = []
+    for checker in (ours(), sdks()):
+        checker.Configure(request_, None)
+        answers.append(checker.Analyze(request(bad_job()), None))
+    found = {one.policyName: one.enforcementLevel for one in answers[0].diagnostics}
+    assert found["gpu-counts-whole"] == proto.ADVISORY
+    assert "gpu-toleration" not in found
+    assert answers[0] == answers[1]
+
+
+def test_a_configuration_that_disables_every_rule_is_refused():
+    disabled = proto.PolicyConfig(enforcementLevel=proto.DISABLED)
+    config = {rule.name: disabled for rule in RULES}
+    messages: list[str] = []
+
+    class Context:
+        def abort(self, code: Any, message: str) -> None:
+            messages.append(message)
+
+    ours().Configure(proto.ConfigureAnalyzerRequest(policyConfig=config), Context())
+    assert "disable" in messages[0]
+
+
+def test_one_resource_is_not_taken_for_the_next(converted: list[Any]):
+    checker = ours()
+    bad = checker.Analyze(request(bad_job()), None).diagnostics
+    good = checker.Analyze(request(manifests.volcano_job()), None).diagnostics
+    again = checker.Analyze(request(bad_job()), None).diagnostics
+    assert good == []
+    assert len(bad) == len(again) > 0

@@ -84,11 +84,13 @@ class InferenceConfig(BaseModel):
         le=1_000_000,
         description="Maximum number of client connections; beyond it, idle ones are closed.",
     )
-    max_connections_per_peer: int = Field(
-        default=2048,
-        ge=1,
-        le=1_000_000,
-        description="Maximum number of client connections from one address.",
+    max_share_per_peer: float = Field(
+        default=0.5,
+        gt=0,
+        le=1,
+        allow_inf_nan=False,
+        description="Maximum part of max_connections and of max_buffered_bytes that one address "
+        "may hold; 1 if all clients come through a gateway.",
     )
     header_seconds: float = Field(
         default=5.0,
@@ -258,10 +260,10 @@ class InferenceConfig(BaseModel):
     def _consistent(self) -> Self:
         if bool(self.tls_certificate) != bool(self.tls_key):
             raise ValueError("TLS needs both tls_certificate and tls_key: set both, or neither")
-        if self.max_buffered_bytes < self.max_body_bytes:
+        if (share := int(self.max_buffered_bytes * self.max_share_per_peer)) < self.max_body_bytes:
             raise ValueError(
-                f"max_buffered_bytes is {self.max_buffered_bytes}, less than max_body_bytes "
-                f"{self.max_body_bytes}: write more"
+                f"max_buffered_bytes is {self.max_buffered_bytes}, of which max_share_per_peer "
+                f"allows {share}, less than max_body_bytes {self.max_body_bytes}: write more"
             )
         if self.port == self.admin_port:
             raise ValueError(f"port and admin_port are both {self.port}: write different ports")

@@ -32,6 +32,7 @@ class Request:
         "future",
         "inputs",
         "outputs",
+        "peer",
         "pending",
         "queue_seconds",
         "queued",
@@ -41,9 +42,16 @@ class Request:
     )
 
     def __init__(
-        self, inputs: Tensors, future: "asyncio.Future[Answer]", arrived: float, deadline: float
+        self,
+        inputs: Tensors,
+        future: "asyncio.Future[Answer]",
+        arrived: float,
+        deadline: float,
+        peer: str = "",
     ) -> None:
         self.inputs = inputs
+        self.peer = peer
+        """The client that sent it; clients take turns."""
         self.future = future
         self.arrived = arrived
         self.deadline = deadline
@@ -122,8 +130,21 @@ class Batch:
             piece.request.fail(error)
 
 
+class Lane:
+    """The queued pieces of one client, oldest first."""
+
+    __slots__ = ("pieces", "samples", "size")
+
+    def __init__(self) -> None:
+        self.pieces: deque[Piece] = deque()
+        self.samples = self.size = 0
+
+
 class Queue:
-    """FIFO queue with limits on samples and bytes."""
+    """Queue in which clients take turns, with limits on the samples and bytes of all of them.
+
+    If it is full, a request displaces the newest ones of the client that has the most queued.
+    """
 
     def __init__(self, max_batch: int, max_samples: int, max_bytes: int) -> None:
         self.samples = 0
@@ -131,7 +152,8 @@ class Queue:
         self._bytes = 0
         self._max_batch = max_batch
         self._max_samples, self._max_bytes = max_samples, max_bytes
-        self._pieces: deque[Piece] = deque()
+        self._lanes: dict[str, Lane] = {}
+        """By client; the first one has the next turn."""
 
     def __bool__(self) -> bool:
         return self.samples > 0
@@ -146,6 +168,15 @@ class Queue:
         samples, size = self.samples + request.samples, self._bytes + request.size
         return samples <= self._max_samples and size <= self._max_bytes
 
+    def samples_before(self, request: Request) -> int:
+        """Return how many queued samples are computed before the end of a new request."""
+        own = self._lanes.get(request.peer)
+        if own is not None and len(self._lanes) == 1:
+            return self.samples
+        turn = request.samples + (own.samples if own else 0)
+        before = sum(min(lane.samples, turn) for lane in self._lanes.values() if lane is not own)
+        return before + turn - request.samples
+
     def put(self, request: Request, retry_after: float) -> None:
         """Append a request.
 
@@ -157,80 +188,124 @@ class Queue:
                 f"the request has {samples} samples of {request.size} bytes: send at most "
                 f"{self._max_samples} samples of {self._max_bytes} bytes at once"
             )
-        if not self.has_capacity(request):
-            raise OverloadedError(f"{self.samples} samples are queued already", retry_after)
-        self.samples += samples
-        self._bytes += request.size
-        request.queued = samples
+        while not self.has_capacity(request):
+            if not self._displace(request, retry_after):
+                raise OverloadedError(f"{self.samples} samples are queued already", retry_after)
+        lane = self._lanes.get(request.peer)
+        if lane is None:
+            lane = self._lanes[request.peer] = Lane()
+        self._count(request, samples, lane)
         for begin in range(0, samples, self._max_batch):
             request.pending += 1
             end = min(begin + self._max_batch, samples)
-            self._pieces.append(Piece(request, begin, end))
+            lane.pieces.append(Piece(request, begin, end))
 
     def take(self, now: float) -> Batch:
-        """Remove and return the next batch: the oldest pieces that fit and have equal shapes.
+        """Remove and return the next batch: pieces of each client in turn, with equal shapes.
 
         Requests whose deadline has passed are refused. The batch may be empty.
         """
         batch = Batch()
-        while self._pieces:
-            piece = self._pieces[0]
+        taken = -1
+        while taken != batch.samples < self._max_batch:
+            taken = batch.samples
+            for peer in tuple(self._lanes):
+                self._take_turn(peer, batch, now)
+                if batch.samples == self._max_batch:
+                    break
+        return batch
+
+    def _take_turn(self, peer: str, batch: Batch, now: float) -> None:
+        """Move the client's oldest piece to the batch, if it fits."""
+        lane = self._lanes[peer]
+        while lane.pieces:
+            piece = lane.pieces[0]
             request = piece.request
-            size = piece.end - piece.begin
             if not request.future.done() and request.deadline < now:
                 request.fail(deadline_error(request, now))
-            if request.future.done():
-                self.drop(request)
-                self._pieces.popleft()
-                continue
-            if batch.pieces and (
-                batch.samples + size > self._max_batch
-                or request.shapes != batch.pieces[0].request.shapes
-            ):
+            if not request.future.done():
                 break
-            self._pieces.popleft()
-            if request.queued == request.samples:
-                request.queue_seconds = now - request.arrived
-            self._count(request, -size)
-            batch.pieces.append(piece)
-            batch.samples += size
-        return batch
+            self.drop(request)
+            lane.pieces.popleft()
+        else:
+            del self._lanes[peer]
+            return
+        size = piece.end - piece.begin
+        if batch.pieces and (
+            batch.samples + size > self._max_batch
+            or request.shapes != batch.pieces[0].request.shapes
+        ):
+            return
+        if request.queued == request.samples:
+            request.queue_seconds = now - request.arrived
+        self._count(request, -size, lane)
+        batch.pieces.append(piece)
+        batch.samples += size
+        lane.pieces.popleft()
+        del self._lanes[peer]
+        if lane.pieces:
+            self._lanes[peer] = lane
 
     def put_back(self, batch: Batch) -> None:
         """Return a batch that was not computed to the front of the queue."""
         for piece in reversed(batch.pieces):
             if not piece.request.future.done():
-                self._pieces.appendleft(piece)
-                self._count(piece.request, piece.end - piece.begin)
+                lane = self._lanes.setdefault(piece.request.peer, Lane())
+                lane.pieces.appendleft(piece)
+                self._count(piece.request, piece.end - piece.begin, lane)
 
     def drop(self, request: Request) -> None:
         """Stop counting a request that is answered or cancelled."""
         if request.queued:
-            self._count(request, -request.queued)
+            self._count(request, -request.queued, self._lanes[request.peer])
 
     def expire(self, now: float) -> None:
         """Refuse requests whose deadline has passed."""
-        for piece in self._pieces:
-            request = piece.request
-            if request.deadline < now and not request.future.done():
-                request.fail(deadline_error(request, now))
-                self.drop(request)
+        for lane in self._lanes.values():
+            for piece in lane.pieces:
+                request = piece.request
+                if request.deadline < now and not request.future.done():
+                    request.fail(deadline_error(request, now))
+                    self.drop(request)
 
     def fail_all(self, error: Exception) -> None:
         """Answer all queued requests with an error."""
-        while self._pieces:
-            request = self._pieces.popleft().request
-            request.fail(error)
-            self.drop(request)
+        for lane in self._lanes.values():
+            for piece in lane.pieces:
+                piece.request.fail(error)
+                self.drop(piece.request)
+        self._lanes.clear()
 
-    def _count(self, request: Request, samples: int) -> None:
+    def _displace(self, request: Request, retry_after: float) -> bool:
+        """Refuse the newest request of the client that has the most queued, unless it is ours.
+
+        Returns False if no client would still have more queued than the client of `request`.
+        """
+        own = self._lanes.get(request.peer) or Lane()
+        if self.samples + request.samples > self._max_samples:
+            largest = max(self._lanes.values(), key=lambda lane: lane.samples)
+            more = largest.samples > own.samples + request.samples
+        else:
+            largest = max(self._lanes.values(), key=lambda lane: lane.size)
+            more = largest.size > own.size + request.size
+        if not more:
+            return False
+        newest = next(piece.request for piece in reversed(largest.pieces) if piece.request.queued)
+        newest.fail(OverloadedError("requests of other clients come first", retry_after))
+        self.drop(newest)
+        while largest.pieces and largest.pieces[-1].request.future.done():
+            self.drop(largest.pieces.pop().request)
+        return True
+
+    def _count(self, request: Request, samples: int, lane: Lane) -> None:
         had = request.queued
         request.queued += samples
         self.samples += samples
-        if had and not request.queued:
-            self._bytes -= request.size
-        elif request.queued and not had:
-            self._bytes += request.size
+        lane.samples += samples
+        if bool(had) != bool(request.queued):
+            size = request.size if request.queued else -request.size
+            self._bytes += size
+            lane.size += size
 
 
 def deadline_error(request: Request, now: float) -> DeadlineError:

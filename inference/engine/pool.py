@@ -86,7 +86,9 @@ class Pool:
     @property
     def estimated_wait(self) -> float:
         """Estimated queueing time (s) of a new request, from the recent pace."""
-        samples = self._queue.samples
+        return self._estimated_wait(self._queue.samples)
+
+    def _estimated_wait(self, samples: int) -> float:
         ready = 0
         for worker in self._workers:
             ready += worker.ready
@@ -172,8 +174,8 @@ class Pool:
             not self._supervisor.replacing
         )
 
-    def submit(self, inputs: Tensors, deadline: float) -> Request:
-        """Queue a request like `infer`; its future has the answer."""
+    def submit(self, inputs: Tensors, deadline: float, peer: str = "") -> Request:
+        """Queue a request of a client like `infer`; its future has the answer."""
         if self._closed:
             raise UnavailableError("the server is shutting down")
         if self._hopeless:
@@ -183,12 +185,12 @@ class Pool:
             array = arrays[spec.name] = inputs[spec.name]
             check_input(spec, array.dtype == NUMPY[spec.datatype], array.shape)
         now = time.monotonic()
-        request = Request(arrays, self._loop.create_future(), now, deadline)
+        request = Request(arrays, self._loop.create_future(), now, deadline, peer)
         queue = self._queue
         wait = 0.0
         # With an empty queue it is computed at once: the average may come from a slow moment.
         if queue.samples:
-            wait = self.estimated_wait
+            wait = self._estimated_wait(queue.samples_before(request))
             seconds = wait + request.samples * self._sample_seconds
             if now + DEADLINE_MARGIN * seconds > deadline:
                 raise OverloadedError(

@@ -2,6 +2,7 @@
 
 import asyncio
 import traceback
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -107,6 +108,8 @@ class Application:
         self._service = service
         self._router = Router(paths, service.config.model_name)
         self._computing = 0
+        self._by_peer: Counter[str] = Counter()
+        """Requests that are being computed, by client."""
         self._finish: dict[asyncio.Future[Any], Callable[[asyncio.Future[Any]], Response]] = {}
 
     @property
@@ -146,19 +149,23 @@ class Application:
             raise AssertionError("a request without a route has an answer already")
         try:
             if route.counted:
-                self._check_capacity()
+                self._check_capacity(request)
             found = route.endpoint(self._service, request, reserve)
         except Exception as error:
             return self._error(request, error)
         if isinstance(found, Response):
             return found
         self._computing += 1
+        self._by_peer[request.peer] += 1
         self._finish[found.future] = found.finish
         return found.future
 
     def respond(self, request: Request, future: "asyncio.Future[Any]") -> Response | None:
         """Return the answer of a completed future; None if the client has disconnected."""
         self._computing -= 1
+        self._by_peer[request.peer] -= 1
+        if not self._by_peer[request.peer]:
+            del self._by_peer[request.peer]
         finish = self._finish.pop(future)
         try:
             return finish(future)
@@ -199,13 +206,17 @@ class Application:
         limit = service.config.max_body_bytes
         if (request.length or 0) > limit:
             raise HttpError(413, f"the body is larger than {limit} bytes: send fewer samples")
-        self._check_capacity()
+        self._check_capacity(request)
 
-    def _check_capacity(self) -> None:
-        """Refuse more requests than the engine can queue, even if each had one sample."""
+    def _check_capacity(self, request: Request) -> None:
+        """Refuse more requests than the engine can queue, even if each had one sample.
+
+        A client with fewer than its equal part may displace requests in the queue.
+        """
         engine = self._service.engine
         if self._computing > self._service.config.max_queue and (
             self._computing >= engine.max_in_flight
+            and self._by_peer[request.peer] * len(self._by_peer) >= engine.max_in_flight
         ):
             raise OverloadedError(
                 f"{self._computing} requests are in flight already", engine.estimated_wait
@@ -218,6 +229,7 @@ class Application:
         if key is None:
             raise HttpError(401, _NOBODY, (("www-authenticate", "Bearer"),))
         request.key = key.name
+        request.peer = f"key {key.name}"
         if scope not in key.scopes:
             raise HttpError(403, f"API key {key.name!r} lacks the scope {scope!r}")
         if not key.take():

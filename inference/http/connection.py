@@ -149,6 +149,7 @@ class Connection(asyncio.Protocol):
         path = request.path.partition("?")[0]
         request.path = unquote(path) if "%" in path else path
         request.close = not self.parser.should_keep_alive() or self.parser.should_upgrade()
+        request.peer = self.peer
         self._received, self._in_body = 0, True
         self._open_window(request.started)
         if request.response is None:

@@ -5,7 +5,8 @@ One sweep twice a second checks every connection, so that no request needs a tim
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from inference.config import InferenceConfig
@@ -32,7 +33,10 @@ class Limits:
         self.buffered = 0
         """Bytes of bodies and unsent answers."""
         self._max_connections = max_connections
-        self._max_per_peer = min(config.max_connections_per_peer, max_connections)
+        self._max_per_peer = max(1, int(max_connections * config.max_share_per_peer))
+        self._max_bytes_per_peer = int(config.max_buffered_bytes * config.max_share_per_peer)
+        self._held: Counter[str] = Counter()
+        """Bytes by address."""
         self._connections: dict[Connection, None] = {}
         self._peers: dict[str, dict[Connection, None]] = {}
         self._sweeping: asyncio.Task[None] | None = None
@@ -94,25 +98,33 @@ class Limits:
     def charge(self, connection: "Connection", size: int) -> bool:
         """Count bytes; return False if there are too many.
 
-        Beyond the limit, the peer that holds the most bytes in requests that wait for their client
-        loses its largest one.
+        Beyond the limit of its address, that address loses its largest request that waits for its
+        client. Beyond the limit of all, the address that holds the most in such requests does.
         """
-        limit = self.config.max_buffered_bytes
-        while self.buffered + size > limit:
-            victim = self._largest_waiting()
+        peer, limit = connection.peer, self.config.max_buffered_bytes
+        while (full := self._held[peer] + size > self._max_bytes_per_peer) or (
+            self.buffered + size > limit
+        ):
+            victim = self._largest_waiting(self._peers.get(peer, {}) if full else self._connections)
             if victim is None or victim is connection or not victim.shed():
                 return False
-        self.buffered += size
-        connection.charged += size
+        self._count(connection, size)
         return True
 
     def release(self, connection: "Connection", size: int) -> None:
         """Stop counting bytes."""
-        self.buffered -= size
-        connection.charged -= size
+        self._count(connection, -size)
 
-    def _largest_waiting(self) -> "Connection | None":
-        waiting = [found for found in self._connections if found.waits_for_client and found.charged]
+    def _count(self, connection: "Connection", size: int) -> None:
+        self.buffered += size
+        connection.charged += size
+        self._held[connection.peer] += size
+        if not self._held[connection.peer]:
+            del self._held[connection.peer]
+
+    @staticmethod
+    def _largest_waiting(connections: "Iterable[Connection]") -> "Connection | None":
+        waiting = [found for found in connections if found.waits_for_client and found.charged]
         held: dict[str, int] = {}
         for found in waiting:
             held[found.peer] = held.get(found.peer, 0) + found.charged

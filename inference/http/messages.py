@@ -89,6 +89,7 @@ class Request:
         "key",
         "method",
         "path",
+        "peer",
         "request_id",
         "response",
         "route",
@@ -110,6 +111,8 @@ class Request:
         self.counted = False
         self.key = ""
         """Name of the caller's API key."""
+        self.peer = ""
+        """The client that shares are counted for: the name of its API key, or its address."""
         self.response: Response | None = None
         """The answer, if it is known before the body has arrived."""
         self.future: asyncio.Future[Response] | None = None

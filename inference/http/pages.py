@@ -50,8 +50,10 @@ def infer(service: Service, request: Request, reserve: Reserve) -> Pending:
         raise DeadlineError("the deadline passed while the request arrived")
     size = v2_json.check_output_size(parsed, limits.max_output_bytes, limits.max_json_bytes)
     if not reserve(size):
-        raise OverloadedError("the answers of all requests exceed max_buffered_bytes: try again")
-    queued = pool.submit(parsed.inputs, deadline)
+        raise OverloadedError(
+            "the answers of this client or of all clients exceed the memory for them: try again"
+        )
+    queued = pool.submit(parsed.inputs, deadline, request.peer)
     return Pending(queued.future, partial(_answered, service, request, parsed, pool, queued))
 
 

@@ -1,4 +1,4 @@
-"""Sweeps over the connections."""
+"""Sweeps over the connections, and the shares of addresses."""
 
 import asyncio
 from typing import cast
@@ -38,3 +38,75 @@ async def test_a_failed_check_closes_its_connection_and_sweeps_continue(
     swept.stop()
     assert broken.aborted
     assert "RuntimeError('unexpected')" in capsys.readouterr().out
+
+
+class Uploading:
+    """A connection whose body arrives."""
+
+    waits_for_client = True
+
+    def __init__(self, limits: Limits, peer: str) -> None:
+        self.peer, self.charged, self.limits, self.lost = peer, 0, limits, False
+        assert limits.add(self.connection)
+
+    @property
+    def connection(self) -> Connection:
+        return cast(Connection, self)
+
+    def charge(self, size: int) -> bool:
+        return self.limits.charge(self.connection, size)
+
+    def shed(self) -> bool:
+        self.limits.release(self.connection, self.charged)
+        self.lost = True
+        return True
+
+
+def limited(share: float) -> Limits:
+    config = InferenceConfig(
+        model_name="digits",
+        model_path="/none",
+        max_body_bytes=1024,
+        max_buffered_bytes=4096,
+        max_share_per_peer=share,
+    )
+    return Limits(config, 10)
+
+
+def test_an_address_holds_at_most_its_share_of_bytes() -> None:
+    limits = limited(0.5)
+    first, second, other = (Uploading(limits, peer) for peer in ("a", "a", "b"))
+    assert first.charge(1500)
+    assert second.charge(500)
+    assert not first.charge(1000)
+    assert second.charge(1000)
+    assert first.lost
+    assert other.charge(2048)
+    assert (limits.buffered, other.lost) == (3548, False)
+
+
+def test_a_computed_request_keeps_the_bytes_of_its_address() -> None:
+    limits = limited(0.5)
+    computing, other = Uploading(limits, "a"), Uploading(limits, "b")
+    computing.waits_for_client = False
+    assert computing.charge(2048)
+    assert not computing.charge(1)
+    assert not Uploading(limits, "a").charge(1)
+    assert other.charge(2048)
+    limits.release(computing.connection, 2048)
+    assert computing.charge(1)
+
+
+def test_one_address_may_hold_all_with_a_share_of_one() -> None:
+    limits = limited(1)
+    assert Uploading(limits, "gateway").charge(4096)
+
+
+@pytest.mark.parametrize(("share", "allowed"), [(0.5, 5), (1.0, 10), (0.26, 2)])
+def test_an_address_has_at_most_its_share_of_connections(share: float, allowed: int) -> None:
+    limits = limited(share)
+
+    class Busy:
+        peer, evictable = "a", False
+
+    assert [limits.add(cast(Connection, Busy())) for _ in range(11)].count(True) == allowed

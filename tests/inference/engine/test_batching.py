@@ -1,0 +1,131 @@
+"""The queue's turns and limits per client."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from inference.engine.batching import Queue, Request
+from inference.engine.interface import OverloadedError
+
+
+def request(peer: str, samples: int = 1, width: int = 1) -> Request:
+    inputs = {"x": np.zeros((samples, width), np.float32)}
+    return Request(inputs, asyncio.get_running_loop().create_future(), 0.0, 100.0, peer)
+
+
+def put(queue: Queue, *requests: Request) -> None:
+    for one in requests:
+        queue.put(one, 1.0)
+
+
+def taken(queue: Queue) -> list[Request]:
+    return [piece.request for piece in queue.take(1.0).pieces]
+
+
+def displaced(one: Request) -> bool:
+    return one.future.done() and isinstance(one.future.exception(), OverloadedError)
+
+
+async def test_one_client_is_served_in_order() -> None:
+    queue, requests = Queue(2, 10, 1000), [request("a") for _ in range(3)]
+    put(queue, *requests)
+    assert taken(queue) == requests[:2]
+    assert taken(queue) == requests[2:]
+    assert not queue
+
+
+async def test_clients_take_turns() -> None:
+    queue, first, late = Queue(2, 10, 1000), [request("a") for _ in range(4)], request("b")
+    put(queue, *first, late)
+    assert taken(queue) == [first[0], late]
+    assert taken(queue) == first[1:3]
+
+
+async def test_a_client_keeps_its_order_after_a_returned_batch() -> None:
+    queue, requests = Queue(2, 10, 1000), [request("a") for _ in range(3)]
+    put(queue, *requests)
+    batch = queue.take(1.0)
+    queue.put_back(batch)
+    assert queue.samples == 3
+    assert taken(queue) == requests[:2]
+
+
+async def test_full_queue_displaces_the_newest_of_the_largest_client() -> None:
+    queue, many, few = Queue(1, 4, 1000), [request("a") for _ in range(4)], request("b")
+    put(queue, *many, few)
+    assert [displaced(one) for one in many] == [False, False, False, True]
+    assert queue.samples == 4
+    assert taken(queue) == [many[0]]
+    assert taken(queue) == [few]
+
+
+async def test_full_queue_refuses_the_largest_client() -> None:
+    queue, many = Queue(1, 4, 1000), [request("a") for _ in range(4)]
+    put(queue, *many)
+    with pytest.raises(OverloadedError, match="4 samples are queued"):
+        put(queue, request("a"))
+    put(queue, request("b"), request("b"))
+    with pytest.raises(OverloadedError):
+        put(queue, request("b"))
+    assert queue.samples == 4
+
+
+async def test_full_memory_displaces_the_client_with_most_bytes() -> None:
+    queue = Queue(8, 100, 400)
+    large, small = request("a", width=80), [request("b") for _ in range(5)]
+    put(queue, *small, large)
+    late = request("c", width=20)
+    put(queue, late)
+    assert displaced(large)
+    assert taken(queue) == small
+    assert taken(queue) == [late]
+    assert not queue
+    put(queue, request("a", width=100))
+
+
+async def test_displaced_and_cancelled_requests_are_not_counted() -> None:
+    queue, many = Queue(1, 4, 1000), [request("a") for _ in range(4)]
+    put(queue, *many)
+    many[2].future.cancel()
+    put(queue, request("b"))
+    queue.drop(many[2])
+    queue.drop(many[3])
+    assert queue.samples == 3
+    while queue:
+        taken(queue)
+    put(queue, request("a", samples=4))
+
+
+async def test_a_request_split_into_pieces_is_displaced_as_a_whole() -> None:
+    queue, large, late = Queue(2, 6, 1000), request("a", samples=6), request("b", samples=2)
+    put(queue, large)
+    assert taken(queue) == [large]
+    put(queue, request("b", samples=1), late)
+    assert displaced(large)
+    assert queue.samples == 3
+
+
+async def test_wait_counts_the_turns_of_other_clients() -> None:
+    queue = Queue(2, 100, 1000)
+    put(queue, *(request("a") for _ in range(10)))
+    assert queue.samples_before(request("a")) == 10
+    assert queue.samples_before(request("b")) == 1
+    put(queue, request("b"))
+    assert queue.samples_before(request("b", samples=2)) == 4
+
+
+async def test_clients_with_equal_shapes_share_a_batch_past_another() -> None:
+    queue = Queue(4, 100, 1000)
+    first, other, same = [request("a"), request("a")], request("b", width=2), request("c")
+    put(queue, *first, other, same)
+    assert taken(queue) == [first[0], same, first[1]]
+    assert taken(queue) == [other]
+
+
+async def test_a_large_request_is_first_in_the_next_batch() -> None:
+    queue = Queue(4, 100, 1000)
+    small, large = [request("a") for _ in range(6)], request("b", samples=4)
+    put(queue, *small, large)
+    assert taken(queue) == small[:4]
+    assert taken(queue) == [large]

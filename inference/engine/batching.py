@@ -39,6 +39,7 @@ class Request:
         "samples",
         "shapes",
         "size",
+        "wanted",
     )
 
     def __init__(
@@ -48,10 +49,13 @@ class Request:
         arrived: float,
         deadline: float,
         peer: str = "",
+        outputs: frozenset[str] | None = None,
     ) -> None:
         self.inputs = inputs
         self.peer = peer
         """The client that sent it; clients take turns."""
+        self.wanted = outputs
+        """Outputs that are needed; None for all."""
         self.future = future
         self.arrived = arrived
         self.deadline = deadline
@@ -80,6 +84,8 @@ class Request:
         self.pending -= 1
         if self.future.done():
             return
+        if self.wanted is not None:
+            outputs = {name: outputs[name] for name in self.wanted}
         if self.pending or self.outputs:
             self.outputs[begin] = outputs
             if self.pending:
@@ -118,6 +124,16 @@ class Batch:
     def sizes(self) -> list[int]:
         """Number of samples of each piece."""
         return [piece.end - piece.begin for piece in self.pieces]
+
+    @property
+    def wanted(self) -> list[str] | None:
+        """Outputs that any of its requests needs; None for all."""
+        names: set[str] = set()
+        for piece in self.pieces:
+            if piece.request.wanted is None:
+                return None
+            names |= piece.request.wanted
+        return sorted(names)
 
     def arrays(self) -> Mapping[str, Sequence[NDArray[Any]]]:
         """Return the samples of each piece by input name."""

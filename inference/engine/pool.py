@@ -174,8 +174,17 @@ class Pool:
             not self._supervisor.replacing
         )
 
-    def submit(self, inputs: Tensors, deadline: float, peer: str = "") -> Request:
-        """Queue a request of a client like `infer`; its future has the answer."""
+    def submit(
+        self,
+        inputs: Tensors,
+        deadline: float,
+        peer: str = "",
+        outputs: frozenset[str] | None = None,
+    ) -> Request:
+        """Queue a request of a client like `infer`; its future has the answer.
+
+        The answer has only the named `outputs`; None: all.
+        """
         if self._closed:
             raise UnavailableError("the server is shutting down")
         if self._hopeless:
@@ -185,7 +194,8 @@ class Pool:
             array = arrays[spec.name] = inputs[spec.name]
             check_input(spec, array.dtype == NUMPY[spec.datatype], array.shape)
         now = time.monotonic()
-        request = Request(arrays, self._loop.create_future(), now, deadline, peer)
+        future = self._loop.create_future()
+        request = Request(arrays, future, now, deadline, peer, outputs)
         queue = self._queue
         wait = 0.0
         # With an empty queue it is computed at once: the average may come from a slow moment.

@@ -347,7 +347,9 @@ class Worker:
             self.busy_since = time.monotonic()
         self.batches.append(batch)
         if self._channel is not None:
-            self._channel.send({"slot": slot, "sizes": batch.sizes, "tensors": tensors})
+            self._channel.send(
+                {"slot": slot, "sizes": batch.sizes, "tensors": tensors, "wanted": batch.wanted}
+            )
 
     def finish(self, message: Message) -> tuple[Batch, dict[str, NDArray[Any]]]:
         """Return the batch that a result belongs to, with copies of its outputs."""

@@ -166,7 +166,8 @@ def _compute_batch(slot: Slot, handler: Handler, request: Message) -> Message:
             parts, errors = _compute_separately(handler, inputs, sizes)
     placed: list[Any] = []
     if parts:
-        placed = list(slot.outputs.put({name: [p[name] for p in parts] for name in parts[0]}))
+        names = parts[0] if request["wanted"] is None else request["wanted"]
+        placed = list(slot.outputs.put({name: [p[name] for p in parts] for name in names}))
     seconds = time.perf_counter() - started
     return {"tensors": placed, "errors": errors, "seconds": seconds}
 

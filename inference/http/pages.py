@@ -53,7 +53,7 @@ def infer(service: Service, request: Request, reserve: Reserve) -> Pending:
         raise OverloadedError(
             "the answers of this client or of all clients exceed the memory for them: try again"
         )
-    queued = pool.submit(parsed.inputs, deadline, request.peer)
+    queued = pool.submit(parsed.inputs, deadline, request.peer, parsed.needed(pool.served))
     return Pending(queued.future, partial(_answered, service, request, parsed, pool, queued))
 
 

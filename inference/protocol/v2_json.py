@@ -84,6 +84,12 @@ class InferRequest(NamedTuple):
     plan: "Plan | None" = None
     """The parsed JSON, kept for later requests and their answers."""
 
+    def needed(self, served: Served) -> frozenset[str] | None:
+        """Return the names of the outputs; None for all, as in most requests."""
+        if len(self.outputs) == len(served.outputs):
+            return None
+        return frozenset([output.spec.name for output in self.outputs])
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from inference.engine.batching import Batch, Piece, Request
 from inference.engine.interface import Answer, DeadlineError, InputError, OverloadedError
 from tests.inference.engine.exports import Serve, outcome, sample, until
 from tests.inference.engine.probes import FAIL, FINE, REFUSE, SLEEP
@@ -75,6 +76,36 @@ async def test_requests_of_one_batch_fail_separately(probe: Path, serve: Serve) 
     assert str(four) == (
         "the model cannot compute this input; compute_failed in the server log has why"
     )
+
+
+async def test_requests_of_one_batch_get_only_the_outputs_that_they_need(
+    probe: Path, serve: Serve
+) -> None:
+    async with serve(probe, max_batch=4) as engine:
+        pool, never = engine.pool, float("inf")
+        busy = asyncio.create_task(pool.infer(sample(SLEEP, A_MOMENT)))
+        await until(lambda: not pool.idle)
+        split = pool.submit(sample(FINE, value=3, count=7), never, "", frozenset({"value"}))
+        text = pool.submit(sample(FINE, value=4), never, "", frozenset({"text", "value"}))
+        everything = pool.submit(sample(FINE, value=5), never)
+        answers = await asyncio.gather(split.future, text.future, everything.future)
+        await busy
+    assert [set(answer.outputs) for answer in answers] == [
+        {"value"},
+        {"text", "value"},
+        {"value", "batch", "before", "text"},
+    ]
+    assert answers[0].outputs["value"].tolist() == [3] * 7
+    assert answers[1].outputs["text"].tolist() == [b"4"]
+
+
+async def test_a_batch_needs_the_outputs_of_all_of_its_requests() -> None:
+    def batch(*wanted: frozenset[str] | None) -> Batch:
+        requests = [Request(sample(FINE), asyncio.Future(), 0, 0, "", one) for one in wanted]
+        return Batch([Piece(request, 0, 1) for request in requests])
+
+    assert batch(frozenset({"a"}), frozenset({"b"})).wanted == ["a", "b"]
+    assert batch(frozenset({"a"}), None).wanted is None
 
 
 async def test_a_request_larger_than_a_batch_is_split(probe: Path, serve: Serve) -> None:

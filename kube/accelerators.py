@@ -53,9 +53,11 @@ _FILES_AND_MACHINES: Final = (
     "iaa.intel.com/*",
 )
 _DEVICE_CLASSES: Final = (
+    "compute-domain.nvidia.com",
     "compute-domain-*.nvidia.com",
     "mrdma.google.com",
     "netdev.google.com",
+    "dra.net",
     "dra.cpu",
 )
 

@@ -23,11 +23,23 @@ _OF_OTHERS: Final = (
     *("secrets", "pods/exec", "pods/attach", "pods/ephemeralcontainers", "pods/portforward"),
     *("pods/proxy", "services/proxy"),
 )
-_ADMISSION: Final = tuple(
-    f"{prefix}admissionpolic{suffix}"
-    for prefix in ("validating", "mutating")
-    for suffix in ("ies", "ybindings")
-)
+_CONTROLLING: Final = {
+    "": ("persistentvolumes", "pods/binding", "bindings"),
+    "admissionregistration.k8s.io": tuple(
+        f"{prefix}{suffix}"
+        for prefix in ("validating", "mutating")
+        for suffix in ("admissionpolicies", "admissionpolicybindings", "webhookconfigurations")
+    ),
+    "apiregistration.k8s.io": ("apiservices",),
+    "resource.k8s.io": ("deviceclasses",),
+    "scheduling.k8s.io": ("priorityclasses",),
+    "storage.k8s.io": ("storageclasses",),
+}
+"""Resources by which a change reaches the files of nodes, or the pods of every team.
+
+Nodes, their devices and their storage drivers are not among them: autoscalers, feature discovery
+and drivers change those in every cluster.
+"""
 _SIGNERS: Final = "signers"
 _READING: Final = ("get", "list", "watch")
 _TO_READERS: Final = "rbac.authorization.k8s.io/aggregate-to-view"
@@ -113,7 +125,8 @@ def no_hidden_token(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     config=SystemConfig,
     references=[
         *("NSA Authentication and authorization", "CIS 5.1.1", "CIS 5.1.2", "CIS 5.1.3"),
-        *("CIS 5.1.7", "CIS 5.1.8", "CIS 5.1.10", "CIS 5.1.13", "OWASP K02"),
+        *("CIS 5.1.7", "CIS 5.1.8", "CIS 5.1.9", "CIS 5.1.10", "CIS 5.1.12", "CIS 5.1.13"),
+        "OWASP K02",
     ],
 )
 def rbac_least_privilege(resource: Resource, config: SystemConfig) -> Iterator[Violation]:
@@ -161,13 +174,17 @@ def _excess(rule: Node, *, of_cluster: bool) -> Iterator[Violation]:
         for item in rule[key].items():
             if item.value in ("*", "/*") and not (is_own and key in ("resources", "verbs")):
                 yield Violation(item, f"the {key} that are needed")
-    controlled = any(item.value in _ADMISSION for item in rule["resources"].items())
+    named = bool(rule["resourceNames"].value)
+    controlling = [name for group in groups for name in _CONTROLLING.get(group, ())]
+    controls = any(
+        (item.value == "*" and controlling) or _grants(item, controlling)
+        for item in rule["resources"].items()
+    )
     for verb in rule["verbs"].items():
-        if controlled and verb.value not in (*_READING, "*"):
-            yield Violation(verb, "get, list or watch: admission policies bind every team")
+        if controls and not named and verb.value not in _READING:
+            yield Violation(verb, "get, list or watch: these objects are those of every team")
         if verb.value in _ESCALATING_VERBS:
             yield Violation(verb, "nothing: it grants the rights of others")
-    named = bool(rule["resourceNames"].value)
     forbidden = (*_ESCALATING_RESOURCES, *(_OF_OTHERS if of_cluster and not named else ()))
     if any(item.value == _SIGNERS for item in rule["resources"].items()):
         signers = [item.text or "" for item in rule["resourceNames"].items()]

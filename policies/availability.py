@@ -1,8 +1,7 @@
-"""What labels, disruption budgets, spread constraints and probes achieve for replicas."""
+"""What labels, disruption budgets and spread constraints achieve for replicas."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 
@@ -10,11 +9,7 @@ from kube.quantities import quantity_or_none
 from policies.resources import Resource
 from policies.values import UNKNOWN, Node
 
-_TRIVIAL = re.compile(r"(?:\S*/)?(?:true|:|echo\b.*|sleep\b.*|exit 0)|.*\|\|\s*(?:true|:|exit 0)")
-_SHELL = re.compile(r"(?:\S*/)?(?:ba|da|a)?sh(?:\s+-\S*)*\s+")
-_SLEEP = re.compile(r"\bsleep\s+(\d+(?:\.\d+)?)([smhd]?)\b")
 _NAMESPACE_NAME = "kubernetes.io/metadata.name"
-_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def selects(selector: Node, labels: Node) -> bool:
@@ -99,22 +94,3 @@ def _anti_affinities(pod: Node) -> Iterator[Node]:
     yield from affinity["requiredDuringSchedulingIgnoredDuringExecution"].items()
     for preferred in affinity["preferredDuringSchedulingIgnoredDuringExecution"].items():
         yield preferred["podAffinityTerm"]
-
-
-def _command(handler: Node) -> str:
-    """Return the command of a handler in one line, without a shell around it."""
-    words = [item.text or "" for item in handler["exec"]["command"].items()]
-    return _SHELL.sub("", " ".join(words), count=1).strip()
-
-
-def always_succeeds(probe: Node) -> bool:
-    """Return whether a probe runs a command that cannot fail."""
-    return bool(_TRIVIAL.fullmatch(_command(probe)))
-
-
-def pause(handler: Node) -> Decimal:
-    """Return how many seconds a preStop handler sleeps."""
-    seconds = quantity_or_none(handler["sleep"]["seconds"].value) or Decimal(0)
-    for number, unit in _SLEEP.findall(_command(handler)):
-        seconds += Decimal(number) * _SECONDS[unit]
-    return seconds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
@@ -19,6 +20,12 @@ from policies.workloads import Pod
 _GROUP = "resource.k8s.io"
 _ADMIN = "resource.kubernetes.io/admin-access"
 _CLAIM, _TEMPLATE = "ResourceClaim", "ResourceClaimTemplate"
+
+
+_OF_ACCELERATORS = re.compile(
+    r"(?i)(driver *== *|attributes *\[ *|capacity *\[ *)[\"'][^\"']*(gpu|mig|tpu|neuron|gaudi|npu)"
+)
+"""Selectors of accelerators; also a part of CEL expressions."""
 
 
 class CountedConfig(GpuConfig, SystemConfig):
@@ -63,6 +70,9 @@ def _count(device: Node) -> Decimal:
         " : dyn(object).spec.spec).?devices.?requests.orValue([]).filter(r,"
         " (has(r.firstAvailable) ? r.firstAvailable : has(r.exactly) ? [r.exactly] : [r])"
         ".exists(d, d.?adminAccess.orValue(false)"
+        " || d.?selectors.orValue([]).exists(s, s.?cel.?expression.orValue('').matches("
+        f"{cel.literal(_OF_ACCELERATORS.pattern)})"
+        f" && !{cel.accelerator_class('d.deviceClassName')})"
         f" || {cel.accelerator_class('d.deviceClassName')}"
         " && (d.?allocationMode.orValue('ExactCount') != 'ExactCount'"
         " || d.?count.orValue(1) < 1))).map(r, 'request ' + r.name)",
@@ -88,6 +98,10 @@ def _uncounted(device: Node, accelerators: Accelerators) -> Iterator[Violation]:
     if device["adminAccess"].present and device["adminAccess"].value is not False:
         yield Violation(device["adminAccess"], "nothing: admin access ignores other claims")
     if not _includes(device, accelerators):
+        for selector in device["selectors"].items():
+            expression = selector["cel"]["expression"]
+            if _OF_ACCELERATORS.search(expression.text or ""):
+                yield Violation(expression, "a deviceClassName that counts as an accelerator")
         return
     if mode.present and mode.value != "ExactCount":
         yield Violation(mode, '"ExactCount", with the number of devices as count')

@@ -172,6 +172,11 @@ class Workload:
             return next((pod.spec["activeDeadlineSeconds"] for pod in self.pods), None)
         return self._field(self._record.deadline) if self._record.deadline else None
 
+    @property
+    def has_pod_deadline(self) -> bool:
+        """True if the deadline of the kind is that of its pods, and so of each attempt."""
+        return self._record.pod_deadline
+
     def claims(self) -> Iterator[Node]:
         """Yield the names of claims that all pods of the job mount."""
         if self._record.claims:

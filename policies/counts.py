@@ -76,9 +76,11 @@ def _adjusted(root: Node, count: Count, pod: Sequence[Key], number: Decimal) -> 
 def with_surge(root: Node, rollout: Rollout, number: Decimal) -> Decimal:
     """Return how many replicas there may be during an update of a number of them."""
     strategy = root.at(rollout.type) if rollout.type else Node(None)
-    if not rollout.at or strategy.value in rollout.stopping or _is_double(root, rollout):
+    if strategy.value in rollout.stopping or _is_double(root, rollout):
         return number
-    stated = root.at(rollout.at)["maxSurge"]
+    if rollout.without and root.at(rollout.without).present:
+        return number
+    stated = root.at(rollout.at)["maxSurge"] if rollout.at else Node(None)
     surge = rollout.surge if stated.absent else stated.value
     if isinstance(surge, str) and surge.endswith("%"):
         percent = quantity_or_none(surge.removesuffix("%")) or Decimal(0)
@@ -95,6 +97,8 @@ def _is_double(root: Node, rollout: Rollout) -> bool:
     if not rollout.double:
         return False
     stated = root.at(rollout.double)
+    if not stated.known:
+        return False
     return stated.value not in rollout.single if rollout.single else not stated.absent
 
 

@@ -25,9 +25,23 @@ def embedded(resource: Resource) -> Iterator[Resource]:
                 yield resource.inside(node)
             else:
                 yield from _in_text(resource, node)
+    for path in record.generators if record is not None else ():
+        for node in nodes_at(resource.root, steps(path)):
+            if _is_object(node.value):
+                yield resource.inside(Node(_generated(node.value), node.parent, node.key))
     for path in record.texts if record is not None else ():
         for node in nodes_at(resource.root, steps(path)):
             yield from _in_text(resource, node)
+
+
+def _generated(value: dict[str, Any]) -> dict[str, Any]:
+    """Return an object whose fields stand in `data`, next to its kind and name."""
+    data = value.get("data")
+    fields = data if isinstance(data, dict) else {}
+    stated = fields.get("metadata")
+    names = {key: value[key] for key in ("name", "namespace") if key in value}
+    metadata = {**(stated if isinstance(stated, dict) else {}), **names}
+    return {**fields, **{key: value[key] for key in _NAMES}, "metadata": metadata}
 
 
 def _in_text(resource: Resource, node: Node) -> Iterator[Resource]:

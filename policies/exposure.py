@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import Any, Final
@@ -26,6 +28,8 @@ _TLS: Final = {
     ("projectcontour.io", "httpproxy"): "virtualhost.tls",
 }
 """Entry points by the path of their TLS below `spec`."""
+_OF_NODE: Final = re.compile(r"^(127|169\.254)\.[0-9.]+$|(^|\.)metadata\.google\.internal\.?$")
+"""Names of Services outside of the cluster that lead to a node or its cloud's metadata server."""
 _CERTIFICATE: Final = "alb.ingress.kubernetes.io/certificate-arn"
 _OWN_GROUPS: Final = ("", "apps", "batch", "networking.k8s.io", "apiextensions.k8s.io")
 
@@ -42,7 +46,8 @@ class ServiceConfig(RuleConfig):
 
 @resource_rule(
     name="service-not-public",
-    description="Services, Ingresses and Gateways are not public unless allowed by name.",
+    description="Services, Ingresses and Gateways are not public, and lead to no node, unless "
+    "allowed by name.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Use a ClusterIP behind a Gateway with TLS, or allow this object by name.",
@@ -52,7 +57,9 @@ class ServiceConfig(RuleConfig):
         "settings.allowedServices.exists(a, a == variables.inNamespace + '/Service/'"
         " + object.metadata.name) ? []"
         " : (object.spec.type in ['LoadBalancer', 'NodePort'] ? ['type'] : [])"
-        " + (object.spec.?externalIPs.orValue([]) != [] ? ['externalIPs'] : [])",
+        " + (object.spec.?externalIPs.orValue([]) != [] ? ['externalIPs'] : [])"
+        f" + (object.spec.?externalName.orValue('').matches({cel.literal(_OF_NODE.pattern)})"
+        " ? ['externalName'] : [])",
         cel.SERVICES,
     ),
 )
@@ -62,6 +69,8 @@ def service_not_public(resource: Resource, config: ServiceConfig) -> Iterator[Vi
         return
     if resource.is_kind("", "Service"):
         yield from _service(resource.root["spec"])
+    elif resource.is_kind("", "Endpoints") or resource.is_kind("discovery.k8s.io", "EndpointSlice"):
+        yield from _endpoints(resource.root)
     elif resource.is_kind("networking.k8s.io", "Ingress"):
         yield from _ingress(resource)
     elif resource.is_kind("gateway.networking.k8s.io", "Gateway"):
@@ -86,8 +95,36 @@ def _service(spec: Node) -> Iterator[Violation]:
     kind, addresses = spec["type"], spec["externalIPs"]
     if kind.present and kind.value not in ("ClusterIP", "ExternalName"):
         yield Violation(kind, '"ClusterIP"', found=show(kind.value))
+    name = spec["externalName"]
+    if _OF_NODE.search(name.text or ""):
+        yield Violation(name, "the name of a server outside of the nodes")
     if addresses.present and addresses.value != []:
         yield Violation(addresses, "nothing: external addresses take over other hosts' traffic")
+
+
+def _endpoints(root: Node) -> Iterator[Violation]:
+    """Return the addresses of a node itself, such as its cloud's metadata server."""
+    slices = [
+        item for endpoint in root["endpoints"].items() for item in endpoint["addresses"].items()
+    ]
+    older = [
+        item["ip"]
+        for subset in root["subsets"].items()
+        for key in ("addresses", "notReadyAddresses")
+        for item in subset[key].items()
+    ]
+    for address in (*slices, *older):
+        if _is_of_node(address.text or ""):
+            yield Violation(address, "the address of a pod or of a server outside of the nodes")
+
+
+def _is_of_node(text: str) -> bool:
+    """Return whether text is a loopback or link-local address."""
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return address.is_loopback or address.is_link_local
 
 
 def _ingress(resource: Resource) -> Iterator[Violation]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import Any, Final
@@ -13,6 +14,7 @@ from policies.settings import SystemConfig
 from policies.values import Node
 
 _ADMISSION: Final = "admissionregistration.k8s.io"
+_DRIVER: Final = re.compile(r"""\s*device\.driver\s*==\s*["']([^"']+)["']\s*(?:$|&&[^|]*$)""")
 _WEBHOOKS: Final = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 
 
@@ -34,6 +36,11 @@ def api_extensions_trusted(resource: Resource, config: SystemConfig) -> Iterator
             yield from _remote(webhook["clientConfig"])
     elif resource.is_kind("apiextensions.k8s.io", "CustomResourceDefinition"):
         yield from _remote(root["spec"]["conversion"]["webhook"]["clientConfig"])
+    elif resource.is_kind("storage.k8s.io", "CSIDriver"):
+        for request in root["spec"]["tokenRequests"].items():
+            audience = request["audience"]
+            if audience.absent or audience.value == "":
+                yield Violation(audience, "the audience of a cloud, not that of the API server")
     elif resource.is_kind("apiregistration.k8s.io", "APIService"):
         unchecked = root["spec"]["insecureSkipTLSVerify"]
         if unchecked.present and unchecked.value is not False:
@@ -66,10 +73,30 @@ def device_names_kept(resource: Resource, config: LimitConfig) -> Iterator[Viola
         counted = config.accelerators.includes_class(resource.name)
         if name.text and counted and not config.accelerators.includes(name.text):
             yield Violation(name, "the name of a resource that counts as an accelerator")
+        selectors = resource.root["spec"]["selectors"]
+        if not counted and selectors.known and not _selects_other(selectors, config):
+            wanted = 'device.driver == "…" with a driver of other devices, such as "dra.net"'
+            yield Violation(selectors, wanted)
+    elif resource.is_kind("resource.k8s.io", "ResourceSlice"):
+        yield Violation(root["spec"]["driver"], "nothing: the driver publishes its devices")
+    elif resource.is_kind("", "LimitRange"):
+        for limit in root["spec"]["limits"].items():
+            for field in ("default", "defaultRequest"):
+                for device, amount in limit[field].fields():
+                    if config.accelerators.includes(device):
+                        yield Violation(amount, "nothing: containers state their own GPUs")
     elif resource.is_kind("", "ConfigMap"):
         for key, value in root["data"].fields():
             if key in VISIBLE_DEVICES:
                 yield Violation(value, "nothing, and a GPU limit on the container")
+
+
+def _selects_other(selectors: Node, config: LimitConfig) -> bool:
+    """Return whether a device class selects one driver, of devices that are no accelerators."""
+    drivers = [
+        _DRIVER.match(selector["cel"]["expression"].text or "") for selector in selectors.items()
+    ]
+    return any(found and not config.accelerators.includes_class(found[1]) for found in drivers)
 
 
 def _matches(name: str, config: LimitConfig) -> bool:

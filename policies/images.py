@@ -15,13 +15,19 @@ from policies.values import Node, any_field
 from policies.workloads import Pod
 
 # The patterns are also part of CEL expressions: RE2 has no lookaround.
+_PART: Final = r"[a-z0-9]+(([._]|__|-+)[a-z0-9]+)*"
+_REFERENCE: Final = re.compile(
+    rf"^(([A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(:[0-9]+)?/)?{_PART}(/{_PART})*"
+    r"(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@[a-z0-9]+:[0-9a-f]{32,})?$"
+)
+"""Grammar of references, in which every letter looks different from every other one."""
 _DIGEST: Final = re.compile(r"@sha256:[0-9a-f]{64}$")
-_TAGGED: Final = re.compile(r"^([^@]*/)?[^/:@]*:[^/@]*[^/@\s][^/@]*(@|$)")
-_LATEST: Final = re.compile(r"(?i)^([^@]*/)?[^/:@]*:\s*([^@/]*[-_.])?latest([-_.][^@/]*)?\s*(@|$)")
+_TAGGED: Final = re.compile(r"^([^@]*/)?[^/:@]*:[^/@]+(@|$)")
+_LATEST: Final = re.compile(r"(?i)^([^@]*/)?[^/:@]*:([^@/]*[-_.])?latest([-_.][^@/]*)?(@|$)")
 _BRANCH: Final = re.compile(
-    r"(?i)^([^@]*/)?[^/:@]*:\s*([^@/]*[-_.])?(nightly|main|master|dev|develop|edge|head|canary"
+    r"(?i)^([^@]*/)?[^/:@]*:([^@/]*[-_.])?(nightly|main|master|dev|develop|edge|head|canary"
     r"|unstable|snapshot|trunk|stable|prod|production|staging|release|current|rolling|lts|testing"
-    r"|newest|live)([-_.][^@/]*)?\s*(@|$)"
+    r"|newest|live)([-_.][^@/]*)?(@|$)"
 )
 _VERSION: Final = re.compile(r"(?i):[^@/]*([0-9]\.[0-9]|[0-9]{6}|[0-9a-f]{7})[^@/]*(@|$)")
 _DEFAULT_REGISTRY: Final = "docker.io"
@@ -98,13 +104,15 @@ def registry_path(image: str) -> str:
 
 @pod_rule(
     name="image-tag-fixed",
-    description="Images have a tag or a digest, and the tag does not move.",
+    description="Images have a valid name and a tag or a digest, and the tag does not move.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Write the version as the tag, or better the digest of the pushed image.",
     config=NoConfig,
     admission=cel.images(
-        f"!i.matches({cel.literal(_DIGEST.pattern)}) && (!i.matches({cel.literal(_TAGGED.pattern)})"
+        f"!i.matches({cel.literal(_REFERENCE.pattern)})"
+        f" || !i.matches({cel.literal(_DIGEST.pattern)})"
+        f" && (!i.matches({cel.literal(_TAGGED.pattern)})"
         f" || i.matches({cel.literal(_LATEST.pattern)})"
         f" || (i.matches({cel.literal(_BRANCH.pattern)})"
         f" && !i.matches({cel.literal(_VERSION.pattern)})))"
@@ -113,7 +121,9 @@ def registry_path(image: str) -> str:
 def image_tag_fixed(pod: Pod, config: NoConfig) -> Iterator[Violation]:
     """A restarted worker must run the same code as the others."""
     for image, reference in [*_known_images(pod), *_model_images(pod)]:
-        if not _DIGEST.search(reference) and _may_move(reference):
+        if not _REFERENCE.fullmatch(reference):
+            yield Violation(image, "registry/name:tag in ASCII, without placeholders")
+        elif not _DIGEST.search(reference) and _may_move(reference):
             yield Violation(image, "an image with a version, such as registry/name:1.4.2")
 
 

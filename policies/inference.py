@@ -8,7 +8,8 @@ from typing import Any
 
 from pydantic import Field
 
-from policies.availability import always_succeeds, is_spread, protects, selects
+from policies.availability import is_spread, protects, selects
+from policies.commands import always_succeeds
 from policies.containers import Container
 from policies.controllers import Workload
 from policies.rule import (

@@ -197,9 +197,7 @@ def structural_specs(root: Node, patterns: Sequence[str]) -> Iterator[Node]:
             if any(key in node.value for key, _ in LISTS):
                 yield node
             at_root = node.parent is None
-            children = [child for key, child in node.fields() if key != "status" or not at_root]
+            children = [child for child in node.branches() if child.key != "status" or not at_root]
         else:
-            children = list(node.items())
-        pending.extend(
-            child for child in reversed(children) if isinstance(child.value, dict | list)
-        )
+            children = node.branches()
+        pending.extend(reversed(children))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -11,6 +12,7 @@ from kube.workloads import WORKLOAD_KINDS, Registry, find
 from kube.workloads.record import WorkloadKind
 from policies.values import UNKNOWN, Node
 
+_ANCHOR = re.compile(r"^[+=^<X]?\((.*)\)$")
 _PULUMI_PREFIX = "kubernetes:"
 # The only type token that the provider itself looks at: a release passes values to Helm.
 _RELEASE = "kubernetes:helm.sh/v3:Release"
@@ -33,6 +35,13 @@ def address_of(namespace: str, group: str, kind: str, name: str) -> str:
     """
     is_own = "." not in group or group.endswith(".k8s.io")
     return f"{namespace}/{kind if is_own else f'{kind}.{group}'}/{name}"
+
+
+def _without_anchors(value: Any) -> Any:
+    """Return plain data in which no key is written as an anchor, such as `+(hostNetwork)`."""
+    if isinstance(value, dict):
+        return {_ANCHOR.sub(r"\1", key): _without_anchors(item) for key, item in value.items()}
+    return [_without_anchors(item) for item in value] if isinstance(value, list) else value
 
 
 class Resource:
@@ -150,7 +159,11 @@ class Resource:
     @cached_property
     def root(self) -> Node:
         """The object as a node."""
-        return self._node or Node(self.properties, partial=self.is_partial)
+        if self._node is not None:
+            return self._node
+        anchored = self.record is not None and self.record.anchors
+        properties = _without_anchors(self.properties) if anchored else self.properties
+        return Node(properties, partial=self.is_partial)
 
     @property
     def _metadata(self) -> Node:

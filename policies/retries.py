@@ -93,10 +93,7 @@ def _nodes(workload: Workload) -> Iterator[Node]:
         node = pending.pop()
         if isinstance(node.value, dict):
             yield node
-            children = [child for _, child in node.fields()]
-        else:
-            children = list(node.items())
-        pending += [child for child in children if child.steps not in specs]
+        pending += [child for child in node.branches() if child.steps not in specs]
 
 
 def _nested_limits(workload: Workload) -> Iterator[Node]:

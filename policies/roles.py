@@ -69,10 +69,14 @@ def role_of(pod: Pod, settings: RoleSettings) -> Role:
         ends = pod.spec["restartPolicy"].value in ("Never", "OnFailure")
     if ends:
         roles = [role for role in roles if role != "serving"]
-    # Where batch is the default, each pod works on its own.
-    together = _total(pod.siblings, accelerators)
     if record.roles[0] == "batch":
+        # Each pod works on its own.
         together = sum(pod.gpus(accelerators).values(), Decimal(0))
+    elif record.completed:
+        # The objects that run it choose how many.
+        together = UNLIMITED
+    else:
+        together = _total(pod.siblings, accelerators)
     if wants_gpu and "training" in roles and together > small:
         roles = [role for role in roles if role not in _SMALL]
     chosen = _labelled(pod, settings)

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import Field
 
 from kube.quantities import quantity_or_none
-from policies.availability import pause
+from policies.commands import pause
 from policies.controllers import Workload
 from policies.resources import Resource
 from policies.rule import (
@@ -82,7 +82,8 @@ def _leaving(container: Node, variables: Sequence[str]) -> Iterator[Decimal]:
 
 @workload_rule(
     name="inference-rolling-update",
-    description="An update of inference removes no pod before a new one is ready.",
+    description="An update of inference removes no pod before a new one is ready; without a surge, "
+    "one at a time.",
     severity=Severity.MEDIUM,
     level=Level.ADVISORY,
     remediation="Write the strategy RollingUpdate with maxUnavailable 0.",
@@ -102,10 +103,13 @@ def inference_rolling_update(workload: Workload, config: RoleConfig) -> Iterator
         return
     if update.double and not resource.root.at(update.double).absent:
         return
-    stated = resource.root.at(update.at)["maxUnavailable"]
+    limits = resource.root.at(update.at)
+    stated = limits["maxUnavailable"]
     missing = _missing(update.unavailable if stated.absent else stated.value, workload.size)
-    if missing > update.least:
-        wanted = f"{update.least}, since {missing} of the pods may be missing otherwise"
+    # Who has no spare GPU for a surge can only replace one pod after the other.
+    least = max(update.least, 1 if limits["maxSurge"].value == 0 else 0)
+    if missing > least:
+        wanted = f"{least}, since {missing} of the pods may be missing otherwise"
         yield Violation(stated, wanted)
 
 

@@ -1,8 +1,11 @@
-"""Patterns of secrets: their names, their values, and settings and arguments with them."""
+"""How secrets are recognised: by their names, and by patterns of values and settings."""
 
 from __future__ import annotations
 
+import base64
 import re
+from collections.abc import Iterator
+from functools import lru_cache
 from typing import Final
 
 # The patterns are also part of CEL expressions: RE2 has no lookaround.
@@ -24,6 +27,8 @@ VALUE: Final = re.compile(
     r"|eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.|AccountKey=[A-Za-z0-9+/=]{40,})"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----"
     r"|LS0tLS1CRUdJTi(BSU0Eg|BQUklW|BFQyBQ|BPUEVO|BFTkNS|BEU0Eg)"
+    r"|\b(aGZf|Z2hwX|Z2l0aHViX3Bhd|Z2xwYXQt|bnZhcGkt|c2stYW50L|c2stcHJvai|QUtJQ|eG94Yi|ZXlK)"
+    r"[A-Za-z0-9+/_-]{20,}"
     r"|(?i:authorization): *(?i:basic) +[A-Za-z0-9+/=]{8,}"
     r"|\b(B|b)earer [A-Za-z0-9._~+/=-]{16,}"
     r"|[?&]sig=[A-Za-z0-9%+/=]{20,}"
@@ -38,6 +43,7 @@ ARGUMENT: Final = re.compile(
     r"|\b[A-Z0-9_]*(PASSW(OR)?D|PASSPHRASE|SECRET|API_KEY|ACCESS_KEY|PRIVATE_KEY|_TOKEN)=)"
     r"[\"']?[^\s\"'$<({;|&/\[-][^\s\"';|&]{3,}"
 )
+ENCODED: Final = re.compile(r"[A-Za-z0-9+/_-]{24,}={0,2}")
 REFERENCE: Final = re.compile(r"^\$\([A-Za-z_][A-Za-z0-9_]*\)$")
 SETTING: Final = re.compile(
     r"(?im)^[ \t]*[\"']?[a-z0-9_.-]*(password|passwd)[\"']?[ \t]*[:=][ \t]*"
@@ -45,3 +51,51 @@ SETTING: Final = re.compile(
 )
 PASSWORD_FIELD: Final = re.compile(r"(?i)(^|[a-z_-])password$")
 TEMPLATE: Final = re.compile(r"[${<]|^(true|false)$")
+_SHORTEST: Final = 24
+"""Length of the shortest text in base64 that may contain a secret."""
+
+
+def is_secret(name: str, text: str) -> bool:
+    """Return whether a named value is a secret and not a reference, a path or a switch."""
+    if not text or REFERENCE.search(text):
+        return False
+    if name.upper().endswith(("_FILE", "_PATH")) and text.startswith("/"):
+        return False
+    if HARMLESS.search(text) and not PASSWORD.search(name):
+        return False
+    if VAGUE_NAME.search(name) and VAGUE_VALUE.search(text):
+        return True
+    return bool(NAME.search(name)) or contains_secret(text)
+
+
+@lru_cache(maxsize=65536)
+def contains_secret(text: str) -> bool:
+    """Return whether a text contains what looks like a secret, also in base64."""
+    return bool(VALUE.search(text)) or any(map(_hides_secret, _hidden_texts(text)))
+
+
+def _hides_secret(text: str) -> bool:
+    return contains_secret(text) or bool(SETTING.search(text))
+
+
+def _hidden_texts(text: str) -> Iterator[str]:
+    """Yield the texts that words in base64 contain."""
+    whole = "".join(text.split())
+    for word in {whole, *ENCODED.findall(text)} if len(text) >= _SHORTEST else ():
+        body = word.rstrip("=").replace("-", "+").replace("_", "/")
+        found = decoded(body + "=" * (-len(body) % 4))
+        if found and all(letter.isprintable() or letter.isspace() for letter in found):
+            yield found
+
+
+def contains_in_file(name: str, text: str) -> bool:
+    """Return whether the text of a ConfigMap, which may be a file, is or contains a secret."""
+    return is_secret(name, text) or bool(ARGUMENT.search(text) or SETTING.search(text))
+
+
+def decoded(text: str) -> str:
+    """Return the text that a text in base64 contains, and an empty one if there is none."""
+    try:
+        return base64.b64decode(text, validate=True).decode()
+    except ValueError:
+        return ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Final
@@ -20,11 +19,14 @@ from policies.secret_patterns import (
     PASSWORD,
     PASSWORD_FIELD,
     REFERENCE,
-    SETTING,
     TEMPLATE,
     VAGUE_NAME,
     VAGUE_VALUE,
     VALUE,
+    contains_in_file,
+    contains_secret,
+    decoded,
+    is_secret,
 )
 from policies.values import UNKNOWN, Node, any_field
 from policies.workloads import Pod
@@ -42,24 +44,6 @@ class EnvironmentConfig(RuleConfig):
         default=[],
         description="Environment variables and keys of data that sound secret and are not.",
     )
-
-
-def is_secret(name: str, text: str) -> bool:
-    """Return whether a named value is a secret and not a reference, a path or a switch."""
-    if not text or REFERENCE.search(text):
-        return False
-    if name.upper().endswith(("_FILE", "_PATH")) and text.startswith("/"):
-        return False
-    if HARMLESS.search(text) and not PASSWORD.search(name):
-        return False
-    if VAGUE_NAME.search(name) and VAGUE_VALUE.search(text):
-        return True
-    return bool(NAME.search(name)) or _contains_secret(text)
-
-
-@lru_cache(maxsize=65536)
-def _contains_secret(text: str) -> bool:
-    return bool(VALUE.search(text))
 
 
 def _words(container: Container) -> Iterator[tuple[Node, str]]:
@@ -102,7 +86,8 @@ _CEL_LINE: Final = (
         f".exists(l, {_CEL_LINE})).map(c, 'container ' + c.name)"
         " + (variables.annotations.exists(a,"
         f" variables.annotations[a].matches({cel.literal(VALUE.pattern)}))"
-        " ? ['annotations'] : [])"
+        " ? ['annotations'] : [])",
+        partial=True,
     ),
 )
 def no_literal_secrets(pod: Pod, config: EnvironmentConfig) -> Iterator[Violation]:
@@ -115,10 +100,10 @@ def no_literal_secrets(pod: Pod, config: EnvironmentConfig) -> Iterator[Violatio
             if is_secret(name, str(value.value)):
                 yield Violation(value, f"{name} as valueFrom.secretKeyRef", found=_HIDDEN)
         for place, line in _words(container):
-            if _contains_secret(line) or ARGUMENT.search(line):
+            if contains_secret(line) or ARGUMENT.search(line):
                 yield Violation(place, "$(NAME) of a variable with secretKeyRef", found=_HIDDEN)
     for _, note in pod.metadata["annotations"].fields():
-        if note.text and _contains_secret(note.text):
+        if note.text and contains_secret(note.text):
             yield Violation(note, "nothing: annotations are readable", found=_HIDDEN)
 
 
@@ -149,8 +134,8 @@ def no_secrets_in_manifests(resource: Resource, config: EnvironmentConfig) -> It
         for field in ("data", "binaryData"):
             for name, value in resource.root[field].fields():
                 text = value.text or ""
-                text = text if field == "data" else _decoded(text)
-                if name not in config.allowed_names and _contains(name, text):
+                text = text if field == "data" else decoded(text)
+                if name not in config.allowed_names and contains_in_file(name, text):
                     yield Violation(value, f"{name} into a Secret", found=_HIDDEN)
         return
     if any_field(resource.properties, _may_be_secret):
@@ -158,33 +143,27 @@ def no_secrets_in_manifests(resource: Resource, config: EnvironmentConfig) -> It
             yield Violation(place, "a reference to a Secret", found=_HIDDEN)
 
 
-def _contains(name: str, text: str) -> bool:
-    """Return whether the text of a ConfigMap, which may be a file, is or contains a secret."""
-    return is_secret(name, text) or bool(ARGUMENT.search(text) or SETTING.search(text))
-
-
-def _decoded(text: str) -> str:
-    try:
-        return base64.b64decode(text, validate=True).decode()
-    except ValueError:
-        return ""
-
-
 def _is_password(key: str, value: Any) -> bool:
     """Return whether a field of a custom resource states a password."""
-    named = isinstance(value, str) and bool(value) and bool(PASSWORD_FIELD.search(key))
+    named = isinstance(value, str) and bool(value) and _names_password(key)
     return named and not TEMPLATE.search(value)
+
+
+@lru_cache(maxsize=4096)
+def _names_password(key: str) -> bool:
+    return bool(PASSWORD_FIELD.search(key))
 
 
 def _may_be_secret(key: str, value: Any) -> bool:
     if isinstance(value, str):
-        return _contains_secret(value) or _is_password(key, value)
+        return contains_secret(value) or _is_password(key, value)
     if isinstance(value, list):
         return _is_command(key, value)
     if not isinstance(value, dict):
         return False
-    named = [(value.get("name"), value.get("value")), (key, value.get("value"))]
-    named += value.items() if key in _ENVIRONMENTS else []
+    named = list(value.items()) if key in _ENVIRONMENTS else []
+    if "value" in value:
+        named += [(value.get("name"), value["value"]), (key, value["value"])]
     return any(
         isinstance(name, str) and isinstance(text, str) and is_secret(name, text)
         for name, text in named
@@ -217,7 +196,7 @@ def _secret_places(root: Node, config: EnvironmentConfig) -> Iterator[Node]:
         for key, child in _children(node):
             if isinstance(child.value, str):
                 password = _is_password(key, child.value) and key not in config.allowed_names
-                if (_contains_secret(child.value) or password) and not checked:
+                if (contains_secret(child.value) or password) and not checked:
                     yield child
             elif isinstance(child.value, dict | list):
                 of_pod = key in ("env", "command", "args") and _is_container(node)

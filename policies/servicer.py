@@ -8,7 +8,7 @@ stack that were checked before are not converted at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -31,8 +31,11 @@ from policies.rule import ConfigurationError
 
 Listener = Callable[[dict[str, Any], list[str]], None]
 _SDKS: Any = sdk._PolicyAnalyzerServicer
+_Enabled = tuple[Any, EnforcementLevel, dict[str, Any] | None]
 _STACK_TAGS: dict[str, str] = {}
 """No rule reads tags of the stack."""
+_REPORTED = {EnforcementLevel.REMEDIATE: EnforcementLevel.MANDATORY}
+"""Levels at which policies report what is wrong after the remediation."""
 
 
 class Servicer(_SDKS):  # type: ignore[misc] # a private class
@@ -50,13 +53,14 @@ class Servicer(_SDKS):  # type: ignore[misc] # a private class
         self._configure_runtime_settings()
         self._listener = listener
         self._policies = policies
+        self._enabled: dict[type[Policy], list[_Enabled]] = {}
 
     def Analyze(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Check one resource."""
         response = proto.AnalyzeResponse()
         properties: Any = Properties(request.properties)
         options = self._get_resource_options(request)
-        for policy, level in self._enabled(ResourceValidationPolicy):
+        for policy, level, settings in self._enabled_policies(ResourceValidationPolicy):
             arguments = ResourceValidationArgs(
                 request.type,
                 properties,
@@ -64,10 +68,10 @@ class Servicer(_SDKS):  # type: ignore[misc] # a private class
                 request.name,
                 options,
                 None,
-                self._get_policy_config(policy.name),
+                settings,
                 _STACK_TAGS,
             )
-            policy.validate(arguments, self._reporting(response, policy, level))
+            policy.validate(arguments, partial(self._report, response, policy, level))
         return response
 
     def AnalyzeStack(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -87,10 +91,9 @@ class Servicer(_SDKS):  # type: ignore[misc] # a private class
             )
             for each in request.resources
         ]
-        for policy, level in self._enabled(StackValidationPolicy):
-            settings = self._get_policy_config(policy.name)
+        for policy, level, settings in self._enabled_policies(StackValidationPolicy):
             arguments = StackValidationArgs(resources, settings, _STACK_TAGS)
-            policy.validate(arguments, self._reporting(response, policy, level))
+            policy.validate(arguments, partial(self._report, response, policy, level))
         return response
 
     def Remediate(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -109,24 +112,32 @@ class Servicer(_SDKS):  # type: ignore[misc] # a private class
             self._listener(settings, disabled)
         except ConfigurationError as error:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        self._enabled.clear()
         return super().Configure(request, context)
 
-    def _enabled(self, kind: type[Policy]) -> Iterator[tuple[Any, EnforcementLevel]]:
-        """Return the enabled policies of a kind, with the level at which they report."""
-        for policy in self._policies:
-            if not isinstance(policy, kind):
-                continue
-            level = self._get_enforcement_level(policy)
-            if level is EnforcementLevel.REMEDIATE:
-                # What is still wrong after the remediation.
-                level = EnforcementLevel.MANDATORY
-            if level is not EnforcementLevel.DISABLED:
-                yield policy, level
+    def _enabled_policies(self, kind: type[Policy]) -> list[_Enabled]:
+        """Return the enabled policies of a kind with level and settings, as last configured."""
+        if kind not in self._enabled:
+            policies = [policy for policy in self._policies if isinstance(policy, kind)]
+            levels = [
+                (policy, _REPORTED.get(level, level), self._get_policy_config(policy.name))
+                for policy in policies
+                if (level := self._get_enforcement_level(policy)) is not EnforcementLevel.DISABLED
+            ]
+            self._enabled[kind] = levels
+        return self._enabled[kind]
 
-    def _reporting(self, response: Any, policy: Policy, level: EnforcementLevel) -> Any:
-        return self._create_report_violation(
+    def _report(
+        self,
+        response: Any,
+        policy: Policy,
+        level: EnforcementLevel,
+        message: str,
+        urn: str | None = None,
+    ) -> None:
+        self._create_report_violation(
             response, policy.name, policy.description, level, policy.severity
-        )
+        )(message, urn)
 
 
 def install(listener: Listener) -> None:

@@ -50,17 +50,24 @@ def shm_mounts(container: Container) -> list[Node]:
 
 
 def working_containers(pod: Pod, config: TaskConfig) -> list[Container]:
-    """Return the containers of a training pod that compute: those with GPUs.
+    """Return the containers whose processes exchange tensors, and need shared memory for that.
 
-    In a runtime, whose GPUs a TrainJob states, these are the main containers.
+    These are the containers with GPUs of training pods, and those with several GPUs of others. In
+    a runtime, whose GPUs a TrainJob states, they are the main containers.
     """
-    if pod.role(config) != "training":
-        return []
     computing = [c for c in pod.gpu_containers(config.accelerators) if c.kind != "ephemeral"]
+    if pod.role(config) == "system":
+        return []
+    if pod.role(config) != "training":
+        return [c for c in computing if not pod.partial and _devices(c, config) > 1]
     record = pod.resource.record
     if computing or record is None or not record.completed:
         return computing
     return [c for c in pod.containers if c.kind == "main" and not is_cpu_task(pod, config)]
+
+
+def _devices(container: Container, config: TaskConfig) -> Decimal:
+    return sum(container.gpu_counts(config.accelerators).values(), Decimal(0))
 
 
 def _lacking_shm(pod: Pod, config: TaskConfig) -> Iterator[Container]:
@@ -98,7 +105,7 @@ def _append(place: Node, item: object) -> Edit:
 
 @pod_rule(
     name="shm-mounted",
-    description="Training containers mount a volume at /dev/shm.",
+    description="Containers of training, and those with several GPUs, mount a volume at /dev/shm.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Mount an emptyDir with medium Memory and a sizeLimit at /dev/shm.",

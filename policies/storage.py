@@ -10,14 +10,11 @@ from pydantic import Field
 
 from kube.workloads.control import ClaimTemplates
 from kube.workloads.record import steps
-from policies import cel
 from policies.controllers import Workload
-from policies.finding import find_pods
-from policies.host_access import HOST_DRIVER, HOST_SOURCES
 from policies.resources import Resource
-from policies.rule import Level, Rule, Severity, Violation, resource_rule, show, stack_rule
-from policies.settings import RoleConfig, SystemConfig
-from policies.values import UNKNOWN, Node, any_field, nodes_at
+from policies.rule import Level, Rule, Severity, Violation, show, stack_rule
+from policies.settings import RoleConfig
+from policies.values import UNKNOWN, Node, nodes_at
 from policies.views import Stack
 from policies.workloads import Pod
 
@@ -192,55 +189,4 @@ def _temporary_checkpoints(workload: Workload, config: CheckpointConfig) -> Iter
                     yield volume[source]
 
 
-@resource_rule(
-    name="no-host-volume",
-    description="PersistentVolumes and custom resources do not reach the node's file system.",
-    severity=Severity.CRITICAL,
-    level=Level.MANDATORY,
-    remediation="Use a StorageClass, or name the volume in systemWorkloads.",
-    config=SystemConfig,
-    references=["PSS baseline HostPath Volumes", "CIS 5.2.11", "OWASP K01"],
-    admission=cel.Cel(
-        "(object.spec.?hostPath.hasValue() ? ['hostPath'] : [])"
-        " + (object.spec.?local.hasValue() ? ['local'] : [])"
-        " + (object.spec.?csi.?driver.orValue('').matches("
-        f"{cel.literal(HOST_DRIVER.pattern)}) ? ['csi'] : [])",
-        cel.VOLUMES,
-    ),
-)
-def no_host_volume(resource: Resource, config: SystemConfig) -> Iterator[Violation]:
-    """A claim mounts such a volume into pods that may not mount the host themselves."""
-    if "." in resource.group:
-        yield from _host_paths(resource)
-    if not resource.is_kind("", "PersistentVolume"):
-        return
-    spec = resource.root["spec"]
-    for source in ("hostPath", "local"):
-        if spec[source].present:
-            yield Violation(spec[source], "a volume of network storage")
-    driver = spec["csi"]["driver"]
-    if driver.text and HOST_DRIVER.search(driver.text):
-        yield Violation(driver, "a driver of network storage")
-
-
-def _host_paths(resource: Resource) -> Iterator[Violation]:
-    """Return the paths of the node in a custom resource, outside of its pods."""
-    patterns = resource.record.patterns if resource.record is not None else ()
-    if "" in patterns or not any_field(resource.properties, lambda key, _: key in HOST_SOURCES):
-        return
-    skipped = {node.steps for path in patterns for node in nodes_at(resource.root, steps(path))}
-    skipped |= {pod.spec.steps for pod in find_pods(resource) if not pod.place.containers}
-    pending = [resource.root]
-    while pending:
-        node = pending.pop()
-        if node.steps in skipped:
-            continue
-        for key, child in node.fields():
-            path = child["path"] if isinstance(child.value, dict) else child
-            if key in HOST_SOURCES and (path.text or "").startswith("/"):
-                yield Violation(child, "a volume of network storage")
-        pending += [child for _, child in node.fields()]
-        pending += list(node.items())
-
-
-RULES: list[Rule[Any]] = [checkpoints_shared, checkpoints_kept, no_host_volume]
+RULES: list[Rule[Any]] = [checkpoints_shared, checkpoints_kept]

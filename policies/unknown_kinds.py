@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import yaml
+
 from kube.quantities import quantity_or_none
 from kube.workloads.record import steps
 from policies.resources import Resource
@@ -21,6 +23,7 @@ _POD_FIELDS = frozenset(
 _IMAGE = "image"
 _MANIFEST = re.compile(r"(?s)apiVersion.*\bkind\b|\bkind\b.*apiVersion")
 _BODY = re.compile(r"\b(metadata|spec)\b")
+_METADATA = ("/metadata/labels", "/metadata/annotations")
 _LABEL_KEYS = ("key", "topologyKey")
 """Fields with the key of a label or taint, which may look like the name of a resource."""
 _ACCELERATOR = re.compile(
@@ -89,6 +92,10 @@ def kind_known(resource: Resource, config: GpuConfig) -> Iterator[Violation]:
     """Rules read pods, containers and numbers only where the registry states them."""
     if resource.record is not None:
         yield from _opaque(resource, resource.record.opaque)
+        for path in resource.record.json_patches:
+            for node in nodes_at(resource.root, steps(path)):
+                if node.text is not None and not _changes_metadata(node.text):
+                    yield Violation(node, "a strategic merge patch, which the rules can read")
     if resource.record is not None or resource.listed:
         return
     for node, looks in _evidence(resource.root, config):
@@ -102,6 +109,18 @@ def _opaque(resource: Resource, paths: Sequence[str]) -> Iterator[Violation]:
         for node in nodes_at(resource.root, steps(path)):
             if node.present:
                 yield Violation(node, "nothing: state this in the fields of the pods themselves")
+
+
+def _changes_metadata(patch: str) -> bool:
+    """Return whether a JSON patch as text changes nothing but labels and annotations."""
+    try:
+        operations = yaml.load(patch, yaml.CSafeLoader)
+    except (yaml.YAMLError, RecursionError, ValueError):
+        return False
+    return isinstance(operations, list) and all(
+        isinstance(item, dict) and str(item.get("path")).startswith(_METADATA)
+        for item in operations
+    )
 
 
 def _remedy(resource: Resource, node: Node, looks: str) -> str:

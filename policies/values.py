@@ -7,7 +7,7 @@ properties, `policies.documents` from YAML.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Any, Final
@@ -140,6 +140,20 @@ class Node:
         if isinstance(self.value, dict):
             for key, item in self.value.items():
                 yield key, Node(item, self, key, self._partial)
+
+    def branches(self) -> list[Node]:
+        """Return the objects and lists in an object or list."""
+        if isinstance(self.value, dict):
+            pairs: Iterable[tuple[Key, Any]] = self.value.items()
+        elif isinstance(self.value, list):
+            pairs = enumerate(self.value)
+        else:
+            return []
+        return [
+            Node(item, self, key, self._partial)
+            for key, item in pairs
+            if isinstance(item, dict | list)
+        ]
 
 
 def any_field(value: Any, test: Callable[[str, Any], bool]) -> bool:

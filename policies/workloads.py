@@ -118,6 +118,8 @@ class Pod:
             number = scaled if is_scaled and scaled is not None else largest(root, count, steps)
             if is_scaled and rollout is not None and number is not None:
                 number = with_surge(root, rollout, number)
+            if count.rollout is not None and surge and number is not None:
+                number = with_surge(root, count.rollout, number) * copies(root, count.rollout)
             factors.append(number)
         return product(factors)
 

@@ -70,7 +70,7 @@ class Rollout:
     `unavailable`; no update can remove fewer pods than `least`. `type` is the path of the
     strategy's type, and `stopping` are the types that remove all pods first. `double` is the path
     of a strategy that runs all pods twice: if it is stated, or, with `single`, unless its value is
-    one of these.
+    one of these. `without` is the path of a part with which no pod is started in addition.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -83,6 +83,11 @@ class Rollout:
     stopping: tuple[str, ...] = ("Recreate", "OnDelete")
     double: str = ""
     single: tuple[str, ...] = ()
+    without: str = ""
+
+
+SURGING: Final = Rollout(surge="25%", unavailable="25%")
+"""The update of a Deployment that states nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -131,11 +131,26 @@ WORKLOADS: Final = [
         job=batch_job("spec.jobTargetRef"),
     ),
     WorkloadKind(group="", kind="ConfigMap", texts=("data.*",)),
+    # Their tolerations are added to the pods that use them.
+    *(
+        WorkloadKind(
+            group=group,
+            kind=kind,
+            pods=(Pods(at=at, count=NOT_RUN, partial=True),),
+            namespaced=False,
+        )
+        for group, kind, at in (
+            ("node.k8s.io", "RuntimeClass", "scheduling"),
+            ("kueue.x-k8s.io", "ResourceFlavor", "spec"),
+        )
+    ),
+    # It assigns a pod to a node in place of the scheduler.
+    WorkloadKind(group="", kind="Binding", opaque=("target",)),
 ]
 
 _PLAIN_KINDS: Final = {
     "": "Secret Service ServiceAccount Namespace Node PersistentVolume PersistentVolumeClaim "
-    "LimitRange ResourceQuota Event Endpoints Binding",
+    "LimitRange ResourceQuota Event Endpoints",
     "apps": "ControllerRevision",
     "resource.k8s.io": "DeviceClass DeviceTaintRule ResourceClaim ResourceClaimTemplate "
     "ResourceSlice",
@@ -143,7 +158,7 @@ _PLAIN_KINDS: Final = {
     "topology.volcano.sh": "HyperNode",
     "nodeinfo.volcano.sh": "Numatopology",
     "kueue.x-k8s.io": "AdmissionCheck ClusterQueue Cohort LocalQueue MultiKueueCluster "
-    "MultiKueueConfig ProvisioningRequestConfig ResourceFlavor Topology WorkloadPriorityClass",
+    "MultiKueueConfig ProvisioningRequestConfig Topology WorkloadPriorityClass",
     "scheduling.x-k8s.io": "PodGroup ElasticQuota",
     "scheduling.k8s.io": "PriorityClass",
     "resource.nvidia.com": "ComputeDomain",
@@ -162,6 +177,13 @@ PLAIN: Final = [
 """Kinds that run nothing, whatever resources and images they name."""
 
 _CHANGES: Final = "it changes objects when they are created"
+_CREATES: Final = "it creates objects next to others"
+_MUTATIONS: Final = ("spec.rules.*.mutate", "spec.rules.*.mutate.foreach.*")
+_PATCHED: Final = (
+    *("spec", "spec.template.spec", "spec.jobTemplate.spec.template.spec"),
+    *("spec.*.*.template.spec", "spec.*.*.template.spec.template.spec"),
+)
+"""Where most kinds have their pods."""
 
 PATTERNS: Final = [
     WorkloadKind(group="apiextensions.k8s.io", kind="CustomResourceDefinition", patterns=("",)),
@@ -171,9 +193,12 @@ PATTERNS: Final = [
             kind=kind,
             pods=tuple(
                 Pods(at=f"{at}.patchStrategicMerge.{spec}", count=NOT_RUN, partial=True)
-                for at in ("spec.rules.*.mutate", "spec.rules.*.mutate.foreach.*")
-                for spec in ("spec", "spec.template.spec")
+                for at in _MUTATIONS
+                for spec in _PATCHED
             ),
+            anchors=True,
+            generators=("spec.rules.*.generate", "spec.rules.*.generate.foreach.*"),
+            json_patches=tuple(f"{at}.patchesJson6902" for at in _MUTATIONS),
             patterns=(
                 *("spec.rules.*.validate", "spec.rules.*.match"),
                 *("spec.rules.*.exclude", "spec.rules.*.preconditions", "spec.rules.*.context"),
@@ -186,7 +211,11 @@ PATTERNS: Final = [
     WorkloadKind(group="constraints.gatekeeper.sh", kind="*", patterns=("",)),
     WorkloadKind(group="templates.gatekeeper.sh", kind="ConstraintTemplate", patterns=("",)),
     WorkloadKind(group="mutations.gatekeeper.sh", kind="*", unseen=_CHANGES),
-    WorkloadKind(group="policies.kyverno.io", kind="MutatingPolicy", unseen=_CHANGES),
+    *(
+        WorkloadKind(group="policies.kyverno.io", kind=f"{scope}{kind}", unseen=unseen)
+        for scope in ("", "Namespaced")
+        for kind, unseen in (("MutatingPolicy", _CHANGES), ("GeneratingPolicy", _CREATES))
+    ),
     WorkloadKind(group="admissionregistration.k8s.io", kind="*", patterns=("",)),
     WorkloadKind(
         group="admissionregistration.k8s.io", kind="MutatingAdmissionPolicy", unseen=_CHANGES

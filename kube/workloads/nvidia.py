@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
+from kube.workloads.control import SURGING
 from kube.workloads.kubernetes import NOT_RUN
 from kube.workloads.record import Count, Devices, Pods, WorkloadKind
 from kube.workloads.serving import PROBES, SERVING
@@ -18,7 +20,12 @@ def _nim(spec: str) -> Pods:
         metadata=spec,
         context={"runAsUser": "userID", "runAsGroup": "groupID"},
         count=(
-            Count(paths=(f"{spec}.replicas",), maxima=(f"{spec}.scale.hpa.maxReplicas",)),
+            Count(
+                paths=(f"{spec}.replicas",),
+                maxima=(f"{spec}.scale.hpa.maxReplicas",),
+                # Several nodes are a LeaderWorkerSet.
+                rollout=replace(SURGING, without=f"{spec}.multiNode"),
+            ),
             Count(paths=(f"{spec}.multiNode.parallelism.pipeline",)),
         ),
         partial=True,
@@ -64,7 +71,11 @@ NIM: Final = [
 def _dynamo(component: str) -> Iterator[Pods]:
     """Yield the pods of a component, in the first and the second version of the API."""
     replicas = (
-        Count(paths=(f"{component}.replicas",), maxima=(f"{component}.autoscaling.maxReplicas",)),
+        Count(
+            paths=(f"{component}.replicas",),
+            maxima=(f"{component}.autoscaling.maxReplicas",),
+            rollout=SURGING,
+        ),
         Count(paths=(f"{component}.multinode.nodeCount",)),
     )
     yield Pods(

@@ -37,6 +37,8 @@ def _argo(kind: str, spec: str, *counts: Count) -> WorkloadKind:
         # A patch of the pods as text.
         texts=(f"{spec}.podSpecPatch", f"{spec}.templates.*.podSpecPatch"),
         objects=(f"{spec}.templates.*.resource.manifest",),
+        # Manifests of an artifact, and programs of the agent, in which plugins run.
+        opaque=(f"{spec}.templates.*.resource.manifestFrom", f"{spec}.templates.*.plugin"),
     )
 
 
@@ -56,6 +58,7 @@ ARGO: Final = [
         pods=(Pods(at="spec.tasks.*", containers=_STEPS, metadata="spec.tasks.*.metadata"),),
         roles=_BATCH,
         ends=True,
+        opaque=("spec.tasks.*.plugin",),
     ),
 ]
 

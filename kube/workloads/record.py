@@ -47,7 +47,8 @@ class Count:
     if there is no such path). If nothing is set, the number is `default`, or unlimited if that is
     None. `words` maps the words that stand for numbers. `less_with` is a path that takes one away,
     `divisor` one that divides, and `limit` one that no number exceeds. `elsewhere` marks numbers
-    that are unknown unless they are stated, because another object has them.
+    that are unknown unless they are stated, because another object has them. `rollout` states how
+    the operator updates these pods.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -61,6 +62,7 @@ class Count:
     elsewhere: bool = False
     divisor: str = ""
     limit: str = ""
+    rollout: Rollout | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,9 +120,12 @@ class WorkloadKind:
 
     `roles` are the roles that a label may choose for its pods, the default first; `ends` states
     whether they run to completion (None: `restartPolicy` decides), and `always` that pods without
-    GPUs have the default role, too. `objects` are paths of complete manifests inside, `texts` of
-    strings that may be manifests, `patterns` of what looks like a pod and runs none. `opaque` are
-    paths of fields that change pods in a way that no rule reads. `unseen` states what it deploys
+    GPUs have the default role, too. `objects` are paths of complete manifests inside, `generators`
+    of those whose fields stand in `data` next to kind and name, `texts` of strings that may be
+    manifests, `patterns` of what looks like a pod and runs none. `anchors` states that keys may be
+    written in parentheses, as in Kyverno's `+(key)`. `opaque` are paths of fields that change pods
+    in a way that no rule reads, and `json_patches` of JSON patches, which rules read no further
+    than the metadata that they change. `unseen` states what it deploys
     that no rule can see. `scaled` is the path of the number that an autoscaler sets. `suspend` are
     the paths of the switches that keep it from running. `runs` is the object whose pods it runs,
     and `completed` marks kinds whose pods such an object completes. `awaited` marks kinds whose end
@@ -147,7 +152,10 @@ class WorkloadKind:
     awaited: bool = False
     namespaced: bool = True
     objects: tuple[str, ...] = ()
+    generators: tuple[str, ...] = ()
     texts: tuple[str, ...] = ()
     patterns: tuple[str, ...] = ()
+    anchors: bool = False
     opaque: tuple[str, ...] = ()
+    json_patches: tuple[str, ...] = ()
     unseen: str = ""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
-from kube.workloads.control import Proxy, Rollout, Scaler
+from kube.workloads.control import SURGING, Proxy, Rollout, Scaler
 from kube.workloads.kubernetes import NOT_RUN, REPLICAS, TEMPLATE, job_count
 from kube.workloads.record import Count, Pods, Role, WorkloadKind
 
@@ -31,11 +32,27 @@ _MODELS: Final = (
 )
 
 
+_MODE: Final = "serving.kserve.io/deploymentMode"
+
+
 def _components() -> Iterator[Pods]:
     """Yield the pods of an InferenceService; without a maximum, Knative scales without limit."""
     for name in ("predictor", "transformer", "explainer"):
         at = f"spec.{name}"
-        replicas = Count(paths=(f"{at}.minReplicas",), maxima=(f"{at}.maxReplicas",), default=None)
+        strategy = f"{at}.deploymentStrategy"
+        replicas = Count(
+            paths=(f"{at}.minReplicas",),
+            maxima=(f"{at}.maxReplicas",),
+            default=None,
+            rollout=Rollout(
+                at=f"{strategy}.rollingUpdate",
+                type=f"{strategy}.type",
+                surge="25%",
+                # Knative runs the old revision until the new one has its requests.
+                double=f"metadata.annotations[{_MODE}]",
+                single=("RawDeployment", "Standard", "ModelMesh"),
+            ),
+        )
         yield Pods(
             at=at,
             containers=_MODELS,
@@ -62,15 +79,18 @@ def _components() -> Iterator[Pods]:
 
 
 def _llm_pods(at: str, metadata: str, *count: Count) -> Pods:
-    """Return pods to which KServe's own configuration adds the probes."""
-    return Pods(at=at, metadata=metadata, count=count, supplied=PROBES, partial=True)
+    """Return pods to which KServe's own configuration adds probes and a volume at /dev/shm."""
+    return Pods(
+        at=at, metadata=metadata, count=count, supplied=(*PROBES, "volumeMounts"), partial=True
+    )
 
 
 def _llm() -> Iterator[Pods]:
     models = ("uri", "lora.adapters.*.uri")
     yield Pods(at="spec.model", images=models, count=NOT_RUN, partial=True)
     for at in ("spec", "spec.prefill"):
-        replicas = Count(paths=(f"{at}.replicas",), maxima=(f"{at}.scaling.maxReplicas",))
+        paths, maxima = (f"{at}.replicas",), (f"{at}.scaling.maxReplicas",)
+        replicas = Count(paths=paths, maxima=maxima)
         # With workers, a replica is a group of nodes.
         nodes = (
             Count(paths=(f"{at}.parallelism.pipeline",), less_with=f"{at}.template"),
@@ -80,7 +100,10 @@ def _llm() -> Iterator[Pods]:
                 less_with=f"{at}.template",
             ),
         )
-        yield _llm_pods(f"{at}.template", at, replicas)
+        # A group of nodes is a LeaderWorkerSet.
+        update = replace(SURGING, without=f"{at}.worker")
+        updated = Count(paths=paths, maxima=maxima, rollout=update)
+        yield _llm_pods(f"{at}.template", at, updated)
         yield _llm_pods(f"{at}.worker", at, replicas, *nodes)
     scheduler = "spec.router.scheduler"
     replicas = Count(paths=(f"{scheduler}.replicas",))
@@ -95,9 +118,7 @@ KSERVE: Final = [
         pods=tuple(_components()),
         roles=SERVING,
         ends=False,
-        proxy=Proxy(
-            annotation="serving.kserve.io/deploymentMode", values=("Serverless", "Knative")
-        ),
+        proxy=Proxy(annotation=_MODE, values=("Serverless", "Knative")),
     ),
     WorkloadKind(
         group="serving.kserve.io",
@@ -149,6 +170,8 @@ KNATIVE: Final = [
             roles=SERVING,
             ends=False,
             proxy=Proxy(),
+            # The old revision runs until the new one has its requests.
+            rollout=Rollout(double="spec.template"),
         )
         for kind in ("Service", "Configuration")
     ),

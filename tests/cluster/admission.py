@@ -35,7 +35,20 @@ CHANGED_BY_THE_API = {
     "white space": {"gpu-counts-whole"},
 }
 """Violations of a manifest that the object does not contain, as the API server stores it."""
-PARTIAL = {rule.name for rule in RULES if rule.admission is not None and rule.admission.partial}
+UNDECODED = {
+    f"{place} {what}": {"no-literal-secrets"}
+    for place in ("a variable with", "an argument with")
+    for what in (
+        *("an encoded token", "an encoded token and its user", "an encoded setting"),
+        *("an encoded file", "a token encoded twice", "a token for URLs", "an encoded URL"),
+    )
+}
+"""Pods with a secret in base64, which CEL cannot decode."""
+PARTIAL = {
+    rule.name
+    for rule in RULES
+    if rule.admission is not None and rule.admission.partial and rule.name != "no-literal-secrets"
+}
 """Rules of which the API server evaluates only what one object decides."""
 
 

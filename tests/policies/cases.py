@@ -56,6 +56,20 @@ def claim_template() -> Manifest:
     }
 
 
+def flow_schema() -> Manifest:
+    subject = {"kind": "Group", "group": {"name": "system:authenticated"}}
+    resources = {"verbs": ["list"], "apiGroups": [""], "resources": ["pods"], "namespaces": ["*"]}
+    return {
+        "apiVersion": "flowcontrol.apiserver.k8s.io/v1",
+        "kind": "FlowSchema",
+        "metadata": {"name": "lists"},
+        "spec": {
+            "priorityLevelConfiguration": {"name": "workload-low"},
+            "rules": [{"subjects": [subject], "resourceRules": [resources]}],
+        },
+    }
+
+
 def webhook() -> Manifest:
     service = {"name": "hooks", "namespace": "training", "path": "/mutate"}
     return {
@@ -298,6 +312,12 @@ CASES = [
         ('url: found "https://example.net/mutate"', "a Service of the cluster"),
     ),
     Case(
+        "control-plane-kept",
+        flow_schema,
+        (("spec/priorityLevelConfiguration/name", "exempt"),),
+        ('priorityLevelConfiguration.name: found "exempt"', "a level with a limit"),
+    ),
+    Case(
         "device-names-kept",
         runtime_class,
         (("handler", "nvidia"),),
@@ -324,6 +344,11 @@ CASES = [
         "tolerations-bounded",
         (f"{POD}/tolerations/1", {"operator": "Exists"}),
         says=("tolerations[1]: found", "the key of a taint"),
+    ),
+    job(
+        "annotations-bounded",
+        ("spec/tasks/0/template/metadata/annotations", {"sidecar.istio.io/proxyImage": "a"}),
+        says=("sidecar.istio.io/proxyImage", "nothing"),
     ),
     Case(
         "no-host-volume",

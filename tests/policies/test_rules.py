@@ -37,6 +37,10 @@ def test_a_bad_stack_is_refused_with_place_value_and_remedy(case: Case):
         assert words in messages[0]
 
 
+def test_every_rule_has_fixtures():
+    assert {case.rule for case in CASES} == {rule.name for rule in RULES}
+
+
 def test_rule_names_are_unique_and_every_rule_is_described():
     assert len(set(NAMES)) == len(NAMES)
     for rule in RULES:

@@ -162,6 +162,10 @@ def controlled(version: str, kind: str, **spec: Any) -> Manifest:
     return {**whole, "apiVersion": version, "kind": kind, "spec": {**whole["spec"], **spec}}
 
 
+def updated(**limits: int) -> dict[str, Any]:
+    return {"type": "RollingUpdate", "rollingUpdate": limits}
+
+
 @pytest.mark.parametrize(
     "manifest",
     [
@@ -169,6 +173,8 @@ def controlled(version: str, kind: str, **spec: Any) -> Manifest:
             "apps/v1", "StatefulSet", updateStrategy={"rollingUpdate": {"maxUnavailable": 3}}
         ),
         controlled("argoproj.io/v1alpha1", "Rollout", strategy={"canary": {}}),
+        controlled("apps/v1", "Deployment", strategy=updated(maxSurge=1, maxUnavailable=1)),
+        controlled("apps/v1", "Deployment", strategy=updated(maxSurge=0, maxUnavailable=2)),
         controlled("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"),
     ],
     ids=lambda manifest: manifest["kind"],
@@ -183,6 +189,8 @@ def test_updates_of_every_kind_keep_replicas(manifest: Manifest) -> None:
         controlled("apps/v1", "StatefulSet"),
         controlled("argoproj.io/v1alpha1", "Rollout", strategy={"blueGreen": {}}),
         controlled("argoproj.io/v1alpha1", "Rollout", strategy={"canary": {"maxUnavailable": 0}}),
+        # Without a spare GPU: one pod ends before its successor starts.
+        controlled("apps/v1", "Deployment", strategy=updated(maxSurge=0, maxUnavailable=1)),
     ],
 )
 def test_updates_that_keep_replicas_pass(manifest: Manifest) -> None:

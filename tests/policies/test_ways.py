@@ -10,9 +10,12 @@ import pytest
 
 from tests.policies.ways import (
     accelerators,
+    additions,
+    changes,
     clusters,
     containers,
     demand,
+    disguises,
     fields,
     identities,
     jobs,
@@ -23,6 +26,7 @@ from tests.policies.ways import (
     networks,
     operators,
     pods,
+    rights,
     roles,
     secrets,
     tenants,
@@ -35,9 +39,13 @@ CLASSES = (
     *(roles, accelerators, demand, operators, containers, workflows, tokens, kinds),
     *(pods, secrets, jobs, networks, tenants),
     *(identities, fields, clusters, maxima, makers, lines),
+    *(changes, rights, disguises, additions),
 )
 WAYS = {way.what: way for module in CLASSES for way in module.WAYS}
-HARMLESS_CLASSES = (accelerators, tokens, kinds, makers, lines)
+HARMLESS_CLASSES = (
+    *(accelerators, tokens, kinds, makers, lines, changes),
+    *(rights, disguises, additions),
+)
 HARMLESS = {way.what: way for module in HARMLESS_CLASSES for way in module.HARMLESS}
 NOT_YET = frozenset((Path(__file__).parent / "ways" / "not_yet.txt").read_text().splitlines())
 

@@ -83,7 +83,7 @@ def main() -> None:
     """Measure, print and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workloads", type=int, default=1000, help="default: 1000")
-    parser.add_argument("--repetitions", type=int, default=3, help="of each preview; default: 3")
+    parser.add_argument("--repetitions", type=int, default=5, help="of each preview; default: 5")
     options = parser.parse_args()
     tools = ensure("engine", cache_root(), say)
     manifests = stack(options.workloads)

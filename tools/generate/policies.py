@@ -36,10 +36,13 @@ _TOPICS = {
     "access": "Access to the API",
     "exposure": "Exposure",
     "extensions": "Extensions of the API server",
+    "control_plane": "Control plane",
     "priorities": "Priorities and tolerations",
+    "injection": "Annotations",
     "tenancy": "Quotas of namespaces",
     "network_policies": "Network policies of namespaces",
     "storage": "Storage",
+    "host_volumes": "Volumes of the node",
     "inference": "Inference",
     "rollout": "Rollout",
     "budget": "Budget",
@@ -211,8 +214,9 @@ about the whole stack, such as its cost, have no exemptions; raise the limit ins
   by mutating admission policies. [helm-release-judged](#helm-release-judged) reports these objects.
   Check what they render with `helm template … | python -m policies.check -`, see
   [Check manifests without Pulumi](policies-without-pulumi.md).
-- What operators add to the pods of objects that state only a part of them, such as a NIMService, an
-  InferenceService with a model format, or a SparkApplication. What these objects state is checked.
+- What webhooks add to pods, such as sidecars, and operators to the pods of objects that state only
+  a part of them, such as a NIMService, an InferenceService with a model format, or a
+  SparkApplication. What these objects state is checked.
 - Objects outside of the stack. List them in the configuration: `existingQueues`,
   `existingNamespaces`, `existingObjects`. The same rules at admission see every Pod.
 """

@@ -435,6 +435,24 @@ value: 100""",
         "tolerations: [{operator: Exists}]\ncontainers: [{name: main}]",
         "tolerations: [{key: nvidia.com/gpu, operator: Exists}]\ncontainers: [{name: main}]",
     ),
+    "annotations-bounded": _example(
+        """
+        apiVersion: v1
+        kind: Pod
+        metadata:
+          name: server
+          annotations: {io.kubernetes.cri-o.TrustedSandbox: "false"}
+        spec: {containers: [{name: main}]}
+        """,
+        """
+        apiVersion: v1
+        kind: Pod
+        metadata:
+          name: server
+          annotations: {prometheus.io/scrape: "true"}
+        spec: {containers: [{name: main}]}
+        """,
+    ),
     "no-host-volume": _example(
         """
         apiVersion: v1
@@ -495,6 +513,20 @@ value: 100""",
         kind: ConfigMap
         metadata: {name: settings}
         data: {OMP_NUM_THREADS: "4"}
+        """,
+    ),
+    "control-plane-kept": _example(
+        """
+        apiVersion: certificates.k8s.io/v1
+        kind: CertificateSigningRequest
+        metadata: {name: operator}
+        spec: {signerName: kubernetes.io/kube-apiserver-client, usages: [client auth]}
+        """,
+        """
+        apiVersion: certificates.k8s.io/v1
+        kind: CertificateSigningRequest
+        metadata: {name: operator}
+        spec: {signerName: issuers.example.com/internal, usages: [server auth]}
         """,
     ),
     "service-not-public": _example(

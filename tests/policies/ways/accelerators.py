@@ -223,7 +223,7 @@ WAYS = [
         "dynamo_services",
         "gpu-budget",
         ("0/spec/services/decode/resources/limits/gpu", "8"),
-        gpu_budget={"maxGpus": 4},
+        gpu_budget={"maxGpus": 8},
     ),
 ]
 

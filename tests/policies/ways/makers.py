@@ -35,27 +35,11 @@ def spec(what: str, version: str, kind: str, rules: str, /, **fields: Any) -> Wa
     return instead(what, version, kind, rules, spec=fields)
 
 
-def mutation(what: str, rules: str, **mutate: Any) -> Way:
-    """A policy of Kyverno that changes every Pod."""
-    match = {"any": [{"resources": {"kinds": ["Pod"]}}]}
-    rule = {"name": "a", "match": match, "mutate": mutate}
-    return spec(what, "kyverno.io/v1", "ClusterPolicy", rules, rules=[rule])
-
-
-def role(what: str, group: str, resource: str, verb: str) -> Way:
-    """A ClusterRole with one rule."""
-    rule = {"apiGroups": [group], "resources": [resource], "verbs": [verb]}
-    api = "rbac.authorization.k8s.io/v1"
-    return instead(what, api, "ClusterRole", "rbac-least-privilege", rules=[rule])
-
-
 PRIVILEGED = "not-privileged"
 RBAC = "rbac-least-privilege"
-ADMISSION = "admissionregistration.k8s.io"
 TEKTON = "tekton.dev/v1"
 
 WAYS = [
-    # templates that others use
     instead("a template of pods", "v1", "PodTemplate", PRIVILEGED, template={"spec": POD}),
     instead(
         "a revision of a Deployment",
@@ -102,7 +86,6 @@ WAYS = [
         memory={"guest": "64Gi"},
         gpus=[{"name": "gpu", "deviceName": "nvidia.com/GH100_H100"}],
     ),
-    # pipelines
     spec(
         "the defaults of a workflow's templates",
         "argoproj.io/v1alpha1",
@@ -161,7 +144,6 @@ WAYS = [
         pipelineRef={"name": "a"},
         taskRunTemplate={"podTemplate": {"hostNetwork": True}},
     ),
-    # manifests inside
     spec(
         "a binding in a ResourceSet",
         "fluxcd.controlplane.io/v1",
@@ -214,67 +196,6 @@ WAYS = [
         RBAC,
         items=[UNNAMED],
     ),
-    # what changes the pods of others
-    spec(
-        "a sidecar of every notebook",
-        "kubeflow.org/v1alpha1",
-        "PodDefault",
-        PRIVILEGED,
-        selector={"matchLabels": {"a": "b"}},
-        sidecars=[BAD],
-    ),
-    spec(
-        "all GPUs for every notebook",
-        "kubeflow.org/v1alpha1",
-        "PodDefault",
-        "gpu-limit-present",
-        selector={"matchLabels": {"a": "b"}},
-        env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}],
-    ),
-    mutation(
-        "a policy of Kyverno that adds privileges",
-        PRIVILEGED,
-        patchStrategicMerge={
-            "spec": {"containers": [{"(name)": "*", "securityContext": {"privileged": True}}]}
-        },
-    ),
-    mutation(
-        "a policy of Kyverno that adds the node's network",
-        "no-host-namespaces",
-        patchStrategicMerge={"spec": {"hostNetwork": True}},
-    ),
-    mutation(
-        "a policy of Kyverno that changes each container of a template",
-        PRIVILEGED,
-        foreach=[
-            {
-                "list": "request.object.spec.template.spec.containers",
-                "patchStrategicMerge": {"spec": {"template": {"spec": {"containers": [BAD]}}}},
-            }
-        ],
-    ),
-    instead(
-        "a webhook outside of the cluster",
-        f"{ADMISSION}/v1",
-        "MutatingWebhookConfiguration",
-        "api-extensions-trusted",
-        webhooks=[{"name": "a.b.c", "clientConfig": {"url": "https://a.com"}}],
-    ),
-    # rights
-    role("the proxy of nodes by every subresource", "", "nodes/*", "get"),
-    role("tokens by every subresource of accounts", "", "serviceaccounts/*", "create"),
-    role("commands in pods by every subresource", "", "pods/*", "create"),
-    role("commands by one subresource of everything", "", "*/exec", "create"),
-    role("the proxy of nodes for readers", "", "nodes/proxy", "get"),
-    role("admission policies", ADMISSION, "validatingadmissionpolicies", "update"),
-    role(
-        "the bindings of admission policies",
-        ADMISSION,
-        "validatingadmissionpolicybindings",
-        "delete",
-    ),
-    role("changes of every pod", ADMISSION, "mutatingadmissionpolicies", "create"),
-    # exposure
     spec(
         "a route of Traefik without TLS",
         "traefik.io/v1alpha1",
@@ -299,60 +220,7 @@ def harmless(what: str, version: str, kind: str, /, **fields: Any) -> Way:
     return way(what, WEB, "", ("1", manifest))
 
 
-def reading(what: str, group: str, resource: str, *verbs: str) -> Way:
-    """A Role that reads or changes what a controller needs."""
-    rule = {"apiGroups": [group], "resources": [resource], "verbs": list(verbs)}
-    return harmless(what, "rbac.authorization.k8s.io/v1", "Role", rules=[rule])
-
-
 HARMLESS = [
-    reading("a reader of pods", "", "pods", "get", "list", "watch"),
-    reading("a reader of logs", "", "pods/log", "get"),
-    reading("a reader of admission policies", ADMISSION, "validatingadmissionpolicies", "get"),
-    reading("a controller of its own kinds", "a.example.com", "things/*", "update"),
-    reading("a controller of statuses", "batch", "jobs/status", "patch"),
-    harmless(
-        "a policy of Kyverno that adds a label",
-        "kyverno.io/v1",
-        "ClusterPolicy",
-        spec={
-            "rules": [
-                {
-                    "name": "a",
-                    "match": {"any": [{"resources": {"kinds": ["Pod"]}}]},
-                    "mutate": {"patchStrategicMerge": {"metadata": {"labels": {"a": "b"}}}},
-                }
-            ]
-        },
-    ),
-    harmless(
-        "a policy of Kyverno that refuses tokens",
-        "kyverno.io/v1",
-        "ClusterPolicy",
-        spec={
-            "rules": [
-                {
-                    "name": "a",
-                    "match": {"any": [{"resources": {"kinds": ["Pod"]}}]},
-                    "mutate": {
-                        "patchStrategicMerge": {"spec": {"automountServiceAccountToken": False}}
-                    },
-                }
-            ]
-        },
-    ),
-    harmless(
-        "a cache for every notebook",
-        "kubeflow.org/v1alpha1",
-        "PodDefault",
-        spec={
-            "desc": "a cache of models",
-            "selector": {"matchLabels": {"cache": "true"}},
-            "env": [{"name": "HF_HOME", "value": "/cache"}],
-            "volumeMounts": [{"name": "cache", "mountPath": "/cache"}],
-            "volumes": [{"name": "cache", "persistentVolumeClaim": {"claimName": "cache"}}],
-        },
-    ),
     harmless(
         "a set of resources of Flux",
         "fluxcd.controlplane.io/v1",
@@ -398,4 +266,4 @@ HARMLESS = [
         },
     ),
 ]
-"""Objects next to a web application that run nothing, or change nothing that protects."""
+"""Objects next to a web application that run nothing."""

@@ -58,6 +58,13 @@ WAYS = [
     patched("apps/v1", "Deployment", "no-host-namespaces", template(hostPID=True)),
     patched("apps/v1", "Deployment", "manifest-readable", {"replicas": 500}),
     patched("apps/v1", "StatefulSet", "no-host-path", template(**HOST_PATH)),
+    patched(
+        "apps/v1",
+        "Deployment",
+        "tolerations-bounded",
+        template(tolerations=[{"operator": "Exists"}]),
+        existing=True,
+    ),
     patched("apps/v1", "DaemonSet", "no-host-path", template(**HOST_PATH)),
     patched("v1", "Pod", "no-host-namespaces", {"hostIPC": True}),
     patched(

@@ -1,0 +1,56 @@
+"""The rule about objects that take over the control plane."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from policies.resources import Resource
+from policies.rule import Level, Rule, Severity, Violation, resource_rule
+from policies.settings import SystemConfig
+from policies.values import Node
+
+_SIGNERS: Final = "kubernetes.io/"
+_MASTERS: Final = "system:masters"
+_SYSTEM: Final = "kube-system"
+_USERS: Final = "aws-auth"
+_EVERYBODY: Final = ("system:authenticated", "system:unauthenticated", "*")
+
+
+@resource_rule(
+    name="control-plane-kept",
+    description="No object takes over the control plane or its identities.",
+    severity=Severity.CRITICAL,
+    level=Level.MANDATORY,
+    remediation="Remove the object, or name it in systemWorkloads.",
+    config=SystemConfig,
+    references=["NSA Authentication and authorization", "CIS 5.1.11", "OWASP K03"],
+)
+def control_plane_kept(resource: Resource, config: SystemConfig) -> Iterator[Violation]:
+    """Certificates, groups, leases and flows of the API server count more than any Role."""
+    root = resource.root
+    if resource.is_kind("certificates.k8s.io", "CertificateSigningRequest"):
+        signer = root["spec"]["signerName"]
+        if (signer.text or "").startswith(_SIGNERS):
+            yield Violation(signer, "a signer of its own")
+    elif resource.is_kind("flowcontrol.apiserver.k8s.io", "FlowSchema"):
+        yield from _unlimited(root["spec"])
+    elif resource.namespace == _SYSTEM and resource.is_kind("coordination.k8s.io", "Lease"):
+        if resource.name.startswith("kube-"):
+            yield Violation(root["metadata"]["name"], "nothing: its holder leads the component")
+    elif resource.namespace == _SYSTEM and resource.is_kind("", "ConfigMap"):
+        for _, text in root["data"].fields() if resource.name == _USERS else ():
+            if _MASTERS in (text.text or ""):
+                yield Violation(text, "groups with the permissions that are needed")
+
+
+def _unlimited(spec: Node) -> Iterator[Violation]:
+    """Return the level of requests that have no limit, if it is that of everybody."""
+    level = spec["priorityLevelConfiguration"]["name"]
+    subjects = [subject for rule in spec["rules"].items() for subject in rule["subjects"].items()]
+    names = [subject[kind]["name"].value for subject in subjects for kind in ("group", "user")]
+    if level.value == "exempt" and any(name in _EVERYBODY for name in names):
+        yield Violation(level, "a level with a limit")
+
+
+RULES: list[Rule[Any]] = [control_plane_kept]

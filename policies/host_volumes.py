@@ -1,0 +1,95 @@
+"""Rule about volumes outside of pods that reach the files of a node."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from kube.workloads.record import steps
+from policies import cel
+from policies.finding import find_pods
+from policies.host_access import HOST_DRIVER, HOST_SOURCES
+from policies.resources import Resource
+from policies.rule import Level, Rule, Severity, Violation, resource_rule
+from policies.settings import SystemConfig
+from policies.values import Node, any_field, nodes_at
+
+_SOURCES: Final = (*HOST_SOURCES, "local")
+_VOLUME_FIELDS: Final = frozenset({"accessModes", "capacity", "claimRef", "storageClassName"})
+_NODE_PATH: Final = re.compile(r"(?i)\b(node|host|base|local)path\b")
+_UNSAFE: Final = "allowUnsafePathPattern"
+
+
+@resource_rule(
+    name="no-host-volume",
+    description="PersistentVolumes and custom resources do not reach the node's file system.",
+    severity=Severity.CRITICAL,
+    level=Level.MANDATORY,
+    remediation="Use a StorageClass, or name the volume in systemWorkloads.",
+    config=SystemConfig,
+    references=["PSS baseline HostPath Volumes", "CIS 5.2.11", "OWASP K01"],
+    admission=cel.Cel(
+        "(object.spec.?hostPath.hasValue() ? ['hostPath'] : [])"
+        " + (object.spec.?local.hasValue() ? ['local'] : [])"
+        " + (object.spec.?csi.?driver.orValue('').matches("
+        f"{cel.literal(HOST_DRIVER.pattern)}) ? ['csi'] : [])",
+        cel.VOLUMES,
+    ),
+)
+def no_host_volume(resource: Resource, config: SystemConfig) -> Iterator[Violation]:
+    """A claim mounts such a volume into pods that may not mount the host themselves."""
+    if "." in resource.group:
+        yield from _host_paths(resource)
+    if resource.is_kind("storage.k8s.io", "StorageClass"):
+        yield from _class_paths(resource)
+    if not resource.is_kind("", "PersistentVolume"):
+        return
+    spec = resource.root["spec"]
+    for source in ("hostPath", "local"):
+        if spec[source].present:
+            yield Violation(spec[source], "a volume of network storage")
+    driver = spec["csi"]["driver"]
+    if driver.text and HOST_DRIVER.search(driver.text):
+        yield Violation(driver, "a driver of network storage")
+
+
+def _class_paths(resource: Resource) -> Iterator[Violation]:
+    """Return the directories of the node that a StorageClass chooses."""
+    of_node = bool(HOST_DRIVER.search(resource.root["provisioner"].text or ""))
+    for key, value in resource.root["parameters"].fields():
+        text = value.text or ""
+        path = text.startswith("/") or ".." in text
+        if (path and (of_node or _NODE_PATH.search(key))) or (key == _UNSAFE and text != "false"):
+            yield Violation(value, "nothing: the provisioner has a directory of its own")
+    for _, note in resource.annotations.fields():
+        if _NODE_PATH.search(note.text or ""):
+            yield Violation(note, "nothing: the provisioner has a directory of its own")
+
+
+def _is_volume(node: Node) -> bool:
+    """Return whether an object is the specification of a PersistentVolume."""
+    return isinstance(node.value, dict) and bool(_VOLUME_FIELDS & node.value.keys())
+
+
+def _host_paths(resource: Resource) -> Iterator[Violation]:
+    """Return the paths of the node in a custom resource, outside of its pods."""
+    patterns = resource.record.patterns if resource.record is not None else ()
+    if "" in patterns or not any_field(resource.properties, lambda key, _: key in _SOURCES):
+        return
+    skipped = {node.steps for path in patterns for node in nodes_at(resource.root, steps(path))}
+    skipped |= {pod.spec.steps for pod in find_pods(resource) if not pod.place.containers}
+    pending = [resource.root]
+    while pending:
+        node = pending.pop()
+        if node.steps in skipped:
+            continue
+        for key, child in node.fields():
+            path = child["path"] if isinstance(child.value, dict) else child
+            is_source = key in HOST_SOURCES or (key == "local" and _is_volume(node))
+            if is_source and (path.text or "").startswith("/"):
+                yield Violation(child, "a volume of network storage")
+        pending += node.branches()
+
+
+RULES: list[Rule[Any]] = [no_host_volume]

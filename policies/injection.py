@@ -1,0 +1,72 @@
+"""The rule about annotations by which others change a pod."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from typing import Any
+
+from pydantic import Field
+
+from policies import cel
+from policies.rule import Level, Rule, Severity, Violation, pod_rule
+from policies.settings import SystemConfig
+from policies.workloads import Pod
+
+
+class AnnotationConfig(SystemConfig):
+    """Configuration of `annotations-bounded`."""
+
+    changing_annotations: list[str] = Field(
+        default=[
+            # container runtimes and their plugins
+            *("io.kubernetes.cri-o.*", "io.containerd.*", "run.oci.*", "*.nri.*/*"),
+            *("*noderesource.dev/*", "io.katacontainers.*", "dev.gvisor.*"),
+            # networks and clouds
+            *("k8s.v1.cni.cncf.io/networks", "v1.multus-cni.io/default-network"),
+            "iam.amazonaws.com/role",
+            # sidecars
+            *("sidecar.istio.io/proxyimage", "sidecar.istio.io/uservolume*"),
+            *("*.linkerd.io/*image", "vault.hashicorp.com/*image"),
+            *("dapr.io/*image", "dapr.io/volume-mounts*"),
+        ],
+        description="Annotations of pods that change devices, files, networks, identities or "
+        "images of a pod, in lower case; `*` matches anything.",
+    )
+    allowed_annotations: list[str] = Field(
+        default=[],
+        description="Exceptions, such as `k8s.v1.cni.cncf.io/networks` for a network of RDMA, in "
+        "lower case; `*` matches anything.",
+    )
+
+
+@pod_rule(
+    name="annotations-bounded",
+    description="No annotation has a runtime, a network or a sidecar change the pod.",
+    severity=Severity.HIGH,
+    level=Level.MANDATORY,
+    remediation="State what the pod needs in its fields, or name the annotation in "
+    "allowedAnnotations.",
+    config=AnnotationConfig,
+    references=["NSA Pod security enforcement", "OWASP K01"],
+    admission=cel.Cel(
+        "variables.annotations.exists(n,"
+        " n.lowerAscii().matches(pattern(settings.changingAnnotations))"
+        " && !n.lowerAscii().matches(pattern(settings.allowedAnnotations))) ? ['annotations'] : []",
+        cel.ANNOTATED_PODS,
+    ),
+)
+def annotations_bounded(pod: Pod, config: AnnotationConfig) -> Iterator[Violation]:
+    """What such an annotation adds is in no field of the pod, so no other rule sees it."""
+    for name, value in pod.metadata["annotations"].fields():
+        if _matches(name, config.changing_annotations) and not _matches(
+            name, config.allowed_annotations
+        ):
+            yield Violation(value, "nothing: no rule sees what it adds to the pod")
+
+
+def _matches(name: str, patterns: list[str]) -> bool:
+    return any(fnmatchcase(name.lower(), pattern) for pattern in patterns)
+
+
+RULES: list[Rule[Any]] = [annotations_bounded]

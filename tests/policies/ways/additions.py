@@ -1,0 +1,184 @@
+"""Ways to get more than what a manifest states, because others add it."""
+
+from typing import Any
+
+from tests.policies.ways.demand import more
+from tests.policies.ways.kinds import WEB
+from tests.policies.ways.way import Way, way
+
+ANNOTATIONS = "0/spec/template/metadata/annotations"
+PREDICTOR = "0/spec/predictor"
+MODE = "0/metadata/annotations/serving.kserve.io~deploymentMode"
+REVISIONS = "0/spec/template/metadata/annotations/autoscaling.knative.dev~max-scale"
+BATCH = {"app.kubernetes.io/component": "batch"}
+NODE = "0/spec/template/spec/replicatedJobs/0/template/spec/template"
+TRAINER = {"numNodes": 8}
+
+
+def annotated(key: str, value: str = "true") -> Way:
+    """An annotation of the pods of a model server."""
+    edit = (ANNOTATIONS, {key: value})
+    return way(f"the annotation {key}", "g01_vllm_deployment", "annotations-bounded", edit)
+
+
+def added(what: str, version: str, kind: str, rules: str, **fields: Any) -> Way:
+    """One more object of the cluster."""
+    manifest = {"apiVersion": version, "kind": kind, "metadata": {"name": "added"}, **fields}
+    return way(what, WEB, rules, ("1", manifest))
+
+
+def runtime(*edits: tuple[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """A runtime of one GPU that a label calls batch, without queue, gang and scheduler."""
+    return (("0/metadata/labels", BATCH), (f"{NODE}/metadata", {"labels": BATCH}), *edits)
+
+
+FLAVOR = "kueue.x-k8s.io/v1beta1"
+EVERY_TAINT = [{"operator": "Exists"}]
+
+WAYS = [
+    # updates of Deployments that operators make
+    more("the surge of a NIMService", "nim_service", 3, ("0/spec/scale/hpa/maxReplicas", 3)),
+    more(
+        "the surge of an InferenceService",
+        "kserve_custom_predictor",
+        4,
+        (f"{PREDICTOR}/maxReplicas", 4),
+    ),
+    more(
+        "the surge that an InferenceService states",
+        "kserve_custom_predictor",
+        4,
+        (f"{PREDICTOR}/deploymentStrategy", {"rollingUpdate": {"maxSurge": "300%"}}),
+    ),
+    more(
+        "the old revision of an InferenceService", "kserve_custom_predictor", 4, (MODE, "Knative")
+    ),
+    more("the old revision of a Knative Service", "knative_gpu", 4, (REVISIONS, "3")),
+    more("the surge of an LLMInferenceService", "llmisvc_single_gpu", 4, ("0/spec/replicas", 4)),
+    more(
+        "the surge of Dynamo's workers",
+        "dynamo_components",
+        3,
+        ("0/spec/components/1/replicas", 3),
+    ),
+    # runtimes, whose number of pods others choose
+    way(
+        "a runtime of many nodes that a label calls batch",
+        "train_job_with_runtime",
+        "training-queue-named training-scheduler",
+        *runtime(
+            (f"{NODE}/spec/schedulerName", "default-scheduler"),
+            (f"{NODE}/spec/containers/0/resources/limits/nvidia.com~gpu", 1),
+            ("0/spec/mlPolicy/numNodes", 1),
+            ("2/spec/trainer", TRAINER),
+        ),
+    ),
+    # annotations that runtimes, sandboxes, networks and sidecars read
+    *map(
+        annotated,
+        [
+            "io.katacontainers.config.hypervisor.path",
+            "io.kubernetes.cri-o.TrustedSandbox",
+            "io.kubernetes.cri-o.userns-mode",
+            "run.oci.hooks.stdout",
+            "dev.gvisor.flag.network",
+            "io.containerd.runc.v2.group",
+            "mounts.nri.containerd.io/main",
+            "ulimits.noderesource.dev/container.main",
+            "k8s.v1.cni.cncf.io/networks",
+            "v1.multus-cni.io/default-network",
+            "iam.amazonaws.com/role",
+            "sidecar.istio.io/userVolume",
+            "sidecar.istio.io/proxyImage",
+            "config.linkerd.io/proxy-image",
+            "vault.hashicorp.com/agent-image",
+            "dapr.io/sidecar-image",
+            "dapr.io/volume-mounts-rw",
+        ],
+    ),
+    # objects that add to pods, or to nodes
+    added(
+        "devices that no driver published",
+        "resource.k8s.io/v1",
+        "ResourceSlice",
+        "device-names-kept",
+        spec={
+            "driver": "gpu.nvidia.com",
+            "nodeName": "node-1",
+            "pool": {"name": "node-1", "generation": 99, "resourceSliceCount": 1},
+            "devices": [{"name": "gpu-0"}],
+        },
+    ),
+    added(
+        "a driver that receives tokens of the API server",
+        "storage.k8s.io/v1",
+        "CSIDriver",
+        "api-extensions-trusted",
+        spec={"tokenRequests": [{"audience": ""}]},
+    ),
+    added(
+        "a flavor of Kueue that tolerates everything",
+        FLAVOR,
+        "ResourceFlavor",
+        "tolerations-bounded",
+        spec={"tolerations": EVERY_TAINT},
+    ),
+    added(
+        "a runtime class that tolerates everything",
+        "node.k8s.io/v1",
+        "RuntimeClass",
+        "tolerations-bounded",
+        handler="gvisor",
+        scheduling={"tolerations": EVERY_TAINT},
+    ),
+]
+
+HARMLESS = [
+    way(
+        "an InferenceService that stops before it updates",
+        "kserve_custom_predictor",
+        "",
+        (f"{PREDICTOR}/maxReplicas", 4),
+        (f"{PREDICTOR}/deploymentStrategy", {"type": "Recreate"}),
+        gpu_budget={"maxGpus": 4},
+    ),
+    way(
+        "an annotation that the configuration allows",
+        "g01_vllm_deployment",
+        "",
+        (ANNOTATIONS, {"k8s.v1.cni.cncf.io/networks": "rdma"}),
+        annotations_bounded={"allowedAnnotations": ["k8s.v1.cni.cncf.io/networks"]},
+    ),
+    way(
+        "annotations that change no pod",
+        "g01_vllm_deployment",
+        "",
+        (
+            ANNOTATIONS,
+            {
+                "prometheus.io/scrape": "true",
+                "sidecar.istio.io/inject": "true",
+                "vault.hashicorp.com/agent-inject": "true",
+                "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+                "kubectl.kubernetes.io/default-container": "main",
+                "client.knative.dev/user-image": "ghcr.io/team/server:1.0",
+            },
+        ),
+    ),
+    added(
+        "a driver that receives tokens for a cloud",
+        "storage.k8s.io/v1",
+        "CSIDriver",
+        "",
+        spec={"tokenRequests": [{"audience": "sts.amazonaws.com"}]},
+    ),
+    added(
+        "a runtime class for nodes with one taint",
+        "node.k8s.io/v1",
+        "RuntimeClass",
+        "",
+        handler="gvisor",
+        scheduling={"tolerations": [{"key": "sandbox", "operator": "Exists"}]},
+    ),
+]
+"""Additions that no rule refuses."""

@@ -5,9 +5,10 @@ Imports no torch: the stack validates a job's hyperparameters with this class in
 
 import json
 from pathlib import PurePosixPath
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self, get_args
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -17,6 +18,7 @@ from pydantic import (
     model_validator,
 )
 
+from workload import custom
 from workload.catalog import MODELS, ModelName, Option, checked_options
 from workload.configuration import DeviceName, problem_sentences
 
@@ -29,6 +31,7 @@ IMAGES: Final[tuple[DatasetName, ...]] = (
     "digits", "glyphs", "photos", "mnist", "fashion-mnist", "cifar10", "cifar100", "synthetic",
     "shards",
 )  # fmt: skip
+PUBLISHED: Final[tuple[DatasetName, ...]] = ("mnist", "fashion-mnist", "cifar10", "cifar100")
 DATASETS: Final[dict[str, tuple[DatasetName, ...]]] = {
     "digits-net": ("digits", "synthetic"),
     "mnist-net": ("digits", "glyphs", "mnist", "fashion-mnist", "synthetic"),
@@ -38,14 +41,43 @@ DATASETS: Final[dict[str, tuple[DatasetName, ...]]] = {
 
 ExportFormat = Literal["pt2"]
 
+CROSS_ENTROPY: Final = "cross-entropy"
+REPORTED: Final = ("accuracy", "loss", "held_out_loss", "seconds")
+"""Values of an epoch, whose names no custom metric may have."""
+
+
+def _is_custom(name: str) -> str:
+    if not custom.NAME.fullmatch(name):
+        raise ValueError("write package.module:function")
+    return name
+
+
+def _is_dataset(name: str) -> str:
+    if name not in get_args(DatasetName) and not custom.NAME.fullmatch(name):
+        known = ", ".join(get_args(DatasetName))
+        raise ValueError(f"write {known}, or a custom data set as package.module:factory")
+    return name
+
+
+def _is_loss(name: str) -> str:
+    if name != CROSS_ENTROPY and not custom.NAME.fullmatch(name):
+        raise ValueError(f"write {CROSS_ENTROPY}, or a custom function as package.module:function")
+    return name
+
+
+CustomName = Annotated[str, AfterValidator(_is_custom)]
+LossName = Annotated[str, AfterValidator(_is_loss)]
+
+Beta = Annotated[float, Field(ge=0, lt=1)]
 PositiveInt = Annotated[int, Field(ge=1)]
 
 ALWAYS_DECISIVE: Final = (
     "model", "dataset", "epochs", "batch_size", "learning_rate", "weight_decay", "seed",
 )  # fmt: skip
 DECISIVE_WHERE_SET: Final = (
-    "model_options", "optimizer", "schedule", "warm_up", "accumulate", "clip_norm", "precision",
-    "gradient_compression", "init_from", "init_sha256", "init_partial",
+    "model_options", "loss", "optimizer", "schedule", "warm_up", "accumulate", "clip_norm",
+    "betas", "ema_decay", "precision", "gradient_compression", "init_from", "init_sha256",
+    "init_partial",
 )  # fmt: skip
 """Added later: listed only with other values than the default, so that older runs stay the same."""
 FORMER_DEFAULT: Final = ("precision", "fp32")
@@ -85,10 +117,12 @@ class TrainingConfig(BaseModel):
         description="Load the tensors of init_from that fit the model, and report the others; "
         "otherwise all must fit.",
     )
-    dataset: DatasetName = Field(
+    dataset: Annotated[str, AfterValidator(_is_dataset)] = Field(
         default="digits",
         description="Data set. digits, glyphs and photos are part of packages, synthetic is "
-        "generated from the seed, all others are read from data_dir.",
+        "generated from the seed; shards, text, tokens and published ones ("
+        + ", ".join(PUBLISHED)
+        + ") are read from data_dir; or a custom data set as package.module:factory.",
     )
     data_dir: PurePosixPath = Field(
         default=PurePosixPath("/data"),
@@ -114,6 +148,16 @@ class TrainingConfig(BaseModel):
     accumulate: PositiveInt = Field(
         default=1, description="Batches per process and optimizer step (gradient accumulation)."
     )
+    loss: LossName = Field(
+        default=CROSS_ENTROPY,
+        description="Loss to minimize: cross-entropy, or a custom function as "
+        "package.module:function. It takes logits and targets and returns one value per sample.",
+    )
+    metrics: tuple[CustomName, ...] = Field(
+        default=(),
+        description="Custom metrics of the held-out data, each as package.module:function, which "
+        "takes logits and targets and returns one value per sample. Their means are reported.",
+    )
     optimizer: Literal["adamw", "sgd"] = Field(
         default="adamw", description="Optimizer; sgd uses Nesterov momentum 0.9."
     )
@@ -132,6 +176,19 @@ class TrainingConfig(BaseModel):
     )
     weight_decay: float = Field(
         default=1e-4, ge=0, le=1, description="Weight decay; decoupled with adamw."
+    )
+    betas: tuple[Beta, ...] = Field(
+        default=(0.9, 0.999),
+        min_length=2,
+        max_length=2,
+        description="Decay of the averages of the gradient and of its square (adamw).",
+    )
+    ema_decay: float = Field(
+        default=0,
+        ge=0,
+        lt=1,
+        description="Decay per step of an exponential moving average of the weights, such as "
+        "0.999, which is evaluated and exported in their place. 0 keeps none.",
     )
     clip_norm: float = Field(
         default=0, ge=0, description="Maximum global gradient norm (clipping). 0 disables clipping."
@@ -271,7 +328,7 @@ class TrainingConfig(BaseModel):
         except ValueError:
             raise ValueError('write a JSON object, such as {"layers": 6}') from None
 
-    @field_validator("export_formats", mode="before")
+    @field_validator("export_formats", "metrics", "betas", mode="before")
     @classmethod
     def _from_list(cls, value: object) -> object:
         return [part for part in value.split(",") if part] if isinstance(value, str) else value
@@ -288,11 +345,26 @@ class TrainingConfig(BaseModel):
             raise ValueError("write an absolute path without '..', such as /checkpoints/my-run")
         return value
 
+    @field_validator("metrics")
+    @classmethod
+    def _metrics_have_names_of_their_own(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        names = [metric_name(each) for each in value]
+        for name in names:
+            if name in REPORTED or names.count(name) > 1:
+                raise ValueError(f"another value is called {name}: rename the function")
+        return value
+
     @model_validator(mode="after")
     def _init_from_is_complete(self) -> Self:
         if self.init_from is None and (self.init_sha256 or self.init_partial):
             name = "init_sha256" if self.init_sha256 else "init_partial"
             raise ValueError(f"{name} is set without init_from: write the directory of the weights")
+        return self
+
+    @model_validator(mode="after")
+    def _betas_are_of_adamw(self) -> Self:
+        if self.optimizer == "sgd" and "betas" in self.model_fields_set:
+            raise ValueError("betas is set, which only adamw has: leave it out with sgd")
         return self
 
     @model_validator(mode="after")
@@ -318,6 +390,8 @@ class TrainingConfig(BaseModel):
     def _dataset_fits_model(self) -> Self:
         datasets = DATASETS.get(self.model, IMAGES)
         if self.model not in MODELS or self.dataset in datasets:
+            return self
+        if ":" in self.dataset and datasets != TEXTS:
             return self
         reason = "takes other data than"
         if self.dataset in IMAGES and datasets != TEXTS:
@@ -374,6 +448,11 @@ class TrainingConfig(BaseModel):
         ]
 
 
+def metric_name(function: str) -> str:
+    """Return the name of a metric: that of its function."""
+    return function.rpartition(":")[2]
+
+
 def flag_of(field: str) -> str:
     """Return the flag of a field: `batch_size` → `--batch-size`."""
     return "--" + field.replace("_", "-")
@@ -388,5 +467,5 @@ def written(value: Any) -> str | int | float:
     if isinstance(value, dict):
         return json.dumps(value, sort_keys=True)
     if isinstance(value, tuple):
-        return ",".join(value)
+        return ",".join(map(str, value))
     return value if isinstance(value, int | float) else str(value)

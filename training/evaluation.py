@@ -1,19 +1,18 @@
 """Evaluation of a model on held-out samples."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from training.data.loader import Loader, deal
 from training.data.samples import Samples
 from training.gang.world import World
+from training.objective import Objective, accuracies
 from training.parallel import Parallel
 from workload.run.watchdog import Watchdog
 
@@ -26,24 +25,17 @@ TOKENS: Final = 16_384
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Mean cross entropy, and accuracy from 0 to 1."""
+    """Mean loss, accuracy from 0 to 1, and the means of the custom metrics."""
 
     loss: float
     accuracy: float
-
-
-def losses(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the cross entropy of each sample, N; of a text, the mean over its tokens.
-
-    Logits are N x outputs with N targets, or N x T x outputs with N x T targets.
-    """
-    each = cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
-    return each.view(len(targets), -1).mean(1)
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 @torch.no_grad()
 def evaluate(
     model: Parallel,
+    objective: Objective,
     samples: Samples,
     world: World,
     device: torch.device,
@@ -58,19 +50,19 @@ def evaluate(
     tokens = math.prod(samples.batch(np.zeros(1, np.int64))[1].shape)
     batch_size = BATCH if tokens == 1 else max(1, TOKENS // tokens)
     batches = deal(np.arange(len(samples)), batch_size, world.rank, world.size)
-    sums = torch.zeros(3, dtype=torch.float64, device=device)
+    functions = (objective.loss, accuracies, *objective.metrics.values())
+    sums = torch.zeros(len(functions) + 1, dtype=torch.float64, device=device)
     for loaded in Loader(samples, batches, device, workers=0):
         real = loaded.batch.real
         # With FSDP all processes compute the same number of batches, including padding.
         logits, targets = model(loaded.inputs)[:real], loaded.targets[:real]
         if real:
-            right = (logits.argmax(-1) == targets).double().view(real, -1).mean(1)
-            sums += torch.stack(
-                [losses(logits, targets).double().sum(), right.sum(), right.new_tensor(real)]
-            )
+            values = [function(logits, targets).double().sum() for function in functions]
+            sums += torch.stack([*values, sums.new_tensor(real)])
         watchdog.beat()
         if should_stop():
             return None
     dist.all_reduce(sums)
-    loss, right, count = sums.tolist()
-    return Evaluation(loss / count, right / count)
+    *totals, count = sums.tolist()
+    loss, accuracy, *others = (total / count for total in totals)
+    return Evaluation(loss, accuracy, dict(zip(objective.metrics, others, strict=True)))

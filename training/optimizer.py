@@ -40,8 +40,8 @@ def _share(config: TrainingConfig, progress: float) -> float:
 
 
 def state_bytes(network: nn.Module, config: TrainingConfig) -> int:
-    """Return the size of one checkpoint: weights, buffers and optimizer state."""
-    kept = {"adamw": 2, "sgd": 1}[config.optimizer]
+    """Return the size of one checkpoint: weights, their average, buffers and optimizer state."""
+    kept = {"adamw": 2, "sgd": 1}[config.optimizer] + (config.ema_decay > 0)
     tensors = [*network.parameters(), *network.buffers()]
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors) * (1 + kept)
 
@@ -55,4 +55,7 @@ def optimizer(config: TrainingConfig, model: Parallel) -> torch.optim.Optimizer:
             parameters, config.learning_rate, momentum=0.9, nesterov=True, weight_decay=decay
         )
     fused = all(each.device.type == "cuda" for each in parameters)
-    return torch.optim.AdamW(parameters, config.learning_rate, weight_decay=decay, fused=fused)
+    first, second = config.betas
+    return torch.optim.AdamW(
+        parameters, config.learning_rate, (first, second), weight_decay=decay, fused=fused
+    )

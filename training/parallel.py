@@ -19,6 +19,7 @@ from training.accelerator import precision_of
 from training.config import TrainingConfig
 from training.data import Dataset
 from training.data.loader import scale
+from training.objective import Objective
 from workload.configuration import ConfigurationError
 from workload.models.structure import blocks
 
@@ -156,11 +157,15 @@ class Parallel:
 
 
 def check_model(
-    model: nn.Module, config: TrainingConfig, data: Dataset, device: torch.device
+    model: nn.Module,
+    config: TrainingConfig,
+    objective: Objective,
+    data: Dataset,
+    device: torch.device,
 ) -> None:
-    """Compute two samples with an unwrapped model, which stays unchanged.
+    """Compute two samples with an unwrapped model, which stays unchanged, and their loss.
 
-    Raises ConfigurationError for mistakes of the model's author, which each restart would repeat.
+    Raises ConfigurationError for mistakes of the user's code, which each restart would repeat.
     """
     pixels, targets = data.train.batch(np.resize(np.arange(len(data.train)), 2))
     inputs = scale(torch.from_numpy(pixels).to(device), data.train.white)
@@ -172,6 +177,7 @@ def check_model(
             with torch.autocast(device.type, dtype, dtype != torch.float32):
                 logits = model(inputs)
             _check_logits(config.model, logits, (*targets.shape, data.outputs))
+            objective.check(logits, torch.from_numpy(targets).to(device))
             if config.parallel == "ddp":
                 logits.sum().backward()
         except (ConfigurationError, torch.OutOfMemoryError, torch.AcceleratorError):

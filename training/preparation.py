@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from training.accelerator import peak_flops
+from training.average import Average
 from training.checkpoints.saver import Saver
 from training.config import TrainingConfig
 from training.data import Dataset, load
@@ -17,6 +18,7 @@ from training.export import check_export
 from training.gang.distributed import await_peers, patient_group
 from training.gang.preflight import check_free_space, check_run_dir, check_shared_memory
 from training.gang.world import World
+from training.objective import Objective
 from training.optimizer import optimizer, state_bytes
 from training.parallel import Parallel, check_model
 from training.run import Run
@@ -45,7 +47,8 @@ def prepare(
     network = all_or_none(
         lambda: build(config.model, config.model_options, data.outputs, data.shape)
     )
-    all_or_none(lambda: check_model(network.to(device), config, data, device))
+    objective = all_or_none(lambda: Objective.of(config))
+    all_or_none(lambda: check_model(network.to(device), config, objective, data, device))
     needed = state_bytes(network, config)
     flops = count_flops(network, data, device)
     on_rank0(
@@ -63,7 +66,9 @@ def prepare(
         device=device,
         data=data,
         model=model,
+        objective=objective,
         optimizer=optimizer(config, model),
+        average=Average(model, config.ema_decay) if config.ema_decay else None,
         saver=Saver(
             Path(config.run_dir) / "checkpoints",
             world,

@@ -1,7 +1,9 @@
 """State of a run in one process, and the check that it has not diverged."""
 
+import contextlib
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,12 +12,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from training.average import Average
 from training.checkpoints.saver import Saver
 from training.checkpoints.storage import Position
 from training.config import TrainingConfig
 from training.data import Dataset
 from training.evaluation import Evaluation
 from training.gang.world import World
+from training.objective import Objective
 from training.parallel import Parallel
 from training.telemetry.metrics import Metrics
 from workload.run.ranks import Vote
@@ -40,12 +44,14 @@ class Run:
     device: torch.device
     data: Dataset
     model: Parallel
+    objective: Objective
     optimizer: torch.optim.Optimizer
     saver: Saver
     watchdog: Watchdog
     metrics: Metrics
     loss_sum: Tensor
     diverged: Tensor
+    average: Average | None = None
     flops_per_sample: int | None = None
     samples: int = 0
     position: Position = field(default_factory=Position)
@@ -66,6 +72,15 @@ class Run:
     def should_stop(self) -> bool:
         """Return whether a process was asked to stop; all processes call this together."""
         return self.vote.cast(self.saver.failed)
+
+    @contextlib.contextmanager
+    def result(self) -> Iterator[None]:
+        """Replace the weights inside by those that are evaluated and exported."""
+        with contextlib.ExitStack() as stack:
+            if self.average is not None:
+                stack.enter_context(self.average.applied())
+            stack.enter_context(self.model.averaged_buffers())
+            yield
 
     def check_step(self, loss: Tensor, norm: Tensor) -> None:
         """Record, without waiting for the device, whether a step's loss and gradients are finite.

@@ -13,7 +13,7 @@ from training import accelerator
 from training.checkpoints.state import resume, save, save_evaluation
 from training.config import TrainingConfig
 from training.data.loader import GangSampler, Loaded, Loader
-from training.evaluation import Evaluation, evaluate, losses
+from training.evaluation import Evaluation, evaluate
 from training.export import finished_export, write_export
 from training.gang.distributed import joined, limit_operations
 from training.gang.preflight import await_free_space, warn_of_locked_memory
@@ -129,6 +129,8 @@ def step(run: Run, batches: list[Loaded], outputs: ProgressOutputs) -> None:
     loss, norm = learn(run, batches)
     run.metrics.stepped(position.step + 1, seen - position.seen, rate)
     position.seen, position.step = seen, position.step + 1
+    if run.average is not None:
+        run.average.update(position.step)
     run.watchdog.beat()
     outputs.stepped(loss, norm, rate)
     if position.step % CHECK_LOSS_EVERY == 0:
@@ -151,7 +153,7 @@ def learn(run: Run, batches: list[Loaded]) -> tuple[Tensor, Tensor]:
     for loaded in batches:
         batch = loaded.batch
         with model.gradient_sync(enabled=batch.last):
-            each = losses(model(loaded.inputs), loaded.targets)[: batch.real]
+            each = run.objective.loss(model(loaded.inputs), loaded.targets)[: batch.real]
             # DDP and FSDP average over processes; this factor gives every sample the same weight.
             loss = each.sum() * (run.world.size / batch.total)
             scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
@@ -192,6 +194,7 @@ def finish_epoch(run: Run, started: float, outputs: ProgressOutputs) -> bool:
         accuracy=evaluation.accuracy,
         held_out_loss=evaluation.loss,
         seconds=time.monotonic() - started,
+        metrics=evaluation.metrics,
     )
     if due:
         save_evaluation(run, evaluation.loss)
@@ -213,11 +216,17 @@ def evaluate_held_out(run: Run) -> Evaluation | None:
         devices = [run.device] if run.device.type == "cuda" else []
         with (
             run.metrics.activities.doing("evaluation"),
-            run.model.averaged_buffers(),
+            run.result(),
             torch.random.fork_rng(devices),
         ):
             run.evaluation = evaluate(
-                run.model, run.data.held_out, run.world, run.device, run.watchdog, run.should_stop
+                run.model,
+                run.objective,
+                run.data.held_out,
+                run.world,
+                run.device,
+                run.watchdog,
+                run.should_stop,
             )
     if run.evaluation is not None:
         require_finite(run.evaluation.loss, run, "held-out loss")
@@ -247,6 +256,7 @@ def export(run: Run, evaluation: Evaluation) -> Manifest:
         "accuracy": evaluation.accuracy,
         "loss": evaluation.loss,
         "seconds": round(run.seconds, 3),
+        **evaluation.metrics,
     }
 
     def write(weights: dict[str, Tensor]) -> Manifest:
@@ -256,7 +266,7 @@ def export(run: Run, evaluation: Evaluation) -> Manifest:
         beat = run.watchdog.beat
         return write_export(export_folder(config), model, config, data, metrics, beat=beat)
 
-    with run.metrics.activities.doing("export"), run.model.averaged_buffers():
+    with run.metrics.activities.doing("export"), run.result():
         weights = run.model.weights()
         return on_rank0(lambda: write(weights), run.saver.group)
 

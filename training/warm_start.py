@@ -38,6 +38,8 @@ def load_initial_weights(run: Run) -> Report:
     report = on_rank0(read, run.saver.group)
     options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True, strict=False)
     set_model_state_dict(run.model.model, weights, options=options)
+    if run.average is not None:
+        run.average.restart()
     return report
 
 

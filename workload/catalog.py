@@ -1,16 +1,14 @@
 """Models of this project and their options. Imports no torch."""
 
-import re
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from workload import custom
+
 Option = int | float | str | bool
 """Value of a model option."""
-
-FACTORY: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
-"""Custom model: an importable module, a colon, and a function or class."""
 
 
 class Options(BaseModel):
@@ -90,7 +88,7 @@ MODELS: Final = {
 
 
 def _is_model_name(name: str) -> str:
-    if name not in MODELS and not FACTORY.fullmatch(name):
+    if name not in MODELS and not custom.NAME.fullmatch(name):
         raise ValueError(f"write {', '.join(MODELS)}, or a custom model as package.module:factory")
     return name
 

@@ -98,7 +98,7 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except (SafetensorError, OSError) as error:
-        raise ExportError(f"{path} is not a readable safetensors file: {error}") from None
+        raise ExportError(f"{path} is not a readable safetensors file: {error}") from error
 
 
 def torchao(module: str) -> ModuleType:

@@ -78,6 +78,8 @@ class Epoch(Event):
     """Mean of the epoch's training samples."""
     accuracy: float | None = None
     held_out_loss: float | None = None
+    metrics: dict[str, float] | None = None
+    """Custom metrics of the held-out samples."""
     seconds: float | None = None
 
 

@@ -3,10 +3,10 @@
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import psutil
 import pytest
@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.environments import environment
-from tests.training.programs import free_port, until
+from tests.training.programs import Program, free_port, start_gang, until
 from workload import exit_codes, progress
 
 ROOT = Path(__file__).parents[2]
@@ -23,9 +23,22 @@ STEPS = {"plain": 3000, "accelerated": 800, "huggingface": 400}
 """Enough to be stopped and killed before the end."""
 
 
+class Gang(Protocol):
+    """Two processes of an example."""
+
+    @property
+    def text(self) -> str: ...
+
+    def exit_code(self) -> int: ...
+
+    def stop(self) -> None: ...
+
+    def kill_one(self) -> None: ...
+
+
 @dataclass
 class Launched:
-    """Two processes of an example, started as in a job."""
+    """Processes in an environment of their own, started by the launcher as in a job."""
 
     process: subprocess.Popen[bytes]
     output: Path
@@ -37,20 +50,57 @@ class Launched:
     def exit_code(self) -> int:
         return self.process.wait(timeout=240)
 
-    def says(self, text: str) -> None:
-        until(lambda: text in self.text or self.process.poll() is not None)
-        assert text in self.text, self.text
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+
+    def kill_one(self) -> None:
+        psutil.Process(self.process.pid).children()[-1].kill()
+
+    def end(self) -> None:
+        """Kill what still runs."""
+        if self.process.poll() is None:
+            for process in psutil.Process(self.process.pid).children(recursive=True):
+                process.kill()
+            self.process.kill()
+            self.process.wait()
+
+
+@dataclass
+class Forked:
+    """Processes with the test's packages, which need not import them again."""
+
+    ranks: list[Program]
+
+    @property
+    def text(self) -> str:
+        return self.ranks[0].text
+
+    def exit_code(self) -> int:
+        codes = [rank.exit_code() for rank in self.ranks]
+        return codes[0]
+
+    def stop(self) -> None:
+        for rank in self.ranks:
+            rank.signal(signal.SIGTERM)
+
+    def kill_one(self) -> None:
+        self.ranks[1].signal(signal.SIGKILL)
+
+    def end(self) -> None:
+        """Kill what still runs."""
+        for rank in self.ranks:
+            rank.process.kill()
 
 
 def launch(example: str, run_dir: Path, output: Path) -> Launched:
-    python = str(environment("hugging-face", inherits=True)) if example == "huggingface" else ""
+    python = str(environment("hugging-face", inherits=True))
     options = [f"--master-port={free_port()}", "--nproc-per-node=2"]
     program = [str(EXAMPLES / f"{example}.py"), str(STEPS[example])]
     # PYTHONPATH is as in the training image.
     more = {"RUN_DIR": str(run_dir), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     with output.open("wb") as stream:
         process = subprocess.Popen(
-            [python or sys.executable, "-m", "training.launch", *options, *program],
+            [python, "-m", "training.launch", *options, *program],
             env={**os.environ, **more},
             stdout=stream,
             stderr=subprocess.STDOUT,
@@ -58,17 +108,23 @@ def launch(example: str, run_dir: Path, output: Path) -> Launched:
     return Launched(process, output)
 
 
+def fork(example: str, run_dir: Path, output: Path) -> Forked:
+    program, steps = f"examples.frameworks.{example}", [str(STEPS[example])]
+    output.mkdir()
+    return Forked(start_gang(steps, 2, output, program, {"RUN_DIR": str(run_dir)}))
+
+
 @pytest.fixture
-def launched() -> Iterator[list[Launched]]:
-    """Everything that a test has launched; what still runs at its end is killed."""
-    found: list[Launched] = []
+def started() -> Iterator[list[Launched | Forked]]:
+    """Everything that a test has started, which is killed at its end."""
+    found: list[Launched | Forked] = []
     yield found
-    for one in found:
-        if one.process.poll() is None:
-            for process in psutil.Process(one.process.pid).children(recursive=True):
-                process.kill()
-            one.process.kill()
-            one.process.wait()
+    for gang in found:
+        gang.end()
+
+
+def says(gang: Gang, text: str) -> None:
+    until(lambda: text in gang.text)
 
 
 def weights(run_dir: Path) -> dict[str, torch.Tensor]:
@@ -78,28 +134,27 @@ def weights(run_dir: Path) -> dict[str, torch.Tensor]:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("example", STEPS)
 def test_a_stopped_and_killed_run_has_the_weights_of_an_undisturbed_one(
-    example: str, tmp_path: Path, launched: list[Launched]
+    example: str, tmp_path: Path, started: list[Launched | Forked]
 ) -> None:
-    def start(run_dir: Path, output: str) -> Launched:
-        launched.append(launch(example, run_dir, tmp_path / output))
-        return launched[-1]
+    def start(run_dir: Path, output: str) -> Gang:
+        begin = launch if example == "huggingface" else fork
+        gang = begin(example, run_dir, tmp_path / output)
+        started.append(gang)
+        return gang
 
     whole = start(tmp_path / "whole", "whole-output")
     assert whole.exit_code() == exit_codes.DONE, whole.text
 
     run_dir = tmp_path / "parts"
     stopped = start(run_dir, "stopped")
-    stopped.says('"step": 30,')
-    stopped.process.send_signal(signal.SIGTERM)
+    says(stopped, '"step": 30,')
+    stopped.stop()
     assert stopped.exit_code() == exit_codes.INTERRUPTED, stopped.text
-    stopped.says('"event": "interrupted"')
+    assert '"event": "interrupted"' in stopped.text
 
     killed = start(run_dir, "killed")
-    until(
-        lambda: any((run_dir / "checkpoints").glob("step-*00")) or killed.process.poll() is not None
-    )
-    assert killed.process.poll() is None, killed.text
-    psutil.Process(killed.process.pid).children()[-1].kill()
+    until(lambda: any((run_dir / "checkpoints").glob("step-*00")))
+    killed.kill_one()
     assert killed.exit_code() not in (exit_codes.DONE, exit_codes.INTERRUPTED), killed.text
 
     resumed = start(run_dir, "resumed")

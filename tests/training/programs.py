@@ -88,12 +88,19 @@ def start(
     return Program(process, output)
 
 
-def start_gang(arguments: list[str], size: int, folder: Path) -> list[Program]:
+def start_gang(
+    arguments: list[str],
+    size: int,
+    folder: Path,
+    program: str = "training",
+    environment: Mapping[str, str] | None = None,
+) -> list[Program]:
     """Start one process per rank, as a scheduler that creates one pod per process."""
     folder.mkdir(parents=True, exist_ok=True)
     shared = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    shared |= environment or {}
     return [
-        start("training", arguments, {"RANK": str(rank), **shared}, folder / f"rank-{rank}")
+        start(program, arguments, {"RANK": str(rank), **shared}, folder / f"rank-{rank}")
         for rank in range(size)
     ]
 

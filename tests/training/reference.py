@@ -10,6 +10,8 @@ from torch.nn.functional import cross_entropy
 
 GLOBAL_BATCH = 16
 EPOCHS = 2
+SMOOTHING = 0.1
+"""Label smoothing of the custom loss, for settings that name one."""
 
 
 def train(
@@ -36,7 +38,10 @@ def train(
             chosen = torch.from_numpy(order[start : start + GLOBAL_BATCH])
             with torch.autocast("cpu", dtype or torch.bfloat16, dtype is not None):
                 logits = model(inputs[chosen])
-            each = cross_entropy(logits.float(), labels[chosen], reduction="none")
+            smoothing = SMOOTHING if "loss" in settings else 0
+            each = cross_entropy(
+                logits.float(), labels[chosen], reduction="none", label_smoothing=smoothing
+            )
             optimizer.zero_grad()
             each.mean().backward()
             if limit := settings.get("clip_norm"):

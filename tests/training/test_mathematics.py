@@ -51,6 +51,8 @@ CASES: Cases = {
     "sgd fsdp bf16": (SGD | FSDP | {"precision": "bf16"}, 4e-3),
     "sgd fp16": (SGD | {"precision": "fp16"}, 3e-4),
     "sgd fp16 clip": (SGD | {"precision": "fp16", "clip_norm": 0.3}, 3e-4),
+    "sgd loss": (SGD | {"loss": "tests.training.custom_models:smoothed"}, EXACT),
+    "sgd fsdp loss": (SGD | FSDP | {"loss": "tests.training.custom_models:smoothed"}, EXACT),
     "sgd compression": (SGD | {"gradient_compression": "bf16"}, 4e-3),
 }
 """Settings, and the maximum difference of a weight from the reference with the same precision."""
@@ -196,7 +198,8 @@ def test_the_evaluation_is_that_of_all_held_out_samples(
         torch.autocast("cpu", dtype) if dtype else contextlib.nullcontext(),
     ):
         logits = model(inputs).float()
-    held_out_loss = float(cross_entropy(logits, labels))
+    smoothing = reference.SMOOTHING if "loss" in CASES[case][0] else 0
+    held_out_loss = float(cross_entropy(logits, labels, label_smoothing=smoothing))
     accuracy = float((logits.argmax(1) == labels).float().mean())
     for results in gang:
         loss, right = results[case].evaluation

@@ -14,22 +14,22 @@ from workload.models.structure import blocks
 DOCUMENT = (Path(__file__).parents[2] / "docs/models.md").read_text()
 
 
-def block(language: str) -> str:
-    found = re.search(rf"```{language}\n(.*?)```", DOCUMENT, re.DOTALL)
-    assert found is not None
-    return found[1]
+def blocks_of(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", DOCUMENT, re.DOTALL)
 
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = block("python")
-    assert source.startswith("# my_models.py\n")
-    (tmp_path / "my_models.py").write_text(source)
+    for name, source in zip(
+        ("my_models", "my_losses", "my_data"), blocks_of("python"), strict=True
+    ):
+        assert source.startswith(f"# {name}.py\n")
+        (tmp_path / f"{name}.py").write_text(source)
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
-def arguments() -> list[str]:
-    words = shlex.split(block("console").replace("\\\n", " "))
+def arguments(number: int = 0) -> list[str]:
+    words = shlex.split(blocks_of("console")[number].replace("\\\n", " "))
     return words[words.index("training") + 1 :]
 
 
@@ -52,3 +52,25 @@ def test_the_documented_custom_model_is_trained_by_its_command(
     manifest = read_manifest(tmp_path / "run/export")
     assert manifest.options == {"width": 128}
     assert manifest.metrics["accuracy"] > 0.8
+
+
+@pytest.mark.usefixtures("own")
+def test_the_documented_loss_and_metric_are_used_by_their_command(
+    train: Callable[..., int], tmp_path: Path
+) -> None:
+    config = read_config(arguments(1), {})
+    wanted = {name: getattr(config, name) for name in ("model", "loss", "metrics", "dataset")}
+    train(**wanted, epochs=3, learning_rate=0.01)
+    metrics = read_manifest(tmp_path / "run/export").metrics
+    assert metrics["top3"] >= metrics["accuracy"] > 0.8
+
+
+@pytest.mark.usefixtures("own")
+def test_the_documented_data_set_is_learned_by_its_command(
+    train: Callable[..., int], tmp_path: Path
+) -> None:
+    config = read_config(arguments(2), {})
+    train(dataset=config.dataset, model=config.model, epochs=config.epochs)
+    manifest = read_manifest(tmp_path / "run/export")
+    assert manifest.classes == ("left", "right")
+    assert manifest.metrics["accuracy"] > 0.9

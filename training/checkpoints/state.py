@@ -136,6 +136,8 @@ def _tensors(run: Run) -> Tensors:
     tensors: Tensors = {}
     for name, parameter in run.model.parameters().items():
         tensors[f"model/{name}"] = parameter.detach()
+        if run.average is not None:
+            tensors[f"average/{name}"] = run.average.tensors[name]
         for slot, value in run.optimizer.state.get(parameter, {}).items():
             if isinstance(value, Tensor):
                 tensors[f"{OPTIMIZER_PREFIX}{name}/{slot}"] = value

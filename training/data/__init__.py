@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 
-from training.config import DatasetName
 from training.data.builtin import (
     PHOTO_CLASSES,
     TEN_DIGITS,
@@ -15,6 +14,7 @@ from training.data.builtin import (
     photos,
     synthetic,
 )
+from training.data.custom import load_custom
 from training.data.images import Images, Shape, fit, fitted
 from training.data.manifest import Manifest, ShardsManifest, read_manifest, verify
 from training.data.progress import Report, report_event
@@ -36,7 +36,7 @@ __all__ = ["DataError", "Dataset", "Images", "check_prepared", "fit", "held_out_
 
 
 def load(
-    name: DatasetName,
+    name: str,
     folder: Path,
     shape: Shape | None,
     seed: int,
@@ -62,6 +62,8 @@ def load(
             return tokens(folder / "tokens", shape, verify, report)
         case "shards":
             data = shards(folder / "shards", verify, report)
+        case _ if ":" in name:
+            data = load_custom(name, folder, shape)
         case _:
             data = _in_memory(name, folder, shape, seed)
     if shape is None:
@@ -70,7 +72,7 @@ def load(
     return replace(data, train=train, held_out=held_out, shape=shape)
 
 
-def _in_memory(name: DatasetName, folder: Path, shape: Shape | None, seed: int) -> Dataset:
+def _in_memory(name: str, folder: Path, shape: Shape | None, seed: int) -> Dataset:
     classes = TEN_DIGITS
     match name:
         case "digits":

@@ -16,18 +16,17 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from training.config import DatasetName
 from training.data.images import Images
 from training.data.samples import DataError
 
-FOLDERS: Final[dict[DatasetName, str]] = {
+FOLDERS: Final[dict[str, str]] = {
     "mnist": "MNIST",
     "fashion-mnist": "FashionMNIST",
     "cifar10": "cifar-10-batches-bin",
     "cifar100": "cifar-100-binary",
 }
 """Directory of a data set below data_dir, as named by torchvision or by the archive."""
-ALSO: Final[dict[DatasetName, str]] = {"mnist": "mnist", "fashion-mnist": "fashion-mnist"}
+ALSO: Final[dict[str, str]] = {"mnist": "mnist", "fashion-mnist": "fashion-mnist"}
 """Alternative directory with plain files."""
 
 CIFAR: Final = {
@@ -38,7 +37,7 @@ CIFAR: Final = {
 CIFAR_SITE: Final = "https://www.cs.toronto.edu/~kriz/"
 
 
-def fetch(name: DatasetName, folder: Path) -> None:
+def fetch(name: str, folder: Path) -> None:
     """Download a data set to `folder` unless it exists; it appears there complete or not at all.
 
     torchvision compares digests. Processes on one machine wait for one another, and the first one
@@ -61,7 +60,7 @@ def fetch(name: DatasetName, folder: Path) -> None:
         raise DataError(f"{name} cannot be downloaded to {folder}: {error}") from None
 
 
-def _download(name: DatasetName, place: Path) -> None:
+def _download(name: str, place: Path) -> None:
     # Imported here: it imports torch, which other data sets do not need.
     from torchvision import datasets
     from torchvision.datasets.utils import download_and_extract_archive

@@ -4,8 +4,9 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, Literal, Self, TypeVar, get_args
 
 import torch
@@ -173,6 +174,12 @@ class Metrics(contextlib.ExitStack):
             "Loss on held-out data after the last epoch",
             registry=registry,
         )
+        self._custom = Gauge(
+            "training_custom_metric",
+            "Custom metric on held-out data after the last epoch, by its name",
+            ["metric"],
+            registry=registry,
+        )
         self._learning_rate = Gauge(
             "training_learning_rate", "Learning rate of the last step", registry=registry
         )
@@ -267,8 +274,16 @@ class Metrics(contextlib.ExitStack):
         self._write_seconds.observe(seconds)
         self._saved_step.set(step)
 
-    def evaluated(self, epoch: int, accuracy: float, loss: float = math.nan) -> None:
-        """Record an epoch with its accuracy and loss on held-out data."""
+    def evaluated(
+        self,
+        epoch: int,
+        accuracy: float,
+        loss: float = math.nan,
+        metrics: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
+        """Record an epoch with its accuracy, loss and custom metrics on held-out data."""
+        for name, value in metrics.items():
+            self._custom.labels(name).set(value)
         self._epoch.set(epoch)
         self._accuracy.set(accuracy)
         self._held_out_loss.set(loss)

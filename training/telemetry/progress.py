@@ -3,6 +3,7 @@
 import contextlib
 import math
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
@@ -61,16 +62,22 @@ class ProgressOutputs(contextlib.ExitStack):
             line |= {"learning_rate": rate, "gradient_norm": float(norm)}
             emit(Step.model_validate(line | self._throughput.since_last(done_samples(run))))
 
-    def evaluated(self, samples: int, **values: float) -> None:
+    def evaluated(self, samples: int, metrics: Mapping[str, float], **values: float) -> None:
         """Report an epoch with its number of samples, interruptions included, and its values."""
         config, position = self._run.config, self._run.position
-        self._files.add_scalars(position.step, **values)
+        self._files.add_scalars(position.step, **values, **metrics)
         self._files.flush()
-        self._run.metrics.evaluated(position.epoch, values["accuracy"], values["held_out_loss"])
+        self._run.metrics.evaluated(
+            position.epoch, values["accuracy"], values["held_out_loss"], metrics
+        )
         if self._run.world.is_rank0:
-            rounded = {name: round(value, 6) for name, value in values.items()}
             counts = {"epoch": position.epoch, "epochs": config.epochs, "samples": samples}
-            emit(Epoch.model_validate({**counts, **rounded}))
+            custom = {"metrics": _rounded(metrics)} if metrics else {}
+            emit(Epoch.model_validate({**counts, **_rounded(values), **custom}))
+
+
+def _rounded(values: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(value, 6) for name, value in values.items()}
 
 
 class Throughput:

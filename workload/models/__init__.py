@@ -2,13 +2,13 @@
 
 import importlib
 import inspect
-from collections.abc import Callable
 
 from pydantic import ValidationError
 from torch import nn
 
 from workload.catalog import MODELS, Option, checked_options, input_shape
 from workload.configuration import ConfigurationError, problem_sentences
+from workload.custom import find
 
 
 def build(name: str, options: dict[str, Option], outputs: int, shape: tuple[int, ...]) -> nn.Module:
@@ -51,7 +51,7 @@ def _custom_model(
     name: str, options: dict[str, Option], outputs: int, shape: tuple[int, ...]
 ) -> nn.Module:
     """Call the factory as `factory(outputs=…, input_shape=…, **options)`."""
-    factory = _find(name)
+    factory = find(f"model {name}", name)
     arguments = {"outputs": outputs, "input_shape": shape}
     if reserved := arguments.keys() & options.keys():
         raise ConfigurationError(
@@ -78,23 +78,3 @@ def _custom_model(
             f"model {name} returned {type(model).__name__}: it must return a torch.nn.Module"
         )
     return model
-
-
-def _find(name: str) -> Callable[..., object]:
-    module_name, _, attribute = name.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(
-            f"model {name} is not importable: {error}; its directory must be on PYTHONPATH"
-        ) from error
-    except Exception as error:
-        raise ConfigurationError(
-            f"model {name}: {module_name} cannot be imported: {type(error).__name__}: {error}"
-        ) from error
-    factory = getattr(module, attribute, None)
-    if not callable(factory):
-        raise ConfigurationError(
-            f"model {name}: {module_name} has no function or class named {attribute}"
-        )
-    return factory  # type: ignore[no-any-return]

@@ -1,0 +1,97 @@
+"""Data sets that users write, some with mistakes."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+SIZES = {True: 60, False: 20}
+
+
+class Squares:
+    """Images of 1x8x8 in floating point whose brighter half is their class."""
+
+    classes = ("left", "right")
+
+    def __init__(self, data_dir: Path, train: bool) -> None:
+        self.data_dir, self.train = data_dir, train
+
+    def __len__(self) -> int:
+        return SIZES[self.train]
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        random = torch.Generator().manual_seed(2 * index + self.train)
+        image = torch.rand((1, 8, 8), generator=random) / 2
+        target = index % 2
+        image[:, :, 4 * target : 4 * target + 4] += 0.5
+        return image, target
+
+
+class Bytes(Squares):
+    """The same images with one byte per pixel."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        image, target = super().__getitem__(index)
+        return (image * 255).to(torch.uint8), target
+
+
+class Digested(Squares):
+    """A data set that states what identifies it, and transforms samples randomly."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        image, target = super().__getitem__(index)
+        return image + torch.rand(()) / 100, target
+
+    def digest(self) -> str:
+        """Return the version of the data."""
+        return "version 3"
+
+
+class Nameless(Squares):
+    """A data set without the names of its classes."""
+
+    classes = ()
+
+
+class Empty(Squares):
+    """A data set without samples."""
+
+    def __len__(self) -> int:
+        return 0
+
+
+class Doubles(Squares):
+    """Inputs of another type."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        image, target = super().__getitem__(index)
+        return image.double(), target
+
+
+class Ragged(Squares):
+    """Inputs of different sizes."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        image, target = super().__getitem__(index)
+        return image[:, : 8 - index % 2], target
+
+
+class FromOne(Squares):
+    """Classes that are numbered from 1."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        image, target = super().__getitem__(index)
+        return image, target + 1
+
+
+class Unreadable(Squares):
+    """A sample that cannot be read."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        raise OSError("disk failed")
+
+
+def refuses(data_dir: Path) -> list[np.ndarray]:
+    """A function that is called in another way."""
+    return []

@@ -1,0 +1,126 @@
+"""Data sets that users write."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+from safetensors.torch import load_file
+
+from tests.training.custom_data import SIZES, Squares
+from tests.training.programs import start_gang
+from training.config import TrainingConfig
+from training.data import DataError, load
+from training.data.samples import Dataset
+from workload import exit_codes
+from workload.configuration import ConfigurationError
+from workload.manifest import read_manifest
+
+Train = Callable[..., int]
+OURS = "tests.training.custom_data"
+
+
+def loaded(name: str) -> Dataset:
+    return load(f"{OURS}:{name}", Path("/data"), None, 0)
+
+
+@pytest.mark.parametrize(("name", "white"), [("Squares", 1), ("Bytes", 255)])
+def test_samples_are_those_of_the_data_set(name: str, white: int) -> None:
+    data = loaded(name)
+    assert (data.shape, data.outputs, data.classes) == ((1, 8, 8), 2, ("left", "right"))
+    assert (len(data.train), len(data.held_out)) == (SIZES[True], SIZES[False])
+    inputs, targets = data.held_out.batch(np.array([3, 0]))
+    expected = torch.stack([Squares(Path("/"), train=False)[index][0] for index in (3, 0)])
+    assert data.held_out.white == white
+    assert np.abs(inputs / white - expected.numpy()).max() < 1 / 200
+    assert targets.tolist() == [1, 0]
+
+
+def test_every_sample_is_in_the_order_once() -> None:
+    order = loaded("Squares").train.order(np.random.default_rng(0))
+    assert sorted(order.tolist()) == list(range(SIZES[True]))
+
+
+def test_the_identity_is_that_of_the_targets_or_the_digest() -> None:
+    assert loaded("Squares").identity == loaded("Bytes").identity
+    assert loaded("Squares").identity != loaded("Digested").identity
+    assert loaded("Digested").identity == loaded("Digested").identity
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("Nameless", ConfigurationError, "has no attribute classes: list the names"),
+        ("refuses", ConfigurationError, "failed with data_dir=/data and train=True: TypeError"),
+        ("Absent", ConfigurationError, f"{OURS} has no function or class named Absent"),
+        ("Empty", DataError, "has no samples with data_dir=/data and train=True"),
+        ("Doubles", DataError, "inputs of .* are float64: write uint8 or float32"),
+        ("Unreadable", DataError, "sample 0 of .* cannot be read: OSError: disk failed"),
+    ],
+)
+def test_mistakes_are_reported_when_it_is_loaded(
+    name: str, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        loaded(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Ragged", r"sample 1 of .* is float32 of \[1, 7, 8\], the first one float32 of"),
+        ("FromOne", "has class 2, and there are 2 classes: they are numbered from 0"),
+    ],
+)
+def test_a_wrong_sample_is_named(name: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        loaded(name).train.batch(np.arange(2))
+
+
+def test_images_of_bytes_are_enlarged_and_others_must_fit() -> None:
+    assert load(f"{OURS}:Bytes", Path("/data"), (3, 16, 16), 0).shape == (3, 16, 16)
+    with pytest.raises(DataError, match=r"inputs of .* are 1x8x8, and the model takes 3x16x16"):
+        load(f"{OURS}:Squares", Path("/data"), (3, 16, 16), 0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"dataset": "imagenet"}, "or a custom data set as package.module:factory"),
+        ({"dataset": "mine:Data", "model": "gpt"}, "with this model write dataset text or tokens"),
+    ],
+)
+def test_the_configuration_refuses_other_names(settings: dict[str, str], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        TrainingConfig.model_validate(settings)
+
+
+def test_a_model_learns_from_it(train: Train, tmp_path: Path) -> None:
+    train(dataset=f"{OURS}:Squares", epochs=6, batch_size=8, learning_rate=0.02)
+    manifest = read_manifest(tmp_path / "run/export")
+    assert manifest.classes == ("left", "right")
+    assert manifest.metrics["accuracy"] > 0.9
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "export/model.safetensors")
+
+
+@pytest.mark.parametrize("name", ["Squares", "Digested"])
+def test_a_resumed_gang_has_the_weights_of_an_undisturbed_one(name: str, tmp_path: Path) -> None:
+    """With random transformations as well: random numbers are part of the state."""
+
+    def start(run: str, *more: str) -> None:
+        flags = [f"--dataset={OURS}:{name}", "--model=digits-net", "--device=cpu"]
+        flags += ["--schedule=constant", "--warm-up=0", f"--run-dir={tmp_path / run}", *more]
+        gang = start_gang(flags, 2, tmp_path / f"{run}-{len(more)}-{more[-1][-1]}")
+        assert [program.exit_code() for program in gang] == [exit_codes.DONE] * 2
+
+    start("whole", "--epochs=2")
+    start("parts", "--epochs=1")
+    (tmp_path / "parts/export/manifest.json").unlink()
+    start("parts", "--epochs=2")
+    whole, parts = weights(tmp_path / "whole"), weights(tmp_path / "parts")
+    assert all(torch.equal(whole[key], parts[key]) for key in whole)

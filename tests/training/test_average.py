@@ -1,0 +1,119 @@
+"""The moving average of the weights."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from pydantic import ValidationError
+from safetensors.torch import load_file
+
+from tests.training.programs import start_gang
+from tests.training.test_custom_models import held_out_metrics
+from training.config import TrainingConfig
+from training.optimizer import optimizer
+from workload import exit_codes
+from workload.export import load_network
+from workload.manifest import read_manifest
+from workload.models import build
+
+Train = Callable[..., int]
+DECAY = 0.9
+
+
+def exported(run_dir: Path) -> dict[str, torch.Tensor]:
+    return load_file(run_dir / "export/model.safetensors")
+
+
+def saved(run_dir: Path) -> list[dict[str, torch.Tensor]]:
+    """Return the weights of all checkpoints, oldest first."""
+    found = []
+    for folder in sorted((run_dir / "checkpoints").glob("step-*")):
+        tensors: dict[str, torch.Tensor] = {}
+        for file in folder.glob("*.safetensors"):
+            tensors |= load_file(file)
+        prefix = "model/"
+        found.append(
+            {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+        )
+    return found
+
+
+def test_the_export_is_the_average_of_the_weights_after_each_step(
+    train: Train, tmp_path: Path
+) -> None:
+    settings = {"batch_size": 256, "epochs": 2, "checkpoint_steps": 1, "keep_checkpoints": 100}
+    train("plain", **settings, checkpoint_async=False)
+    train("averaged", **settings, checkpoint_async=False, ema_decay=DECAY)
+    steps = saved(tmp_path / "averaged")
+    for ours, theirs in zip(steps, saved(tmp_path / "plain"), strict=True):
+        assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    found = exported(tmp_path / "averaged")
+    whole = initial()
+    for number, weights in enumerate(steps, start=1):
+        decay = min(DECAY, (1 + number) / (10 + number))
+        whole = {name: decay * whole[name] + (1 - decay) * weights[name] for name in weights}
+    assert all(torch.allclose(found[name], whole[name], atol=1e-6) for name in whole)
+    assert (
+        not torch.equal(found["0.weight"], steps[-1]["0.weight"]) if "0.weight" in found else True
+    )
+
+
+def initial() -> dict[str, torch.Tensor]:
+    """Return the weights before the first step."""
+    torch.manual_seed(0)
+    model = build("digits-net", {}, 10, (1, 8, 8))
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+def test_metrics_are_those_of_the_average(train: Train, tmp_path: Path) -> None:
+    train(ema_decay=DECAY, epochs=2)
+    folder = tmp_path / "run/export"
+    manifest = read_manifest(folder)
+    found = held_out_metrics(load_network(folder, manifest))
+    assert manifest.metrics["loss"] == pytest.approx(found["loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_a_resumed_gang_has_the_average_of_an_undisturbed_one(
+    parallel: str, tmp_path: Path
+) -> None:
+    def start(run: str, epochs: int) -> None:
+        flags = ["--dataset=digits", "--model=digits-net", "--device=cpu", f"--epochs={epochs}"]
+        flags += ["--schedule=constant", "--warm-up=0", f"--ema-decay={DECAY}"]
+        flags += [f"--parallel={parallel}", f"--run-dir={tmp_path / run}"]
+        gang = start_gang(flags, 2, tmp_path / f"{run}-{epochs}")
+        assert [program.exit_code() for program in gang] == [exit_codes.DONE] * 2
+
+    start("whole", 2)
+    start("parts", 1)
+    (tmp_path / "parts/export/manifest.json").unlink()
+    start("parts", 2)
+    whole, parts = exported(tmp_path / "whole"), exported(tmp_path / "parts")
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+
+
+def test_betas_are_those_of_the_optimizer() -> None:
+    config = TrainingConfig.model_validate({"betas": "0.8,0.95"})
+    assert config.to_args() == ["--betas=0.8,0.95"]
+    assert config.decisive()["betas"] == "0.8,0.95"
+
+    class Wrapped:
+        model = torch.nn.Linear(2, 2)
+
+    made = optimizer(config, Wrapped())  # type: ignore[arg-type] # only the model is read
+    assert made.defaults["betas"] == (0.8, 0.95)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"betas": [0.9, 1.0]}, "less than 1"),
+        ({"betas": [0.9]}, "betas"),
+        ({"betas": [0.9, 0.95], "optimizer": "sgd"}, "which only adamw has: leave it out"),
+        ({"ema_decay": 1}, "less than 1"),
+    ],
+)
+def test_wrong_values_are_refused(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        TrainingConfig.model_validate(settings)

@@ -1,0 +1,87 @@
+"""Losses and metrics that users write."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from tests.training import custom_models
+from training.config import TrainingConfig
+from training.data import load
+from training.export.measurement import spread_samples
+from workload.configuration import ConfigurationError
+from workload.export import load_network
+from workload.manifest import read_manifest
+
+Train = Callable[..., int]
+OURS = "tests.training.custom_models"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"loss": f"{OURS}:mean"}, r"loss returned \[\] for 2 samples: .* a tensor of \[2\]"),
+        ({"loss": f"{OURS}:constant"}, "without a gradient: compute them from the logits"),
+        ({"loss": f"{OURS}:absent"}, f"loss {OURS}:absent: {OURS} has no function"),
+        ({"loss": "nowhere:loss"}, "loss nowhere:loss is not importable"),
+        ({"metrics": [f"{OURS}:text"]}, "metric text returned str: it must return one value"),
+        ({"loss": f"{OURS}:prod"}, "loss failed for logits of .*TypeError"),
+    ],
+)
+def test_mistakes_of_a_function_are_reported_before_the_first_step(
+    settings: dict[str, object], message: str, train: Train
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        train(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"loss": "mse"}, "write cross-entropy, or a custom function as package.module:function"),
+        ({"metrics": ["accuracy"]}, "write package.module:function"),
+        ({"metrics": ["mine:accuracy"]}, "another value is called accuracy: rename the function"),
+        ({"metrics": ["a:top", "b:top"]}, "another value is called top: rename the function"),
+    ],
+)
+def test_the_configuration_refuses_what_cannot_be_imported(
+    settings: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ValidationError, match=message):
+        TrainingConfig.model_validate(settings)
+
+
+def test_metrics_are_flags_separated_by_commas() -> None:
+    config = TrainingConfig.model_validate({"metrics": "a:one,b:two"})
+    assert config.metrics == ("a:one", "b:two")
+    assert config.to_args() == ["--metrics=a:one,b:two"]
+
+
+def test_a_custom_loss_is_part_of_the_result_and_metrics_are_not() -> None:
+    config = TrainingConfig.model_validate({"loss": "a:b", "metrics": ["c:d"]})
+    assert config.decisive()["loss"] == "a:b"
+    assert "metrics" not in config.decisive()
+    assert "loss" not in TrainingConfig().decisive()
+
+
+def test_metrics_are_those_of_the_held_out_samples(
+    train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ["confidence", "in_first_three"]
+    train(loss=f"{OURS}:smoothed", metrics=[f"{OURS}:{name}" for name in names])
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    last = [line for line in lines if line["event"] == "epoch"][-1]
+    export = tmp_path / "run/export"
+    manifest = read_manifest(export)
+    network = load_network(export, manifest)
+    held_out = load("digits", Path("/"), (1, 8, 8), 0).held_out
+    inputs, targets = spread_samples(held_out, len(held_out))
+    logits = network(inputs).detach()
+    for name in names:
+        expected = float(getattr(custom_models, name)(logits, targets).double().mean())
+        assert last["metrics"][name] == pytest.approx(expected, abs=1e-6)
+        assert manifest.metrics[name] == pytest.approx(expected, abs=1e-6)
+    smoothed = float(custom_models.smoothed(logits, targets).mean())
+    assert manifest.metrics["loss"] == pytest.approx(smoothed, rel=1e-5)

@@ -1,0 +1,124 @@
+"""Data sets that users write, named `package.module:factory`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.data.samples import DataError, Dataset, Indices, Targets, digest_of
+from workload.configuration import ConfigurationError
+from workload.custom import find
+
+_IDENTIFYING: Final = 64
+"""Samples of each part whose targets identify a data set without a digest of its own."""
+
+
+class Items:
+    """Samples of a map-style data set, each an input and the number of its class."""
+
+    def __init__(self, what: str, items: Any, first: NDArray[Any], classes: int) -> None:
+        self._what, self._items, self._classes = what, items, classes
+        self._shape, self._dtype = first.shape, first.dtype
+
+    @property
+    def white(self) -> int:
+        """Divisor of inputs on the device: 255 for bytes, 1 for floating point numbers."""
+        return 255 if self._dtype == np.uint8 else 1
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def batch(self, indices: Indices) -> tuple[NDArray[Any], Targets]:
+        """Return inputs N x sample shape and targets N. Raises DataError."""
+        inputs = np.empty((len(indices), *self._shape), self._dtype)
+        targets = np.empty(len(indices), np.int64)
+        for row, index in enumerate(indices.tolist()):
+            array, targets[row] = _sample(self._what, self._items, index)
+            if array.shape != self._shape or array.dtype != self._dtype:
+                raise DataError(
+                    f"sample {index} of {self._what} is {array.dtype} of {list(array.shape)}, the "
+                    f"first one {self._dtype} of {list(self._shape)}: all must be alike"
+                )
+            if not 0 <= targets[row] < self._classes:
+                raise DataError(
+                    f"sample {index} of {self._what} has class {targets[row]}, and there are "
+                    f"{self._classes} classes: they are numbered from 0"
+                )
+            inputs[row] = array
+        return inputs, targets
+
+    def order(self, random: np.random.Generator) -> Indices:
+        """Return a random permutation."""
+        return random.permutation(len(self)).astype(np.int64)
+
+
+def load_custom(name: str, folder: Path, shape: tuple[int, ...] | None) -> Dataset:
+    """Call `factory(data_dir=…, train=True)`, and again with False for held-out samples.
+
+    If the model takes a `shape`, images of bytes may have another one. Raises ConfigurationError or
+    DataError for mistakes that each restart would repeat.
+    """
+    what = f"dataset {name}"
+    factory = find(what, name)
+    parts, classes = [], tuple[str, ...]()
+    for train in (True, False):
+        try:
+            part = factory(data_dir=folder, train=train)
+            length = len(part)
+        except Exception as error:
+            raise ConfigurationError(
+                f"{what} failed with data_dir={folder} and train={train}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        if not length:
+            raise DataError(f"{what} has no samples with data_dir={folder} and train={train}")
+        classes = classes or _classes(what, part)
+        parts.append(part)
+    first, _ = _sample(what, parts[0], 0)
+    if first.dtype not in (np.uint8, np.float32):
+        raise DataError(f"inputs of {what} are {first.dtype}: write uint8 or float32")
+    if first.dtype == np.float32 and shape not in (None, first.shape):
+        own, wanted = ("x".join(map(str, each)) for each in (first.shape, shape or ()))
+        raise DataError(f"inputs of {what} are {own}, and the model takes {wanted}")
+    train_part, held_out = (Items(what, part, first, len(classes)) for part in parts)
+    return Dataset(
+        train_part, held_out, first.shape, len(classes), classes, _identity(what, parts, classes)
+    )
+
+
+def _sample(what: str, items: Any, index: int) -> tuple[NDArray[Any], int]:
+    try:
+        found, target = items[index]
+        array, number = np.asarray(found), int(target)
+    except Exception as error:
+        raise DataError(
+            f"sample {index} of {what} cannot be read: {type(error).__name__}: {error} (a sample "
+            "is an input, a tensor or array, and the number of its class)"
+        ) from error
+    return array, number
+
+
+def _classes(what: str, part: Any) -> tuple[str, ...]:
+    names = getattr(part, "classes", None)
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ConfigurationError(
+            f"{what} has no attribute classes: list the names of the classes, in the order of "
+            "their numbers"
+        )
+    return tuple(names)
+
+
+def _identity(what: str, parts: Sequence[Any], classes: Sequence[str]) -> str:
+    """Return the digest that a data set states, or one of its sizes, classes and some targets."""
+    described = [np.array([*classes])]
+    for part in parts:
+        digest = getattr(part, "digest", None)
+        if callable(digest):
+            described.append(np.array([str(digest())]))
+            continue
+        chosen = np.linspace(0, len(part) - 1, min(_IDENTIFYING, len(part))).astype(np.int64)
+        targets = [_sample(what, part, index)[1] for index in chosen.tolist()]
+        described.append(np.array([len(part), *targets]))
+    return digest_of(*described)

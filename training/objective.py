@@ -1,0 +1,79 @@
+"""What a run minimizes and measures: cross entropy and accuracy, or custom functions."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from training.config import CROSS_ENTROPY, TrainingConfig, metric_name
+from workload.configuration import ConfigurationError
+from workload.custom import find
+
+PerSample = Callable[[Tensor, Tensor], Tensor]
+"""Function of logits, N x outputs or N x T x outputs, and targets, N or N x T: N values."""
+
+
+def cross_entropies(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the cross entropy of each sample, N; of a text, the mean over its tokens."""
+    each = cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
+    return each.view(len(targets), -1).mean(1)
+
+
+def accuracies(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the share of correct predictions of each sample, N."""
+    return (logits.argmax(-1) == targets).double().view(len(targets), -1).mean(1)
+
+
+@dataclass(frozen=True)
+class Objective:
+    """The loss, and the metrics by name besides accuracy."""
+
+    loss: PerSample = cross_entropies
+    metrics: Mapping[str, PerSample] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, config: TrainingConfig) -> Self:
+        """Import what a configuration names. Raises ConfigurationError if that fails."""
+        loss: PerSample = cross_entropies
+        if config.loss != CROSS_ENTROPY:
+            loss = find(f"loss {config.loss}", config.loss)
+        metrics = {metric_name(each): find(f"metric {each}", each) for each in config.metrics}
+        return cls(loss, metrics)
+
+    def check(self, logits: Tensor, targets: Tensor) -> None:
+        """Evaluate all functions once.
+
+        Raises ConfigurationError for what each restart would repeat: an exception, a result of
+        another shape, or a loss that does not depend on the logits.
+        """
+        with torch.enable_grad():
+            logits = logits.detach().float().requires_grad_()
+            loss = _values("loss", self.loss, logits, targets)
+        if not loss.is_floating_point() or not loss.requires_grad:
+            raise ConfigurationError(
+                f"loss returned values of {loss.dtype} without a gradient: compute them from the "
+                "logits with differentiable operations"
+            )
+        for name, metric in self.metrics.items():
+            _values(f"metric {name}", metric, logits.detach(), targets)
+
+
+def _values(what: str, function: PerSample, logits: Tensor, targets: Tensor) -> Tensor:
+    try:
+        found: object = function(logits, targets)
+    except Exception as error:
+        raise ConfigurationError(
+            f"{what} failed for logits of {list(logits.shape)} and targets of "
+            f"{list(targets.shape)}: {type(error).__name__}: {error}"
+        ) from error
+    wanted = f"it must return one value per sample, a tensor of [{len(targets)}]"
+    if not isinstance(found, Tensor):
+        raise ConfigurationError(f"{what} returned {type(found).__name__}: {wanted}")
+    if found.shape != (len(targets),):
+        raise ConfigurationError(
+            f"{what} returned {list(found.shape)} for {len(targets)} samples: {wanted}"
+        )
+    return found

@@ -9,6 +9,7 @@ from typing import Final
 
 import uvloop
 
+from inference.allocator import return_large_blocks
 from inference.config import InferenceConfig
 from inference.engine.engine import ModelEngine
 from inference.engine.interface import ReloadError
@@ -44,6 +45,7 @@ class Server:
         A second signal exits at once. Raises ConfigurationError if the server cannot listen.
         """
         config = self._config
+        return_large_blocks()
         loop = asyncio.get_running_loop()
         for number in _STOP_SIGNALS:
             loop.add_signal_handler(number, self._stop, number)

@@ -1,7 +1,6 @@
 """The worker process: loads a model, then computes batches until the server closes the channel."""
 
 import contextlib
-import ctypes
 import gc
 import multiprocessing
 import os
@@ -18,6 +17,7 @@ from typing import Any, Final
 import torch
 from numpy.typing import NDArray
 
+from inference.allocator import keep_freed_memory
 from inference.engine.backends import Choice, load_backend
 from inference.engine.handlers import Handler, Source, choose_handler
 from inference.engine.interface import DATATYPES, InputError, Tensors, TensorSpec
@@ -31,17 +31,6 @@ from workload.report import emit
 MAX_ERROR_CHARACTERS: Final = 2000
 MAX_TRACE_CHARACTERS: Final = 20_000
 
-# From <malloc.h>: see mallopt(3).
-_TRIM_THRESHOLD: Final = -1
-_TOP_PAD: Final = -2
-_MMAP_THRESHOLD: Final = -3
-
-KEPT_BYTES: Final = 256 * 2**20
-"""Free bytes at the end of the heap above which glibc returns them to the system."""
-
-_MAX_HEAP_BLOCK: Final = 32 * 2**20
-"""The largest value that glibc accepts: larger blocks are always mapped separately."""
-
 
 def main(end: socket.socket, slots: Sequence[Slot], spec: WorkerSpec) -> None:
     """Run until the server closes its end. Started by `inference.engine.process`."""
@@ -54,14 +43,9 @@ def main(end: socket.socket, slots: Sequence[Slot], spec: WorkerSpec) -> None:
     channel = WorkerChannel(end)
     try:
         handler = load(spec)
-    except (ExportError, ConfigurationError) as error:
-        channel.send({"type": "failed", "message": str(error)[:MAX_ERROR_CHARACTERS]})
-        return
-    except Exception:
-        # Its text may contain anything, and anyone can read the readiness page.
-        emit("load_failed", folder=spec.folder, trace=traceback.format_exc())
-        message = f"{spec.folder} cannot be loaded: see load_failed in the server log"
-        channel.send({"type": "failed", "message": message})
+    except Exception as error:
+        message = _public(error, spec.folder)
+        channel.send({"type": "failed", "message": message[:MAX_ERROR_CHARACTERS]})
         return
     # Excludes the loaded model as well.
     gc.collect()
@@ -81,24 +65,6 @@ def main(end: socket.socket, slots: Sequence[Slot], spec: WorkerSpec) -> None:
             channel.send(_compute_batch(slots[request["slot"]], handler, request))
 
 
-def keep_freed_memory() -> bool:
-    """Make glibc keep freed memory for the next batch; return False with another C library.
-
-    By default, glibc returns the activations of a small network to the system after every batch and
-    gets zeroed pages again for the next: up to half of the time of such a batch.
-    """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError):
-        return False
-    settings = (
-        (_MMAP_THRESHOLD, _MAX_HEAP_BLOCK),
-        (_TRIM_THRESHOLD, KEPT_BYTES),
-        (_TOP_PAD, 2**24),
-    )
-    return all(mallopt(name, value) == 1 for name, value in settings)
-
-
 def _exit_with_server() -> None:
     """Exit, even during a computation, if the server is killed."""
     parent = multiprocessing.parent_process()
@@ -109,6 +75,20 @@ def _exit_with_server() -> None:
         os._exit(0)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def _public(error: BaseException, folder: str) -> str:
+    """Return what callers may read; texts of exceptions by others go to the log.
+
+    They may contain anything, and anyone can read the readiness page.
+    """
+    cause: BaseException | None = error
+    while isinstance(cause, ExportError | ConfigurationError):
+        cause = cause.__cause__
+    if cause is None:
+        return str(error)
+    emit("load_failed", folder=folder, trace="".join(traceback.format_exception(error)))
+    return f"{folder} cannot be loaded: {type(cause).__name__}: see load_failed in the server log"
 
 
 def load(spec: WorkerSpec) -> Handler:

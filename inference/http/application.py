@@ -12,6 +12,7 @@ from inference.engine.interface import OverloadedError
 from inference.http.limits import Limits
 from inference.http.messages import (
     CLIENT_GONE,
+    JSON_LENGTH,
     HttpError,
     Request,
     Response,
@@ -138,6 +139,7 @@ class Application:
                 self._check_access(request, route.scope)
             if route.counted:
                 self._begin_counted(request, route)
+            self._limit_body(request)
         except Exception as error:
             return self._error(request, error)
         return None
@@ -203,10 +205,15 @@ class Application:
             )
         if request.header("content-encoding") not in (None, "", "identity"):
             raise HttpError(415, "Content-Encoding is not supported: send the body uncompressed")
-        limit = service.config.max_body_bytes
-        if (request.length or 0) > limit:
-            raise HttpError(413, f"the body is larger than {limit} bytes: send fewer samples")
         self._check_capacity(request)
+
+    def _limit_body(self, request: Request) -> None:
+        config = self._service.config
+        request.limit = config.max_body_bytes
+        if JSON_LENGTH not in request.headers:
+            request.limit = min(request.limit, config.max_json_bytes)
+        if (request.length or 0) > request.limit:
+            raise request.too_large
 
     def _check_capacity(self, request: Request) -> None:
         """Refuse more requests than the engine can queue, even if each had one sample.

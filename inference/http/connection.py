@@ -21,6 +21,9 @@ MAX_HEADERS: Final = 100
 DISCARDED_BYTES: Final = 1 << 16
 """Size of a refused body that is cheaper to receive than a new connection would be."""
 
+TURN_BYTES: Final = 1 << 18
+"""Size of a body from which connections receive the rest in turns."""
+
 HIGH_WATER: Final = 1 << 16
 """Unsent bytes above which an answer counts as unsent, and the next request waits."""
 
@@ -169,11 +172,8 @@ class Connection(asyncio.Protocol):
         self._received += len(data)
         if request.response is not None:
             return
-        limit = self._limits.config.max_body_bytes
-        if self._received > limit:
-            self._refuse(
-                HttpError(413, f"the body is larger than {limit} bytes: send fewer samples")
-            )
+        if self._received > request.limit:
+            self._refuse(request.too_large)
         elif not self.reserve(request, len(data)):
             self._refuse(self._application.busy)
         elif not request.body:
@@ -182,6 +182,14 @@ class Connection(asyncio.Protocol):
             request.body += data
         else:
             request.body = bytearray(request.body) + data
+        if self._received > TURN_BYTES and self._in_body:
+            self.transport.pause_reading()
+            self._limits.queue_body(self)
+
+    def continue_body(self) -> None:
+        """Receive the next part of a large body, if it is still wanted."""
+        if self._in_body and not self._deaf:
+            self.transport.resume_reading()
 
     def on_message_complete(self) -> None:
         """Answer the request, after the earlier ones."""

@@ -5,7 +5,7 @@ One sweep twice a second checks every connection, so that no request needs a tim
 
 import asyncio
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
@@ -39,6 +39,8 @@ class Limits:
         """Bytes by address."""
         self._connections: dict[Connection, None] = {}
         self._peers: dict[str, dict[Connection, None]] = {}
+        self._bodies: deque[Connection] = deque()
+        """Connections with a large body that wait for their turn to receive more of it."""
         self._sweeping: asyncio.Task[None] | None = None
         self._watching: list[Callable[[], None]] = []
 
@@ -94,6 +96,21 @@ class Limits:
             peer.pop(connection, None)
             if not peer:
                 del self._peers[connection.peer]
+
+    def queue_body(self, connection: "Connection") -> None:
+        """Let a connection continue with a large body after the others that have one.
+
+        In every turn of the event loop one of them receives data, so that many uploads delay small
+        requests no longer than one does.
+        """
+        self._bodies.append(connection)
+        if len(self._bodies) == 1:
+            asyncio.get_running_loop().call_soon(self._continue_body)
+
+    def _continue_body(self) -> None:
+        self._bodies.popleft().continue_body()
+        if self._bodies:
+            asyncio.get_running_loop().call_soon(self._continue_body)
 
     def charge(self, connection: "Connection", size: int) -> bool:
         """Count bytes; return False if there are too many.

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 Headers = Sequence[tuple[str, str]]
 
 JSON: Final = "application/json"
+JSON_LENGTH: Final = "inference-header-content-length"
+"""Header of bodies in which binary tensors follow the JSON."""
 CLIENT_GONE: Final = 499
 """nginx's code for a client that closed the connection: counted in metrics, never sent."""
 
@@ -87,6 +89,7 @@ class Request:
         "future",
         "headers",
         "key",
+        "limit",
         "method",
         "path",
         "peer",
@@ -109,6 +112,8 @@ class Request:
         """Whether the connection ends after the answer."""
         self.code = 500
         self.counted = False
+        self.limit = 0
+        """Maximum size (bytes) of its body."""
         self.key = ""
         """Name of the caller's API key."""
         self.peer = ""
@@ -129,6 +134,15 @@ class Request:
         """The announced size of the body; None if it is sent in chunks."""
         return (
             None if "transfer-encoding" in self.headers else int(self.header("content-length") or 0)
+        )
+
+    @property
+    def too_large(self) -> HttpError:
+        """The error for a body beyond the limit."""
+        if JSON_LENGTH in self.headers:
+            return HttpError(413, f"the body is larger than {self.limit} bytes: send fewer samples")
+        return HttpError(
+            413, f"the JSON is larger than {self.limit} bytes: send the values as binary tensors"
         )
 
 

@@ -11,6 +11,7 @@ Document = dict[str, Any]
 _REASONS: Final = {
     400: "Invalid request; `error` names the field",
     401: "API key required",
+    403: "The API key lacks the scope",
     404: "Another model or version is served",
     408: "The body did not arrive in time",
     409: "The new version cannot be served; the previous one stays in service",
@@ -125,7 +126,9 @@ def _infer(served: Served | None) -> Document:
 
 
 def _operation(summary: str, answers: dict[int, Document], *errors: int) -> Document:
-    responses = {code: _answer(_ref("Error"), _REASONS[code]) for code in errors}
+    # Who needs a key needs its scope.
+    codes = (*errors, 403) if 401 in errors else errors
+    responses = {code: _answer(_ref("Error"), _REASONS[code]) for code in codes}
     for code in set(errors) & set(_RETRY_ERRORS):
         responses[code]["headers"] = {
             "Retry-After": {"description": "Seconds", "schema": {"type": "integer"}}

@@ -20,12 +20,11 @@ from inference.engine.interface import (
 )
 from inference.engine.pool import Pool
 from inference.http.application import Paths, Pending, Reserve, Route
-from inference.http.messages import HttpError, Request, Response, json_response
+from inference.http.messages import JSON_LENGTH, HttpError, Request, Response, json_response
 from inference.http.openapi import description
 from inference.protocol import v2_json
 from inference.service import Service
 
-HEADER_LENGTH: Final = "inference-header-content-length"
 TIMEOUT: Final = "x-request-timeout"
 MAX_TIMEOUT: Final = 86_400
 """Seconds."""
@@ -39,7 +38,7 @@ def infer(service: Service, request: Request, reserve: Reserve) -> Pending:
     pool = service.pool(*request.target)
     limits = service.config
     parsed = v2_json.read_request(
-        request.body, pool.served, request.header(HEADER_LENGTH), limits.max_json_bytes
+        request.body, pool.served, request.header(JSON_LENGTH), limits.max_json_bytes
     )
     request.body = b""
     seconds = parsed.timeout
@@ -77,7 +76,7 @@ def _answered(
     return Response(
         content,
         media_type="application/octet-stream",
-        headers=((HEADER_LENGTH, str(json_length)),),
+        headers=((JSON_LENGTH, str(json_length)),),
     )
 
 

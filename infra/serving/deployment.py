@@ -113,6 +113,7 @@ def _pod(args: InferenceServiceArgs, version: Version) -> Pod:
         cpu=settings.cpu,
         memory=settings.memory,
         shm=settings.shm,
+        disk=settings.ephemeral_storage,
         gpus=settings.gpus,
         gpu_nodes=GpuNodes(
             resource=settings.gpu_resource or nodes.resource,

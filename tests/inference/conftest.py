@@ -21,8 +21,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def server(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A shared server for the digits model, with a small limit on bodies."""
+    """A shared server for the digits model, with small limits on bodies."""
     folder = tmp_path_factory.mktemp("server")
-    with serving(folder, trained, max_body_bytes=1_000_000, request_log="none") as running:
+    limits = {"max_body_bytes": 1_000_000, "max_json_bytes": 500_000}
+    with serving(folder, trained, **limits, request_log="none") as running:
         running.wait_until_ready()
         yield running

@@ -141,6 +141,14 @@ def test_requests_need_a_valid_key(headers: dict[str, str], code: int, secured: 
     assert OTHER not in secured.program.text
 
 
+def test_refusals_of_keys_are_described(secured: Server) -> None:
+    for port in (secured.client, secured.admin):
+        paths = port.get("/openapi.json", headers={"X-API-Key": ADMIN}).json()["paths"]
+        answers = [set(each["responses"]) for path in paths.values() for each in path.values()]
+        assert any({"401", "403"} <= codes for codes in answers)
+        assert all(("401" in codes) == ("403" in codes) for codes in answers)
+
+
 def test_a_key_permits_only_its_scopes(secured: Server) -> None:
     load = "/v2/repository/models/digits/load"
     assert secured.admin.post(load).status_code == 401

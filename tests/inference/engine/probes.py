@@ -14,6 +14,9 @@ from workload.manifest import checked_file
 FINE, SLEEP, REFUSE, FAIL, DIE, HOLD, CUDA = range(7)
 """Actions, selected by the first number of a sample; the second is the maximum time to sleep."""
 
+PASSWORD = "hunter2"
+"""A part of an exception's text."""
+
 RELEASE = "release"
 """The file in the export whose creation ends `HOLD`."""
 
@@ -70,3 +73,10 @@ class Liar(Probe):
 
 class NoHandler:
     """A class that is not a handler."""
+
+
+class Unreachable(Probe):
+    """Its constructor fails with a text that callers must not read."""
+
+    def __init__(self) -> None:
+        raise OSError(f"cannot connect to postgres://model:{PASSWORD}@features")

@@ -1,9 +1,6 @@
-import ctypes
 import json
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -234,32 +231,3 @@ def test_the_documented_custom_handler_works(
     assert probabilities(own, images[:5] * 255) == pytest.approx(expected, abs=1e-6)
     with pytest.raises(InputError, match="too dark"):
         own.compute({"images": np.zeros((1, 1, 8, 8), np.float32)})
-
-
-PROGRAM = """
-import resource
-import numpy as np
-from inference.engine.worker import keep_freed_memory
-
-def batch():
-    return [np.ones(2**18, np.float32) for _ in range(16)]
-
-def faults():
-    batch()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(10):
-        batch()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-
-returned = faults()
-assert keep_freed_memory()
-print(returned, faults())
-"""
-
-
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="only glibc has mallopt")
-def test_freed_memory_is_reused_by_the_next_batch() -> None:
-    ended = subprocess.run([sys.executable, "-c", PROGRAM], check=True, capture_output=True)
-    returned, kept = map(int, ended.stdout.split())
-    assert kept < 100
-    assert kept < returned / 10

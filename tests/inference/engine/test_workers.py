@@ -15,7 +15,7 @@ from inference.engine.workers import Backoff, RestartPolicy
 from inference.metrics import Metrics
 from inference.service import Service
 from tests.inference.engine.exports import Serve, outcome, sample, until
-from tests.inference.engine.probes import CUDA, DIE, FINE, SLEEP
+from tests.inference.engine.probes import CUDA, DIE, FINE, PASSWORD, SLEEP
 
 LONG = 600
 """Seconds that a worker would compute without intervention."""
@@ -127,7 +127,8 @@ async def test_requests_exceeding_the_drain_time_are_abandoned(probe: Path, serv
             "handler returned .'value'., but its outputs are",
         ),
         ("tests.inference.engine.probes:NoHandler", "is a NoHandler: it must be an"),
-        ("tests.inference.engine.probes:Missing", "Missing cannot be created: AttributeError"),
+        ("tests.inference.engine.probes:Missing", "AttributeError: see load_failed in the server"),
+        ("tests.inference.engine.probes:Unreachable", "OSError: see load_failed in the server"),
         ("auto", "model probe is not known"),
     ],
 )
@@ -137,8 +138,9 @@ async def test_an_invalid_handler_is_reported(
     async with serve(probe, handler=handler, ready=False) as engine:
         await until(lambda: "not loaded yet" not in engine.reason)
         service = Service(engine.config, engine, Metrics())
-        with pytest.raises(UnavailableError, match=message):
+        with pytest.raises(UnavailableError, match=message) as refused:
             service.pool()
+        assert PASSWORD not in str(refused.value)
         assert engine.served is None
         await until(lambda: not engine.pids)
 

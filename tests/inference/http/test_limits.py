@@ -110,3 +110,25 @@ def test_an_address_has_at_most_its_share_of_connections(share: float, allowed: 
         peer, evictable = "a", False
 
     assert [limits.add(cast(Connection, Busy())) for _ in range(11)].count(True) == allowed
+
+
+class Waiting:
+    """A connection with a large body, of which there is always more."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.turns, self.limits = 0, limits
+
+    def continue_body(self) -> None:
+        self.turns += 1
+        asyncio.get_running_loop().call_soon(self.limits.queue_body, self)
+
+
+async def test_large_bodies_are_received_in_turns() -> None:
+    limits = limited(1)
+    connections = [Waiting(limits) for _ in range(3)]
+    for connection in connections:
+        limits.queue_body(cast(Connection, connection))
+    for turn in range(1, 10):
+        await asyncio.sleep(0)
+        assert sum(connection.turns for connection in connections) == turn
+    assert [connection.turns for connection in connections] == [3, 3, 3]

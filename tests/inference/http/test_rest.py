@@ -78,19 +78,37 @@ def test_a_version_has_its_own_path(server: Server) -> None:
     assert response.status_code == 200
 
 
-def test_large_bodies_are_refused_with_and_without_content_length(server: Server) -> None:
+BINARY = {"Inference-Header-Content-Length": "2"}
+"""Header of a body of which all but the first two bytes are tensors."""
+
+
+@pytest.mark.parametrize(
+    ("headers", "limit"),
+    [({}, "the JSON is larger than 500000"), (BINARY, "the body is larger than 1000000")],
+)
+def test_large_bodies_are_refused_with_and_without_content_length(
+    server: Server, headers: dict[str, str], limit: str
+) -> None:
     def unannounced() -> Iterator[bytes]:
         for _ in range(20):
             yield b" " * 100_000
 
     for content in (b" " * 1_000_001, unannounced()):
         try:
-            response = server.client.post(INFER, content=content)
+            response = server.client.post(INFER, content=content, headers=headers)
         except (httpx.WriteError, httpx.ReadError):
             continue  # The server answered and closed the connection before the end.
         assert response.status_code == 413
-        assert "larger than 1000000 bytes" in response.json()["error"]
+        assert limit in response.json()["error"]
     assert value(server.metrics, "inference_buffered_bytes") == 0
+
+
+def test_announced_json_is_refused_before_it_is_sent(server: Server) -> None:
+    head = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: 600000\r\n"
+    assert ask(server, f"{head}\r\n".encode()).startswith(b"HTTP/1.1 413 ")
+    tensors = f"{head}Inference-Header-Content-Length: 2\r\nConnection: close\r\n\r\n"
+    # The JSON of these is wrong.
+    assert ask(server, tensors.encode() + b" " * 600_000).startswith(b"HTTP/1.1 400 ")
 
 
 def test_a_chunked_body_is_read(server: Server) -> None:

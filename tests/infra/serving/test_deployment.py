@@ -82,6 +82,12 @@ def test_gpus_are_asked_for_only_where_they_are_wanted() -> None:
     assert container(serving(gpus=1))["resources"]["limits"]["nvidia.com/gpu"] == "1"
 
 
+def test_disk_is_limited_where_it_is_configured() -> None:
+    assert "ephemeral-storage" not in container(serving())["resources"]["limits"]
+    limited = container(serving(ephemeral_storage="20Gi"))["resources"]
+    assert limited["requests"]["ephemeral-storage"] == "20Gi"
+
+
 def test_the_address_names_service_namespace_and_port() -> None:
     assert serving().url == "http://digits.ml.svc.cluster.local:8080"
 

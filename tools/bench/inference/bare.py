@@ -70,8 +70,8 @@ def computation(workload: Workload, folder: Path, backend: str, scratch: Path) -
     """Return the function that computes a batch, by a backend of our server or plain PyTorch."""
     if backend == PLAIN or not workload.computes:
         return compute_of(workload, folder)
+    from inference.allocator import keep_freed_memory
     from inference.engine.backends import Choice, load_backend
-    from inference.engine.worker import keep_freed_memory
     from workload.manifest import read_manifest
 
     keep_freed_memory()

@@ -1,0 +1,46 @@
+"""Settings of glibc's allocator: which freed memory a process keeps."""
+
+import ctypes
+from typing import Final
+
+# From <malloc.h>: see mallopt(3).
+_TRIM_THRESHOLD: Final = -1
+_TOP_PAD: Final = -2
+_MMAP_THRESHOLD: Final = -3
+
+KEPT_BYTES: Final = 256 * 2**20
+"""Free bytes at the end of the heap above which glibc returns them to the system."""
+
+_MAX_HEAP_BLOCK: Final = 32 * 2**20
+"""The largest value that glibc accepts: larger blocks are always mapped separately."""
+
+_LARGE_BODY: Final = 2**20
+
+
+def keep_freed_memory() -> bool:
+    """Make glibc keep freed memory for the next batch; return False with another C library.
+
+    By default, glibc returns the activations of a small network to the system after every batch and
+    gets zeroed pages again for the next: up to half of the time of such a batch.
+    """
+    return _set(
+        (_MMAP_THRESHOLD, _MAX_HEAP_BLOCK),
+        (_TRIM_THRESHOLD, KEPT_BYTES),
+        (_TOP_PAD, 2**24),
+    )
+
+
+def return_large_blocks() -> bool:
+    """Make glibc return large freed blocks to the system; return False with another C library.
+
+    By default, glibc keeps them in its heap after the first few: memory would stay at its peak.
+    """
+    return _set((_MMAP_THRESHOLD, _LARGE_BODY), (_TRIM_THRESHOLD, 16 * _LARGE_BODY))
+
+
+def _set(*settings: tuple[int, int]) -> bool:
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        return False
+    return all(mallopt(name, value) == 1 for name, value in settings)

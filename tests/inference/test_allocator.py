@@ -1,0 +1,73 @@
+"""Which freed memory a process keeps."""
+
+import ctypes
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(ctypes.CDLL(None), "mallopt"), reason="only glibc has mallopt"
+)
+
+PROGRAM = """
+import resource
+import numpy as np
+from inference.allocator import keep_freed_memory
+
+def batch():
+    return [np.ones(2**18, np.float32) for _ in range(16)]
+
+def faults():
+    batch()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(10):
+        batch()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+returned = faults()
+assert keep_freed_memory()
+print(returned, faults())
+"""
+
+
+def test_freed_memory_is_reused_by_the_next_batch() -> None:
+    ended = subprocess.run([sys.executable, "-c", PROGRAM], check=True, capture_output=True)
+    returned, kept = map(int, ended.stdout.split())
+    assert kept < 100
+    assert kept < returned / 10
+
+
+BODIES = """
+import random
+import resource
+from inference.allocator import return_large_blocks
+{first}
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+# The order decides how much the default keeps: from 20 to 300 MiB.
+random.seed(0)
+before = resident()
+bodies, between = [bytearray() for _ in range(20)], []
+for _ in range(20 * 64 * 2):
+    number = random.randrange(20)
+    bodies[number] += bytes(2**18)
+    if len(bodies[number]) == 2**24:
+        bodies[number] = bytearray()
+        between.append(bytes(3000))
+del bodies
+print(resident() - before)
+"""
+
+
+def kept_after_large_bodies(first: str) -> int:
+    """Return the bytes that a process keeps after large bodies, in MiB."""
+    program = BODIES.format(first=first)
+    ended = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+    return int(ended.stdout) >> 20
+
+
+def test_memory_of_large_bodies_is_returned() -> None:
+    assert kept_after_large_bodies("return_large_blocks()") < kept_after_large_bodies("") / 2

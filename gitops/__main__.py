@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from gitops import changed, comment
+from gitops.access import command as access
 from gitops.environments import difference_command, new_command
 from gitops.errors import FAILED, USAGE, GitopsError
+from gitops.forecast import simulate_command, snapshot_command
 from gitops.preview import command as preview
 from gitops.runs import command as status
 
@@ -20,6 +22,9 @@ _COMMANDS: dict[str, Any] = {
     "new-environment": new_command,
     "diff": difference_command,
     "status": status,
+    "access": access,
+    "snapshot": snapshot_command,
+    "simulate": simulate_command,
 }
 
 

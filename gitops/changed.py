@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Any, Final
 
 from gitops.engine import PROJECT
 from gitops.errors import GitopsError
@@ -16,15 +16,20 @@ DESCRIPTION = """\
 Prints the stacks whose resources or rules may differ from those at a Git revision: all stacks if
 the program or the policy pack has changed, else those whose configuration has, or names a file or
 directory that has: a Dockerfile, a source of an image. Removed environments are reported on stderr.
+
+With --gitlab, it prints a child pipeline for GitLab with a job for each of these stacks, and one
+that warns of each removed environment.
 """
 EPILOG = """\
 examples:
   python -m gitops changed --base origin/main
   python -m gitops changed --skip dev --skip simulated
+  python -m gitops changed --base origin/main --gitlab preview
 
 Without --base, or with an unknown revision (first push of a branch), all stacks are listed.
 """
 
+_JOBS: Final = "gitops/gitlab/jobs.gitlab-ci.yml"
 _PROGRAM: Final = (
     *("__main__.py", "Pulumi.yaml", "requirements.txt"),
     *("infra/", "kube/", "policies/", "training/", "inference/", "workload/"),
@@ -39,6 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--skip", action="append", default=[], metavar="STACK", help="omit this stack"
     )
     parser.add_argument(
+        "--gitlab",
+        choices=["preview", "rendered", "update", "drift"],
+        help="print a child pipeline with these jobs",
+    )
+    parser.add_argument(
         "--last", default="prod", metavar="STACK", help="list this stack last (default: prod)"
     )
 
@@ -47,15 +57,44 @@ def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
     stacks = [stack for stack in known_stacks(PROJECT) if stack not in options.skip]
     files = _changed_files(PROJECT, options.base)
-    for removed in _removed(PROJECT, files or []):
+    removed_stacks = _removed(PROJECT, files or [])
+    for removed in removed_stacks:
         sys.stderr.write(
             f"the environment {removed} was removed, but not what its stack has deployed: destroy "
             f"it with `pulumi destroy --stack {removed}` (docs/destroying.md)\n"
         )
     found = stacks if files is None else [s for s in stacks if affects(files, s, PROJECT)]
     found.sort(key=lambda stack: (stack == options.last, stack))
-    sys.stdout.write(json.dumps(found) + "\n")
+    kind = options.gitlab
+    # JSON is YAML, and needs no package.
+    answer = found if kind is None else child_pipeline(kind, found, removed_stacks)
+    sys.stdout.write(json.dumps(answer) + "\n")
     return 0
+
+
+def child_pipeline(kind: str, stacks: list[str], removed: list[str]) -> dict[str, Any]:
+    """Return the configuration of a GitLab pipeline; updates run in the order of the stacks."""
+    jobs: dict[str, Any] = {
+        f"removed-{stack}": {"extends": ".removed", "variables": {"STACK": stack}}
+        for stack in removed
+    }
+    for number, stack in enumerate(stacks):
+        job: dict[str, Any] = {"extends": f".{kind}", "variables": {"STACK": stack}}
+        if kind == "update":
+            jobs[f"plan-{stack}"] = {**job, "extends": ".plan", "environment": _reading(stack)}
+            job["environment"] = {"name": stack}
+            earlier = stacks[:number][-1:]
+            job["needs"] = [f"plan-{stack}", *(f"update-{name}" for name in earlier)]
+        elif kind != "rendered":
+            job["environment"] = _reading(stack)
+        jobs[f"{kind}-{stack}"] = job
+    # GitLab refuses a pipeline without jobs.
+    none = {"no-environment": {"extends": ".gitops", "before_script": [], "script": ["true"]}}
+    return {"include": [{"local": _JOBS}], **(jobs or none)}
+
+
+def _reading(stack: str) -> dict[str, str]:
+    return {"name": f"preview-{stack}", "action": "prepare"}
 
 
 def known_stacks(project: Path) -> list[str]:

@@ -1,8 +1,9 @@
-"""`python -m gitops comment`: writes a report to a pull request, or to an issue about drift.
+"""`python -m gitops comment`: writes a report to a pull request, or to an issue.
 
-There is one comment or issue for each stack. It is found by a marker in its first line and its
-author, since anybody can copy a marker. `gh pr comment --edit-last` cannot do this: it edits the
-last comment of its user, whatever stack that is about.
+There is one comment for each stack, one issue about its drift and one about its preview. They are
+found by a marker in the first line and the author, since anybody can copy a marker.
+`gh pr comment --edit-last` cannot do this: it edits the last comment of its user, whatever stack
+that is about.
 """
 
 import argparse
@@ -29,6 +30,7 @@ examples:
   python -m gitops comment preview/comment.md --host gitlab --number 12
   python -m gitops comment drift/comment.md --issue
   python -m gitops comment drift/comment.md --issue --close
+  python -m gitops comment preview/comment.md --issue
 
 environment:
   GitHub   GITHUB_TOKEN, GITHUB_REPOSITORY; GITHUB_API_URL and GITHUB_EVENT_PATH as Actions sets
@@ -53,10 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--number", type=int, metavar="N", help="default: pull request of this workflow"
     )
     parser.add_argument(
-        "--issue", action="store_true", help="write an issue with the label `drift`"
+        "--issue",
+        action="store_true",
+        help="write an issue with the label `drift`, titled after the report",
     )
     parser.add_argument(
-        "--close", action="store_true", help="with --issue: close the issue, the drift is gone"
+        "--close", action="store_true", help="with --issue: close the issue about what is resolved"
     )
 
 
@@ -74,8 +78,7 @@ def run(options: argparse.Namespace) -> int:
     if options.close:
         done = close_issue(host, body)
     elif options.issue:
-        stack = _marker_of(body).split()[-2]
-        done = put_issue(host, f"The cluster differs from the stack {stack}", body)
+        done = put_issue(host, _title(body), body)
     else:
         done = put_comment(host, body)
     sys.stderr.write(f"{'issue' if options.issue else 'comment'}: {done}\n")
@@ -131,6 +134,20 @@ def _marker_of(body: str) -> str:
             "`python -m gitops preview --out DIR` writes"
         )
     return first
+
+
+def _title(body: str) -> str:
+    """Return the title of an issue: drift, a change that waits for its update, or a failure."""
+    from gitops.preview.markdown import HEADLINES
+
+    _, kind, stack = _marker_of(body).removeprefix("<!-- ").removesuffix(" -->").split()
+    headline = next((line for line in body.splitlines() if line.startswith("## ")), "")
+    if headline.endswith(HEADLINES["failed"]):
+        failed = "drift check" if kind == "drift" else "preview"
+        return f"The {failed} of the stack {stack} failed"
+    if kind == "drift":
+        return f"The cluster differs from the state of the stack {stack}"
+    return f"Merged changes of the stack {stack} are not applied"
 
 
 def _own(host: "Host", notes: Iterable["Note"], marker: str) -> "Note | None":

@@ -4,6 +4,7 @@ Every call has its own event log in a temporary directory, so several previews o
 run at the same time.
 """
 
+import json
 import os
 import subprocess
 import tempfile
@@ -65,19 +66,35 @@ class Ended:
 
 
 class Preview:
-    """A preview in the background, as a context manager that ends the engine on an early exit."""
+    """A preview in the background, as a context manager that ends the engine on an early exit.
 
-    def __init__(self, stack: Stack, pack: Pack | None, *, refresh: bool = False) -> None:
+    With `refresh`, it compares the state with the cluster and does not run the program.
+    `plan` is the file of an update plan to write.
+    """
+
+    def __init__(
+        self, stack: Stack, pack: Pack | None, *, refresh: bool = False, plan: Path | None = None
+    ) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="gpu-platform-preview-")
         self.log = Path(self._directory.name) / "events"
         self._output = Path(self._directory.name) / "output"
-        options = [*(pack.options if pack else []), *(["--refresh"] if refresh else [])]
+        command = ["refresh", "--preview-only"] if refresh else ["preview"]
+        options = pack.options if pack else []
+        if plan is not None:
+            plan.parent.mkdir(parents=True, exist_ok=True)
+            options = [*options, "--save-plan", str(plan)]
         # --event-log is one of the CLI's hidden flags
-        options += ["--event-log", str(self.log), "--suppress-outputs", "--suppress-progress"]
+        options = [
+            *options,
+            "--event-log",
+            str(self.log),
+            "--suppress-outputs",
+            "--suppress-progress",
+        ]
         with self._output.open("wb") as output:
             self._process = _start(
                 stack,
-                ["preview", *_common(stack), *options],
+                [*command, *_common(stack), *options],
                 output,
                 {"PULUMI_DEBUG_COMMANDS": "1"},
             )
@@ -142,6 +159,19 @@ def run_or_fail(stack: Stack, *arguments: str, directory: Path | None = None) ->
         shown = " ".join(argument for argument in arguments if len(argument) < 80)
         raise GitopsError(f"`pulumi {shown}` failed:\n{ended.said.strip()}")
     return ended.said
+
+
+def read_resources(stack: Stack) -> frozenset[str]:
+    """Return the URNs of resources that the program only reads.
+
+    Raises:
+        GitopsError: If the state cannot be read.
+    """
+    ended = run(stack, "stack", "export", "--stack", stack.name)
+    if ended.status != 0:
+        raise GitopsError(f"`pulumi stack export` failed:\n{ended.said.strip()}")
+    resources = json.loads(ended.out)["deployment"].get("resources") or []
+    return frozenset(each["urn"] for each in resources if each.get("external"))
 
 
 def common(stack: Stack) -> list[str]:

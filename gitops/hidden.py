@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from gitops.preview.changes import after, before, changes
-from gitops.preview.events import Mask, Plan, plan
-from policies.secret_patterns import ARGUMENT, SETTING, VALUE
+from gitops.preview.events import Plan, plan
+from gitops.preview.mask import Mask
+from policies.secret_patterns import ARGUMENT, SETTING, VALUE, is_secret
 from policies.secret_values import (
     EnvironmentConfig,
-    is_secret,
     no_literal_secrets,
     no_secrets_in_manifests,
 )

@@ -8,6 +8,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gitops.errors import GitopsError
+from gitops.stack_file import parse
 from workload.configuration import problem_sentences
 
 DEFAULT = Path(__file__).parent / "config" / "prices.yaml"
@@ -75,6 +76,11 @@ class Prices(_Settings):
             return None
         return known.spot if purchase == "spot" else known.on_demand
 
+    def of_device(self, product: str, resource: str, purchase: Purchase) -> Decimal | None:
+        """Return the price of a device of a resource for an hour, or None if it is unknown."""
+        share, price = self.share(resource), self.of_product(product, purchase)
+        return None if price is None or share is None else price * share
+
     def environment(self, stack: str) -> Environment:
         """Return the entry of a stack, or the defaults."""
         return self.environments.get(stack, Environment())
@@ -87,7 +93,7 @@ def load(path: Path = DEFAULT) -> Prices:
         GitopsError: If it cannot be read or is invalid, with file and key.
     """
     try:
-        return Prices.model_validate(yaml.safe_load(path.read_text("utf-8")))
+        return Prices.model_validate(parse(path.read_text("utf-8")))
     except ValidationError as error:
         problems = "; ".join(problem_sentences(error))
         raise GitopsError(f"the price table {path} is invalid: {problems}") from None

@@ -7,6 +7,7 @@ the cluster.
 """
 
 import io
+import json
 import shutil
 import subprocess
 import tarfile
@@ -17,11 +18,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import yaml
-
 from gitops.engine import Stack, common, run_or_fail
 from gitops.errors import GitopsError
-from gitops.secrets import document, secure_paths
+from gitops.secrets import secure_paths
+from gitops.stack_file import document
 from infra.settings.images import BuildSettings, identity
 from infra.settings.problems import PROJECT
 
@@ -108,6 +108,20 @@ def _checkout(project: Path, revision: str, directory: Path) -> Path:
     return directory
 
 
+def content_at(file: Path, revision: str) -> bytes | None:
+    """Return a file at the commit where the branch left a revision; None if it was not there.
+
+    Raises:
+        GitopsError: If the revision is unknown.
+    """
+    commit = _branching(file.parent, revision)
+    known = _git(file.parent, "cat-file", "-e", f"{commit}^{{commit}}")
+    if known.returncode != 0:
+        raise GitopsError(f"the base {revision!r} is not a revision: {known.stderr.decode()}")
+    found = _git(file.parent, "show", f"{commit}:./{file.name}")
+    return found.stdout if found.returncode == 0 else None
+
+
 def _branching(project: Path, revision: str) -> str:
     """Return the commit at which the current branch left the revision."""
     found = _git(project, "merge-base", revision, "HEAD")
@@ -129,7 +143,8 @@ def _configure(stack: Stack, source: Path, directory: Path) -> None:
     kept = {k: v for k, v in document(target).items() if k not in _STACK_KEYS}
     for path in secrets:
         _remove(config, path)
-    target.write_text(yaml.safe_dump({**kept, "config": config}, sort_keys=False))
+    # JSON is YAML that every reader agrees on; PyYAML writes the string 1e3 without quotes.
+    target.write_text(json.dumps({**kept, "config": config}, ensure_ascii=False), "utf-8")
     for path in secrets:
         run_or_fail(
             stack,

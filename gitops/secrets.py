@@ -2,35 +2,14 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
-
-import yaml
 
 from gitops.engine import Stack, common, run
 from gitops.errors import GitopsError
+from gitops.stack_file import document
 
 Steps = tuple[str | int, ...]
 _SECURE = "secure"
-
-
-def document(file: Path) -> dict[str, Any]:
-    """Return a stack's configuration file.
-
-    Raises:
-        GitopsError: If it is missing or not a mapping.
-    """
-    try:
-        found = yaml.safe_load(file.read_text("utf-8"))
-    except RecursionError:
-        raise GitopsError(f"{file} contains an alias of a mapping that is inside itself") from None
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise GitopsError(f"the configuration {file} cannot be read: {error}") from error
-    if not isinstance(found, dict) or not isinstance(found.get("config", {}), dict):
-        raise GitopsError(
-            f"{file} is not the configuration of a stack: write `config:` with its keys"
-        )
-    return found
 
 
 def secure_paths(configuration: Any, path: Steps = ()) -> Iterator[Steps]:

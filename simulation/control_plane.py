@@ -36,11 +36,19 @@ class ControlPlane:
             "PATH": f"{self.settings.binaries}:{os.environ['PATH']}",
         }
 
+    @property
+    def exists(self) -> bool:
+        """Whether an earlier start has created it."""
+        return self._complete.exists()
+
+    @property
+    def _complete(self) -> Path:
+        return self.settings.home / "complete"
+
     def start(self) -> None:
         """Start the control plane. Raises CalledProcessError; kwokctl's log has the reason."""
         home = self.settings.home
-        complete = home / "complete"
-        if complete.exists():
+        if self.exists:
             # Process IDs start again with the namespace; old ones could match new processes.
             for file in self._pid_files():
                 file.unlink()
@@ -55,7 +63,7 @@ class ControlPlane:
         file.write_text(json.dumps(kwokctl_configuration(self.settings), indent=2))
         arguments = ("--config", str(file), "create", "cluster", "--wait", "180s")
         self._kwokctl(*arguments, "--kubeconfig", str(self.inner_kubeconfig))
-        complete.touch()
+        self._complete.touch()
 
     def _link_binaries(self) -> None:
         self._write_kwok_start()

@@ -15,19 +15,27 @@ from simulation.supervisor import Service
 LOG_LEVEL = 2
 """Level of a stack's release; from 3 on the scheduler logs a line per full node."""
 
+FLAGS = "scheduler.flags"
 
-def apply_definitions(kubeconfig: Path, binaries: Path, definitions: Path) -> None:
-    """Apply Volcano's CustomResourceDefinitions, until they are served, and its namespace."""
+
+def apply_definitions(
+    kubeconfig: Path, binaries: Path, definitions: Path, *, again: bool = True
+) -> None:
+    """Apply Volcano's CustomResourceDefinitions, until they are served, and its namespace.
+
+    `again` states that an earlier start may have applied them.
+    """
     kubectl = [str(binaries / "kubectl"), f"--kubeconfig={kubeconfig}"]
     files = [f"--filename={file}" for file in sorted(definitions.glob("*.yaml"))]
     # An API server that ended between accepting a definition's names and serving it continues
     # only when the definition changes.
     changed = f"gpu-platform.dev/started={time.time_ns()}"
-    for command in (
+    commands = [
         ["apply", "--server-side", "--force-conflicts", *files],
-        ["annotate", "--overwrite", changed, *files],
+        *([["annotate", "--overwrite", changed, *files]] if again else []),
         ["wait", "--for=condition=Established", "--timeout=60s", *files],
-    ):
+    ]
+    for command in commands:
         subprocess.run([*kubectl, *command], check=True, stdout=subprocess.DEVNULL)
     namespace = '{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"volcano-system"}}'
     subprocess.run(
@@ -116,9 +124,13 @@ class Webhooks:
 def volcano_services(
     kubeconfig: Path, binaries: Path, configuration: Path, sockets: Path
 ) -> list[Service]:
-    """Return scheduler and controllers, without leader election: there is one of each."""
+    """Return scheduler and controllers, without leader election: there is one of each.
+
+    The scheduler gets further flags from the file `FLAGS` next to its configuration, one per line.
+    """
     common = [f"--kubeconfig={kubeconfig}", "--leader-elect=false", "--logtostderr"]
     configuration.parent.mkdir(parents=True, exist_ok=True)
+    flags = configuration.with_name(FLAGS)
     return [
         Service(
             "vc-scheduler",
@@ -130,6 +142,7 @@ def volcano_services(
                 "--enable-healthz=false",
                 "--enable-metrics=false",
                 f"--v={LOG_LEVEL}",
+                *(flags.read_text().split() if flags.exists() else ()),
             ],
             {"DEBUG_SOCKET_DIR": str(sockets)},
         ),

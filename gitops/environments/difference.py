@@ -8,8 +8,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from gitops.hidden import of_setting
-from gitops.preview.events import HIDDEN, Mask
-from gitops.secrets import document
+from gitops.preview.mask import HIDDEN, Mask
+from gitops.rendered import content_at
+from gitops.stack_file import document, document_of
 from infra.settings import StackSettings, validate
 from infra.settings.problems import PROJECT
 from infra.settings.schema import description
@@ -39,6 +40,20 @@ def settings_of(file: Path) -> StackSettings:
     return validate(*values_of(document(file).get("config", {})))
 
 
+def changes_since(file: Path, revision: str) -> list[str]:
+    """Return the settings that differ from those when the branch left a Git revision.
+
+    Raises:
+        GitopsError: If the file cannot be read.
+        SettingsError: If one of the two is invalid.
+    """
+    old = content_at(file, revision)
+    if old is None:
+        return []
+    before = validate(*values_of(document_of(old, f"{file} at {revision}").get("config", {})))
+    return [difference.change for difference in differences(before, settings_of(file))]
+
+
 def _is_secure(value: Any) -> bool:
     return isinstance(value, dict) and set(value) == {"secure"}
 
@@ -53,46 +68,62 @@ def _hidden(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Difference:
-    """One difference: its path, and a sentence."""
+    """One difference of two settings; a value is None on the side that lacks the key."""
 
     path: Steps
-    text: str
+    one: str | None
+    other: str | None
 
     @property
     def section(self) -> str:
         """Section of the setting."""
         return self.path[0]
 
+    def between(self, names: tuple[str, str]) -> str:
+        """Return a sentence about two environments."""
+        setting = f"`{'.'.join(self.path)}`"
+        if self.one is None or self.other is None:
+            name, value = (names[0], self.one) if self.other is None else (names[1], self.other)
+            return f"{setting} is only in {name}{_in_brackets(value)}."
+        meaning = description(StackSettings, self.path)
+        explained = f" ({meaning.removesuffix('.')})" if meaning else ""
+        return f"{setting}{explained}: {self.one} in {names[0]}, {self.other} in {names[1]}."
 
-def differences(
-    one: StackSettings, other: StackSettings, names: tuple[str, str]
-) -> list[Difference]:
+    @property
+    def change(self) -> str:
+        """A text about a change from one to the other."""
+        setting = f"`{'.'.join(self.path)}`"
+        if self.one is None:
+            return f"{setting} is new{_in_brackets(self.other)}"
+        if self.other is None:
+            return f"{setting} is removed{_in_brackets(self.one)}"
+        return f"{setting}: {self.one} → {self.other}"
+
+
+def _in_brackets(value: str | None) -> str:
+    return f" ({value})" if value else ""
+
+
+def differences(one: StackSettings, other: StackSettings) -> list[Difference]:
     """Return the settings in which two environments differ, including defaults."""
-    return list(_compare(one, other, (), names))
+    return list(_compare(one, other, ()))
 
 
-def _compare(one: Any, other: Any, path: Steps, names: tuple[str, str]) -> Iterator[Difference]:
+def _compare(one: Any, other: Any, path: Steps) -> Iterator[Difference]:
     first, second = _entries(one), _entries(other)
     if first is None or second is None:
         if one != other:
-            yield Difference(
-                path, _changed(path, _visible(path, one), _visible(path, other), names)
-            )
+            shown, shown_other = (_shown(_visible(path, value)) for value in (one, other))
+            yield Difference(path, shown, shown_other)
         return
     for key in [*first, *(key for key in second if key not in first)]:
         inner = (*path, key)
         if key not in second:
-            yield Difference(
-                inner,
-                f"`{_dotted(inner)}` is only in {names[0]}{_brief(_visible(inner, first[key]))}.",
-            )
+            yield Difference(inner, _brief(_visible(inner, first[key])), None)
         elif key not in first:
-            yield Difference(
-                inner,
-                f"`{_dotted(inner)}` is only in {names[1]}{_brief(_visible(inner, second[key]))}.",
-            )
+            yield Difference(inner, None, _brief(_visible(inner, second[key])))
         else:
-            yield from _compare(first[key], second[key], inner, names)
+            yield from _compare(first[key], second[key], inner)
 
 
 def _entries(value: Any) -> dict[str, Any] | None:
@@ -113,18 +144,6 @@ def _visible(path: Steps, value: Any) -> Any:
     return Mask(of_setting(path[-1], value)).tree(value)
 
 
-def _changed(path: Steps, one: Any, other: Any, names: tuple[str, str]) -> str:
-    meaning = description(StackSettings, path)
-    explained = f" ({meaning.removesuffix('.')})" if meaning else ""
-    return (
-        f"`{_dotted(path)}`{explained}: {_shown(one)} in {names[0]}, {_shown(other)} in {names[1]}."
-    )
-
-
-def _dotted(path: Steps) -> str:
-    return ".".join(path)
-
-
 def _brief(value: Any) -> str:
     """Return the first values of an entry that only one environment has."""
     if isinstance(value, BaseModel):
@@ -132,17 +151,17 @@ def _brief(value: Any) -> str:
         scalars = [
             f"{key} {item}" for key, item in written.items() if isinstance(item, str | int | float)
         ]
-        return f" ({', '.join(scalars[:4])})" if scalars else ""
-    return f" ({_shown(value)})" if _entries(value) is None else ""
+        return ", ".join(scalars[:4])
+    return _shown(value) if _entries(value) is None else ""
 
 
 def _shown(value: Any) -> str:
     if value is None or value in ([], {}):
         return "nothing"
     if isinstance(value, bool):
-        return "yes" if value else "no"
+        return "true" if value else "false"
     if isinstance(value, BaseModel | dict):
-        return f"written{_brief(value)}"
+        return f"written{_in_brackets(_brief(value))}"
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, list | tuple):

@@ -36,13 +36,13 @@ def run(options: argparse.Namespace) -> int:
             found.append(settings_of(_file(name)))
         except SettingsError as error:
             raise GitopsError(f"{name}: {error}") from None
-    all_differences = differences(found[0], found[1], (options.one, options.other))
+    all_differences = differences(found[0], found[1])
     section = ""
     for item in all_differences:
         if item.section != section:
             section = item.section
             sys.stdout.write(f"\n{section}\n")
-        sys.stdout.write(f"  {item.text}\n")
+        sys.stdout.write(f"  {item.between((options.one, options.other))}\n")
     if not all_differences:
         sys.stdout.write(f"{options.one} and {options.other} are the same.\n")
     return CHANGES if all_differences else UNCHANGED

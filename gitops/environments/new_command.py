@@ -29,7 +29,7 @@ exit status: 0 if it is written, 1 if not (an existing environment of that name 
 STORAGE_KINDS: Final = ("nfs", "cephfs", "existing")
 _MAX_COUNT: Final = 10_000
 """Twice the nodes that Kubernetes supports in a cluster."""
-_PLAIN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9./_-]*(:[0-9]+(/[A-Za-z0-9./_:-]+)?)?")
+_PLAIN: Final = re.compile(r"[A-Za-z][A-Za-z0-9./_-]*(:[0-9]+(/[A-Za-z0-9./_:-]+)?)?")
 
 
 @dataclass(frozen=True)
@@ -173,12 +173,13 @@ def render(answers: Mapping[str, Any]) -> str:
 
 def _scalar(value: object) -> str:
     """Return a value as YAML, in quotes only if it needs them (JSON is YAML)."""
-    import yaml
+    from policies.kubernetes_yaml import scalar
 
-    if isinstance(value, bool):
-        return "true" if value else "false"
+    if isinstance(value, int):
+        return json.dumps(value)
     text = str(value)
-    is_plain = _PLAIN.fullmatch(text) and yaml.safe_load(text) == value
+    # Editors read `yes` as a boolean, Pulumi does not.
+    is_plain = _PLAIN.fullmatch(text) and scalar(text) == text
     return text if is_plain else json.dumps(text)
 
 
@@ -212,13 +213,12 @@ def _check_name(name: str) -> None:
 
 def _check(text: str) -> None:
     """Validate the settings before anything is written."""
-    import yaml
-
     from gitops.environments.difference import values_of
+    from gitops.stack_file import parse
     from infra.settings import SettingsError, validate
 
     try:
-        validate(*values_of(yaml.safe_load(text)["config"]))
+        validate(*values_of(parse(text)["config"]))
     except SettingsError as error:
         raise GitopsError("; ".join(error.problems)) from None
 

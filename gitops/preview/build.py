@@ -6,7 +6,8 @@ from gitops.preview import capacity
 from gitops.preview.changes import Change, after, before, changes, differences, unknown_fields
 from gitops.preview.demand import demands
 from gitops.preview.events import Plan, PolicyFinding
-from gitops.preview.impact import held_by_earlier_runs, impacts, is_refused
+from gitops.preview.impact import earlier_runs, gpus_by_queue, impacts, is_refused, missing
+from gitops.preview.new_runs import cost_per_hour, run_rows, started, waiting
 from gitops.preview.options import option_changes, output_changes
 from gitops.preview.report import Mode, Report, ResourceChange, Status, Unknown, Violation
 from gitops.prices import Prices
@@ -19,16 +20,25 @@ _RULES = {rule.name: rule for rule in [*RULES, *OWN_RULES]}
 
 
 def build(
-    plan: Plan, *, stack: str, prices: Prices, mode: Mode = "live", base: str | None = None
+    plan: Plan,
+    *,
+    stack: str,
+    prices: Prices,
+    mode: Mode = "live",
+    base: str | None = None,
+    settings: Sequence[str] = (),
 ) -> Report:
     """Return the report of a plan."""
     found = changes(plan.steps)
-    counted = found if plan.complete else []
+    is_drift = mode == "drift"
+    # A drift describes what has happened, and has no state after an update.
+    counted = found if plan.complete and not is_drift else []
     now, later = demands(before(counted)), demands(after(counted))
     gpus = capacity.count_gpus(now, later, prices, stack)
     touched = [change for change in found if change.step.operation != "same"]
     options, outputs = sorted(option_changes(found)), [*output_changes(*plan.outputs)]
     limits = capacity.limits(after(counted), later, gpus, prices.environment(stack))
+    new, earlier = started(counted), earlier_runs(counted)
     return Report(
         stack=stack,
         mode=mode,
@@ -37,15 +47,19 @@ def build(
         notices=list(plan.notices),
         complete=plan.complete,
         currency=prices.currency,
+        settings=list(settings),
         counts=_counts(found),
-        impacts=[impact.text for impact in impacts(found)],
+        impacts=missing(found) if is_drift else [impact.text for impact in impacts(found)],
         resources=[_resource(change) for change in touched],
         options=options,
         outputs=outputs,
         gpus=gpus,
-        held_by_earlier_runs=held_by_earlier_runs(counted),
+        held_by_earlier_runs=gpus_by_queue(earlier),
+        held_cost_hour=cost_per_hour(earlier, prices, stack),
+        new_runs=run_rows(new, prices, stack),
+        waiting=list(waiting(new, earlier, limits)),
         costs=capacity.costs(gpus, prices, stack),
-        limits=limits if plan.complete else [],
+        limits=limits if plan.complete and not is_drift else [],
         violations=_violations(plan.findings),
         exemptions=_exemptions(plan.findings),
         unknown=_unknown(touched),

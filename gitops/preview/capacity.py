@@ -74,28 +74,31 @@ def _purchase(demand: Demand, prices: Prices, environment: Environment) -> Purch
 def costs(rows: Iterable[GpuRow], prices: Prices, stack: str) -> list[CostRow]:
     """Return the cost of every pool: per hour if all GPUs are busy, per month at its utilisation.
 
-    A pool without a price costs nothing here, and its price is None.
+    The cost of a pool without a price is None, unless it is empty.
     """
     environment = prices.environment(stack)
     return [_cost(row, prices, environment) for row in rows]
 
 
 def _cost(row: GpuRow, prices: Prices, environment: Environment) -> CostRow:
-    share = prices.share(row.resource)
-    price = prices.of_product(row.product, row.purchase)
-    hourly = None if price is None or share is None else price * share
+    hourly = prices.of_device(row.product, row.resource, row.purchase)
     utilisation = _utilisation(row, environment)
     hours = prices.hours_per_month * utilisation
-    now, after = row.now * (hourly or 0), row.after * (hourly or 0)
+    now, after = _times(row.now, hourly), _times(row.after, hourly)
     return CostRow(
         **row.model_dump(include={"queue", "product", "resource", "purchase", "role"}),
         price=hourly,
         utilisation=utilisation,
         now_hour=now,
         after_hour=after,
-        now_month=now * hours,
-        after_month=after * hours,
+        now_month=_times(hours, now),
+        after_month=_times(hours, after),
     )
+
+
+def _times(amount: Decimal, price: Decimal | None) -> Decimal | None:
+    """Return a cost; None if there is something and its price is unknown."""
+    return amount * price if price is not None else None if amount else Decimal(0)
 
 
 def _utilisation(row: GpuRow, environment: Environment) -> Decimal:

@@ -7,12 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from gitops.engine import Ended, Pack, Preview, Stack
+from gitops.engine import Ended, Pack, Preview, Stack, read_resources
 from gitops.errors import BLOCKED, CHANGES, FAILED, UNCHANGED, GitopsError
 from workload.files import write_atomically
 
 if TYPE_CHECKING:
-    from gitops.preview.events import Mask, Plan
+    from gitops.preview.events import Plan
+    from gitops.preview.mask import Mask
     from gitops.preview.report import Mode, Report, Status
 
 HELP = "preview a stack with the policies, and write a report as Markdown and JSON"
@@ -24,16 +25,21 @@ policy violations, values that are unknown until the update, and the diff of the
 EPILOG = f"""\
 examples:
   python -m gitops preview --stack prod
-  python -m gitops preview --stack prod --out preview/
+  python -m gitops preview --stack prod --base origin/main --out preview/
   python -m gitops preview --stack prod --rendered --base origin/main --out preview/
   python -m gitops preview --stack prod --refresh
+
+With --base, the report begins with the settings that have changed since that Git revision.
 
 A rendered preview needs no cluster, no state and no secrets. Pull requests from forks get one. It
 is compared with the Git revision --base, if given.
 
+--refresh reports drift alone: what the cluster has and the last update did not write. It does not
+run the program and checks no policies; changes that are not applied yet are those of a preview.
+
 exit status:
   {UNCHANGED}   nothing changes
-  {CHANGES}   an update would change something
+  {CHANGES}   an update would change something, or the cluster has drifted
   {BLOCKED}   a mandatory policy, a protected resource or another cluster prevents the update
   {FAILED}   the preview failed; the report contains the reason
   64  wrong arguments
@@ -48,13 +54,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out", type=Path, metavar="DIR", help="directory for comment.md and report.json"
     )
     parser.add_argument(
-        "--refresh", action="store_true", help="compare with the current cluster (drift)"
+        "--refresh", action="store_true", help="compare the cluster with the state (drift)"
     )
     parser.add_argument(
         "--rendered", action="store_true", help="without cluster, state and secrets"
     )
     parser.add_argument(
-        "--base", metavar="REVISION", help="with --rendered: Git revision to compare with"
+        "--base",
+        metavar="REVISION",
+        help="Git revision whose settings are compared; with --rendered, all is compared with it",
+    )
+    parser.add_argument(
+        "--save-plan",
+        type=Path,
+        metavar="FILE",
+        help="write the plan, to which `pulumi up --plan FILE` is bound",
     )
     parser.add_argument(
         "--config-file", type=Path, metavar="FILE", help="default: Pulumi.NAME.yaml"
@@ -105,10 +119,12 @@ def _mode(options: argparse.Namespace) -> "Mode":
 
 
 def _run(options: argparse.Namespace) -> int:
-    if options.base is not None and not options.rendered:
-        raise GitopsError("--base needs --rendered: a live preview is compared with the state")
     if options.refresh and options.rendered:
         raise GitopsError("--refresh reads the cluster and --rendered has none: leave one out")
+    if options.save_plan and (options.refresh or options.rendered):
+        raise GitopsError("--save-plan is about an update: leave out --refresh and --rendered")
+    if options.refresh and options.base:
+        raise GitopsError("--refresh compares with the state, not with --base: leave one out")
     config = options.config_file.resolve() if options.config_file else None
     stack = Stack(options.stack, configuration=config)
     if not stack.file.exists():
@@ -118,8 +134,11 @@ def _run(options: argparse.Namespace) -> int:
         )
     pack = Pack(stack.project / "policies", _pack_configuration(options, stack))
     with _workspace(options, stack) as used:
-        sys.stderr.write(f"previewing {options.stack} with the policies…\n")
-        with Preview(used, pack, refresh=options.refresh) as engine:
+        sys.stderr.write(f"previewing {options.stack}…\n")
+        # A refresh does not run the program, and its resources are not checked.
+        checks = None if options.refresh else pack
+        plan = options.save_plan.resolve() if options.save_plan else None
+        with Preview(used, checks, refresh=options.refresh, plan=plan) as engine:
             status = report(options, used, engine, pack.directory)
             begin = "\r" if sys.stderr.isatty() else ""
             sys.stderr.write(f"{begin}{options.stack}: {status}\n")
@@ -141,9 +160,9 @@ def _workspace(options: argparse.Namespace, stack: Stack) -> AbstractContextMana
         return nullcontext(stack)
     from gitops.rendered import workspace
 
-    if options.base is not None:
+    if options.base:
         sys.stderr.write(f"rendering {options.stack} at {options.base}…\n")
-    return workspace(stack, options.base)
+    return workspace(stack, options.base or None)
 
 
 def report(options: argparse.Namespace, stack: Stack, engine: Preview, pack: Path) -> "Status":
@@ -155,23 +174,48 @@ def report(options: argparse.Namespace, stack: Stack, engine: Preview, pack: Pat
     from gitops import prices, secrets
     from gitops.preview import markdown, validation
     from gitops.preview.build import build
-    from gitops.preview.events import Mask
+    from gitops.preview.mask import Mask
 
     table = prices.load(options.prices or prices.DEFAULT)
     # A rendered stack contains no secrets, only placeholders.
     hide = Mask([] if options.rendered else secrets.values(stack))
     plan = _plan(engine.log, engine.wait(_Progress(sys.stderr)), hide)
-    notices = () if options.rendered else validation.notices(stack)
+    if options.refresh and plan.succeeded:
+        # Others manage what the program only reads.
+        others = read_resources(stack)
+        plan = replace(plan, steps=tuple(s for s in plan.steps if s.urn not in others))
+    notices = validation.notices(stack) if _mode(options) == "live" else ()
     errors = tuple(e.replace(str(pack), "policies") for e in plan.errors)
+    settings, problems = _changed_settings(options)
     built = build(
-        replace(plan, errors=errors, notices=(*stack.notices, *notices)),
+        replace(
+            plan,
+            errors=errors,
+            warnings=(*plan.warnings, *map(hide, problems)),
+            notices=(*stack.notices, *notices),
+        ),
         stack=options.stack,
         prices=table,
         mode=_mode(options),
         base=options.base,
+        settings=[hide(change) for change in settings],
     )
     _write(options.out, built, markdown.render(built))
     return built.status
+
+
+def _changed_settings(options: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """Return the settings that differ from the base, and why they could not be compared."""
+    from gitops.environments.difference import changes_since
+    from infra.settings import SettingsError
+
+    if not options.base:
+        return [], []
+    file = Stack(options.stack, configuration=options.config_file).file
+    try:
+        return changes_since(file.resolve(), options.base), []
+    except (GitopsError, SettingsError) as error:
+        return [], [f"The settings are not compared with {options.base}: {error}"]
 
 
 def _write(out: Path | None, built: "Report", comment: str) -> None:

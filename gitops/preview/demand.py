@@ -43,6 +43,10 @@ class Demand:
     """Minimum number of pods if an autoscaler decides, else None."""
     requests: Mapping[str, Decimal]
     limits: Mapping[str, Decimal]
+    deadline: Decimal | None = None
+    """Seconds after which the workload ends, or each attempt of it; None if it has no deadline."""
+    each_attempt: bool = False
+    """True if the deadline starts again with each attempt."""
 
     @property
     def gpus(self) -> dict[str, Decimal]:
@@ -82,7 +86,13 @@ def _demand(stack: Stack, workload: Workload, pod: Pod) -> Demand:
         min_pods=min_pods,
         requests=_of_pod(pod, "requests", "limits"),
         limits=_of_pod(pod, "limits"),
+        deadline=_seconds(workload.deadline) or _seconds(pod.spec["activeDeadlineSeconds"]),
+        each_attempt=_seconds(workload.deadline) is None or workload.has_pod_deadline,
     )
+
+
+def _seconds(node: Node | None) -> Decimal | None:
+    return None if node is None else quantity_or_none(node.value)
 
 
 def _known(most: Decimal, pod: Pod) -> Decimal | None:

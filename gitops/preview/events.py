@@ -6,17 +6,16 @@ by a signature (`sdk/go/common/resource/sig`): secrets, outputs, assets, archive
 resources.
 """
 
-import base64
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
-from urllib.parse import quote, quote_plus
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gitops.errors import GitopsError
+from gitops.preview.mask import HIDDEN, Mask
 from policies.values import UNKNOWN
 
 Operation = Literal["same", "create", "update", "replace", "delete"]
@@ -27,14 +26,11 @@ _OUTPUT_MARK: Final = "d0e6a833031e9bbcd3f4e8bde6ca49a4"
 UNKNOWN_TEXT: Final = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 """Text that the engine writes for an unknown value of any type (`pulumi.runtime.rpc`)."""
 
-HIDDEN: Final = "[secret]"
 _STACK: Final = "pulumi:pulumi:Stack"
 _SECRET_FIELDS: Final = ("data", "stringData")
-_SHORTEST: Final = 3
-_SHORTEST_BASE64: Final = 6
 
-# A replacement consists of several steps, of which only "replace" is listed; others (read, refresh)
-# change nothing.
+# A replacement consists of several steps, of which only "replace" is listed; others (read) change
+# nothing.
 _OPERATIONS: dict[str, Operation] = {
     "same": "same",
     "create": "create",
@@ -45,43 +41,6 @@ _OPERATIONS: dict[str, Operation] = {
     "delete": "delete",
     "discard": "delete",
 }
-
-
-class Mask:
-    """Replaces known secrets in text: plain, in base64, URL-encoded and as JSON strings.
-
-    The engine hides the values that it knows to be secret, but not their parts. Values of one or
-    two characters remain, since they occur in every text.
-    """
-
-    def __init__(self, secrets: Iterable[str] = ()) -> None:
-        self._secrets = frozenset(secrets)
-        spelled = {form for secret in self._secrets for form in _forms(secret)}
-        # Longest first, since one secret may be a part of another.
-        self._forms = sorted(spelled, key=lambda form: (-len(form), form))
-
-    def __call__(self, text: str) -> str:
-        """Return the text without the secrets."""
-        for form in self._forms:
-            text = text.replace(form, HIDDEN)
-        return text
-
-    def and_also(self, secrets: Iterable[str]) -> "Mask":
-        """Return a mask that replaces more secrets."""
-        return Mask(self._secrets.union(secrets))
-
-    def tree(self, value: Any) -> Any:
-        """Return plain data without the secrets, including numbers that are secrets."""
-        if not self._forms:
-            return value
-        if isinstance(value, dict):
-            return {self(key): self.tree(item) for key, item in value.items()}
-        if isinstance(value, list):
-            return [self.tree(item) for item in value]
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            whole = isinstance(value, float) and value.is_integer()
-            return HIDDEN if str(int(value) if whole else value) in self._forms else value
-        return self(value) if isinstance(value, str) else value
 
 
 @dataclass(frozen=True)
@@ -214,6 +173,8 @@ def plan(events: Iterable[dict[str, Any]], hide: Mask | None = None) -> Plan:
     """
     hide = hide or Mask()
     steps: dict[tuple[str, Operation], Step] = {}
+    refreshed: set[str] = set()
+    results: list[_Metadata] = []
     findings: set[PolicyFinding] = set()
     errors: dict[str, None] = {}
     warnings: dict[str, None] = {}
@@ -222,11 +183,15 @@ def plan(events: Iterable[dict[str, Any]], hide: Mask | None = None) -> Plan:
     for raw in events:
         event = _validated(raw)
         if event.resource is not None:
+            if event.resource.metadata.op == "refresh":
+                refreshed.add(event.resource.metadata.urn)
             step = _step(event.resource.metadata, hide)
             if step is not None:
                 steps[step.urn, step.operation] = step
-        elif event.registered is not None and event.registered.metadata.type == _STACK:
-            outputs = _outputs(event.registered.metadata, hide)
+        elif event.registered is not None:
+            results.append(event.registered.metadata)
+            if event.registered.metadata.type == _STACK:
+                outputs = _outputs(event.registered.metadata, hide)
         elif event.policy is not None:
             findings.add(_finding(event.policy, hide))
         elif event.diagnostic is not None:
@@ -238,6 +203,11 @@ def plan(events: Iterable[dict[str, Any]], hide: Mask | None = None) -> Plan:
             reached_end = True
         elif event.summary is not None:
             succeeded = event.summary.result == "succeeded"
+    for result in results:
+        # A refresh states its result after it has read the object.
+        step = _refreshed(result, hide) if result.urn in refreshed else None
+        if step is not None:
+            steps[step.urn, step.operation] = step
     return Plan(
         steps=tuple(sorted(steps.values(), key=lambda step: (step.urn, step.operation))),
         findings=tuple(sorted(findings, key=lambda f: (not f.mandatory, f.rule, f.urn, f.message))),
@@ -271,6 +241,14 @@ def _step(metadata: _Metadata, hide: Mask) -> Step | None:
         new=_state(metadata.new, hide) if operation != "delete" else None,
         replaced_for=tuple(sorted(metadata.keys or ())),
     )
+
+
+def _refreshed(metadata: _Metadata, hide: Mask) -> Step | None:
+    step = _step(metadata, hide)
+    if step is None or step.old is None or step.operation != "delete":
+        return step
+    # The object is gone already: no option protects or retains it.
+    return replace(step, old=replace(step.old, protected=False, retained=False))
 
 
 def _state(state: _State | None, hide: Mask) -> State | None:
@@ -329,29 +307,3 @@ def manifest(inputs: dict[str, Any]) -> dict[str, Any]:
             if isinstance(shown.get(field), dict):
                 shown[field] = dict.fromkeys(shown[field], HIDDEN)
     return shown
-
-
-def _forms(secret: str) -> Iterable[str]:
-    if len(secret) < _SHORTEST:
-        return
-    yield secret
-    yield json.dumps(secret)[1:-1]
-    yield json.dumps(secret, ensure_ascii=False)[1:-1]
-    yield quote(secret, safe="")
-    yield quote(secret)
-    yield quote_plus(secret)
-    yield base64.b64encode(secret.encode()).decode()
-    for offset in range(3):
-        core = _inside_base64(secret.encode(), offset)
-        if len(core) >= _SHORTEST_BASE64:
-            yield core
-            yield core.replace("+", "-").replace("/", "_")
-
-
-def _inside_base64(secret: bytes, offset: int) -> str:
-    """Return the characters of longer base64 text that depend on the secret alone.
-
-    `offset` is the number of bytes before the secret, modulo 3.
-    """
-    text = base64.b64encode(bytes(offset) + secret + bytes(2)).decode()
-    return text[-(-8 * offset // 6) : 8 * (offset + len(secret)) // 6]

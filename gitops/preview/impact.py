@@ -5,13 +5,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 
+from gitops.preview import claims
 from gitops.preview.changes import Change
-from gitops.preview.demand import demands, is_suspended
+from gitops.preview.demand import Demand, demands, is_suspended
 from kube.kinds import RESOURCES
 from kube.kinds.record import State
 from policies.finding import find_pods
 from policies.resources import Resource
 from policies.settings import RoleConfig
+from policies.workloads import Pod
 
 _ROLES = RoleConfig()
 _DATA, _QUEUES, _RUNS, _SERVICES, _OTHER = range(5)
@@ -26,12 +28,21 @@ class Impact:
 
 
 def impacts(found: Iterable[Change]) -> list[Impact]:
-    """Return texts about every deletion, replacement and suspension, the most severe first."""
-    return sorted({impact for change in found if (impact := _impact(change)) is not None})
+    """Return texts about everything that loses data or work, the most severe first."""
+    all_changes = list(found)
+    single = {impact for change in all_changes if (impact := _impact(change)) is not None}
+    renamed = {Impact(_DATA, text) for text in claims.under_new_keys(all_changes)}
+    return sorted(single | renamed | {*_untrained(all_changes)})
 
 
-def held_by_earlier_runs(found: Iterable[Change]) -> dict[str, Decimal]:
-    """Return the GPUs by queue of runs that leave the stack and may continue in the cluster."""
+def missing(found: Iterable[Change]) -> list[str]:
+    """Return a text about every object of the state that a refresh did not find."""
+    deleted = (change for change in found if change.step.operation == "delete")
+    return [f"`{change.title}` is missing in the cluster." for change in deleted]
+
+
+def earlier_runs(found: Iterable[Change]) -> list[Demand]:
+    """Return the demand of runs that leave the stack and may continue in the cluster."""
     # All at once, since a PodGroup may state the queue of its pods.
     staying = [
         change.old
@@ -41,16 +52,24 @@ def held_by_earlier_runs(found: Iterable[Change]) -> dict[str, Decimal]:
         and change.is_retained
         and not _has_ended(change)
     ]
+    return [demand for demand in demands(staying) if demand.role == "training"]
+
+
+def gpus_by_queue(found: Iterable[Demand]) -> dict[str, Decimal]:
+    """Return the GPUs of all pods by queue."""
     held: dict[str, Decimal] = defaultdict(Decimal)
-    for demand in demands(staying):
-        if demand.role == "training":
-            held[demand.queue] += sum(demand.gpus.values(), Decimal(0)) * (demand.pods or 0)
+    for demand in found:
+        held[demand.queue] += sum(demand.gpus.values(), Decimal(0)) * (demand.pods or 0)
     return {queue: gpus for queue, gpus in sorted(held.items()) if gpus}
 
 
 def _impact(change: Change) -> Impact | None:
     if _is_halted(change):
         return Impact(_RUNS, f"{_word(change.resource)} `{change.resource.name}` {_HALTED}")
+    if (text := claims.shrunk(change)) is not None:
+        return Impact(_DATA, text)
+    if _is_termination(change):
+        return Impact(_RUNS, f"Training run `{change.resource.name}` {_STOPPED}")
     if change.step.operation not in ("delete", "replace") or change.old is None:
         return None
     resource = change.old.resource
@@ -64,6 +83,36 @@ def _is_halted(change: Change) -> bool:
     if change.step.operation != "update" or change.old is None or change.new is None:
         return False
     return is_suspended(change.new.resource) and not is_suspended(change.old.resource)
+
+
+def _is_termination(change: Change) -> bool:
+    created, command = change.step.operation == "create", change.resource
+    is_command = command.is_kind("bus.volcano.sh", "Command")
+    return created and is_command and command.root["action"].text == "TerminateJob"
+
+
+def _untrained(found: list[Change]) -> Iterator[Impact]:
+    """Yield a text for each server that follows a run which the same change starts."""
+    created = [c.resource for c in found if c.step.operation == "create"]
+    started = {resource.name for resource in created if _is_run(resource)}
+    for change in found:
+        pods = find_pods(change.resource)
+        if change.step.operation == "same" or not any(p.role(_ROLES) == "serving" for p in pods):
+            continue
+        for run in sorted(started.intersection(_variables(pods, "RUN_NAME"))):
+            yield Impact(
+                _SERVICES,
+                f"{change.resource.kind} `{change.resource.name}` follows the run `{run}`, which "
+                "this change starts: its new pods have no model until the run has saved one.",
+            )
+
+
+def _variables(pods: list[Pod], name: str) -> Iterator[str]:
+    for pod in pods:
+        for container in pod.containers:
+            for variable in container.node["env"].items():
+                if variable["name"].text == name:
+                    yield variable["value"].text or ""
 
 
 def is_refused(change: Change) -> bool:
@@ -107,10 +156,10 @@ def _word(resource: Resource) -> str:
 
 
 def _sentences(change: Change, resource: Resource) -> tuple[int, list[str]]:
-    if resource.is_kind("", "PersistentVolumeClaim"):
-        return _DATA, [_claim(change)]
+    if claims.is_claim(resource):
+        return _DATA, [claims.removed(change)]
     if resource.is_kind("", "PersistentVolume"):
-        return _DATA, [_volume(change, resource)]
+        return _DATA, [claims.removed_volume(change, resource)]
     if resource.is_kind("", "Namespace"):
         kept = "Its content stays." if change.is_retained else _NAMESPACE
         return _DATA, [kept]
@@ -129,43 +178,15 @@ _HALTED = (
     "is suspended: its pods end, and the work since the last checkpoint is lost. It keeps its name "
     "and continues when it is resumed."
 )
+_STOPPED = (
+    "is stopped for good: its pods end, the work since the last checkpoint is lost, and it cannot "
+    "be resumed."
+)
 _NAMESPACE = "Everything in it is deleted, including claims and their data."
 _QUEUE = "Jobs that wait in it lose their position. Volcano deletes it even while its pods run."
 _RELEASE = (
     "Its custom resource definitions may be deleted too, and with them every object of those kinds."
 )
-
-
-def _claim(change: Change) -> str:
-    if change.is_retained and change.step.operation == "delete":
-        return "Its data stays, and the stack no longer manages the claim."
-    if change.is_retained and _has_new_name(change):
-        return (
-            f"Pods get the new claim `{change.resource.name}`, which is empty unless its volume "
-            "holds data. The current claim and its data stay in the cluster: copy what is needed."
-        )
-    if change.is_retained:
-        return (
-            "The current claim is kept (`retain`), so the cluster refuses a second one with this "
-            "name: write another `name` as well, and copy the data."
-        )
-    return (
-        "Its data is lost unless the reclaim policy of its volume is `Retain`, and pods that mount "
-        "it must end first."
-    )
-
-
-def _has_new_name(change: Change) -> bool:
-    names = [view.resource.name for view in (change.old, change.new) if view is not None]
-    return len(set(names)) > 1
-
-
-def _volume(change: Change, resource: Resource) -> str:
-    if change.is_retained:
-        return "The volume and its data stay."
-    if resource.root["spec"]["persistentVolumeReclaimPolicy"].text == "Delete":
-        return "Its reclaim policy is `Delete`: the data is deleted."
-    return "Its reclaim policy keeps the data."
 
 
 def _is_run(resource: Resource) -> bool:

@@ -18,7 +18,7 @@ from gitops.preview.report import CostRow, GpuRow, Report
 LONGEST: Final = 65_000
 """GitHub accepts comments of 65,536 characters, GitLab a million."""
 
-_HEADLINES = {
+HEADLINES = {
     "unchanged": "nothing changes",
     "blocked": "blocked",
     "failed": "the preview failed",
@@ -26,6 +26,7 @@ _HEADLINES = {
 _SPECIAL = re.compile(r"([\\`*_\[\]|~#])")
 _FENCE = re.compile(r"`{3,}")
 _KIB = 1024
+_DAYS = 2
 
 
 def marker(kind: str, stack: str) -> str:
@@ -91,7 +92,7 @@ def _headline(report: Report) -> str:
         if not report.resources:
             return "only options or outputs change"
         return _plural(len(report.resources), "change")
-    return _HEADLINES[report.status]
+    return HEADLINES[report.status]
 
 
 def _plural(count: int, noun: str) -> str:
@@ -162,6 +163,17 @@ def money(value: Decimal) -> str:
     return f"{value:,.2f}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
+def cost(value: Decimal | None) -> str:
+    """Return an amount of money, or `unknown`."""
+    return "unknown" if value is None else money(value)
+
+
+def hours(value: Decimal) -> str:
+    """Return a duration of hours, in days from two days on."""
+    days = value / 24
+    return f"{number(round(days, 1))} days" if days >= _DAYS else f"{number(round(value, 1))} h"
+
+
 def amount(value: Decimal, resource: str) -> str:
     """Return an amount of a resource: bytes as Gi, everything else as a number."""
     if not resource.endswith(("memory", "storage")):
@@ -211,6 +223,8 @@ def _template() -> Any:
         number=number,
         signed=signed,
         money=money,
+        cost=cost,
+        hours=hours,
         amount=amount,
         queue=_queue,
         gpu=_gpu,

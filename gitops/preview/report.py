@@ -45,7 +45,7 @@ class GpuRow(_Model):
 
 
 class CostRow(_Model):
-    """Cost of these GPUs; `price` of one for an hour is null if the price table lacks it."""
+    """Cost of these GPUs; null if there are some and the price table lacks the price of one."""
 
     queue: str
     product: str
@@ -54,10 +54,26 @@ class CostRow(_Model):
     role: Role
     price: Number | None
     utilisation: Number
-    now_hour: Number
-    after_hour: Number
-    now_month: Number
-    after_month: Number
+    now_hour: Number | None
+    after_hour: Number | None
+    now_month: Number | None
+    after_month: Number | None
+
+
+class RunRow(_Model):
+    """A run that the update would start."""
+
+    run: str
+    queue: str
+    gpus: Number
+    hours: Number | None
+    """Hours until the deadline; null if it has none."""
+    each_attempt: bool
+    """True if the deadline starts again with each attempt."""
+    cost_hour: Number | None
+    """Null if the price table lacks a price."""
+    cost: Number | None
+    """Maximum cost until the deadline; null if the price or the deadline is unknown."""
 
 
 class LimitRow(_Model):
@@ -101,13 +117,15 @@ class Report(_Model):
     stack: str
     mode: Mode
     base: str | None = None
-    """Revision that a rendered preview is compared with."""
+    """Revision that the settings, and a rendered preview, are compared with."""
     status: Status
     notices: list[str] = []
     """Why the preview shows less than it seems to."""
     complete: bool
     """False if an error ended the preview; then nothing is counted."""
     currency: str
+    settings: list[str]
+    """Changed settings since the base, as `path: before → after`."""
     counts: dict[str, int]
     impacts: list[str]
     resources: list[ResourceChange]
@@ -118,6 +136,11 @@ class Report(_Model):
     gpus: list[GpuRow]
     held_by_earlier_runs: dict[str, Number]
     """GPUs by queue of runs that leave the stack and may continue in the cluster."""
+    held_cost_hour: Number | None
+    """Cost of these GPUs for an hour; null if a price is unknown."""
+    new_runs: list[RunRow]
+    waiting: list[str]
+    """Queues without capacity for new runs next to the earlier ones."""
     costs: list[CostRow]
     limits: list[LimitRow]
     violations: list[Violation]
@@ -126,3 +149,10 @@ class Report(_Model):
     errors: list[str]
     warnings: list[str]
     differences: list[Difference]
+
+    def total(
+        self, when: Literal["now", "after"], period: Literal["hour", "month"]
+    ) -> Number | None:
+        """Return the cost of all GPUs; None if one in use has no price."""
+        amounts = [getattr(row, f"{when}_{period}") for row in self.costs]
+        return None if None in amounts else sum(amounts, Decimal(0))

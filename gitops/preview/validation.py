@@ -8,7 +8,7 @@ import subprocess
 from typing import Any, Final
 
 from gitops.engine import Stack
-from gitops.secrets import document
+from gitops.stack_file import document
 from infra.settings.problems import PROJECT
 
 _VERBS: Final = ("create", "patch")

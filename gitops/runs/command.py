@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
     if options.watch:
         return _watch(options, table, product)
     now = datetime.now(UTC)
-    cluster = Cluster(_kubectl(options), options.namespace)
+    cluster = Cluster(kubectl(options), options.namespace)
     found = read_runs(cluster, table, now, product=product)
     if options.json:
         document = {"currency": table.currency, "runs": [run.as_json() for run in found]}
@@ -98,7 +98,7 @@ def _watch(options: argparse.Namespace, table: "Prices", product: str) -> int:
             now = datetime.now(UTC)
             try:
                 # A new one each time, since kinds may be installed while this runs.
-                cluster = Cluster(_kubectl(options), options.namespace)
+                cluster = Cluster(kubectl(options), options.namespace)
                 found = read_runs(cluster, table, now, product=product)
                 live.update(render(found, table.currency, now), refresh=True)
             except GitopsError as error:
@@ -106,7 +106,8 @@ def _watch(options: argparse.Namespace, table: "Prices", product: str) -> int:
             time.sleep(options.every)
 
 
-def _kubectl(options: argparse.Namespace) -> list[str]:
+def kubectl(options: argparse.Namespace) -> list[str]:
+    """Return kubectl with the options --kubeconfig and --context of a command."""
     command = ["kubectl"]
     if options.kubeconfig:
         command += ["--kubeconfig", str(options.kubeconfig)]

@@ -117,6 +117,11 @@ class Cluster:
             return (self._output(*command) or "").splitlines()
         return []
 
+    def read(self, *arguments: str) -> list[Object] | None:
+        """Return what `kubectl get` lists; None if it fails, as for kinds that are forbidden."""
+        done = self._run("get", *arguments, "--output=json")
+        return _items(done.stdout) if done.returncode == 0 else None
+
     @cached_property
     def _kinds(self) -> list[str]:
         known = set((self._output("api-resources", "--output=name") or "").split())

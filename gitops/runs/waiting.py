@@ -104,7 +104,7 @@ def _suspended(snapshot: Snapshot) -> Iterator[Waiting]:
                 namespace, name = key(job)
                 resume = "`suspend: false`"
                 if resource is volcano.JOB:
-                    resume = f"`vcctl job resume --namespace {namespace} --name {name}`"
+                    resume = f"`python -m gpu_platform resume {name} --namespace {namespace}`"
                 yield Waiting(namespace, name, "", "suspended", (f"{resume} resumes it",))
 
 

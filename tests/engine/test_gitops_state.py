@@ -101,3 +101,23 @@ def test_two_teams_can_update_at_the_same_time(teams: tuple[str, str], engine: M
     for stack in stacks:
         settled = stack.up("--expect-no-changes")
         assert settled.status == 0, settled.text
+
+
+def test_an_update_does_nothing_else_than_its_plan(engine: MakeStack) -> None:
+    stack = engine("simulated", clean)
+    plan = str(stack._folder / "plan.json")
+    previewed = stack.preview("--save-plan", plan)
+    assert previewed.status == 0, previewed.text
+    stack.edit(lambda config: config["gpu-platform:tenancy"]["quota"].update(gpus=999))
+    refused = stack.up("--plan", plan)
+    assert refused.status != 0
+    assert "violates plan" in refused.text
+
+
+def test_a_planned_update_is_carried_out(engine: MakeStack) -> None:
+    stack = engine("simulated", clean)
+    plan = str(stack._folder / "plan.json")
+    assert stack.preview("--save-plan", plan).status == 0
+    done = stack.up("--plan", plan)
+    assert done.status == 0, done.text
+    assert len(stack.manifests()) > 10

@@ -51,8 +51,8 @@ def test_actionlint_finds_no_problem(actionlint: Path) -> None:
 
 
 def test_actionlint_finds_a_planted_problem(actionlint: Path, tmp_path: Path) -> None:
-    text = (CHECKOUT / ".github" / "workflows" / "preview.yml").read_text()
-    broken = tmp_path / "preview.yml"
+    text = (CHECKOUT / ".github" / "workflows" / "stack.yml").read_text()
+    broken = tmp_path / "stack.yml"
     broken.write_text(text.replace("steps.preview.outputs.status", "steps.previev.outputs.status"))
     done = lint(actionlint, broken, folder=tmp_path)
     assert done.returncode == 1

@@ -56,6 +56,15 @@ def step(
     }
 
 
+def refreshed(
+    operation: str, old: Manifest, new: Manifest | None = None, **options: Any
+) -> list[dict[str, Any]]:
+    """What a refresh writes about an object: first that it is read, then its result."""
+    (begin,) = step("refresh", old, old, **options).values()
+    (result,) = step(operation, old, new, **options).values()
+    return [{"resourcePreEvent": begin}, {"resOutputsEvent": result}]
+
+
 def same(manifest: Manifest, **options: Any) -> dict[str, Any]:
     return step("same", manifest, manifest, **options)
 

@@ -108,6 +108,44 @@ def test_a_removed_environment_is_reported(
     assert "pulumi destroy --stack staging" in shown.err
 
 
+def test_a_child_pipeline_has_a_job_for_each_environment(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "Pulumi.staging.yaml").unlink()
+    commit(project)
+    assert main(["changed", "--base", "main", "--gitlab", "preview"]) == 0
+    pipeline = json.loads(capsys.readouterr().out)
+    assert pipeline == {
+        "include": [{"local": "gitops/gitlab/jobs.gitlab-ci.yml"}],
+        "removed-staging": {"extends": ".removed", "variables": {"STACK": "staging"}},
+        "preview-prod": {
+            "extends": ".preview",
+            "variables": {"STACK": "prod"},
+            "environment": {"name": "preview-prod", "action": "prepare"},
+        },
+    }
+
+
+def test_updates_of_a_child_pipeline_run_one_after_the_other() -> None:
+    pipeline = changed.child_pipeline("update", ["dev", "staging", "prod"], [])
+    needs = {name: job["needs"] for name, job in pipeline.items() if name.startswith("update-")}
+    assert needs == {
+        "update-dev": ["plan-dev"],
+        "update-staging": ["plan-staging", "update-dev"],
+        "update-prod": ["plan-prod", "update-staging"],
+    }
+    assert pipeline["plan-prod"]["environment"]["name"] == "preview-prod"
+    assert pipeline["update-prod"]["environment"] == {"name": "prod"}
+
+
+def test_a_child_pipeline_of_forks_has_no_environment() -> None:
+    assert "environment" not in changed.child_pipeline("rendered", ["prod"], [])["rendered-prod"]
+
+
+def test_a_child_pipeline_is_never_empty() -> None:
+    assert set(changed.child_pipeline("preview", [], [])) == {"include", "no-environment"}
+
+
 def test_later_changes_of_the_base_are_ignored(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

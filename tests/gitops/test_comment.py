@@ -90,6 +90,31 @@ def test_drift_opens_updates_and_closes_one_issue(host: State, tmp_path: Path) -
     assert len(host.issues) == 2
 
 
+@pytest.mark.parametrize(
+    ("kind", "headline", "title"),
+    [
+        ("drift", "2 changes", "The cluster differs from the state of the stack prod"),
+        ("drift", "the preview failed", "The drift check of the stack prod failed"),
+        ("preview", "2 changes", "Merged changes of the stack prod are not applied"),
+        ("preview", "blocked", "Merged changes of the stack prod are not applied"),
+        ("preview", "the preview failed", "The preview of the stack prod failed"),
+    ],
+)
+def test_an_issue_has_the_title_of_its_report(
+    host: State, tmp_path: Path, kind: str, headline: str, title: str
+) -> None:
+    file = report(tmp_path, f"## {kind.title()} of `prod`: {headline}", kind=kind)
+    assert main(["comment", file, "--issue"]) == 0
+    assert [issue["title"] for issue in host.issues] == [title]
+
+
+def test_drift_and_changes_that_are_not_applied_are_two_issues(host: State, tmp_path: Path) -> None:
+    drift, preview = (report(tmp_path, "differs", kind=kind) for kind in ("drift", "preview"))
+    assert main(["comment", drift, "--issue"]) == main(["comment", preview, "--issue"]) == 0
+    assert main(["comment", drift, "--issue", "--close"]) == 0
+    assert [issue["state"] == "closed" for issue in host.issues] == [True, False]
+
+
 def test_a_rejected_request_names_the_permission_and_never_the_token(
     host: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

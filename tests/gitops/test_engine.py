@@ -57,12 +57,29 @@ def test_a_preview_has_an_event_log_of_its_own_that_goes_with_it(stack: Stack) -
     assert told["arguments"][:3] == ["preview", "--stack", "prod"]
 
 
+def test_a_refresh_compares_the_state_without_the_program(stack: Stack) -> None:
+    with Preview(stack, None, refresh=True) as preview:
+        preview.wait()
+        arguments = json.loads(preview.log.read_text())["arguments"]
+    assert arguments[:2] == ["refresh", "--preview-only"]
+    assert "--policy-pack" not in arguments
+
+
+def test_a_plan_is_saved_in_a_new_directory(stack: Stack, tmp_path: Path) -> None:
+    file = tmp_path / "out" / "plan.json"
+    with Preview(stack, None, plan=file) as preview:
+        preview.wait()
+        arguments = json.loads(preview.log.read_text())["arguments"]
+    assert arguments[arguments.index("--save-plan") + 1] == str(file)
+    assert file.parent.is_dir()
+
+
 def test_the_pack_and_its_configuration_are_given(stack: Stack, tmp_path: Path) -> None:
     pack = Pack(tmp_path / "policies", tmp_path / "prod.json")
-    with Preview(stack, pack, refresh=True) as preview:
+    with Preview(stack, pack) as preview:
         ended = preview.wait()
         arguments = json.loads(preview.log.read_text())["arguments"]
-    assert {"--policy-pack", "--policy-pack-config", "--refresh"} <= set(arguments)
+    assert {"--policy-pack", "--policy-pack-config"} <= set(arguments)
     assert "said on stdout" in ended.said
     assert "said on stderr" in ended.said
 

@@ -26,7 +26,8 @@ def test_help_teaches_the_exit_statuses_and_examples(capsys: pytest.CaptureFixtu
     ("arguments", "says"),
     [
         (["--stack", "nowhere"], "new-environment nowhere"),
-        (["--stack", "prod", "--base", "main"], "--base needs --rendered"),
+        (["--stack", "prod", "--refresh", "--base", "main"], "leave one out"),
+        (["--stack", "prod", "--rendered", "--save-plan", "x"], "leave out --refresh"),
         (["--stack", "prod", "--refresh", "--rendered"], "leave one out"),
         (["--stack", "prod", "--policy-pack-config", "none.json"], "no configuration of the"),
     ],

@@ -23,7 +23,7 @@ def test_every_environment_of_the_repository_is_in_the_table() -> None:
         ("currency: USD\nenvironments: {a: {utilisation: {training: 2}}}", "training is 2"),
         ("[", "cannot be read"),
         ("currency: \xff", "cannot be read"),
-        ("currency: USD\nproducts: &a {a: *a}", "is invalid"),
+        ("currency: USD\nproducts: &a {a: *a}", "cannot be read"),
         ("", "is invalid"),
     ],
 )

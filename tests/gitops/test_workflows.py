@@ -1,5 +1,7 @@
 """Workflows for GitHub and GitLab: valid by their schemas, pinned, with minimum permissions."""
 
+import json
+import os
 import re
 import subprocess
 import sys
@@ -12,15 +14,21 @@ import yaml
 from devcluster.paths import CHECKOUT
 from devcluster.toolchain import pins
 from gitops.__main__ import main
+from gitops.changed import child_pipeline
 
 GITHUB = CHECKOUT / ".github"
 WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))
 SETUP = GITHUB / "actions" / "setup" / "action.yml"
 GITLAB = CHECKOUT / "gitops" / "gitlab" / "pulumi.gitlab-ci.yml"
-WRITES = {
-    "preview": {"live": {"pull-requests": "write"}},
-    "update": {},
-    "drift": {"drift": {"issues": "write"}},
+GITLAB_JOBS = GITLAB.with_name("jobs.gitlab-ci.yml")
+STACK = GITHUB / "workflows" / "stack.yml"
+LOGIN = {"id-token": "write"}
+WRITES: dict[str, dict[str, dict[str, str]]] = {
+    "preview": {"live": {"pull-requests": "write", **LOGIN}},
+    "update": {"plan": LOGIN, "update": LOGIN},
+    "drift": {"drift": {"issues": "write", **LOGIN}},
+    "ci": {},
+    "release": {"release": {"contents": "write", "attestations": "write", **LOGIN}},
 }
 
 
@@ -30,7 +38,7 @@ def jobs(file: Path) -> dict[str, Any]:
 
 
 def steps(job: dict[str, Any]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = job["steps"]
+    found: list[dict[str, Any]] = job.get("steps", [])
     return found
 
 
@@ -40,10 +48,15 @@ def steps(job: dict[str, Any]) -> list[dict[str, Any]]:
         *(("vendor.github-workflows", file) for file in WORKFLOWS),
         ("vendor.github-actions", SETUP),
         ("vendor.gitlab-ci", GITLAB),
+        ("vendor.gitlab-ci", GITLAB_JOBS),
     ],
     ids=lambda value: getattr(value, "name", value),
 )
 def test_the_schema_accepts_it(schema: str, file: Path) -> None:
+    validate(schema, file)
+
+
+def validate(schema: str, file: Path) -> None:
     transform = ["--data-transform", "gitlab-ci"] if "gitlab" in schema else []
     done = subprocess.run(
         [
@@ -57,8 +70,28 @@ def test_the_schema_accepts_it(schema: str, file: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_three_workflows_exist() -> None:
-    assert {file.stem for file in WORKFLOWS} >= set(WRITES)
+@pytest.mark.parametrize("kind", ["preview", "rendered", "update", "drift"])
+def test_the_schema_accepts_child_pipelines_whose_jobs_exist(tmp_path: Path, kind: str) -> None:
+    pipeline = child_pipeline(kind, ["staging", "prod"], ["dev"])
+    file = tmp_path / "pipeline.json"
+    file.write_text(json.dumps(pipeline))
+    validate("vendor.gitlab-ci", file)
+    del pipeline["include"]
+    assert {job["extends"] for job in pipeline.values()} <= set(gitlab_jobs())
+
+
+def test_gitlab_has_no_list_of_environments() -> None:
+    for file in (GITLAB, GITLAB_JOBS):
+        assert not re.search(r"\b(staging|prod)\b", file.read_text())
+
+
+def gitlab_jobs() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(GITLAB_JOBS.read_text())
+    return found
+
+
+def test_the_workflows_exist() -> None:
+    assert {file.stem for file in WORKFLOWS} == {*WRITES, STACK.stem}
 
 
 @pytest.mark.parametrize("file", [*WORKFLOWS, SETUP], ids=lambda file: file.name)
@@ -112,14 +145,181 @@ def test_forks_get_no_secret_no_environment_and_no_cluster() -> None:
     assert "== github.repository" in preview["live"]["if"]
 
 
+def test_dependabot_is_treated_like_a_fork() -> None:
+    preview = jobs(GITHUB / "workflows" / "preview.yml")
+    author = "github.event.pull_request.user.login"
+    assert f"{author} != 'dependabot[bot]'" in preview["live"]["if"]
+    assert f"{author} == 'dependabot[bot]'" in preview["rendered"]["if"]
+
+
 def test_an_update_needs_an_approval_and_is_alone() -> None:
     update = jobs(GITHUB / "workflows" / "update.yml")["update"]
-    assert update["environment"] == "${{ matrix.stack }}"
+    assert update["with"]["environment"] == "${{ matrix.stack }}"
     assert update["concurrency"]["cancel-in-progress"] is False
     assert "${{ matrix.stack }}" in update["concurrency"]["group"]
-    preview, carried_out = steps(update)[-2:]
-    assert 'test "$status" = 0 || test "$status" = 2' in preview["run"]
-    assert "--policy-pack policies" in carried_out["run"]
+
+
+def test_an_update_is_bound_to_the_plan_of_the_job_before_it() -> None:
+    planned = jobs(GITHUB / "workflows" / "update.yml")
+    assert planned["update"]["needs"] == ["changed", "plan"]
+    assert planned["plan"]["with"]["environment"] == "preview-${{ matrix.stack }}"
+    found = {step.get("name"): step for step in steps(jobs(STACK)["run"])}
+    assert "--save-plan plan/plan.json" in found["Plan"]["run"]
+    assert 'test "$status" = 0 || test "$status" = 2' in found["Plan"]["run"]
+    assert "--plan plan/plan.json" in found["Update"]["run"]
+    assert "--policy-pack policies" in found["Update"]["run"]
+    names = [
+        step["with"]["name"]
+        for step in steps(jobs(STACK)["run"])
+        if "artifact@" in step.get("uses", "") and step["if"] != "inputs.task == 'preview'"
+    ]
+    assert names == ["plan-${{ inputs.stack }}"] * 2
+
+
+def test_each_task_of_the_called_workflow_is_one_that_it_has() -> None:
+    callers = [
+        job
+        for file in WORKFLOWS
+        for job in jobs(file).values()
+        if job.get("uses") == "./.github/workflows/stack.yml"
+    ]
+    tasks = {job["with"]["task"] for job in callers}
+    text = STACK.read_text()
+    assert tasks == {"preview", "plan", "update", "drift"}
+    assert set(re.findall(r"inputs.task == '(\w+)'", text)) == tasks
+    for job in callers:
+        assert job["permissions"]["id-token"] == "write"
+    # Otherwise a called workflow asks for the union of what its tasks need.
+    assert "permissions:" not in text
+
+
+def script(file: Path, job: str, name: str | None) -> str:
+    found: str = next(
+        step["run"] for step in steps(jobs(file)[job]) if step.get("name") == name and "run" in step
+    )
+    return found
+
+
+def bash(text: str, directory: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {"PATH": os.environ["PATH"], **variables}
+    return subprocess.run(
+        ["bash", "-e", "-o", "pipefail", "-c", text],
+        cwd=directory,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("results", "status"),
+    [
+        ("success success skipped", 0),
+        ("success skipped skipped", 0),
+        ("success failure skipped", 1),
+        ("failure skipped skipped", 1),
+        ("success cancelled skipped", 1),
+    ],
+)
+def test_one_job_with_a_constant_name_has_the_result_of_all(
+    results: str, status: int, tmp_path: Path
+) -> None:
+    preview = jobs(GITHUB / "workflows" / "preview.yml")
+    result = preview["result"]
+    assert result["name"] == "previewed"
+    assert result["if"] == "always()"
+    assert set(result["needs"]) == set(preview) - {"result"}
+    text = script(GITHUB / "workflows" / "preview.yml", "result", None)
+    assert bash(text, tmp_path, RESULTS=results).returncode == status
+
+
+def test_merge_queues_start_the_required_checks() -> None:
+    for name in ("preview", "ci"):
+        # PyYAML reads the key `on` as true.
+        assert (
+            "merge_group"
+            in yaml.safe_load((GITHUB / "workflows" / f"{name}.yml").read_text())[True]
+        )
+
+
+def test_removed_environments_are_in_the_summary(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    python = tmp_path / "bin" / "python3"
+    python.write_text("#!/bin/sh\necho 'lab was removed' >&2; echo '[]'\n")
+    python.chmod(0o755)
+    text = script(GITHUB / "workflows" / "preview.yml", "changed", None)
+    done = bash(
+        f"{text}\nsleep 0.2",
+        tmp_path,
+        PATH=f"{python.parent}:{os.environ['PATH']}",
+        BASE="",
+        GITHUB_OUTPUT="output",
+        GITHUB_STEP_SUMMARY="summary",
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "output").read_text() == "stacks=[]\n"
+    assert "lab was removed" in (tmp_path / "summary").read_text()
+
+
+@pytest.mark.parametrize(
+    ("tag", "problem"),
+    [("v1.2.0", ""), ("v1.3.0", "another version"), ("v1.2", "another version")],
+)
+def test_a_release_needs_its_version_and_its_section(
+    tag: str, problem: str, tmp_path: Path
+) -> None:
+    (tmp_path / "pyproject.toml").write_text('[project]\nversion = "1.2.0"\n')
+    sections = (
+        "# Changelog",
+        "## Unreleased",
+        "- later",
+        "## 1.2.0 (today)",
+        "- now",
+        "## 1.2.0.1",
+    )
+    log = "\n\n".join([*sections, "- old\n"])
+    (tmp_path / "CHANGELOG.md").write_text(log)
+    text = script(GITHUB / "workflows" / "release.yml", "release", "Notes")
+    done = bash(text, tmp_path, TAG=tag)
+    assert (done.returncode == 0) is (problem == "")
+    assert problem in done.stderr
+    if not problem:
+        assert (tmp_path / "notes.md").read_text().split() == ["-", "now"]
+
+
+def test_a_release_without_a_section_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('version = "1.2.0"\n')
+    (tmp_path / "CHANGELOG.md").write_text("## Unreleased\n\n- later\n")
+    text = script(GITHUB / "workflows" / "release.yml", "release", "Notes")
+    done = bash(text, tmp_path, TAG="v1.2.0")
+    assert done.returncode == 1
+    assert "no section ## 1.2.0" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("registry", "command"),
+    [
+        ("1.dkr.ecr.eu-west-1.amazonaws.com", "docker login --username AWS"),
+        ("europe-docker.pkg.dev", "gcloud auth configure-docker europe-docker.pkg.dev"),
+        ("lab.azurecr.io", "az acr login --name lab"),
+        ("registry.example.com", "docker login --username robot"),
+    ],
+)
+def test_each_registry_has_its_login(registry: str, command: str, tmp_path: Path) -> None:
+    for name in ("aws", "az", "gcloud", "docker"):
+        program = tmp_path / name
+        # A program that ends before the password is written would end the pipe's writer.
+        program.write_text(f'#!/bin/sh\ncat >/dev/null\necho "{name} $*" >> {tmp_path}/calls\n')
+        program.chmod(0o755)
+    variables = {"REGISTRY": registry, "REGISTRY_USER": "robot", "REGISTRY_PASSWORD": "s3cret"}
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = bash(script(STACK, "run", "Registry"), tmp_path, PATH=path, **variables)
+    assert done.returncode == 0, done.stderr
+    calls = (tmp_path / "calls").read_text()
+    assert command in calls
+    assert "s3cret" not in calls
 
 
 def test_both_hosts_run_the_same_commands() -> None:
@@ -128,12 +328,12 @@ def test_both_hosts_run_the_same_commands() -> None:
         return {" ".join(command.split()) for command in found}
 
     github = commands("".join(file.read_text() for file in WORKFLOWS))
-    gitlab = commands(GITLAB.read_text())
+    gitlab = commands(GITLAB_JOBS.read_text())
     assert github == gitlab
 
 
 def test_the_commands_are_ones_that_the_program_has(capsys: pytest.CaptureFixture[str]) -> None:
-    text = "".join(file.read_text() for file in [*WORKFLOWS, GITLAB])
+    text = "".join(file.read_text() for file in [*WORKFLOWS, GITLAB, GITLAB_JOBS])
     for command, line in re.findall(r"gitops (preview|comment|changed)([^|)\n]*)", text):
         with pytest.raises(SystemExit):
             main([command, "--help"])
@@ -146,6 +346,6 @@ def test_the_pulumi_of_every_pipeline_is_the_pinned_one() -> None:
     version = (pulumi.answer or "").removeprefix("v")
     setup = SETUP.read_text()
     assert f"pulumi-version: {version}" in setup
-    assert f":{version}\n" in GITLAB.read_text()
+    assert f":{version}\n" in GITLAB_JOBS.read_text()
     operator = (CHECKOUT / "gitops" / "operator" / "stacks.yaml").read_text()
     assert set(re.findall(r"image: pulumi/pulumi:(\S+)", operator)) == {version}

@@ -64,7 +64,7 @@ def test_manual_edits_are_drift_and_an_update_repairs_them(
     changed = {item["title"]: item["operation"] for item in found.report["resources"]}
     assert changed == {
         "Queue research": "update",
-        "NetworkPolicy allow-dns in ml-simulated": "create",
+        "NetworkPolicy allow-dns in ml-simulated": "delete",
     }
     cluster.shell("pulumi up --yes --refresh --skip-preview --stack simulated")
     assert preview(cluster, "--refresh").status == 0

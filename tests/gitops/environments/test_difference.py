@@ -12,7 +12,7 @@ from tests.infra.examples import changed, good, without
 
 def told(other: dict[str, Any]) -> list[str]:
     return [
-        words.text for words in differences(validate(good()), validate(other), ("one", "other"))
+        found.between(("one", "other")) for found in differences(validate(good()), validate(other))
     ]
 
 

@@ -55,14 +55,14 @@ def test_spot_prices_follow_node_selectors_and_queues() -> None:
     assert (item.purchase, item.utilisation) == ("spot", Decimal("0.1"))
 
 
-def test_resources_without_a_price_cost_nothing() -> None:
+def test_the_cost_of_resources_without_a_price_is_unknown() -> None:
     (item,) = cost(plans.same(plans.volcano_job(product="NVIDIA-Unheard-Of")))
-    assert (item.price, item.after_hour) == (None, 0)
+    assert (item.price, item.after_hour) == (None, None)
     no_spot_price = plans.volcano_job()
     selector = {"capacity": "spot", "nvidia.com/gpu.product": "small"}
     no_spot_price["spec"]["tasks"][0]["template"]["spec"]["nodeSelector"] = selector
     (item,) = cost(plans.same(no_spot_price))
-    assert (item.price, item.after_hour) == (None, 0)
+    assert (item.price, item.after_hour) == (None, None)
     (item,) = cost(plans.same(plans.volcano_job()), stack="elsewhere")
     assert (item.price, item.product) == (None, "any model")
 

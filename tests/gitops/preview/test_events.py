@@ -8,7 +8,8 @@ from pulumi.runtime import rpc
 
 from gitops.errors import GitopsError
 from gitops.preview import events
-from gitops.preview.events import HIDDEN, SIGNATURE, UNKNOWN_TEXT, Mask, manifest, plain
+from gitops.preview.events import SIGNATURE, UNKNOWN_TEXT, manifest, plain
+from gitops.preview.mask import HIDDEN, Mask
 from policies.values import UNKNOWN
 from tests.gitops import plans
 from tests.gitops.plans import SECRET

@@ -1,14 +1,19 @@
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from gitops.preview.changes import changes
-from gitops.preview.impact import held_by_earlier_runs, impacts
+from gitops.preview.changes import Change, changes
+from gitops.preview.impact import earlier_runs, gpus_by_queue, impacts
 from tests.gitops import plans
 
 
 def told(*steps: dict[str, Any]) -> list[str]:
     return [impact.text for impact in impacts(changes(plans.plan(*steps).steps))]
+
+
+def held_by_earlier_runs(found: list[Change]) -> dict[str, Decimal]:
+    return gpus_by_queue(earlier_runs(found))
 
 
 def test_impacts_are_sorted_by_severity() -> None:
@@ -108,6 +113,66 @@ def test_a_run_without_readable_status_may_still_run(status: Any) -> None:
 def test_what_belongs_to_a_run_that_stays_is_not_told_again() -> None:
     service = {"apiVersion": "v1", "kind": "Service", "metadata": plans.metadata("run-00000000")}
     assert told(plans.step("delete", service, retain=True)) == []
+
+
+def sized(storage: str, name: str = "checkpoints") -> plans.Manifest:
+    claim = plans.claim(name)
+    claim["spec"]["resources"]["requests"]["storage"] = storage
+    return claim
+
+
+def test_a_claim_that_shrinks_is_a_warning_and_one_that_grows_is_none() -> None:
+    (text,) = told(plans.step("update", sized("50Ti"), sized("1Ti")))
+    assert "Claim `checkpoints` shrinks from 50Ti to 1Ti" in text
+    assert "Kubernetes refuses" in text
+    assert told(plans.step("update", sized("1Ti"), sized("50Ti"))) == []
+
+
+def test_a_claim_under_a_new_key_is_empty() -> None:
+    texts = told(
+        plans.step("delete", plans.claim("old"), retain=True),
+        plans.step("create", new=plans.claim("new")),
+    )
+    assert any("Claim `new` is new and empty, and claim `old` leaves" in text for text in texts)
+    assert told(plans.step("create", new=plans.claim("new"))) == []
+
+
+def test_a_claim_in_another_namespace_is_a_new_one() -> None:
+    moved = plans.claim()
+    moved["metadata"]["namespace"] = "research"
+    (text,) = told(plans.step("replace", plans.claim(), moved, retain=True))
+    assert "Pods get the new claim `checkpoints` in `research`, which is empty" in text
+    assert "refuses" not in text
+
+
+def serving(run: str) -> plans.Manifest:
+    deployment = plans.deployment()
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    container["env"] = [{"name": "RUN_NAME", "value": run}]
+    return deployment
+
+
+def test_a_server_that_follows_an_untrained_run_is_a_warning() -> None:
+    started = plans.step("create", new=plans.volcano_job("run-11111111"))
+    followed = plans.step("update", serving("run-00000000"), serving("run-11111111"))
+    (text,) = told(started, followed)
+    assert "Deployment `digits` follows the run `run-11111111`" in text
+    assert "which this change starts" in text
+    # An existing run may have been trained, and a new server has served nothing before.
+    assert told(plans.same(plans.volcano_job("run-11111111")), followed) == []
+
+
+def test_a_run_that_is_stopped_never_continues() -> None:
+    command = {
+        "apiVersion": "bus.volcano.sh/v1alpha1",
+        "kind": "Command",
+        "metadata": plans.metadata("run-00000000"),
+        "action": "TerminateJob",
+        "target": {"kind": "Job", "name": "run-00000000"},
+    }
+    (text,) = told(plans.step("create", new=command))
+    assert text.startswith("Training run `run-00000000` is stopped for good")
+    assert told(plans.same(command)) == []
 
 
 def test_a_namespace_takes_everything_with_it() -> None:

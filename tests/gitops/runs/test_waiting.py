@@ -156,7 +156,7 @@ def test_an_elastic_job_that_runs_with_less_than_it_could_have() -> None:
 def test_a_suspended_job_is_named_with_the_way_to_go_on() -> None:
     found = only(job("late", "Aborted"), group("late"))
     assert (found.name, found.state) == ("ml/late", "suspended")
-    assert "vcctl job resume --namespace ml --name late" in found.reasons[0]
+    assert "python -m gpu_platform resume late --namespace ml" in found.reasons[0]
 
 
 @pytest.mark.parametrize("phase", ["Completed", "Failed", "Terminated"])

@@ -1,0 +1,94 @@
+"""`python -m gitops access`: prints the rights with which pipelines preview and update a stack."""
+
+import argparse
+import re
+import sys
+from typing import TYPE_CHECKING
+
+from gitops.errors import UNCHANGED, GitopsError
+
+if TYPE_CHECKING:
+    from gitops.engine import Stack
+    from gitops.preview.events import Plan
+
+HELP = "print the Roles with which a pipeline previews or updates a stack"
+DESCRIPTION = """\
+Prints Roles, bindings and an admission policy for the groups of pipelines. They contain what the
+objects of the stack need and nothing else. An administrator applies them once, and again when the
+stack gets objects of other kinds or namespaces.
+
+Previews may do only dry runs: the admission policy refuses all other writes of their group.
+"""
+EPILOG = """\
+examples:
+  python -m gitops access --stack prod --previewers ci-preview --updaters ci-update
+  python -m gitops access --stack prod --previewers ci-preview | kubectl apply --filename -
+"""
+_RELEASE = re.compile(r"The release of chart (\S+)")
+_GROUP = re.compile(r"[^'\\\x00-\x1f]+")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the command."""
+    parser.add_argument("--stack", required=True, metavar="NAME", help="stack of the project")
+    for who, what in (("previewers", "previews"), ("updaters", "updates")):
+        parser.add_argument(
+            f"--{who}",
+            nargs="+",
+            default=[],
+            metavar="GROUP",
+            help=f"groups with the rights of {what}, as the API server receives them",
+        )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command and return its exit status.
+
+    Raises:
+        GitopsError: If a group is invalid, or the stack cannot be rendered.
+    """
+    import yaml
+
+    from gitops.access.rights import Object, access
+    from gitops.engine import Stack
+
+    groups = [*options.previewers, *options.updaters]
+    if not groups:
+        raise GitopsError("nobody gets the rights: write --previewers GROUP or --updaters GROUP")
+    for group in groups:
+        if group.startswith("system:") or not _GROUP.fullmatch(group):
+            raise GitopsError(f"{group!r} is no group of pipelines: write one of your own")
+    if both := set(options.previewers) & set(options.updaters):
+        raise GitopsError(
+            f"{', '.join(sorted(both))} cannot update, because it previews: write two"
+        )
+    sys.stderr.write(f"rendering {options.stack}…\n")
+    found = _plan(Stack(options.stack))
+    objects = {
+        Object.of(step.new.inputs)
+        for step in found.steps
+        if step.new is not None and step.type.startswith("kubernetes:")
+    }
+    for warning in found.warnings:
+        if release := _RELEASE.search(warning):
+            sys.stderr.write(
+                f"warning: the chart {release[1]} needs the rights of all that it installs in "
+                "addition, mostly those of an administrator\n"
+            )
+    chosen = {"preview": options.previewers, "update": options.updaters}
+    yaml.safe_dump_all(access(options.stack, objects, chosen), sys.stdout, sort_keys=False)  # type: ignore[arg-type]
+    return UNCHANGED
+
+
+def _plan(stack: "Stack") -> "Plan":
+    """Return the plan that creates each object of a stack; charts are not rendered."""
+    from gitops.engine import Preview
+    from gitops.preview.events import plan, read
+    from gitops.rendered import workspace
+
+    with workspace(stack, None) as used, Preview(used, None) as engine:
+        ended = engine.wait()
+        found = plan(read(engine.log)) if engine.log.exists() else None
+    if found is None or not found.succeeded:
+        raise GitopsError(found.errors[0] if found and found.errors else ended.said.strip())
+    return found

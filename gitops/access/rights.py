@@ -1,0 +1,194 @@
+"""Roles for the objects of a stack: of previews, which change nothing, and of updates.
+
+A server-side dry run needs the same verbs as the change itself, so RBAC alone cannot keep previews
+from writing. An admission policy does: it refuses requests of these groups that are no dry run.
+The API server exempts admission policies and webhooks from admission policies
+(https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/), so previews
+may only read those.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+Manifest = Mapping[str, Any]
+Purpose = Literal["preview", "update"]
+
+_RBAC: Final = "rbac.authorization.k8s.io"
+_ADMISSION: Final = "admissionregistration.k8s.io"
+_VERBS: Final[dict[Purpose, tuple[str, ...]]] = {
+    "preview": ("get", "create", "patch"),
+    "update": ("get", "list", "watch", "create", "patch", "update", "delete"),
+}
+_UNNAMED: Final = frozenset({"create", "list", "watch"})
+_AWAITED: Final = {
+    "": ("pods", "events", "endpoints"),
+    "apps": ("replicasets", "controllerrevisions"),
+    "discovery.k8s.io": ("endpointslices",),
+}
+"""What Pulumi reads of a namespace while it waits for workloads, Services and claims."""
+
+
+@dataclass(frozen=True, order=True)
+class Object:
+    """An object of a stack; objects of the cluster have no namespace."""
+
+    namespace: str
+    group: str
+    resource: str
+    name: str
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> Object:
+        """Return the object that a manifest describes."""
+        group = str(manifest["apiVersion"]).rpartition("/")[0]
+        metadata = manifest.get("metadata") or {}
+        return cls(
+            str(metadata.get("namespace") or ""),
+            group,
+            plural(str(manifest["kind"])),
+            str(metadata.get("name") or ""),
+        )
+
+
+def plural(kind: str) -> str:
+    """Return the resource of a kind by the rule of `meta.UnsafeGuessKindToResource`."""
+    singular = kind.lower()
+    if singular == "endpoints":
+        return singular
+    if singular.endswith("s"):
+        return f"{singular}es"
+    return f"{singular[:-1]}ies" if singular.endswith("y") else f"{singular}s"
+
+
+def access(
+    name: str, objects: Iterable[Object], groups: Mapping[Purpose, Sequence[str]]
+) -> Iterator[dict[str, Any]]:
+    """Yield the objects that give groups the rights of a purpose; `name` is the stack's.
+
+    The policy that makes previews dry runs comes first.
+    """
+    known = sorted(objects)
+    if previewers := groups.get("preview"):
+        yield from _dry_run_only(f"gpu-platform-preview-{name}", previewers)
+    for purpose, bound in groups.items():
+        if not bound:
+            continue
+        title = f"gpu-platform-{purpose}-{name}"
+        subjects = [{"apiGroup": _RBAC, "kind": "Group", "name": group} for group in bound]
+        for namespace in sorted({"", *(each.namespace for each in known)}):
+            own = [each for each in known if each.namespace == namespace]
+            yield from _bound(title, namespace, _rules(own, namespace, purpose), subjects)
+
+
+def _rules(objects: Sequence[Object], namespace: str, purpose: Purpose) -> list[dict[str, Any]]:
+    names: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for each in objects:
+        names[each.group, each.resource].append(each.name)
+    rules = [
+        rule
+        for (group, resource), found in names.items()
+        for rule in _of_resource(group, resource, found, purpose, bool(namespace))
+    ]
+    if not namespace:
+        # The cluster's identity.
+        rules.append(_rule("", ["namespaces"], ("get",), ["kube-system"]))
+    elif purpose == "update":
+        rules += [
+            _rule(group, resources, ("get", "list", "watch"))
+            for group, resources in _AWAITED.items()
+        ]
+    return rules
+
+
+def _of_resource(
+    group: str, resource: str, names: Sequence[str], purpose: Purpose, namespaced: bool
+) -> Iterator[dict[str, Any]]:
+    verbs = _VERBS[purpose]
+    if purpose == "preview" and group == _ADMISSION:
+        verbs = ("get",)
+    of_others = not namespaced and purpose == "update"
+    secret = (group, resource) == ("", "secrets")
+    if not (of_others or secret or group == _RBAC):
+        yield _rule(group, [resource], verbs)
+        return
+    # Other Secrets are not read, other Roles not extended and objects of other teams not deleted.
+    # Names limit neither `create` nor the lists that Pulumi watches.
+    unnamed = [verb for verb in verbs if verb in ({"create"} if secret else _UNNAMED)]
+    yield _rule(group, [resource], [v for v in verbs if v not in _UNNAMED], names)
+    if unnamed:
+        yield _rule(group, [resource], unnamed)
+    if group == _RBAC and resource in {"roles", "clusterroles"}:
+        yield _rule(group, [resource], ("escalate", "bind"), names)
+
+
+def _rule(
+    group: str, resources: Sequence[str], verbs: Sequence[str], names: Sequence[str] = ()
+) -> dict[str, Any]:
+    rule = {"apiGroups": [group], "resources": [*resources], "verbs": [*verbs]}
+    return rule | ({"resourceNames": sorted(names)} if names else {})
+
+
+def _bound(
+    name: str, namespace: str, rules: list[dict[str, Any]], subjects: list[dict[str, str]]
+) -> Iterator[dict[str, Any]]:
+    scope = "" if namespace else "Cluster"
+    metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
+    yield {
+        "apiVersion": f"{_RBAC}/v1",
+        "kind": f"{scope}Role",
+        "metadata": metadata,
+        "rules": rules,
+    }
+    yield {
+        "apiVersion": f"{_RBAC}/v1",
+        "kind": f"{scope}RoleBinding",
+        "metadata": metadata,
+        "roleRef": {"apiGroup": _RBAC, "kind": f"{scope}Role", "name": name},
+        "subjects": subjects,
+    }
+
+
+def _dry_run_only(name: str, groups: Sequence[str]) -> Iterator[dict[str, Any]]:
+    everything = {"apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"]}
+    # Questions such as those of `kubectl auth can-i` are created and never stored.
+    questions = {
+        "apiGroups": ["authorization.k8s.io", "authentication.k8s.io"],
+        "apiVersions": ["*"],
+        "operations": ["CREATE"],
+        "resources": ["*"],
+    }
+    listed = ", ".join(f"'{group}'" for group in groups)
+    yield {
+        "apiVersion": f"{_ADMISSION}/v1",
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": name},
+        "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": {
+                "resourceRules": [{**everything, "operations": ["*"]}],
+                "excludeResourceRules": [questions],
+            },
+            "matchConditions": [
+                {
+                    "name": "previewers",
+                    "expression": f"request.userInfo.groups.exists(g, g in [{listed}])",
+                }
+            ],
+            "validations": [
+                {
+                    "expression": "has(request.dryRun) && request.dryRun",
+                    "message": "previews change nothing: only dry runs are allowed to this group",
+                }
+            ],
+        },
+    }
+    yield {
+        "apiVersion": f"{_ADMISSION}/v1",
+        "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": name},
+        "spec": {"policyName": name, "validationActions": ["Deny"]},
+    }

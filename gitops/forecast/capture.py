@@ -1,0 +1,225 @@
+"""Capture of a cluster's scheduling state with kubectl."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any, Final
+
+from gitops.forecast.shapes import add, guessed, planned, requests, shapes_of, texts
+from gitops.forecast.state import Gang, Node, PriorityClass, Queue, State
+from gitops.prices import Prices
+from gitops.runs.snapshot import (
+    Cluster,
+    Object,
+    Snapshot,
+    group_of,
+    is_scheduled,
+    key,
+    owner,
+    queue_of,
+)
+from gitops.runs.states import state_of, wants_pods
+from gitops.runs.status import RunStatus, read_runs
+from kube.kinds import RESOURCES, volcano
+from kube.kinds.record import State as JobState
+from kube.names import RUN_LABEL
+
+_PREEMPTABLE: Final = "volcano.sh/preemptable"
+_CONFIGURATION: Final = "volcano-scheduler.conf"
+_CONDITION_TAINTS: Final = "node.kubernetes.io/"
+"""Taints that controllers derive from a node's conditions and `unschedulable`."""
+_DEADLINE: Final = "activeDeadlineSeconds"
+
+
+def capture(cluster: Cluster, now: datetime) -> State:
+    """Read the scheduling state of a cluster.
+
+    Raises:
+        GitopsError: If nodes or pods cannot be listed, or the cluster does not answer in time.
+    """
+    snapshot = cluster.snapshot()
+    notes: list[str] = []
+    classes = cluster.read("priorityclasses")
+    if classes is None:
+        notes.append("PriorityClasses cannot be listed")
+    if not snapshot.all("Node"):
+        notes.append("the cluster has no nodes, or they cannot be listed")
+    if down := sum(not _is_ready(node) for node in snapshot.all("Node")):
+        notes.append(f"nodes that are not Ready, listed as unschedulable: {down}")
+    version, configuration = _scheduler(cluster)
+    if configuration is None:
+        notes.append("the configuration of Volcano's scheduler was not found")
+    runs = {
+        (run.namespace, run.name): run
+        for run in read_runs(cluster, Prices(currency="-"), now, snapshot=snapshot)
+    }
+    gangs = [*_groups(snapshot, runs, now), *_suspended(snapshot, now)]
+    return State(
+        taken=now,
+        volcano=version,
+        scheduler_configuration=configuration,
+        nodes=list(_nodes(snapshot)),
+        queues=[
+            Queue(name=each["metadata"]["name"], spec=each.get("spec", {}))
+            for each in snapshot.all("Queue")
+        ],
+        priority_classes=[
+            PriorityClass(
+                name=each["metadata"]["name"],
+                value=each["value"],
+                preemption_policy=each.get("preemptionPolicy") or "PreemptLowerPriority",
+            )
+            for each in classes or ()
+        ],
+        gangs=sorted(gangs, key=lambda gang: (gang.created, gang.namespace, gang.name)),
+        notes=notes,
+    )
+
+
+def _nodes(snapshot: Snapshot) -> Iterator[Node]:
+    reserved: dict[str, dict[str, Decimal]] = defaultdict(dict)
+    groups = {key(group) for group in snapshot.all("PodGroup")}
+    for pod in snapshot.active():
+        if is_scheduled(pod) and group_of(pod) not in groups:
+            amounts = {name: Decimal(amount) for name, amount in requests(pod["spec"]).items()}
+            node_name = pod["spec"]["nodeName"]
+            reserved[node_name] = add(reserved[node_name], {**amounts, "pods": Decimal(1)})
+    for node in snapshot.all("Node"):
+        metadata, spec, status = node["metadata"], node.get("spec", {}), node.get("status", {})
+        yield Node(
+            name=metadata["name"],
+            labels=metadata.get("labels", {}),
+            taints=[
+                {k: taint[k] for k in ("key", "value", "effect") if k in taint}
+                for taint in spec.get("taints", ())
+                if not taint["key"].startswith(_CONDITION_TAINTS)
+            ],
+            unschedulable=spec.get("unschedulable", False) or not _is_ready(node),
+            allocatable=status.get("allocatable", {}),
+            reserved=texts(reserved[metadata["name"]]),
+        )
+
+
+def _is_ready(node: Object) -> bool:
+    conditions = node.get("status", {}).get("conditions", ())
+    return all(c["status"] == "True" for c in conditions if c["type"] == "Ready")
+
+
+def _groups(
+    snapshot: Snapshot, runs: Mapping[tuple[str, str], RunStatus], now: datetime
+) -> Iterator[Gang]:
+    pods: dict[tuple[str, str] | None, list[Object]] = defaultdict(list)
+    known = {node["metadata"]["name"] for node in snapshot.all("Node")}
+    for pod in snapshot.active():
+        # Kubernetes deletes the pods of a deleted node after a while.
+        if not is_scheduled(pod) or pod["spec"]["nodeName"] in known:
+            pods[group_of(pod)].append(pod)
+    for group in snapshot.all("PodGroup"):
+        if not wants_pods(snapshot, group):
+            continue
+        mine, spec = pods[key(group)], group["spec"]
+        job = _job(snapshot, group["metadata"]["namespace"], owner(group))
+        shapes = shapes_of(mine) or planned(job) or guessed(spec)
+        if not shapes:
+            continue
+        placed = [pod for pod in mine if is_scheduled(pod)]
+        minimum = max(int(spec.get("minMember") or 1), 1)
+        started = [_time(at) for p in placed if (at := p.get("status", {}).get("startTime"))]
+        first = mine[0] if mine else {"metadata": {}, "spec": {}}
+        run = runs.get((group["metadata"]["namespace"], _run(first, group)))
+        progress = run.progress if run else None
+        yield Gang(
+            namespace=group["metadata"]["namespace"],
+            name=owner(group),
+            state="running" if len(placed) >= minimum else "pending",
+            queue=queue_of(group),
+            priority_class=_priority_class(spec, first, job),
+            priority=int(first["spec"].get("priority") or 0),
+            minimum=minimum,
+            preemptable=_preemptable(group, first),
+            created=_time(group["metadata"].get("creationTimestamp")) or now,
+            started=max((at for at in started if at), default=None),
+            deadline_seconds=_deadline(mine, job),
+            left_seconds=progress.left_seconds if progress else None,
+            progress=progress.share if progress else None,
+            pods=shapes,
+        )
+
+
+def _suspended(snapshot: Snapshot, now: datetime) -> Iterator[Gang]:
+    """Yield suspended Volcano Jobs; a suspended job of another kind has no PodGroup's shape."""
+    for job in snapshot.all(volcano.JOB.name):
+        shapes = planned(job)
+        if state_of(volcano.JOB, job, 0) is JobState.SUSPENDED and shapes:
+            spec = job["spec"]
+            yield Gang(
+                namespace=job["metadata"]["namespace"],
+                name=job["metadata"]["name"],
+                state="suspended",
+                queue=spec.get("queue", "default"),
+                priority_class=spec.get("priorityClassName", ""),
+                minimum=spec.get("minAvailable") or sum(shape.count for shape in shapes),
+                created=_time(job["metadata"].get("creationTimestamp")) or now,
+                deadline_seconds=_deadline([], job),
+                pods=shapes,
+            )
+
+
+def _job(snapshot: Snapshot, namespace: str, name: str) -> Object | None:
+    for resource in RESOURCES:
+        if (job := snapshot.find(resource.name, namespace, name)) is not None:
+            return job
+    return None
+
+
+def _run(pod: Mapping[str, Any], group: Object) -> str:
+    label = pod["metadata"].get("labels", {}).get(RUN_LABEL)
+    return str(label or owner(group))
+
+
+def _priority_class(spec: Mapping[str, Any], pod: Mapping[str, Any], job: Object | None) -> str:
+    of_job = job["spec"].get("priorityClassName") if job else None
+    return str(
+        spec.get("priorityClassName") or pod["spec"].get("priorityClassName") or of_job or ""
+    )
+
+
+def _preemptable(group: Object, pod: Mapping[str, Any]) -> bool | None:
+    for thing in (pod, group):
+        value = (thing["metadata"].get("annotations") or {}).get(_PREEMPTABLE)
+        if value in ("true", "false"):
+            return bool(value == "true")
+    return None
+
+
+def _deadline(pods: Iterable[Object], job: Object | None) -> float | None:
+    specs: list[Any] = [pod["spec"] for pod in pods]
+    if job is not None:
+        spec = job["spec"]
+        specs += [spec, spec.get("runPolicy") or {}]
+        specs += [task["template"]["spec"] for task in spec.get("tasks", ())]
+    found = [float(spec[_DEADLINE]) for spec in specs if spec.get(_DEADLINE)]
+    return min(found, default=None)
+
+
+def _scheduler(cluster: Cluster) -> tuple[str | None, str | None]:
+    """Return version and configuration of Volcano's scheduler."""
+    found = cluster.read("deployments", "--all-namespaces", "--selector=app=volcano-scheduler")
+    for deployment in found or ():
+        pod = deployment["spec"]["template"]["spec"]
+        image = str(pod["containers"][0]["image"])
+        version = image.partition("@")[0].rpartition("/")[2].partition(":")[2] or None
+        for volume in pod.get("volumes", ()):
+            if name := volume.get("configMap", {}).get("name"):
+                namespace = deployment["metadata"]["namespace"]
+                maps = cluster.read("configmaps", f"--namespace={namespace}")
+                for each in maps or ():
+                    if each["metadata"]["name"] == name:
+                        return version, each.get("data", {}).get(_CONFIGURATION)
+        return version, None
+    return None, None
+
+
+def _time(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text).astimezone(UTC) if text else None

@@ -1,0 +1,136 @@
+"""Objects of a simulated cluster in the state of a snapshot."""
+
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from typing import Any, Final
+
+from gitops.forecast.shapes import add, texts
+from gitops.forecast.state import Amounts, Gang, Node, PodShape, State
+from kube.names import GROUP_ANNOTATION
+from kube.quantities import quantity_or_none
+
+NAMESPACE: Final = "simulation"
+_SYSTEM: Final = "system-"
+_PREEMPTABLE: Final = "volcano.sh/preemptable"
+_GROUPS: Final = "scheduling.volcano.sh/v1beta1"
+Manifest = dict[str, Any]
+
+
+def surroundings(state: State) -> list[Manifest]:
+    """Return the namespace, PriorityClasses and queues."""
+    classes = {each.name: (each.value, each.preemption_policy) for each in state.priority_classes}
+    for gang in state.gangs:
+        if gang.priority_class:
+            classes.setdefault(gang.priority_class, (gang.priority, "PreemptLowerPriority"))
+    return [
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}},
+        *(
+            {
+                "apiVersion": "scheduling.k8s.io/v1",
+                "kind": "PriorityClass",
+                "metadata": {"name": name},
+                "value": value,
+                "preemptionPolicy": policy,
+            }
+            for name, (value, policy) in classes.items()
+            if not name.startswith(_SYSTEM)
+        ),
+        *(
+            {
+                "apiVersion": _GROUPS,
+                "kind": "Queue",
+                "metadata": {"name": queue.name},
+                "spec": queue.spec,
+            }
+            for queue in state.queues
+            if queue.name != "root"
+        ),
+    ]
+
+
+def node(made: Node) -> Manifest:
+    """Return a simulated node with what other pods leave of its resources."""
+    left = add(amounts(made.allocatable), amounts(made.reserved), sign=-1)
+    free = texts({name: max(amount, Decimal(0)) for name, amount in left.items()})
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": made.name,
+            "labels": {**made.labels, "type": "kwok"},
+            "annotations": {"kwok.x-k8s.io/node": "fake"},
+        },
+        "spec": {"taints": made.taints, "unschedulable": made.unschedulable},
+        "status": {"capacity": free, "allocatable": free},
+    }
+
+
+def group(name: str, gang: Gang) -> Manifest:
+    """Return the PodGroup of a gang."""
+    total: dict[str, Decimal] = {}
+    for shape in list(_each(gang))[: gang.minimum]:
+        total = add(total, amounts(shape.requests))
+    spec: Manifest = {
+        "minMember": gang.minimum,
+        "queue": gang.queue,
+        "minResources": texts(total),
+    }
+    if gang.priority_class:
+        spec["priorityClassName"] = gang.priority_class
+    metadata = {"name": name, "namespace": NAMESPACE, "annotations": _annotations(gang)}
+    return {"apiVersion": _GROUPS, "kind": "PodGroup", "metadata": metadata, "spec": spec}
+
+
+def pods(name: str, gang: Gang, attempt: int) -> list[Manifest]:
+    """Return the pods of a gang; those of its first attempt are on the nodes of the snapshot."""
+    found: list[Manifest] = []
+    for shape in gang.pods:
+        nodes = shape.nodes if attempt == 0 else []
+        for number in range(shape.count):
+            where = nodes[number] if number < len(nodes) else ""
+            found.append(_pod(f"{name}-{attempt}-{len(found)}", name, gang, shape, where))
+    return found
+
+
+def _each(gang: Gang) -> Iterator[PodShape]:
+    for shape in gang.pods:
+        for _ in range(shape.count):
+            yield shape
+
+
+def _annotations(gang: Gang) -> dict[str, str]:
+    return {} if gang.preemptable is None else {_PREEMPTABLE: str(gang.preemptable).lower()}
+
+
+def _pod(pod: str, name: str, gang: Gang, shape: PodShape, where: str) -> Manifest:
+    limits = {resource: value for resource, value in shape.requests.items() if "/" in resource}
+    spec: Manifest = {
+        **shape.constraints,
+        "schedulerName": "volcano",
+        "automountServiceAccountToken": False,
+        "restartPolicy": "Never",
+        "containers": [
+            {
+                "name": "simulated",
+                "image": "simulated",
+                "resources": {"requests": shape.requests, "limits": limits},
+            }
+        ],
+    }
+    if gang.priority_class:
+        spec["priorityClassName"] = gang.priority_class
+    if where:
+        spec["nodeName"] = where
+    metadata = {
+        "name": pod,
+        "namespace": NAMESPACE,
+        "labels": shape.labels,
+        "annotations": {GROUP_ANNOTATION: name, **_annotations(gang)},
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def amounts(found: Mapping[str, Any] | Amounts) -> dict[str, Decimal]:
+    """Return quantities as numbers."""
+    parsed = {name: quantity_or_none(value) for name, value in found.items()}
+    return {name: value for name, value in parsed.items() if value is not None}

@@ -1,0 +1,72 @@
+"""Redaction of the names in a snapshot."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from gitops.forecast.state import State
+
+_KEPT_QUEUES: Final = ("default", "root")
+_KEPT_CLASSES: Final = "system-"
+_KNOWN_LABELS: Final = ("nvidia.com/", "kubernetes.io/", "node.kubernetes.io/")
+_TOPOLOGY: Final = "topology"
+_NEVER_NAMES: Final = ("state", "operator", "effect", "requests", "allocatable", "reserved")
+"""Keys whose values are no names, even if a name has the same text."""
+
+
+def redact(state: State) -> State:
+    """Replace names of nodes, namespaces, gangs, queues and PriorityClasses by numbered ones.
+
+    A name is replaced wherever a value equals it, so references stay intact. Labels of nodes stay
+    if a gang's constraint refers to them or NVIDIA or Kubernetes defines them, labels of pods only
+    if a constraint refers to them. Values of these labels stay unless they are such a name.
+    """
+    classes = (c.name for c in state.priority_classes if not c.name.startswith(_KEPT_CLASSES))
+    hidden = {
+        **_numbered("namespace", (gang.namespace for gang in state.gangs)),
+        **_numbered("priority", classes),
+        **_numbered("queue", (q.name for q in state.queues if q.name not in _KEPT_QUEUES)),
+        **_numbered("run", (gang.name for gang in state.gangs)),
+        **_numbered("node", (node.name for node in state.nodes)),
+    }
+    shapes = (shape for gang in state.gangs for shape in gang.pods)
+    referred = set(_keys([shape.constraints for shape in shapes]))
+    document = state.model_dump(mode="json")
+    for node in document["nodes"]:
+        node["labels"] = {k: v for k, v in node["labels"].items() if k in referred or _is_known(k)}
+    for shape in (shape for gang in document["gangs"] for shape in gang["pods"]):
+        shape["labels"] = {k: v for k, v in shape["labels"].items() if k in referred}
+    for part in ("nodes", "queues", "gangs", "priority_classes"):
+        document[part] = _replaced(document[part], hidden)
+    return State.model_validate({**document, "redacted": True})
+
+
+def _numbered(prefix: str, names: Iterable[str]) -> dict[str, str]:
+    return {name: f"{prefix}-{n}" for n, name in enumerate(dict.fromkeys(names), 1)}
+
+
+def _is_known(label: str) -> bool:
+    return label.startswith(_KNOWN_LABELS) or _TOPOLOGY in label.partition("/")[0]
+
+
+def _keys(value: Any) -> Iterator[str]:
+    """Yield all keys, and the strings under `key` and `topologyKey`, in a tree."""
+    if isinstance(value, dict):
+        for key, child in value.items():
+            yield key
+            if key in ("key", "topologyKey"):
+                yield str(child)
+            yield from _keys(child)
+    elif isinstance(value, list):
+        for child in value:
+            yield from _keys(child)
+
+
+def _replaced(value: Any, names: dict[str, str]) -> Any:
+    if isinstance(value, dict):
+        return {
+            key: child if key in _NEVER_NAMES else _replaced(child, names)
+            for key, child in value.items()
+        }
+    if isinstance(value, list):
+        return [_replaced(child, names) for child in value]
+    return names.get(value, value) if isinstance(value, str) else value

@@ -1,0 +1,215 @@
+"""Replay of a snapshot: real Volcano places the gangs, and time jumps from end to end."""
+
+import time
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from gitops.forecast import objects
+from gitops.forecast.answer import Victim
+from gitops.forecast.sandbox import Sandbox
+from gitops.forecast.state import Gang, State
+from gitops.runs.snapshot import devices, group_of, request
+
+_SESSIONS: Final = 2
+"""Sessions without a change after which the scheduler has decided: one may have begun before it."""
+_POLL: Final = 0.02
+_PATIENCE: Final = 120.0
+_ROUNDS: Final = 10
+"""Evictions in a row at one time, after which gangs that evict each other are left alone."""
+
+
+@dataclass
+class Run:
+    """A gang in the simulated cluster. Times are seconds since the snapshot."""
+
+    name: str
+    gang: Gang
+    left: float | None
+    start: float | None = None
+    before: bool = False
+    """True if it has been running since before the snapshot."""
+    end: float | None = None
+    attempt: int = 0
+    reason: str = ""
+    pods: list[dict[str, Any]] = field(default_factory=list)
+    """Pods with a node."""
+
+    @property
+    def runs(self) -> bool:
+        """Whether the gang has started and not ended."""
+        return self.start is not None and self.end is None
+
+    @property
+    def expected_end(self) -> float | None:
+        """Time of the end if it runs on; None if it is unknown."""
+        return None if self.start is None or self.left is None else self.start + self.left
+
+    @property
+    def gpus(self) -> int:
+        """GPUs and other devices that all pods request."""
+        return sum(devices(s.requests).total() * s.count for s in self.gang.pods)
+
+    @property
+    def used(self) -> int:
+        """Devices of the pods that have a node."""
+        return sum(request(pod).total() for pod in self.pods)
+
+
+class Replay:
+    """Simulation of one snapshot in one sandbox."""
+
+    def __init__(self, sandbox: Sandbox, state: State) -> None:
+        self._sandbox = sandbox
+        self._state = state
+        self.victims: list[Victim] = []
+        self.unsettled = False
+        self.now = 0.0
+        self.ends = 0
+        # Volcano orders gangs of a priority by creation, and those of one second by name.
+        gangs = [gang for gang in state.gangs if gang.state != "suspended"]
+        ordered = sorted(gangs, key=lambda g: (g.created, g.namespace, g.name))
+        self.runs = [
+            Run(f"gang-{n:05}", gang, gang.remaining(state.taken)) for n, gang in enumerate(ordered)
+        ]
+
+    def start(self) -> None:
+        """Load the snapshot, then submit the pending gangs and let the scheduler decide."""
+        self._sandbox.load(self._state)
+        running = [run for run in self.runs if run.gang.state == "running"]
+        self._submit(running)
+        for run in running:
+            run.start, run.before = 0.0, True
+        self._settle()
+        self._submit([run for run in self.runs if run.gang.state == "pending"])
+        self._decide()
+        for run in self.runs:
+            if run.start is None:
+                run.reason = _reason(run, self._all)
+
+    def advance(self) -> bool:
+        """Jump to the next known end and let the scheduler decide; False if there is none."""
+        ending = [run for run in self.runs if run.runs and run.expected_end is not None]
+        if not ending:
+            return False
+        run = min(ending, key=lambda each: (each.expected_end, each.name))
+        self.now = max(self.now, run.expected_end or 0.0)
+        run.end = self.now
+        self.ends += 1
+        group = f"podgroups.scheduling.volcano.sh/{run.name}"
+        self._sandbox.delete(group, *(_path(pod) for pod in self._pods(run)))
+        run.pods = []
+        if any(not other.runs and other.end is None for other in self.runs):
+            self._decide()
+        return True
+
+    def used_by_queue(self) -> Counter[str]:
+        """Return the devices of placed pods by queue."""
+        found: Counter[str] = Counter()
+        for run in self.runs:
+            found[run.gang.queue] += run.used
+        return found
+
+    def _submit(self, runs: list[Run]) -> None:
+        self._sandbox.create([objects.group(run.name, run.gang) for run in runs])
+        pods = [pod for run in runs for pod in objects.pods(run.name, run.gang, run.attempt)]
+        self._sandbox.create(pods)
+
+    def _decide(self) -> None:
+        for _ in range(_ROUNDS):
+            self._settle()
+            if not self._restart_victims():
+                break
+        else:
+            self.unsettled = True
+        for run in self.runs:
+            if run.start is None and len(run.pods) >= run.gang.minimum:
+                run.start = self.now
+
+    def _settle(self) -> None:
+        """Wait until the placement of pods stays the same."""
+        deadline = time.monotonic() + _PATIENCE
+        last: object = None
+        while time.monotonic() < deadline:
+            before = self._sandbox.sessions()
+            while self._sandbox.sessions() < before + _SESSIONS and time.monotonic() < deadline:
+                time.sleep(_POLL)
+            self._all = self._sandbox.pods()
+            seen = {pod["metadata"]["name"]: pod["spec"].get("nodeName") for pod in self._all}
+            ending = any(pod["metadata"].get("deletionTimestamp") for pod in self._all)
+            if seen == last and not ending:
+                break
+            last = seen
+        else:
+            self.unsettled = True
+        placed = defaultdict(list)
+        for pod in self._all:
+            if pod["spec"].get("nodeName"):
+                placed[group_of(pod)].append(pod)
+        for run in self.runs:
+            run.pods = placed[objects.NAMESPACE, run.name]
+
+    def _restart_victims(self) -> bool:
+        """Submit evicted pods again, as controllers do; return whether there were any.
+
+        A gang below its minimum restarts as a whole.
+        """
+        present = Counter(group_of(pod) for pod in self._all)
+        found = False
+        for run in self.runs:
+            missing = run.gang.size - present[objects.NAMESPACE, run.name]
+            if run.end is not None or missing <= 0:
+                continue
+            found = True
+            self._note(run, missing)
+            run.attempt += 1
+            again = objects.pods(run.name, run.gang, run.attempt)
+            if len(run.pods) < run.gang.minimum:
+                self._sandbox.delete(*(_path(pod) for pod in self._pods(run)))
+                if run.gang.deadline_seconds is not None and run.gang.left_seconds is None:
+                    run.left = run.gang.deadline_seconds
+                run.start = None
+            else:
+                again = again[-missing:]
+            self._sandbox.create(again)
+        return found
+
+    def _note(self, run: Run, missing: int) -> None:
+        gang = run.gang
+        whole = len(run.pods) < gang.minimum
+        pods = gang.size if whole else missing
+        hours = None
+        if run.start is not None and (gang.started is not None or not run.before):
+            begun = (self._state.taken - gang.started).total_seconds() if gang.started else 0.0
+            elapsed = self.now + begun if run.before else self.now - run.start
+            hours = elapsed / 3600 * run.gpus * pods / gang.size
+        if run.start is not None:
+            self.victims.append(
+                Victim(
+                    namespace=gang.namespace,
+                    name=gang.name,
+                    at_seconds=self.now,
+                    pods=pods,
+                    gpu_hours=hours,
+                )
+            )
+        run.before = run.before and not whole
+
+    def _pods(self, run: Run) -> list[dict[str, Any]]:
+        return [p for p in self._all if group_of(p) == (objects.NAMESPACE, run.name)]
+
+
+def _path(pod: dict[str, Any]) -> str:
+    return f"pods/{pod['metadata']['name']}"
+
+
+def _reason(run: Run, pods: list[dict[str, Any]]) -> str:
+    """Return the message that most pods of a gang have, or an empty string."""
+    messages: Counter[str] = Counter()
+    for pod in pods:
+        if group_of(pod) == (objects.NAMESPACE, run.name):
+            for condition in pod.get("status", {}).get("conditions", ()):
+                if condition["type"] == "PodScheduled" and condition["status"] == "False":
+                    messages[condition.get("message", "")] += 1
+    useful = [text for text in messages if not text.startswith("pod group is not")]
+    return max(useful or messages, key=lambda text: messages[text], default="")

@@ -1,0 +1,110 @@
+"""Shapes of pods: what the scheduler reads of their specs."""
+
+import json
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from typing import Any, Final
+
+from gitops.forecast.state import Amounts, PodShape
+from gitops.runs.snapshot import Object, key
+from kube.quantities import quantity_or_none
+
+_CONSTRAINTS: Final = ("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints")
+_RELATED_PODS: Final = ("podAffinity", "podAntiAffinity", "topologySpreadConstraints")
+_ZERO: Final = Decimal(0)
+_MILLI: Final = Decimal("0.001")
+
+
+def requests(spec: Mapping[str, Any]) -> Amounts:
+    """Return the requests of a pod: of its containers, or of an init container that needs more."""
+    sidecars: dict[str, Decimal] = {}
+    most: dict[str, Decimal] = {}
+    for container in spec.get("initContainers", ()):
+        together = add(sidecars, _amounts(container))
+        if container.get("restartPolicy") == "Always":
+            sidecars = together
+        else:
+            most = {name: max(most.get(name, _ZERO), a) for name, a in {**most, **together}.items()}
+    total = sidecars
+    for container in spec.get("containers", ()):
+        total = add(total, _amounts(container))
+    return texts(
+        {name: max(total.get(name, _ZERO), most.get(name, _ZERO)) for name in {**total, **most}}
+    )
+
+
+def add(
+    first: Mapping[str, Decimal], second: Mapping[str, Decimal], *, sign: int = 1
+) -> dict[str, Decimal]:
+    """Return the sum of two amounts by resource name, or their difference with the sign -1."""
+    names = {**first, **second}
+    return {name: first.get(name, _ZERO) + sign * second.get(name, _ZERO) for name in names}
+
+
+def _amounts(container: Mapping[str, Any]) -> dict[str, Decimal]:
+    resources = container.get("resources") or {}
+    merged = {**resources.get("limits", {}), **resources.get("requests", {})}
+    parsed = {name: quantity_or_none(amount) for name, amount in merged.items()}
+    return {name: amount for name, amount in parsed.items() if amount}
+
+
+def texts(amounts: Mapping[str, Decimal]) -> Amounts:
+    """Return amounts as Kubernetes quantities."""
+    return {name: f"{amount:f}" for name, amount in sorted(amounts.items())}
+
+
+def shapes_of(pods: Iterable[Object]) -> list[PodShape]:
+    """Return the pods, identical ones together."""
+    found: dict[str, tuple[PodShape, list[str]]] = {}
+    for pod in sorted(pods, key=key):
+        shape = pod_shape(pod["spec"], pod["metadata"].get("labels", {}), 1)
+        signature = json.dumps([shape.requests, shape.constraints], sort_keys=True)
+        kept, nodes = found.setdefault(signature, (shape, []))
+        nodes.append(pod["spec"].get("nodeName") or "")
+        found[signature] = kept, nodes
+    return [
+        shape.model_copy(update={"count": len(nodes), "nodes": [name for name in nodes if name]})
+        for shape, nodes in found.values()
+    ]
+
+
+def pod_shape(spec: Mapping[str, Any], labels: Mapping[str, str], count: int) -> PodShape:
+    """Return the shape of `count` pods with this spec."""
+    constraints = {name: spec[name] for name in _CONSTRAINTS if spec.get(name)}
+    related = any(word in json.dumps(constraints) for word in _RELATED_PODS)
+    return PodShape(
+        count=count,
+        requests=requests(spec),
+        constraints=constraints,
+        labels=dict(labels) if related else {},
+    )
+
+
+def planned(job: Object | None) -> list[PodShape]:
+    """Return the pods that a Volcano Job will have."""
+    if job is None:
+        return []
+    return [
+        pod_shape(
+            task["template"]["spec"], task["template"].get("metadata", {}).get("labels", {}), n
+        )
+        for task in job["spec"].get("tasks", ())
+        if (n := task.get("replicas", 1))
+    ]
+
+
+def guessed(spec: Mapping[str, Any]) -> list[PodShape]:
+    """Return equal shares of a PodGroup's resources, for kinds whose pods do not exist yet."""
+    minimum = max(int(spec.get("minMember") or 1), 1)
+    amounts = {name: quantity_or_none(a) for name, a in spec.get("minResources", {}).items()}
+    shares = {
+        n: (a / minimum).quantize(_MILLI)
+        for n, a in amounts.items()
+        if a and not n.startswith("limits.")
+    }
+    own = {
+        n.removeprefix("requests."): a
+        for n, a in shares.items()
+        if n != "pods" and "count/" not in n
+    }
+    return [PodShape(count=minimum, requests=texts(own))] if own else []

@@ -1,0 +1,66 @@
+"""`python -m gitops simulate`: lets real Volcano decide on a snapshot with changes."""
+
+import argparse
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+from gitops.errors import UNCHANGED, GitopsError
+
+HELP = "simulate what the scheduler does with a snapshot of a cluster and changes to it"
+DESCRIPTION = """\
+Loads a snapshot into a simulated cluster with a real API server and real Volcano, applies changes,
+and lets the scheduler decide. Then time jumps from the end of one gang to the next. The answer
+lists which gangs start at once, which wait, why and until when, which are preempted, the free and
+fragmented GPUs, and the GPUs of each queue. The target cluster is neither read nor changed.
+"""
+EPILOG = """\
+examples:
+  python -m gitops simulate --snapshot cluster.yaml
+  python -m gitops simulate --snapshot cluster.yaml --add job.yaml --queue vision.weight=3
+  python -m gitops simulate --snapshot cluster.yaml --remove ml/digits-0123abcd --nodes +4 --json
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the command."""
+    parser.add_argument("--snapshot", type=Path, required=True, metavar="FILE", help="to load")
+    parser.add_argument(
+        "--add", type=Path, action="append", default=[], metavar="FILE", help="Volcano Jobs to add"
+    )
+    parser.add_argument(
+        "--remove", action="append", default=[], metavar="RUN", help="gang to remove"
+    )
+    parser.add_argument("--nodes", default="", metavar="+N", help="nodes to add")
+    parser.add_argument(
+        "--queue", action="append", default=[], metavar="NAME.weight=N", help="weight of a queue"
+    )
+    parser.add_argument(
+        "--horizon", type=int, default=20, metavar="ENDS", help="simulated ends; default: 20"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command and return its exit status.
+
+    Raises:
+        GitopsError: If a change is invalid, or the simulated cluster does not start.
+    """
+    from gitops.forecast.answer import render
+    from gitops.forecast.simulate import simulate
+    from gitops.forecast.state import load
+    from gitops.forecast.whatif import Changes
+
+    if options.horizon < 0:
+        raise GitopsError(f"--horizon {options.horizon} is negative: write 0, 1, 2 …")
+    changes = Changes(options.add, options.remove, options.nodes, options.queue)
+    state, assumptions = changes.apply(load(options.snapshot))
+    sys.stderr.write("starting a simulated cluster…\n")
+    answer = simulate(state, datetime.now(UTC), options.horizon)
+    answer = answer.model_copy(update={"assumptions": [*assumptions, *answer.assumptions]})
+    if options.json:
+        sys.stdout.write(answer.model_dump_json(by_alias=True, indent=2) + "\n")
+    else:
+        sys.stdout.write(render(answer))
+    return UNCHANGED

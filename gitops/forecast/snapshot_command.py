@@ -1,0 +1,60 @@
+"""`python -m gitops snapshot`: writes the scheduling state of a cluster to a file."""
+
+import argparse
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+from gitops.errors import UNCHANGED
+from workload.files import write_atomically
+
+HELP = "write nodes, queues and gangs of a cluster to one file, the input of a simulation"
+DESCRIPTION = """\
+Writes the scheduling state of the cluster that kubectl reaches: nodes with labels, taints and
+allocatable devices, queues, PriorityClasses, the scheduler's configuration, and the running,
+pending and suspended gangs with priority, age, deadline and progress. Changes nothing.
+"""
+EPILOG = """\
+examples:
+  python -m gitops snapshot --out cluster.yaml
+  python -m gitops snapshot --redact --out cluster.json
+
+The file has no environment variables, images, commands or annotations of pods. --redact also
+replaces the names of nodes, namespaces, gangs, queues and PriorityClasses.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the command."""
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="YAML unless it ends in .json; default: stdout"
+    )
+    parser.add_argument("--redact", action="store_true", help="replace names by numbered ones")
+    parser.add_argument("--context", metavar="NAME", help="default: the current context")
+    parser.add_argument("--kubeconfig", metavar="FILE", type=Path, help="default: kubectl's")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command and return its exit status.
+
+    Raises:
+        GitopsError: If the cluster does not answer.
+    """
+    from gitops.forecast.capture import capture
+    from gitops.forecast.redaction import redact
+    from gitops.forecast.state import dump
+    from gitops.runs.command import kubectl
+    from gitops.runs.snapshot import Cluster
+
+    state = capture(Cluster(kubectl(options)), datetime.now(UTC).replace(microsecond=0))
+    if options.redact:
+        state = redact(state)
+    text = dump(state, as_yaml=options.out is None or options.out.suffix != ".json")
+    for note in state.notes:
+        sys.stderr.write(f"warning: {note}\n")
+    if options.out is None:
+        sys.stdout.write(text)
+    else:
+        write_atomically(options.out, text.encode())
+        sys.stderr.write(f"{options.out}: {len(state.nodes)} nodes, {len(state.gangs)} gangs\n")
+    return UNCHANGED

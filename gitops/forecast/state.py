@@ -1,0 +1,168 @@
+"""Scheduling state of a cluster as one versioned file, the input of a simulation."""
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic.alias_generators import to_camel
+
+from gitops.errors import GitopsError
+
+VERSION: Final = 1
+
+Amounts = dict[str, str]
+"""Kubernetes quantities by resource name."""
+JsonObject = dict[str, JsonValue]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True
+    )
+
+
+class Node(_Model):
+    """A node. One that is not Ready is unschedulable."""
+
+    name: str
+    labels: dict[str, str] = {}
+    taints: list[JsonObject] = []
+    unschedulable: bool = False
+    allocatable: Amounts
+    reserved: Amounts = {}
+    """Requests of the pods that are in no gang, such as model servers and DaemonSets."""
+
+
+class Queue(_Model):
+    """A Volcano queue with its spec."""
+
+    name: str
+    spec: JsonObject = {}
+
+
+class PriorityClass(_Model):
+    """A PriorityClass."""
+
+    name: str
+    value: int
+    preemption_policy: str = "PreemptLowerPriority"
+
+
+class PodShape(_Model):
+    """Identical pods of a gang. `nodes` are those of the pods that have one."""
+
+    count: int = Field(ge=1)
+    requests: Amounts
+    nodes: list[str] = []
+    constraints: JsonObject = {}
+    """Node selector, affinity, tolerations and topology spread of the pod's spec."""
+    labels: dict[str, str] = {}
+    """Labels to which the pod's affinity may refer."""
+
+
+class Gang(_Model):
+    """Pods that start together: a PodGroup, or a suspended job that will have one."""
+
+    namespace: str
+    name: str
+    """Name of the job, or of the PodGroup if no job owns it."""
+    state: Literal["running", "pending", "suspended"]
+    queue: str
+    priority_class: str = ""
+    priority: int = 0
+    minimum: int = Field(ge=1)
+    """Pods that start at once."""
+    preemptable: bool | None = None
+    """Value of Volcano's annotation; null if there is none."""
+    created: datetime
+    started: datetime | None = None
+    deadline_seconds: float | None = None
+    """Seconds after the start at which the job or its pods end; null without a deadline."""
+    left_seconds: float | None = None
+    """Remaining time as estimated from the log of the training program; null if unknown."""
+    progress: float | None = Field(default=None, ge=0, le=1)
+    """Completed fraction of the run; null if unknown."""
+    pods: list[PodShape]
+
+    @property
+    def size(self) -> int:
+        """Number of pods."""
+        return sum(shape.count for shape in self.pods)
+
+    def remaining(self, now: datetime) -> float | None:
+        """Return seconds until the estimated end or the deadline; None if neither is known."""
+        found = [] if self.left_seconds is None else [self.left_seconds]
+        if self.deadline_seconds is not None:
+            end = (self.started or now) + timedelta(seconds=self.deadline_seconds)
+            found.append(max((end - now).total_seconds(), 0.0))
+        return min(found, default=None)
+
+
+class State(_Model):
+    """Scheduling state of a cluster at one time."""
+
+    version: Literal[1] = VERSION
+    taken: datetime
+    redacted: bool = False
+    volcano: str | None = None
+    """Version of the scheduler; null if its Deployment could not be read."""
+    scheduler_configuration: str | None = None
+    """Text of volcano-scheduler.conf; null if it could not be read."""
+    nodes: list[Node]
+    queues: list[Queue]
+    priority_classes: list[PriorityClass]
+    gangs: list[Gang]
+    notes: list[str] = []
+    """Parts of the cluster that could not be read."""
+
+    def age(self, now: datetime | None = None) -> timedelta:
+        """Return the time since the snapshot was taken."""
+        return (now or datetime.now(UTC)) - self.taken
+
+
+def load(file: Path) -> State:
+    """Read a snapshot (JSON or YAML).
+
+    Raises:
+        GitopsError: If the file cannot be read or is not a snapshot of this version.
+    """
+    try:
+        document = yaml.safe_load(file.read_text("utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise GitopsError(f"cannot read the snapshot {file}: {error}") from None
+    if not isinstance(document, Mapping) or "version" not in document:
+        raise GitopsError(
+            f"{file} is not a snapshot: write one with `python -m gitops snapshot --out {file}`"
+        )
+    if document["version"] != VERSION:
+        raise GitopsError(
+            f"{file}: version is {document['version']!r}, and this release reads {VERSION}: take "
+            "a new snapshot"
+        )
+    try:
+        state = State.model_validate(document)
+    except ValidationError as error:
+        first = error.errors()[0]
+        path = ".".join(map(str, first["loc"]))
+        raise GitopsError(f"{file}: {path}: {first['msg']}: take a new snapshot") from None
+    known = {node.name for node in state.nodes}
+    for gang in state.gangs:
+        if missing := {name for shape in gang.pods for name in shape.nodes} - known:
+            nodes = ", ".join(sorted(missing))
+            raise GitopsError(
+                f"{file}: gang {gang.namespace}/{gang.name} has pods on {nodes}, "
+                "which is not among the nodes: take a new snapshot"
+            )
+    return state
+
+
+def dump(state: State, *, as_yaml: bool) -> str:
+    """Return the text of a snapshot."""
+    document: dict[str, Any] = state.model_dump(mode="json", by_alias=True, exclude_none=True)
+    if as_yaml:
+        return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"

@@ -1,0 +1,91 @@
+"""What a change does to claims and their data."""
+
+from collections.abc import Iterable, Iterator
+
+from gitops.preview.changes import Change
+from kube.quantities import quantity_or_none
+from policies.resources import Resource
+from policies.values import Node
+
+_LOST = (
+    "Its data is lost unless the reclaim policy of its volume is `Retain`, and pods that mount it "
+    "must end first."
+)
+
+
+def is_claim(resource: Resource) -> bool:
+    """Return whether a resource is a claim."""
+    return resource.is_kind("", "PersistentVolumeClaim")
+
+
+def removed(change: Change) -> str:
+    """Return what happens to the data of a claim that is deleted or replaced."""
+    if change.is_retained and change.step.operation == "delete":
+        return "Its data stays, and the stack no longer manages the claim."
+    if _is_another(change):
+        resource = change.resource
+        fate = (
+            "The current claim and its data stay in the cluster: copy what is needed."
+            if change.is_retained
+            else f"The current claim is deleted. {_LOST}"
+        )
+        return (
+            f"Pods get the new claim `{resource.name}` in `{resource.namespace}`, which is empty "
+            f"unless its volume holds data. {fate}"
+        )
+    if change.is_retained:
+        return (
+            "The current claim is kept (`retain`), so the cluster refuses a second one with this "
+            "name: write another `name` as well, and copy the data."
+        )
+    return _LOST
+
+
+def _is_another(change: Change) -> bool:
+    """Return whether the claim gets another name or namespace."""
+    views = (change.old, change.new)
+    found = {(v.resource.namespace, v.resource.name) for v in views if v is not None}
+    return len(found) > 1
+
+
+def removed_volume(change: Change, resource: Resource) -> str:
+    """Return what happens to the data of a volume that is deleted or replaced."""
+    if change.is_retained:
+        return "The volume and its data stay."
+    if resource.root["spec"]["persistentVolumeReclaimPolicy"].text == "Delete":
+        return "Its reclaim policy is `Delete`: the data is deleted."
+    return "Its reclaim policy keeps the data."
+
+
+def shrunk(change: Change) -> str | None:
+    """Return a text about a claim whose request becomes smaller, else None."""
+    if change.step.operation != "update" or change.old is None or change.new is None:
+        return None
+    if not is_claim(change.resource):
+        return None
+    now, after = _storage(change.old.resource), _storage(change.new.resource)
+    old, new = quantity_or_none(now.value), quantity_or_none(after.value)
+    if old is None or new is None or old <= new:
+        return None
+    return (
+        f"Claim `{change.resource.name}` shrinks from {now.text} to {after.text}: Kubernetes "
+        "refuses that. Create a claim under another key, and copy the data."
+    )
+
+
+def _storage(claim: Resource) -> Node:
+    return claim.root["spec"]["resources"]["requests"]["storage"]
+
+
+def under_new_keys(found: Iterable[Change]) -> Iterator[str]:
+    """Yield a text for each new claim while another one leaves the stack: it may be renamed."""
+    claims = [change for change in found if is_claim(change.resource)]
+    leaving = [c.resource.name for c in claims if c.step.operation == "delete"]
+    names = ", ".join(f"claim `{name}`" for name in leaving)
+    verb = "leaves" if len(leaving) == 1 else "leave"
+    for change in claims:
+        if change.step.operation == "create" and leaving:
+            yield (
+                f"Claim `{change.resource.name}` is new and empty, and {names} {verb} the stack: "
+                "if this is a renaming, copy the data."
+            )

@@ -1,0 +1,74 @@
+"""Known secrets, hidden in everything that a report shows."""
+
+import base64
+import json
+from collections.abc import Iterable
+from typing import Any, Final
+from urllib.parse import quote, quote_plus
+
+HIDDEN: Final = "[secret]"
+_SHORTEST: Final = 3
+_SHORTEST_BASE64: Final = 6
+
+
+class Mask:
+    """Replaces known secrets in text: plain, in base64, URL-encoded and as JSON strings.
+
+    The engine hides the values that it knows to be secret, but not their parts. Values of one or
+    two characters remain, since they occur in every text.
+    """
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        self._secrets = frozenset(secrets)
+        spelled = {form for secret in self._secrets for form in _forms(secret)}
+        # Longest first, since one secret may be a part of another.
+        self._forms = sorted(spelled, key=lambda form: (-len(form), form))
+
+    def __call__(self, text: str) -> str:
+        """Return the text without the secrets."""
+        for form in self._forms:
+            text = text.replace(form, HIDDEN)
+        return text
+
+    def and_also(self, secrets: Iterable[str]) -> "Mask":
+        """Return a mask that replaces more secrets."""
+        return Mask(self._secrets.union(secrets))
+
+    def tree(self, value: Any) -> Any:
+        """Return plain data without the secrets, including numbers that are secrets."""
+        if not self._forms:
+            return value
+        if isinstance(value, dict):
+            return {self(key): self.tree(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self.tree(item) for item in value]
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            whole = isinstance(value, float) and value.is_integer()
+            return HIDDEN if str(int(value) if whole else value) in self._forms else value
+        return self(value) if isinstance(value, str) else value
+
+
+def _forms(secret: str) -> Iterable[str]:
+    if len(secret) < _SHORTEST:
+        return
+    yield secret
+    yield json.dumps(secret)[1:-1]
+    yield json.dumps(secret, ensure_ascii=False)[1:-1]
+    yield quote(secret, safe="")
+    yield quote(secret)
+    yield quote_plus(secret)
+    yield base64.b64encode(secret.encode()).decode()
+    for offset in range(3):
+        core = _inside_base64(secret.encode(), offset)
+        if len(core) >= _SHORTEST_BASE64:
+            yield core
+            yield core.replace("+", "-").replace("/", "_")
+
+
+def _inside_base64(secret: bytes, offset: int) -> str:
+    """Return the characters of longer base64 text that depend on the secret alone.
+
+    `offset` is the number of bytes before the secret, modulo 3.
+    """
+    text = base64.b64encode(bytes(offset) + secret + bytes(2)).decode()
+    return text[-(-8 * offset // 6) : 8 * (offset + len(secret)) // 6]

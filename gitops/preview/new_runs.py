@@ -1,0 +1,76 @@
+"""Runs that an update would start: their cost, and whether their queue has capacity for them."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from decimal import Decimal
+from itertools import groupby
+
+from gitops.preview.capacity import count_gpus
+from gitops.preview.changes import Change
+from gitops.preview.demand import Demand, demands, with_gpus
+from gitops.preview.report import LimitRow, RunRow
+from gitops.prices import Prices
+
+_HOUR = 3600
+
+
+def started(found: Iterable[Change]) -> list[Demand]:
+    """Return the demand of the training runs that an update would start."""
+    new = [c.new for c in found if c.new is not None and c.step.operation in ("create", "replace")]
+    training = (demand for demand in demands(new) if demand.role == "training" and demand.pods)
+    return list(with_gpus(training))
+
+
+def run_rows(found: Iterable[Demand], prices: Prices, stack: str) -> list[RunRow]:
+    """Return the new runs with their cost until their deadline, sorted."""
+
+    def name(demand: Demand) -> tuple[str, str]:
+        return demand.workload, demand.namespace
+
+    grouped = groupby(sorted(found, key=name), key=name)
+    return [_row(list(pods), prices, stack) for _, pods in grouped]
+
+
+def _row(pods: Sequence[Demand], prices: Prices, stack: str) -> RunRow:
+    deadlines = [demand.deadline for demand in pods if demand.deadline is not None]
+    hours = min(deadlines) / _HOUR if deadlines else None
+    hourly = cost_per_hour(pods, prices, stack)
+    return RunRow(
+        run=pods[0].workload.rpartition(" ")[2],
+        queue=pods[0].queue,
+        gpus=sum((row.after for row in count_gpus([], pods, prices, stack)), Decimal(0)),
+        hours=hours,
+        each_attempt=any(demand.each_attempt for demand in pods),
+        cost_hour=hourly,
+        cost=None if hourly is None or hours is None else hourly * hours,
+    )
+
+
+def cost_per_hour(found: Iterable[Demand], prices: Prices, stack: str) -> Decimal | None:
+    """Return the cost of all GPUs for an hour; None if a price is unknown."""
+    total = Decimal(0)
+    for row in count_gpus([], found, prices, stack):
+        price = prices.of_device(row.product, row.resource, row.purchase)
+        if price is None:
+            return None
+        total += row.after * price
+    return total
+
+
+def waiting(
+    new: Sequence[Demand], earlier: Sequence[Demand], limits: Iterable[LimitRow]
+) -> Iterator[str]:
+    """Yield a sentence for each queue without capacity for the new and the earlier runs."""
+    for row in limits:
+        kind, _, queue = row.what.partition(" ")
+        runs = sorted({demand.workload for demand in new if demand.queue == queue})
+        if kind != "queue" or not runs:
+            continue
+        inside = [demand for demand in earlier if demand.queue == queue]
+        held = sum((demand.total(demand.requests, row.resource) for demand in inside), Decimal(0))
+        if row.asked + held > row.allowed:
+            names = ", ".join(f"`{run.rpartition(' ')[2]}`" for run in runs)
+            older = f", {held:f} of them for earlier runs that may continue" if held else ""
+            yield (
+                f"Queue `{queue}` allows {row.allowed:f} of `{row.resource}`, and "
+                f"{row.asked + held:f} are requested{older}: {names} will wait until others end."
+            )

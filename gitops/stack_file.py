@@ -1,0 +1,120 @@
+"""A stack's configuration file, read as Pulumi reads it.
+
+Pulumi's reader differs from PyYAML: `no` and `on` are strings, `1:30` is a string, `1e3` and `08`
+are numbers, keys become strings, and a key that is written twice is an error.
+"""
+
+import re
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from gitops.errors import GitopsError
+from policies import kubernetes_yaml
+
+_TAG: Final = "tag:yaml.org,2002:"
+_PLAIN: Final = "!plain"
+_MERGE: Final = f"{_TAG}merge"
+_BOOLEANS: Final = ("true", "True", "TRUE", "false", "False", "FALSE")
+_DATE: Final = re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([Tt ].*)?")
+_NOT_FINITE: Final = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+
+
+class _Loader(yaml.CSafeLoader):
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        # Makes an alias inside of what it stands for an error.
+        self.deep_construct = True
+
+    def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
+        """Return the tag of a node that has none."""
+        if kind is not yaml.ScalarNode:
+            return super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
+        if not implicit[0]:
+            return f"{_TAG}str"
+        return _MERGE if value == "<<" else _PLAIN
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
+        """Return an object with strings as keys."""
+        written: set[str] = set()
+        for key, _ in node.value:
+            name = _key(key)
+            if key.tag != _MERGE and name in written:
+                raise _error(key, f"the key {name!r} is written twice")
+            written.add(name)
+        self.flatten_mapping(node)
+        return {_key(key): self.construct_object(value, deep) for key, value in node.value}
+
+
+def _key(node: Any) -> str:
+    if not isinstance(node, yaml.ScalarNode):
+        raise _error(node, "a key is an object or a list; write a string")
+    value = _scalar(node) if node.tag == _PLAIN else node.value
+    if value is None:
+        raise _error(node, "a key is null; write a string")
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _scalar(node: Any) -> Any:
+    """Return the value of a scalar without quotes."""
+    text = node.value
+    if _DATE.fullmatch(text):
+        raise _error(node, f"Pulumi reads {text} as a date and changes it; quote it")
+    if _NOT_FINITE.fullmatch(text):
+        raise _error(node, f"{text} is not a finite number")
+    value = kubernetes_yaml.scalar(text)
+    # Kubernetes reads `yes`, `on` and `n` as booleans, Pulumi does not.
+    return text if isinstance(value, bool) and text not in _BOOLEANS else value
+
+
+def _error(node: Any, problem: str) -> yaml.constructor.ConstructorError:
+    return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+
+
+# Other tags (`!!set`, `!!binary`) have no use in a configuration, and are refused.
+_Loader.yaml_constructors = {
+    tag: yaml.CSafeLoader.yaml_constructors[tag]
+    for tag in (None, *(f"{_TAG}{name}" for name in ("map", "seq", "str")))
+} | {_PLAIN: lambda _, node: _scalar(node)}
+
+
+def parse(text: str) -> Any:
+    """Return the data of a YAML text as Pulumi reads it.
+
+    Raises:
+        YAMLError: If Pulumi refuses the text or changes a value of it.
+    """
+    return yaml.load(text, _Loader)  # noqa: S506  constructs plain data only
+
+
+def document(file: Path) -> dict[str, Any]:
+    """Return a stack's configuration file.
+
+    Raises:
+        GitopsError: If it is missing or not a mapping.
+    """
+    try:
+        return document_of(file.read_bytes(), str(file))
+    except OSError as error:
+        raise GitopsError(f"the configuration {file} cannot be read: {error}") from error
+
+
+def document_of(content: bytes, file: str) -> dict[str, Any]:
+    """Return the content of a stack's configuration file.
+
+    Raises:
+        GitopsError: If it is not a mapping; it names the file.
+    """
+    try:
+        found = parse(content.decode())
+    except RecursionError:
+        raise GitopsError(f"{file} is nested too deeply") from None
+    except (ValueError, yaml.YAMLError) as error:
+        raise GitopsError(f"the configuration {file} cannot be read: {error}") from error
+    if not isinstance(found, dict) or not isinstance(found.get("config", {}), dict):
+        raise GitopsError(
+            f"{file} is not the configuration of a stack: write `config:` with its keys"
+        )
+    return found

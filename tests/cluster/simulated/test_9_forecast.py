@@ -1,0 +1,69 @@
+"""Simulations by real Volcano, in simulated clusters of their own: docs/simulation.md."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from devcluster.paths import CHECKOUT
+from gitops.__main__ import main
+from gitops.forecast.answer import Answer, render
+from gitops.forecast.state import dump
+from tests.gitops.forecast.states import JOB, state
+
+
+def simulated(folder: Path, capsys: pytest.CaptureFixture[str], *changes: str) -> Answer:
+    file = folder / "cluster.yaml"
+    file.write_text(dump(state(), as_yaml=True))
+    (folder / "job.yaml").write_text(JOB)
+    arguments: Sequence[str] = ["simulate", "--snapshot", str(file), "--json", *changes]
+    assert main(arguments) == 0
+    return Answer.model_validate_json(capsys.readouterr().out)
+
+
+def test_gangs_start_in_the_gaps_and_after_the_ends_of_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = simulated(tmp_path, capsys)
+    gangs = {gang.name: gang for gang in answer.gangs}
+    assert {name: gang.verdict for name, gang in gangs.items()} == {
+        "a": "runs",
+        "b": "runs",
+        "large": "starts later",
+        "small": "starts at once",
+    }
+    # `a` ends after an hour.
+    assert (gangs["large"].start_seconds, gangs["large"].end_seconds) == (3600, 7200)
+    assert "Unschedulable" in gangs["large"].reason
+    assert answer.victims == []
+    assert (answer.gpus, answer.free) == (24, 0)
+    (vision,) = (queue for queue in answer.queues if queue.queue == "vision")
+    assert (vision.before, vision.after) == (22, 24)
+    assert any("old" in text for text in answer.assumptions)
+
+
+def test_an_urgent_job_preempts_and_the_victim_restarts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = simulated(tmp_path, capsys, "--add", str(tmp_path / "job.yaml"), "--remove", "large")
+    gangs = {gang.name: gang for gang in answer.gangs}
+    assert gangs["urgent"].verdict == "starts at once"
+    (victim,) = answer.victims
+    assert (victim.name, victim.pods, victim.at_seconds) == ("a", 2, 0)
+    # Sixteen GPUs for the three hours since its start.
+    assert victim.gpu_hours == 48
+    assert gangs["a"].verdict == "starts later"
+    assert gangs["a"].start_seconds == 1800
+    page = (CHECKOUT / "docs" / "simulation.md").read_text()
+    shown = page.partition("```text\n")[2].partition("```")[0].splitlines()
+    # Its first line has the age of the snapshot, as one of the assumptions does.
+    assert shown[1:] == [line for line in render(answer).splitlines()[1:] if " h old" not in line]
+
+
+def test_added_nodes_let_the_gang_start_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = simulated(tmp_path, capsys, "--nodes", "+2", "--horizon", "0")
+    gangs = {gang.name: gang for gang in answer.gangs}
+    assert gangs["large"].verdict == "starts at once"
+    assert (answer.gpus, answer.ends) == (40, 0)

@@ -1,0 +1,107 @@
+"""Which rights pipelines get for the objects of a stack."""
+
+from typing import Any
+
+import pytest
+
+from gitops.__main__ import main
+from gitops.access.rights import Object, access, plural
+
+OBJECTS = [
+    Object("", "", "namespaces", "ml"),
+    Object("", "scheduling.volcano.sh", "queues", "research"),
+    Object("", "admissionregistration.k8s.io", "validatingadmissionpolicies", "rules"),
+    Object("ml", "", "secrets", "pull"),
+    Object("ml", "apps", "deployments", "digits"),
+    Object("ml", "rbac.authorization.k8s.io", "roles", "team-members"),
+    Object("gpu-system", "apps", "daemonsets", "plugin"),
+]
+PREVIEW, UPDATE = "gpu-platform-preview-prod", "gpu-platform-update-prod"
+
+
+@pytest.fixture
+def made() -> list[dict[str, Any]]:
+    return list(access("prod", OBJECTS, {"preview": ["ci"], "update": ["cd"]}))
+
+
+def allowed(made: list[dict[str, Any]], role: str, namespace: str, resource: str) -> dict[str, str]:
+    """Return the names for which each verb is allowed, or `*`."""
+    found = {}
+    for manifest in made:
+        metadata = manifest["metadata"]
+        if metadata["name"] == role and metadata.get("namespace", "") == namespace:
+            for rule in manifest.get("rules", []):
+                if resource in rule["resources"]:
+                    names = ",".join(rule.get("resourceNames", ["*"]))
+                    found |= dict.fromkeys(rule["verbs"], names)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "resource"),
+    [
+        ("Job", "jobs"),
+        ("NetworkPolicy", "networkpolicies"),
+        ("StorageClass", "storageclasses"),
+        ("Endpoints", "endpoints"),
+        ("InferenceService", "inferenceservices"),
+    ],
+)
+def test_resources_are_plurals_of_kinds(kind: str, resource: str) -> None:
+    assert plural(kind) == resource
+
+
+def test_each_namespace_has_a_role_for_its_own_objects(made: list[dict[str, Any]]) -> None:
+    assert "patch" in allowed(made, UPDATE, "gpu-system", "daemonsets")
+    assert allowed(made, UPDATE, "ml", "daemonsets") == {}
+    assert allowed(made, UPDATE, "", "deployments") == {}
+
+
+def test_objects_of_other_teams_cannot_be_changed(made: list[dict[str, Any]]) -> None:
+    for resource, name in (("queues", "research"), ("validatingadmissionpolicies", "rules")):
+        verbs = allowed(made, UPDATE, "", resource)
+        assert {verbs[verb] for verb in ("patch", "update", "delete")} == {name}
+    assert allowed(made, UPDATE, "ml", "roles")["escalate"] == "team-members"
+
+
+@pytest.mark.parametrize("role", [PREVIEW, UPDATE])
+def test_other_secrets_cannot_be_read(made: list[dict[str, Any]], role: str) -> None:
+    verbs = allowed(made, role, "ml", "secrets")
+    assert verbs["get"] == "pull"
+    assert verbs.keys().isdisjoint({"list", "watch"})
+
+
+def test_previews_write_nothing_that_no_admission_policy_sees(made: list[dict[str, Any]]) -> None:
+    assert set(allowed(made, PREVIEW, "", "validatingadmissionpolicies")) == {"get"}
+    assert allowed(made, PREVIEW, "ml", "deployments").keys() == {"get", "create", "patch"}
+
+
+def test_previewers_are_limited_to_dry_runs_before_they_get_rights(
+    made: list[dict[str, Any]],
+) -> None:
+    policy, binding = made[:2]
+    assert policy["kind"] == "ValidatingAdmissionPolicy"
+    assert policy["spec"]["failurePolicy"] == "Fail"
+    assert "'ci'" in policy["spec"]["matchConditions"][0]["expression"]
+    assert binding["spec"]["validationActions"] == ["Deny"]
+
+
+def test_only_updates_need_no_policy() -> None:
+    made = access("prod", OBJECTS, {"preview": [], "update": ["cd"]})
+    assert {manifest["apiVersion"] for manifest in made} == {"rbac.authorization.k8s.io/v1"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "write --previewers GROUP"),
+        (["--previewers", "system:authenticated"], "one of your own"),
+        (["--previewers", "it's"], "one of your own"),
+        (["--previewers", "ci", "--updaters", "ci"], "ci cannot update"),
+    ],
+)
+def test_groups_that_would_get_wrong_rights_are_refused(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["access", "--stack", "prod", *arguments]) == 1
+    assert says in capsys.readouterr().err

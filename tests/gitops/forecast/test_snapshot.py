@@ -1,0 +1,233 @@
+"""Snapshots of a cluster: capture, file, redaction."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gitops.__main__ import main
+from gitops.errors import GitopsError
+from gitops.forecast.redaction import redact
+from gitops.forecast.shapes import requests
+from gitops.forecast.state import State, load
+from tests.gitops.runs import kubectl, objects
+
+CREATED = "2026-01-01T07:00:00Z"
+LOG = """\
+2026-01-01T08:00:00Z {"event": "start", "epochs": 4, "step": 0}
+2026-01-01T08:10:00Z {"event": "epoch", "epoch": 1, "epochs": 4, "loss": 1.0}
+"""
+AFFINITY = {
+    "podAntiAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": [
+            {
+                "labelSelector": {"matchLabels": {"app": "secret-app"}},
+                "topologyKey": "example.com/rack",
+            }
+        ]
+    }
+}
+
+
+def cluster() -> list[dict[str, Any]]:
+    waiting = objects.volcano_job("waiting", "Pending")
+    template = {"spec": {"containers": [{"resources": {"limits": {objects.GPU: 8}}}]}}
+    tasks = [{"name": "worker", "replicas": 3, "template": template}]
+    waiting["spec"] |= {"tasks": tasks, "priorityClassName": "urgent"}
+    suspended = objects.volcano_job("suspended", "Aborted")
+    suspended["spec"]["tasks"] = tasks
+    running = [objects.pod("running", n, startTime="2026-01-01T08:00:00Z") for n in range(2)]
+    for pod in running:
+        pod["spec"] |= {"activeDeadlineSeconds": 7200, "affinity": AFFINITY}
+        pod["spec"]["containers"][0]["env"] = [{"name": "TOKEN", "value": "hidden"}]
+        pod["metadata"]["labels"] |= {"app": "secret-app", "team": "secret-team"}
+    server = objects.pod("server")
+    server["metadata"]["annotations"] = {}
+    down = objects.node()
+    down["metadata"]["name"] = "down"
+    down["status"]["conditions"] = [{"type": "Ready", "status": "Unknown"}]
+    return [
+        objects.node(**{"example.com/rack": "a", "example.com/owner": "someone"}),
+        down,
+        objects.queue(),
+        *running,
+        objects.volcano_job("running", "Running"),
+        objects.group("running", least=2, created=CREATED),
+        waiting,
+        objects.group("waiting", "Pending", least=3, created="2026-01-01T07:30:00Z"),
+        suspended,
+        objects.volcano_job("over", "Completed"),
+        objects.group("over", "Completed"),
+        server,
+    ]
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    kubectl.install(tmp_path, cluster(), log=LOG)
+    classes = [
+        {"kind": "PriorityClass", "metadata": {"name": "urgent"}, "value": 2000},
+        {
+            "kind": "PriorityClass",
+            "metadata": {"name": "system-node-critical"},
+            "value": 2000001000,
+        },
+    ]
+    kubectl.put(tmp_path, classes, "priorityclasses")
+    volume = {"name": "conf", "configMap": {"name": "scheduler"}}
+    pod = {"containers": [{"image": "example.com/vc-scheduler:v1.14.1"}], "volumes": [volume]}
+    deployment = {
+        "kind": "Deployment",
+        "metadata": {"name": "scheduler", "namespace": "volcano-system"},
+        "spec": {"template": {"spec": pod}},
+    }
+    kubectl.put(tmp_path, [deployment], "deployments")
+    configuration = {
+        "kind": "ConfigMap",
+        "metadata": {"name": "scheduler"},
+        "data": {"volcano-scheduler.conf": 'actions: "allocate"'},
+    }
+    kubectl.put(tmp_path, [configuration], "configmaps")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    return tmp_path
+
+
+def taken(folder: Path, *arguments: str, name: str = "state.json") -> State:
+    assert main(["snapshot", "--out", str(folder / name), *arguments]) == 0
+    return load(folder / name)
+
+
+def test_a_snapshot_has_nodes_queues_and_gangs(installed: Path) -> None:
+    state = taken(installed)
+    node, down = state.nodes
+    assert (node.unschedulable, down.unschedulable) == (False, True)
+    assert node.name == "n"
+    assert node.allocatable == {objects.GPU: "8"}
+    assert node.reserved == {objects.GPU: "2", "cpu": "1", "pods": "1"}
+    assert [queue.name for queue in state.queues] == ["vision"]
+    assert {each.name: each.value for each in state.priority_classes}["urgent"] == 2000
+    assert (state.volcano, state.scheduler_configuration) == ("v1.14.1", 'actions: "allocate"')
+    assert {gang.name: gang.state for gang in state.gangs} == {
+        "running": "running",
+        "waiting": "pending",
+        "suspended": "suspended",
+    }
+    assert state.notes == ["nodes that are not Ready, listed as unschedulable: 1"]
+
+
+def test_a_running_gang_has_its_nodes_deadline_and_progress(installed: Path) -> None:
+    (running,) = (gang for gang in taken(installed).gangs if gang.state == "running")
+    (shape,) = running.pods
+    assert (shape.count, shape.nodes) == (2, ["n", "n"])
+    assert shape.requests == {objects.GPU: "2", "cpu": "1"}
+    assert running.created == datetime(2026, 1, 1, 7, tzinfo=UTC)
+    assert running.deadline_seconds == 7200
+    assert running.progress == 0.25
+    assert running.left_seconds == 0
+    assert running.remaining(datetime(2026, 1, 1, 9, tzinfo=UTC)) == 0
+
+
+def test_a_gang_that_is_not_admitted_has_the_pods_of_its_tasks(installed: Path) -> None:
+    (waiting,) = (gang for gang in taken(installed).gangs if gang.name == "waiting")
+    assert (waiting.size, waiting.minimum, waiting.priority_class) == (3, 3, "urgent")
+    assert waiting.pods[0].requests == {objects.GPU: "8"}
+    assert waiting.remaining(datetime.now(UTC)) is None
+
+
+def test_a_snapshot_contains_no_environment_variables(installed: Path) -> None:
+    taken(installed)
+    assert "hidden" not in (installed / "state.json").read_text()
+
+
+def test_yaml_and_json_have_the_same_content(installed: Path) -> None:
+    first, second = taken(installed), taken(installed, name="state.yaml")
+    assert first.model_copy(update={"taken": second.taken}) == second
+
+
+def test_redaction_replaces_names_and_keeps_references(installed: Path) -> None:
+    state = taken(installed, "--redact")
+    text = (installed / "state.json").read_text()
+    for name in ("waiting-", '"vision"', '"ml"', '"urgent"', "secret-team", "someone"):
+        assert name not in text
+    assert state.redacted
+    (running,) = (gang for gang in state.gangs if gang.state == "running")
+    assert running.pods[0].nodes == [state.nodes[0].name] * 2 == ["node-1", "node-1"]
+    assert running.queue == state.queues[0].name == "queue-1"
+    assert state.nodes[0].labels["example.com/rack"] == "a"
+    assert {each.name for each in state.priority_classes} == {"priority-1", "system-node-critical"}
+
+
+def test_redaction_keeps_values_that_equal_a_name(installed: Path) -> None:
+    state = taken(installed)
+    odd = state.model_copy(
+        update={"gangs": [g.model_copy(update={"name": g.state}) for g in state.gangs]}
+    )
+    assert [gang.state for gang in redact(odd).gangs] == [gang.state for gang in state.gangs]
+
+
+def test_unreadable_parts_are_named(installed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("priorityclasses", "deployments"):
+        (installed / name).unlink()
+    state = taken(installed)
+    assert state.volcano is None
+    assert len(state.notes) == 3
+    assert "warning: PriorityClasses cannot be listed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[]", "is not a snapshot"),
+        ("{", "cannot read"),
+        ("version: 2", "version is 2"),
+        ("version: 1\nnodes: 3", "taken: Field required"),
+    ],
+)
+def test_rejects_a_file_that_is_no_snapshot(tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "file").write_text(text)
+    with pytest.raises(GitopsError, match=says):
+        load(tmp_path / "file")
+
+
+def test_rejects_unknown_fields(installed: Path) -> None:
+    taken(installed)
+    document = json.loads((installed / "state.json").read_text())
+    document["gangs"][0]["colour"] = "red"
+    (installed / "odd.yaml").write_text(yaml.safe_dump(document))
+    with pytest.raises(GitopsError, match=r"gangs\.0\.colour"):
+        load(installed / "odd.yaml")
+
+
+def test_rejects_pods_on_unknown_nodes(installed: Path) -> None:
+    taken(installed)
+    document = json.loads((installed / "state.json").read_text())
+    del document["nodes"][0]
+    (installed / "odd.json").write_text(json.dumps(document))
+    with pytest.raises(GitopsError, match="gang ml/running has pods on n, which is not"):
+        load(installed / "odd.json")
+
+
+def test_pods_of_deleted_nodes_are_left_out(installed: Path) -> None:
+    items = cluster()
+    pods = [item for item in items if item["kind"] == "Pod"]
+    pods[1]["spec"]["nodeName"] = "deleted"
+    kubectl.put(installed, items)
+    (running,) = (gang for gang in taken(installed).gangs if gang.name == "running")
+    assert (running.size, running.state) == (1, "pending")
+
+
+def test_requests_count_init_containers_as_kubernetes_does() -> None:
+    def container(cpu: str, **more: str) -> dict[str, Any]:
+        return {"resources": {"requests": {"cpu": cpu}}, **more}
+
+    spec = {
+        "containers": [container("1"), container("500m")],
+        "initContainers": [container("1", restartPolicy="Always"), container("4")],
+    }
+    assert requests(spec) == {"cpu": "5"}
+    spec["initContainers"].reverse()
+    assert requests(spec) == {"cpu": "4"}
+    assert requests({"containers": [container("5")]}) == {"cpu": "5"}

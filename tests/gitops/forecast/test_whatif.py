@@ -1,0 +1,92 @@
+"""Changes of a snapshot, and the objects of its simulated cluster."""
+
+from pathlib import Path
+
+import pytest
+
+from gitops.errors import GitopsError
+from gitops.forecast import objects
+from gitops.forecast.state import Node
+from gitops.forecast.whatif import Changes
+from tests.gitops.forecast.states import ALLOCATABLE, GPU, JOB, state
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    file = tmp_path / "job.yaml"
+    file.write_text(JOB)
+    return file
+
+
+def test_changes_add_and_remove_gangs(job: Path) -> None:
+    changed, _ = Changes(add=[job], remove=["ml/a", "b"]).apply(state())
+    assert [gang.name for gang in changed.gangs] == ["large", "small", "urgent"]
+    urgent = changed.gangs[-1]
+    assert (urgent.minimum, urgent.priority_class, urgent.deadline_seconds) == (2, "urgent", 1800)
+    assert urgent.pods[0].requests == {GPU: "8"}
+
+
+def test_added_nodes_are_copies_of_the_most_frequent_kind() -> None:
+    before = state()
+    before.nodes.insert(0, Node(name="cpu", allocatable={"cpu": "8"}))
+    changed, assumptions = Changes(nodes="+2").apply(before)
+    added = changed.nodes[-2:]
+    assert [node.name for node in added] == ["added-1", "added-2"]
+    assert [node.allocatable for node in added] == [ALLOCATABLE] * 2
+    assert added[0].labels["kubernetes.io/hostname"] == "added-1"
+    assert assumptions == [f"each added node has 8 {GPU}, as most nodes have"]
+
+
+def test_weights_of_queues_change() -> None:
+    changed, _ = Changes(queues=["vision.weight=3"]).apply(state())
+    assert changed.queues[0].spec == {"weight": 3}
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        (Changes(remove=["none"]), "--remove none is not in the snapshot: write one of ml/a, ml/b"),
+        (Changes(nodes="4"), r"--nodes 4 is not a valid number .*\+4"),
+        (Changes(nodes="+0"), "--nodes"),
+        (Changes(queues=["vision=3"]), r"vision\.weight=3"),
+        (Changes(queues=["other.weight=3"]), "the snapshot has only vision, root"),
+        (Changes(add=[Path("/nonexistent")]), "cannot read"),
+    ],
+)
+def test_rejects_invalid_changes(changes: Changes, says: str) -> None:
+    with pytest.raises(GitopsError, match=says):
+        changes.apply(state())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("kind: Job", "kind: CronJob", "only a Volcano Job"),
+        ("queue: vision", "queue: lab", "queue lab is not in the snapshot"),
+        ("priorityClassName: urgent", "priorityClassName: now", "PriorityClass now is not in"),
+        ("replicas: 2", "replicas: 0", "at least one replica"),
+        ("name: urgent, ", "", "not a valid Volcano Job"),
+        ("name: urgent", "name: small", "has ml/small already: add --remove"),
+    ],
+)
+def test_rejects_jobs_that_cannot_be_simulated(job: Path, old: str, new: str, says: str) -> None:
+    job.write_text(JOB.replace(old, new).replace("minAvailable: 2", "minAvailable: 1"))
+    with pytest.raises(GitopsError, match=says):
+        Changes(add=[job]).apply(state())
+
+
+def test_pods_of_the_first_attempt_are_on_the_nodes_of_the_snapshot() -> None:
+    running = state().gangs[0]
+    nodes = [pod["spec"].get("nodeName") for pod in objects.pods("gang", running, 0)]
+    assert nodes == ["gpu-0", "gpu-1"]
+    assert not any("nodeName" in pod["spec"] for pod in objects.pods("gang", running, 1))
+
+
+def test_a_group_asks_for_the_resources_of_its_minimum() -> None:
+    spec = objects.group("gang", state().gangs[0])["spec"]
+    assert (spec["minMember"], spec["minResources"]) == (2, {GPU: "16", "cpu": "2"})
+
+
+def test_a_simulated_node_has_what_other_pods_leave() -> None:
+    made = Node(name="n", allocatable={GPU: "8", "cpu": "64"}, reserved={GPU: "10", "cpu": "1.5"})
+    assert objects.node(made)["status"]["allocatable"] == {GPU: "0", "cpu": "62.5"}

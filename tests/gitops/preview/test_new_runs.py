@@ -1,0 +1,111 @@
+"""Cost and queue of the runs that an update would start."""
+
+from typing import Any
+
+import pytest
+
+from gitops import prices
+from gitops.preview.build import build
+from gitops.preview.markdown import render
+from gitops.preview.report import Report
+from tests.gitops import plans
+
+A800 = "NVIDIA-A800-SXM4-80GB"
+
+
+def report(*steps: dict[str, Any]) -> Report:
+    return build(plans.plan(*steps), stack="prod", prices=prices.load())
+
+
+def run(name: str = "run-11111111", **fields: Any) -> plans.Manifest:
+    return plans.volcano_job(name, **{"pods": 2, "gpus": 8, "product": A800, **fields})
+
+
+def indexed(deadline: int | None, **fields: Any) -> plans.Manifest:
+    labels = {"gpu-platform.dev/workload": "training"}
+    template = {"metadata": {"labels": labels}, "spec": plans.pod(gpus=4, product=A800, **fields)}
+    limit = {} if deadline is None else {"activeDeadlineSeconds": deadline}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": plans.metadata("digits-11111111"),
+        "spec": {"completions": 2, "parallelism": 2, "template": template, **limit},
+    }
+
+
+def test_a_new_run_costs_its_gpus_until_its_deadline() -> None:
+    (row,) = report(plans.step("create", new=indexed(7200))).new_runs
+    assert (row.run, row.gpus, row.hours, row.each_attempt) == ("digits-11111111", 8, 2, False)
+    assert float(row.cost or 0) == pytest.approx(8 * 2 * 2.40)
+
+
+def test_a_deadline_of_the_pods_is_that_of_each_attempt() -> None:
+    found = report(plans.step("create", new=run(activeDeadlineSeconds=36_000)))
+    (row,) = found.new_runs
+    assert (row.queue, row.hours, row.each_attempt) == ("research", 10, True)
+    line = "| `run-11111111` | `research` | 16 | 38.40 | 10 h each attempt | 384.00 each attempt |"
+    assert line in render(found)
+
+
+def test_a_long_deadline_is_written_in_days() -> None:
+    assert "| 3 days each attempt |" in render(
+        report(plans.step("create", new=run(activeDeadlineSeconds=259_200)))
+    )
+
+
+@pytest.mark.parametrize(
+    "job", [indexed(None), run(activeDeadlineSeconds=60, product="NVIDIA-B200")]
+)
+def test_without_deadline_or_price_the_cost_is_unknown(job: plans.Manifest) -> None:
+    found = report(plans.step("create", new=job))
+    assert found.new_runs[0].cost is None
+    assert render(found).split("### New runs")[1].split("\n")[4].endswith("| unknown |")
+
+
+def test_running_and_suspended_jobs_are_no_new_runs() -> None:
+    suspended = indexed(60)
+    suspended["spec"]["suspend"] = True
+    assert report(plans.same(run()), plans.step("create", new=suspended)).new_runs == []
+
+
+def test_a_run_waits_if_the_earlier_one_holds_the_queue() -> None:
+    steps = [
+        plans.same(plans.queue(gpus=16)),
+        plans.step("delete", run("run-00000000"), retain=True),
+        plans.step("create", new=run()),
+    ]
+    (text,) = report(*steps).waiting
+    assert text == (
+        "Queue `research` allows 16 of `nvidia.com/gpu`, and 32 are requested, 16 of them for "
+        "earlier runs that may continue: `run-11111111` will wait until others end."
+    )
+    steps[0] = plans.same(plans.queue(gpus=32))
+    assert report(*steps).waiting == []
+
+
+def test_a_run_waits_if_its_queue_is_too_small_for_the_stack() -> None:
+    other = run("other-00000000")
+    found = report(
+        plans.same(plans.queue(gpus=16)), plans.same(other), plans.step("create", new=run())
+    )
+    assert "and 32 are requested: `run-11111111` will wait" in found.waiting[0]
+    assert f"- {found.waiting[0]}" in render(found)
+
+
+def test_a_full_queue_without_new_runs_is_not_mentioned() -> None:
+    assert report(plans.same(plans.queue(gpus=8)), plans.same(run())).waiting == []
+
+
+def test_earlier_runs_have_a_cost() -> None:
+    found = report(plans.step("delete", run(), retain=True), plans.same(run("other")))
+    assert float(found.held_cost_hour or 0) == pytest.approx(16 * 2.40)
+    assert "may hold 16 more in `research` until they end.\nTheir cost per hour: 38.40." in render(
+        found
+    )
+
+
+def test_an_unknown_price_is_never_a_saving() -> None:
+    old, new = (plans.deployment(product=product) for product in ("NVIDIA-L4", "NVIDIA-B200"))
+    comment = render(report(plans.step("update", old, new)))
+    assert "| per hour, all GPUs busy | 1.50 | unknown | unknown |" in comment
+    assert "Not in the price table: `NVIDIA-B200`." in comment

@@ -9,6 +9,7 @@ from infra.gpu_stack import GpuStack, GpuStackArgs
 from infra.inference_service import InferenceService
 from infra.monitoring import Monitoring, MonitoringArgs
 from infra.outputs import gpu_nodes_output
+from infra.platform_description import PlatformDescription, PlatformDescriptionArgs
 from infra.serving.description import InferenceServiceArgs
 from infra.storage import Storage, StorageArgs
 from infra.tenancy import Tenancy, TenancyArgs
@@ -66,10 +67,27 @@ if settings.monitoring.prometheus != "none":
         "monitoring", MonitoringArgs.of(settings, gpu.nodes, login), cluster.options(tenancy)
     )
 
-pulumi.export("namespace", tenancy.namespace)
-pulumi.export("queues", volcano.queues)
-pulumi.export("claims", storage.claims)
-pulumi.export("gpuNodes", gpu_nodes_output(gpu.nodes))
-pulumi.export("images", references)
+platform = {
+    "namespace": tenancy.namespace,
+    "queues": volcano.queues,
+    "claims": storage.claims,
+    "gpuNodes": gpu_nodes_output(gpu.nodes),
+    "images": references,
+}
+if settings.tenancy.groups.members:
+    PlatformDescription(
+        "platform",
+        PlatformDescriptionArgs(
+            namespace=tenancy.namespace,
+            outputs=platform,
+            identities={key: image.identity for key, image in images.items()},
+            labels=settings.cluster.labels,
+            annotations=settings.cluster.annotations,
+        ),
+        cluster.options(tenancy),
+    )
+
+for name, value in platform.items():
+    pulumi.export(name, value)
 pulumi.export("runs", {key: run.summary for key, run in training.runs.items()})
 pulumi.export("inference", {key: service.summary for key, service in services.items()})

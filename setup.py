@@ -15,11 +15,20 @@ PACKAGE = "gpu_platform"
 FOLDERS = ("infra", "training", "inference", "workload", "kube")
 IMPORT = re.compile(rf"^(\s*from )(?={'|'.join(FOLDERS)}\b)", re.MULTILINE)
 
-# The modules of the programs that infra/ imports; none of them imports torch.
+# Parts of packages. Of the programs, the modules that infra/ imports; none of them imports torch.
 PARTS = {
+    # The plugin and the commands of teams start from a checkout.
+    PACKAGE: {"__init__", "platform_stack"},
     f"{PACKAGE}.training": {"__init__", "config"},
     f"{PACKAGE}.inference": {"__init__", "config"},
-    f"{PACKAGE}.workload": {"__init__", "catalog", "configuration", "exit_codes", "promotion"},
+    f"{PACKAGE}.workload": {
+        "__init__",
+        "catalog",
+        "configuration",
+        "custom",
+        "exit_codes",
+        "promotion",
+    },
 }
 
 

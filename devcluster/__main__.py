@@ -14,8 +14,6 @@ from devcluster.progress import Reporter
 from devcluster.spec import Kind, cluster_spec
 from devcluster.toolchain import OPERATORS, Operator
 from gitops.errors import GitopsError
-from gitops.runs.snapshot import Cluster
-from gitops.runs.table import print_runs
 from simulation import ClusterError
 
 
@@ -155,6 +153,10 @@ def _down(options: argparse.Namespace) -> int:
 
 
 def _status(options: argparse.Namespace) -> int:
+    # Imported here, since it takes time and the other commands do not need it.
+    from gitops.runs.snapshot import Cluster
+    from gitops.runs.table import print_runs
+
     found = False
     for kind in _kinds(options.nodes):
         record = launcher.running(Layout.of(kind))

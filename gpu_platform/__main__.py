@@ -1,12 +1,19 @@
-"""The Pulumi plugin, which the engine finds by PulumiPlugin.yaml and starts."""
+"""The Pulumi plugin, which the engine starts by this directory, and the commands of teams."""
 
 import sys
 from pathlib import Path
 
 # The engine runs this directory as a program; the packages are next to it.
-sys.path[0] = str(Path(__file__).resolve().parent.parent)
-
-from gpu_platform.plugin.host import serve  # noqa: E402
+IS_PLUGIN = not __package__
+if IS_PLUGIN:
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 if __name__ == "__main__":
-    serve()
+    if IS_PLUGIN:
+        from gpu_platform.plugin.host import serve
+
+        serve()
+    else:
+        from gpu_platform.runs.command import main
+
+        sys.exit(main())

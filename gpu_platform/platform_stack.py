@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Self
 
 import pulumi
+import pulumi_kubernetes as kubernetes
 from pydantic import TypeAdapter, ValidationError
 
 from infra.outputs import PLATFORM_OUTPUTS, PlatformOutputs, gpu_nodes_input
@@ -47,16 +48,27 @@ class Platform:
     gpu_nodes: GpuNodes
     queues: Collection[str] | None = None
     images: Mapping[str, str]
+    cluster_uid: str | None = None
+    """UID of the namespace kube-system; None if the platform does not state its cluster."""
 
     @classmethod
     async def read(
-        cls, stack: str, opts: pulumi.ResourceOptions | None = None, *, name: str | None = None
+        cls,
+        stack: str,
+        opts: pulumi.ResourceOptions | None = None,
+        *,
+        name: str | None = None,
+        provider: kubernetes.Provider | None = None,
+        check_cluster: bool = True,
     ) -> Self:
         """Read the outputs of a stack, such as `organization/gpu-platform/prod`.
 
         `name` names the StackReference; it is needed if a program reads the stack more than once.
+        `provider` is the one that the workloads get, by default the program's default provider. It
+        reads the namespace kube-system, unless `check_cluster` is False.
 
-        Raises PlatformError if the outputs are not those of this project.
+        Raises PlatformError if the outputs are not those of this project, or the provider is of
+        another cluster than the platform.
         """
         reference = pulumi.StackReference(name or stack, stack, opts)
         names = PlatformOutputs.__annotations__
@@ -66,7 +78,18 @@ class Platform:
             for name, details in zip(names, found, strict=True)
             if details.value is not None
         }
-        return cls.of(stack, values)
+        platform = cls.of(stack, values)
+        if check_cluster and platform.cluster_uid is not None:
+            found_uid = await _cluster_of(name or stack, opts, provider)
+            # It is unknown in a preview if the provider is.
+            if found_uid not in (None, platform.cluster_uid):
+                raise PlatformError(
+                    f"Stack {stack!r} is the platform of the cluster {platform.cluster_uid}, but "
+                    f"this program deploys to the cluster {found_uid}: pass a provider of the "
+                    "platform's cluster, or correct kubernetes:context. A cluster is identified "
+                    "by the UID of its namespace kube-system."
+                )
+        return platform
 
     @classmethod
     def of(cls, stack: str, values: Mapping[str, object]) -> Self:
@@ -88,6 +111,7 @@ class Platform:
             gpu_nodes=gpu_nodes_input(outputs["gpuNodes"]),
             queues=tuple(outputs["queues"]),
             images=outputs["images"],
+            cluster_uid=outputs["cluster"]["uid"] if "cluster" in outputs else None,
         )
 
     def training_job(
@@ -171,6 +195,16 @@ class Platform:
     def _missing_claim(self, key: str, claim: str) -> Iterator[Problem]:
         if claim not in self.claims:
             yield Problem(key, f"is {claim!r}, but {_known('claim', self.claims)}")
+
+
+async def _cluster_of(
+    name: str, opts: pulumi.ResourceOptions | None, provider: kubernetes.Provider | None
+) -> str | None:
+    """Return the UID of the cluster that a provider reaches; None if it is unknown."""
+    chosen = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(provider=provider))
+    system = kubernetes.core.v1.Namespace.get(f"{name}-kube-system", "kube-system", chosen)
+    uid: str | None = await system.metadata.uid.future()
+    return uid
 
 
 def _known(what: str, names: Collection[str]) -> str:

@@ -5,6 +5,8 @@ from importlib.metadata import version
 from typing import Any
 
 import pulumi
+from pulumi.runtime.mocks import MockMonitor
+from pulumi.runtime.settings import get_monitor
 from pulumi_kubernetes.helm.v3 import Release, ReleaseArgs, RepositoryOptsArgs
 
 from infra.configuration import RegistryLogin
@@ -68,6 +70,17 @@ class Component(pulumi.ComponentResource):
     ) -> KubernetesObject:
         """Create a Kubernetes object as a child."""
         return KubernetesObject(name, manifest, options or self.options())
+
+
+def on_error(name: str, function: pulumi.ErrorHookFunction) -> pulumi.ResourceOptions:
+    """Return options with a function that decides whether to retry failed operations.
+
+    Pulumi's mocks cannot call functions: in unit tests of users' programs there are no options.
+    """
+    if isinstance(get_monitor(), MockMonitor):
+        return pulumi.ResourceOptions()
+    hook = pulumi.ErrorHook(name, function)
+    return pulumi.ResourceOptions(hooks=pulumi.ResourceHookBinding(on_error=[hook]))
 
 
 def _dependencies(

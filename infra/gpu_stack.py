@@ -195,10 +195,13 @@ def _container(gpu: GpuSettings) -> Manifest:
     if gpu.mig_strategy != "none":
         # Required to read the layout of MIG devices.
         env.append({"name": "NVIDIA_MIG_MONITOR_DEVICES", "value": "all"})
-        security = {"readOnlyRootFilesystem": True, "capabilities": {"add": ["SYS_ADMIN"]}}
+        security = {
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"], "add": ["SYS_ADMIN"]},
+        }
     if gpu.pass_device_specs:
         # As in NVIDIA's chart (compatWithCPUManager).
-        security = {"privileged": True}
+        security = {"privileged": True, "readOnlyRootFilesystem": True}
     return {
         "name": PLUGIN,
         "image": gpu.image,

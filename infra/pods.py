@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from infra.manifests import Manifest, compact
+from infra.settings.types import TMP_SIZE
 from infra.settings.volumes import ReferenceSettings, VolumeSettings
 from kube.names import SHM_PATH, SHM_VOLUME, TMP_PATH, TMP_VOLUME, USER_ID
 
-TMP_SIZE: Final = "1Gi"
 _TMP_MOUNT: Final = {"name": TMP_VOLUME, "mountPath": TMP_PATH}
 
 
@@ -97,6 +97,7 @@ class Pod:
     init: Sequence[InitContainer] = ()
     pre_stop_seconds: int = 0
     rdma: Rdma | None = None
+    disk: str | None = None
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: Sequence[Mapping[str, str]] = ()
     spread: Sequence[Manifest] = ()
@@ -240,7 +241,7 @@ def _environment(
 
 
 def _resources(pod: Pod) -> Manifest:
-    devices: dict[str, str] = {}
+    devices: dict[str, str] = compact({"ephemeral-storage": pod.disk})
     if pod.gpus > 0:
         devices[pod.gpu_nodes.resource] = str(pod.gpus)
     if pod.rdma is not None:

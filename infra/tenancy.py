@@ -11,6 +11,7 @@ from infra.configuration import RegistryLogin
 from infra.manifests import ADOPTED, PULL_SECRET, Manifest, compact, standard_labels
 from infra.settings import StackSettings
 from infra.settings.tenancy import IdentitySettings, TenancySettings
+from infra.team_access import team_access
 from kube.names import WORKLOAD_LABEL
 
 SERVICE_ACCOUNTS: Final = ("training", "inference")
@@ -112,6 +113,7 @@ def manifests(args: TenancyArgs) -> list[Manifest]:
         *quotas(tenancy, args.gpu_resource),
         limit_range(tenancy),
         *service_accounts(tenancy, with_secret=args.login is not None),
+        *team_access(tenancy),
     ]
     if tenancy.network.isolate:
         built += network_policies(tenancy, args.inference_ports)

@@ -1,12 +1,13 @@
 """Volcano: its chart release, scheduler configuration, queues and priority classes."""
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
 import pulumi
 import yaml
 
-from infra.component import Component, chart_release
+from infra.component import Component, chart_release, on_error
 from infra.configuration import RegistryLogin
 from infra.manifests import PULL_SECRET, Manifest, compact
 from infra.settings import StackSettings
@@ -57,10 +58,12 @@ class Volcano(Component):
             options = self.options(after=release)
             self.create(f"{name}-priority-{key}", priority_class(key, priority), options)
         made: dict[str, pulumi.Resource] = {}
+        retried = on_error(f"{name}-queue", retry_queue)
         for key in parents_first(settings.queues):
             parent = made.get(settings.queues[key].parent or "")
             options = self.options(after=[*release, *([parent] if parent else [])])
             manifest = queue(key, settings.queues[key])
+            options = pulumi.ResourceOptions.merge(options, retried)
             made[key] = self.create(f"{name}-queue-{key}", manifest, options)
         self.queues = sorted(settings.queues)
         self.register_outputs({"queues": self.queues})
@@ -98,6 +101,27 @@ def parents_first(queues: dict[str, QueueSettings]) -> list[str]:
     for name in queues:
         visit(name, frozenset())
     return ordered
+
+
+_PAUSES: Final = (1, 2, 4, 8, 15, 15, 15)
+"""Seconds before each further attempt at an operation that Volcano's webhook did not answer."""
+
+
+async def retry_queue(failed: pulumi.ErrorHookArgs) -> bool:
+    """Return whether to retry a failed operation on a queue, after a pause.
+
+    Helm's installation ends when the pod of the webhook runs, which is before it listens.
+    """
+    error, attempts = failed.errors[0], len(failed.errors)
+    if "timed out waiting" in error:
+        pulumi.log.warn(
+            f"{failed.name}: Volcano's controllers have not opened the queue. Check that they run: "
+            "kubectl get pods -A -l app=volcano-controller"
+        )
+    if "failed calling webhook" not in error or attempts > len(_PAUSES):
+        return False
+    await asyncio.sleep(_PAUSES[attempts - 1])
+    return True
 
 
 # Volcano's webhook refuses jobs of a queue that the controllers have not opened yet. A closed

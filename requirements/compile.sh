@@ -28,4 +28,5 @@ for name in bentoml fastapi http litserve mlserver mosec; do
 done
 # Two clients of the model server's protocol, which agree with nothing else here.
 compile requirements/clients.in -o requirements/clients.txt
+compile requirements/schemas.in -o requirements/schemas.txt
 compile requirements/uv.in -c requirements/dev.txt -o requirements/uv.txt

@@ -221,9 +221,9 @@ async def _platform(name: str, written: Values, parent: Deferred) -> Platform:
     """Return the platform of a stack, with the arguments that override it."""
     nodes = GpuNodes(**whole(written["gpu_nodes"])) if "gpu_nodes" in written else None
     if "platform" in written:
-        stack = await Platform.read(
-            written["platform"], pulumi.ResourceOptions(parent=parent), name=name
-        )
+        # The component's provider may be unable to read kube-system, which no argument could allow.
+        options = pulumi.ResourceOptions(parent=parent)
+        stack = await Platform.read(written["platform"], options, name=name, check_cluster=False)
         return Platform(
             namespace=written.get("namespace", stack.namespace),
             claims=written.get("claims", stack.claims),

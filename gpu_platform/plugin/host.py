@@ -17,6 +17,11 @@ from gpu_platform.plugin.components import COMPONENTS
 
 NAME: Final = "gpu-platform"
 VERSION: Final = "0.1.0"
+_ABOUT: Final = {
+    "description": "PyTorch on Kubernetes with NVIDIA GPUs, as one Pulumi project: scheduler, "
+    "storage, images, training jobs, inference and the policies that hold them.",
+    "license": "Apache-2.0",
+}
 
 
 class Provider(ComponentProvider):
@@ -34,7 +39,7 @@ class Provider(ComponentProvider):
             definition.inputs_mapping = schema.python_names(arguments[name])
         self._component_defs["GpuStack"].outputs["gpuNodes"] = schema.GPU_NODES
         package = generate_schema(NAME, VERSION, None, self._component_defs, self._type_defs, [])
-        self.schema = json.dumps(package.to_json())
+        self.schema = json.dumps({**package.to_json(), **_ABOUT})
 
     def map_inputs(self, inputs: Any, component_def: ComponentDefinition) -> Any:
         """Return an output of the arguments by their names in Python.

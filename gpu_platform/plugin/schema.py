@@ -1,10 +1,12 @@
 """Arguments of the plugin's components: the settings, and where a workload runs."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
 from pulumi.provider.experimental.analyzer import (
+    EnumValueDefinition,
     PropertyDefinition,
     PropertyType,
     TypeDefinition,
@@ -161,9 +163,33 @@ def _properties(
                 inner = root["$defs"][definition]
                 properties = _properties(name, inner, types, root)
                 types[name] = _definition(name, properties, inner["description"])
-        property_ = _property(field.schema, _meaning(field), owner)
+        property_ = _enum(field, owner, types) or _property(field.schema, _meaning(field), owner)
         made[field.name] = replace(property_, optional=not field.required)
     return made
+
+
+def _enum(field: Field, owner: str, types: dict[str, TypeDefinition]) -> PropertyDefinition | None:
+    """Return a property of one of several words, whose type is added to `types`, else None."""
+    written = [each for each in alternatives(field.schema) if each.get("type") != "null"]
+    words = written[0].get("enum") if len(written) == 1 else None
+    if words is None or not all(isinstance(word, str) for word in words):
+        return None
+    name = owner + "".join(part.capitalize() for part in field.name.split("_"))
+    types[name] = TypeDefinition(
+        name=name,
+        type=PropertyType.STRING,
+        properties={},
+        properties_mapping={},
+        module=__name__,
+        python_type=str,
+        description=field.description,
+        enum=[EnumValueDefinition(name=_identifier(word), value=word) for word in words],
+    )
+    return _type(name, _meaning(field))
+
+
+def _identifier(word: str) -> str:
+    return "".join(part[:1].upper() + part[1:] for part in re.split(r"\W+", word))
 
 
 def _type_name(definition: str, owner: str) -> str:

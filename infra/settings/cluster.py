@@ -97,6 +97,12 @@ class ClusterSettings(Settings):
                 "names no cluster: write `context`, the kubeconfig context to deploy to, or "
                 "`render_to`, a directory to write manifests to"
             )
+        unused = [key for key in ("context", "kubeconfig") if getattr(self, key) is not None]
+        if self.render_to is not None and unused:
+            raise ValueError(
+                f"has render_to {self.render_to!r}, which sends nothing to a cluster, and "
+                f"{unused[0]} {getattr(self, unused[0])!r}: remove one of them"
+            )
         return self
 
 

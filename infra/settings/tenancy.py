@@ -124,6 +124,31 @@ class IdentitiesSettings(Settings):
     )
 
 
+def _of_identity_provider(name: str) -> str:
+    if name.startswith("system:"):
+        raise ValueError(
+            "groups with the prefix system: are those of the API server, such as all users: write "
+            "a group of your identity provider"
+        )
+    return name
+
+
+GroupName = Annotated[str, Field(min_length=1), AfterValidator(_of_identity_provider)]
+
+
+class GroupsSettings(Settings):
+    """Groups of users with rights in the namespace."""
+
+    members: list[GroupName] = Field(
+        default=[],
+        description="Groups that submit, suspend, change and delete runs, and read everything but "
+        "Secrets. Their pods can mount every Secret of the namespace.",
+    )
+    viewers: list[GroupName] = Field(
+        default=[], description="Groups that read everything but Secrets."
+    )
+
+
 class TenancySettings(Settings):
     """The workloads' namespace: its quota, limits and network policies."""
 
@@ -139,6 +164,9 @@ class TenancySettings(Settings):
     )
     network: NetworkSettings = Field(
         default=NetworkSettings(), description="Network policies of the namespace."
+    )
+    groups: GroupsSettings = Field(
+        default=GroupsSettings(), description="Groups of users with rights in the namespace."
     )
     identities: IdentitiesSettings = Field(
         default=IdentitiesSettings(),

@@ -37,6 +37,10 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, protected_namespaces=())
 
 
+TMP_SIZE: Final = "1Gi"
+"""Size of the volume at /tmp."""
+
+
 def _as_text(value: object) -> object:
     """Return a number as text, because YAML reads the quantity in `cpu: 2` as a number."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -57,6 +61,12 @@ def _memory(text: str) -> str:
             "is less than a mebibyte, so its suffix is probably wrong: write for example 512Mi or "
             "2Gi (m means a thousandth, and no suffix means bytes)"
         )
+    return text
+
+
+def _disk(text: str) -> str:
+    if parse_quantity(text) < parse_quantity(TMP_SIZE):
+        raise ValueError(f"must be at least {TMP_SIZE}, which /tmp alone may use")
     return text
 
 
@@ -128,6 +138,15 @@ MemoryQuantity = Annotated[
     _format("size", "string", "number"),
 ]
 """A size of at least one mebibyte."""
+
+DiskQuantity = Annotated[
+    str,
+    _text,
+    AfterValidator(_positive_quantity),
+    AfterValidator(_disk),
+    _format("size", "string", "number"),
+]
+"""A size on the node's disk, which has room for /tmp."""
 
 CpuQuantity = Annotated[
     str,

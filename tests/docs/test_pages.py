@@ -28,6 +28,8 @@ RUN_BY = {
     "python -m gitops diff": "tests/gitops/environments/test_difference.py",
     "python -m gitops changed": "tests/gitops/test_changed.py",
     "python -m gitops status": "tests/gitops/runs",
+    "python -m gitops simulate": "tests/cluster/simulated/test_9_forecast.py",
+    "python -m gitops snapshot": "tests/gitops/forecast/test_snapshot.py",
     "pulumi cancel": "tests/cluster/simulated/test_4_gitops.py",
     "pulumi refresh": "tests/cluster/simulated/test_4_gitops.py",
     "PULUMI_K8S_ENABLE_PATCH_FORCE=true pulumi up": "tests/cluster/simulated/test_4_gitops.py",

@@ -71,6 +71,11 @@ class Stack:
         change(document["config"])
         self._file.write_text(yaml.safe_dump(document, sort_keys=False))
 
+    def read_configuration(self, text: str) -> Outcome:
+        """What the CLI reads in a configuration file with this text, as JSON."""
+        self._file.write_text(text)
+        return self._pulumi("config", "--json")
+
     def set_secret(self, path: str, value: str) -> None:
         """Store a secret in the configuration, as a user does."""
         words = ("--secret", "--path", f"gpu-platform:{path}", value)

@@ -242,3 +242,8 @@ def test_a_typescript_program_makes_the_same_run(
     assert job["spec"]["tasks"][0]["template"]["spec"]["nodeSelector"] == {"pool": "gpu"}
     same = yaml_program.manifests()["Job", yaml_program.outputs()["run"]]
     assert job["spec"]["minAvailable"] == same["spec"]["minAvailable"]
+    index = program.folder / "index.ts"
+    index.write_text(index.read_text().replace('kind: "nfs"', 'kind: "nsf"'))
+    refused = program.preview()
+    assert refused.status != 0
+    assert '"nsf"\' is not assignable' in refused.text

@@ -1,11 +1,15 @@
 """A platform's outputs, and what fits it."""
 
+import asyncio
 from typing import Any
 
+import pulumi
 import pytest
+from pulumi.runtime.mocks import set_mocks
 
 from gpu_platform import Platform, PlatformError, TrainingJobSettings
 from infra.settings.inference import InferenceServiceSettings
+from tests.infra.conftest import LOOP, Engine
 from tests.infra.examples import INFERENCE_IMAGE, TRAINING_IMAGE
 
 STACK = "organization/gpu-platform/prod"
@@ -49,6 +53,41 @@ def test_a_job_gets_namespace_claims_and_gpus_of_the_platform() -> None:
     assert placed.gpu_nodes.tolerations == [{"key": "nvidia.com/gpu", "operator": "Exists"}]
     assert placed.gpu_nodes.runtime_class == "nvidia"
     assert placed.image_identity == TRAINING_IMAGE
+
+
+def read(uid: str, **options: Any) -> list[Platform]:
+    """Read the platform of a cluster with this UID, from a program that reaches `0a1b2c3d`."""
+    cluster = {"uid": uid, "identifier": "prod.example.com"}
+    asyncio.set_event_loop(LOOP)
+    set_mocks(Engine({**OUTPUTS, "cluster": cluster}), project="team", stack="test")
+    found: list[Platform] = []
+
+    async def program() -> None:
+        found.append(await Platform.read(STACK, **options))
+
+    pulumi.runtime.test(program)()
+    return found
+
+
+def test_a_platform_has_the_identity_of_its_cluster() -> None:
+    (platform,) = read(Engine.uid)
+    assert platform.cluster_uid == Engine.uid
+    assert Platform.of(STACK, OUTPUTS).cluster_uid is None
+
+
+def test_a_provider_of_another_cluster_is_refused() -> None:
+    with pytest.raises(PlatformError) as found:
+        read("ffffffff")
+    assert str(found.value) == (
+        f"Stack {STACK!r} is the platform of the cluster ffffffff, but this program deploys to the "
+        "cluster 0a1b2c3d: pass a provider of the platform's cluster, or correct "
+        "kubernetes:context. A cluster is identified by the UID of its namespace kube-system."
+    )
+
+
+def test_the_check_of_the_cluster_can_be_left_out() -> None:
+    (platform,) = read("ffffffff", check_cluster=False)
+    assert platform.cluster_uid == "ffffffff"
 
 
 def test_a_stack_of_another_project_is_refused_with_what_it_lacks() -> None:

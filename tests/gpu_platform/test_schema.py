@@ -1,9 +1,11 @@
 """The plugin's schema, made from the settings."""
 
 import json
+import tomllib
 from pathlib import Path
 
 from gpu_platform.plugin.host import VERSION, Provider
+from kube.kinds import KINDS
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,10 +23,31 @@ def test_everything_in_the_schema_has_a_description() -> None:
     }
     for name, made in {**resources, **types}.items():
         assert made["description"], name
-        for key, field in {**made["properties"], **made.get("inputProperties", {})}.items():
+        for key, field in {**made.get("properties", {}), **made.get("inputProperties", {})}.items():
             assert field.get("description"), f"{name}.{key}"
             # A plain value could not be an output of another resource.
             assert not field.get("plain"), f"{name}.{key}"
+
+
+def test_values_of_a_list_of_words_are_an_enum() -> None:
+    schema = json.loads(Provider().schema or "")
+    kind = schema["resources"]["gpu-platform:index:TrainingJob"]["inputProperties"]["kind"]
+    assert kind["$ref"] == "#/types/gpu-platform:index:TrainingJobKind"
+    enum = schema["types"]["gpu-platform:index:TrainingJobKind"]
+    assert {value["value"] for value in enum["enum"]} == set(KINDS)
+    assert enum["type"] == "string"
+
+
+def test_a_default_is_described_but_not_sent() -> None:
+    # A program's SDK would send it, and what is written decides about the name of a run.
+    assert '"default"' not in (Provider().schema or "")
+
+
+def test_the_package_has_its_licence_and_description() -> None:
+    schema = json.loads(Provider().schema or "")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert schema["license"] == project["license"]
+    assert schema["description"] == project["description"]
 
 
 def test_the_plugin_has_the_version_of_the_project() -> None:

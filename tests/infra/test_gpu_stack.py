@@ -95,8 +95,14 @@ def test_only_mig_and_device_files_need_privileges() -> None:
 
     assert security(gpu())["capabilities"] == {"drop": ["ALL"]}
     assert security(gpu())["allowPrivilegeEscalation"] is False
-    assert security(gpu(mig_strategy="single"))["capabilities"] == {"add": ["SYS_ADMIN"]}
-    assert security(gpu(pass_device_specs=True)) == {"privileged": True}
+    assert security(gpu(mig_strategy="single"))["capabilities"] == {
+        "drop": ["ALL"],
+        "add": ["SYS_ADMIN"],
+    }
+    assert security(gpu(pass_device_specs=True)) == {
+        "privileged": True,
+        "readOnlyRootFilesystem": True,
+    }
 
 
 def test_the_namespace_admits_what_the_plugin_mounts() -> None:

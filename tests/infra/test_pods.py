@@ -116,6 +116,12 @@ def test_any_gpu_resource_can_be_asked_for() -> None:
     assert limits == {"memory": "16Gi", "amd.com/gpu": "2"}
 
 
+def test_disk_is_requested_and_limited() -> None:
+    resources = pod_template(replace(POD, disk="20Gi"))["spec"]["containers"][0]["resources"]
+    assert resources["requests"]["ephemeral-storage"] == "20Gi"
+    assert resources["limits"]["ephemeral-storage"] == "20Gi"
+
+
 def test_rdma_brings_its_device_its_capability_and_the_way_to_it() -> None:
     pod = replace(POD, rdma=Rdma(resource="rdma/hca", count=1, interface="eth0", hca="mlx5_0"))
     container = pod_template(pod)["spec"]["containers"][0]

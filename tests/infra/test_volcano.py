@@ -1,5 +1,6 @@
 from typing import Any
 
+import pulumi
 import pytest
 import yaml
 
@@ -15,6 +16,7 @@ from infra.volcano import (
     parents_first,
     priority_class,
     queue,
+    retry_queue,
     scheduler_configuration,
 )
 
@@ -30,6 +32,47 @@ def test_jobs_wait_until_their_queue_has_a_state() -> None:
         "pulumi.com/waitFor": "jsonpath={.status.state}",
         "pulumi.com/timeoutSeconds": "120",
     }
+
+
+REFUSED = 'failed to create: Internal error occurred: failed calling webhook "validatequeue"'
+
+
+def failed(*errors: str) -> pulumi.ErrorHookArgs:
+    return pulumi.ErrorHookArgs(urn="urn", id="", name="queue-research", type="", errors=[*errors])
+
+
+@pytest.mark.parametrize(
+    ("errors", "retried"),
+    [
+        ([f"{REFUSED}: connection refused"], True),
+        ([REFUSED] * 7, True),
+        ([REFUSED] * 8, False),
+        (['admission webhook "validatequeue" denied the request: weight', REFUSED], False),
+        (["the server could not find the requested resource"], False),
+    ],
+)
+async def test_queues_are_retried_while_the_webhook_does_not_answer(
+    errors: list[str], retried: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr("asyncio.sleep", sleep)
+    assert await retry_queue(failed(*errors)) is retried
+    assert bool(pauses) is retried
+
+
+async def test_a_queue_that_is_not_opened_names_the_controllers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    warnings: list[str] = []
+    monkeypatch.setattr("pulumi.log.warn", warnings.append)
+    error = "'research' timed out waiting to be Ready"
+    assert not await retry_queue(failed(error))
+    assert "queue-research" in warnings[0]
+    assert "volcano-controller" in warnings[0]
 
 
 def test_a_queue_has_shares_and_limits() -> None:

@@ -19,6 +19,7 @@ from infra.settings.inference.models import (
 from infra.settings.inference.scaling import AutoscalingSettings, CanarySettings, RolloutSettings
 from infra.settings.types import (
     CpuQuantity,
+    DiskQuantity,
     DnsLabel,
     DnsName,
     EnvironmentName,
@@ -94,6 +95,11 @@ class InferenceServiceSettings(Settings):
     memory: MemoryQuantity = Field(description="Memory request and limit of each pod.")
     shm: MemoryQuantity = Field(
         default="64Mi", description="Size of /dev/shm, which counts towards the memory limit."
+    )
+    ephemeral_storage: DiskQuantity | None = Field(
+        default=None,
+        description="Request and limit per pod of the node's disk: /tmp, logs and files of the "
+        "container. null requests none, and the pod is evicted first when the disk is full.",
     )
     port: Port = Field(default=8080, description="Port of the server and of its Service.")
     tls: TlsSettings | None = Field(

@@ -104,7 +104,7 @@ LIMITED_SETTINGS: Final = (
         "suspension by a setting",
         "state: suspended",
         lambda job: "suspended" if job.state == "suspended" else None,
-        "suspend a running Volcano Job with `vcctl job suspend`",
+        "suspend a running Volcano Job with `python -m gpu_platform suspend`",
     ),
     LimitedSetting(
         "end by a setting",

@@ -9,6 +9,7 @@ from infra.settings.training.checks import job_problems
 from infra.settings.training.network import NcclSettings, RdmaSettings
 from infra.settings.types import (
     CpuQuantity,
+    DiskQuantity,
     DnsLabel,
     DnsName,
     EnvironmentName,
@@ -145,6 +146,11 @@ class TrainingJobSettings(Settings):
         default=None,
         description="Size of /dev/shm, which counts against the memory limit. null means 4Gi per "
         "GPU, but at most half of the memory.",
+    )
+    ephemeral_storage: DiskQuantity | None = Field(
+        default=None,
+        description="Request and limit per pod of the node's disk: /tmp, logs and files of the "
+        "container. null requests none, and the pod is evicted first when the disk is full.",
     )
     launcher: LauncherSettings | None = Field(
         default=None,

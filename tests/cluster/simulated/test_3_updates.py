@@ -1,5 +1,6 @@
 """Updates of jobs that exist, under Volcano's webhooks and the API server's rules of Jobs."""
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -80,3 +81,14 @@ def test_a_queue_that_no_controllers_open_fails_the_update(changed: Platform) ->
     # Pulumi's provider waits for a condition and, where it has looked before, for a state.
     waits = ("timed out waiting for the condition", "'late' timed out waiting to be Ready")
     assert any(text in said for text in waits), said
+    assert "Volcano's controllers have not opened the queue" in said
+
+
+def test_a_queue_waits_for_a_webhook_that_starts(changed: Platform) -> None:
+    changed.edit(lambda config: config["gpu-platform:volcano"]["queues"].update(early={}))
+    webhook = changed.process("vc-webhook-manager")
+    webhook.suspend()
+    threading.Timer(20, webhook.resume).start()
+    said = changed.shell(f"pulumi up --stack {changed.stack} --yes --skip-preview 2>&1")
+    assert "retrying create due to on-error hook" in said
+    assert changed.kubectl("get", "queues.scheduling.volcano.sh", "early")["status"]["state"]

@@ -125,7 +125,7 @@ def test_an_aborted_run_is_suspended_for_make_up_as_for_status(world: World):
     # Volcano restarts an aborted job on ResumeJob, so waiting for its end would not end.
     world.has(volcano_job("digits-1", "Aborted"), group("digits-1"))
     assert world.status().state is State.SUSPENDED
-    resume = "`vcctl job resume --namespace ml --name digits-1` resumes it"
+    resume = "`python -m gpu_platform resume digits-1 --namespace ml` resumes it"
     with pytest.raises(DevclusterError, match=f"digits-1 is suspended: {resume}"):
         world.wait()
 

@@ -149,3 +149,9 @@ def test_the_launcher_does_not_count_when_workers_are_spread() -> None:
     assert counted <= templates["worker"]["metadata"]["labels"].items()
     assert not counted <= templates["launcher"]["metadata"]["labels"].items()
     assert "topologySpreadConstraints" not in templates["launcher"]["spec"]
+
+
+def test_the_launcher_requests_no_disk_of_the_workers() -> None:
+    made = containers(ephemeral_storage="20Gi")
+    assert made["worker"]["resources"]["limits"]["ephemeral-storage"] == "20Gi"
+    assert "ephemeral-storage" not in made["launcher"]["resources"]["limits"]

@@ -103,6 +103,12 @@ MISTAKES = {
         "volcano.queues.lab.parent",
         "a parent of itself",
     ),
+    "less disk than /tmp": (
+        f"{JOB}.ephemeral_storage",
+        "512Mi",
+        f"{JOB}.ephemeral_storage",
+        "must be at least 1Gi",
+    ),
     "shm larger than memory": (f"{JOB}.shm", "64Gi", JOB, "counts against the memory limit"),
     "gang above the quota": ("tenancy.quota.gpus", 4, f"{JOB}.nodes", "would never start"),
     "gang above the queue": (
@@ -447,3 +453,9 @@ def test_a_password_of_nobody_is_refused() -> None:
 def test_a_secret_in_a_section_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"gpu-platform:training contains a secret.*env_from"):
         validate(good(), frozenset({"training"}))
+
+
+@pytest.mark.parametrize("key", ["context", "kubeconfig"])
+def test_a_rendered_stack_names_no_cluster(key: str) -> None:
+    with pytest.raises(SettingsError, match=rf"render_to.*'out'.*{key}.*'staging'.*remove one"):
+        validate(changed("cluster", {"render_to": "out", key: "staging"}))

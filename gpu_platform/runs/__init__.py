@@ -1,0 +1,1 @@
+"""Runs of a team's members, without a stack of their own."""

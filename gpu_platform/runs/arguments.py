@@ -1,0 +1,93 @@
+"""The command line of `python -m gpu_platform`."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from gitops.errors import FAILED, USAGE
+
+REFUSED = 3
+_EPILOG = f"""\
+examples:
+  python -m gpu_platform run job.yaml --namespace vision --dry-run
+  python -m gpu_platform run job.yaml --namespace vision --follow
+  python -m gpu_platform list --namespace vision
+  python -m gpu_platform suspend digits-1a2b3c4d --namespace vision
+
+job.yaml has jobs by key, with the settings that a stack has in training.jobs (docs/jobs.md):
+
+  digits:
+    queue: research
+    nodes: 2
+    gpus_per_node: 8
+    cpu: 32
+    memory: 256Gi
+    hyperparameters: {{model: digits-net, dataset: digits, epochs: 20}}
+
+The same job has the same name and the same objects as in a stack, so submitting it again starts
+nothing, and adding it to the stack later keeps the run.
+
+exit status:
+  0   done
+  {FAILED}   the cluster or the file prevents it, or the run that --follow follows has failed
+  {REFUSED}   a mandatory policy refuses the run; nothing was created
+  {USAGE}  wrong arguments
+  130 interrupted; a run that was created stays
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(USAGE, f"{self.prog}: error: {message}\n")
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    parsed = _Parser(
+        prog="python -m gpu_platform",
+        description="Submit, watch and stop training runs with the rights of a team's member.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parsed.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    shared = _Parser(add_help=False)
+    shared.add_argument("--namespace", "-n", metavar="NAME", required=True, help="of the team")
+    shared.add_argument("--context", metavar="NAME", help="default: the current context")
+    shared.add_argument("--kubeconfig", metavar="FILE", type=Path, help="default: kubectl's")
+
+    def add(name: str, text: str) -> argparse.ArgumentParser:
+        return commands.add_parser(name, help=text, description=text, parents=[shared])
+
+    run = add("run", "submit the jobs of a file")
+    run.add_argument("file", type=Path, metavar="FILE", help="jobs by key, as in training.jobs")
+    run.add_argument(
+        "--platform", type=Path, metavar="FILE", help="description, instead of the cluster's"
+    )
+    run.add_argument(
+        "--policy-config",
+        type=Path,
+        metavar="FILE",
+        help="configuration of the policies; default: policies/config/STACK.json, if it exists",
+    )
+    run.add_argument("--prices", type=Path, metavar="FILE", help="price table to use")
+    instead = run.add_mutually_exclusive_group()
+    instead.add_argument("--dry-run", action="store_true", help="print the manifests, create none")
+    instead.add_argument(
+        "--export", action="store_true", help="print the configuration that a stack would have"
+    )
+    instead.add_argument("--follow", "-f", action="store_true", help="follow the logs")
+
+    add("list", "list the runs of the namespace")
+    for name, text in (
+        ("logs", "print the logs of a run"),
+        ("suspend", "free the GPUs of a run; it resumes from its last checkpoint"),
+        ("resume", "continue a suspended run"),
+        ("stop", "delete a run; its checkpoints and logs remain"),
+    ):
+        command = add(name, text)
+        command.add_argument("name", metavar="RUN", help="name of the run")
+        if name == "logs":
+            command.add_argument("--follow", "-f", action="store_true", help="until it ends")
+    return parsed

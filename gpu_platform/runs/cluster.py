@@ -1,0 +1,219 @@
+"""Runs in a cluster, with the rights of a team's member. Talks to the cluster through kubectl."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from gitops.errors import GitopsError
+from infra.manifests import Manifest
+from infra.platform_description import KEY, NAME
+from kube.kinds import RESOURCES
+from kube.kinds.record import Resource, State
+from kube.kinds.volcano import COMMAND, FLOW, JOB, TEMPLATE
+from kube.names import RUN_LABEL
+from kube.workloads import WORKLOAD_KINDS, find
+
+_POLL_SECONDS: Final = 2.0
+_EXISTS: Final = "AlreadyExists"
+_ACTIONS: Final = {True: "AbortJob", False: "ResumeJob"}
+"""Volcano's commands that suspend and resume a Job."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A namespace as a member of its team reaches it; `kubectl` is the command with its options."""
+
+    kubectl: Sequence[str]
+    namespace: str
+
+    def description(self) -> str:
+        """Return the description of the platform that the stack wrote. Raises GitopsError."""
+        done = self._run("get", "configmap", NAME, "--output=json", "--ignore-not-found")
+        if done.returncode != 0:
+            raise GitopsError(
+                f"the platform of namespace {self.namespace} cannot be read: "
+                f"{done.stderr.strip()}. Its stack gives this right to tenancy.groups.members "
+                "(docs/teams.md)"
+            )
+        if not done.stdout:
+            raise GitopsError(
+                f"namespace {self.namespace} has no ConfigMap {NAME}: write the namespace of a "
+                "stack that has tenancy.groups.members, or pass --platform FILE"
+            )
+        return str(json.loads(done.stdout)["data"][KEY])
+
+    def create(self, manifests: Sequence[Manifest]) -> bool:
+        """Create the objects of a run, and return False if the run existed.
+
+        Objects that exist are kept, so an interrupted creation is completed by the next one.
+        Raises GitopsError with the API server's reason.
+        """
+        created = False
+        for manifest in manifests:
+            done = self._run("create", "--filename=-", stdin=json.dumps(manifest))
+            if done.returncode == 0:
+                created = True
+            elif _EXISTS not in done.stderr:
+                title = f"{manifest['kind']} {manifest['metadata']['name']}"
+                raise GitopsError(f"{title} is not created: {done.stderr.strip()}")
+        return created
+
+    def find(self, run: str) -> list[tuple[Resource, dict[str, Any]]]:
+        """Return the objects of a run. Raises GitopsError if there are none.
+
+        A job of another program has no label and is found by its name.
+        """
+        labelled = f"--selector={RUN_LABEL}={run}"
+        found = [
+            (resource, item)
+            for resource in (*RESOURCES, TEMPLATE)
+            for item in self._list(resource.name, labelled)
+        ] or [
+            (resource, item)
+            for resource in RESOURCES
+            for item in self._list(resource.name, f"--field-selector=metadata.name={run}")
+        ]
+        # Jobs that a JobFlow made end with it.
+        own = [(r, item) for r, item in found if not item["metadata"].get("ownerReferences")]
+        if not own:
+            raise GitopsError(
+                f"namespace {self.namespace} has no run {run!r}: `python -m gpu_platform list` "
+                "prints the names"
+            )
+        return own
+
+    def suspend(self, run: str, suspended: bool) -> None:
+        """Suspend or resume a run. Raises GitopsError if its kind cannot be suspended."""
+        for resource, item in self.find(run):
+            if resource in (FLOW, TEMPLATE):
+                raise GitopsError(f"{run} has steps, and a {FLOW.title} cannot be suspended")
+            if resource is JOB:
+                self._must("create", "--filename=-", stdin=json.dumps(_command(item, suspended)))
+                continue
+            record = find(WORKLOAD_KINDS, resource.group, resource.kind)
+            for path in record.suspend if record is not None else ():
+                patch: Any = suspended
+                for key in reversed(path.split(".")):
+                    patch = {key: patch}
+                name = item["metadata"]["name"]
+                self._must("patch", resource.name, name, "--type=merge", f"-p={json.dumps(patch)}")
+
+    def stop(self, run: str) -> None:
+        """Delete the objects of a run; its checkpoints and logs remain on the volume."""
+        for resource, item in self.find(run):
+            name = item["metadata"]["name"]
+            self._must("delete", resource.name, name, "--wait=false", "--ignore-not-found")
+
+    def logs(self, run: str) -> None:
+        """Print the logs of a run's pods. Raises GitopsError if there is no such run."""
+        self.find(run)
+        self._print_logs(run)
+
+    def follow(self, run: str) -> State:
+        """Print the logs of a run's pods, restarted ones included, and return how the run ended.
+
+        Raises GitopsError if there is no such run, or it is deleted meanwhile.
+        """
+        since: datetime | None = None
+        announced = False
+        while True:
+            ended = self._ended(run)
+            pods = self._list("pods", f"--selector={RUN_LABEL}={run}")
+            # kubectl ends with an error if a container of one of the pods has not started.
+            if pods and all(map(_has_started, pods)):
+                now = datetime.now(UTC)
+                self._print_logs(run, "--follow", since=since)
+                since, announced = now, False
+            elif not ended and not announced:
+                sys.stderr.write(f"{run} waits for its pods; Ctrl-C leaves it in the queue\n")
+                announced = True
+            if ended:
+                return ended
+            time.sleep(_POLL_SECONDS)
+
+    def _ended(self, run: str) -> State | None:
+        """Return the state of a run that is over, otherwise None."""
+        states = [
+            resource.state(item.get("status", {}))
+            for resource, item in self.find(run)
+            if resource is not TEMPLATE
+        ]
+        return next((state for state in states if state is not None and state.over), None)
+
+    def _print_logs(self, run: str, *options: str, since: datetime | None = None) -> None:
+        selected = ["--selector", f"{RUN_LABEL}={run}", "--all-containers", "--prefix"]
+        limits = ["--max-log-requests=1024"]
+        limits += [f"--since-time={since.isoformat()}"] if since else ["--tail=-1"]
+        command = [*self.kubectl, "logs", "--namespace", self.namespace]
+        subprocess.run([*command, *selected, *limits, *options], check=False)
+
+    def quota(self, resource: str) -> Iterator[tuple[str, str, str]]:
+        """Yield name, used and allowed number of each quota of a device in the namespace."""
+        for item in self._list("resourcequotas"):
+            status = item.get("status", {})
+            for key in (f"requests.{resource}", f"limits.{resource}"):
+                if key in status.get("hard", {}):
+                    name = item["metadata"]["name"]
+                    yield name, status.get("used", {}).get(key, "0"), status["hard"][key]
+                    break
+
+    def _list(self, resource: str, *selector: str) -> list[dict[str, Any]]:
+        done = self._run("get", resource, *selector, "--output=json")
+        if done.returncode != 0:
+            # The operator of this kind is not installed.
+            if "the server doesn't have a resource type" in done.stderr:
+                return []
+            raise GitopsError(f"{resource} cannot be listed: {done.stderr.strip()}")
+        return list(json.loads(done.stdout)["items"])
+
+    def _must(self, *arguments: str, stdin: str | None = None) -> None:
+        done = self._run(*arguments, stdin=stdin)
+        if done.returncode != 0:
+            raise GitopsError(done.stderr.strip())
+
+    def _run(self, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+        try:
+            return subprocess.run(
+                [*self.kubectl, "--namespace", self.namespace, *arguments],
+                input=stdin,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        except FileNotFoundError:
+            raise GitopsError("kubectl is not on the PATH: install it") from None
+
+
+def _has_started(pod: Mapping[str, Any]) -> bool:
+    return pod.get("status", {}).get("phase") in ("Running", "Succeeded", "Failed")
+
+
+def _command(job: Mapping[str, Any], suspended: bool) -> dict[str, Any]:
+    """Return Volcano's command for a Job (`vcctl job suspend`)."""
+    metadata = job["metadata"]
+    owner = {
+        "apiVersion": job["apiVersion"],
+        "kind": job["kind"],
+        "name": metadata["name"],
+        "uid": metadata["uid"],
+        "controller": True,
+    }
+    action = _ACTIONS[suspended]
+    return {
+        "apiVersion": COMMAND.api_version,
+        "kind": COMMAND.kind,
+        "metadata": {
+            "generateName": f"{metadata['name']}-{action.lower()}-",
+            "namespace": metadata["namespace"],
+            "ownerReferences": [owner],
+        },
+        "target": owner,
+        "action": action,
+    }

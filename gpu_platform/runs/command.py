@@ -1,0 +1,194 @@
+"""`python -m gpu_platform`: runs of a team's members, without Pulumi and without a state."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import policies
+from gitops.errors import FAILED, GitopsError
+from gpu_platform.runs.arguments import REFUSED, parser
+
+if TYPE_CHECKING:
+    from gpu_platform.runs.cluster import Member
+    from gpu_platform.runs.submission import Description, Submission
+
+_CONFIGURATIONS = Path(policies.__file__).parent / "config"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit status."""
+    options = parser().parse_args(arguments)
+    try:
+        done: int = _ACTIONS[options.command](options)
+    except GitopsError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return FAILED
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted; what was created stays\n")
+        return 130
+    return done
+
+
+def _member(options: argparse.Namespace) -> Member:
+    from gitops.runs.command import kubectl
+    from gpu_platform.runs.cluster import Member
+
+    return Member(kubectl(options), options.namespace)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from gpu_platform.runs import submission
+
+    jobs = submission.read_jobs(options.file)
+    if options.export:
+        sys.stdout.write(submission.exported(jobs))
+        return 0
+    member = _member(options)
+    text = _text(options.platform) if options.platform else member.description()
+    description = submission.Description.parse(text)
+    if description.platform.namespace != options.namespace:
+        raise GitopsError(
+            f"the platform {description.stack} has the namespace "
+            f"{description.platform.namespace}, not {options.namespace}: write that one"
+        )
+    runs = list(submission.submissions(jobs, description))
+    if _refused(options, runs, description):
+        return REFUSED
+    for run in runs:
+        _report_cost(options, member, run, description)
+    if options.dry_run:
+        import yaml
+
+        # Without the anchors of parts that objects share.
+        objects = json.loads(json.dumps([each for run in runs for each in run.manifests]))
+        sys.stdout.write(yaml.safe_dump_all(objects, sort_keys=False))
+        return 0
+    for run in runs:
+        if member.create(run.manifests):
+            sys.stderr.write(f"{run.name}: submitted\n")
+        else:
+            sys.stderr.write(f"{run.name}: exists already, so nothing was started\n")
+        sys.stdout.write(f"{run.name}\n")
+        sys.stdout.flush()
+    if options.follow:
+        return max(_follow(member, run.name) for run in runs)
+    return 0
+
+
+def _follow(member: Member, run: str) -> int:
+    """Follow the logs of a run and return 0 if it succeeds."""
+    state = member.follow(run)
+    sys.stderr.write(f"{run}: {state}\n")
+    return 0 if state == "succeeded" else FAILED
+
+
+def _refused(
+    options: argparse.Namespace, runs: Sequence[Submission], description: Description
+) -> bool:
+    """Print the violations of policies, and return whether a mandatory one is violated."""
+    from gpu_platform.runs import submission
+
+    file = options.policy_config or _CONFIGURATIONS / f"{description.stack}.json"
+    settings = _settings(file) if options.policy_config or file.exists() else {}
+    refused = False
+    for run in runs:
+        for found in submission.violations(run, description.platform, settings):
+            level = "refused" if found.mandatory else "advice"
+            sys.stderr.write(
+                f"{run.name}: {level} by {found.rule}: {found.message}. {found.remediation}\n"
+            )
+            refused |= found.mandatory
+    return refused
+
+
+def _report_cost(
+    options: argparse.Namespace, member: Member, run: Submission, description: Description
+) -> None:
+    from gitops import prices
+    from gpu_platform.runs import submission
+    from kube.quantities import quantity_or_none
+
+    table = prices.load(options.prices or prices.DEFAULT)
+    row = submission.cost(run, table, description.stack)
+    if row is None:
+        return
+    hourly = "unknown" if row.cost_hour is None else f"{row.cost_hour:.2f} {table.currency}"
+    until = "" if row.cost is None else f", at most {row.cost:.2f} until its deadline"
+    sys.stderr.write(f"{run.name}: {row.gpus:f} GPUs, {hourly} per hour{until}\n")
+    if options.platform is not None:
+        return
+    resource = run.job.gpu_resource or description.platform.gpu_nodes.resource
+    for name, used, hard in member.quota(resource):
+        left = (quantity_or_none(hard) or 0) - (quantity_or_none(used) or 0)
+        if left < row.gpus:
+            sys.stderr.write(
+                f"{run.name}: quota {name} leaves {left:f} of {hard} {resource}, so its pods wait "
+                "until other runs end\n"
+            )
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text("utf-8")
+    except (OSError, ValueError) as error:
+        raise GitopsError(f"{file} cannot be read: {error}") from None
+
+
+def _settings(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(_text(file))
+    except ValueError as error:
+        raise GitopsError(f"{file} is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise GitopsError(f"{file} is not a configuration of policies: write an object")
+    return found
+
+
+def _list(options: argparse.Namespace) -> int:
+    from gitops.runs import command as status
+
+    shown = argparse.Namespace(
+        **vars(options), watch=False, json=False, svg=None, stack="", prices=None
+    )
+    status.run(shown)
+    return 0
+
+
+def _logs(options: argparse.Namespace) -> int:
+    if options.follow:
+        return _follow(_member(options), options.name)
+    _member(options).logs(options.name)
+    return 0
+
+
+def _suspend(options: argparse.Namespace) -> int:
+    _member(options).suspend(options.name, suspended=True)
+    sys.stderr.write(f"{options.name}: suspended\n")
+    return 0
+
+
+def _resume(options: argparse.Namespace) -> int:
+    _member(options).suspend(options.name, suspended=False)
+    sys.stderr.write(f"{options.name}: resumed\n")
+    return 0
+
+
+def _stop(options: argparse.Namespace) -> int:
+    _member(options).stop(options.name)
+    sys.stderr.write(f"{options.name}: stopped; its checkpoints and logs remain\n")
+    return 0
+
+
+_ACTIONS = {
+    "run": _run,
+    "list": _list,
+    "logs": _logs,
+    "suspend": _suspend,
+    "resume": _resume,
+    "stop": _stop,
+}

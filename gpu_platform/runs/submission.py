@@ -1,0 +1,157 @@
+"""Runs as a stack of the platform would make them, from its description and a file with jobs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from gitops.errors import GitopsError
+from gitops.preview.demand import Demand, demands, with_gpus
+from gitops.preview.new_runs import run_rows
+from gitops.preview.report import RunRow
+from gitops.prices import Prices
+from gitops.stack_file import document
+from gpu_platform.platform_stack import Platform, PlatformError
+from infra.manifests import Manifest, with_metadata
+from infra.settings.problems import describe
+from infra.settings.training.job import TrainingJobSettings, TrainingSettings
+from infra.training_run import manifests, run_name
+from policies.catalogue import RULES
+from policies.configuration import configure
+from policies.documents import read
+from policies.evaluation import Finding, evaluate, resource_of
+from policies.rule import ConfigurationError
+from policies.views import View
+
+
+class Description(BaseModel):
+    """What a stack says of itself in the namespace of its workloads."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    stack: str
+    outputs: dict[str, Any]
+    identities: dict[str, str]
+    labels: dict[str, str]
+    annotations: dict[str, str]
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return a description. Raises GitopsError if it is none."""
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            raise GitopsError(
+                "the description of the platform was written by another version: update the stack, "
+                f"or use its version of this program ({error.error_count()} differences)"
+            ) from None
+
+    @property
+    def platform(self) -> Platform:
+        """The platform on which the runs are placed. Raises GitopsError."""
+        try:
+            return Platform.of(self.stack, {"runs": {}, "inference": {}, **self.outputs})
+        except PlatformError as error:
+            raise GitopsError(str(error)) from None
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A run with its objects, in the order of their creation."""
+
+    key: str
+    name: str
+    job: TrainingJobSettings
+    manifests: Sequence[Manifest]
+
+
+def read_jobs(file: Path) -> dict[str, TrainingJobSettings]:
+    """Return the jobs of a file, by key, with the settings of `training.jobs` of a stack.
+
+    Raises GitopsError with every problem.
+    """
+    try:
+        values = document(file)
+    except OSError as error:
+        raise GitopsError(f"{file} cannot be read: {error.strerror}") from None
+    try:
+        # Pulumi sorts the keys of a configuration, and variables and volumes keep their order.
+        values = json.loads(json.dumps(values, sort_keys=True))
+        return TrainingSettings.model_validate({"jobs": values}).jobs
+    except ValidationError as error:
+        found = describe(error, TrainingSettings, "training")
+        raise GitopsError(
+            "\n".join([f"{file} is not valid:", *(f"  - {p}" for p in found)])
+        ) from None
+
+
+def submissions(
+    jobs: Mapping[str, TrainingJobSettings], description: Description
+) -> Iterator[Submission]:
+    """Yield the run of each job. Raises GitopsError if one does not fit the platform."""
+    platform = description.platform
+    for key, job in jobs.items():
+        image = platform.images.get(job.image)
+        if image is None:
+            known = ", ".join(sorted(platform.images))
+            raise GitopsError(f"{key}.image is {job.image!r}, but the platform has only: {known}")
+        try:
+            args = platform.training_job(key, job, image=image)
+        except PlatformError as error:
+            raise GitopsError(str(error)) from None
+        args = replace(args, image_identity=description.identities[job.image])
+        name = run_name(args)
+        objects = [
+            with_metadata(each, description.labels, description.annotations)
+            for each in manifests(args, name, image)
+        ]
+        yield Submission(key, name, job, objects)
+
+
+def violations(
+    submission: Submission, platform: Platform, settings: Mapping[str, Any]
+) -> list[Finding]:
+    """Return what the policies say of a run next to the objects of its platform.
+
+    `settings` are those of the policy pack; the platform's queues, claims and namespace exist.
+    Raises GitopsError if they are not valid.
+    """
+    exists = {
+        "namespace-default-deny": {"existingNamespaces": [platform.namespace]},
+        "namespace-gpu-quota": {"existingNamespaces": [platform.namespace]},
+        "training-queue-declared": {"existingQueues": [*(platform.queues or ())]},
+    }
+    values = dict(settings)
+    for rule, known in exists.items():
+        stated = values.get(rule, {})
+        values[rule] = {**known, **stated} if isinstance(stated, dict) else known
+    try:
+        configuration = configure(values, RULES)
+    except ConfigurationError as error:
+        raise GitopsError(f"the configuration of the policies is not valid: {error}") from None
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": [*submission.manifests]})
+    # The rest of the stack is elsewhere, so rules about the whole stack cannot be evaluated.
+    return evaluate(list(read(submission.name, text.encode())), configuration, whole=False)
+
+
+def cost(submission: Submission, prices: Prices, stack: str) -> RunRow | None:
+    """Return the GPUs of a run and what they cost until its deadline; None without GPUs."""
+    views = [View(resource_of(dict(each))) for each in submission.manifests]
+    found: list[Demand] = list(with_gpus(demands(views)))
+    rows = run_rows(found, prices, stack)
+    return rows[0] if rows else None
+
+
+def exported(jobs: Mapping[str, TrainingJobSettings]) -> str:
+    """Return the configuration with which a stack has the same runs."""
+    written = {
+        key: job.model_dump(mode="json", exclude_unset=True, by_alias=True)
+        for key, job in jobs.items()
+    }
+    return yaml.safe_dump({"config": {"gpu-platform:training": {"jobs": written}}}, sort_keys=False)

@@ -1,0 +1,82 @@
+"""Roles of a team's members and viewers in the namespace of the workloads."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from infra.manifests import Manifest
+from infra.platform_description import NAME as DESCRIPTION
+from infra.settings.tenancy import TenancySettings
+from kube.kinds import RESOURCES
+from kube.kinds.volcano import COMMAND, TEMPLATE
+
+_RBAC: Final = "rbac.authorization.k8s.io"
+_READ: Final = ("get", "list", "watch")
+_WRITE: Final = ("create", "update", "patch", "delete")
+_READABLE: Final = {
+    "": ("pods", "events", "services", "persistentvolumeclaims", "resourcequotas", "limitranges"),
+    "apps": ("deployments", "replicasets"),
+    "autoscaling": ("horizontalpodautoscalers",),
+    "discovery.k8s.io": ("endpointslices",),
+    "events.k8s.io": ("events",),
+    "policy": ("poddisruptionbudgets",),
+    "scheduling.volcano.sh": ("podgroups",),
+}
+MEMBERS: Final = "team-members"
+VIEWERS: Final = "team-viewers"
+
+
+def team_access(tenancy: TenancySettings) -> list[Manifest]:
+    """Return the Roles with their bindings; nothing for a role without groups.
+
+    Whoever creates pods can mount every Secret of the namespace and use its service accounts, so
+    members have these rights too, although no role names them.
+    """
+    groups = {MEMBERS: tenancy.groups.members, VIEWERS: tenancy.groups.viewers}
+    rules = {MEMBERS: [*_reading(), *_running()], VIEWERS: [*_reading()]}
+    return [
+        manifest
+        for name, bound in groups.items()
+        if bound
+        for manifest in _role(name, tenancy.namespace, rules[name], bound)
+    ]
+
+
+def _reading() -> Iterator[Manifest]:
+    """Yield the rules to read everything about runs and services, but no Secret."""
+    yield _rule("", ("pods/log",), ("get",))
+    for group, resources in (*_READABLE.items(), *_runs().items()):
+        yield _rule(group, resources, _READ)
+
+
+def _running() -> Iterator[Manifest]:
+    """Yield the rules to submit, suspend, resume, change and delete runs."""
+    for group, resources in _runs().items():
+        yield _rule(group, resources, _WRITE)
+    yield _rule(COMMAND.group, (COMMAND.plural,), ("create",))
+    described = _rule("", ("configmaps",), ("get",))
+    yield described | {"resourceNames": [DESCRIPTION]}
+
+
+def _runs() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for resource in (*RESOURCES, TEMPLATE):
+        found.setdefault(resource.group, []).append(resource.plural)
+    return found
+
+
+def _rule(group: str, resources: Sequence[str], verbs: Sequence[str]) -> Manifest:
+    return {"apiGroups": [group], "resources": [*resources], "verbs": [*verbs]}
+
+
+def _role(
+    name: str, namespace: str, rules: list[Manifest], groups: Sequence[str]
+) -> Iterator[Manifest]:
+    metadata: dict[str, Any] = {"name": name, "namespace": namespace}
+    yield {"apiVersion": f"{_RBAC}/v1", "kind": "Role", "metadata": metadata, "rules": rules}
+    yield {
+        "apiVersion": f"{_RBAC}/v1",
+        "kind": "RoleBinding",
+        "metadata": metadata,
+        "roleRef": {"apiGroup": _RBAC, "kind": "Role", "name": name},
+        "subjects": [{"apiGroup": _RBAC, "kind": "Group", "name": group} for group in groups],
+    }

@@ -1,0 +1,135 @@
+"""Runs that a member of a team submits with nothing but the rights of its Role."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cluster.platform import Platform
+
+JOB = {
+    "queue": "research",
+    "priority_class": "training",
+    "nodes": 2,
+    "gpus_per_node": 2,
+    "cpu": 4,
+    "memory": "16Gi",
+    # No node has it, so the run waits.
+    "node_selector": {"example.com/zone": "nowhere"},
+    "hyperparameters": {"model": "digits-net", "dataset": "digits", "epochs": 3},
+}
+CREDENTIALS = {"client-certificate": "crt", "client-key": "key"}
+Member = Callable[[str], str]
+
+
+def write_kubeconfig(cluster: Platform, user: str, group: str) -> None:
+    """Write member.yaml, whose only credential is a certificate of a user with one group."""
+    (authority,) = (cluster.state / cluster.nodes).rglob("pki/ca.key")
+    signer = f"-CA {authority.with_suffix('.crt')} -CAkey {authority} -CAcreateserial -days 1"
+    cluster.shell(
+        f"openssl req -new -newkey rsa:2048 -nodes -keyout user.key -subj /O={group}/CN={user}"
+        f" 2>/dev/null | openssl x509 -req {signer} -out user.crt 2>/dev/null"
+    )
+    config = yaml.safe_load(cluster.shell("kubectl config view --raw --output yaml"))
+    files = {name: str(cluster.checkout / f"user.{ext}") for name, ext in CREDENTIALS.items()}
+    for each in config["users"]:
+        each["user"] = files
+    (cluster.checkout / "member.yaml").write_text(yaml.safe_dump(config))
+
+
+@pytest.fixture(scope="module")
+def member(cluster: Platform) -> Iterator[Member]:
+    """Return the program's commands with the rights of the group `vision`."""
+    # Other files have ended it.
+    cluster.make("up")
+    before = cluster.stack_file.read_text()
+
+    def bind(config: dict[str, Any]) -> None:
+        config["gpu-platform:tenancy"]["groups"] = {"members": ["vision"]}
+
+    cluster.edit(bind)
+    cluster.shell("pulumi up --stack simulated --yes --skip-preview")
+    write_kubeconfig(cluster, "ann", "vision")
+    (cluster.checkout / "job.yaml").write_text(yaml.safe_dump({"waiting": JOB}))
+    options = f"--namespace {cluster.namespace} --kubeconfig member.yaml"
+    yield lambda command: f"python -m gpu_platform {command} {options}"
+    cluster.stack_file.write_text(before)
+    cluster.make("up")
+
+
+@pytest.fixture(scope="module")
+def run(cluster: Platform, member: Member) -> str:
+    """The name of a run that was submitted."""
+    return cluster.shell(member("run job.yaml")).strip()
+
+
+def state(cluster: Platform, member: Member, run: str) -> str:
+    (line,) = (line for line in cluster.shell(member("list")).splitlines() if line.startswith(run))
+    return line
+
+
+def test_a_submitted_run_waits_in_the_queue(cluster: Platform, member: Member, run: str) -> None:
+    assert "waiting" in state(cluster, member, run)
+    assert "exists already" in cluster.shell(f"{member('run job.yaml')} 2>&1")
+
+
+def test_a_run_is_suspended_and_resumed(cluster: Platform, member: Member, run: str) -> None:
+    job = f"kubectl wait jobs.batch.volcano.sh/{run} -n {cluster.namespace} --timeout=60s"
+    cluster.shell(member(f"suspend {run}"))
+    cluster.shell(f"{job} --for=jsonpath={{.status.state.phase}}=Aborted")
+    assert "suspended" in state(cluster, member, run)
+    cluster.shell(member(f"resume {run}"))
+    cluster.shell(f"{job} --for=jsonpath={{.status.state.phase}}=Pending")
+
+
+def test_a_stack_that_adds_the_job_keeps_its_run(
+    cluster: Platform, member: Member, run: str
+) -> None:
+    before = cluster.kubectl("get", "jobs.batch.volcano.sh", run, "-n", cluster.namespace)
+
+    def add(config: dict[str, Any]) -> None:
+        config["gpu-platform:training"]["jobs"]["waiting"] = JOB
+
+    cluster.edit(add)
+    cluster.shell("pulumi up --stack simulated --yes --skip-preview")
+    after = cluster.kubectl("get", "jobs.batch.volcano.sh", run, "-n", cluster.namespace)
+    assert cluster.run_name("waiting") == run
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    templates = [[task["template"] for task in job["spec"]["tasks"]] for job in (before, after)]
+    assert templates[0] == templates[1]
+
+
+def test_a_run_is_followed_to_its_end(cluster: Platform, member: Member) -> None:
+    quick = {key: value for key, value in JOB.items() if key != "node_selector"}
+    (cluster.checkout / "quick.yaml").write_text(yaml.safe_dump({"quick": quick}))
+    name = cluster.shell(f"{member('run quick.yaml --follow')} 2>errors").splitlines()[0]
+    errors = (cluster.checkout / "errors").read_text().splitlines()
+    assert errors[-1] == f"{name}: succeeded"
+    cluster.shell(member(f"stop {name}"))
+
+
+def test_a_stopped_run_is_gone(cluster: Platform, member: Member, run: str) -> None:
+    cluster.shell(member(f"stop {run}"))
+    said = cluster.shell(f"! {member(f'stop {run}')} 2>&1")
+    assert f"has no run '{run}'" in said
+
+
+@pytest.mark.parametrize(
+    ("job", "says"),
+    [
+        ({"queue": "nowhere"}, "queue is 'nowhere'"),
+        ({"env": {"SETTING": "hf_" + "abcdEFGH" * 4 + "ab"}}, "refused by no-literal-secrets"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_it_is_created(
+    cluster: Platform, member: Member, job: dict[str, Any], says: str
+) -> None:
+    (cluster.checkout / "wrong.yaml").write_text(yaml.safe_dump({"wrong": JOB | job}))
+    assert says in cluster.shell(f"! {member('run wrong.yaml')} 2>&1")
+    assert "wrong" not in cluster.shell(member("list"))
+
+
+def test_another_namespace_is_refused(cluster: Platform, member: Member) -> None:
+    command = member("run job.yaml").replace(cluster.namespace, "default")
+    assert "cannot get resource" in cluster.shell(f"! {command} 2>&1")

@@ -1,0 +1,137 @@
+"""What members send to the API server, and what its answers mean."""
+
+import json
+import subprocess
+from typing import Any
+
+import pytest
+
+from gitops.errors import GitopsError
+from gpu_platform.runs.cluster import Member
+
+
+class Api(Member):
+    """A member whose kubectl answers by its first two arguments, and nothing has items."""
+
+    def __init__(self) -> None:
+        super().__init__(["kubectl"], "vision")
+        self.answers: dict[str, tuple[str, str]] = {}
+        self.calls: list[list[str]] = []
+
+    def has(self, resource: str, *items: dict[str, Any]) -> None:
+        self.answers[f"get {resource}"] = (json.dumps({"items": items}), "")
+
+    def says(self, command: str, error: str) -> None:
+        self.answers[command] = ("", error)
+
+    def _run(self, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+        command = " ".join(arguments[:2])
+        empty = "" if command == "get configmap" else '{"items": []}'
+        out, error = self.answers.get(command, (empty, ""))
+        if arguments[0] != "get":
+            self.calls.append([*arguments, *([stdin] if stdin else [])])
+        return subprocess.CompletedProcess(arguments, 1 if error else 0, out, error)
+
+
+@pytest.fixture
+def api() -> Api:
+    return Api()
+
+
+def item(version: str, kind: str, **metadata: Any) -> dict[str, Any]:
+    described = {"name": "tiny-1a2b3c4d", "namespace": "vision", "uid": "7", **metadata}
+    return {"apiVersion": version, "kind": kind, "metadata": described}
+
+
+VOLCANO = item("batch.volcano.sh/v1alpha1", "Job")
+
+
+@pytest.mark.parametrize(("suspended", "action"), [(True, "AbortJob"), (False, "ResumeJob")])
+def test_a_volcano_job_gets_a_command(api: Api, suspended: bool, action: str) -> None:
+    api.has("jobs.batch.volcano.sh", VOLCANO)
+    api.suspend("tiny-1a2b3c4d", suspended)
+    ((verb, _, sent),) = api.calls
+    command = json.loads(sent)
+    assert (verb, command["action"], command["target"]["uid"]) == ("create", action, "7")
+
+
+@pytest.mark.parametrize(
+    ("resource", "version", "kind", "patch"),
+    [
+        ("jobs.batch", "batch/v1", "Job", {"spec": {"suspend": True}}),
+        (
+            "pytorchjobs.kubeflow.org",
+            "kubeflow.org/v1",
+            "PyTorchJob",
+            {"spec": {"runPolicy": {"suspend": True}}},
+        ),
+    ],
+)
+def test_other_kinds_have_a_switch(
+    api: Api, resource: str, version: str, kind: str, patch: dict[str, Any]
+) -> None:
+    api.has(resource, item(version, kind))
+    api.suspend("tiny-1a2b3c4d", suspended=True)
+    ((verb, name, _, _, sent),) = api.calls
+    assert (verb, name) == ("patch", resource)
+    assert json.loads(sent.removeprefix("-p=")) == patch
+
+
+def test_a_run_with_steps_is_not_suspended(api: Api) -> None:
+    api.has("jobflows.flow.volcano.sh", item("flow.volcano.sh/v1alpha1", "JobFlow"))
+    with pytest.raises(GitopsError, match="has steps"):
+        api.suspend("tiny-1a2b3c4d", suspended=True)
+
+
+def test_stopping_deletes_what_no_other_object_owns(api: Api) -> None:
+    owned = item("batch.volcano.sh/v1alpha1", "Job", ownerReferences=[{"kind": "JobFlow"}])
+    api.has("jobflows.flow.volcano.sh", item("flow.volcano.sh/v1alpha1", "JobFlow"))
+    api.has("jobtemplates.flow.volcano.sh", item("flow.volcano.sh/v1alpha1", "JobTemplate"))
+    api.has("jobs.batch.volcano.sh", owned)
+    api.stop("tiny-1a2b3c4d")
+    assert [call[:2] for call in api.calls] == [
+        ["delete", "jobflows.flow.volcano.sh"],
+        ["delete", "jobtemplates.flow.volcano.sh"],
+    ]
+
+
+def test_an_unknown_run_is_named(api: Api) -> None:
+    with pytest.raises(GitopsError, match="has no run 'other'"):
+        api.stop("other")
+
+
+def test_kinds_whose_operator_is_missing_are_skipped(api: Api) -> None:
+    api.has("jobs.batch.volcano.sh", VOLCANO)
+    missing = 'error: the server doesn\'t have a resource type "rayjobs"'
+    api.says("get rayjobs.ray.io", missing)
+    api.stop("tiny-1a2b3c4d")
+    assert len(api.calls) == 1
+
+
+def test_an_existing_run_is_not_created_again(api: Api) -> None:
+    api.says("create --filename=-", "Error from server (AlreadyExists): exists")
+    assert api.create([VOLCANO]) is False
+
+
+def test_the_reason_of_the_api_server_is_told(api: Api) -> None:
+    api.says("create --filename=-", "admission webhook denied the request: queue is closed")
+    with pytest.raises(GitopsError, match=r"Job tiny-1a2b3c4d is not created: .*queue is closed"):
+        api.create([VOLCANO])
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [("", "has no ConfigMap gpu-platform"), ("Forbidden: ann", "tenancy.groups.members")],
+)
+def test_a_platform_that_cannot_be_read_is_explained(api: Api, error: str, says: str) -> None:
+    if error:
+        api.says("get configmap", error)
+    with pytest.raises(GitopsError, match=says):
+        api.description()
+
+
+def test_the_quota_of_a_device_is_read(api: Api) -> None:
+    status = {"hard": {"requests.nvidia.com/gpu": "8"}, "used": {"requests.nvidia.com/gpu": "6"}}
+    api.has("resourcequotas", {"metadata": {"name": "team"}, "status": status})
+    found = list(api.quota("nvidia.com/gpu"))
+    assert found == [("team", "6", "8")]

@@ -1,0 +1,109 @@
+"""The command line of teams: mistakes are named before anything is sent to a cluster."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gpu_platform.runs.command import main
+
+JOB = {
+    "queue": "research",
+    "nodes": 1,
+    "gpus_per_node": 1,
+    "cpu": 4,
+    "memory": "16Gi",
+    "hyperparameters": {"model": "digits-net", "dataset": "digits"},
+}
+PLATFORM = """{
+  "stack": "lab",
+  "outputs": {
+    "namespace": "vision", "queues": ["research"], "claims": {"checkpoints": "checkpoints"},
+    "gpuNodes": {"resource": "nvidia.com/gpu", "nodeSelector": {}, "tolerations": [
+      {"key": "nvidia.com/gpu", "operator": "Exists"}
+    ]},
+    "images": {"training": "registry.example.com/a@sha256:%s"}
+  },
+  "identities": {"training": "a"}, "labels": {}, "annotations": {}
+}""" % ("0" * 64)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump({"tiny": JOB}))
+    (tmp_path / "platform.json").write_text(PLATFORM)
+    (tmp_path / "array.json").write_text("[]")
+    (tmp_path / "broken.json").write_text("{")
+    (tmp_path / "unknown.json").write_text('{"no-such-rule": "disabled"}')
+    (tmp_path / "strict.json").write_text('{"training-ends": "mandatory"}')
+    return tmp_path
+
+
+def submit(files: Path, *options: str) -> int:
+    job, platform = str(files / "job.yaml"), str(files / "platform.json")
+    return main(["run", job, "--namespace", "vision", "--platform", platform, *options])
+
+
+def test_a_dry_run_prints_manifests_and_advice(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert submit(files, "--dry-run") == 0
+    said = capsys.readouterr()
+    (job,) = yaml.safe_load_all(said.out)
+    assert (job["kind"], job["metadata"]["namespace"]) == ("Job", "vision")
+    assert "advice by training-ends" in said.err
+
+
+def test_the_policies_are_those_of_the_stack(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (files / "platform.json").write_text(PLATFORM.replace('"lab"', '"prod"'))
+    assert submit(files, "--dry-run") == 3
+    assert "refused by training-ends" in capsys.readouterr().err
+
+
+def test_a_mandatory_policy_refuses_a_run(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert submit(files, "--dry-run", "--policy-config", str(files / "strict.json")) == 3
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "refused by training-ends" in said.err
+
+
+@pytest.mark.parametrize(
+    ("file", "says"),
+    [
+        ("array.json", "write an object"),
+        ("broken.json", "is not JSON"),
+        ("unknown.json", "no-such-rule"),
+        ("missing.json", "cannot be read"),
+    ],
+)
+def test_a_wrong_configuration_of_policies_is_named(
+    file: str, says: str, files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert submit(files, "--dry-run", "--policy-config", str(files / file)) == 1
+    assert says in capsys.readouterr().err
+
+
+def test_a_run_of_another_namespace_is_refused(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job, platform = str(files / "job.yaml"), str(files / "platform.json")
+    arguments = ["run", job, "--namespace", "other", "--platform", platform, "--dry-run"]
+    assert main(arguments) == 1
+    assert "vision" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [[], ["run"], ["rum"], ["stop", "--namespace", "a"]])
+def test_wrong_arguments_exit_with_their_own_status(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    assert left.value.code == 64
+
+
+def test_help_teaches_the_file_and_the_exit_statuses(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["--help"])
+    assert left.value.code == 0
+    said = capsys.readouterr().out
+    assert all(words in said for words in ("job.yaml", "exit status", "--follow", "queue:"))

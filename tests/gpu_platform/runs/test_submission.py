@@ -1,0 +1,155 @@
+"""Runs of members are those that the stack would make."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gitops import prices
+from gitops.errors import GitopsError
+from gpu_platform.runs.submission import (
+    Description,
+    Submission,
+    cost,
+    exported,
+    read_jobs,
+    submissions,
+    violations,
+)
+from infra.platform_description import KEY, NAME
+from policies.catalogue import RULES
+from policies.configuration import configure
+from policies.documents import read
+from policies.evaluation import evaluate
+from tests.infra.conftest import Plan, Provision, provision  # noqa: F401  a fixture
+from tests.infra.every_key import stacks
+from tests.infra.test_every_key import SECRET
+
+
+def with_members(values: dict[str, Any]) -> dict[str, Any]:
+    tenancy = values["tenancy"]
+    groups = tenancy.get("groups", {}) | {"members": ["vision"]}
+    return values | {"tenancy": tenancy | {"groups": groups}}
+
+
+@pytest.fixture
+def plan(provision: Provision) -> Plan:  # noqa: F811
+    # The engine sorts the keys (tests/engine/test_runs.py).
+    values = json.loads(json.dumps(with_members(stacks()[0]), sort_keys=True))
+    return provision(values, tuple(SECRET & values.keys()))
+
+
+@pytest.fixture
+def description(plan: Plan) -> Description:
+    (text,) = (
+        plan.inputs(name)["data"][KEY]
+        for name in plan.names("kubernetes:core/v1:ConfigMap")
+        if plan.inputs(name)["metadata"]["name"] == NAME
+    )
+    return Description.parse(text)
+
+
+@pytest.fixture
+def submitted(description: Description, tmp_path: Path) -> list[Submission]:
+    """All jobs of the stack, submitted from a file."""
+    file = tmp_path / "jobs.yaml"
+    file.write_text(yaml.safe_dump(stacks()[0]["training"]["jobs"]))
+    return list(submissions(read_jobs(file), description))
+
+
+def of_stack(plan: Plan, submission: Submission) -> list[dict[str, Any]]:
+    """Return the objects that the stack makes for a run."""
+    return [plan.inputs(name) for name in plan.resources if name.startswith(f"{submission.name}-")]
+
+
+def canonical(manifests: Any) -> list[str]:
+    """Return manifests as sorted JSON; the engine's protocol has no integers."""
+    return sorted(
+        re.sub(r"(\d)\.0\b", r"\1", json.dumps(each, sort_keys=True)) for each in manifests
+    )
+
+
+def test_runs_have_the_same_names_and_objects_as_in_a_stack(
+    plan: Plan, submitted: list[Submission]
+) -> None:
+    assert len(submitted) >= 4
+    for submission in submitted:
+        assert canonical(submission.manifests) == canonical(of_stack(plan, submission))
+
+
+def test_the_policies_say_the_same_of_a_run_as_of_that_of_a_stack(
+    plan: Plan, submitted: list[Submission], description: Description
+) -> None:
+    queues = {"existingQueues": [*(description.platform.queues or ())]}
+    configuration = configure({"training-queue-declared": queues}, RULES)
+    told = set()
+    for submission in submitted:
+        items = {"apiVersion": "v1", "kind": "List", "items": of_stack(plan, submission)}
+        documents = list(read("stack", json.dumps(items).encode()))
+        expected = evaluate(documents, configuration, whole=False)
+        found = violations(submission, description.platform, {})
+        assert {(f.rule, f.message) for f in found} == {(f.rule, f.message) for f in expected}
+        told |= {f.rule for f in found}
+    assert told
+
+
+def test_a_run_has_a_cost(submitted: list[Submission]) -> None:
+    row = cost(submitted[0], prices.load(prices.DEFAULT), "prod")
+    assert row is not None
+    assert row.gpus > 0
+
+
+def test_the_exported_configuration_has_the_same_jobs(tmp_path: Path) -> None:
+    jobs = stacks()[0]["training"]["jobs"]
+    file = tmp_path / "jobs.yaml"
+    file.write_text(yaml.safe_dump(jobs))
+    config = yaml.safe_load(exported(read_jobs(file)))["config"]
+    again = tmp_path / "again.yaml"
+    again.write_text(yaml.safe_dump(config["gpu-platform:training"]["jobs"]))
+    assert read_jobs(again) == read_jobs(file)
+
+
+@pytest.mark.parametrize(
+    ("edit", "says"),
+    [
+        ({"queue": "nowhere"}, "queue is 'nowhere'"),
+        ({"image": "nothing"}, "image is 'nothing'"),
+        ({"checkpoints": "nothing"}, "checkpoints is 'nothing'"),
+    ],
+)
+def test_a_job_that_does_not_fit_the_platform_is_refused(
+    edit: dict[str, str], says: str, description: Description, tmp_path: Path
+) -> None:
+    job = stacks()[0]["training"]["jobs"]["digits"] | edit
+    file = tmp_path / "jobs.yaml"
+    file.write_text(yaml.safe_dump({"digits": job}))
+    with pytest.raises(GitopsError, match=says):
+        list(submissions(read_jobs(file), description))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("digits: {nods: 2}", "did you mean 'nodes'"),
+        ("digits: {cpu: 1", "jobs.yaml"),
+        ("[]", "jobs.yaml"),
+    ],
+)
+def test_mistakes_in_the_file_are_named(text: str, says: str, tmp_path: Path) -> None:
+    file = tmp_path / "jobs.yaml"
+    file.write_text(text)
+    with pytest.raises(GitopsError, match=says):
+        read_jobs(file)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(GitopsError, match=r"none\.yaml"):
+        read_jobs(tmp_path / "none.yaml")
+
+
+def test_a_description_of_another_version_is_refused() -> None:
+    with pytest.raises(GitopsError, match="another version"):
+        Description.parse('{"stack": "prod"}')

@@ -1,0 +1,61 @@
+"""Roles of a team in its namespace."""
+
+import pytest
+from pydantic import ValidationError
+
+from infra.manifests import Manifest
+from infra.settings.tenancy import TenancySettings
+from infra.team_access import MEMBERS, VIEWERS, team_access
+from kube.kinds import RESOURCES
+from policies.catalogue import RULES
+from policies.configuration import configure
+from policies.documents import Document
+from policies.evaluation import evaluate
+
+
+def built(**groups: list[str]) -> dict[tuple[str, str], Manifest]:
+    tenancy = TenancySettings.model_validate({"namespace": "vision", "groups": groups})
+    return {(item["kind"], item["metadata"]["name"]): item for item in team_access(tenancy)}
+
+
+def test_without_groups_there_are_no_roles() -> None:
+    assert built() == {}
+
+
+def test_each_group_is_bound_to_the_role_of_the_namespace() -> None:
+    found = built(members=["vision", "leads"], viewers=["guests"])
+    assert set(found) == {
+        (kind, name) for kind in ("Role", "RoleBinding") for name in (MEMBERS, VIEWERS)
+    }
+    binding = found["RoleBinding", MEMBERS]
+    assert binding["metadata"]["namespace"] == "vision"
+    assert binding["roleRef"]["name"] == MEMBERS
+    assert [subject["name"] for subject in binding["subjects"]] == ["vision", "leads"]
+    assert {subject["kind"] for subject in binding["subjects"]} == {"Group"}
+
+
+def test_members_may_submit_runs_of_every_kind_and_viewers_none() -> None:
+    found = built(members=["vision"], viewers=["guests"])
+
+    def created(name: str) -> set[tuple[str, str]]:
+        rules = [rule for rule in found["Role", name]["rules"] if "create" in rule["verbs"]]
+        return {(rule["apiGroups"][0], each) for rule in rules for each in rule["resources"]}
+
+    assert created(MEMBERS) >= {(resource.group, resource.plural) for resource in RESOURCES}
+    assert created(VIEWERS) == set()
+
+
+def test_the_policy_pack_accepts_the_roles() -> None:
+    documents = [
+        Document("roles.yaml", manifest, None)
+        for manifest in built(members=["vision"], viewers=["guests"]).values()
+    ]
+    assert evaluate(documents, configure({}, RULES), whole=False) == []
+
+
+@pytest.mark.parametrize("name", ["system:authenticated", "system:masters", ""])
+def test_groups_of_the_api_server_are_refused(name: str) -> None:
+    with pytest.raises(
+        ValidationError, match=r"groups with the prefix system|at least 1 character"
+    ):
+        TenancySettings.model_validate({"namespace": "vision", "groups": {"members": [name]}})

@@ -7,6 +7,8 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from devcluster.paths import cache_root
 from infra.observability.alerts import rule_groups
 from infra.settings.monitoring import MonitoringSettings
@@ -22,10 +24,13 @@ def promtool() -> Path:
         return Path(installed)
     folder = cache_root() / "tools" / "debian-prometheus"
     program = folder / "usr" / "bin" / "promtool"
-    if not program.exists():
-        if shutil.which("apt-get") is None:
-            unavailable("there is neither promtool on PATH nor apt-get")
-        _unpack(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # Several processes of tests ask at once.
+    with FileLock(f"{folder}.lock"):
+        if not program.exists():
+            if shutil.which("apt-get") is None:
+                unavailable("there is neither promtool on PATH nor apt-get")
+            _unpack(folder)
     return program
 
 

@@ -123,6 +123,11 @@ bench-training: $(VENV)/dev.stamp requirements/bench.txt
 bench-scale: $(VENV)/dev.stamp
 	@python -m tools.bench.scale $(BENCH_ARGS)
 
+## bench-simulation [BENCH_ARGS=...]: compare simulations; writes .bench/simulation.json
+.PHONY: bench-simulation
+bench-simulation: $(VENV)/dev.stamp
+	@python -m tools.bench.simulation $(BENCH_ARGS)
+
 ## bench-mutants [BENCH_ARGS=...]: measure the mutants that tests kill; writes .bench/mutants.json
 .PHONY: bench-mutants
 bench-mutants: $(VENV)/dev.stamp

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import Field
 
 from kube.workloads import WORKLOAD_KINDS, Registry
-from policies import exemptions
+from policies import exemptions, simulated
 from policies.exemptions import KEY, Exemptions
 from policies.kinds import KINDS, configured_kinds
 from policies.rule import (
@@ -78,7 +78,7 @@ RECORDED = own_rule(
 OWN_RULES: list[Rule[Any]] = [CHECKED, SYSTEM, CLUSTER, RECORDED, *exemptions.OWN_RULES]
 """Rules about the configuration, which the pack itself reports."""
 _ALL = "all"
-RESERVED = (_ALL, *(rule.name for rule in OWN_RULES))
+RESERVED = (_ALL, *(rule.name for rule in (*OWN_RULES, *simulated.OWN_RULES)))
 """Keys of a configuration that are no rules of a topic."""
 _DISABLED = "disabled"
 _LEVELS = ("advisory", "mandatory", "remediate", _DISABLED)
@@ -104,12 +104,16 @@ def cluster_settings(values: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Configuration:
-    """Every enabled rule with its level and settings, and the names of the disabled ones."""
+    """Every enabled rule with its level and settings, and the names of the disabled ones.
+
+    `simulated` are the enabled rules about simulations, which the pack does not evaluate.
+    """
 
     rules: list[tuple[Rule[Any], bool, RuleConfig]]
     exemptions: Exemptions
     disabled: list[str]
     kinds: Registry
+    simulated: list[tuple[Rule[Any], bool, RuleConfig]]
 
 
 def parse(text: str, rules: Iterable[Rule[Any]]) -> Configuration:
@@ -146,23 +150,25 @@ def configure(values: Mapping[str, Any], rules: Iterable[Rule[Any]]) -> Configur
         if name in (SYSTEM.name, CLUSTER.name, KINDS):
             continue
         levels[name], settings[name] = _split(name, value, problems)
-    configured, disabled = [], []
-    for name, rule in by_name.items():
-        level = levels.get(name) or levels.get(_ALL) or rule.level.value
+    found: dict[bool, list[tuple[Rule[Any], bool, RuleConfig]]] = {True: [], False: []}
+    disabled = []
+    for rule in (*by_name.values(), *simulated.OWN_RULES):
+        level = levels.get(rule.name) or levels.get(_ALL) or rule.level.value
         try:
-            config = rule.configure(settings.get(name, {}), shared)
+            config = rule.configure(settings.get(rule.name, {}), shared)
         except ConfigurationError as error:
             problems.append(str(error))
             continue
-        if level == _DISABLED:
-            disabled.append(name)
-        else:
-            configured.append((rule, level != "advisory", config))
+        if level != _DISABLED:
+            found[rule.name in by_name].append((rule, level != "advisory", config))
+        elif rule.name in by_name:
+            disabled.append(rule.name)
     if len(disabled) == len(by_name):
         problems.append(ALL_DISABLED)
     if problems:
         raise ConfigurationError("; ".join(problems))
-    return Configuration(configured, Exemptions(settings.get(KEY), by_name), disabled, registry)
+    exempted = Exemptions(settings.get(KEY), by_name)
+    return Configuration(found[True], exempted, disabled, registry, found[False])
 
 
 def _registry(values: Mapping[str, Any], problems: list[str]) -> Registry:

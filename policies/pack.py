@@ -13,6 +13,7 @@ from policies.binding import Binding
 from policies.own_rules import VARIABLE, with_own
 from policies.rule import ConfigurationError, Rule
 from policies.servicer import install
+from policies.simulated import OWN_RULES
 
 NAME = "gpu-platform"
 
@@ -31,7 +32,8 @@ def serve() -> None:
     sys.stdout = io.TextIOWrapper(unbuffered, write_through=True)
     PolicyPack(
         name=NAME,
-        policies=[*binding.policies(rules), *binding.own_policies()],
+        # Those about simulations are declared alone, so that the engine accepts their settings.
+        policies=[*binding.policies([*rules, *OWN_RULES]), *binding.own_policies()],
         description="Rules that keep a Kubernetes cluster with GPUs safe",
     )
 

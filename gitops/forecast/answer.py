@@ -31,8 +31,18 @@ class GangAnswer(_Model):
     start_seconds: float | None = None
     end_seconds: float | None = None
     """Null if neither a deadline nor an estimate is known, or the end is beyond the horizon."""
+    start_without_seconds: float | None = None
+    end_without_seconds: float | None = None
+    """Times without the change; null if it adds the gang, or they are unknown then as well."""
+    added: bool = False
+    """True if the change adds the gang."""
     reason: str = ""
     """Reason for waiting at the start of the simulation, as the scheduler states it."""
+
+    @property
+    def title(self) -> str:
+        """Namespace and name."""
+        return f"{self.namespace}/{self.name}"
 
 
 class Victim(_Model):
@@ -44,6 +54,8 @@ class Victim(_Model):
     pods: int
     gpu_hours: float | None
     """GPU-hours of these pods since the gang's start; null if its start is unknown."""
+    without_change: bool = False
+    """True if the gang is evicted without the change as well."""
 
 
 class QueueAnswer(_Model):
@@ -72,7 +84,14 @@ class Answer(_Model):
     gangs: list[GangAnswer]
     victims: list[Victim]
     queues: list[QueueAnswer]
+    compared: bool = False
+    """True if the snapshot was simulated without the change as well."""
     assumptions: list[str]
+
+    @property
+    def affected(self) -> list[GangAnswer]:
+        """Gangs that start or wait, or that the change moves."""
+        return [gang for gang in self.gangs if gang.verdict not in ("runs", "suspended")]
 
 
 def render(answer: Answer, width: int = 160) -> str:
@@ -83,20 +102,21 @@ def render(answer: Answer, width: int = 160) -> str:
         f"Snapshot of {answer.taken.isoformat()}, {duration(answer.age_seconds)} old; "
         f"{answer.ends} ends simulated, until {duration(answer.horizon_seconds)} after it."
     )
-    changed = [gang for gang in answer.gangs if gang.verdict not in ("runs", "suspended")]
     rows = [
         (
-            f"{gang.namespace}/{gang.name}",
+            gang.title,
             gang.queue,
             str(gang.gpus),
             gang.verdict,
             duration(gang.start_seconds),
+            *([duration(gang.start_without_seconds)] if answer.compared else []),
             duration(gang.end_seconds),
             gang.reason,
         )
-        for gang in changed
+        for gang in answer.affected
     ]
-    heads = ("GANG", "QUEUE", "GPUS", "VERDICT", "START", "END", "REASON")
+    without = ["UNCHANGED"] if answer.compared else []
+    heads = ("GANG", "QUEUE", "GPUS", "VERDICT", "START", *without, "END", "REASON")
     console.print(_table(heads, rows) if rows else "No gang waits or starts.")
     if answer.victims:
         lost = [

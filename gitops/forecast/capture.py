@@ -25,7 +25,7 @@ from kube.kinds import RESOURCES, volcano
 from kube.kinds.record import State as JobState
 from kube.names import RUN_LABEL
 
-_PREEMPTABLE: Final = "volcano.sh/preemptable"
+PREEMPTABLE: Final = "volcano.sh/preemptable"
 _CONFIGURATION: Final = "volcano-scheduler.conf"
 _CONDITION_TAINTS: Final = "node.kubernetes.io/"
 """Taints that controllers derive from a node's conditions and `unschedulable`."""
@@ -187,7 +187,7 @@ def _priority_class(spec: Mapping[str, Any], pod: Mapping[str, Any], job: Object
 
 def _preemptable(group: Object, pod: Mapping[str, Any]) -> bool | None:
     for thing in (pod, group):
-        value = (thing["metadata"].get("annotations") or {}).get(_PREEMPTABLE)
+        value = (thing["metadata"].get("annotations") or {}).get(PREEMPTABLE)
         if value in ("true", "false"):
             return bool(value == "true")
     return None

@@ -13,6 +13,7 @@ NAMESPACE: Final = "simulation"
 _SYSTEM: Final = "system-"
 _PREEMPTABLE: Final = "volcano.sh/preemptable"
 _GROUPS: Final = "scheduling.volcano.sh/v1beta1"
+GANG_LABEL: Final = "simulation/gang"
 Manifest = dict[str, Any]
 
 
@@ -124,7 +125,7 @@ def _pod(pod: str, name: str, gang: Gang, shape: PodShape, where: str) -> Manife
     metadata = {
         "name": pod,
         "namespace": NAMESPACE,
-        "labels": shape.labels,
+        "labels": {**shape.labels, GANG_LABEL: name},
         "annotations": {GROUP_ANNOTATION: name, **_annotations(gang)},
     }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}

@@ -3,6 +3,7 @@
 import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any, Final
 
 from gitops.forecast import objects
@@ -46,6 +47,11 @@ class Run:
         return None if self.start is None or self.left is None else self.start + self.left
 
     @property
+    def last(self) -> float | None:
+        """Time of the end, or that of the expected end."""
+        return self.expected_end if self.end is None else self.end
+
+    @property
     def gpus(self) -> int:
         """GPUs and other devices that all pods request."""
         return sum(devices(s.requests).total() * s.count for s in self.gang.pods)
@@ -57,25 +63,32 @@ class Run:
 
 
 class Replay:
-    """Simulation of one snapshot in one sandbox."""
+    """Simulation of one snapshot in one sandbox.
 
-    def __init__(self, sandbox: Sandbox, state: State) -> None:
+    Gangs of the same age are submitted in the order of their names, or in one by `shuffle`.
+    """
+
+    def __init__(self, sandbox: Sandbox, state: State, shuffle: Random | None = None) -> None:
         self._sandbox = sandbox
-        self._state = state
+        self.state = state
         self.victims: list[Victim] = []
         self.unsettled = False
         self.now = 0.0
         self.ends = 0
         # Volcano orders gangs of a priority by creation, and those of one second by name.
         gangs = [gang for gang in state.gangs if gang.state != "suspended"]
-        ordered = sorted(gangs, key=lambda g: (g.created, g.namespace, g.name))
+        if shuffle is None:
+            gangs.sort(key=lambda gang: gang.key)
+        else:
+            shuffle.shuffle(gangs)
+        ordered = sorted(gangs, key=lambda gang: gang.created)
         self.runs = [
             Run(f"gang-{n:05}", gang, gang.remaining(state.taken)) for n, gang in enumerate(ordered)
         ]
 
     def start(self) -> None:
         """Load the snapshot, then submit the pending gangs and let the scheduler decide."""
-        self._sandbox.load(self._state)
+        self._sandbox.load(self.state)
         running = [run for run in self.runs if run.gang.state == "running"]
         self._submit(running)
         for run in running:
@@ -96,8 +109,7 @@ class Replay:
         self.now = max(self.now, run.expected_end or 0.0)
         run.end = self.now
         self.ends += 1
-        group = f"podgroups.scheduling.volcano.sh/{run.name}"
-        self._sandbox.delete(group, *(_path(pod) for pod in self._pods(run)))
+        self._sandbox.end(run.name)
         run.pods = []
         if any(not other.runs and other.end is None for other in self.runs):
             self._decide()
@@ -111,9 +123,9 @@ class Replay:
         return found
 
     def _submit(self, runs: list[Run]) -> None:
-        self._sandbox.create([objects.group(run.name, run.gang) for run in runs])
+        self._sandbox.create_groups([objects.group(run.name, run.gang) for run in runs])
         pods = [pod for run in runs for pod in objects.pods(run.name, run.gang, run.attempt)]
-        self._sandbox.create(pods)
+        self._sandbox.create_pods(pods)
 
     def _decide(self) -> None:
         for _ in range(_ROUNDS):
@@ -165,13 +177,13 @@ class Replay:
             run.attempt += 1
             again = objects.pods(run.name, run.gang, run.attempt)
             if len(run.pods) < run.gang.minimum:
-                self._sandbox.delete(*(_path(pod) for pod in self._pods(run)))
+                self._sandbox.end(run.name, pods_only=True)
                 if run.gang.deadline_seconds is not None and run.gang.left_seconds is None:
                     run.left = run.gang.deadline_seconds
                 run.start = None
             else:
                 again = again[-missing:]
-            self._sandbox.create(again)
+            self._sandbox.create_pods(again)
         return found
 
     def _note(self, run: Run, missing: int) -> None:
@@ -180,7 +192,7 @@ class Replay:
         pods = gang.size if whole else missing
         hours = None
         if run.start is not None and (gang.started is not None or not run.before):
-            begun = (self._state.taken - gang.started).total_seconds() if gang.started else 0.0
+            begun = (self.state.taken - gang.started).total_seconds() if gang.started else 0.0
             elapsed = self.now + begun if run.before else self.now - run.start
             hours = elapsed / 3600 * run.gpus * pods / gang.size
         if run.start is not None:
@@ -194,13 +206,6 @@ class Replay:
                 )
             )
         run.before = run.before and not whole
-
-    def _pods(self, run: Run) -> list[dict[str, Any]]:
-        return [p for p in self._all if group_of(p) == (objects.NAMESPACE, run.name)]
-
-
-def _path(pod: dict[str, Any]) -> str:
-    return f"pods/{pod['metadata']['name']}"
 
 
 def _reason(run: Run, pods: list[dict[str, Any]]) -> str:

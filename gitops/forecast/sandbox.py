@@ -1,109 +1,184 @@
 """A simulated cluster that exists during a simulation: real API server, real Volcano."""
 
+import base64
 import json
 import os
 import shlex
+import ssl
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import httpx
+
 from gitops.errors import GitopsError
-from gitops.forecast.objects import NAMESPACE, Manifest, node, surroundings
+from gitops.forecast.objects import GANG_LABEL, NAMESPACE, Manifest, node, surroundings
 from gitops.forecast.state import State
 from simulation.volcano import FLAGS
 
 _PROJECT: Final = Path(__file__).resolve().parents[2]
-_AT_ONCE: Final = 250
-_PODS: Final = f"/api/v1/namespaces/{NAMESPACE}/pods"
+_CORE: Final = "/api/v1"
+_VOLCANO: Final = "/apis/scheduling.volcano.sh/v1beta1"
+_INSIDE: Final = f"namespaces/{NAMESPACE}"
+_PODS: Final = f"{_CORE}/{_INSIDE}/pods"
+_GROUPS: Final = f"{_VOLCANO}/{_INSIDE}/podgroups"
+_PATHS: Final = {
+    "Namespace": f"{_CORE}/namespaces",
+    "Node": f"{_CORE}/nodes",
+    "Pod": _PODS,
+    "PodGroup": _GROUPS,
+    "PriorityClass": "/apis/scheduling.k8s.io/v1/priorityclasses",
+    "Queue": f"{_VOLCANO}/queues",
+}
+_AT_ONCE: Final = 8
 PERIOD: Final = 0.1
 """Seconds between two sessions of the scheduler, whose default is one second."""
-_FLAGS: Final = f"--schedule-period={PERIOD}s\n--vmodule=session=3\n"
 _SESSION: Final = b"] Close Session "
 """What the scheduler writes at the end of a session, at level 3."""
 _NEW: Final = "node.kubernetes.io/not-ready"
+_FORCED: Final = {"gracePeriodSeconds": "0"}
 
 
-@dataclass(frozen=True)
 class Sandbox:
-    """Access to the simulated cluster."""
+    """Access to the simulated cluster. `log` is that of the scheduler."""
 
-    kubectl: Sequence[str]
-    log: Path
-    """Log of the scheduler."""
+    def __init__(self, api: httpx.Client, log: Path) -> None:
+        self._api = api
+        self._log = log
+        self._read = self._sessions = 0
+        self._loaded: dict[tuple[str, str], Manifest] = {}
 
     def sessions(self) -> int:
-        """Return how many times the scheduler has considered all gangs."""
-        return self.log.read_bytes().count(_SESSION) if self.log.exists() else 0
+        """Return how many times the scheduler has considered all gangs.
+
+        Raises:
+            GitopsError: If the scheduler has run for a while without saying so.
+        """
+        with self._log.open("rb") as log:
+            log.seek(self._read)
+            new = log.read()
+        # The end of a line that is being written is read again.
+        whole = new[: new.rfind(b"\n") + 1]
+        self._read += len(whole)
+        self._sessions += whole.count(_SESSION)
+        return self._sessions
 
     def load(self, state: State) -> None:
-        """Create nodes, queues and PriorityClasses. Raises GitopsError if the API refuses one."""
+        """Create nodes, queues and PriorityClasses; leave what an earlier state had as well.
+
+        Raises:
+            GitopsError: If the API refuses one.
+        """
         # Volcano's webhooks refuse queues until they are served, and children before parents.
-        self._until(lambda: self._apply(surroundings(state)), "the queues")
-        self._apply_all([node(each) for each in state.nodes])
-        self._until(lambda: self._not_ready(len(state.nodes)), "the simulated nodes")
-        account = ["get", "serviceaccount", "default", f"--namespace={NAMESPACE}"]
-        self._until(lambda: self._run(*account).stderr, "the service account")
+        for each in self._new(surroundings(state)):
+            self._until(partial(self._apply, each), f"{each['kind']} {_name(each)}")
+        nodes = [node(each) for each in state.nodes]
+        self._all(self._apply, self._new(nodes))
+        self._until(lambda: self._not_ready(len(nodes)), "the simulated nodes")
+        account = f"{_CORE}/{_INSIDE}/serviceaccounts/default"
+        self._until(lambda: self._problem(self._api.get(account)), "the service account")
 
-    def create(self, objects: Sequence[Manifest]) -> None:
-        """Create objects in this order. Raises GitopsError if the API refuses one."""
-        for first in range(0, len(objects), _AT_ONCE):
-            done = self._run("create", "--filename=-", items=objects[first : first + _AT_ONCE])
-            if done.returncode:
-                raise GitopsError(f"the simulated cluster refuses an object: {done.stderr[-600:]}")
+    def create_groups(self, groups: Sequence[Manifest]) -> None:
+        """Create PodGroups in this order. Raises GitopsError if the API refuses one."""
+        for each in groups:
+            self._refuse(self._create(each))
 
-    def delete(self, *names: str) -> None:
-        """Delete objects of the gangs, each as `kind/name`, and wait until they are gone."""
-        if names:
-            options = ("--ignore-not-found", "--grace-period=0", "--force", "--wait")
-            self._run("delete", f"--namespace={NAMESPACE}", *options, *names)
+    def create_pods(self, pods: Sequence[Manifest]) -> None:
+        """Create pods. Raises GitopsError if the API refuses one."""
+        self._all(self._create, pods)
+
+    def end(self, gang: str, *, pods_only: bool = False) -> None:
+        """Delete the pods of a gang, and its PodGroup."""
+        chosen = {"labelSelector": f"{GANG_LABEL}={gang}", **_FORCED}
+        self._api.delete(_PODS, params=chosen)
+        if not pods_only:
+            self._api.delete(f"{_GROUPS}/{gang}")
+
+    def clear(self, *, nodes: bool = False) -> None:
+        """Delete all gangs, and the nodes if asked to."""
+        self._delete_all(_PODS)
+        self._delete_all(_GROUPS)
+        if nodes:
+            self._delete_all(_PATHS["Node"])
+            self._loaded = {k: each for k, each in self._loaded.items() if k[0] != "Node"}
+
+    def _delete_all(self, path: str) -> None:
+        self._api.delete(path, params=_FORCED)
+        self._until(lambda: "they remain" if self._items(path) else "", f"the end of {path}")
+
+    def _items(self, path: str) -> list[dict[str, Any]]:
+        return list(self._api.get(path).raise_for_status().json()["items"])
 
     def pods(self) -> list[dict[str, Any]]:
         """Return the pods of the gangs, those that are being deleted included."""
-        return list(json.loads(self._run("get", "--raw", _PODS).stdout)["items"])
+        return self._items(_PODS)
 
-    def _apply_all(self, objects: Sequence[Manifest]) -> None:
-        for first in range(0, len(objects), _AT_ONCE):
-            if problem := self._apply(objects[first : first + _AT_ONCE]):
-                raise GitopsError(f"the simulated cluster refuses an object: {problem[-600:]}")
+    def _new(self, objects: Sequence[Manifest]) -> list[Manifest]:
+        """Return the objects that are not loaded like this yet, and remember them."""
+        by_name = {(each["kind"], _name(each)): each for each in objects}
+        found = {key: each for key, each in by_name.items() if self._loaded.get(key) != each}
+        self._loaded |= found
+        return [*found.values()]
 
-    def _apply(self, objects: Sequence[Manifest]) -> str:
-        arguments = ("apply", "--server-side", "--force-conflicts", "--filename=-")
-        done = self._run(*arguments, items=objects)
-        return done.stderr or "kubectl failed" if done.returncode else ""
+    def _all(self, do: Callable[[Manifest], str], objects: Sequence[Manifest]) -> None:
+        with ThreadPoolExecutor(_AT_ONCE) as threads:
+            for problem in threads.map(do, objects):
+                self._refuse(problem)
+
+    def _create(self, made: Manifest) -> str:
+        return self._problem(self._api.post(_PATHS[made["kind"]], json=made))
+
+    def _apply(self, made: Manifest) -> str:
+        return self._problem(
+            self._api.patch(
+                f"{_PATHS[made['kind']]}/{_name(made)}",
+                params={"fieldManager": "simulation", "force": "true"},
+                headers={"Content-Type": "application/apply-patch+yaml"},
+                content=json.dumps(made),
+            )
+        )
+
+    @staticmethod
+    def _problem(answer: httpx.Response) -> str:
+        return "" if answer.is_success else answer.text
+
+    @staticmethod
+    def _refuse(problem: str) -> None:
+        if problem:
+            raise GitopsError(f"the simulated cluster refuses an object: {problem[-600:]}")
 
     def _not_ready(self, count: int) -> str:
-        nodes = json.loads(self._run("get", "--raw", "/api/v1/nodes").stdout)["items"]
         ready = 0
-        for each in nodes:
+        for each in self._items(_PATHS["Node"]):
             conditions = {c["type"]: c["status"] for c in each["status"].get("conditions", ())}
             taints = {taint["key"] for taint in each["spec"].get("taints", ())}
             ready += conditions.get("Ready") == "True" and _NEW not in taints
-        return "" if ready == count else f"{ready} of {count} are Ready"
+        return "" if ready >= count else f"{ready} of {count} are Ready"
 
-    def _until(self, problem: Any, what: str, seconds: float = 90) -> None:
+    def _until(self, problem: Callable[[], str], what: str, seconds: float = 90) -> None:
         deadline = time.monotonic() + seconds
         while found := problem():
             if time.monotonic() > deadline:
                 raise GitopsError(f"the simulated cluster does not accept {what}: {found[-600:]}")
-            time.sleep(0.3)
+            time.sleep(0.1)
 
-    def _run(
-        self, *arguments: str, items: Sequence[Manifest] = ()
-    ) -> subprocess.CompletedProcess[str]:
-        content = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(items)})
-        command = [*self.kubectl, *arguments]
-        return subprocess.run(command, input=content, capture_output=True, text=True, check=False)
+
+def _name(made: Manifest) -> str:
+    return str(made["metadata"]["name"])
 
 
 @contextmanager
-def sandbox(configuration: str | None) -> Iterator[Sandbox]:
+def sandbox(configuration: str | None, period: float = PERIOD) -> Iterator[Sandbox]:
     """Run a simulated cluster whose scheduler has this configuration, or Volcano's default.
+
+    `period` is the time between two sessions of the scheduler in seconds.
 
     Raises:
         GitopsError: If the cluster does not start.
@@ -113,7 +188,7 @@ def sandbox(configuration: str | None) -> Iterator[Sandbox]:
         state = Path(directory) / "simulated"
         volcano = state / "volcano"
         volcano.mkdir(parents=True)
-        (volcano / FLAGS).write_text(_FLAGS)
+        (volcano / FLAGS).write_text(f"--schedule-period={period}s\n--vmodule=session=3\n")
         if configuration is not None:
             (volcano / "scheduler.conf").write_text(configuration)
         try:
@@ -121,12 +196,27 @@ def sandbox(configuration: str | None) -> Iterator[Sandbox]:
             exported = _devcluster(environment, "env")
             words = shlex.split(exported)
             variables = dict(w.split("=", 1) for w in words if "=" in w)
-            kubeconfig = variables["KUBECONFIG"]
-            kubectl = Path(variables["PATH"].split(":")[0]) / "kubectl"
-            log = state / "logs" / "vc-scheduler.log"
-            yield Sandbox([str(kubectl), f"--kubeconfig={kubeconfig}"], log)
+            with _client(Path(variables["KUBECONFIG"]), Path(directory)) as api:
+                yield Sandbox(api, state / "logs" / "vc-scheduler.log")
         finally:
             _devcluster(environment, "down", "--purge")
+
+
+def _client(kubeconfig: Path, directory: Path) -> httpx.Client:
+    """Return a client of the API server with the administrator's certificate."""
+    config = json.loads(kubeconfig.read_text())
+    cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+
+    def text(encoded: str) -> str:
+        return base64.b64decode(encoded).decode()
+
+    context = ssl.create_default_context(cadata=text(cluster["certificate-authority-data"]))
+    # The module reads certificates of clients from files only.
+    with tempfile.NamedTemporaryFile("w", dir=directory, suffix=".pem") as file:
+        file.write(text(user["client-certificate-data"]) + text(user["client-key-data"]))
+        file.flush()
+        context.load_cert_chain(file.name)
+    return httpx.Client(base_url=cluster["server"], verify=context, timeout=60, trust_env=False)
 
 
 def _devcluster(environment: dict[str, str], *arguments: str) -> str:

@@ -1,13 +1,16 @@
 """Simulation of a changed snapshot, from the sandbox to the answer."""
 
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime
+from random import Random
 from typing import Final
 
-from gitops.forecast.answer import Answer, GangAnswer, QueueAnswer
+from gitops.forecast.answer import Answer, GangAnswer, QueueAnswer, Victim
 from gitops.forecast.objects import amounts
 from gitops.forecast.replay import Replay, Run
-from gitops.forecast.sandbox import PERIOD, sandbox
+from gitops.forecast.sandbox import PERIOD, Sandbox, sandbox
 from gitops.forecast.shapes import add
 from gitops.forecast.state import State
 from gitops.runs.snapshot import devices
@@ -16,64 +19,118 @@ HORIZON: Final = 20
 _OLD: Final = 3600
 
 
-def simulate(state: State, now: datetime, horizon: int = HORIZON) -> Answer:
-    """Simulate until nothing waits, or for `horizon` ends of gangs.
+@dataclass(frozen=True)
+class _Played:
+    """A replay that has ended, with what was true after its start."""
+
+    replay: Replay
+    used: Counter[str]
+    free: int
+    fragmented: int
+
+
+def simulate(
+    state: State, now: datetime, horizon: int = HORIZON, *, base: State | None = None
+) -> Answer:
+    """Simulate in a cluster of its own until nothing waits, or for `horizon` ends of gangs.
+
+    `base` is the snapshot without the change, which is simulated first for comparison.
 
     Raises:
         GitopsError: If the simulated cluster does not start or refuses the snapshot.
     """
+    with sandbox(state.scheduler_configuration) as cluster:
+        without = None
+        if base is not None:
+            without = _play(Replay(cluster, base), horizon).replay
+            cluster.clear()
+        played = _play(Replay(cluster, state), horizon)
+    return _answer(played, without, base or state, now)
+
+
+def simulate_in(
+    cluster: Sandbox, state: State, horizon: int = HORIZON, shuffle: Random | None = None
+) -> Answer:
+    """Simulate in an empty cluster. `shuffle` decides the order of gangs of the same age."""
+    replay = Replay(cluster, state, shuffle)
+    return _answer(_play(replay, horizon), None, state, state.taken)
+
+
+def _answer(played: _Played, without: Replay | None, base: State, now: datetime) -> Answer:
+    replay, last = played.replay, played.replay.used_by_queue()
+    state = replay.state
     before: Counter[str] = Counter()
-    for gang in state.gangs:
+    for gang in base.gangs:
         for shape in gang.pods:
             before[gang.queue] += len(shape.nodes) * devices(shape.requests).total()
-    with sandbox(state.scheduler_configuration) as cluster:
-        replay = Replay(cluster, state)
-        replay.start()
-        after, free = replay.used_by_queue(), _free(state, replay.runs)
-        fragmented = _fragmented(state, replay.runs)
-        while replay.ends < horizon and any(r.start is None for r in replay.runs):
-            if not replay.advance():
-                break
-        last = replay.used_by_queue()
-    names = dict.fromkeys([*(queue.name for queue in state.queues), *before, *after])
+    names = dict.fromkeys([*(queue.name for queue in state.queues), *before, *played.used])
     return Answer(
         taken=state.taken,
         age_seconds=state.age(now).total_seconds(),
         ends=replay.ends,
         horizon_seconds=replay.now,
         gpus=sum(devices(node.allocatable).total() for node in state.nodes),
-        free=free,
-        fragmented=fragmented,
-        gangs=[*map(_verdict, replay.runs), *_suspended(state)],
-        victims=replay.victims,
+        free=played.free,
+        fragmented=played.fragmented,
+        gangs=[*_verdicts(replay, without), *_suspended(state)],
+        victims=_victims(replay, without),
         queues=[
-            QueueAnswer(queue=name, before=before[name], after=after[name], at_horizon=last[name])
+            QueueAnswer(
+                queue=name, before=before[name], after=played.used[name], at_horizon=last[name]
+            )
             for name in names
             if name != "root"
         ],
-        assumptions=list(_assumptions(state, replay, now)),
+        compared=without is not None,
+        assumptions=list(_assumptions(replay, now)),
     )
 
 
-def _verdict(run: Run) -> GangAnswer:
+def _play(replay: Replay, horizon: int) -> _Played:
+    replay.start()
+    state, runs = replay.state, replay.runs
+    played = _Played(replay, replay.used_by_queue(), _free(state, runs), _fragmented(state, runs))
+    while replay.ends < horizon and any(run.start is None for run in replay.runs):
+        if not replay.advance():
+            break
+    return played
+
+
+def _verdicts(replay: Replay, without: Replay | None) -> Iterator[GangAnswer]:
+    earlier = {run.gang.key: run for run in without.runs} if without is not None else {}
+    for run in replay.runs:
+        same = earlier.get(run.gang.key)
+        yield GangAnswer.model_validate(
+            {
+                "namespace": run.gang.namespace,
+                "name": run.gang.name,
+                "queue": run.gang.queue,
+                "gpus": run.gpus,
+                "verdict": _verdict(run),
+                "start_seconds": run.start,
+                "end_seconds": run.last,
+                "start_without_seconds": same and same.start,
+                "end_without_seconds": same and same.last,
+                "added": without is not None and same is None,
+                "reason": run.reason,
+            }
+        )
+
+
+def _verdict(run: Run) -> str:
     if run.start is None:
-        verdict = "waits"
-    elif run.before:
-        verdict = "runs"
-    else:
-        verdict = "starts later" if run.start > 0 else "starts at once"
-    return GangAnswer.model_validate(
-        {
-            "namespace": run.gang.namespace,
-            "name": run.gang.name,
-            "queue": run.gang.queue,
-            "gpus": run.gpus,
-            "verdict": verdict,
-            "start_seconds": run.start,
-            "end_seconds": run.end if run.end is not None else run.expected_end,
-            "reason": run.reason,
-        }
-    )
+        return "waits"
+    if run.before:
+        return "runs"
+    return "starts later" if run.start > 0 else "starts at once"
+
+
+def _victims(replay: Replay, without: Replay | None) -> list[Victim]:
+    anyway = {(v.namespace, v.name) for v in without.victims} if without is not None else set()
+    return [
+        victim.model_copy(update={"without_change": (victim.namespace, victim.name) in anyway})
+        for victim in replay.victims
+    ]
 
 
 def _suspended(state: State) -> list[GangAnswer]:
@@ -124,7 +181,8 @@ def _fragmented(state: State, runs: list[Run]) -> int:
     return total
 
 
-def _assumptions(state: State, replay: Replay, now: datetime) -> list[str]:
+def _assumptions(replay: Replay, now: datetime) -> list[str]:
+    state = replay.state
     found = list(state.notes)
     if (age := state.age(now).total_seconds()) > _OLD:
         found.append(f"the snapshot is {age / 3600:.1f} h old: gangs may have ended since")

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gitops.errors import UNCHANGED, GitopsError
+from workload.files import write_atomically
 
 HELP = "simulate what the scheduler does with a snapshot of a cluster and changes to it"
 DESCRIPTION = """\
@@ -17,8 +18,9 @@ fragmented GPUs, and the GPUs of each queue. The target cluster is neither read 
 EPILOG = """\
 examples:
   python -m gitops simulate --snapshot cluster.yaml
-  python -m gitops simulate --snapshot cluster.yaml --add job.yaml --queue vision.weight=3
+  python -m gitops simulate --snapshot cluster.yaml --add job.yaml --compare --svg queue.svg
   python -m gitops simulate --snapshot cluster.yaml --remove ml/digits-0123abcd --nodes +4 --json
+  python -m gitops simulate --snapshot cluster.yaml --queue vision.weight=3
 """
 
 
@@ -26,7 +28,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     parser.add_argument("--snapshot", type=Path, required=True, metavar="FILE", help="to load")
     parser.add_argument(
-        "--add", type=Path, action="append", default=[], metavar="FILE", help="Volcano Jobs to add"
+        "--add",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="manifests of jobs to add",
     )
     parser.add_argument(
         "--remove", action="append", default=[], metavar="RUN", help="gang to remove"
@@ -38,6 +45,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--horizon", type=int, default=20, metavar="ENDS", help="simulated ends; default: 20"
     )
+    parser.add_argument(
+        "--compare", action="store_true", help="simulate the snapshot without the changes as well"
+    )
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="write a Gantt chart")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -48,6 +59,7 @@ def run(options: argparse.Namespace) -> int:
         GitopsError: If a change is invalid, or the simulated cluster does not start.
     """
     from gitops.forecast.answer import render
+    from gitops.forecast.gantt import svg
     from gitops.forecast.simulate import simulate
     from gitops.forecast.state import load
     from gitops.forecast.whatif import Changes
@@ -55,10 +67,15 @@ def run(options: argparse.Namespace) -> int:
     if options.horizon < 0:
         raise GitopsError(f"--horizon {options.horizon} is negative: write 0, 1, 2 …")
     changes = Changes(options.add, options.remove, options.nodes, options.queue)
-    state, assumptions = changes.apply(load(options.snapshot))
+    base = load(options.snapshot)
+    state, assumptions = changes.apply(base)
     sys.stderr.write("starting a simulated cluster…\n")
-    answer = simulate(state, datetime.now(UTC), options.horizon)
+    answer = simulate(
+        state, datetime.now(UTC), options.horizon, base=base if options.compare else None
+    )
     answer = answer.model_copy(update={"assumptions": [*assumptions, *answer.assumptions]})
+    if options.svg is not None:
+        write_atomically(options.svg, svg(answer).encode())
     if options.json:
         sys.stdout.write(answer.model_dump_json(by_alias=True, indent=2) + "\n")
     else:

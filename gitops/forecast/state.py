@@ -89,6 +89,11 @@ class Gang(_Model):
     pods: list[PodShape]
 
     @property
+    def key(self) -> tuple[str, str]:
+        """Namespace and name."""
+        return self.namespace, self.name
+
+    @property
     def size(self) -> int:
         """Number of pods."""
         return sum(shape.count for shape in self.pods)

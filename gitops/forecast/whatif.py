@@ -5,14 +5,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from gitops.errors import GitopsError
-from gitops.forecast.shapes import planned
+from gitops.forecast.planned import not_simulated, planned
 from gitops.forecast.state import Gang, Node, Queue, State
-from kube.kinds import volcano
+from policies.documents import DocumentError, read
+from policies.evaluation import resource_of
+from policies.views import View
 
 _WEIGHT = re.compile(r"(?P<queue>[a-z0-9][-.a-z0-9]*)\.weight=(?P<weight>[1-9][0-9]{0,5})")
 _NODES = re.compile(r"\+(?P<count>[1-9][0-9]{0,3})")
@@ -34,11 +33,10 @@ class Changes:
             GitopsError: If a change is invalid or names what the snapshot does not have.
         """
         assumptions: list[str] = []
-        gangs = _without(state.gangs, self.remove)
-        added = [gang for file in self.add for gang in _gangs(file, state)]
-        if twice := {(g.namespace, g.name) for g in gangs} & {(g.namespace, g.name) for g in added}:
-            names = ", ".join(f"{namespace}/{name}" for namespace, name in sorted(twice))
-            raise GitopsError(f"--add: the snapshot has {names} already: add --remove for it")
+        changed = state.model_copy(update={"gangs": _without(state.gangs, self.remove)})
+        for file in self.add:
+            changed, found = with_manifests(changed, _views(file), f"--add: {file}")
+            assumptions += found
         nodes = list(state.nodes)
         if self.nodes:
             more = _copies(state, self.nodes)
@@ -47,8 +45,7 @@ class Changes:
             text = ", ".join(f"{value} {name}" for name, value in model.items() if "/" in name)
             assumptions.append(f"each added node has {text or 'no devices'}, as most nodes have")
         queues = _weighted(state.queues, self.queues)
-        update = {"gangs": [*gangs, *added], "nodes": nodes, "queues": queues}
-        return state.model_copy(update=update), assumptions
+        return changed.model_copy(update={"nodes": nodes, "queues": queues}), assumptions
 
 
 def _without(gangs: Iterable[Gang], names: Sequence[str]) -> list[Gang]:
@@ -63,52 +60,53 @@ def _without(gangs: Iterable[Gang], names: Sequence[str]) -> list[Gang]:
     return kept
 
 
-def _gangs(file: Path, state: State) -> list[Gang]:
+def _views(file: Path) -> list[View]:
     try:
-        documents = [found for found in yaml.safe_load_all(file.read_text("utf-8")) if found]
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        documents = list(read(str(file), file.read_bytes()))
+    except (OSError, DocumentError) as error:
         raise GitopsError(f"--add: cannot read {file}: {error}") from None
-    made = [_gang(file, document, state) for document in documents]
-    if not made:
-        raise GitopsError(f"--add: {file} is empty: write the manifest of a Volcano Job to it")
-    return made
+    for each in documents:
+        metadata = each.manifest.get("metadata")
+        if not isinstance(metadata, dict) or not metadata.get("name"):
+            raise GitopsError(f"--add: {file}, line {each.line()}: write metadata.name")
+    return [View(resource_of(each.manifest)) for each in documents]
 
 
-def _gang(file: Path, job: Any, state: State) -> Gang:
-    found = (job.get("apiVersion"), job.get("kind")) if isinstance(job, dict) else (None, None)
-    if found != (f"{volcano.JOB.group}/{volcano.JOB.version}", volcano.JOB.kind):
-        raise GitopsError(f"--add: {file} has {found[1]!r}: only a Volcano Job can be simulated")
-    try:
-        spec, metadata = job["spec"], job["metadata"]
-        shapes = planned(job)
-        queue, priority = spec.get("queue") or "default", spec.get("priorityClassName") or ""
-        deadlines = [
-            float(seconds)
-            for task in spec["tasks"]
-            if (seconds := task["template"]["spec"].get("activeDeadlineSeconds"))
-        ]
-        gang = Gang(
-            namespace=metadata.get("namespace", "default"),
-            name=metadata["name"],
-            state="pending",
-            queue=queue,
-            priority_class=priority,
-            minimum=spec.get("minAvailable") or sum(shape.count for shape in shapes),
-            created=state.taken,
-            deadline_seconds=min(deadlines, default=None),
-            pods=shapes,
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise GitopsError(f"--add: {file} is not a valid Volcano Job: {error!r}") from None
-    if not shapes:
-        raise GitopsError(f"--add: {file}: spec.tasks has no pods: write at least one replica")
-    if queue not in (names := [each.name for each in state.queues]):
-        raise GitopsError(f"--add: {file}: queue {queue} is not in the snapshot, which has {names}")
-    if priority and priority not in (names := [each.name for each in state.priority_classes]):
+def with_manifests(state: State, views: Sequence[View], place: str) -> tuple[State, list[str]]:
+    """Return the snapshot with the gangs of manifests, and the assumptions made.
+
+    Raises:
+        GitopsError: If there is no gang, or one does not fit the snapshot. `place` begins the text.
+    """
+    made = planned(views, state.taken)
+    if not made.gangs:
         raise GitopsError(
-            f"--add: {file}: PriorityClass {priority} is not in the snapshot, which has {names}"
+            f"{place} has no gang with at least one pod that Volcano schedules: write the "
+            "manifests of a job to it"
         )
-    return gang
+    present = {gang.key for gang in state.gangs}
+    for gang in made.gangs:
+        check(gang, state, place)
+        if gang.key in present:
+            raise GitopsError(f"{place}: the snapshot has {'/'.join(gang.key)} already: remove it")
+    assumptions = [not_simulated(title) for title in made.left_out]
+    return state.model_copy(update={"gangs": [*state.gangs, *made.gangs]}), assumptions
+
+
+def check(gang: Gang, state: State, place: str) -> None:
+    """Raise GitopsError if the snapshot lacks the queue or the PriorityClass of a gang."""
+    queues = [each.name for each in state.queues]
+    classes = [each.name for each in state.priority_classes]
+    if gang.queue not in queues:
+        raise GitopsError(
+            f"{place}: {gang.name} is in queue {gang.queue}, and the snapshot has only "
+            f"{', '.join(queues)}"
+        )
+    if gang.priority_class and gang.priority_class not in classes:
+        raise GitopsError(
+            f"{place}: {gang.name} has PriorityClass {gang.priority_class}, and the snapshot has "
+            f"only {', '.join(classes)}"
+        )
 
 
 def _copies(state: State, change: str) -> list[Node]:

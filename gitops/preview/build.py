@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 
+from gitops.demand import demands
+from gitops.forecast.answer import Answer
 from gitops.preview import capacity
 from gitops.preview.changes import Change, after, before, changes, differences, unknown_fields
-from gitops.preview.demand import demands
 from gitops.preview.events import Plan, PolicyFinding
 from gitops.preview.impact import earlier_runs, gpus_by_queue, impacts, is_refused, missing
 from gitops.preview.new_runs import cost_per_hour, run_rows, started, waiting
@@ -12,11 +13,11 @@ from gitops.preview.options import option_changes, output_changes
 from gitops.preview.report import Mode, Report, ResourceChange, Status, Unknown, Violation
 from gitops.prices import Prices
 from infra.settings.cluster import MOVES
-from policies import exemptions
+from policies import exemptions, simulated
 from policies.catalogue import RULES
 from policies.configuration import OWN_RULES
 
-_RULES = {rule.name: rule for rule in [*RULES, *OWN_RULES]}
+_RULES = {rule.name: rule for rule in [*RULES, *OWN_RULES, *simulated.OWN_RULES]}
 
 
 def build(
@@ -27,6 +28,7 @@ def build(
     mode: Mode = "live",
     base: str | None = None,
     settings: Sequence[str] = (),
+    simulation: Answer | None = None,
 ) -> Report:
     """Return the report of a plan."""
     found = changes(plan.steps)
@@ -48,6 +50,7 @@ def build(
         complete=plan.complete,
         currency=prices.currency,
         settings=list(settings),
+        simulation=simulation,
         counts=_counts(found),
         impacts=missing(found) if is_drift else [impact.text for impact in impacts(found)],
         resources=[_resource(change) for change in touched],

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from decimal import Decimal
 
-from gitops.preview.demand import Demand, with_gpus
+from gitops.demand import Demand, with_gpus
 from gitops.preview.report import CostRow, GpuRow, LimitRow
 from gitops.prices import Environment, Prices, Purchase
 from kube.quantities import quantity_or_none

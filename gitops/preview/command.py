@@ -27,9 +27,13 @@ examples:
   python -m gitops preview --stack prod
   python -m gitops preview --stack prod --base origin/main --out preview/
   python -m gitops preview --stack prod --rendered --base origin/main --out preview/
+  python -m gitops preview --stack prod --simulate cluster.yaml --out preview/
   python -m gitops preview --stack prod --refresh
 
 With --base, the report begins with the settings that have changed since that Git revision.
+
+--simulate lets real Volcano in a simulated cluster decide which runs start, wait and are preempted
+after the update. The snapshot is one of `python -m gitops snapshot`.
 
 A rendered preview needs no cluster, no state and no secrets. Pull requests from forks get one. It
 is compared with the Git revision --base, if given.
@@ -44,6 +48,7 @@ exit status:
   {FAILED}   the preview failed; the report contains the reason
   64  wrong arguments
 """
+_SCHEDULE = "simulation.svg"
 _STATUS = {"unchanged": UNCHANGED, "changes": CHANGES, "blocked": BLOCKED, "failed": FAILED}
 
 
@@ -51,7 +56,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     parser.add_argument("--stack", required=True, metavar="NAME", help="stack to preview")
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="directory for comment.md and report.json"
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="directory for comment.md, report.json and the picture of a simulation",
     )
     parser.add_argument(
         "--refresh", action="store_true", help="compare the cluster with the state (drift)"
@@ -69,6 +77,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help="write the plan, to which `pulumi up --plan FILE` is bound",
+    )
+    parser.add_argument(
+        "--simulate",
+        nargs="?",
+        const="",
+        metavar="SNAPSHOT",
+        help="simulate what the scheduler does; default: with a snapshot of the cluster as it is",
     )
     parser.add_argument(
         "--config-file", type=Path, metavar="FILE", help="default: Pulumi.NAME.yaml"
@@ -123,6 +138,8 @@ def _run(options: argparse.Namespace) -> int:
         raise GitopsError("--refresh reads the cluster and --rendered has none: leave one out")
     if options.save_plan and (options.refresh or options.rendered):
         raise GitopsError("--save-plan is about an update: leave out --refresh and --rendered")
+    if options.simulate is not None and (options.refresh or options.rendered):
+        raise GitopsError("--simulate is about an update: leave out --refresh and --rendered")
     if options.refresh and options.base:
         raise GitopsError("--refresh compares with the state, not with --base: leave one out")
     config = options.config_file.resolve() if options.config_file else None
@@ -139,7 +156,7 @@ def _run(options: argparse.Namespace) -> int:
         checks = None if options.refresh else pack
         plan = options.save_plan.resolve() if options.save_plan else None
         with Preview(used, checks, refresh=options.refresh, plan=plan) as engine:
-            status = report(options, used, engine, pack.directory)
+            status = report(options, used, engine, pack)
             begin = "\r" if sys.stderr.isatty() else ""
             sys.stderr.write(f"{begin}{options.stack}: {status}\n")
             return _STATUS[status]
@@ -165,7 +182,7 @@ def _workspace(options: argparse.Namespace, stack: Stack) -> AbstractContextMana
     return workspace(stack, options.base or None)
 
 
-def report(options: argparse.Namespace, stack: Stack, engine: Preview, pack: Path) -> "Status":
+def report(options: argparse.Namespace, stack: Stack, engine: Preview, pack: Pack) -> "Status":
     """Wait for the preview, write comment.md and report.json, and return the status.
 
     `pack` is the policy pack as the engine got it, whose path may differ in each run.
@@ -175,6 +192,7 @@ def report(options: argparse.Namespace, stack: Stack, engine: Preview, pack: Pat
     from gitops.preview import markdown, validation
     from gitops.preview.build import build
     from gitops.preview.mask import Mask
+    from gitops.preview.simulation import with_simulation
 
     table = prices.load(options.prices or prices.DEFAULT)
     # A rendered stack contains no secrets, only placeholders.
@@ -185,20 +203,25 @@ def report(options: argparse.Namespace, stack: Stack, engine: Preview, pack: Pat
         others = read_resources(stack)
         plan = replace(plan, steps=tuple(s for s in plan.steps if s.urn not in others))
     notices = validation.notices(stack) if _mode(options) == "live" else ()
-    errors = tuple(e.replace(str(pack), "policies") for e in plan.errors)
+    errors = tuple(e.replace(str(pack.directory), "policies") for e in plan.errors)
     settings, problems = _changed_settings(options)
+    plan = replace(
+        plan,
+        errors=errors,
+        warnings=(*plan.warnings, *map(hide, problems)),
+        notices=(*stack.notices, *notices),
+    )
+    answer = None
+    if _mode(options) == "live":
+        plan, answer = with_simulation(plan, options.simulate, stack, pack.configuration)
     built = build(
-        replace(
-            plan,
-            errors=errors,
-            warnings=(*plan.warnings, *map(hide, problems)),
-            notices=(*stack.notices, *notices),
-        ),
+        plan,
         stack=options.stack,
         prices=table,
         mode=_mode(options),
         base=options.base,
         settings=[hide(change) for change in settings],
+        simulation=answer,
     )
     _write(options.out, built, markdown.render(built))
     return built.status
@@ -224,6 +247,10 @@ def _write(out: Path | None, built: "Report", comment: str) -> None:
         return
     out.mkdir(parents=True, exist_ok=True)
     document = built.model_dump_json(by_alias=True, indent=2) + "\n"
+    if built.simulation is not None:
+        from gitops.forecast.gantt import svg
+
+        write_atomically(out / _SCHEDULE, svg(built.simulation).encode())
     write_atomically(out / "comment.md", comment.encode())
     write_atomically(out / "report.json", document.encode())
 

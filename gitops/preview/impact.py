@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 
+from gitops.demand import Demand, demands, is_suspended
 from gitops.preview import claims
 from gitops.preview.changes import Change
-from gitops.preview.demand import Demand, demands, is_suspended
 from kube.kinds import RESOURCES
 from kube.kinds.record import State
 from policies.finding import find_pods

@@ -13,6 +13,7 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from gitops.forecast.answer import duration
 from gitops.preview.report import CostRow, GpuRow, Report
 
 LONGEST: Final = 65_000
@@ -226,6 +227,7 @@ def _template() -> Any:
         cost=cost,
         hours=hours,
         amount=amount,
+        duration=duration,
         queue=_queue,
         gpu=_gpu,
         percent=lambda share: f"{share * 100:.0f}%",

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from itertools import groupby
 
+from gitops.demand import Demand, demands, with_gpus
 from gitops.preview.capacity import count_gpus
 from gitops.preview.changes import Change
-from gitops.preview.demand import Demand, demands, with_gpus
 from gitops.preview.report import LimitRow, RunRow
 from gitops.prices import Prices
 

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, PlainSerializer
 from pydantic.alias_generators import to_camel
 
+from gitops.forecast.answer import Answer
 from gitops.prices import Purchase
 from kube.workloads.record import Role
 
@@ -124,6 +125,8 @@ class Report(_Model):
     complete: bool
     """False if an error ended the preview; then nothing is counted."""
     currency: str
+    simulation: Answer | None = None
+    """What the scheduler does with the plan; null if it was not simulated."""
     settings: list[str]
     """Changed settings since the base, as `path: before → after`."""
     counts: dict[str, int]

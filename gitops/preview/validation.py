@@ -5,6 +5,7 @@ may not create and patch objects, it compares manifests only, and does not repor
 """
 
 import subprocess
+from collections.abc import Sequence
 from typing import Any, Final
 
 from gitops.engine import Stack
@@ -22,7 +23,10 @@ def notices(stack: Stack) -> tuple[str, ...]:
     if cluster.get("render_to") is not None:
         return ()
     namespace = _section(config, "tenancy").get("namespace")
-    answers = {verb: _allowed(verb, cluster, namespace) for verb in _VERBS}
+    options = kubectl_options(document(stack.file))
+    if isinstance(namespace, str):
+        options += ["--namespace", namespace]
+    answers = {verb: _allowed(verb, options) for verb in _VERBS}
     denied = [verb for verb, answer in answers.items() if answer == "no"]
     if denied:
         verbs = " and ".join(f"`{verb}`" for verb in denied)
@@ -41,15 +45,20 @@ def _section(config: Any, name: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _allowed(verb: str, cluster: dict[str, Any], namespace: Any) -> str:
-    """Return `yes`, `no`, or the reason why neither is known."""
-    command = ["kubectl", "auth", "can-i", verb, "deployments.apps"]
-    if isinstance(namespace, str):
-        command += ["--namespace", namespace]
+def kubectl_options(configuration: dict[str, Any]) -> list[str]:
+    """Return the options with which kubectl uses the cluster of a stack's configuration."""
+    cluster = _section(configuration.get("config", {}), "cluster")
+    found = []
     for option in ("context", "kubeconfig"):
         value = cluster.get(option)
         if isinstance(value, str) and value != "in-cluster":
-            command += [f"--{option}", value]
+            found += [f"--{option}", value]
+    return found
+
+
+def _allowed(verb: str, options: Sequence[str]) -> str:
+    """Return `yes`, `no`, or the reason why neither is known."""
+    command = ["kubectl", "auth", "can-i", verb, "deployments.apps", *options]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=_SECONDS, check=False

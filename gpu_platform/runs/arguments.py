@@ -11,6 +11,7 @@ REFUSED = 3
 _EPILOG = f"""\
 examples:
   python -m gpu_platform run job.yaml --namespace vision --dry-run
+  python -m gpu_platform run job.yaml --namespace vision --simulate cluster.yaml
   python -m gpu_platform run job.yaml --namespace vision --follow
   python -m gpu_platform list --namespace vision
   python -m gpu_platform suspend digits-1a2b3c4d --namespace vision
@@ -76,6 +77,12 @@ def parser() -> argparse.ArgumentParser:
     instead.add_argument("--dry-run", action="store_true", help="print the manifests, create none")
     instead.add_argument(
         "--export", action="store_true", help="print the configuration that a stack would have"
+    )
+    instead.add_argument(
+        "--simulate",
+        type=Path,
+        metavar="SNAPSHOT",
+        help="print what the scheduler would do with the jobs, create none",
     )
     instead.add_argument("--follow", "-f", action="store_true", help="follow the logs")
 

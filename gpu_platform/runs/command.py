@@ -68,6 +68,9 @@ def _run(options: argparse.Namespace) -> int:
         objects = json.loads(json.dumps([each for run in runs for each in run.manifests]))
         sys.stdout.write(yaml.safe_dump_all(objects, sort_keys=False))
         return 0
+    if options.simulate is not None:
+        sys.stdout.write(_simulated(runs, options.simulate))
+        return 0
     for run in runs:
         if member.create(run.manifests):
             sys.stderr.write(f"{run.name}: submitted\n")
@@ -78,6 +81,25 @@ def _run(options: argparse.Namespace) -> int:
     if options.follow:
         return max(_follow(member, run.name) for run in runs)
     return 0
+
+
+def _simulated(runs: Sequence[Submission], snapshot: Path) -> str:
+    """Return what the scheduler would do with the runs in the cluster of a snapshot."""
+    from datetime import UTC, datetime
+
+    from gitops.forecast.answer import render
+    from gitops.forecast.simulate import simulate
+    from gitops.forecast.state import load
+    from gitops.forecast.whatif import with_manifests
+    from policies.evaluation import resource_of
+    from policies.views import View
+
+    base = load(snapshot)
+    views = [View(resource_of(dict(each))) for run in runs for each in run.manifests]
+    state, assumptions = with_manifests(base, views, f"--simulate {snapshot}")
+    sys.stderr.write("starting a simulated cluster…\n")
+    answer = simulate(state, datetime.now(UTC), base=base)
+    return render(answer.model_copy(update={"assumptions": [*assumptions, *answer.assumptions]}))
 
 
 def _follow(member: Member, run: str) -> int:

@@ -11,8 +11,8 @@ from typing import Any, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from gitops.demand import Demand, demands, with_gpus
 from gitops.errors import GitopsError
-from gitops.preview.demand import Demand, demands, with_gpus
 from gitops.preview.new_runs import run_rows
 from gitops.preview.report import RunRow
 from gitops.prices import Prices

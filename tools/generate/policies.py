@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from policies import simulated
 from policies.catalogue import RULES
 from policies.configuration import OWN_RULES
 from policies.exemptions import KEY
@@ -226,6 +227,13 @@ _FRAMEWORKS = """\
 Rules implement these controls as far as manifests show them. Reports name the controls of a
 violated rule.
 """
+_SIMULATED = """\
+## Simulations
+
+`python -m gitops preview --simulate` evaluates these rules on what the scheduler will do
+([Simulations](simulation.md#preview-a-plan)). The pack accepts their levels and settings and
+reports nothing of them.
+"""
 _SHARED = """\
 ## Shared settings
 
@@ -251,6 +259,7 @@ def page() -> str:
     for topic, title in _TOPICS.items():
         parts.append(f"\n## {title}\n")
         parts += [_section(rule) for rule in RULES if rule.topic == topic]
+    parts += [_SIMULATED, *map(_simulated_section, simulated.OWN_RULES)]
     return "\n".join(parts)
 
 
@@ -276,6 +285,11 @@ def _own_section(rule: Rule[Any]) -> str:
         f"### {rule.name}\n\n{rule.description} {rule.reason}\n\n"
         f"*{rule.level.value}, {rule.severity.value}.* {rule.remediation}\n"
     )
+
+
+def _simulated_section(rule: Rule[Any]) -> str:
+    settings = _settings(rule.config)
+    return _own_section(rule) + (f"{_table(settings)}\n" if settings else "")
 
 
 def _overview() -> str:

@@ -4,11 +4,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import yaml
 
 from devcluster.paths import CHECKOUT
 from gitops.__main__ import main
+from gitops.engine import Stack
 from gitops.forecast.answer import Answer, render
 from gitops.forecast.state import dump
+from gitops.preview import events
+from gitops.preview.simulation import with_simulation
+from tests.gitops import plans
 from tests.gitops.forecast.states import JOB, state
 
 
@@ -58,6 +63,21 @@ def test_an_urgent_job_preempts_and_the_victim_restarts(
     shown = page.partition("```text\n")[2].partition("```")[0].splitlines()
     # Its first line has the age of the snapshot, as one of the assumptions does.
     assert shown[1:] == [line for line in render(answer).splitlines()[1:] if " h old" not in line]
+
+
+def test_a_plan_is_simulated_next_to_the_snapshot_without_it(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(dump(state(), as_yaml=True))
+    urgent = plans.step("create", new=yaml.safe_load(JOB))
+    plan = events.plan([urgent, plans.judged(), plans.summary()])
+    done, answer = with_simulation(plan, str(file), Stack("prod"), None)
+    assert answer is not None
+    gangs = {gang.name: gang for gang in answer.gangs}
+    assert (gangs["urgent"].verdict, gangs["urgent"].added) == ("starts at once", True)
+    # Without the plan, `a` runs on and `large` starts when it ends.
+    assert (gangs["a"].start_seconds, gangs["a"].start_without_seconds) == (1800, 0)
+    assert gangs["large"].start_without_seconds == 3600
+    assert [finding.rule for finding in done.findings] == ["plan-preempts-nothing-of"]
 
 
 def test_added_nodes_let_the_gang_start_at_once(

@@ -61,12 +61,16 @@ def test_rejects_invalid_changes(changes: Changes, says: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("kind: Job", "kind: CronJob", "only a Volcano Job"),
-        ("queue: vision", "queue: lab", "queue lab is not in the snapshot"),
-        ("priorityClassName: urgent", "priorityClassName: now", "PriorityClass now is not in"),
-        ("replicas: 2", "replicas: 0", "at least one replica"),
-        ("name: urgent, ", "", "not a valid Volcano Job"),
-        ("name: urgent", "name: small", "has ml/small already: add --remove"),
+        ("kind: Job", "kind: CronJob", "no gang with at least one pod"),
+        ("queue: vision", "queue: lab", "in queue lab, and the snapshot has only vision, root"),
+        (
+            "priorityClassName: urgent",
+            "priorityClassName: now",
+            "PriorityClass now, and the snapshot has only batch, urgent",
+        ),
+        ("replicas: 2", "replicas: 0", "no gang with at least one pod"),
+        ("name: urgent, ", "", "line 1: write metadata.name"),
+        ("name: urgent", "name: small", "has ml/small already: remove it"),
     ],
 )
 def test_rejects_jobs_that_cannot_be_simulated(job: Path, old: str, new: str, says: str) -> None:

@@ -1,9 +1,9 @@
 from decimal import Decimal
 from typing import Any
 
+from gitops.demand import demands
 from gitops.preview.capacity import costs, count_gpus
 from gitops.preview.changes import after, before, changes
-from gitops.preview.demand import demands
 from gitops.preview.report import CostRow
 from gitops.prices import Prices
 from tests.gitops import plans

@@ -7,7 +7,7 @@ import pytest
 
 from gitops import prices
 from gitops.__main__ import main
-from gitops.engine import Ended, Stack
+from gitops.engine import Ended, Pack, Stack
 from gitops.preview import command
 from tests.gitops import plans
 
@@ -66,7 +66,7 @@ def test_notices_are_at_the_top_of_the_comment(tmp_path: Path) -> None:
         stack="prod", rendered=True, refresh=False, base=None, prices=None, out=tmp_path
     )
     stack = Stack("prod", tmp_path, notices=("Not validated by the API server.",))
-    assert command.report(options, stack, engine, tmp_path) == "unchanged"
+    assert command.report(options, stack, engine, Pack(tmp_path)) == "unchanged"
     comment = (tmp_path / "comment.md").read_text()
     assert comment.index("**Not validated by the API server.**") < comment.index("| created |")
 
@@ -80,7 +80,7 @@ def test_a_policy_pack_that_fails_to_start_is_reported_consistently(tmp_path: Pa
         options = argparse.Namespace(
             stack="prod", rendered=True, refresh=False, base=None, prices=None, out=tmp_path
         )
-        assert command.report(options, Stack("prod", tmp_path), engine, pack) == "failed"
+        assert command.report(options, Stack("prod", tmp_path), engine, Pack(pack)) == "failed"
         comments.append((tmp_path / "comment.md").read_text())
     assert comments[0] == comments[1]
     assert "policies" in comments[0]

@@ -30,7 +30,7 @@ def test_a_user_with_full_rights_gets_no_notice(stack: Stack) -> None:
     kubectl(stack.project, "echo yes")
     assert notices(stack) == ()
     asked = (stack.project / "asked").read_text().splitlines()
-    assert asked[1] == "auth can-i patch deployments.apps --namespace ml --context blue"
+    assert asked[1] == "auth can-i patch deployments.apps --context blue --namespace ml"
 
 
 def test_a_user_who_may_only_read_gets_a_notice(stack: Stack) -> None:

@@ -5,7 +5,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gitops.forecast import simulate
+from gitops.forecast.answer import Answer
+from gitops.forecast.state import Queue, State, dump
 from gpu_platform.runs.command import main
+from tests.gitops.forecast.states import state
+from tests.gitops.forecast.test_gantt import answer, gang
 
 JOB = {
     "queue": "research",
@@ -107,3 +112,24 @@ def test_help_teaches_the_file_and_the_exit_statuses(capsys: pytest.CaptureFixtu
     assert left.value.code == 0
     said = capsys.readouterr().out
     assert all(words in said for words in ("job.yaml", "exit status", "--follow", "queue:"))
+
+
+def test_a_simulation_submits_nothing(
+    files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulated: list[State] = []
+
+    def instead(state: State, *_: object, base: State) -> Answer:
+        simulated.extend((base, state))
+        return answer(gang("tiny", "starts at once", 0, None, added=True))
+
+    monkeypatch.setattr(simulate, "simulate", instead)
+    before = state()
+    before.queues.append(Queue(name="research"))
+    (files / "cluster.yaml").write_text(dump(before, as_yaml=True))
+    assert submit(files, "--simulate", str(files / "cluster.yaml")) == 0
+    assert "ml/tiny  vision  8     starts at once" in capsys.readouterr().out
+    base, changed = simulated
+    (added,) = (gang for gang in changed.gangs if gang not in base.gangs)
+    assert (added.namespace, added.queue, added.size) == ("vision", "research", 1)
+    assert added.name.startswith("tiny-")

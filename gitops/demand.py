@@ -86,12 +86,13 @@ def _demand(stack: Stack, workload: Workload, pod: Pod) -> Demand:
         min_pods=min_pods,
         requests=_of_pod(pod, "requests", "limits"),
         limits=_of_pod(pod, "limits"),
-        deadline=_seconds(workload.deadline) or _seconds(pod.spec["activeDeadlineSeconds"]),
-        each_attempt=_seconds(workload.deadline) is None or workload.has_pod_deadline,
+        deadline=seconds(workload.deadline) or seconds(pod.spec["activeDeadlineSeconds"]),
+        each_attempt=seconds(workload.deadline) is None or workload.has_pod_deadline,
     )
 
 
-def _seconds(node: Node | None) -> Decimal | None:
+def seconds(node: Node | None) -> Decimal | None:
+    """Return a number of seconds; None if there is none or it is unknown."""
     return None if node is None else quantity_or_none(node.value)
 
 

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from gitops.preview.demand import Demand, demands
+from gitops.demand import Demand, demands
 from kube.kinds import KINDS as JOB_KINDS
 from kube.kinds import JobKind, kinds_that_support
 from policies.resources import Resource

@@ -1,0 +1,115 @@
+"""A simulation's answer as a Gantt chart: when each gang runs, with the change and without it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from gitops.forecast.answer import Answer, GangAnswer, duration
+
+_LABELS: Final = 260
+_WIDTH: Final = 720
+_ROW: Final = 22
+_HEAD: Final = 46
+_TICKS: Final = 6
+_LONGEST_NAME: Final = 34
+
+
+@dataclass(frozen=True)
+class _Bar:
+    """A bar in units of the picture."""
+
+    x: float
+    width: float
+    css: str
+    title: str
+
+
+@dataclass(frozen=True)
+class _Row:
+    name: str
+    title: str
+    y: float
+    bars: list[_Bar]
+
+
+def svg(answer: Answer) -> str:
+    """Return a self-contained SVG picture with a row for each gang, by queue and start."""
+    gangs = sorted(
+        (gang for gang in answer.gangs if gang.verdict != "suspended"),
+        key=lambda g: (g.queue, _or_last(g.start_seconds), g.title),
+    )
+    until = _until(answer, gangs)
+    rows: list[_Row] = []
+    heads: list[dict[str, Any]] = []
+    y = float(_HEAD)
+    for gang in gangs:
+        if not heads or heads[-1]["queue"] != gang.queue:
+            heads.append({"queue": gang.queue, "y": y})
+            y += _ROW
+        rows.append(_Row(_short(gang.title), gang.title, y, _bars(answer, gang, until)))
+        y += _ROW
+    ticks = [
+        {"x": _LABELS + _WIDTH * n / _TICKS, "text": duration(until * n / _TICKS)}
+        for n in range(_TICKS + 1)
+    ]
+    picture: str = _TEMPLATE.render(
+        answer=answer,
+        rows=rows,
+        heads=heads,
+        ticks=ticks,
+        height=y + 14,
+        width=_LABELS + _WIDTH + 30,
+        row=_ROW,
+        head=_HEAD,
+    )
+    return picture
+
+
+def _until(answer: Answer, gangs: list[GangAnswer]) -> float:
+    """Return the seconds that the picture shows: to the horizon or the last known start."""
+    times = [answer.horizon_seconds]
+    for gang in gangs:
+        if gang.verdict != "runs":
+            times += [t for t in (gang.end_seconds, gang.end_without_seconds) if t is not None]
+    return max(times) or 3600
+
+
+def _or_last(time: float | None) -> float:
+    return float("inf") if time is None else time
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST_NAME else f"{text[: _LONGEST_NAME - 1]}…"
+
+
+def _bars(answer: Answer, gang: GangAnswer, until: float) -> list[_Bar]:
+    found = []
+    if answer.compared and not gang.added:
+        start, end = gang.start_without_seconds, gang.end_without_seconds
+        found.append(_bar(start, end, until, "without", f"{gang.title} without the change"))
+    evicted = any((v.namespace, v.name) == (gang.namespace, gang.name) for v in answer.victims)
+    css = "evicted" if evicted else "runs" if gang.verdict == "runs" else "new"
+    found.append(_bar(gang.start_seconds, gang.end_seconds, until, css, gang.title))
+    return [bar for bar in found if bar is not None]
+
+
+def _bar(start: float | None, end: float | None, until: float, css: str, who: str) -> _Bar | None:
+    if start is None or start > until:
+        return None
+    last = until if end is None else min(end, until)
+    scale = _WIDTH / until
+    text = f"{who}: {duration(start)} to {'unknown' if end is None else duration(end)}"
+    width = max((last - start) * scale, 1.5)
+    return _Bar(_LABELS + start * scale, width, css, text)
+
+
+def _template() -> Any:
+    folder = FileSystemLoader(Path(__file__).parent)
+    environment = Environment(loader=folder, autoescape=True, undefined=StrictUndefined)
+    environment.trim_blocks = environment.lstrip_blocks = True
+    return environment.get_template("gantt.svg.j2")
+
+
+_TEMPLATE: Final = _template()

@@ -1,0 +1,130 @@
+"""Gangs that manifests will have in a cluster, read as the policy pack reads them."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Final
+
+from gitops.demand import is_suspended, seconds
+from gitops.forecast.capture import PREEMPTABLE
+from gitops.forecast.shapes import pod_shape
+from gitops.forecast.state import Gang, PodShape
+from kube.names import GROUP_ANNOTATION
+from kube.quantities import quantity_or_none
+from policies.controllers import Workload
+from policies.demand import most_pods, queue_of
+from policies.resources import Resource
+from policies.views import Stack, View
+from policies.workloads import Pod
+
+_SCHEDULER: Final = "volcano"
+_BATCH: Final = "batch.volcano.sh"
+_LATER: Final = "flow.volcano.sh"
+
+
+@dataclass(frozen=True)
+class Planned:
+    """Gangs that exist at once, and titles of objects whose pods are not simulated."""
+
+    gangs: Sequence[Gang]
+    left_out: Sequence[str]
+
+
+def planned(views: Iterable[View], created: datetime) -> Planned:
+    """Return the gangs of manifests that Volcano schedules.
+
+    Left out are steps of JobFlows, which start after others, jobs that a schedule starts, and pods
+    with devices that another scheduler places, such as model servers.
+    """
+    stack = Stack(list(views))
+    gangs: list[Gang] = []
+    left_out: list[str] = []
+    for workload in stack.workloads:
+        pods = [pod for pod in workload.pods if _is_scheduled(workload, pod)]
+        resource = workload.resource
+        if pods and resource.group != _LATER and not resource.kind.startswith("Cron"):
+            gangs += _gangs(stack, workload, pods, created)
+        elif any("/" in name for pod in workload.pods for name in pod_shape_of(pod, 1).requests):
+            left_out.append(resource.title)
+    return Planned(gangs, left_out)
+
+
+def not_simulated(title: str) -> str:
+    """Return the assumption about an object whose pods are left out."""
+    return f"pods of {title} are not simulated"
+
+
+def _is_scheduled(workload: Workload, pod: Pod) -> bool:
+    scheduler = workload.scheduler(pod).text
+    return scheduler == _SCHEDULER or (scheduler is None and workload.resource.group == _BATCH)
+
+
+def _gangs(
+    stack: Stack, workload: Workload, pods: Sequence[Pod], created: datetime
+) -> Iterator[Gang]:
+    jobs = stack.runs_of(workload.resource)
+    number = max(len(jobs), 1)
+    shapes = [
+        pod_shape_of(pod, count)
+        for pod in pods
+        if (count := int(most_pods(stack, pod, surge=False) / number))
+    ]
+    if not shapes:
+        return
+    deadlines = [
+        found
+        for pod in pods
+        if (found := seconds(workload.deadline) or seconds(pod.spec["activeDeadlineSeconds"]))
+    ]
+    size = sum(shape.count for shape in shapes)
+    for resource in jobs or [workload.resource]:
+        yield Gang(
+            namespace=resource.namespace or "default",
+            name=resource.name,
+            state="suspended" if is_suspended(resource) else "pending",
+            queue=queue_of(stack, workload, pods[0]) or "default",
+            priority_class=_priority_class(workload, pods),
+            minimum=_minimum(stack, workload, pods[0], size),
+            preemptable=_preemptable(resource, pods),
+            created=created,
+            deadline_seconds=float(min(deadlines)) if deadlines else None,
+            pods=shapes,
+        )
+
+
+def pod_shape_of(pod: Pod, count: int) -> PodShape:
+    """Return the shape of `count` such pods."""
+    labels = {name: node.text or "" for name, node in pod.metadata["labels"].fields()}
+    spec = pod.spec.value
+    return pod_shape(spec if isinstance(spec, dict) else {}, labels, count)
+
+
+def _minimum(stack: Stack, workload: Workload, pod: Pod, size: int) -> int:
+    stated: Decimal | None = None
+    name = pod.metadata["annotations"][GROUP_ANNOTATION].text
+    if name and workload.joins_pod_group(pod):
+        resource = workload.resource
+        group = stack.find("scheduling.volcano.sh", "PodGroup", resource.namespace, name)
+        stated = quantity_or_none(group.root["spec"]["minMember"].value) if group else None
+    elif workload.gang is not None:
+        stated = quantity_or_none(workload.gang.minimum.value)
+        # The webhook of Volcano completes its own jobs.
+        is_whole = workload.gang.defaults_to_all or workload.resource.group == _BATCH
+        if not stated and is_whole:
+            return size
+    return max(int(stated or 1), 1)
+
+
+def _priority_class(workload: Workload, pods: Sequence[Pod]) -> str:
+    of_job = workload.resource.root["spec"]["priorityClassName"].text
+    names = (pod.spec["priorityClassName"].text for pod in pods)
+    return of_job or next(filter(None, names), "")
+
+
+def _preemptable(resource: Resource, pods: Sequence[Pod]) -> bool | None:
+    places = [pod.metadata["annotations"] for pod in pods] + [resource.annotations]
+    for place in places:
+        if (text := place[PREEMPTABLE].text) in ("true", "false"):
+            return text == "true"
+    return None

@@ -1,0 +1,227 @@
+"""What the scheduler does with a plan: the snapshot of a cluster with the changes of the plan."""
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from gitops.demand import is_suspended
+from gitops.engine import Stack
+from gitops.errors import GitopsError
+from gitops.forecast.answer import Answer, GangAnswer, duration
+from gitops.forecast.planned import not_simulated, planned
+from gitops.forecast.state import Gang, PriorityClass, Queue, State, load
+from gitops.forecast.whatif import check
+from gitops.preview.changes import Change, changes
+from gitops.preview.events import Plan, PolicyFinding
+from gitops.preview.validation import kubectl_options
+from gitops.stack_file import document
+from policies import simulated
+from policies.configuration import parse
+from policies.own_rules import with_own
+from policies.resources import Resource
+from policies.rule import Rule, RuleConfig
+from policies.values import UNKNOWN
+from policies.views import View
+
+_SCHEDULING: Final = "scheduling.volcano.sh"
+_MINUTE: Final = 60
+
+
+def with_simulation(
+    plan: Plan, snapshot: str | None, stack: Stack, configuration: Path | None
+) -> tuple[Plan, Answer | None]:
+    """Simulate a plan, and return it with the violations of the rules about simulations.
+
+    `snapshot` is a file, or empty for the stack's cluster as it is now; None simulates nothing. If
+    the simulation fails, notes say so, and mandatory rules are violated. `configuration` is the
+    configuration file of the policy pack.
+
+    Raises:
+        GitopsError: If the configuration is wrong.
+    """
+    rules = _rules(configuration)
+    names = ", ".join(f"`{rule.name}`" for rule, mandatory, _ in rules if mandatory)
+    if snapshot is None or not plan.complete:
+        skipped = f"Mandatory rules that need a simulation were not evaluated: {names}."
+        return (replace(plan, warnings=(*plan.warnings, skipped)) if names else plan), None
+    try:
+        state = load(Path(snapshot)) if snapshot else _current(stack)
+        answer = _simulate(changes(plan.steps), state)
+    except GitopsError as error:
+        text = f"The plan was not simulated: {error}"
+        unknown = [_finding(rule, True, text) for rule, mandatory, _ in rules if mandatory]
+        findings = (*unknown, *plan.findings)
+        return replace(plan, warnings=(*plan.warnings, text), findings=findings), None
+    found = [
+        _finding(rule, mandatory, message)
+        for rule, mandatory, config in rules
+        for message in _messages(answer, rule, config)
+    ]
+    every = sorted([*found, *plan.findings], key=lambda finding: not finding.mandatory)
+    return replace(plan, findings=tuple(every)), answer
+
+
+def _rules(configuration: Path | None) -> list[tuple[Rule[Any], bool, RuleConfig]]:
+    try:
+        text = configuration.read_text("utf-8") if configuration is not None else "{}"
+        return parse(text, with_own()).simulated
+    except (OSError, ValueError) as error:
+        raise GitopsError(f"the configuration of the policy pack is wrong: {error}") from None
+
+
+def _finding(rule: Rule[Any], mandatory: bool, message: str) -> PolicyFinding:
+    return PolicyFinding(rule.name, mandatory, message, severity=rule.severity.value)
+
+
+def _current(stack: Stack) -> State:
+    from gitops.forecast.capture import capture
+    from gitops.runs.snapshot import Cluster
+
+    sys.stderr.write("taking a snapshot of the cluster…\n")
+    cluster = Cluster(["kubectl", *kubectl_options(document(stack.file))])
+    return capture(cluster, datetime.now(UTC).replace(microsecond=0))
+
+
+def _simulate(found: Sequence[Change], state: State) -> Answer:
+    from gitops.forecast.simulate import simulate
+
+    changed, assumptions = with_plan(found, state)
+    sys.stderr.write("simulating the plan…\n")
+    answer = simulate(changed, datetime.now(UTC), base=state)
+    return answer.model_copy(update={"assumptions": [*assumptions, *answer.assumptions]})
+
+
+def with_plan(found: Sequence[Change], state: State) -> tuple[State, list[str]]:
+    """Return the snapshot after the plan, and the assumptions made.
+
+    Raises:
+        GitopsError: If the snapshot is redacted, or lacks the queue or PriorityClass of a new gang.
+    """
+    if state.redacted:
+        raise GitopsError(
+            "the snapshot is redacted, so its queues and runs cannot be compared with the plan: "
+            "take one without --redact"
+        )
+    state = state.model_copy(update=_surroundings(found, state))
+    started = [c.new for c in found if c.new and c.step.operation in ("create", "replace")]
+    new = planned(started, state.taken)
+    assumptions = [not_simulated(title) for title in new.left_out]
+    gone, halted, resumed = _ended(found), set(_halted(found)), _resumed(found, state.taken)
+    gangs: list[Gang] = []
+    for gang in state.gangs:
+        if gang.key in gone:
+            continue
+        if gang.key in halted:
+            gangs.append(gang.model_copy(update={"state": "suspended"}))
+        else:
+            gangs.append(resumed.get(gang.key, gang))
+    present = {gang.key for gang in gangs}
+    for gang in new.gangs:
+        if gang.key in present:
+            assumptions.append(f"{gang.namespace}/{gang.name} is in the snapshot already")
+            continue
+        check(gang, state, "the plan does not fit the snapshot")
+        gangs.append(gang)
+    return state.model_copy(update={"gangs": gangs}), assumptions
+
+
+def _surroundings(found: Iterable[Change], state: State) -> dict[str, Any]:
+    """Return the queues and PriorityClasses after the plan. Those that it deletes stay."""
+    queues = {queue.name: queue for queue in state.queues}
+    classes = {each.name: each for each in state.priority_classes}
+    for change in found:
+        if change.new is None:
+            continue
+        resource = change.new.resource
+        if resource.is_kind(_SCHEDULING, "Queue"):
+            spec = {k: v.value for k, v in resource.root["spec"].fields() if v.value is not UNKNOWN}
+            queues[resource.name] = Queue(name=resource.name, spec=spec)
+        elif resource.is_kind("scheduling.k8s.io", "PriorityClass"):
+            value = resource.root["value"].value
+            classes[resource.name] = PriorityClass(
+                name=resource.name,
+                value=int(value) if isinstance(value, int | float) else 0,
+                preemption_policy=resource.root["preemptionPolicy"].text or "PreemptLowerPriority",
+            )
+    return {"queues": [*queues.values()], "priority_classes": [*classes.values()]}
+
+
+def _ended(found: Iterable[Change]) -> set[tuple[str, str]]:
+    """Return the gangs that the plan deletes, replaces or terminates."""
+    ended = set()
+    for change in found:
+        if change.old is not None and (
+            change.step.operation == "replace"
+            or (change.step.operation == "delete" and not change.is_retained)
+        ):
+            ended |= _keys([change.old])
+        if change.new is not None and _terminates(change.new.resource):
+            command = change.new.resource
+            ended.add((command.namespace or "", command.root["target"]["name"].text or ""))
+    return ended
+
+
+def _terminates(resource: Resource) -> bool:
+    is_command = resource.is_kind("bus.volcano.sh", "Command")
+    return is_command and resource.root["action"].text == "TerminateJob"
+
+
+def _halted(found: Iterable[Change]) -> Iterator[tuple[str, str]]:
+    for change in found:
+        if change.step.operation == "update" and change.new and is_suspended(change.new.resource):
+            yield from _keys([change.new])
+
+
+def _resumed(found: Iterable[Change], now: datetime) -> dict[tuple[str, str], Gang]:
+    changes = [c for c in found if c.step.operation == "update" and c.old and c.new]
+    views = [c.new for c in changes if c.old and is_suspended(c.old.resource)]
+    gangs = planned([view for view in views if view is not None], now).gangs
+    return {gang.key: gang for gang in gangs if gang.state != "suspended"}
+
+
+def _keys(views: list[View]) -> set[tuple[str, str]]:
+    return {gang.key for gang in planned(views, datetime.now(UTC)).gangs}
+
+
+def _messages(answer: Answer, rule: Rule[Any], config: RuleConfig) -> Iterator[str]:
+    new = [gang for gang in answer.gangs if gang.added]
+    if rule is simulated.FITS:
+        for gang in new:
+            if gang.verdict == "waits":
+                yield f"{gang.title} does not start within {_horizon(answer)}. {gang.reason}"
+    elif isinstance(config, simulated.WaitsConfig):
+        for gang in new:
+            if _wait(answer, gang) > config.minutes * _MINUTE:
+                limit = duration(config.minutes * _MINUTE)
+                start = gang.start_seconds
+                waits = f"at least {_horizon(answer)}" if start is None else duration(start)
+                yield f"{gang.title} waits {waits}, and the limit is {limit}."
+    elif isinstance(config, simulated.PreemptsConfig):
+        queues = {gang.title: gang.queue for gang in answer.gangs}
+        for victim in answer.victims:
+            name = f"{victim.namespace}/{victim.name}"
+            is_watched = not config.queues or queues[name] in config.queues
+            lost = victim.gpu_hours
+            if (
+                is_watched
+                and not victim.without_change
+                and (lost is None or lost > config.gpu_hours)
+            ):
+                hours = "an unknown number of" if lost is None else f"at most {lost:.1f}"
+                yield (
+                    f"{name} in queue {queues[name]} is preempted after "
+                    f"{duration(victim.at_seconds)} and loses {hours} GPU-hours."
+                )
+
+
+def _wait(answer: Answer, gang: GangAnswer) -> float:
+    if gang.start_seconds is not None:
+        return gang.start_seconds
+    return answer.horizon_seconds if gang.verdict == "waits" else 0.0
+
+
+def _horizon(answer: Answer) -> str:
+    return f"{answer.ends} ends of others ({duration(answer.horizon_seconds)})"

@@ -1,0 +1,225 @@
+"""The snapshot after a plan, and the rules about its simulation."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gitops.engine import Stack
+from gitops.errors import GitopsError
+from gitops.forecast import simulate
+from gitops.forecast.answer import Answer, Victim
+from gitops.forecast.state import State, dump
+from gitops.preview.changes import changes
+from gitops.preview.events import Plan, plan
+from gitops.preview.simulation import with_plan, with_simulation
+from tests.gitops import plans
+from tests.gitops.forecast.states import JOB, state
+from tests.gitops.forecast.test_gantt import answer, gang
+
+
+def job(name: str = "urgent", **spec: Any) -> dict[str, Any]:
+    made = yaml.safe_load(JOB.replace("name: urgent", f"name: {name}"))
+    made["spec"] |= spec
+    return dict(made)
+
+
+def after(*events: dict[str, Any], of: State | None = None) -> tuple[dict[str, str], list[str]]:
+    """Return the states of gangs by name after a plan, and the assumptions."""
+    found, assumptions = with_plan(changes(plan(events).steps), of or state())
+    return {gang.name: gang.state for gang in found.gangs}, assumptions
+
+
+BEFORE = {"a": "running", "b": "running", "large": "pending", "small": "pending"}
+
+
+def test_created_runs_are_pending_and_deleted_ones_are_gone() -> None:
+    gangs, _ = after(plans.step("create", new=job()), plans.step("delete", old=job("b")))
+    assert gangs == {name: BEFORE[name] for name in ("a", "large", "small")} | {"urgent": "pending"}
+
+
+def test_a_replaced_run_starts_again() -> None:
+    old, new = job("a"), job("other")
+    gangs, _ = after(plans.step("replace", old=old, new=new, keys=["metadata.name"]))
+    assert gangs == {name: BEFORE[name] for name in ("b", "large", "small")} | {"other": "pending"}
+
+
+def test_a_run_that_stays_in_the_cluster_goes_on() -> None:
+    gangs, _ = after(plans.step("delete", old=job("a"), retain=True))
+    assert gangs == BEFORE
+
+
+def test_a_terminated_run_is_gone() -> None:
+    command = {
+        "apiVersion": "bus.volcano.sh/v1alpha1",
+        "kind": "Command",
+        "metadata": {"name": "stop", "namespace": "ml"},
+        "action": "TerminateJob",
+        "target": {"kind": "Job", "name": "a"},
+    }
+    gangs, _ = after(plans.step("create", new=command))
+    assert "a" not in gangs
+
+
+def indexed(name: str, *, suspend: bool) -> dict[str, Any]:
+    spec = yaml.safe_load(JOB)["spec"]["tasks"][0]["template"]["spec"]
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": name,
+            "namespace": "ml",
+            "annotations": {"scheduling.volcano.sh/queue-name": "vision"},
+        },
+        "spec": {
+            "parallelism": 1,
+            "suspend": suspend,
+            "template": {"spec": spec | {"schedulerName": "volcano"}},
+        },
+    }
+
+
+def test_runs_are_suspended_and_resumed() -> None:
+    event = plans.step("update", indexed("a", suspend=False), indexed("a", suspend=True))
+    gangs, _ = after(event)
+    assert gangs["a"] == "suspended"
+    halted = state()
+    halted.gangs[0] = halted.gangs[0].model_copy(update={"state": "suspended"})
+    event = plans.step("update", indexed("a", suspend=True), indexed("a", suspend=False))
+    gangs, _ = after(event, of=halted)
+    assert gangs["a"] == "pending"
+
+
+def test_a_queue_and_a_priority_of_the_plan_are_those_of_its_runs() -> None:
+    queue = {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "Queue",
+        "metadata": {"name": "lab"},
+        "spec": {"weight": 4},
+    }
+    priority = {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": "first"},
+        "value": 9000,
+    }
+    events = [plans.step("create", new=each) for each in (queue, priority)]
+    run = plans.step("create", new=job(queue="lab", priorityClassName="first"))
+    found, _ = with_plan(changes(plan([*events, run]).steps), state())
+    assert {each.name: each.spec for each in found.queues}["lab"] == {"weight": 4}
+    assert {each.name: each.value for each in found.priority_classes}["first"] == 9000
+    with pytest.raises(GitopsError, match="urgent is in queue lab, and the snapshot has only"):
+        after(run)
+
+
+def test_a_run_that_the_snapshot_has_already_is_not_added_again() -> None:
+    gangs, assumptions = after(plans.step("create", new=job("small")))
+    assert gangs == BEFORE
+    assert assumptions == ["ml/small is in the snapshot already"]
+
+
+def test_a_redacted_snapshot_is_refused() -> None:
+    with pytest.raises(GitopsError, match="take one without --redact"):
+        after(of=state().model_copy(update={"redacted": True}))
+
+
+WAITING = answer(
+    gang("urgent", "waits", None, None, added=True, reason="0/3 nodes are available"),
+    gang("late", "starts later", 3600, 7200, added=True),
+    gang("a", "starts later", 1800, 7200),
+    victims=[
+        Victim(namespace="ml", name="a", at_seconds=0, pods=2, gpu_hours=48),
+        Victim(namespace="ml", name="a", at_seconds=9, pods=2, gpu_hours=1, without_change=True),
+    ],
+)
+
+
+@pytest.fixture
+def simulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of a snapshot, whose simulation has the answer `WAITING`."""
+
+    def instead(*_: object, **__: object) -> Answer:
+        return WAITING
+
+    monkeypatch.setattr(simulate, "simulate", instead)
+    (tmp_path / "cluster.yaml").write_text(dump(state(), as_yaml=True))
+    return tmp_path / "cluster.yaml"
+
+
+def found(
+    snapshot: Path | None, rules: dict[str, Any] | None = None
+) -> tuple[Plan, Sequence[tuple[str, bool, str]]]:
+    empty = plan([plans.summary(), plans.judged()])
+    configuration = None
+    if rules is not None and snapshot is not None:
+        configuration = snapshot.with_name("rules.json")
+        configuration.write_text(json.dumps(rules))
+    path = None if snapshot is None else str(snapshot)
+    done, _ = with_simulation(empty, path, Stack("prod"), configuration)
+    return done, [(each.rule, each.mandatory, each.message) for each in done.findings]
+
+
+def test_rules_are_advisory_by_default(simulated: Path) -> None:
+    _, messages = found(simulated)
+    assert messages == [
+        (
+            "plan-fits",
+            False,
+            "ml/urgent does not start within 1 ends of others (1h00m). 0/3 nodes are available",
+        ),
+        (
+            "plan-preempts-nothing-of",
+            False,
+            "ml/a in queue vision is preempted after 0m and loses at most 48.0 GPU-hours.",
+        ),
+    ]
+
+
+def test_rules_have_settings_for_each_environment(simulated: Path) -> None:
+    _, messages = found(
+        simulated,
+        {
+            "plan-fits": "disabled",
+            "plan-preempts-nothing-of": {"queues": ["language"]},
+            "plan-waits-at-most": {"enforcementLevel": "mandatory", "minutes": 45},
+            "gpu-whole-nodes": {"gpusPerNode": 8},
+        },
+    )
+    assert [(rule, mandatory) for rule, mandatory, _ in messages] == [
+        ("plan-waits-at-most", True),
+        ("plan-waits-at-most", True),
+    ]
+    assert messages[1][2] == "ml/late waits 1h00m, and the limit is 45m."
+
+
+def test_losses_below_the_limit_are_accepted(simulated: Path) -> None:
+    settings = {"plan-fits": "disabled", "plan-preempts-nothing-of": {"gpuHours": 48}}
+    assert found(simulated, settings)[1] == []
+
+
+def test_a_mandatory_rule_is_violated_if_the_plan_cannot_be_simulated(simulated: Path) -> None:
+    simulated.write_text("{}")
+    done, messages = found(simulated, {"plan-fits": "mandatory"})
+    assert [(rule, mandatory) for rule, mandatory, _ in messages] == [("plan-fits", True)]
+    assert "The plan was not simulated" in messages[0][2]
+    assert "is not a snapshot" in done.warnings[0]
+
+
+def test_a_preview_without_a_simulation_names_mandatory_rules(
+    simulated: Path, tmp_path: Path
+) -> None:
+    rules = tmp_path / "mandatory.json"
+    rules.write_text('{"plan-fits": "mandatory"}')
+    done, _ = with_simulation(plan([plans.summary()]), None, Stack("prod"), rules)
+    assert done.warnings == (
+        "Mandatory rules that need a simulation were not evaluated: `plan-fits`.",
+    )
+    assert found(None)[0].warnings == ()
+
+
+def test_wrong_settings_are_refused(simulated: Path) -> None:
+    with pytest.raises(GitopsError, match=r"plan-waits-at-most\.minutes"):
+        found(simulated, {"plan-waits-at-most": {"minutes": -1}})

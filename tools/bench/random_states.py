@@ -1,0 +1,93 @@
+"""Random snapshots of clusters and random plans, for the benchmark of simulations."""
+
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Final
+
+from gitops.forecast.state import Gang, Node, PodShape, PriorityClass, Queue, State
+from infra.settings.volcano import SchedulerSettings
+from infra.volcano import scheduler_configuration
+
+_GPU: Final = "nvidia.com/gpu"
+_PER_NODE: Final = 8
+_ALLOCATABLE: Final = {"cpu": "96", "memory": "1Ti", "pods": "110", _GPU: str(_PER_NODE)}
+_TAKEN: Final = datetime(2026, 1, 1, tzinfo=UTC)
+_PRIORITIES: Final = {"low": 100, "middle": 1000, "high": 2000}
+_ELASTIC: Final = 0.3
+SCHEDULERS: Final = [
+    scheduler_configuration(
+        SchedulerSettings.model_validate({"preempt": preempt, "reclaim": reclaim}),
+        hierarchical=False,
+    )
+    for preempt in ("gangs", "none")
+    for reclaim in ("gangs", "none")
+]
+"""Configurations of Volcano: with and without preemption, with and without reclaim."""
+
+
+def random_state(random: Random, nodes: int, gangs: int, scheduler: str) -> State:
+    """Return a cluster whose gangs run where they fit and wait where they do not."""
+    free = {f"node-{n}": _PER_NODE for n in range(nodes)}
+    queues = [f"queue-{n}" for n in range(random.randint(1, 4))]
+    made = []
+    for number in range(gangs):
+        gang = _gang(random, f"run-{number}", queues, minutes=gangs - number)
+        made.append(_placed(random, gang, free))
+    return State(
+        taken=_TAKEN,
+        scheduler_configuration=scheduler,
+        nodes=[Node(name=name, allocatable=_ALLOCATABLE) for name in free],
+        queues=[Queue(name=name, spec={"weight": random.randint(1, 4)}) for name in queues],
+        priority_classes=[PriorityClass(name=n, value=v) for n, v in _PRIORITIES.items()],
+        gangs=made,
+    )
+
+
+def random_plan(random: Random, state: State) -> State:
+    """Return the snapshot after a plan that adds some gangs and removes others."""
+    kept = [gang for gang in state.gangs if random.random() > 0.1]
+    queues = [queue.name for queue in state.queues]
+    number = random.randint(1, 5)
+    added = [_gang(random, f"new-{n}", queues, minutes=0) for n in range(number)]
+    return state.model_copy(update={"gangs": [*kept, *added]})
+
+
+def _gang(random: Random, name: str, queues: list[str], minutes: int) -> Gang:
+    count, gpus = random.choice([1, 1, 2, 4, 8]), random.choice([1, 2, 4, 8, 8])
+    priority = random.choice(list(_PRIORITIES))
+    elastic = count > 1 and random.random() < _ELASTIC
+    return Gang(
+        namespace="ml",
+        name=name,
+        state="pending",
+        queue=random.choice(queues),
+        priority_class=priority,
+        priority=_PRIORITIES[priority],
+        minimum=count // 2 if elastic else count,
+        created=_TAKEN - timedelta(minutes=minutes),
+        deadline_seconds=random.randint(10, 1440) * 60.0 + minutes,
+        pods=[PodShape(count=count, requests={_GPU: str(gpus), "cpu": str(gpus)})],
+    )
+
+
+def _placed(random: Random, gang: Gang, free: dict[str, int]) -> Gang:
+    """Return the gang on nodes with free GPUs, or as it is if it does not fit."""
+    (shape,) = gang.pods
+    gpus = int(shape.requests[_GPU])
+    nodes: list[str] = []
+    left = dict(free)
+    for name in random.sample(list(left), len(left)):
+        while left[name] >= gpus and len(nodes) < shape.count:
+            left[name] -= gpus
+            nodes.append(name)
+    if len(nodes) < shape.count:
+        return gang
+    free.update(left)
+    age = random.randint(0, int(gang.deadline_seconds or 0) // 2)
+    return gang.model_copy(
+        update={
+            "state": "running",
+            "started": _TAKEN - timedelta(seconds=age),
+            "pods": [shape.model_copy(update={"nodes": nodes})],
+        }
+    )

@@ -12,6 +12,7 @@ from typing import Any, Final
 import yaml
 
 from gitops.errors import GitopsError
+from infra.settings.problems import PROJECT
 from policies import kubernetes_yaml
 
 _TAG: Final = "tag:yaml.org,2002:"
@@ -118,3 +119,9 @@ def document_of(content: bytes, file: str) -> dict[str, Any]:
             f"{file} is not the configuration of a stack: write `config:` with its keys"
         )
     return found
+
+
+def section(configuration: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return a section of a stack's configuration; empty if there is none."""
+    found = configuration.get("config", {}).get(f"{PROJECT}:{name}")
+    return found if isinstance(found, dict) else {}

@@ -3,7 +3,8 @@
 import argparse
 import re
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from gitops.errors import UNCHANGED, GitopsError
 
@@ -18,11 +19,13 @@ objects of the stack need and nothing else. An administrator applies them once, 
 stack gets objects of other kinds or namespaces.
 
 Previews may do only dry runs: the admission policy refuses all other writes of their group.
+Snapshots for simulations need to list nodes, pods and runs, and their logs.
 """
 EPILOG = """\
 examples:
   python -m gitops access --stack prod --previewers ci-preview --updaters ci-update
   python -m gitops access --stack prod --previewers ci-preview | kubectl apply --filename -
+  python -m gitops access --stack prod --snapshotters ci-snapshot | kubectl apply --filename -
 """
 _RELEASE = re.compile(r"The release of chart (\S+)")
 _GROUP = re.compile(r"[^'\\\x00-\x1f]+")
@@ -31,7 +34,11 @@ _GROUP = re.compile(r"[^'\\\x00-\x1f]+")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     parser.add_argument("--stack", required=True, metavar="NAME", help="stack of the project")
-    for who, what in (("previewers", "previews"), ("updaters", "updates")):
+    for who, what in (
+        ("previewers", "previews"),
+        ("updaters", "updates"),
+        ("snapshotters", "snapshots of the cluster for simulations"),
+    ):
         parser.add_argument(
             f"--{who}",
             nargs="+",
@@ -49,12 +56,17 @@ def run(options: argparse.Namespace) -> int:
     """
     import yaml
 
-    from gitops.access.rights import Object, access
+    from gitops.access.rights import snapshots
     from gitops.engine import Stack
+    from gitops.stack_file import document, section
+    from infra.settings.volcano import VolcanoSettings
 
-    groups = [*options.previewers, *options.updaters]
+    groups = [*options.previewers, *options.updaters, *options.snapshotters]
     if not groups:
-        raise GitopsError("nobody gets the rights: write --previewers GROUP or --updaters GROUP")
+        raise GitopsError(
+            "nobody gets the rights: write --previewers GROUP, --updaters GROUP or "
+            "--snapshotters GROUP"
+        )
     for group in groups:
         if group.startswith("system:") or not _GROUP.fullmatch(group):
             raise GitopsError(f"{group!r} is no group of pipelines: write one of your own")
@@ -62,8 +74,23 @@ def run(options: argparse.Namespace) -> int:
         raise GitopsError(
             f"{', '.join(sorted(both))} cannot update, because it previews: write two"
         )
+    stack = Stack(options.stack)
+    made: list[Mapping[str, Any]] = []
+    if options.snapshotters:
+        stated = section(document(stack.file), "volcano").get("namespace")
+        namespace = stated or VolcanoSettings.model_fields["namespace"].default
+        made += snapshots(options.snapshotters, namespace)
+    if options.previewers or options.updaters:
+        made += _of_stack(stack, options)
+    yaml.safe_dump_all(made, sys.stdout, sort_keys=False)
+    return UNCHANGED
+
+
+def _of_stack(stack: "Stack", options: argparse.Namespace) -> "Iterator[Mapping[str, Any]]":
+    from gitops.access.rights import Object, access
+
     sys.stderr.write(f"rendering {options.stack}…\n")
-    found = _plan(Stack(options.stack))
+    found = _plan(stack)
     objects = {
         Object.of(step.new.inputs)
         for step in found.steps
@@ -76,8 +103,7 @@ def run(options: argparse.Namespace) -> int:
                 "addition, mostly those of an administrator\n"
             )
     chosen = {"preview": options.previewers, "update": options.updaters}
-    yaml.safe_dump_all(access(options.stack, objects, chosen), sys.stdout, sort_keys=False)  # type: ignore[arg-type]
-    return UNCHANGED
+    return access(options.stack, objects, chosen)  # type: ignore[arg-type]
 
 
 def _plan(stack: "Stack") -> "Plan":

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from gitops.runs.snapshot import ALWAYS, IF_INSTALLED
+
 Manifest = Mapping[str, Any]
 Purpose = Literal["preview", "update"]
 
@@ -78,10 +80,28 @@ def access(
         if not bound:
             continue
         title = f"gpu-platform-{purpose}-{name}"
-        subjects = [{"apiGroup": _RBAC, "kind": "Group", "name": group} for group in bound]
+        subjects = _subjects(bound)
         for namespace in sorted({"", *(each.namespace for each in known)}):
             own = [each for each in known if each.namespace == namespace]
             yield from _bound(title, namespace, _rules(own, namespace, purpose), subjects)
+
+
+def snapshots(groups: Sequence[str], namespace: str) -> Iterator[dict[str, Any]]:
+    """Yield the objects that let groups take snapshots; `namespace` is that of Volcano."""
+    kinds = defaultdict(list, {"scheduling.k8s.io": ["priorityclasses"], "apps": ["deployments"]})
+    for each in (*ALWAYS, *IF_INSTALLED):
+        resource, _, group = each.partition(".")
+        kinds[group].append(resource)
+    rules = [_rule(group, found, ("list",)) for group, found in kinds.items()]
+    rules.append(_rule("", ["pods/log"], ("get",)))
+    subjects = _subjects(groups)
+    yield from _bound("gpu-platform-snapshot", "", rules, subjects)
+    settings = [_rule("", ["configmaps"], ("list",))]
+    yield from _bound("gpu-platform-snapshot", namespace, settings, subjects)
+
+
+def _subjects(groups: Sequence[str]) -> list[dict[str, str]]:
+    return [{"apiGroup": _RBAC, "kind": "Group", "name": group} for group in groups]
 
 
 def _rules(objects: Sequence[Object], namespace: str, purpose: Purpose) -> list[dict[str, Any]]:

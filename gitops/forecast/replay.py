@@ -16,6 +16,8 @@ _SESSIONS: Final = 2
 """Sessions without a change after which the scheduler has decided: one may have begun before it."""
 _POLL: Final = 0.02
 _PATIENCE: Final = 120.0
+Placement = dict[str, str | None]
+"""Nodes of pods by their names."""
 _ROUNDS: Final = 10
 """Evictions in a row at one time, after which gangs that evict each other are left alone."""
 
@@ -72,6 +74,7 @@ class Replay:
         self._sandbox = sandbox
         self.state = state
         self.victims: list[Victim] = []
+        self._all: list[dict[str, Any]] = []
         self.unsettled = False
         self.now = 0.0
         self.ends = 0
@@ -110,9 +113,11 @@ class Replay:
         run.end = self.now
         self.ends += 1
         self._sandbox.end(run.name)
+        gone = (objects.NAMESPACE, run.name)
+        self._all = [pod for pod in self._all if group_of(pod) != gone]
         run.pods = []
         if any(not other.runs and other.end is None for other in self.runs):
-            self._decide()
+            self._decide(_placement(self._all))
         return True
 
     def used_by_queue(self) -> Counter[str]:
@@ -127,9 +132,10 @@ class Replay:
         pods = [pod for run in runs for pod in objects.pods(run.name, run.gang, run.attempt)]
         self._sandbox.create_pods(pods)
 
-    def _decide(self) -> None:
+    def _decide(self, known: Placement | None = None) -> None:
         for _ in range(_ROUNDS):
-            self._settle()
+            self._settle(known)
+            known = None
             if not self._restart_victims():
                 break
         else:
@@ -138,16 +144,15 @@ class Replay:
             if run.start is None and len(run.pods) >= run.gang.minimum:
                 run.start = self.now
 
-    def _settle(self) -> None:
-        """Wait until the placement of pods stays the same."""
+    def _settle(self, last: Placement | None = None) -> None:
+        """Wait until the placement of pods stays the same, as it was `last` if given."""
         deadline = time.monotonic() + _PATIENCE
-        last: object = None
         while time.monotonic() < deadline:
             before = self._sandbox.sessions()
             while self._sandbox.sessions() < before + _SESSIONS and time.monotonic() < deadline:
                 time.sleep(_POLL)
             self._all = self._sandbox.pods()
-            seen = {pod["metadata"]["name"]: pod["spec"].get("nodeName") for pod in self._all}
+            seen = _placement(self._all)
             ending = any(pod["metadata"].get("deletionTimestamp") for pod in self._all)
             if seen == last and not ending:
                 break
@@ -206,6 +211,10 @@ class Replay:
                 )
             )
         run.before = run.before and not whole
+
+
+def _placement(pods: list[dict[str, Any]]) -> Placement:
+    return {pod["metadata"]["name"]: pod["spec"].get("nodeName") for pod in pods}
 
 
 def _reason(run: Run, pods: list[dict[str, Any]]) -> str:

@@ -38,6 +38,8 @@ _PATHS: Final = {
     "Queue": f"{_VOLCANO}/queues",
 }
 _AT_ONCE: Final = 8
+PATIENCE = 90.0
+"""Seconds after which the cluster is given up."""
 PERIOD: Final = 0.1
 """Seconds between two sessions of the scheduler, whose default is one second."""
 _SESSION: Final = b"] Close Session "
@@ -56,11 +58,7 @@ class Sandbox:
         self._loaded: dict[tuple[str, str], Manifest] = {}
 
     def sessions(self) -> int:
-        """Return how many times the scheduler has considered all gangs.
-
-        Raises:
-            GitopsError: If the scheduler has run for a while without saying so.
-        """
+        """Return how many times the scheduler has considered all gangs."""
         with self._log.open("rb") as log:
             log.seek(self._read)
             new = log.read()
@@ -74,16 +72,19 @@ class Sandbox:
         """Create nodes, queues and PriorityClasses; leave what an earlier state had as well.
 
         Raises:
-            GitopsError: If the API refuses one.
+            GitopsError: If the API refuses one, or the scheduler does not say when it has decided.
         """
         # Volcano's webhooks refuse queues until they are served, and children before parents.
         for each in self._new(surroundings(state)):
-            self._until(partial(self._apply, each), f"{each['kind']} {_name(each)}")
+            self._until(partial(self._apply, each), f"refuses {each['kind']} {_name(each)}")
         nodes = [node(each) for each in state.nodes]
         self._all(self._apply, self._new(nodes))
-        self._until(lambda: self._not_ready(len(nodes)), "the simulated nodes")
+        self._until(lambda: self._not_ready(len(nodes)), "does not make its nodes Ready")
         account = f"{_CORE}/{_INSIDE}/serviceaccounts/default"
-        self._until(lambda: self._problem(self._api.get(account)), "the service account")
+        self._until(lambda: self._problem(self._api.get(account)), "makes no service account")
+        text = _SESSION.decode()
+        silent = f"its log has no line with {text!r}"
+        self._until(lambda: "" if self.sessions() else silent, "has a scheduler that says nothing")
 
     def create_groups(self, groups: Sequence[Manifest]) -> None:
         """Create PodGroups in this order. Raises GitopsError if the API refuses one."""
@@ -111,7 +112,7 @@ class Sandbox:
 
     def _delete_all(self, path: str) -> None:
         self._api.delete(path, params=_FORCED)
-        self._until(lambda: "they remain" if self._items(path) else "", f"the end of {path}")
+        self._until(lambda: "they remain" if self._items(path) else "", f"does not delete {path}")
 
     def _items(self, path: str) -> list[dict[str, Any]]:
         return list(self._api.get(path).raise_for_status().json()["items"])
@@ -162,11 +163,11 @@ class Sandbox:
             ready += conditions.get("Ready") == "True" and _NEW not in taints
         return "" if ready >= count else f"{ready} of {count} are Ready"
 
-    def _until(self, problem: Callable[[], str], what: str, seconds: float = 90) -> None:
-        deadline = time.monotonic() + seconds
+    def _until(self, problem: Callable[[], str], failure: str) -> None:
+        deadline = time.monotonic() + PATIENCE
         while found := problem():
             if time.monotonic() > deadline:
-                raise GitopsError(f"the simulated cluster does not accept {what}: {found[-600:]}")
+                raise GitopsError(f"the simulated cluster {failure}: {found[-600:]}")
             time.sleep(0.1)
 
 

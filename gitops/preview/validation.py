@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from gitops.engine import Stack
-from gitops.stack_file import document
-from infra.settings.problems import PROJECT
+from gitops.stack_file import document, section
 
 _VERBS: Final = ("create", "patch")
 _SECONDS: Final = 20
@@ -18,12 +17,11 @@ _SECONDS: Final = 20
 
 def notices(stack: Stack) -> tuple[str, ...]:
     """Return why the API server has not validated a preview; nothing if it has."""
-    config = document(stack.file).get("config", {})
-    cluster = _section(config, "cluster")
-    if cluster.get("render_to") is not None:
+    configuration = document(stack.file)
+    if section(configuration, "cluster").get("render_to") is not None:
         return ()
-    namespace = _section(config, "tenancy").get("namespace")
-    options = kubectl_options(document(stack.file))
+    namespace = section(configuration, "tenancy").get("namespace")
+    options = kubectl_options(configuration)
     if isinstance(namespace, str):
         options += ["--namespace", namespace]
     answers = {verb: _allowed(verb, options) for verb in _VERBS}
@@ -40,14 +38,9 @@ def notices(stack: Stack) -> tuple[str, ...]:
     return (f"It is unknown whether the API server validated this preview: {unknown}",)
 
 
-def _section(config: Any, name: str) -> dict[str, Any]:
-    found = config.get(f"{PROJECT}:{name}")
-    return found if isinstance(found, dict) else {}
-
-
 def kubectl_options(configuration: dict[str, Any]) -> list[str]:
     """Return the options with which kubectl uses the cluster of a stack's configuration."""
-    cluster = _section(configuration.get("config", {}), "cluster")
+    cluster = section(configuration, "cluster")
     found = []
     for option in ("context", "kubeconfig"):
         value = cluster.get(option)

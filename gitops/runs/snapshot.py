@@ -17,8 +17,9 @@ from kube.names import GROUP_ANNOTATION
 Object = Mapping[str, Any]
 
 _JOBS: Final = {(resource.group, resource.kind): resource.name for resource in RESOURCES}
-_ALWAYS: Final = ("pods", "events", "nodes")
-_IF_INSTALLED: Final = (
+ALWAYS: Final = ("pods", "events", "nodes")
+"""What every cluster has, and the API resources of runs that some have."""
+IF_INSTALLED: Final = (
     *_JOBS.values(),
     "podgroups.scheduling.volcano.sh",
     "queues.scheduling.volcano.sh",
@@ -125,7 +126,7 @@ class Cluster:
     @cached_property
     def _kinds(self) -> list[str]:
         known = set((self._output("api-resources", "--output=name") or "").split())
-        return [*_ALWAYS, *(kind for kind in _IF_INSTALLED if kind in known)]
+        return [*ALWAYS, *(kind for kind in IF_INSTALLED if kind in known)]
 
     def _list(self, kind: str) -> list[Object]:
         done = self._get(kind)

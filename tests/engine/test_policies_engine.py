@@ -1,5 +1,6 @@
 """The pack in the hands of the real engine: what it refuses, what it repairs, what it lets pass."""
 
+import json
 import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -80,6 +81,17 @@ def test_configuration_that_does_not_fit_the_schema_is_refused(run: Run):
     assert done.returncode != 0
     assert "shm-fits-memory" in done.stdout + done.stderr
     assert "share" in done.stdout + done.stderr
+
+
+def test_rules_about_simulations_have_settings_and_report_nothing(run: Run):
+    page = (CHECKOUT / "docs" / "simulation.md").read_text()
+    settings = json.loads(page.partition("```json\n")[2].partition("```")[0])
+    assert settings
+    done = run("preview", manifests.whole_stack(), settings)
+    assert (done.returncode, done.reports) == (0, []), done.stdout + done.stderr
+    done = run("preview", [], {"plan-waits-at-most": {"minutes": -1}})
+    assert done.returncode != 0
+    assert "plan-waits-at-most" in done.stdout + done.stderr
 
 
 def test_own_rules_are_evaluated_and_configured(tmp_path: Path, tools: Toolchain):

@@ -20,7 +20,7 @@ def as_group(cluster: Platform) -> Iterator[Group]:
     cluster.make("up")
     before = cluster.stack_file.read_text()
     folder = cluster.checkout
-    options = "--stack simulated --previewers ci --updaters cd"
+    options = "--stack simulated --previewers ci --updaters cd --snapshotters viewers"
     cluster.shell(f"python -m gitops access {options} >rights.yaml")
     cluster.shell("kubectl apply --filename rights.yaml")
     admin = yaml.safe_load(cluster.shell("kubectl config view --raw --output yaml"))
@@ -72,6 +72,19 @@ def test_a_previewer_is_refused_everything_else(
     asked = f"{as_group('ci')} kubectl --namespace {cluster.namespace} {command}"
     said = cluster.shell(f"! {asked} 2>&1")
     assert LIMITED in said or "forbidden" in said.lower()
+
+
+def test_a_snapshotter_sees_what_the_scheduler_sees_and_nothing_else(
+    cluster: Platform, as_group: Group
+) -> None:
+    said = cluster.shell(f"{as_group('viewers')} python -m gitops snapshot --out seen.yaml 2>&1")
+    assert "warning" not in said
+    seen = yaml.safe_load((cluster.checkout / "seen.yaml").read_text())
+    assert seen["nodes"]
+    assert {queue["name"] for queue in seen["queues"]} >= {"research"}
+    for request in ("get secrets --all-namespaces", "delete pods --all --dry-run=server"):
+        refused = f"! {as_group('viewers')} kubectl --namespace {cluster.namespace} {request} 2>&1"
+        assert "forbidden" in cluster.shell(refused)
 
 
 def test_an_updater_updates_the_stack_and_nothing_of_others(

@@ -50,7 +50,9 @@ def test_gangs_start_in_the_gaps_and_after_the_ends_of_others(
 def test_an_urgent_job_preempts_and_the_victim_restarts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    answer = simulated(tmp_path, capsys, "--add", str(tmp_path / "job.yaml"), "--remove", "large")
+    changes = ("--add", str(tmp_path / "job.yaml"), "--remove", "large")
+    picture = tmp_path / "queue.svg"
+    answer = simulated(tmp_path, capsys, *changes, "--compare", "--svg", str(picture))
     gangs = {gang.name: gang for gang in answer.gangs}
     assert gangs["urgent"].verdict == "starts at once"
     (victim,) = answer.victims
@@ -59,10 +61,12 @@ def test_an_urgent_job_preempts_and_the_victim_restarts(
     assert victim.gpu_hours == 48
     assert gangs["a"].verdict == "starts later"
     assert gangs["a"].start_seconds == 1800
+    assert gangs["a"].start_without_seconds == 0
     page = (CHECKOUT / "docs" / "simulation.md").read_text()
     shown = page.partition("```text\n")[2].partition("```")[0].splitlines()
     # Its first line has the age of the snapshot, as one of the assumptions does.
     assert shown[1:] == [line for line in render(answer).splitlines()[1:] if " h old" not in line]
+    assert picture.read_text() == (CHECKOUT / "docs" / "simulation.svg").read_text()
 
 
 def test_a_plan_is_simulated_next_to_the_snapshot_without_it(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gitops.__main__ import main
-from gitops.access.rights import Object, access, plural
+from gitops.access.rights import Object, access, plural, snapshots
 
 OBJECTS = [
     Object("", "", "namespaces", "ml"),
@@ -105,3 +105,13 @@ def test_groups_that_would_get_wrong_rights_are_refused(
 ) -> None:
     assert main(["access", "--stack", "prod", *arguments]) == 1
     assert says in capsys.readouterr().err
+
+
+def test_snapshots_list_what_the_scheduler_sees_and_no_secrets() -> None:
+    made = list(snapshots(["viewers"], "volcano-system"))
+    for resource in ("nodes", "pods", "queues", "podgroups", "priorityclasses", "deployments"):
+        assert allowed(made, "gpu-platform-snapshot", "", resource) == {"list": "*"}
+    assert allowed(made, "gpu-platform-snapshot", "", "pods/log") == {"get": "*"}
+    assert allowed(made, "gpu-platform-snapshot", "", "configmaps") == {}
+    assert allowed(made, "gpu-platform-snapshot", "volcano-system", "configmaps") == {"list": "*"}
+    assert allowed(made, "gpu-platform-snapshot", "", "secrets") == {}

@@ -79,7 +79,9 @@ def group(name: str, gang: Gang) -> Manifest:
     if gang.priority_class:
         spec["priorityClassName"] = gang.priority_class
     metadata = {"name": name, "namespace": NAMESPACE, "annotations": _annotations(gang)}
-    return {"apiVersion": _GROUPS, "kind": "PodGroup", "metadata": metadata, "spec": spec}
+    made = {"apiVersion": _GROUPS, "kind": "PodGroup", "metadata": metadata, "spec": spec}
+    # The scheduler admits pending groups only while there is room, and these run already.
+    return made | ({"status": {"phase": "Running"}} if gang.state == "running" else {})
 
 
 def pods(name: str, gang: Gang, attempt: int) -> list[Manifest]:

@@ -14,6 +14,8 @@ from gitops.runs.snapshot import devices, group_of, request
 
 _SESSIONS: Final = 2
 """Sessions without a change after which the scheduler has decided: one may have begun before it."""
+_FIRST_SESSIONS: Final = 6
+"""The same at the start, where preemption and reclaim may begin some sessions later."""
 _POLL: Final = 0.02
 _PATIENCE: Final = 120.0
 Placement = dict[str, str | None]
@@ -72,6 +74,7 @@ class Replay:
 
     def __init__(self, sandbox: Sandbox, state: State, shuffle: Random | None = None) -> None:
         self._sandbox = sandbox
+        self.volcano = sandbox.volcano
         self.state = state
         self.victims: list[Victim] = []
         self._all: list[dict[str, Any]] = []
@@ -86,18 +89,18 @@ class Replay:
             shuffle.shuffle(gangs)
         ordered = sorted(gangs, key=lambda gang: gang.created)
         self.runs = [
-            Run(f"gang-{n:05}", gang, gang.remaining(state.taken)) for n, gang in enumerate(ordered)
+            Run(f"gang-{sandbox.generation}-{n:05}", gang, gang.remaining(state.taken))
+            for n, gang in enumerate(ordered)
         ]
 
     def start(self) -> None:
-        """Load the snapshot, then submit the pending gangs and let the scheduler decide."""
+        """Load the snapshot with its pending gangs, and let the scheduler decide."""
         self._sandbox.load(self.state)
-        running = [run for run in self.runs if run.gang.state == "running"]
-        self._submit(running)
-        for run in running:
-            run.start, run.before = 0.0, True
-        self._settle()
-        self._submit([run for run in self.runs if run.gang.state == "pending"])
+        with self._sandbox.before_the_scheduler():
+            self._submit(self.runs)
+        for run in self.runs:
+            if run.gang.state == "running":
+                run.start, run.before = 0.0, True
         self._decide()
         for run in self.runs:
             if run.start is None:
@@ -149,7 +152,8 @@ class Replay:
         deadline = time.monotonic() + _PATIENCE
         while time.monotonic() < deadline:
             before = self._sandbox.sessions()
-            while self._sandbox.sessions() < before + _SESSIONS and time.monotonic() < deadline:
+            enough = before + (_SESSIONS if self.ends else _FIRST_SESSIONS)
+            while self._sandbox.sessions() < enough and time.monotonic() < deadline:
                 time.sleep(_POLL)
             self._all = self._sandbox.pods()
             seen = _placement(self._all)

@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import re
 import shlex
 import ssl
 import subprocess
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpx
+import psutil
 
 from gitops.errors import GitopsError
 from gitops.forecast.objects import GANG_LABEL, NAMESPACE, Manifest, node, surroundings
@@ -44,14 +46,21 @@ PERIOD: Final = 0.1
 """Seconds between two sessions of the scheduler, whose default is one second."""
 _SESSION: Final = b"] Close Session "
 """What the scheduler writes at the end of a session, at level 3."""
+_CONFIGURATION: Final = "scheduler.conf"
 _NEW: Final = "node.kubernetes.io/not-ready"
 _FORCED: Final = {"gracePeriodSeconds": "0"}
 
 
 class Sandbox:
-    """Access to the simulated cluster. `log` is that of the scheduler."""
+    """Access to the simulated cluster. `log` is that of the scheduler, `volcano` its version."""
 
-    def __init__(self, api: httpx.Client, log: Path) -> None:
+    def __init__(
+        self, api: httpx.Client, log: Path, volcano: str = "", settings: Path = Path()
+    ) -> None:
+        self.volcano = volcano
+        self.generation = 0
+        """Number of times that all gangs were deleted."""
+        self._settings = settings
         self._api = api
         self._log = log
         self._read = self._sessions = 0
@@ -78,13 +87,39 @@ class Sandbox:
         for each in self._new(surroundings(state)):
             self._until(partial(self._apply, each), f"refuses {each['kind']} {_name(each)}")
         nodes = [node(each) for each in state.nodes]
-        self._all(self._apply, self._new(nodes))
+        # A tenth of the time of an apply, and nodes of an earlier state that differ exist.
+        self._all(lambda each: self._create(each) and self._apply(each), self._new(nodes))
         self._until(lambda: self._not_ready(len(nodes)), "does not make its nodes Ready")
         account = f"{_CORE}/{_INSIDE}/serviceaccounts/default"
         self._until(lambda: self._problem(self._api.get(account)), "makes no service account")
         text = _SESSION.decode()
         silent = f"its log has no line with {text!r}"
         self._until(lambda: "" if self.sessions() else silent, "has a scheduler that says nothing")
+
+    @contextmanager
+    def before_the_scheduler(self) -> Iterator[None]:
+        """Let a new scheduler begin after the block, which then sees all objects at once.
+
+        A running scheduler would decide while half of the gangs exist.
+        """
+        flag = f"--scheduler-conf={self._settings}"
+        found = (p for p in psutil.process_iter(["cmdline"]) if flag in (p.info["cmdline"] or ()))
+        process = next(found, None)
+        if process is None:
+            raise GitopsError("the simulated cluster has no scheduler")
+        process.suspend()
+        try:
+            yield
+            self._until(self._not_running, "starts no pods")
+        finally:
+            begun = self.sessions()
+            process.kill()  # the cluster starts it again
+        self._until(lambda: "" if self.sessions() > begun else "it is down", "has no scheduler")
+
+    def _not_running(self) -> str:
+        placed = [pod for pod in self.pods() if pod["spec"].get("nodeName")]
+        waiting = sum(pod["status"]["phase"] != "Running" for pod in placed)
+        return f"{waiting} of {len(placed)} wait" if waiting else ""
 
     def create_groups(self, groups: Sequence[Manifest]) -> None:
         """Create PodGroups in this order. Raises GitopsError if the API refuses one."""
@@ -103,7 +138,11 @@ class Sandbox:
             self._api.delete(f"{_GROUPS}/{gang}")
 
     def clear(self, *, nodes: bool = False) -> None:
-        """Delete all gangs, and the nodes if asked to."""
+        """Delete all gangs, and the nodes if asked to; new ones need other names.
+
+        kwok may not start a pod with the name of a pod that it has just deleted.
+        """
+        self.generation += 1
         self._delete_all(_PODS)
         self._delete_all(_GROUPS)
         if nodes:
@@ -187,20 +226,28 @@ def sandbox(configuration: str | None, period: float = PERIOD) -> Iterator[Sandb
     with tempfile.TemporaryDirectory(prefix="gpu-platform-simulation-") as directory:
         environment = {**os.environ, "GPU_PLATFORM_STATE": directory}
         state = Path(directory) / "simulated"
-        volcano = state / "volcano"
-        volcano.mkdir(parents=True)
-        (volcano / FLAGS).write_text(f"--schedule-period={period}s\n--vmodule=session=3\n")
+        settings = state / "volcano"
+        settings.mkdir(parents=True)
+        (settings / FLAGS).write_text(f"--schedule-period={period}s\n--vmodule=session=3\n")
         if configuration is not None:
-            (volcano / "scheduler.conf").write_text(configuration)
+            (settings / _CONFIGURATION).write_text(configuration)
         try:
             _devcluster(environment, "up", "--simulated-nodes=0")
             exported = _devcluster(environment, "env")
             words = shlex.split(exported)
             variables = dict(w.split("=", 1) for w in words if "=" in w)
+            volcano = _version(Path(variables["PATH"].partition(os.pathsep)[0]) / "vc-scheduler")
             with _client(Path(variables["KUBECONFIG"]), Path(directory)) as api:
-                yield Sandbox(api, state / "logs" / "vc-scheduler.log")
+                log = state / "logs" / "vc-scheduler.log"
+                yield Sandbox(api, log, volcano, settings / _CONFIGURATION)
         finally:
             _devcluster(environment, "down", "--purge")
+
+
+def _version(scheduler: Path) -> str:
+    done = subprocess.run([scheduler, "--version"], capture_output=True, text=True, check=False)
+    found = re.search(r"^Version: (\S+)", done.stdout, re.MULTILINE)
+    return found[1] if found else "an unknown version"
 
 
 def _client(kubeconfig: Path, directory: Path) -> httpx.Client:

@@ -190,8 +190,11 @@ def _assumptions(replay: Replay, now: datetime) -> list[str]:
         found.append("the snapshot has no nodes, so nothing can start")
     if state.scheduler_configuration is None:
         found.append("the scheduler's configuration is unknown: Volcano's default is used")
-    version = "an unknown version" if state.volcano is None else f"Volcano {state.volcano}"
-    found.append(f"the target has {version}; the simulation uses the embedded cluster's version")
+    if state.volcano == replay.volcano:
+        found.append(f"target and simulation have Volcano {replay.volcano}")
+    else:
+        version = "an unknown version of Volcano" if state.volcano is None else state.volcano
+        found.append(f"the target has {version}, and the simulation Volcano {replay.volcano}")
     found.append(f"the scheduler considers all gangs every {PERIOD} s, not every second")
     endless = sum(run.left is None for run in replay.runs)
     if endless:

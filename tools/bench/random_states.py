@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 from random import Random
+from statistics import mean
 from typing import Final
 
 from gitops.forecast.state import Gang, Node, PodShape, PriorityClass, Queue, State
@@ -13,25 +14,38 @@ _PER_NODE: Final = 8
 _ALLOCATABLE: Final = {"cpu": "96", "memory": "1Ti", "pods": "110", _GPU: str(_PER_NODE)}
 _TAKEN: Final = datetime(2026, 1, 1, tzinfo=UTC)
 _PRIORITIES: Final = {"low": 100, "middle": 1000, "high": 2000}
+_COUNTS: Final = [1, 1, 2, 4, 8]
+_GPUS: Final = [1, 2, 4, 8, 8]
+_MEAN_GPUS: Final = mean(_COUNTS) * mean(_GPUS)
 _ELASTIC: Final = 0.3
+
+
+def _scheduler(**settings: str) -> str:
+    return scheduler_configuration(SchedulerSettings.model_validate(settings), hierarchical=False)
+
+
+DEFAULT: Final = _scheduler()
+"""Configuration of Volcano that a stack has by default."""
 SCHEDULERS: Final = [
-    scheduler_configuration(
-        SchedulerSettings.model_validate({"preempt": preempt, "reclaim": reclaim}),
-        hierarchical=False,
-    )
+    _scheduler(preempt=preempt, reclaim=reclaim)
     for preempt in ("gangs", "none")
     for reclaim in ("gangs", "none")
 ]
-"""Configurations of Volcano: with and without preemption, with and without reclaim."""
+"""With and without preemption, with and without reclaim."""
 
 
 def random_state(random: Random, nodes: int, gangs: int, scheduler: str) -> State:
-    """Return a cluster whose gangs run where they fit and wait where they do not."""
-    free = {f"node-{n}": _PER_NODE for n in range(nodes)}
+    """Return a cluster whose gangs run where they fit and wait where they do not.
+
+    On average, they request half as many GPUs again as there are.
+    """
+    scale = 1.5 * nodes * _PER_NODE / (gangs * _MEAN_GPUS)
+    pool = random.randrange(10**6)
+    free = {f"node-{pool}-{n}": _PER_NODE for n in range(nodes)}
     queues = [f"queue-{n}" for n in range(random.randint(1, 4))]
     made = []
     for number in range(gangs):
-        gang = _gang(random, f"run-{number}", queues, minutes=gangs - number)
+        gang = _gang(random, f"run-{number}", queues, gangs - number, scale)
         made.append(_placed(random, gang, free))
     return State(
         taken=_TAKEN,
@@ -48,12 +62,13 @@ def random_plan(random: Random, state: State) -> State:
     kept = [gang for gang in state.gangs if random.random() > 0.1]
     queues = [queue.name for queue in state.queues]
     number = random.randint(1, 5)
-    added = [_gang(random, f"new-{n}", queues, minutes=0) for n in range(number)]
+    added = [_gang(random, f"new-{n}", queues) for n in range(number)]
     return state.model_copy(update={"gangs": [*kept, *added]})
 
 
-def _gang(random: Random, name: str, queues: list[str], minutes: int) -> Gang:
-    count, gpus = random.choice([1, 1, 2, 4, 8]), random.choice([1, 2, 4, 8, 8])
+def _gang(random: Random, name: str, queues: list[str], minutes: int = 0, scale: float = 1) -> Gang:
+    count, gpus = random.choice(_COUNTS), random.choice(_GPUS)
+    count = max(round(count * scale), 1)
     priority = random.choice(list(_PRIORITIES))
     elastic = count > 1 and random.random() < _ELASTIC
     return Gang(

@@ -6,8 +6,8 @@ second, and gangs of the same age are submitted in random order. This compares a
 simulation, not with a cluster that runs programs. Compared are the verdict on each gang, the
 preempted gangs of each plan, and the times at which waiting gangs start.
 
-Speed: 100 nodes with 50 gangs, and 1,000 nodes with 300, both until 20 ends, with the start and the
-end of the simulated cluster. Prints every difference and writes .bench/simulation.json.
+Speed: 100 nodes with 50 gangs, and 1,000 nodes with 300, until 20 ends, with the start and the end
+of the simulated cluster. Prints every difference and writes .bench/simulation.json.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from devcluster.paths import cache_root
 from devcluster.toolchain import ensure
@@ -28,14 +28,18 @@ from gitops.forecast.sandbox import PERIOD, Sandbox, sandbox
 from gitops.forecast.simulate import HORIZON, simulate_in
 from gitops.forecast.state import State
 from tools.bench.outcome import Goal, conclude, say
-from tools.bench.random_states import SCHEDULERS, random_plan, random_state
+from tools.bench.random_states import DEFAULT, SCHEDULERS, random_plan, random_state
 
 _REAL_PERIOD: Final = 1.0
 _SAME: Final = 0.95
 _TOLERANCE: Final = 0.2
 _MAX_NODES: Final = 200
-_SIZES: Final = {"small": (100, 50, 20.0), "large": (1000, 300, 90.0)}
-"""Nodes, gangs, and the goal in seconds."""
+_SIZES: Final = [
+    (100, 50, DEFAULT, 20.0),
+    (100, 50, SCHEDULERS[0], 20.0),
+    (1000, 300, DEFAULT, 90.0),
+]
+"""Nodes, gangs, the scheduler's configuration, and the goal in seconds."""
 
 
 def main() -> None:
@@ -47,17 +51,18 @@ def main() -> None:
     parser.add_argument("--no-speed", action="store_true", help="measure the truth alone")
     options = parser.parse_args()
     ensure("simulated", cache_root(), say)
-    goals, result = [], {}
+    goals: list[Goal] = []
+    result: dict[str, Any] = {}
     if options.states:
         compared = _truth(options.states, options.horizon, options.seed)
         result["truth"] = asdict(compared) | {"states": options.states, "horizon": options.horizon}
         goals += compared.goals()
     if not options.no_speed:
-        result["seconds"] = {name: _speed(*size[:2]) for name, size in _SIZES.items()}
-        goals += [
-            Goal(f"{n} nodes, {g} gangs, s", result["seconds"][name]["whole"], goal, at_most=True)
-            for name, (n, g, goal) in _SIZES.items()
-        ]
+        for nodes, gangs, scheduler, goal in _SIZES:
+            kind = "default scheduler" if scheduler == DEFAULT else "with preemption"
+            name = f"{nodes} nodes, {gangs} gangs, {kind}"
+            result[name] = _speed(name, nodes, gangs, scheduler)
+            goals.append(Goal(f"{name}, seconds", result[name]["whole"], goal, at_most=True))
     conclude("simulation", result, goals)
 
 
@@ -142,8 +147,8 @@ def _answer(cluster: Sandbox, state: State, horizon: int, shuffle: Random | None
     return simulate_in(cluster, state, horizon, shuffle)
 
 
-def _speed(nodes: int, gangs: int) -> dict[str, float]:
-    state = random_state(Random(nodes), nodes, gangs, SCHEDULERS[0])  # noqa: S311
+def _speed(name: str, nodes: int, gangs: int, scheduler: str) -> dict[str, float]:
+    state = random_state(Random(nodes), nodes, gangs, scheduler)  # noqa: S311
     times = [time.monotonic()]
     with sandbox(state.scheduler_configuration) as cluster:
         times.append(time.monotonic())
@@ -152,7 +157,7 @@ def _speed(nodes: int, gangs: int) -> dict[str, float]:
     times.append(time.monotonic())
     start, decide, end = (later - at for at, later in pairwise(times))
     found = {"start": start, "decide": decide, "end": end, "whole": sum((start, decide, end))}
-    say(f"{nodes} nodes, {gangs} gangs, {answer.ends} ends: {found}")
+    say(f"{name}, {answer.ends} ends: {found}")
     return found
 
 

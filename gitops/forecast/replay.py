@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
+import yaml
+
 from gitops.forecast import objects
 from gitops.forecast.answer import Victim
 from gitops.forecast.sandbox import Sandbox
@@ -14,8 +16,9 @@ from gitops.runs.snapshot import devices, group_of, request
 
 _SESSIONS: Final = 2
 """Sessions without a change after which the scheduler has decided: one may have begun before it."""
-_FIRST_SESSIONS: Final = 6
-"""The same at the start, where preemption and reclaim may begin some sessions later."""
+_PREEMPTING_SESSIONS: Final = 16
+"""The same with preemption, which Volcano 1.14 misses in some sessions if there are several queues
+(https://github.com/volcano-sh/volcano/issues/5140)."""
 _POLL: Final = 0.02
 _PATIENCE: Final = 120.0
 Placement = dict[str, str | None]
@@ -79,6 +82,8 @@ class Replay:
         self.victims: list[Victim] = []
         self._all: list[dict[str, Any]] = []
         self.unsettled = False
+        preempts = "preempt" in _actions(state.scheduler_configuration)
+        self._enough = _PREEMPTING_SESSIONS if preempts else _SESSIONS
         self.now = 0.0
         self.ends = 0
         # Volcano orders gangs of a priority by creation, and those of one second by name.
@@ -152,8 +157,7 @@ class Replay:
         deadline = time.monotonic() + _PATIENCE
         while time.monotonic() < deadline:
             before = self._sandbox.sessions()
-            enough = before + (_SESSIONS if self.ends else _FIRST_SESSIONS)
-            while self._sandbox.sessions() < enough and time.monotonic() < deadline:
+            while self._sandbox.sessions() < before + self._enough and time.monotonic() < deadline:
                 time.sleep(_POLL)
             self._all = self._sandbox.pods()
             seen = _placement(self._all)
@@ -215,6 +219,16 @@ class Replay:
                 )
             )
         run.before = run.before and not whole
+
+
+def _actions(configuration: str | None) -> list[str]:
+    """Return the actions of a scheduler's configuration; Volcano's default has no preemption."""
+    try:
+        found = yaml.safe_load(configuration or "")
+    except yaml.YAMLError:
+        return []
+    text = found.get("actions") if isinstance(found, dict) else None
+    return [action.strip() for action in str(text or "").split(",")]
 
 
 def _placement(pods: list[dict[str, Any]]) -> Placement:

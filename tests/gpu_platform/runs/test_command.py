@@ -8,6 +8,7 @@ import yaml
 from gitops.forecast import simulate
 from gitops.forecast.answer import Answer
 from gitops.forecast.state import Queue, State, dump
+from gpu_platform.runs.cluster import Member
 from gpu_platform.runs.command import main
 from tests.gitops.forecast.states import state
 from tests.gitops.forecast.test_gantt import answer, gang
@@ -133,3 +134,17 @@ def test_a_simulation_submits_nothing(
     (added,) = (gang for gang in changed.gangs if gang not in base.gangs)
     assert (added.namespace, added.queue, added.size) == ("vision", "research", 1)
     assert added.name.startswith("tiny-")
+
+
+def test_ctrl_c_while_following_leaves_the_run(
+    files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: Member, run: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Member, "create", lambda *_: True)
+    monkeypatch.setattr(Member, "follow", interrupted)
+    assert submit(files, "--follow") == 130
+    said = capsys.readouterr()
+    assert said.out.startswith("tiny-")
+    assert "interrupted; what was created stays" in said.err

@@ -41,7 +41,9 @@ def test_the_api_server_accepts_every_key(
         answers = control_plane.shell(f"{strict} {tried} --dry-run=server").splitlines()
     finally:
         made.write_text(yaml.safe_dump_all(reversed(first)))
-        control_plane.shell(f"kubectl delete --wait=false --ignore-not-found --filename {made}")
+        delete = f"kubectl delete --wait=false --ignore-not-found --filename {made}"
+        # The webhook refuses a queue until it has heard that its child is gone.
+        control_plane.shell(f"timeout 60 bash -c 'until {delete}; do sleep 0.5; done'")
     assert len(answers) == len(rest) > 50
 
 

@@ -1,5 +1,6 @@
 """Start and end of the embedded cluster, step by step."""
 
+import random
 import shutil
 import socket
 import subprocess
@@ -17,11 +18,15 @@ from devcluster.progress import Reporter, Step
 from devcluster.spec import ClusterSpec, Kind
 from devcluster.toolchain import Group, Toolchain, ensure
 from simulation import nodes as simulated_nodes
+from simulation.configuration import PORTS
 from simulation.supervisor import EventLog
 
 START_TIMEOUT = 300.0
 """Seconds after which a start has failed. It takes 15 on an idle machine, and more than 120 on two
 cores with a load of 15."""
+
+LISTENING = (20_000, 32_768)
+"""Ports of control planes: above, Linux takes the local ports of connections (ip(7))."""
 
 NO_DEMANDS = Demands()
 
@@ -121,23 +126,35 @@ def _make_volumes(layout: Layout) -> None:
 
 
 def _free_port(layout: Layout) -> int:
-    """Return the API server's port: that of the first start, which kwokctl keeps, or a free one."""
+    """Return the first port of the control plane: of its first start, as kwokctl keeps it, or free.
+
+    Raises:
+        DevclusterError: If another program listens on one of the ports.
+    """
     kept = layout.state / "api-port"
     if not kept.exists():
+        blocks = list(range(*LISTENING, PORTS))
+        random.shuffle(blocks)
+        kept.write_text(str(next(port for port in blocks if _taken(port) is None)))
+    first = int(kept.read_text())
+    if taken := _taken(first):
+        raise DevclusterError(
+            f"port {taken} of the cluster's control plane is in use by another program: end that, "
+            "or start with a new cluster after `make down PURGE=1`"
+        )
+    return first
+
+
+def _taken(first: int) -> int | None:
+    """Return a port of a control plane that another program listens on."""
+    for port in range(first, first + PORTS):
         with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            kept.write_text(str(probe.getsockname()[1]))
-    port = int(kept.read_text())
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            raise DevclusterError(
-                f"port {port} of the cluster's API server is in use by another program: end that, "
-                "or start with a new cluster after `make down PURGE=1`"
-            ) from error
-    return port
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                return port
+    return None
 
 
 def _follow(cluster: Cluster, events: EventLog, step: Step) -> None:

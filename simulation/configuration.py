@@ -11,6 +11,15 @@ EVICTION_SECONDS = 10
 # With Kubernetes' default limits (20 to 50 per second) the controllers would need a minute to admit
 # a thousand nodes, and the scheduler as long to bind as many pods.
 REQUESTS_PER_SECOND = 1000
+OTHERS = [
+    "etcdPort",
+    "etcdPeerPort",
+    "kubeControllerManagerPort",
+    "kubeSchedulerPort",
+    "kwokControllerPort",
+]
+PORTS = 1 + len(OTHERS)
+"""Number of consecutive ports of a control plane that listens on the loopback interface."""
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 
 
@@ -28,7 +37,7 @@ class Settings:
     logs: Path
     binaries: Path
     port: int
-    """Port of the API server."""
+    """Port of the API server; without an address the next ones are those of the others."""
     context: str
     """Name of the kubectl context."""
     kubernetes: str = "v1.34.3"
@@ -72,6 +81,8 @@ def kwokctl_configuration(settings: Settings) -> dict[str, object]:
     """Return the KwokctlConfiguration (config.kwok.x-k8s.io/v1alpha1)."""
     real, binaries = bool(settings.address), settings.binaries
     names = [settings.address, settings.api_service] if real else [settings.api_service]
+    # kwokctl takes the first ports that are free, which another cluster that starts takes as well.
+    others = {} if real else {name: settings.port + at for at, name in enumerate(OTHERS, 1)}
     return {
         "apiVersion": "config.kwok.x-k8s.io/v1alpha1",
         "kind": "KwokctlConfiguration",
@@ -79,6 +90,7 @@ def kwokctl_configuration(settings: Settings) -> dict[str, object]:
             "runtime": "binary",
             "kubeVersion": settings.kubernetes,
             "kubeApiserverPort": settings.port,
+            **others,
             "bindAddress": "0.0.0.0" if real else "127.0.0.1",  # noqa: S104 - inside a namespace
             # Nodes that cannot fail rarely report, and stay Ready longer without a report.
             "heartbeatFactor": 1 if real else 20,

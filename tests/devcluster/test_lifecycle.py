@@ -18,6 +18,7 @@ from devcluster.paths import Layout
 from devcluster.progress import Reporter, Step
 from devcluster.spec import Kind, cluster_spec
 from devcluster.toolchain import Toolchain
+from simulation.configuration import PORTS
 from simulation.supervisor import EventLog
 
 
@@ -94,12 +95,14 @@ def test_the_api_servers_port_stays_the_same(simulated: Layout):
     assert lifecycle._free_port(simulated) == port
 
 
-def test_a_port_that_was_taken_meanwhile_is_named_with_a_remedy(simulated: Layout):
-    port = lifecycle._free_port(simulated)
+@pytest.mark.parametrize("which", [0, PORTS - 1])
+def test_a_port_that_was_taken_meanwhile_is_named_with_a_remedy(simulated: Layout, which: int):
+    first = lifecycle._free_port(simulated)
+    port = first + which
     taken = pytest.raises(DevclusterError, match=f"port {port} .*`make down PURGE=1`")
     with socket.create_server(("127.0.0.1", port)), taken:
         lifecycle._free_port(simulated)
-    assert lifecycle._free_port(simulated) == port
+    assert lifecycle._free_port(simulated) == first
 
 
 @pytest.mark.usefixtures("home")

@@ -8,7 +8,7 @@ import pytest
 
 from devcluster.paths import Layout
 from devcluster.spec import ClusterSpec, Kind, cluster_spec
-from simulation.configuration import REQUESTS_PER_SECOND, kwokctl_configuration
+from simulation.configuration import PORTS, REQUESTS_PER_SECOND, kwokctl_configuration
 
 REAL = cluster_spec(Kind.REAL)
 SIMULATED = cluster_spec(Kind.SIMULATED)
@@ -38,6 +38,13 @@ def test_the_control_plane_of_simulated_nodes_listens_on_loopback(simulated: Lay
     document = configuration(SIMULATED, simulated)
     assert document["options"]["bindAddress"] == "127.0.0.1"
     assert "advertise-address" not in flags(document, "kube-apiserver")
+
+
+def test_no_two_control_planes_of_simulated_nodes_choose_the_same_ports(simulated: Layout):
+    """Each program would take the first free ones, at the same time as another one."""
+    options = configuration(SIMULATED, simulated)["options"]
+    ports = [value for name, value in options.items() if name.endswith("Port")]
+    assert sorted(ports) == list(range(6443, 6443 + PORTS))
 
 
 @pytest.mark.parametrize("name", ["kube-controller-manager", "kube-scheduler"])

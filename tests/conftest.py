@@ -22,9 +22,12 @@ LONG = (HERE / "training", HERE / "inference")
 """Their files take the longest, and share no fixtures."""
 
 # Their tests share a cluster, or look at what a machine has one of: processes, ports and mounts.
+# Folders come before those around them; groups take similar times, so that processes end together.
 ONE_AFTER_ANOTHER = {
     "devcluster": "devcluster",
+    "engine/processes": "processes",
     "engine": "engine",
+    "cluster/separate": "clusters of their own",
     "cluster/simulated": "simulated nodes",
     "cluster": "real nodes",
     "faults": "real nodes",

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the tests: `tests/run.sh TIER [ARGUMENT...]`; the arguments go to pytest. Without a TIER:
 # unit, engine and cluster. Tests mostly wait for other processes, so some run at the same time:
-# unit tests are distributed by file, then the engine tier runs next to the two clusters.
+# unit tests are distributed by file, then the engine tier runs next to all clusters.
 # Every part runs, and any of them fails the whole. Missing tools are built first, with progress;
 # without them their tests report it. At the end: the slowest tests, shared fixtures and tiers.
 set -uo pipefail
@@ -38,11 +38,11 @@ case "$tier $* " in
   " "*)
     part -m unit -n 3 "$shared" "$@"
     tools
-    part -m "engine or cluster" -o "$others" -n 3 "$shared" "$@"
+    part -m "engine or cluster" -o "$others" -n 4 "$shared" "$@"
     ;;
   "cluster "*)
     tools
-    part -m cluster -o "$others" -n 2 "$shared" "$@"
+    part -m cluster -o "$others" -n 3 "$shared" "$@"
     ;;
   *)
     tools

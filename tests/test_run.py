@@ -13,7 +13,7 @@ RUN = Path(__file__).parent / "run.sh"
 UNIT = "-m pytest -m unit -n 3 --no-loadscope-reorder"
 TOOLS = "-m devcluster.toolchain auto --languages"
 PATHS = "-o testpaths=tests/cluster tests/engine tests/faults tests/operators"
-OTHERS = f"-m pytest -m engine or cluster {PATHS} -n 3 --no-loadscope-reorder"
+OTHERS = f"-m pytest -m engine or cluster {PATHS} -n 4 --no-loadscope-reorder"
 
 Run = Callable[..., tuple[int, list[str]]]
 
@@ -45,7 +45,7 @@ def run(tmp_path: Path) -> Run:
     return start
 
 
-def test_all_tests_are_the_unit_tier_and_then_the_engine_beside_both_clusters(run: Run):
+def test_all_tests_are_the_unit_tier_and_then_the_engine_beside_all_clusters(run: Run):
     assert run("") == (0, [UNIT, TOOLS, OTHERS])
 
 
@@ -61,8 +61,8 @@ def test_tools_that_cannot_be_built_are_told_by_the_tests_that_need_them(run: Ru
     assert run("", tools=1) == (0, [UNIT, TOOLS, OTHERS])
 
 
-def test_the_cluster_tier_is_run_in_one_process_for_each_cluster(run: Run):
-    clusters = f"-m pytest -m cluster {PATHS} -n 2 --no-loadscope-reorder"
+def test_the_cluster_tier_is_run_in_a_process_per_group(run: Run):
+    clusters = f"-m pytest -m cluster {PATHS} -n 3 --no-loadscope-reorder"
     assert run("cluster") == (0, [TOOLS, clusters])
 
 

@@ -1,7 +1,6 @@
 """The admission policies in an embedded cluster of their own."""
 
 import shlex
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from policies.configuration import Configuration, configure
 from policies.resources import Resource
 from policies.views import View
 from tests.cluster.api_server import ApiServer, Manifest
-from tests.cluster.platform import Platform
+from tests.cluster.platform import Platform, await_
 from tests.policies.harness import type_of
 
 SPACE = "default"
@@ -57,6 +56,7 @@ class Cluster:
 
     def __init__(self, platform: Platform, api: ApiServer) -> None:
         self.platform, self.api = platform, api
+        self._installed = 0
 
     def install(
         self, mode: Mode, settings: dict[str, Any] = SETTINGS, trusted: tuple[str, ...] = ()
@@ -65,10 +65,14 @@ class Cluster:
         configuration = configure(settings, RULES)
         scope = Scope(controllers=(*CONTROLLERS, *trusted))
         built = manifests(configuration, mode, scope)
+        self._installed += 1
+        probe = f"probe-{self._installed}"
         file = self.platform.checkout / "policies.yaml"
-        file.write_text(yaml.safe_dump_all(built))
+        file.write_text(yaml.safe_dump_all([*built, *denial(probe)]))
         self.apply(file)
-        self._await(mode)
+        asked: Manifest = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": probe}}
+        asked["spec"] = {"ports": [{"port": 80}]}
+        await_(lambda: bool(self.api.create(asked, SPACE).denied), 60, "the policies in use")
         return configuration
 
     def uninstall(self) -> None:
@@ -80,17 +84,27 @@ class Cluster:
         command = ["kubectl", "apply", "--server-side", "--force-conflicts", "-f", str(file)]
         self.platform.shell(shlex.join(command))
 
-    def _await(self, mode: Mode) -> None:
-        pod = {"kind": "Pod", "metadata": {"name": "probe"}, "spec": {"hostPID": True}}
-        pod["spec"]["containers"] = [{"name": "main", "image": "image"}]  # type: ignore[index]
-        for _ in range(60):
-            answer = self.api.create(pod, SPACE)
-            seen = "deny" if answer.denied else "warn" if answer.warned else "audit"
-            if seen == mode:
-                time.sleep(1)  # the last of the policies, which arrive together
-                return
-            time.sleep(0.5)
-        raise AssertionError(f"the API server does not use the policies: {answer}")
+
+def denial(name: str) -> list[Manifest]:
+    """Return a policy that denies a Service.
+
+    The API server takes over all policies that it has received at once, so that the last one's
+    denial says that the others are in use.
+    """
+    version = "admissionregistration.k8s.io/v1"
+    metadata = {"name": name, "labels": {"app.kubernetes.io/part-of": "gpu-platform"}}
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["services"]}
+    said = {"expression": f"object.metadata.name != '{name}'", "reason": "Forbidden"}
+    policy = {
+        "matchConstraints": {"resourceRules": [{**rule, "operations": ["CREATE"]}]},
+        "validations": [said],
+    }
+    binding = {"policyName": name, "validationActions": ["Deny"]}
+    kind = "ValidatingAdmissionPolicy"
+    return [
+        {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": policy},
+        {"apiVersion": version, "kind": f"{kind}Binding", "metadata": metadata, "spec": binding},
+    ]
 
 
 def violated(manifest: Manifest, configuration: Configuration) -> set[str]:

@@ -21,6 +21,7 @@ YAML = re.compile(r"^ *```yaml\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 PRINTING = ("devcluster", "gitops", "infra")
 """Packages whose messages users see while a stack comes up."""
 
+FRAMEWORKS = "tests/engine/processes/test_frameworks.py"
 RUN_BY = {
     "python -m gitops new-environment lab": "tests/gitops/environments/test_new_command.py",
     "python -m gitops preview": "tests/engine/test_gitops_preview.py",
@@ -28,7 +29,7 @@ RUN_BY = {
     "python -m gitops diff": "tests/gitops/environments/test_difference.py",
     "python -m gitops changed": "tests/gitops/test_changed.py",
     "python -m gitops status": "tests/gitops/runs",
-    "python -m gitops simulate": "tests/cluster/simulated/test_9_forecast.py",
+    "python -m gitops simulate": "tests/cluster/separate/test_forecast.py",
     "python -m gitops snapshot": "tests/gitops/forecast/test_snapshot.py",
     "pulumi cancel": "tests/cluster/simulated/test_4_gitops.py",
     "pulumi refresh": "tests/cluster/simulated/test_4_gitops.py",
@@ -39,8 +40,8 @@ RUN_BY = {
     "pulumi stack select": "tests/engine/test_gitops_state.py",
     "pulumi stack output": "tests/cluster/simulated/test_2_readme.py",
     "pip install ./gpu_platform_run": "tests/test_run_wheel.py",
-    "export RUN_DIR=/tmp/mine PYTHONPATH=$PWD OMP_NUM_THREADS=1": "tests/engine/test_frameworks.py",
-    "python -m training.launch --nproc-per-node=2": "tests/engine/test_frameworks.py",
+    "export RUN_DIR=/tmp/mine PYTHONPATH=$PWD OMP_NUM_THREADS=1": FRAMEWORKS,
+    "python -m training.launch --nproc-per-node=2": FRAMEWORKS,
     "kubectl apply --server-side --dry-run=server": "tests/operators/test_1_definitions.py",
 }
 """How commands begin, and the tests that run them."""

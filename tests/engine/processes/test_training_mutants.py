@@ -10,7 +10,7 @@ import torch
 
 from tools.bench.mutant_tests import copy_checkout
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TESTS = ["tests/training/test_mathematics.py", "tests/training/test_parallel.py"]
 PARALLEL, TRAIN = "training/parallel.py", "training/train.py"
 AUTOCAST = "torch.autocast(self._device.type, self._dtype, self._dtype != torch.float32)"

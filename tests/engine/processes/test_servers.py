@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from infra.settings.inference import InferenceServiceSettings
-from tests.engine.servers.expected import continued, trained
+from tests.engine.processes.servers.expected import continued, trained
 from tests.environments import environment, run
 from tests.infra.serving.examples import container, serving
 from training.config import TrainingConfig

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator
 
+import pytest
 import yaml
 
 from policies.catalogue import RULES
@@ -30,13 +31,20 @@ def required(objects: list[Manifest]) -> Iterator[Manifest]:
         yield {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}
 
 
-def test_every_object_of_every_fixture_violates_the_same_rules_as_in_python(
-    admission: Cluster,
-) -> None:
-    found = fixtures.objects(SPACE)
+@pytest.fixture
+def found(admission: Cluster) -> Iterator[dict[str, tuple[str, Manifest]]]:
+    """Objects of all fixtures, in a cluster with what they require."""
+    objects = fixtures.objects(SPACE)
     file = admission.platform.checkout / "required.yaml"
-    file.write_text(yaml.safe_dump_all(required([item for _, item in found.values()])))
+    file.write_text(yaml.safe_dump_all(required([item for _, item in objects.values()])))
     admission.apply(file)
+    yield objects
+    admission.platform.shell(f"kubectl delete --filename={file}")
+
+
+def test_every_object_of_every_fixture_violates_the_same_rules_as_in_python(
+    admission: Cluster, found: dict[str, tuple[str, Manifest]]
+) -> None:
     configuration = admission.install("warn")
     differences: dict[str, list[str]] = defaultdict(list)
     seen: dict[str, int] = defaultdict(int)

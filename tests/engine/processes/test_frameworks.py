@@ -17,7 +17,7 @@ from tests.environments import environment
 from tests.training.programs import Program, free_port, start_gang, until
 from workload import exit_codes, progress
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "examples/frameworks"
 STEPS = {"plain": 3000, "accelerated": 800, "huggingface": 400}
 """Enough to be stopped and killed before the end."""

@@ -10,7 +10,6 @@ from tests.cluster.platform import Platform, copy_checkout
 from tests.cluster.scheduling import Scheduling, stack, surroundings
 
 
-# Of the session, but these tests are the last of their folder.
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scheduling]:
     """Three nodes, one in rack a and two in rack b, and the stack's queues."""

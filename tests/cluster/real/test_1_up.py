@@ -306,7 +306,7 @@ def test_down_leaves_nothing_after_a_node_and_the_cluster_were_killed_in_trainin
     real.await_epoch(run, 3)
     _node_process(real, _node_without_controllers(real)).kill()
     await_(lambda: "resume" in [line["event"] for line in real.logs(run)], 240, "a resumed run")
-    assert process.poll() is None
+    assert process.poll() is None, process.communicate()[0]
     record = json.loads((real.state / "real" / "cluster.json").read_text())
     os.kill(record["pid"], signal.SIGKILL)
     os.killpg(process.pid, signal.SIGKILL)

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.training.test_mathematics import (  # noqa: F401 - collected again with this gang
-    CASES,
     Result,
+    chosen,
     test_a_setting_has_its_effect,
     test_ranks_have_different_random_numbers,
     test_the_evaluation_is_that_of_all_held_out_samples,
@@ -14,6 +14,8 @@ from tests.training.test_mathematics import (  # noqa: F401 - collected again wi
 
 
 @pytest.fixture(scope="module")
-def gang(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Result]]:
+def gang(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> list[dict[str, Result]]:
     """Return the results of a gang of four processes, by rank."""
-    return trained(4, CASES, tmp_path_factory.mktemp("gang"))
+    return trained(4, chosen(request), tmp_path_factory.mktemp("gang"))

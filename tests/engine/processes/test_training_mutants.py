@@ -1,50 +1,95 @@
 """Mistakes in the mathematics of training are found by the unit tests of the mathematics."""
 
+import importlib
 import os
 import sys
-from multiprocessing.forkserver import _forkserver
+from collections.abc import Iterable
+from multiprocessing import get_context
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+import sklearn.datasets  # noqa: F401 - imported once, before the forks
 import torch
+import torch._dynamo
 
 from tools.bench.mutant_tests import copy_checkout
 
 ROOT = Path(__file__).parents[3]
-TESTS = ["tests/training/test_mathematics.py", "tests/training/test_parallel.py"]
+TESTS = "tests/training/test_mathematics.py"
+AGREES = f"{TESTS}::test_weights_and_losses_are_those_of_the_reference"
 PARALLEL, TRAIN = "training/parallel.py", "training/train.py"
 AUTOCAST = "torch.autocast(self._device.type, self._dtype, self._dtype != torch.float32)"
+
+
+class Mutant(NamedTuple):
+    """A mistake in a file: the correct text, the wrong one, and the test that finds it."""
+
+    file: str
+    correct: str
+    wrong: str
+    test: str
+
+
 MUTANTS = {
-    "gradients are not clipped": (PARALLEL, "        if max_norm:", "        if False:"),
-    "computes in fp32": (PARALLEL, AUTOCAST, "torch.autocast(self._device.type, enabled=False)"),
-    "fsdp gathers fp32": (
+    "gradients are not clipped": Mutant(
+        PARALLEL, "        if max_norm:", "        if False:", f"{AGREES}[1-sgd clip]"
+    ),
+    "computes in fp32": Mutant(
+        PARALLEL,
+        AUTOCAST,
+        "torch.autocast(self._device.type, enabled=False)",
+        f"{TESTS}::test_blocks_compute_in_the_precision",
+    ),
+    "fsdp gathers fp32": Mutant(
         PARALLEL,
         "        if self._dtype != torch.float32:\n",
         "        if False:\n",
+        f"{TESTS}::test_fsdp_gathers_weights_in_the_precision",
     ),
-    "keeps all activations": (PARALLEL, "if config.activation_checkpointing:", "if False:"),
-    "compiles nothing": (PARALLEL, "if config.compile:", "if False:"),
-    "fsdp has one unit": (PARALLEL, "if unit is not self.model:", "if False:"),
-    "compresses no gradients": (PARALLEL, 'if config.gradient_compression != "none":', "if False:"),
-    "gradients are divided by the processes": (
-        TRAIN,
-        "(run.world.size / batch.total)",
-        "(1 / batch.total)",
+    "keeps all activations": Mutant(
+        PARALLEL,
+        "if config.activation_checkpointing:",
+        "if False:",
+        f"{TESTS}::test_checkpointed_activations_are_computed_twice",
     ),
-    "all ranks have the same dropout": (
+    "compiles nothing": Mutant(
+        PARALLEL, "if config.compile:", "if False:", "tests/training/test_parallel.py"
+    ),
+    "fsdp has one unit": Mutant(
+        PARALLEL,
+        "if unit is not self.model:",
+        "if False:",
+        f"{TESTS}::test_fsdp_shards_each_block",
+    ),
+    "compresses no gradients": Mutant(
+        PARALLEL,
+        'if config.gradient_compression != "none":',
+        "if False:",
+        f"{TESTS}::test_compressed_gradients_differ_from_complete_ones",
+    ),
+    "gradients are divided by the processes": Mutant(
+        TRAIN, "(run.world.size / batch.total)", "(1 / batch.total)", f"{AGREES}[2-sgd]"
+    ),
+    "all ranks have the same dropout": Mutant(
         "training/preparation.py",
         "(config.seed, world.rank)",
         "(config.seed, 0)",
+        f"{TESTS}::test_ranks_have_different_random_numbers",
     ),
-    "ignores weight decay": ("training/optimizer.py", "decay = config.weight_decay", "decay = 0.0"),
-    "padding is trained on": (TRAIN, "loaded.targets)[: batch.real]", "loaded.targets)"),
-    "padding is evaluated": (
+    "ignores weight decay": Mutant(
+        "training/optimizer.py", "decay = config.weight_decay", "decay = 0.0", f"{AGREES}[1-adamw]"
+    ),
+    "padding is trained on": Mutant(
+        TRAIN, "loaded.targets)[: batch.real]", "loaded.targets)", f"{AGREES}[2-sgd]"
+    ),
+    "padding is evaluated": Mutant(
         "training/evaluation.py",
         "real = loaded.batch.real",
         "real = len(loaded.batch.indices)",
+        f"{TESTS}::test_the_evaluation_is_that_of_all_held_out_samples[2-sgd]",
     ),
 }
-"""The file of each mistake, the correct text and the wrong one."""
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +100,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
-def status(checkout: Path, output: Path) -> int:
-    """Run the tests in a fork that imports the copy; return pytest's exit code."""
+def status(checkout: Path, tests: Iterable[str], output: Path) -> int:
+    """Run tests in a fork that imports the copy; return pytest's exit code."""
     if pid := os.fork():
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     code = 3
@@ -64,6 +109,8 @@ def status(checkout: Path, output: Path) -> int:
         descriptor = os.open(output, os.O_CREAT | os.O_WRONLY)
         os.dup2(descriptor, 1)
         os.dup2(descriptor, 2)
+        # Not pytest's, which are no descriptors that a gang could redirect.
+        sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
         # OpenMP's threads do not exist after a fork, and the first parallel loop waits for them.
         torch.set_num_threads(1)
         os.chdir(checkout)
@@ -72,27 +119,27 @@ def status(checkout: Path, output: Path) -> int:
         for name in list(sys.modules):
             if name.partition(".")[0] in {"training", "workload", "tests", "conftest"}:
                 del sys.modules[name]
-        # A fork server of its own, which imports the copy.
-        _forkserver._forkserver_pid = None  # type: ignore[attr-defined]
-        options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "unit"]
-        code = int(pytest.main([*options, "--rootdir", str(checkout), *TESTS]))
+        # Gangs are forks of this process, which has the copy: a fork server would import it again.
+        importlib.import_module("tests.training.programs").SERVER = get_context("fork")
+        options = ["-x", "-q", "-s", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "unit"]
+        code = int(pytest.main([*options, "--rootdir", str(checkout), *tests]))
     finally:
         os._exit(code)
 
 
 def test_the_program_itself_passes(checkout: Path, tmp_path: Path) -> None:
-    output = tmp_path / "output"
-    assert status(checkout, output) == pytest.ExitCode.OK, output.read_text()
+    output, tests = tmp_path / "output", {mutant.test for mutant in MUTANTS.values()}
+    assert status(checkout, tests, output) == pytest.ExitCode.OK, output.read_text()
 
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mistake_is_found(name: str, checkout: Path, tmp_path: Path) -> None:
-    file, correct, wrong = MUTANTS[name]
+    file, correct, wrong, test = MUTANTS[name]
     original = (checkout / file).read_text()
     assert original.count(correct) == 1, f"{file} has changed: adapt this mutant"
     (checkout / file).write_text(original.replace(correct, wrong))
     output = tmp_path / "output"
     try:
-        assert status(checkout, output) == pytest.ExitCode.TESTS_FAILED, output.read_text()
+        assert status(checkout, [test], output) == pytest.ExitCode.TESTS_FAILED, output.read_text()
     finally:
         (checkout / file).write_text(original)

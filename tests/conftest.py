@@ -25,6 +25,7 @@ LONG = (HERE / "training", HERE / "inference")
 # Folders come before those around them; groups take similar times, so that processes end together.
 ONE_AFTER_ANOTHER = {
     "devcluster": "devcluster",
+    "engine/policies": "policies",
     "engine/processes": "processes",
     "engine": "engine",
     "cluster/separate": "clusters of their own",

@@ -8,8 +8,8 @@ import pytest
 from devcluster.paths import cache_root
 from devcluster.toolchain import ensure
 from tests.cluster.platform import Platform
-from tests.engine import tokens
-from tests.engine.judged import Run, program
+from tests.engine.policies import tokens
+from tests.engine.policies.judged import Run, program
 from tests.policies import manifests
 from tests.policies.harness import changed
 

@@ -19,7 +19,7 @@ from workload import exit_codes, progress
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "examples/frameworks"
-STEPS = {"plain": 3000, "accelerated": 800, "huggingface": 400}
+STEPS = {"plain": 3000, "accelerated": 800, "huggingface": 220}
 """Enough to be stopped and killed before the end."""
 
 

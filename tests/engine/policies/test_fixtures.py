@@ -9,7 +9,7 @@ import yaml
 
 from devcluster.toolchain import Toolchain
 from policies.catalogue import RULES, RULES_BY_NAME
-from tests.engine.judged import Judged, Manifest, Run, program
+from tests.engine.policies.judged import Judged, Manifest, Run, program
 from tests.policies import manifests
 from tests.policies.cases import CASES, LIMITS, MAIN, POD, Case
 from tests.policies.harness import REMOVED, changed

@@ -11,8 +11,8 @@ import pytest
 from devcluster.paths import CHECKOUT
 from devcluster.toolchain import Toolchain
 from policies.own_rules import VARIABLE
-from tests.engine import tokens
-from tests.engine.judged import Run, program
+from tests.engine.policies import tokens
+from tests.engine.policies.judged import Run, program
 from tests.policies import manifests
 from tests.policies.cases import CONTEXT
 from tests.policies.harness import UNKNOWN_VALUE, changed

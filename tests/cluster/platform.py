@@ -1,5 +1,6 @@
 """The product as its users have it: a checkout, `make`, and the shell that `make env` makes."""
 
+import contextlib
 import json
 import os
 import re
@@ -8,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -61,8 +62,13 @@ class Platform:
     def stack_file(self) -> Path:
         return self.checkout / f"Pulumi.{self.stack}.yaml"
 
-    def start(self, *targets: str) -> "subprocess.Popen[str]":
-        return subprocess.Popen(
+    @contextlib.contextmanager
+    def started(self, *targets: str) -> Iterator["subprocess.Popen[str]"]:
+        """Yields a running make; what is left of it at the end is killed.
+
+        It would block all later commands of the platform.
+        """
+        process = subprocess.Popen(
             ["make", "--no-print-directory", *targets, f"NODES={self.nodes}"],
             cwd=self.checkout,
             env=self.environment,
@@ -74,11 +80,15 @@ class Platform:
             # A test run in the background ignores Ctrl-C, and its children would as well.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
+        try:
+            yield process
+        finally:
+            kill_all(process)
 
     def make(self, *targets: str, status: int = 0, timeout: float = 900) -> str:
         """Runs make and returns what it printed; fails when its exit status is another."""
-        process = self.start(*targets)
-        output, _ = process.communicate(timeout=timeout)
+        with self.started(*targets) as process:
+            output, _ = process.communicate(timeout=timeout)
         assert process.returncode == status, (
             f"make {targets} ended with {process.returncode}:\n{output}"
         )
@@ -180,6 +190,16 @@ class Platform:
             )
 
         await_(reached, timeout, f"{run} in epoch {epoch}")
+
+
+def kill_all(process: "subprocess.Popen[str]") -> None:
+    """Kills a process with all that it started, in whatever session, and waits for its end."""
+    if process.poll() is None:
+        below = psutil.Process(process.pid).children(recursive=True)
+        for pid in (process.pid, *(child.pid for child in below)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.communicate()
 
 
 def await_(condition: Callable[[], bool], timeout: float, what: str) -> None:

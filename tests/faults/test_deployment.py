@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
+from tests.cluster.platform import await_
 from tests.faults.arena import Arena
 from tests.faults.gangs import Gang, slowly
 
@@ -45,13 +46,11 @@ def test_killed_updates_are_resumed(changed: Arena, what: str) -> None:
 def test_two_updates_at_once(changed: Arena) -> None:
     def both(gang: Gang) -> None:
         changed.platform.hyperparameters(seed=200, epochs=2)
-        first = changed.platform.start("up")
-        holder = changed.units.state / "lock.holder"
-        deadline = time.monotonic() + 30
-        while not holder.exists() and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert "runs since" in changed.platform.make("up", status=2)
-        output, _ = first.communicate(timeout=900)
+        with changed.platform.started("up") as first:
+            holder = changed.units.state / "lock.holder"
+            await_(holder.exists, 30, "the first command at work")
+            assert "runs since" in changed.platform.make("up", status=2)
+            output, _ = first.communicate(timeout=900)
         assert first.returncode == 0, output
         assert re.search(r"accuracy (\d+\.\d+)%", output)
 

@@ -3,8 +3,6 @@
 One pod of each is killed. Kinds that `make up` needs nothing else for are in the cluster tier.
 """
 
-import os
-import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -64,17 +62,14 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KilledPods]:
     folder = tmp_path_factory.mktemp("kinds")
     platform = Platform(copy_checkout(folder / "checkout"), folder / "state", "real")
     platform.edit(configure)
-    process = platform.start("up")
     try:
-        exported = folder / "state" / "real" / "kubeconfig"
-        await_(lambda: exported.exists() or process.poll() is not None, 1800, "a cluster")
-        made = KilledPods(platform, KINDS)
-        made.watch(process)
+        with platform.started("up") as process:
+            exported = folder / "state" / "real" / "kubeconfig"
+            await_(lambda: exported.exists() or process.poll() is not None, 1800, "a cluster")
+            made = KilledPods(platform, KINDS)
+            made.watch(process)
         yield made
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGINT)
-            process.communicate(timeout=60)
         platform.make("down", "PURGE=1")
 
 

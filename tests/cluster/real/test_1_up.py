@@ -3,7 +3,6 @@
 The cluster is taken down in `test_9_down.py`, after the faults that share it.
 """
 
-import contextlib
 import json
 import os
 import re
@@ -28,25 +27,15 @@ from training.data import held_out_digits
 
 
 def test_up_recovers_after_a_kill_while_the_chart_is_installed(real: Platform) -> None:
-    process = real.start("up")
     events = real.state / "real" / "logs" / "pulumi-up.events"
-    try:
-        begun = b"volcano-release"
+    begun = b"volcano-release"
 
-        def installing() -> bool:
-            return events.exists() and begun in events.read_bytes()
+    def installing() -> bool:
+        return events.exists() and begun in events.read_bytes()
 
+    with real.started("up") as process:
         await_(lambda: installing() or process.poll() is not None, 3000, "the chart")
         assert process.poll() is None, process.communicate()[0]
-    finally:
-        everything = [
-            process.pid,
-            *(c.pid for c in psutil.Process(process.pid).children(recursive=True)),
-        ]
-        for pid in everything:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        process.communicate()
     output = real.make("up", timeout=3000)
     accuracy = re.search(r"accuracy (\d+\.\d+)%", output)
     assert accuracy is not None
@@ -171,14 +160,9 @@ def update(real: Platform) -> Iterator[Update]:
     real.edit(_new_run_and_other_kinds)
     with Load(f"{_model_url(real)}/infer", question(), 2, 0.5) as load:
         load.during(lambda: None, at_least=10)
-        process = real.start("up")
-        try:
+        with real.started("up") as process:
             status = _status_of_a_running_gang(real, lambda: process.poll() is not None)
             killed.watch(process)
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGINT)
-                process.communicate(timeout=60)
         real.shell("kubectl rollout status -n ml-dev deployment/digits --timeout=120s")
         second = real.run_name()
         version = _version(real, second)
@@ -285,13 +269,13 @@ def test_logs_and_events_of_a_killed_gang_are_saved_with_its_checkpoints(
 
 def test_a_second_concurrent_command_is_refused(real: Platform) -> None:
     real.hyperparameters(seed=8)
-    first = real.start("up")
-    holder = real.state / "real" / "lock.holder"
-    await_(holder.exists, 120, "the first command at work")
-    output = real.make("up", status=2)
-    assert "runs since" in output
-    os.killpg(first.pid, signal.SIGINT)
-    said, _ = first.communicate(timeout=60)
+    with real.started("up") as first:
+        holder = real.state / "real" / "lock.holder"
+        await_(holder.exists, 120, "the first command at work")
+        output = real.make("up", status=2)
+        assert "runs since" in output
+        os.killpg(first.pid, signal.SIGINT)
+        said, _ = first.communicate(timeout=60)
     assert first.returncode != 0, said
     assert "interrupted" in said
 
@@ -300,17 +284,15 @@ def test_down_leaves_nothing_after_a_node_and_the_cluster_were_killed_in_trainin
     real: Platform, untouched: HostState
 ) -> None:
     """The interrupted update is resumed; its run survives the node, and then all of it ends."""
-    process = real.start("up")
-    await_(lambda: len(_unfinished(real)) == 1, 240, "a new run")
-    (run,) = _unfinished(real)
-    real.await_epoch(run, 3)
-    _node_process(real, _node_without_controllers(real)).kill()
-    await_(lambda: "resume" in [line["event"] for line in real.logs(run)], 240, "a resumed run")
-    assert process.poll() is None, process.communicate()[0]
-    record = json.loads((real.state / "real" / "cluster.json").read_text())
-    os.kill(record["pid"], signal.SIGKILL)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+    with real.started("up") as process:
+        await_(lambda: len(_unfinished(real)) == 1, 240, "a new run")
+        (run,) = _unfinished(real)
+        real.await_epoch(run, 3)
+        _node_process(real, "gpu-node-1").kill()
+        await_(lambda: "resume" in [line["event"] for line in real.logs(run)], 240, "a resumed run")
+        assert process.poll() is None, process.communicate()[0]
+        record = json.loads((real.state / "real" / "cluster.json").read_text())
+        os.kill(record["pid"], signal.SIGKILL)
     real.make("down")
     assert HostState.now().added_since(untouched) == {}
 
@@ -356,17 +338,6 @@ def _version(real: Platform, run: str) -> str:
     """Return the short name of a run's weights."""
     export = real.state / "real" / "volumes" / "checkpoints" / run / "export"
     return str(json.loads((export / "manifest.json").read_text())["weights"]["sha256"])[:12]
-
-
-def _node_without_controllers(real: Platform) -> str:
-    """Name of a node whose loss leaves Volcano's controllers alone.
-
-    They do not hear of a pod that fails while they are down (docs/jobs.md).
-    """
-    chosen = ("-n", "volcano-system", "-l", "app=volcano-controller")
-    (controllers,) = real.kubectl("get", "pods", *chosen)["items"]
-    names = {node["metadata"]["name"] for node in real.kubectl("get", "nodes")["items"]}
-    return min(names - {controllers["spec"]["nodeName"]})
 
 
 def _node_process(real: Platform, node: str) -> psutil.Process:

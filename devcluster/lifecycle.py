@@ -5,6 +5,7 @@ import shutil
 import socket
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from devcluster.spec import ClusterSpec, Kind
 from devcluster.toolchain import Group, Toolchain, ensure
 from simulation import nodes as simulated_nodes
 from simulation.configuration import PORTS
-from simulation.supervisor import EventLog
+from simulation.supervisor import API_ANSWERS, EventLog
 
 START_TIMEOUT = 300.0
 """Seconds after which a start has failed. It takes 15 on an idle machine, and more than 120 on two
@@ -45,8 +46,19 @@ class Cluster:
         return [str(self.toolchain.bin / "kubectl"), f"--kubeconfig={self.layout.kubeconfig}"]
 
 
-def up(spec: ClusterSpec, reporter: Reporter, demands: Demands = NO_DEMANDS) -> Cluster:
+Answering = Callable[[Cluster], object]
+"""Called once the API server answers, while nodes and images of the cluster are not ready yet."""
+
+
+def up(
+    spec: ClusterSpec,
+    reporter: Reporter,
+    demands: Demands = NO_DEMANDS,
+    answering: Answering | None = None,
+) -> Cluster:
     """Start the cluster unless it runs, and add what a stack demands of real nodes.
+
+    `answering` is called only if the cluster starts.
 
     Raises DevclusterError with a remedy.
     """
@@ -75,7 +87,7 @@ def up(spec: ClusterSpec, reporter: Reporter, demands: Demands = NO_DEMANDS) -> 
     cluster = Cluster(spec, layout, toolchain)
     if alive is None:
         with reporter.step("cluster") as step:
-            _start(cluster, step)
+            _start(cluster, step, answering)
     else:
         reporter.say("cluster: already running")
     if base is not None:
@@ -96,7 +108,7 @@ def _uv() -> Path:
     return Path(found)
 
 
-def _start(cluster: Cluster, step: Step) -> None:
+def _start(cluster: Cluster, step: Step, answering: Answering | None) -> None:
     spec, layout, toolchain = cluster.spec, cluster.layout, cluster.toolchain
     layout.state.mkdir(parents=True, exist_ok=True)
     layout.state.chmod(0o700)
@@ -109,7 +121,7 @@ def _start(cluster: Cluster, step: Step) -> None:
         port = _free_port(layout)
         launcher.launch(spec.kind, layout, toolchain.bin, toolchain.volcano.root, port)
     try:
-        _follow(cluster, events, step)
+        _follow(cluster, events, step, answering)
     except BaseException:
         launcher.stop(layout)
         raise
@@ -157,7 +169,9 @@ def _taken(first: int) -> int | None:
     return None
 
 
-def _follow(cluster: Cluster, events: EventLog, step: Step) -> None:
+def _follow(
+    cluster: Cluster, events: EventLog, step: Step, answering: Answering | None = None
+) -> None:
     began = time.monotonic()
     expected = max(1, len(cluster.spec.real_nodes))
     while True:
@@ -168,6 +182,9 @@ def _follow(cluster: Cluster, events: EventLog, step: Step) -> None:
             )
         if seen:
             step.update(f"{seen[-1].node}: {seen[-1].step}")
+        if answering is not None and any(event.step == API_ANSWERS for event in seen):
+            answering(cluster)
+            answering = None
         if sum(event.ready for event in seen) >= expected:
             return
         if launcher.running(cluster.layout) is None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
+from typing import Final, NoReturn
 
 RESTART_DELAY = 1.0
 
@@ -104,6 +104,10 @@ class Supervisor:
     def _note(self, service: Service, text: str) -> None:
         with (self.logs / f"{service.name}.log").open("a") as log:
             log.write(f"--- {service.name} {text}\n")
+
+
+API_ANSWERS: Final = "API server answers"
+"""Step after which kubectl can be used."""
 
 
 @dataclass(frozen=True)

@@ -45,17 +45,13 @@ class Stack:
         options = ["--yes", "--skip-preview", "--clear-pending-creates", "--stack", self.name]
         self._capture("refresh", *options)
 
-    def preview(self, report: Report) -> dict[str, int]:
-        """Return the number of resources by operation, without changing anything.
+    def preview(self) -> "Operation":
+        """Start a preview under the policy pack, which changes nothing."""
+        return self._start("preview")
 
-        Raises:
-            DevclusterError: If the preview fails or the policy pack refuses it.
-        """
-        return self._run("preview", [], report)
-
-    def update(self, report: Report) -> dict[str, int]:
-        """Update the stack without another preview; return the resources by operation."""
-        return self._run("up", ["--yes", "--skip-preview"], report)
+    def update(self) -> "Operation":
+        """Start an update under the policy pack, without another preview."""
+        return self._start("up", "--yes", "--skip-preview")
 
     def outputs(self) -> dict[str, Any]:
         """Return the stack's outputs, with secrets hidden."""
@@ -88,26 +84,17 @@ class Stack:
             raise DevclusterError(f"`pulumi {' '.join(arguments)}` failed:\n{done.stderr.strip()}")
         return done.stdout
 
-    def _run(self, command: str, options: list[str], report: Report) -> dict[str, int]:
+    def _start(self, command: str, *options: str) -> "Operation":
         log = self.layout.logs / f"pulumi-{command}.log"
         events = self.layout.logs / f"pulumi-{command}.events"
         events.unlink(missing_ok=True)
-        pack = ["--policy-pack", "policies", "--policy-pack-config"]
         config = CHECKOUT / "policies" / "config" / f"{self.name}.json"
-        quiet = ["--non-interactive", "--color", "never", "--suppress-outputs"]
-        fixed = ["--stack", self.name, *quiet]
+        pack = ("--policy-pack", "policies", "--policy-pack-config", str(config))
+        quiet = ("--non-interactive", "--color", "never", "--suppress-outputs")
+        fixed = ("--stack", self.name, *quiet, *pack, "--event-log", str(events))
         with log.open("wb") as out:
             process = subprocess.Popen(
-                [
-                    "pulumi",
-                    command,
-                    *options,
-                    *fixed,
-                    *pack,
-                    str(config),
-                    "--event-log",
-                    str(events),
-                ],
+                ["pulumi", command, *options, *fixed],
                 cwd=CHECKOUT,
                 # --event-log is one of the CLI's hidden flags
                 env={**os.environ, **self.environment, "PULUMI_DEBUG_COMMANDS": "1"},
@@ -115,20 +102,40 @@ class Stack:
                 stdout=out,
                 stderr=out,
             )
-            follower = EventFollower(events)
-            try:
-                while process.poll() is None:
-                    follower.follow(report)
-                    _pause(process)
-            except BaseException:
-                # Pulumi finishes the current step, so that its state stays consistent.
-                process.terminate()
-                process.wait()
-                raise
-        follower.follow(report)
-        if process.returncode != 0:
-            raise DevclusterError(_explain(command, log.read_text(), log))
-        return follower.changes
+        return Operation(command, process, log, EventFollower(events))
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A running preview or update."""
+
+    command: str
+    process: subprocess.Popen[bytes]
+    log: Path
+    follower: "EventFollower"
+
+    def finish(self, report: Report) -> dict[str, int]:
+        """Wait for the end, and return the number of resources by what is done with them.
+
+        Raises:
+            DevclusterError: If the command fails or the policy pack refuses the plan.
+        """
+        try:
+            while self.process.poll() is None:
+                self.follower.follow(report)
+                _pause(self.process)
+        except BaseException:
+            self.end()
+            raise
+        self.follower.follow(report)
+        if self.process.returncode != 0:
+            raise DevclusterError(_explain(self.command, self.log.read_text(), self.log))
+        return self.follower.changes
+
+    def end(self) -> None:
+        """End it early: Pulumi finishes the current step, so that its state stays consistent."""
+        self.process.terminate()
+        self.process.wait()
 
 
 def _pause(process: subprocess.Popen[bytes]) -> None:

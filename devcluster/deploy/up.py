@@ -5,7 +5,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from rich.table import Table
 
@@ -15,7 +15,7 @@ from devcluster.deploy.recovery import recover
 from devcluster.deploy.runs import Run, result, wait, wait_scheduled
 from devcluster.lifecycle import Cluster
 from devcluster.operators import of_stack
-from devcluster.paths import CHECKOUT
+from devcluster.paths import CHECKOUT, Layout
 from devcluster.progress import Reporter
 from devcluster.spec import ClusterSpec, Kind
 
@@ -38,9 +38,14 @@ def bring_up(spec: ClusterSpec, reporter: Reporter) -> int:
     """Bring everything up and print a summary; return 0 if the first prediction is correct."""
     registry = f"127.0.0.1:{spec.network.registry_port}"
     demands = of_stack(CHECKOUT / f"Pulumi.{STACKS[spec.kind]}.yaml", registry)
-    cluster = lifecycle.up(spec, reporter, demands)
     summary = Summary()
-    _deploy(cluster, reporter, summary)
+    deployment = Deployment(reporter)
+    with deployment:
+        # A first preview needs the API server alone, later ones may need Volcano's webhooks.
+        new = not Layout.of(spec.kind).control_plane.exists()
+        early = new and spec.kind is Kind.REAL and not demands.operators
+        cluster = lifecycle.up(spec, reporter, demands, deployment.begin if early else None)
+        deployment.finish(cluster, summary)
     correct = True
     if spec.kind is Kind.REAL:
         _train(cluster, reporter, summary)
@@ -51,25 +56,47 @@ def bring_up(spec: ClusterSpec, reporter: Reporter) -> int:
     return 0 if correct else 1
 
 
-def _deploy(cluster: Cluster, reporter: Reporter, summary: Summary) -> None:
-    variables = environment.variables(cluster.layout, cluster.toolchain, cluster.spec.kind)
-    if cluster.spec.kind is Kind.REAL:
-        home, python = cluster.toolchain.pulumi_home, Path(sys.executable)
-        plugin = docker_plugin.install(home, python, variables["PATH"])
-        if not plugin.official:
-            reporter.say(f"images are built by {plugin.note}")
-    target = stack.Stack(STACKS[cluster.spec.kind], cluster.layout, variables)
-    target.select()
-    if recovered := recover(target, cluster.kubectl):
-        reporter.say(f"recovered {recovered} pending operations of an interrupted update")
-    with reporter.step(f"pulumi preview of stack {target.name} with the policy pack") as step:
-        summary.changes = target.preview(step.update)
-        step.detail = "accepted, " + stack.describe_plan(summary.changes)
-    if not stack.is_unchanged(summary.changes):
-        with reporter.step(f"pulumi up of stack {target.name}") as step:
-            summary.changes = target.update(step.update)
-            step.detail = stack.describe(summary.changes)
-    summary.outputs = target.outputs()
+class Deployment:
+    """Preview and update of the stack; the preview may begin while the cluster still starts."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
+        self._begun: tuple[stack.Stack, stack.Operation] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._begun is not None:
+            self._begun[1].end()
+
+    def begin(self, cluster: Cluster) -> tuple[stack.Stack, stack.Operation]:
+        """Start the preview, and return the stack with it."""
+        variables = environment.variables(cluster.layout, cluster.toolchain, cluster.spec.kind)
+        if cluster.spec.kind is Kind.REAL:
+            home, python = cluster.toolchain.pulumi_home, Path(sys.executable)
+            plugin = docker_plugin.install(home, python, variables["PATH"])
+            if not plugin.official:
+                self._reporter.say(f"images are built by {plugin.note}")
+        target = stack.Stack(STACKS[cluster.spec.kind], cluster.layout, variables)
+        target.select()
+        if recovered := recover(target, cluster.kubectl):
+            self._reporter.say(f"recovered {recovered} pending operations of an interrupted update")
+        self._begun = target, target.preview()
+        return self._begun
+
+    def finish(self, cluster: Cluster, summary: Summary) -> None:
+        """Wait for the preview, starting it if necessary, and update the stack."""
+        target, preview = self._begun or self.begin(cluster)
+        title = f"pulumi preview of stack {target.name} with the policy pack"
+        with self._reporter.step(title) as step:
+            summary.changes = preview.finish(step.update)
+            step.detail = "accepted, " + stack.describe_plan(summary.changes)
+        if not stack.is_unchanged(summary.changes):
+            with self._reporter.step(f"pulumi up of stack {target.name}") as step:
+                summary.changes = target.update().finish(step.update)
+                step.detail = stack.describe(summary.changes)
+        summary.outputs = target.outputs()
 
 
 def _runs(summary: Summary) -> list[Run]:

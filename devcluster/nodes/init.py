@@ -16,7 +16,7 @@ from devcluster.nodes.services import NodeServices
 from devcluster.paths import Layout
 from devcluster.spec import ClusterSpec, Kind, RealNode, cluster_spec
 from simulation.control_plane import ControlPlane
-from simulation.supervisor import EventLog, Supervisor
+from simulation.supervisor import API_ANSWERS, EventLog, Supervisor
 
 READY_TIMEOUT = 180.0
 
@@ -67,7 +67,7 @@ class Node:
         self.supervisor.start(self.services.coredns())
         objects = json.dumps(self.services.dns_objects())
         self._kubectl("apply", "--server-side", "-f", "-", text=objects)
-        self.events.add(self.node.name, "API server answers")
+        self.events.add(self.node.name, API_ANSWERS)
 
     def _await_control_plane(self) -> None:
         # The kubeconfig may be of an earlier start: ask the server.

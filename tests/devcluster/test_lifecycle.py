@@ -19,7 +19,7 @@ from devcluster.progress import Reporter, Step
 from devcluster.spec import Kind, cluster_spec
 from devcluster.toolchain import Toolchain
 from simulation.configuration import PORTS
-from simulation.supervisor import EventLog
+from simulation.supervisor import API_ANSWERS, EventLog
 
 
 @pytest.fixture
@@ -54,11 +54,25 @@ def test_kubectl_asks_this_cluster_alone(cluster: Cluster, layout: Layout):
 @pytest.mark.usefixtures("alive")
 def test_the_start_is_over_when_every_node_is_ready(cluster: Cluster, step: Step):
     events = EventLog(cluster.layout.events)
-    events.add("gpu-node-0", "API server answers")
+    events.add("gpu-node-0", API_ANSWERS)
     events.add("gpu-node-1", "node is Ready", ready=True)
     events.add("gpu-node-0", "node is Ready", ready=True)
     lifecycle._follow(cluster, events, step)
     assert step.detail == "gpu-node-0: node is Ready"
+
+
+@pytest.mark.usefixtures("alive")
+def test_an_api_server_that_answers_is_reported_once(cluster: Cluster, step: Step):
+    events, seen = EventLog(cluster.layout.events), list[Cluster]()
+
+    def answering(known: Cluster) -> None:
+        seen.append(known)
+        for node in ("gpu-node-0", "gpu-node-1"):
+            events.add(node, "node is Ready", ready=True)
+
+    events.add("gpu-node-0", API_ANSWERS)
+    lifecycle._follow(cluster, events, step, answering)
+    assert seen == [cluster]
 
 
 @pytest.mark.usefixtures("alive")

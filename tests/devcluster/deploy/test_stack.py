@@ -128,7 +128,7 @@ def test_a_summary_without_changes_is_empty(tmp_path: Path):
 def test_a_preview_is_checked_by_the_policy_pack(stack: Stack, said: Path):
     (said / "events").write_bytes(lines(pre("create", "job"), summary(create=1)))
     reports: list[str] = []
-    assert stack.preview(reports.append) == {"create": 1}
+    assert stack.preview().finish(reports.append) == {"create": 1}
     assert reports == ["1: create job"]
     (call,) = calls(said)
     assert call.startswith("preview --stack dev --non-interactive")
@@ -139,7 +139,7 @@ def test_a_preview_is_checked_by_the_policy_pack(stack: Stack, said: Path):
 
 
 def test_an_update_asks_nothing(stack: Stack, said: Path):
-    stack.update(lambda _: None)
+    stack.update().finish(lambda _: None)
     (call,) = calls(said)
     assert call.startswith("up --yes --skip-preview")
     assert "--policy-pack policies" in call
@@ -150,7 +150,7 @@ def test_events_of_an_earlier_update_are_not_counted_again(
 ):
     (layout.logs / "pulumi-up.events").write_bytes(lines(summary(create=99)))
     (said / "events").unlink()
-    assert stack.update(lambda _: None) == {}
+    assert stack.update().finish(lambda _: None) == {}
 
 
 def test_a_policy_violation_is_reported_from_its_diagnostics(
@@ -159,7 +159,7 @@ def test_a_policy_violation_is_reported_from_its_diagnostics(
     (said / "status").write_text("255")
     (said / "out").write_text(REFUSED)
     with pytest.raises(DevclusterError) as caught:
-        stack.preview(lambda _: None)
+        stack.preview().finish(lambda _: None)
     first, *rest = str(caught.value).splitlines()
     log = layout.logs / "pulumi-preview.log"
     assert first == f"`pulumi preview` failed; its log is {log}"
@@ -170,7 +170,7 @@ def test_a_failure_without_diagnostics_shows_its_last_lines(stack: Stack, said: 
     (said / "status").write_text("1")
     (said / "err").write_text("".join(f"line {number}\n" for number in range(40)))
     with pytest.raises(DevclusterError) as caught:
-        stack.update(lambda _: None)
+        stack.update().finish(lambda _: None)
     assert str(caught.value).splitlines()[1:] == [f"line {number}" for number in range(10, 40)]
 
 
@@ -202,7 +202,7 @@ def _update_and_write_events(stack: Stack, report: Any) -> None:
     writer.stdin.write(event.encode())
     writer.stdin.close()
     try:
-        stack.update(report)
+        stack.update().finish(report)
     finally:
         writer.wait()
 

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from devcluster.deploy.runs import Run, result
 from devcluster.deploy.up import STACKS, Summary
 from devcluster.lifecycle import Cluster
 from devcluster.paths import CHECKOUT, Layout
+from devcluster.progress import Reporter
 from devcluster.spec import Kind, cluster_spec
 from devcluster.toolchain import Toolchain
 from gitops.runs.progress import Progress
@@ -27,6 +29,18 @@ def cluster(layout: Layout, tmp_path: Path, install: Install) -> Cluster:
     bin_ = install("kubectl", f"cat {tmp_path}/queue").parent
     tools = Toolchain(bin_, tmp_path, tmp_path, tmp_path, installed=())
     return Cluster(cluster_spec(Kind.REAL), layout, tools)
+
+
+def test_a_preview_that_began_early_ends_with_a_start_that_fails(
+    cluster: Cluster, install: Install
+) -> None:
+    install("docker", "exit 0")
+    state = """echo '{"deployment": {}}'"""
+    install("pulumi", f'case "$1" in preview) exec sleep 60;; *) {state};; esac')
+    with up.Deployment(Reporter(Console(file=io.StringIO()))) as deployment:
+        _, preview = deployment.begin(cluster)
+        assert preview.process.poll() is None
+    assert preview.process.returncode == -signal.SIGTERM
 
 
 def put_queue(tmp_path: Path, gpus: int = 4, **status: Any) -> None:

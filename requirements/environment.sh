@@ -12,8 +12,9 @@ command -v "$python" >/dev/null || fail "$python is not on PATH: install Python 
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
   fail "$("$python" --version) is too old: Python 3.11 or newer is needed, or write PYTHON=…"
 
-# By its path: the environment's directory is first on PATH, where pyenv looks each time.
-python=$("$python" -c 'import sys; print(sys.executable)')
+# By its path, because the environment's directory is first on PATH: pyenv looks there each time.
+# The interpreter behind an environment, which has no pip if its first start was interrupted.
+python=$("$python" -c 'import sys; print(sys._base_executable)')
 
 # Debian keeps venv in a package of its own.
 if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then

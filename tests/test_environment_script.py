@@ -1,0 +1,47 @@
+"""`requirements/environment.sh`, with which `make` creates its Python environment."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[1] / "requirements" / "environment.sh"
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    """The script next to requirements that nothing has to be downloaded for."""
+    folder = tmp_path / "requirements"
+    folder.mkdir()
+    (folder / "uv.txt").write_text("# nothing\n")
+    return Path(shutil.copy(SCRIPT, folder))
+
+
+def run(script: Path, python: Path | str, folder: Path) -> "subprocess.CompletedProcess[str]":
+    command = [script, python, folder]
+    return subprocess.run(command, check=False, capture_output=True, text=True)
+
+
+def test_an_interrupted_start_is_continued(script: Path, tmp_path: Path):
+    # Interrupted before uv was installed. `make` has the environment first on its PATH.
+    folder = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    done = run(script, folder / "bin/python", folder)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_environment_that_does_not_work_is_made_again(script: Path, tmp_path: Path):
+    folder = tmp_path / "venv"
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin/python").symlink_to("/gone/python")
+    done = run(script, sys.executable, folder)
+    assert done.returncode == 0, done.stderr
+    assert subprocess.run([folder / "bin/python", "-c", ""], check=False).returncode == 0
+
+
+def test_a_missing_python_is_reported_with_a_remedy(script: Path, tmp_path: Path):
+    done = run(script, "python-of-the-future", tmp_path / "venv")
+    assert done.returncode == 1
+    assert "install Python 3.11 or newer, or write PYTHON=" in done.stderr

@@ -1,0 +1,464 @@
+"""Cordon nodes with unhealthy GPUs, move the runs on them, and return the nodes after a check.
+
+    python3 -m recorder.node_health --namespace ml      in a pod; docs/node-health.md
+
+A node is unhealthy if its device plugin offers fewer GPUs than the node has, if Prometheus has a
+listed Xid error of it, or if enough starts of runs reported it as slow. Such a node is cordoned,
+gets the condition `GpuUnhealthy`, and its pods of runs are evicted. Unknown states change nothing,
+and a node that somebody else cordoned is left alone.
+"""
+
+import argparse
+import asyncio
+import json
+import logging
+import re
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+import httpx2
+from lightkube import AsyncClient
+from lightkube.operators import exists
+from lightkube.resources.core_v1 import Event, Node, Pod, PodEviction
+
+from kube.names import RUN_LABEL
+from recorder.pods import failed, run_of
+
+MARK: Final = "gpu-platform.dev/gpu-unhealthy"
+"""Annotation of the nodes that this program cordoned, with the fault and the number of GPUs."""
+OPT_OUT: Final = "gpu-platform.dev/node-health"
+"""Annotation of a node that is left alone if its value is `ignore`."""
+CONDITION: Final = "GpuUnhealthy"
+XID_QUERY: Final = "max by (Hostname, gpu) (DCGM_FI_DEV_XID_ERRORS)"
+"""The exporter reports the last error of a GPU until it restarts."""
+REPORT_HOURS: Final = 24.0
+WATCH_SECONDS: Final = 240.0
+_SLOW: Final = re.compile(r"^slow node ([a-z0-9.-]+):", re.MULTILINE)
+_RETRY_SECONDS: Final = 5.0
+
+Reason = Literal["DevicesUnhealthy", "XidError", "SlowInGangs", "UnreadableMark"]
+Health = Reason | Literal["Healthy", "Unknown"]
+
+_log = logging.getLogger("node-health")
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Limits: nodes cordoned at once, seconds of a fault and of its absence, number of reports."""
+
+    max_nodes: int = 1
+    fault_seconds: float = 300
+    settle_seconds: float = 600
+    slow_reports: int | None = None
+
+
+@dataclass(frozen=True)
+class Fault:
+    """The fault for which a node was cordoned, and the GPUs that it had."""
+
+    reason: Reason
+    message: str
+    gpus: int
+
+
+@dataclass(frozen=True)
+class NodeState:
+    """A node: the GPUs that it has and offers, and what is reported about it."""
+
+    name: str
+    ready: bool
+    gpus: int
+    offered: int
+    cordoned: bool = False
+    mark: Fault | None = None
+    condition: bool = False
+    ignored: bool = False
+    xids: frozenset[int] | None = frozenset()
+    """None if Prometheus does not know."""
+    reports: int = 0
+    version: str = ""
+
+
+@dataclass(frozen=True)
+class Action:
+    """A change of a node; `fault` is the one to write. `wait`: too many nodes are cordoned."""
+
+    kind: Literal["cordon", "wait", "evict", "return", "forget", "condition"]
+    node: NodeState
+    fault: Fault | None = None
+
+
+Memory = Mapping[str, tuple[bool | None, float]]
+"""Whether each node is healthy (None: unknown), and since when."""
+
+
+def health(node: NodeState, policy: Policy) -> tuple[Health, str]:
+    """Return the health of a node, and a message about its fault."""
+    if not node.ready:
+        return "Unknown", "the node is not Ready"
+    gpus = max(node.gpus, node.mark.gpus if node.mark else 0)
+    if node.offered < gpus:
+        return "DevicesUnhealthy", f"the device plugin offers {node.offered} of {gpus} GPUs"
+    if node.xids:
+        return "XidError", f"Xid {', '.join(map(str, sorted(node.xids)))}"
+    if policy.slow_reports is not None and node.reports >= policy.slow_reports:
+        return "SlowInGangs", f"{node.reports} starts of runs reported the node as slow"
+    if node.xids is None:
+        return "Unknown", "Prometheus has no Xid series of the node"
+    return "Healthy", ""
+
+
+def decide(
+    nodes: Iterable[NodeState], memory: Memory, now: float, policy: Policy
+) -> tuple[list[Action], Memory]:
+    """Return the changes of nodes, and what to remember until the next call."""
+    actions: list[Action] = []
+    remembered: dict[str, tuple[bool | None, float]] = {}
+    faulty: list[tuple[float, str, Action]] = []
+    marked = 0
+    for node in nodes:
+        marked += node.mark is not None
+        if node.ignored or not (node.gpus or node.mark):
+            continue
+        state, message = health(node, policy)
+        healthy = None if state == "Unknown" else state == "Healthy"
+        before = memory.get(node.name)
+        since = before[1] if before and before[0] == healthy else now
+        remembered[node.name] = (healthy, since)
+        if node.mark is not None:
+            actions += _of_marked(node, state, now - since, policy)
+        elif state not in ("Healthy", "Unknown"):
+            if not node.cordoned and now - since >= policy.fault_seconds:
+                fault = Fault(state, message, node.gpus)
+                faulty.append((since, node.name, Action("cordon", node, fault)))
+        elif node.condition:
+            actions.append(Action("condition", node))
+    faulty.sort(key=lambda each: each[:2])
+    room = max(0, policy.max_nodes - marked)
+    actions += [action for *_, action in faulty[:room]]
+    actions += [replace(action, kind="wait") for *_, action in faulty[room:]]
+    return actions, remembered
+
+
+def _of_marked(node: NodeState, state: Health, lasted: float, policy: Policy) -> Iterator[Action]:
+    """Yield the changes of a node that this program cordoned."""
+    mark = node.mark
+    if mark is None:
+        return
+    if not node.cordoned:
+        # Somebody has checked the node and uncordoned it.
+        yield Action("forget", node)
+    elif state == "Healthy" and mark.reason in ("DevicesUnhealthy", "XidError"):
+        if lasted >= policy.settle_seconds:
+            yield Action("return", node)
+    elif state in ("DevicesUnhealthy", "XidError"):
+        yield Action("evict", node)
+    if node.cordoned and not node.condition:
+        yield Action("condition", node, mark)
+
+
+class SlowReports:
+    """Starts of runs in which pods reported `slow node NODE: …` as their termination message."""
+
+    def __init__(self) -> None:
+        self._reports: dict[tuple[str, str, str, str, int], float] = {}
+        """Time of a report by node, run, place of the pod in its run, UID and restarts."""
+        self._nodes: dict[str, dict[str, float]] = defaultdict(dict)
+        """Nodes of each run, with the time when a pod was last seen there."""
+
+    def add(self, pod: Pod, now: float) -> None:
+        """Remember the node of a pod, and its reports."""
+        run, spec = run_of(pod), pod.spec
+        if spec is not None and spec.nodeName:
+            self._nodes[run][spec.nodeName] = now
+        for ending in failed(pod):
+            for node in _SLOW.findall(ending.message):
+                attempt = ending.attempt
+                place = (spec.hostname if spec else None) or attempt.pod
+                key = (node, run, place, attempt.uid, attempt.restarts)
+                self._reports.setdefault(key, now)
+
+    def forget(self, node: str) -> None:
+        """Drop the reports about a node."""
+        self._reports = {key: at for key, at in self._reports.items() if key[0] != node}
+
+    def count(self, now: float) -> Counter[str]:
+        """Return the number of starts that reported each node, of the last `REPORT_HOURS`.
+
+        In one start each place of a run reports once at most. A run cannot report nodes on which it
+        had no pod.
+        """
+        oldest = now - REPORT_HOURS * 3600
+        self._reports = {key: at for key, at in self._reports.items() if at >= oldest}
+        for run, seen in list(self._nodes.items()):
+            self._nodes[run] = {node: at for node, at in seen.items() if at >= oldest}
+            if not self._nodes[run]:
+                del self._nodes[run]
+        starts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+        for node, run, place, _, _ in self._reports:
+            if node in self._nodes.get(run, {}):
+                starts[node, run][place] += 1
+        found: Counter[str] = Counter()
+        for (node, _), places in starts.items():
+            found[node] += max(places.values())
+        return found
+
+
+@dataclass
+class Controller:
+    """Reads nodes, pods and series, and changes nodes by the decisions."""
+
+    client: AsyncClient
+    policy: Policy
+    resource: str = "nvidia.com/gpu"
+    namespace: str = ""
+    """Namespace of the runs that are moved; none if empty."""
+    prometheus: str | None = None
+    xids: frozenset[int] = frozenset()
+    reports: SlowReports = field(default_factory=SlowReports)
+    _memory: Memory = field(default_factory=dict)
+    _http: httpx2.AsyncClient = field(default_factory=lambda: httpx2.AsyncClient(timeout=10))
+
+    async def check(self, now: float) -> None:
+        """Read the state of all nodes once, and apply the decisions."""
+        found = self.client.list(Node)
+        errors = await self._errors()
+        counted = self.reports.count(now)
+        states = [
+            node_state(node, self.resource, errors, counted, self.policy) async for node in found
+        ]
+        actions, self._memory = decide(states, self._memory, now, self.policy)
+        for action in actions:
+            try:
+                await self._apply(action)
+            except httpx2.HTTPError as error:
+                # A conflict, for example: the next check reads the node again.
+                _log.warning("%s of %s failed: %s", action.kind, action.node.name, error)
+
+    async def watch_pods(self) -> None:
+        """Collect reports of pods until the connection ends, at most `WATCH_SECONDS`."""
+        listed = self.client.list(Pod, namespace=self.namespace, labels={RUN_LABEL: exists()})
+        async for pod in listed:
+            self.reports.add(pod, time.time())
+        changes: Any = self.client.watch(
+            Pod,
+            namespace=self.namespace,
+            labels={RUN_LABEL: exists()},
+            resource_version=listed.resourceVersion,
+        )
+        try:
+            async with asyncio.timeout(WATCH_SECONDS), aclosing(changes):
+                async for _, pod in changes:
+                    self.reports.add(pod, time.time())
+        except TimeoutError:
+            return
+
+    async def _errors(self) -> Mapping[str, frozenset[int]] | None:
+        """Return the listed Xid errors by node, empty if unknown; None without Prometheus."""
+        if self.prometheus is None:
+            return None
+        try:
+            url = f"{self.prometheus.rstrip('/')}/api/v1/query"
+            answer = await self._http.get(url, params={"query": XID_QUERY})
+            answer.raise_for_status()
+            return listed_xids(answer.json(), self.xids)
+        except (httpx2.HTTPError, ValueError, KeyError, TypeError) as error:
+            _log.warning("no Xid errors from Prometheus: %s", error)
+            return {}
+
+    async def _apply(self, action: Action) -> None:
+        node, fault = action.node, action.fault
+        if action.kind == "wait":
+            _log.warning(
+                "%s is unhealthy (%s), but max_nodes are cordoned already",
+                *(node.name, fault.message if fault else ""),
+            )
+        elif action.kind == "evict":
+            await self._evict(node.name)
+        elif action.kind == "condition":
+            await self._condition(node, fault)
+        else:
+            metadata: dict[str, Any] = {"annotations": {MARK: written(fault)}}
+            # Somebody may have changed the node since it was read.
+            metadata["resourceVersion"] = node.version
+            patch: dict[str, Any] = {"metadata": metadata}
+            if action.kind != "forget":
+                patch["spec"] = {"unschedulable": action.kind == "cordon"}
+            await self.client.patch(Node, node.name, patch)
+            if fault is None:
+                self.reports.forget(node.name)
+            await self._condition(node, fault)
+            await self._event(node, fault)
+
+    async def _condition(self, node: NodeState, fault: Fault | None) -> None:
+        now = _stamp()
+        condition = {
+            "type": CONDITION,
+            "status": "False" if fault is None else "True",
+            "reason": "GpusHealthy" if fault is None else fault.reason,
+            "message": "" if fault is None else fault.message,
+            "lastHeartbeatTime": now,
+            "lastTransitionTime": now,
+        }
+        await self.client.patch(Node.Status, node.name, {"status": {"conditions": [condition]}})
+
+    async def _event(self, node: NodeState, fault: Fault | None) -> None:
+        message = "the node is schedulable again" if fault is None else fault.message
+        _log.info("%s: %s", node.name, message if fault is None else f"cordoned: {message}")
+        event = {
+            "metadata": {"generateName": f"{node.name}.", "namespace": "default"},
+            "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": node.name},
+            "type": "Normal" if fault is None else "Warning",
+            "reason": "GpuHealthy" if fault is None else CONDITION,
+            "message": message,
+            "source": {"component": "node-health"},
+            "firstTimestamp": _stamp(),
+            "lastTimestamp": _stamp(),
+            "count": 1,
+        }
+        await self.client.create(Event.from_dict(event))
+
+    async def _evict(self, node: str) -> None:
+        """Evict the pods of runs from a node, so that their gangs restart on others."""
+        if not self.namespace:
+            return
+        pods = self.client.list(
+            Pod,
+            namespace=self.namespace,
+            labels={RUN_LABEL: exists()},
+            fields={"spec.nodeName": node},
+        )
+        async for pod in pods:
+            metadata = pod.metadata
+            phase = pod.status.phase if pod.status else None
+            if metadata is None or metadata.deletionTimestamp or phase in ("Succeeded", "Failed"):
+                continue
+            name = metadata.name or ""
+            _log.info("evicting %s of %s from %s", name, run_of(pod), node)
+            body = {"metadata": {"name": name, "namespace": self.namespace}}
+            await self.client.create(PodEviction.from_dict(body), name=name)
+
+
+def listed_xids(answer: Any, xids: frozenset[int]) -> dict[str, frozenset[int]]:
+    """Return the listed errors by node from an answer of Prometheus; nodes without any, too."""
+    found: dict[str, set[int]] = defaultdict(set)
+    for series in answer["data"]["result"]:
+        found[series["metric"]["Hostname"]] |= {int(float(series["value"][1]))} & xids
+    return {node: frozenset(errors) for node, errors in found.items()}
+
+
+def node_state(
+    node: Node,
+    resource: str,
+    errors: Mapping[str, frozenset[int]] | None,
+    reports: Mapping[str, int],
+    policy: Policy,
+) -> NodeState:
+    """Return the state of a node. `errors` is None without Prometheus."""
+    metadata, status, spec = node.metadata, node.status, node.spec
+    name = (metadata.name if metadata else None) or ""
+    annotations = (metadata and metadata.annotations) or {}
+    conditions = {each.type: each.status for each in (status and status.conditions) or []}
+    return NodeState(
+        name=name,
+        ready=conditions.get("Ready") == "True",
+        gpus=_gpus((status and status.capacity) or {}, resource),
+        offered=_gpus((status and status.allocatable) or {}, resource),
+        cordoned=bool(spec and spec.unschedulable),
+        mark=_read(annotations[MARK]) if MARK in annotations else None,
+        condition=conditions.get(CONDITION) == "True",
+        ignored=annotations.get(OPT_OUT) == "ignore",
+        xids=frozenset() if errors is None else errors.get(name),
+        reports=reports.get(name, 0),
+        version=(metadata.resourceVersion if metadata else None) or "",
+    )
+
+
+def _gpus(resources: Mapping[str, str], resource: str) -> int:
+    """Return the number of GPUs: whole ones, shares and MIG devices."""
+    mig = f"{resource.partition('/')[0]}/mig-"
+    return sum(
+        int(amount)
+        for name, amount in resources.items()
+        if name in (resource, f"{resource}.shared") or name.startswith(mig)
+    )
+
+
+def written(fault: Fault | None) -> str | None:
+    """Return the annotation with a fault; None removes it."""
+    if fault is None:
+        return None
+    return json.dumps({"reason": fault.reason, "message": fault.message, "gpus": fault.gpus})
+
+
+def _read(text: str) -> Fault:
+    try:
+        found = json.loads(text)
+        return Fault(found["reason"], str(found["message"]), int(found["gpus"]))
+    except (ValueError, KeyError, TypeError):
+        return Fault("UnreadableMark", f"the annotation {MARK} is unreadable", 0)
+
+
+def _stamp() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+async def run(controller: Controller, interval: float) -> None:
+    """Check the nodes until cancelled, also through outages of the API server."""
+
+    async def check() -> None:
+        await controller.check(time.time())
+        await asyncio.sleep(interval)
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(_forever(check))
+        if controller.policy.slow_reports is not None:
+            tasks.create_task(_forever(controller.watch_pods))
+
+
+async def _forever(work: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        try:
+            await work()
+        except httpx2.HTTPError as error:
+            _log.warning("the API server does not answer: %s", error)
+            await asyncio.sleep(_RETRY_SECONDS)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run the controller."""
+    parser = argparse.ArgumentParser(prog="python3 -m recorder.node_health", description=__doc__)
+    parser.add_argument("--resource", default="nvidia.com/gpu", help="name of the GPU resource")
+    parser.add_argument("--namespace", default="", help="namespace of the runs to move")
+    parser.add_argument("--max-nodes", type=int, default=1)
+    parser.add_argument("--fault-seconds", type=float, default=300)
+    parser.add_argument("--settle-seconds", type=float, default=600)
+    parser.add_argument("--slow-reports", type=int)
+    parser.add_argument("--prometheus", help="URL of Prometheus")
+    parser.add_argument("--xid", type=int, action="append", default=[], help="Xid of a fault")
+    parser.add_argument("--interval", type=float, default=15, help="seconds between checks")
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
+    policy = Policy(
+        options.max_nodes, options.fault_seconds, options.settle_seconds, options.slow_reports
+    )
+    controller = Controller(
+        AsyncClient(),
+        policy,
+        options.resource,
+        options.namespace,
+        options.prometheus,
+        frozenset(options.xid),
+    )
+    asyncio.run(run(controller, options.interval))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

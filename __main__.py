@@ -8,6 +8,7 @@ from infra.failure_recorder import FailureRecorder, FailureRecorderArgs
 from infra.gpu_stack import GpuStack, GpuStackArgs
 from infra.inference_service import InferenceService
 from infra.monitoring import Monitoring, MonitoringArgs
+from infra.node_health import NodeHealth, NodeHealthArgs
 from infra.outputs import gpu_nodes_output
 from infra.platform_description import PlatformDescription, PlatformDescriptionArgs
 from infra.serving.description import InferenceServiceArgs
@@ -36,6 +37,12 @@ if settings.logs.recorder is not None:
         "recorder",
         FailureRecorderArgs.of(settings, references, gpu.nodes, storage.claims, login),
         cluster.options(tenancy, storage),
+    )
+if settings.gpu.node_health is not None:
+    NodeHealth(
+        "node-health",
+        NodeHealthArgs.of(settings, references, gpu.nodes, login),
+        cluster.options(gpu, tenancy),
     )
 training = TrainingJobs(
     "training",

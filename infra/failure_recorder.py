@@ -6,10 +6,11 @@ from typing import Any, Final, Self
 
 import pulumi
 
+from infra.api_client import TOKEN, ApiClient, elsewhere
 from infra.component import Component
 from infra.configuration import RegistryLogin
-from infra.manifests import NOT_AWAITED, PULL_SECRET, Manifest, standard_labels
-from infra.pods import GpuNodes, Mount, Pod, Volume, pod_template
+from infra.manifests import PULL_SECRET, Manifest, standard_labels
+from infra.pods import GpuNodes, Mount, Pod, pod_template
 from infra.settings import StackSettings
 from infra.settings.monitoring import RecorderSettings
 
@@ -20,8 +21,11 @@ SELECTOR: Final = {
 }
 """Labels of its pod. Without a workload label it may share a node with a `whole_node` job."""
 CLAIMS_PATH: Final = "/claims"
-_TOKEN_PATH: Final = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105  a path
-_RBAC: Final = "rbac.authorization.k8s.io"
+_READS: Final = [
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
+    {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]},
+    {"apiGroups": [""], "resources": ["events"], "verbs": ["list"]},
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,73 +79,25 @@ class FailureRecorder(Component):
 
 def manifests(args: FailureRecorderArgs) -> list[Manifest]:
     """Return the objects in the order of creation."""
+    client, ports = _client(args), args.recorder.api_ports
     return [
-        _account(args),
-        _role(args),
-        _binding(args),
-        *([_allow_api_server(args)] if args.isolated else []),
+        client.account(args.pull_secret),
+        client.role(_READS),
+        client.binding(),
+        *([client.allow_ports(ports)] if args.isolated else []),
         _deployment(args),
     ]
 
 
-def _account(args: FailureRecorderArgs) -> Manifest:
-    account: Manifest = {
-        "apiVersion": "v1",
-        "kind": "ServiceAccount",
-        "metadata": _metadata(args),
-        "automountServiceAccountToken": False,
-    }
-    if args.pull_secret is not None:
-        account["imagePullSecrets"] = [{"name": args.pull_secret}]
-    return account
-
-
-def _role(args: FailureRecorderArgs) -> Manifest:
-    """Return the permissions to read pods, their logs and events in the namespace."""
-    rules = [
-        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
-        {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]},
-        {"apiGroups": [""], "resources": ["events"], "verbs": ["list"]},
-    ]
-    return {
-        "apiVersion": f"{_RBAC}/v1",
-        "kind": "Role",
-        "metadata": _metadata(args),
-        "rules": rules,
-    }
-
-
-def _binding(args: FailureRecorderArgs) -> Manifest:
-    account = {"kind": "ServiceAccount", "name": RECORDER, "namespace": args.namespace}
-    return {
-        "apiVersion": f"{_RBAC}/v1",
-        "kind": "RoleBinding",
-        "metadata": _metadata(args),
-        "roleRef": {"apiGroup": _RBAC, "kind": "Role", "name": RECORDER},
-        "subjects": [account],
-    }
-
-
-def _allow_api_server(args: FailureRecorderArgs) -> Manifest:
-    """Allow connections to the API server, whose address no NetworkPolicy can select."""
-    ports = [{"port": port, "protocol": "TCP"} for port in args.recorder.api_ports]
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": _metadata(args),
-        "spec": {
-            "podSelector": {"matchLabels": SELECTOR},
-            "policyTypes": ["Egress"],
-            "egress": [{"ports": ports}],
-        },
-    }
+def _client(args: FailureRecorderArgs) -> ApiClient:
+    return ApiClient(name=RECORDER, namespace=args.namespace, selector=SELECTOR)
 
 
 def _deployment(args: FailureRecorderArgs) -> Manifest:
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": _metadata(args),
+        "metadata": _client(args).metadata,
         "spec": {
             "replicas": 1,
             "revisionHistoryLimit": 1,
@@ -179,37 +135,7 @@ def _pod(args: FailureRecorderArgs) -> Pod:
             Mount(name=f"claim-{number}", claim=name, path=f"{CLAIMS_PATH}/{name}")
             for number, name in enumerate(names)
         ],
-        volumes=[Volume(name="token", source=_token(), path=_TOKEN_PATH, read_only=True)],
+        volumes=[TOKEN],
         node_selector=settings.node_selector,
-        affinity=_elsewhere(args.gpu_nodes),
+        affinity=elsewhere(args.gpu_nodes),
     )
-
-
-def _elsewhere(gpu_nodes: GpuNodes) -> Manifest:
-    """Return an affinity that prefers nodes without GPUs."""
-    without = [{"key": key, "operator": "DoesNotExist"} for key in gpu_nodes.node_selector]
-    if not without:
-        return {}
-    preferred = {"weight": 1, "preference": {"matchExpressions": without}}
-    return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preferred]}}
-
-
-def _token() -> Manifest:
-    """Return the volume that the kubelet would mount if automounting were not disabled."""
-    path = {"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}
-    root = {"key": "ca.crt", "path": "ca.crt"}
-    sources = [
-        {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
-        {"configMap": {"name": "kube-root-ca.crt", "items": [root]}},
-        {"downwardAPI": {"items": [path]}},
-    ]
-    return {"projected": {"sources": sources}}
-
-
-def _metadata(args: FailureRecorderArgs) -> Manifest:
-    return {
-        "name": RECORDER,
-        "namespace": args.namespace,
-        "labels": standard_labels(RECORDER, RECORDER),
-        "annotations": dict(NOT_AWAITED),
-    }

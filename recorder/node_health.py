@@ -216,9 +216,9 @@ class Controller:
 
     client: AsyncClient
     policy: Policy
+    namespace: str
+    """Namespace of the runs that are moved."""
     resource: str = "nvidia.com/gpu"
-    namespace: str = ""
-    """Namespace of the runs that are moved; none if empty."""
     prometheus: str | None = None
     xids: frozenset[int] = frozenset()
     reports: SlowReports = field(default_factory=SlowReports)
@@ -326,8 +326,6 @@ class Controller:
 
     async def _evict(self, node: str) -> None:
         """Evict the pods of runs from a node, so that their gangs restart on others."""
-        if not self.namespace:
-            return
         pods = self.client.list(
             Pod,
             namespace=self.namespace,
@@ -431,29 +429,33 @@ async def _forever(work: Callable[[], Awaitable[None]]) -> None:
             await asyncio.sleep(_RETRY_SECONDS)
 
 
+def parser() -> argparse.ArgumentParser:
+    """Return the options of the program."""
+    made = argparse.ArgumentParser(prog="python3 -m recorder.node_health", description=__doc__)
+    made.add_argument("--resource", default="nvidia.com/gpu", help="name of the GPU resource")
+    made.add_argument("--namespace", required=True, help="namespace of the runs to move")
+    made.add_argument("--max-nodes", type=int, default=1)
+    made.add_argument("--fault-seconds", type=float, default=300)
+    made.add_argument("--settle-seconds", type=float, default=600)
+    made.add_argument("--slow-reports", type=int)
+    made.add_argument("--prometheus", help="URL of Prometheus")
+    made.add_argument("--xid", type=int, action="append", default=[], help="Xid of a fault")
+    made.add_argument("--interval", type=float, default=15, help="seconds between checks")
+    return made
+
+
 def main(arguments: Sequence[str]) -> None:
     """Run the controller."""
-    parser = argparse.ArgumentParser(prog="python3 -m recorder.node_health", description=__doc__)
-    parser.add_argument("--resource", default="nvidia.com/gpu", help="name of the GPU resource")
-    parser.add_argument("--namespace", default="", help="namespace of the runs to move")
-    parser.add_argument("--max-nodes", type=int, default=1)
-    parser.add_argument("--fault-seconds", type=float, default=300)
-    parser.add_argument("--settle-seconds", type=float, default=600)
-    parser.add_argument("--slow-reports", type=int)
-    parser.add_argument("--prometheus", help="URL of Prometheus")
-    parser.add_argument("--xid", type=int, action="append", default=[], help="Xid of a fault")
-    parser.add_argument("--interval", type=float, default=15, help="seconds between checks")
-    options = parser.parse_args(arguments)
+    options = parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx2").setLevel(logging.WARNING)
-    policy = Policy(
-        options.max_nodes, options.fault_seconds, options.settle_seconds, options.slow_reports
-    )
     controller = Controller(
         AsyncClient(),
-        policy,
-        options.resource,
+        Policy(
+            options.max_nodes, options.fault_seconds, options.settle_seconds, options.slow_reports
+        ),
         options.namespace,
+        options.resource,
         options.prometheus,
         frozenset(options.xid),
     )

@@ -4,6 +4,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from infra.settings.node_health import NodeHealthSettings
 from infra.settings.types import (
     AbsolutePath,
     DnsLabel,
@@ -218,4 +219,8 @@ class GpuSettings(Settings):
     time_slicing: TimeSlicingSettings | None = Field(
         default=None,
         description="Time slicing of whole GPUs. null gives each pod a GPU of its own.",
+    )
+    node_health: NodeHealthSettings | None = Field(
+        default=None,
+        description="Cordon nodes with unhealthy GPUs, and move the runs on them to others.",
     )

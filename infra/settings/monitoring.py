@@ -11,6 +11,7 @@ from infra.settings.types import (
     Labels,
     LabelValue,
     MemoryQuantity,
+    PortNumber,
     PositiveInt,
     QualifiedName,
     Settings,
@@ -254,9 +255,6 @@ class MonitoringSettings(Settings):
                 f"{here}, whose Grafana selects by one label, but grafana.labels has "
                 f"{len(self.grafana.labels)}: write one"
             )
-
-
-PortNumber = Annotated[int, Field(ge=1, le=65535)]
 
 
 class RecorderSettings(Settings):

@@ -229,3 +229,4 @@ Labels = dict[QualifiedName, LabelValue]
 PositiveInt = Annotated[int, Field(ge=1)]
 Port = Annotated[int, Field(ge=1024, le=65535)]
 """A port that an unprivileged process may listen on."""
+PortNumber = Annotated[int, Field(ge=1, le=65535)]

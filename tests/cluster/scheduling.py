@@ -210,15 +210,15 @@ class Scheduling:
         name = pod["metadata"]["name"]
         self.kubectl("annotate", "pod", "-n", NAMESPACE, name, f"{LASTS}-")
 
-    def fail(self, pod: dict[str, Any], code: int) -> None:
-        """Lets a simulated pod end with an exit code."""
+    def fail(self, pod: dict[str, Any], code: int, message: str = "") -> None:
+        """Lets a simulated pod end with an exit code and a termination message."""
         ended = {
             "name": pod["spec"]["containers"][0]["name"],
             "image": pod["spec"]["containers"][0]["image"],
             "imageID": "",
             "ready": False,
             "restartCount": 0,
-            "state": {"terminated": {"exitCode": code, "reason": "Error"}},
+            "state": {"terminated": {"exitCode": code, "reason": "Error", "message": message}},
         }
         status = json.dumps({"status": {"phase": "Failed", "containerStatuses": [ended]}})
         name = pod["metadata"]["name"]

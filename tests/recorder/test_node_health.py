@@ -296,7 +296,7 @@ class Api:
             cluster=Cluster(server="http://api"), user=User(token="token"), namespace="ml"
         )
         client = AsyncClient(config, transport=httpx2.MockTransport(self._answer))
-        return Controller(client, replace(POLICY, fault_seconds=0), namespace="ml")
+        return Controller(client, replace(POLICY, fault_seconds=0), "ml")
 
     async def _answer(self, request: httpx2.Request) -> httpx2.Response:
         path = request.url.path

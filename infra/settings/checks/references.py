@@ -176,6 +176,7 @@ def namespaces_differ(
     owners: dict[str, str] = {}
     for concern, used, name in (
         ("gpu", gpu.install, gpu.namespace),
+        ("gpu.node_health", gpu.node_health is not None, _of_controller(gpu)),
         ("volcano", volcano.install, volcano.namespace),
         ("tenancy", True, tenancy.namespace),
     ):
@@ -186,6 +187,19 @@ def namespaces_differ(
             )
         if used:
             owners[name] = concern
+
+
+def _of_controller(gpu: GpuSettings) -> str:
+    return gpu.node_health.namespace if gpu.node_health is not None else ""
+
+
+def the_controller_of_nodes_finds_its_image(
+    gpu: GpuSettings, images: ImagesSettings
+) -> Iterator[str]:
+    """Check that the image of the controller that cordons nodes is declared."""
+    if gpu.node_health is not None:
+        here, name = full_key("gpu", "node_health", "image"), gpu.node_health.image
+        yield from _undeclared(here, name, full_key("images", "workloads"), images.workloads)
 
 
 def the_recorder_finds_image_and_claims(

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from infra.observability.rules import hours
+from recorder.node_health import XID_QUERY
 from tests.infra.observability.promtool import check, promtool, told
 
 REQUEST = 'resource="nvidia_com_gpu", container="training"'
@@ -80,6 +81,18 @@ def test_gpus_and_their_cost_are_of_the_pods_that_have_them(
 ) -> None:
     expected = [of(f"{series}{labels}", value) for labels, value in samples]
     assert check(program, tmp_path, told(SERIES, 120, series, *expected)) == ""
+
+
+def test_errors_of_nodes_are_those_that_the_controller_of_nodes_reads(
+    program: Path, tmp_path: Path
+) -> None:
+    labels = 'Hostname="gpu-node-0", modelName="NVIDIA H100"'
+    series = {
+        f'DCGM_FI_DEV_XID_ERRORS{{{labels}, gpu="0", pod="worker-0"}}': "0 79 79",
+        f'DCGM_FI_DEV_XID_ERRORS{{{labels}, gpu="1"}}': "0 0 0",
+    }
+    samples = [of(f'{{Hostname="gpu-node-0", gpu="{gpu}"}}', xid) for gpu, xid in ((0, 79), (1, 0))]
+    assert check(program, tmp_path, told(series, 2, XID_QUERY, *samples)) == ""
 
 
 def test_a_queue_is_known_by_a_label_or_by_an_annotation_or_not_at_all(

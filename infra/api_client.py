@@ -1,0 +1,134 @@
+"""Objects of a program in the cluster that uses the Kubernetes API: account, rights and token."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from infra.manifests import NOT_AWAITED, Manifest, standard_labels
+from infra.pods import GpuNodes, Volume
+
+_DNS: Final = 53
+_RBAC: Final = "rbac.authorization.k8s.io"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApiClient:
+    """A program by its name, its namespace and the labels of its pods."""
+
+    name: str
+    namespace: str
+    selector: Mapping[str, str]
+
+    @property
+    def metadata(self) -> Manifest:
+        """Metadata of its objects."""
+        return {"namespace": self.namespace, **self._metadata}
+
+    @property
+    def _metadata(self) -> Manifest:
+        return {
+            "name": self.name,
+            "labels": standard_labels(self.name, self.name),
+            "annotations": dict(NOT_AWAITED),
+        }
+
+    def account(self, pull_secret: str | None) -> Manifest:
+        """Return the service account, with which only pods that ask for it get a token."""
+        account: Manifest = {
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": self.metadata,
+            "automountServiceAccountToken": False,
+        }
+        if pull_secret is not None:
+            account["imagePullSecrets"] = [{"name": pull_secret}]
+        return account
+
+    def role(self, rules: Sequence[Mapping[str, Any]], namespace: str | None = None) -> Manifest:
+        """Return a Role in a namespace, by default its own."""
+        metadata = {**self.metadata, "namespace": namespace or self.namespace}
+        return {
+            "apiVersion": f"{_RBAC}/v1",
+            "kind": "Role",
+            "metadata": metadata,
+            "rules": list(rules),
+        }
+
+    def binding(self, namespace: str | None = None) -> Manifest:
+        """Return the binding of the Role in a namespace."""
+        return {
+            "apiVersion": f"{_RBAC}/v1",
+            "kind": "RoleBinding",
+            "metadata": {**self.metadata, "namespace": namespace or self.namespace},
+            "roleRef": {"apiGroup": _RBAC, "kind": "Role", "name": self.name},
+            "subjects": [self._subject],
+        }
+
+    def cluster_role(self, rules: Sequence[Mapping[str, Any]]) -> list[Manifest]:
+        """Return a ClusterRole and its binding."""
+        return [
+            {
+                "apiVersion": f"{_RBAC}/v1",
+                "kind": "ClusterRole",
+                "metadata": self._metadata,
+                "rules": list(rules),
+            },
+            {
+                "apiVersion": f"{_RBAC}/v1",
+                "kind": "ClusterRoleBinding",
+                "metadata": self._metadata,
+                "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": self.name},
+                "subjects": [self._subject],
+            },
+        ]
+
+    def allow_ports(self, ports: Iterable[int]) -> Manifest:
+        """Allow connections to the API server, whose address no NetworkPolicy can select."""
+        allowed = [
+            {"port": port, "protocol": protocol}
+            for port in ports
+            for protocol in (("UDP", "TCP") if port == _DNS else ("TCP",))
+        ]
+        return {
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": "NetworkPolicy",
+            "metadata": self.metadata,
+            "spec": {
+                "podSelector": {"matchLabels": dict(self.selector)},
+                "policyTypes": ["Egress"],
+                "egress": [{"ports": allowed}],
+            },
+        }
+
+    @property
+    def _subject(self) -> Manifest:
+        return {"kind": "ServiceAccount", "name": self.name, "namespace": self.namespace}
+
+
+def elsewhere(gpu_nodes: GpuNodes) -> Manifest:
+    """Return an affinity that prefers nodes without GPUs."""
+    without = [{"key": key, "operator": "DoesNotExist"} for key in gpu_nodes.node_selector]
+    if not without:
+        return {}
+    preferred = {"weight": 1, "preference": {"matchExpressions": without}}
+    return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preferred]}}
+
+
+def _token() -> Manifest:
+    path = {"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}
+    root = {"key": "ca.crt", "path": "ca.crt"}
+    sources = [
+        {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
+        {"configMap": {"name": "kube-root-ca.crt", "items": [root]}},
+        {"downwardAPI": {"items": [path]}},
+    ]
+    return {"projected": {"sources": sources}}
+
+
+TOKEN: Final = Volume(
+    name="token",
+    source=_token(),
+    path="/var/run/secrets/kubernetes.io/serviceaccount",
+    read_only=True,
+)
+"""The volume that the kubelet would mount if automounting were not disabled."""

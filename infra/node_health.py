@@ -1,0 +1,168 @@
+"""The controller that cordons nodes with unhealthy GPUs, with its rights."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Self
+from urllib.parse import urlsplit
+
+import pulumi
+
+from infra.api_client import TOKEN, ApiClient, elsewhere
+from infra.component import Component
+from infra.configuration import RegistryLogin
+from infra.manifests import PULL_SECRET, Manifest, standard_labels
+from infra.pods import GpuNodes, Pod, pod_template
+from infra.settings import StackSettings
+from infra.settings.node_health import NodeHealthSettings
+
+CONTROLLER: Final = "node-health"
+SELECTOR: Final = {f"app.kubernetes.io/{label}": CONTROLLER for label in ("name", "instance")}
+_EVENTS: Final = "default"
+"""The API server accepts events of nodes in this namespace only."""
+_DNS: Final = 53
+_OF_NODES: Final = [
+    {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "patch"]},
+    {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
+]
+_OF_PODS: Final = [
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
+    {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]},
+]
+_OF_EVENTS: Final = [{"apiGroups": [""], "resources": ["events"], "verbs": ["create"]}]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeHealthArgs:
+    """Settings of the controller, the namespace of the runs, and the image, maybe an output."""
+
+    health: NodeHealthSettings
+    namespace: str
+    image: Any
+    gpu_nodes: GpuNodes
+    isolated: bool = False
+    login: RegistryLogin | None = None
+
+    @classmethod
+    def of(
+        cls,
+        settings: StackSettings,
+        images: Mapping[str, Any],
+        gpu_nodes: GpuNodes,
+        login: RegistryLogin | None,
+    ) -> Self:
+        """Return the arguments for a stack that has `gpu.node_health`."""
+        health = settings.gpu.node_health or NodeHealthSettings()
+        return cls(
+            health=health,
+            namespace=settings.tenancy.namespace,
+            image=images[health.image],
+            gpu_nodes=gpu_nodes,
+            isolated=settings.tenancy.network.isolate,
+            login=login,
+        )
+
+
+class NodeHealth(Component):
+    """A Deployment with one pod in a namespace of its own. Pulumi does not wait for it."""
+
+    def __init__(
+        self, name: str, args: NodeHealthArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__("NodeHealth", name, opts)
+        earlier: list[pulumi.Resource] = []
+        for suffix, manifest in manifests(args).items():
+            options = self.options(after=earlier)
+            earlier = [*earlier, self.create(f"{name}-{suffix}", manifest, options)]
+        self.register_outputs({})
+
+
+def manifests(args: NodeHealthArgs) -> dict[str, Manifest]:
+    """Return the objects in the order of creation, by their logical names."""
+    own = args.health.namespace
+    client = ApiClient(name=CONTROLLER, namespace=own, selector=SELECTOR)
+    cluster_role, cluster_binding = client.cluster_role(_OF_NODES)
+    built = {"namespace": _namespace(own)}
+    if args.login is not None:
+        built["registry"] = args.login.secret(own)
+    built |= {
+        "account": client.account(PULL_SECRET if args.login else None),
+        "nodes-role": cluster_role,
+        "nodes-binding": cluster_binding,
+        "pods-role": client.role(_OF_PODS, args.namespace),
+        "pods-binding": client.binding(args.namespace),
+        "events-role": client.role(_OF_EVENTS, _EVENTS),
+        "events-binding": client.binding(_EVENTS),
+    }
+    if args.isolated:
+        built["network"] = client.allow_ports(_ports(args.health))
+    return {**built, "deployment": _deployment(args, client)}
+
+
+def _namespace(name: str) -> Manifest:
+    labels = standard_labels(CONTROLLER, CONTROLLER)
+    return {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {
+            "name": name,
+            "labels": {**labels, "pod-security.kubernetes.io/enforce": "restricted"},
+        },
+    }
+
+
+def _ports(health: NodeHealthSettings) -> list[int]:
+    found = list(health.api_ports)
+    if health.prometheus is not None:
+        url = urlsplit(health.prometheus)
+        found += [_DNS, url.port or (443 if url.scheme == "https" else 80)]
+    return found
+
+
+def _deployment(args: NodeHealthArgs, client: ApiClient) -> Manifest:
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": client.metadata,
+        "spec": {
+            "replicas": 1,
+            "revisionHistoryLimit": 1,
+            "selector": {"matchLabels": SELECTOR},
+            # Two controllers together could cordon more nodes than one may.
+            "strategy": {"type": "Recreate"},
+            "template": pod_template(_pod(args)),
+        },
+    }
+
+
+def _pod(args: NodeHealthArgs) -> Pod:
+    health = args.health
+    return Pod(
+        container=CONTROLLER,
+        image=args.image,
+        command=["python3", "-m", "recorder.node_health", *_options(args)],
+        cpu=health.cpu,
+        memory=health.memory,
+        shm="1Mi",
+        gpus=0,
+        gpu_nodes=args.gpu_nodes,
+        service_account=CONTROLLER,
+        grace_seconds=10,
+        labels=standard_labels(CONTROLLER, CONTROLLER),
+        volumes=[TOKEN],
+        node_selector=health.node_selector,
+        affinity=elsewhere(args.gpu_nodes),
+    )
+
+
+def _options(args: NodeHealthArgs) -> Iterator[str]:
+    health = args.health
+    yield f"--resource={args.gpu_nodes.resource}"
+    yield f"--namespace={args.namespace}"
+    yield f"--max-nodes={health.max_nodes}"
+    yield f"--fault-seconds={health.fault_seconds}"
+    yield f"--settle-seconds={health.settle_seconds}"
+    if health.slow_reports is not None:
+        yield f"--slow-reports={health.slow_reports}"
+    if health.prometheus is not None:
+        yield f"--prometheus={health.prometheus}"
+        yield from (f"--xid={number}" for number in health.xids)

@@ -1,0 +1,75 @@
+"""The controller that cordons nodes with unhealthy GPUs."""
+
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from infra.settings.types import (
+    CpuQuantity,
+    DnsLabel,
+    Labels,
+    MemoryQuantity,
+    PortNumber,
+    PositiveInt,
+    Settings,
+)
+
+
+class NodeHealthSettings(Settings):
+    """A controller that cordons nodes with unhealthy GPUs and moves the runs on them.
+
+    Its image must be one of `images.workloads`, and the user of `pulumi up` needs the right to
+    grant `patch nodes`. docs/node-health.md describes it.
+    """
+
+    image: DnsLabel = Field(
+        default="recorder", description="Key of the image, which is built from recorder/."
+    )
+    namespace: DnsLabel = Field(
+        default="gpu-node-health",
+        description="Namespace of the controller, created by the stack. Whoever may create pods "
+        "there has its rights.",
+    )
+    max_nodes: PositiveInt = Field(
+        default=1, description="Maximum number of nodes that the controller has cordoned at once."
+    )
+    fault_seconds: PositiveInt = Field(
+        default=300,
+        description="Time (s) that a fault lasts before its node is cordoned. It should exceed the "
+        "restart of a device plugin.",
+    )
+    settle_seconds: PositiveInt = Field(
+        default=600, description="Time (s) that a node is healthy before it is uncordoned."
+    )
+    slow_reports: PositiveInt | None = Field(
+        default=None,
+        description="Number of starts of runs within 24 hours that report a node as slow in a "
+        "termination message, `slow node NODE: …`, before it is cordoned. null ignores them.",
+    )
+    prometheus: str | None = Field(
+        default=None,
+        pattern=r"^https?://[^/\s:]+(:\d+)?(/\S*)?$",
+        description="URL of a Prometheus with the series of the DCGM exporter, which shows Xid "
+        "errors. null uses only what the device plugin reports.",
+    )
+    xids: list[PositiveInt] = Field(
+        default=[48, 64, 74, 79, 95],
+        min_length=1,
+        description="Xid errors that are faults of a node, if `prometheus` is set: by default "
+        "uncorrectable ECC errors, failed row remapping, NVLink errors, and GPUs that fell off "
+        "the bus.",
+    )
+    cpu: CpuQuantity = Field(default="50m", description="CPU request.")
+    memory: MemoryQuantity = Field(default="256Mi", description="Memory request and limit.")
+    node_selector: Labels = Field(default={}, description="Node labels that the pod requires.")
+    api_ports: Annotated[list[PortNumber], Field(min_length=1)] = Field(
+        default=[443, 6443],
+        description="Ports of the API server. With network isolation the pod may connect only to "
+        "these, to DNS and to Prometheus.",
+    )
+
+    @model_validator(mode="after")
+    def _xids_are_read(self) -> Self:
+        if self.prometheus is None and "xids" in self.model_fields_set:
+            raise ValueError("has `xids`, but no `prometheus` to read them from: write its URL")
+        return self

@@ -1,0 +1,103 @@
+"""The controller of unhealthy nodes: its rights, its pod and its settings."""
+
+from typing import Any
+
+from infra.manifests import Manifest
+from infra.node_health import NodeHealthArgs, manifests
+from infra.pods import GpuNodes
+from infra.settings.node_health import NodeHealthSettings
+from recorder.node_health import parser
+from tests.infra.examples import good, problems
+
+NODES = GpuNodes(resource="nvidia.com/gpu", node_selector={"nvidia.com/gpu.present": "true"})
+
+
+def built(*, isolated: bool = True, **settings: Any) -> dict[str, Manifest]:
+    return manifests(
+        NodeHealthArgs(
+            health=NodeHealthSettings.model_validate(settings),
+            namespace="ml",
+            image="registry/recorder@sha256:1",
+            gpu_nodes=NODES,
+            isolated=isolated,
+        )
+    )
+
+
+def rights(role: Manifest) -> set[tuple[str, str]]:
+    return {(kind, verb) for r in role["rules"] for kind in r["resources"] for verb in r["verbs"]}
+
+
+def test_it_may_change_nodes_evict_pods_of_the_namespace_and_write_events() -> None:
+    objects = built()
+    nodes, pods, events = (objects[f"{name}-role"] for name in ("nodes", "pods", "events"))
+    assert nodes["kind"] == "ClusterRole"
+    assert rights(nodes) == {("nodes", "list"), ("nodes", "patch"), ("nodes/status", "patch")}
+    assert pods["metadata"]["namespace"] == "ml"
+    assert rights(pods) == {("pods", "list"), ("pods", "watch"), ("pods/eviction", "create")}
+    assert events["metadata"]["namespace"] == "default"
+    assert rights(events) == {("events", "create")}
+    for name in ("nodes", "pods", "events"):
+        [subject] = objects[f"{name}-binding"]["subjects"]
+        assert subject["namespace"] == "gpu-node-health"
+
+
+def test_its_namespace_is_restricted_and_not_that_of_a_team() -> None:
+    labels = built()["namespace"]["metadata"]["labels"]
+    assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
+    assert built()["deployment"]["metadata"]["namespace"] == "gpu-node-health"
+
+
+def test_only_one_controller_runs_at_a_time() -> None:
+    spec = built()["deployment"]["spec"]
+    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+
+
+def test_the_program_understands_its_options() -> None:
+    given = {"slow_reports": 3, "prometheus": "http://prometheus:9090", "xids": [48, 79]}
+    [container] = built(max_nodes=4, **given)["deployment"]["spec"]["template"]["spec"][
+        "containers"
+    ]
+    python, flag, module, *options = container["command"]
+    assert (python, flag, module) == ("python3", "-m", "recorder.node_health")
+    read = parser().parse_args(options)
+    assert (read.max_nodes, read.slow_reports, read.xid) == (4, 3, [48, 79])
+    assert (read.namespace, read.resource) == ("ml", "nvidia.com/gpu")
+
+
+def test_an_isolated_network_lets_it_reach_the_api_server_and_prometheus_alone() -> None:
+    def ports(**settings: Any) -> set[tuple[int, str]]:
+        [rule] = built(api_ports=[6443], **settings)["network"]["spec"]["egress"]
+        return {(each["port"], each["protocol"]) for each in rule["ports"]}
+
+    assert ports() == {(6443, "TCP")}
+    assert ports(prometheus="http://prometheus.monitoring:9090") == {
+        *((6443, "TCP"), (53, "UDP"), (53, "TCP"), (9090, "TCP"))
+    }
+    assert "network" not in built(isolated=False)
+
+
+def configured(**node_health: Any) -> dict[str, Any]:
+    values = good()
+    values["images"]["workloads"]["recorder"] = dict(values["images"]["workloads"]["training"])
+    values["gpu"] = {"node_health": node_health}
+    return values
+
+
+def test_a_controller_with_its_image_is_accepted() -> None:
+    assert problems(configured()) == []
+
+
+def test_an_image_that_is_not_declared_is_named() -> None:
+    [problem] = problems(configured(image="nowhere"))
+    assert "gpu-platform:gpu.node_health.image is 'nowhere'" in problem
+
+
+def test_its_namespace_is_no_other_one() -> None:
+    [problem] = problems(configured(namespace="ml"))
+    assert "gpu-platform:gpu.node_health.namespace" in problem
+
+
+def test_xids_without_prometheus_are_refused() -> None:
+    [problem] = problems(configured(xids=[79]))
+    assert "no `prometheus` to read them from" in problem

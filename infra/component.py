@@ -11,6 +11,7 @@ from pulumi_kubernetes.helm.v3 import Release, ReleaseArgs, RepositoryOptsArgs
 
 from infra.configuration import RegistryLogin
 from infra.manifests import Manifest, system_namespace
+from infra.settings.gpu_operator import GpuOperatorSettings
 from infra.settings.monitoring import KubePrometheusStackSettings
 from infra.settings.volcano import VolcanoSettings
 
@@ -96,7 +97,7 @@ def _dependencies(
     raise TypeError("depends_on must list resources, not outputs of resources")
 
 
-Chart = VolcanoSettings | KubePrometheusStackSettings
+Chart = VolcanoSettings | KubePrometheusStackSettings | GpuOperatorSettings
 
 
 def chart_release(
@@ -116,8 +117,6 @@ def chart_release(
     `login` the namespace gets its pull secret. Returns the resources that objects of the chart's
     types depend on.
     """
-    if not chart.install:
-        return []
     space, quota = system_namespace(chart.namespace, release)
     namespace = parent.create(f"{prefix}-namespace", space)
     after: list[pulumi.Resource] = [namespace]

@@ -1,4 +1,4 @@
-"""NVIDIA's device plugin and the RuntimeClass."""
+"""NVIDIA's device plugin or GPU Operator, and the RuntimeClass."""
 
 import hashlib
 from dataclasses import dataclass
@@ -7,7 +7,8 @@ from typing import Any, Final, Self
 import pulumi
 import yaml
 
-from infra.component import Component
+from infra import gpu_operator
+from infra.component import Component, chart_release
 from infra.configuration import RegistryLogin
 from infra.manifests import (
     PULL_SECRET,
@@ -29,22 +30,28 @@ _KUBELET_SOCKETS: Final = "/var/lib/kubelet/device-plugins"
 class GpuStackArgs:
     """Settings of the GPUs, and the registry's credentials.
 
-    If `isolated`, no connection reaches or leaves the device plugin.
+    If `isolated`, no connection reaches or leaves the device plugin. `rendering` is True without a
+    cluster.
     """
 
     gpu: GpuSettings
     login: RegistryLogin | None = None
     isolated: bool = False
+    rendering: bool = False
 
     @classmethod
     def of(cls, settings: StackSettings, login: RegistryLogin | None) -> Self:
         """Return the arguments that the stack's settings determine."""
-        isolated = settings.tenancy.network.isolate
-        return cls(gpu=settings.gpu, login=login, isolated=isolated)
+        return cls(
+            gpu=settings.gpu,
+            login=login,
+            isolated=settings.tenancy.network.isolate,
+            rendering=settings.cluster.rendering,
+        )
 
 
 class GpuStack(Component):
-    """The device plugin with its configuration, and how pods of this cluster get GPUs."""
+    """The device plugin or the GPU Operator, and how pods of this cluster get GPUs."""
 
     nodes: GpuNodes
 
@@ -58,6 +65,11 @@ class GpuStack(Component):
             resource_name = f"{name}-{manifest['kind'].lower()}"
             options = self.options(after=earlier)
             earlier = [*earlier, self.create(resource_name, manifest, options)]
+        if args.gpu.provider == "gpu-operator":
+            values = gpu_operator.chart_values(args.gpu, plugin_config(args.gpu))
+            chart = args.gpu.operator
+            prefix = f"{name}-operator"
+            chart_release(self, prefix, "gpu-operator", chart, values, rendering=args.rendering)
         self.register_outputs({})
 
 
@@ -72,7 +84,7 @@ def gpu_nodes(gpu: GpuSettings) -> GpuNodes:
 
 
 def manifests(args: GpuStackArgs) -> list[Manifest]:
-    """Return the objects in the order of creation, empty if the cluster has all of them."""
+    """Return the objects besides a chart's, in the order of creation."""
     gpu, login = args.gpu, args.login
     pulls = login is not None and login.serves(gpu.image)
     built: list[Manifest] = []
@@ -85,7 +97,7 @@ def manifests(args: GpuStackArgs) -> list[Manifest]:
                 "handler": gpu.runtime_class.handler,
             }
         )
-    if gpu.install:
+    if gpu.provider == "device-plugin":
         config = yaml.safe_dump(plugin_config(gpu), sort_keys=False)
         built += [
             *system_namespace(gpu.namespace, "gpu-stack"),

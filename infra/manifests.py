@@ -26,6 +26,16 @@ def compact(fields: Mapping[str, Any]) -> Manifest:
     return {name: value for name, value in fields.items() if value is not None and value != {}}
 
 
+def overlay(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge values as Helm does: mappings key by key, anything else as a whole."""
+    merged = dict(below)
+    for key, value in above.items():
+        under = below.get(key)
+        both = isinstance(under, Mapping) and isinstance(value, Mapping)
+        merged[key] = overlay(under, value) if both else value  # type: ignore[arg-type]
+    return merged
+
+
 def standard_labels(name: str, instance: str) -> dict[str, str]:
     """Return the labels that Kubernetes recommends."""
     return {

@@ -67,9 +67,11 @@ class Monitoring(Component):
         login = args.login if args.login and args.login.serves(mirrored) else None
         values = scraping.chart_values(chart, grafana, pulls=login is not None)
         # Its node exporters mount directories of their nodes, so its namespace is privileged.
-        earlier = chart_release(
-            self, name, RELEASE, chart, values, rendering=args.rendering, login=login
-        )
+        earlier: list[pulumi.Resource] = []
+        if chart.install:
+            earlier = chart_release(
+                self, name, RELEASE, chart, values, rendering=args.rendering, login=login
+            )
         for manifest in manifests(args):
             resource_name = f"{name}-{manifest['kind'].lower()}-{manifest['metadata']['name']}"
             made = self.create(resource_name, manifest, self.options(after=earlier))

@@ -76,9 +76,9 @@ class Tenancy(Component):
 
 def system_namespaces(settings: StackSettings) -> tuple[str, ...]:
     """Return the namespaces in which the stack installs privileged pods."""
-    monitoring = settings.monitoring
+    monitoring, of_gpus = settings.monitoring, settings.gpu.system_namespace
     installed = {
-        settings.gpu.namespace: settings.gpu.install,
+        **({of_gpus: True} if of_gpus is not None else {}),
         settings.volcano.namespace: settings.volcano.install,
         monitoring.kube_prometheus_stack.namespace: monitoring.kube_prometheus_stack.install,
         monitoring.dcgm_exporter.namespace: monitoring.dcgm_exporter.install

@@ -51,9 +51,11 @@ class Volcano(Component):
         mirrored = str(settings.values.get("basic", {}).get("image_registry"))
         login = args.login if args.login and args.login.serves(mirrored) else None
         values = chart_values(settings, pulls=login is not None)
-        release = chart_release(
-            self, name, "volcano", settings, values, rendering=args.rendering, login=login
-        )
+        release: list[pulumi.Resource] = []
+        if settings.install:
+            release = chart_release(
+                self, name, "volcano", settings, values, rendering=args.rendering, login=login
+            )
         for key, priority in settings.priority_classes.items():
             options = self.options(after=release)
             self.create(f"{name}-priority-{key}", priority_class(key, priority), options)

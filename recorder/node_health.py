@@ -24,6 +24,8 @@ from typing import Any, Final, Literal
 
 import httpx2
 from lightkube import AsyncClient
+from lightkube.models.core_v1 import EventSource, ObjectReference
+from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.operators import exists
 from lightkube.resources.core_v1 import Event, Node, Pod, PodEviction
 
@@ -133,7 +135,7 @@ def decide(
         remembered[node.name] = (healthy, since)
         if node.mark is not None:
             actions += _of_marked(node, state, now - since, policy)
-        elif state not in ("Healthy", "Unknown"):
+        elif state != "Healthy" and state != "Unknown":
             if not node.cordoned and now - since >= policy.fault_seconds:
                 fault = Fault(state, message, node.gpus)
                 faulty.append((since, node.name, Action("cordon", node, fault)))
@@ -297,7 +299,7 @@ class Controller:
             await self._event(node, fault)
 
     async def _condition(self, node: NodeState, fault: Fault | None) -> None:
-        now = _stamp()
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         condition = {
             "type": CONDITION,
             "status": "False" if fault is None else "True",
@@ -311,18 +313,19 @@ class Controller:
     async def _event(self, node: NodeState, fault: Fault | None) -> None:
         message = "the node is schedulable again" if fault is None else fault.message
         _log.info("%s: %s", node.name, message if fault is None else f"cordoned: {message}")
-        event = {
-            "metadata": {"generateName": f"{node.name}.", "namespace": "default"},
-            "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": node.name},
-            "type": "Normal" if fault is None else "Warning",
-            "reason": "GpuHealthy" if fault is None else CONDITION,
-            "message": message,
-            "source": {"component": "node-health"},
-            "firstTimestamp": _stamp(),
-            "lastTimestamp": _stamp(),
-            "count": 1,
-        }
-        await self.client.create(Event.from_dict(event))
+        now = datetime.now(UTC)
+        event = Event(
+            metadata=ObjectMeta(generateName=f"{node.name}.", namespace="default"),
+            involvedObject=ObjectReference(apiVersion="v1", kind="Node", name=node.name),
+            type="Normal" if fault is None else "Warning",
+            reason="GpuHealthy" if fault is None else CONDITION,
+            message=message,
+            source=EventSource(component="node-health"),
+            firstTimestamp=now,
+            lastTimestamp=now,
+            count=1,
+        )
+        await self.client.create(event)
 
     async def _evict(self, node: str) -> None:
         """Evict the pods of runs from a node, so that their gangs restart on others."""
@@ -339,8 +342,8 @@ class Controller:
                 continue
             name = metadata.name or ""
             _log.info("evicting %s of %s from %s", name, run_of(pod), node)
-            body = {"metadata": {"name": name, "namespace": self.namespace}}
-            await self.client.create(PodEviction.from_dict(body), name=name)
+            body = PodEviction(metadata=ObjectMeta(name=name, namespace=self.namespace))
+            await self.client.create(body, name)
 
 
 def listed_xids(answer: Any, xids: frozenset[int]) -> dict[str, frozenset[int]]:
@@ -401,10 +404,6 @@ def _read(text: str) -> Fault:
         return Fault(found["reason"], str(found["message"]), int(found["gpus"]))
     except (ValueError, KeyError, TypeError):
         return Fault("UnreadableMark", f"the annotation {MARK} is unreadable", 0)
-
-
-def _stamp() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 async def run(controller: Controller, interval: float) -> None:

@@ -29,12 +29,12 @@ from gpu_platform import (
 config = pulumi.Config()
 image = config.require("image")
 
-# Installed already: `install=False` creates nothing and only describes how pods request GPUs.
+# Installed already: `existing` creates nothing and only describes how pods request GPUs.
 gpu = GpuStack(
     "gpu",
     GpuStackArgs(
         gpu=GpuSettings(
-            install=False,
+            provider="existing",
             node_selector={"nvidia.com/gpu.present": "true"},
             tolerations=[
                 TolerationSettings(key="nvidia.com/gpu"),

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from infra.manifests import PULL_SECRET, Manifest
+from infra.manifests import PULL_SECRET, Manifest, overlay
 from infra.settings.monitoring import GrafanaSettings, KubePrometheusStackSettings
 from kube.names import (
     PATH_ANNOTATION,
@@ -244,7 +244,7 @@ def chart_values(
         },
         "grafana": _grafana(grafana),
     }
-    return _over(ours, settings.values)
+    return overlay(ours, settings.values)
 
 
 def _allowed(resource: str, names: tuple[str, ...]) -> str:
@@ -258,13 +258,3 @@ def _grafana(settings: GrafanaSettings) -> dict[str, Any]:
     ((label, value),) = settings.labels.items()
     found = {"enabled": True, "label": label, "labelValue": value, "searchNamespace": "ALL"}
     return {"sidecar": {"dashboards": found}}
-
-
-def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge values as Helm does: mappings key by key, anything else as a whole."""
-    merged = dict(below)
-    for key, value in above.items():
-        under = below.get(key)
-        both = isinstance(under, Mapping) and isinstance(value, Mapping)
-        merged[key] = _over(under, value) if both else value  # type: ignore[arg-type]
-    return merged

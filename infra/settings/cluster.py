@@ -1,9 +1,10 @@
 """The cluster and its GPUs."""
 
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from infra.settings.gpu_operator import GpuOperatorSettings
 from infra.settings.node_health import NodeHealthSettings
 from infra.settings.types import (
     AbsolutePath,
@@ -107,6 +108,7 @@ class ClusterSettings(Settings):
         return self
 
 
+GpuProvider = Literal["device-plugin", "gpu-operator", "existing"]
 MigStrategy = Literal["none", "single", "mixed"]
 DeviceListStrategy = Literal["envvar", "cdi-annotations", "cdi-cri"]
 
@@ -166,13 +168,21 @@ class RuntimeClassSettings(Settings):
     )
 
 
-class GpuSettings(Settings):
-    """NVIDIA's device plugin, the RuntimeClass and the nodes with GPUs."""
+_OF_DEVICE_PLUGIN: Final = frozenset(
+    {"namespace", "image", "device_lists", "pass_device_specs", "driver_root"}
+)
 
-    install: bool = Field(
-        default=True,
-        description="Install the device plugin. Set false if the cluster already has it, for "
-        "example from the GPU Operator.",
+
+class GpuSettings(Settings):
+    """NVIDIA's device plugin or GPU Operator, the RuntimeClass and the nodes with GPUs."""
+
+    provider: GpuProvider = Field(
+        default="device-plugin",
+        description="What gives pods their GPUs: device-plugin installs NVIDIA's device plugin, "
+        "gpu-operator NVIDIA's GPU Operator, and existing nothing, because the cluster has it.",
+    )
+    operator: GpuOperatorSettings = Field(
+        default=GpuOperatorSettings(), description="The GPU Operator, if it is the provider."
     )
     namespace: DnsLabel = Field(default="gpu-system", description="Namespace of the device plugin.")
     image: VersionedImage = Field(
@@ -224,3 +234,39 @@ class GpuSettings(Settings):
         default=None,
         description="Cordon nodes with unhealthy GPUs, and move the runs on them to others.",
     )
+
+    @property
+    def system_namespace(self) -> str | None:
+        """Namespace that the stack creates for the provider, if any."""
+        if self.provider == "existing":
+            return None
+        return self.namespace if self.provider == "device-plugin" else self.operator.namespace
+
+    @model_validator(mode="before")
+    @classmethod
+    def _provider_replaces_install(cls, values: Any) -> Any:
+        if isinstance(values, dict) and "install" in values:
+            wanted = "existing" if values["install"] is False else "device-plugin"
+            raise ValueError(f"has install, which provider replaces: write provider: {wanted}")
+        return values
+
+    @model_validator(mode="after")
+    def _only_settings_of_the_provider(self) -> Self:
+        written = self.model_fields_set
+        if self.provider != "gpu-operator" and "operator" in written:
+            raise ValueError(
+                f"has operator, but provider is {self.provider}: write provider: gpu-operator, or "
+                "remove operator"
+            )
+        unused = sorted(written & _OF_DEVICE_PLUGIN)
+        if self.provider == "gpu-operator" and unused:
+            raise ValueError(
+                f"has {', '.join(unused)}, which the GPU Operator does not read: remove "
+                f"{'it' if len(unused) == 1 else 'them'}, or write it in operator.values"
+            )
+        if self.provider == "gpu-operator" and self.runtime_class and self.runtime_class.create:
+            raise ValueError(
+                "has a runtime_class with create: true, but the GPU Operator creates it: write "
+                "create: false"
+            )
+        return self

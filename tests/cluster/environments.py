@@ -23,7 +23,7 @@ def carry_over(checkout: Path, stack: str) -> None:
     document = yaml.safe_load(file.read_text())
     config = document["config"]
     config["gpu-platform:cluster"]["context"] = SPEC.context
-    config["gpu-platform:gpu"]["install"] = False
+    config["gpu-platform:gpu"]["provider"] = "existing"
     config["gpu-platform:volcano"]["install"] = False
     config["gpu-platform:volcano"].pop("scheduler", None)
     config["gpu-platform:storage"] |= _static(config["gpu-platform:storage"]["claims"])

@@ -15,14 +15,7 @@ from tests.readme import blocks
 
 DOCS = CHECKOUT / "docs"
 PREFIX = "gpu-platform:"
-EXAMPLES = (
-    "admission.md",
-    "clouds.md",
-    "node-health.md",
-    "rdma.md",
-    "own-training-code.md",
-    "upgrading-volcano.md",
-)
+EXAMPLES = ("admission.md", "clouds.md", "rdma.md", "own-training-code.md", "upgrading-volcano.md")
 YAML = re.compile(r"^ *```yaml\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 
 PRINTING = ("devcluster", "gitops", "infra")

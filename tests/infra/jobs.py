@@ -63,7 +63,7 @@ def configuration(described: dict[str, Any]) -> dict[str, Any]:
     values["tenancy"] |= {"pod_security": "privileged"}
     values["volcano"]["queues"] = {"research": {}}
     # Another stack's device plugin may offer GPUs by any name.
-    values["gpu"] = {"install": False}
+    values["gpu"] = {"provider": "existing"}
     other = described.get("gpu_resource", "nvidia.com/gpu")
     devices = {} if other == "nvidia.com/gpu" else {other: 10**6}
     values["tenancy"]["quota"] = {"gpus": 10**6, "devices": devices}

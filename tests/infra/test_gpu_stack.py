@@ -29,12 +29,12 @@ def test_gke_admits_the_critical_pods_of_the_plugin() -> None:
 
 
 def test_a_cluster_that_has_everything_gets_nothing() -> None:
-    assert objects(gpu(install=False)) == {}
+    assert objects(gpu(provider="existing")) == {}
 
 
 def test_the_runtime_class_can_be_made_or_only_used() -> None:
-    made = gpu(install=False, runtime_class={})
-    used = gpu(install=False, runtime_class={"create": False})
+    made = gpu(provider="existing", runtime_class={})
+    used = gpu(provider="existing", runtime_class={"create": False})
     assert objects(made)["RuntimeClass"]["handler"] == "nvidia"
     assert objects(used) == {}
     assert gpu_nodes(used).runtime_class == "nvidia"

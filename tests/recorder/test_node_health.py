@@ -92,7 +92,7 @@ def test_listed_xids_and_enough_reports_are_faults() -> None:
     assert health(node(reports=3), Policy())[0] == "Healthy"
 
 
-MARKED = {"cordoned": True, "condition": True, "mark": DEVICES}
+MARKED: dict[str, Any] = {"cordoned": True, "condition": True, "mark": DEVICES}
 
 
 def test_a_node_returns_after_its_gpus_are_back_for_a_while() -> None:

@@ -126,7 +126,11 @@ def gpus_are_offered(
                 f"{here} is {resource!r}, but {full_key('gpu', 'time_slicing')} offers shared GPUs "
                 f"as {offered}: write that name, or time_slicing.rename: false."
             )
-        if resource.startswith("nvidia.com/mig-") and gpu.install and gpu.mig_strategy != "mixed":
+        if (
+            resource.startswith("nvidia.com/mig-")
+            and gpu.provider != "existing"
+            and gpu.mig_strategy != "mixed"
+        ):
             yield (
                 f"{here} is {resource!r}, which only {full_key('gpu', 'mig_strategy')} mixed "
                 f"offers, but that is {gpu.mig_strategy!r}."

@@ -6,7 +6,7 @@ from typing import Final
 from infra.settings.cluster import GpuSettings
 from infra.settings.images import PROJECT_ROOT, ImagesSettings
 from infra.settings.inference import InferenceServiceSettings, InferenceSettings
-from infra.settings.monitoring import LogsSettings
+from infra.settings.monitoring import LogsSettings, MonitoringSettings
 from infra.settings.problems import choice, full_key, job_key, service_key
 from infra.settings.storage import StorageSettings
 from infra.settings.tenancy import TenancySettings
@@ -174,23 +174,31 @@ def namespaces_differ(
 ) -> Iterator[str]:
     """Check that each namespace is created once, because each has its own Pod Security level."""
     owners: dict[str, str] = {}
-    for concern, used, name in (
-        ("gpu", gpu.install, gpu.namespace),
-        ("gpu.node_health", gpu.node_health is not None, _of_controller(gpu)),
-        ("volcano", volcano.install, volcano.namespace),
-        ("tenancy", True, tenancy.namespace),
+    health = gpu.node_health
+    gpu_key = "gpu" if gpu.provider == "device-plugin" else "gpu.operator"
+    for concern, name in (
+        (gpu_key, gpu.system_namespace),
+        ("gpu.node_health", None if health is None else health.namespace),
+        ("volcano", volcano.namespace if volcano.install else None),
+        ("tenancy", tenancy.namespace),
     ):
-        if used and name in owners:
+        if name in owners:
             yield (
                 f"{full_key(concern, 'namespace')} is {name!r}, which is also "
                 f"{full_key(owners[name], 'namespace')}: write different ones."
             )
-        if used:
+        if name is not None:
             owners[name] = concern
 
 
-def _of_controller(gpu: GpuSettings) -> str:
-    return gpu.node_health.namespace if gpu.node_health is not None else ""
+def one_dcgm_exporter(gpu: GpuSettings, monitoring: MonitoringSettings) -> Iterator[str]:
+    """Check that not both the GPU Operator and the stack install a DCGM exporter."""
+    twice = gpu.provider == "gpu-operator" and gpu.operator.dcgm_exporter
+    if twice and monitoring.prometheus != "none" and monitoring.dcgm_exporter.install:
+        yield (
+            f"{full_key('monitoring', 'dcgm_exporter', 'install')} is true, but the GPU Operator "
+            "installs an exporter as well: write dcgm_exporter: {install: false, existing: {}}."
+        )
 
 
 def the_controller_of_nodes_finds_its_image(

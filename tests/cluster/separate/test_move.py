@@ -11,7 +11,7 @@ import yaml
 from tests.cluster.platform import Platform, copy_checkout
 
 STACK = {
-    "gpu": {"install": False},
+    "gpu": {"provider": "existing"},
     "volcano": {"install": False, "queues": {"moved": {}}},
     "tenancy": {"namespace": "moved"},
     "storage": {

@@ -130,7 +130,7 @@ def test_missing_flags_are_prompted_until_valid(
     assert settings.tenancy.namespace == "ml-lab"
     assert settings.tenancy.quota.gpus == 16
     assert not settings.volcano.install
-    assert not settings.gpu.install
+    assert settings.gpu.provider == "existing"
 
 
 def test_an_invalid_name_is_refused_before_any_question(

@@ -8,7 +8,7 @@ const storage = new platform.Storage("storage", {
     classes: { shared: { kind: "nfs", parameters: { server: "nfs.example.com", share: "/ml" } } },
     claims: { checkpoints: { size: "10Gi", storageClass: "shared" } },
 });
-const gpu = new platform.GpuStack("gpu", { install: false, nodeSelector: { pool: "gpu" } });
+const gpu = new platform.GpuStack("gpu", { provider: "existing", nodeSelector: { pool: "gpu" } });
 const digits = new platform.TrainingJob("digits", {
     image: `registry.example.com/team/training@sha256:${digest}`,
     namespace: team.namespace,

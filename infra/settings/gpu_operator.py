@@ -1,0 +1,63 @@
+"""NVIDIA's GPU Operator."""
+
+from typing import Any
+
+from pydantic import Field
+
+from infra.settings.types import DnsLabel, PositiveInt, Settings
+
+
+class GpuOperatorSettings(Settings):
+    """The chart of NVIDIA's GPU Operator: driver, container toolkit, device plugin and labels."""
+
+    namespace: DnsLabel = Field(
+        default="gpu-operator", description="Namespace of the release, created by the stack."
+    )
+    chart: str = Field(default="gpu-operator", min_length=1, description="Name of the chart.")
+    repository: str = Field(
+        default="https://helm.ngc.nvidia.com/nvidia",
+        pattern=r"^(https?|oci)://\S+$",
+        description="URL of the chart's repository.",
+    )
+    version: str = Field(
+        default="v26.7.0",
+        pattern=r"^v?\d+\.\d+\.\d+\S*$",
+        description="Exact version of the chart.",
+    )
+    driver: bool = Field(
+        default=True,
+        description="Install the driver in containers. Set false if the nodes have it, as with "
+        "the images of most clouds.",
+    )
+    driver_version: str | None = Field(
+        default=None,
+        pattern=r"^\d+(\.\d+)*$",
+        description="Version of the driver. null is the one of the chart.",
+    )
+    toolkit: bool = Field(
+        default=True,
+        description="Install the NVIDIA Container Toolkit. Set false if the nodes have it.",
+    )
+    node_feature_discovery: bool = Field(
+        default=True,
+        description="Install Node Feature Discovery, by whose labels the operator finds nodes with "
+        "GPUs. Set false if the cluster has it.",
+    )
+    gpu_feature_discovery: bool = Field(
+        default=True,
+        description="Label nodes with the GPU model, which `gpu_product` of jobs needs.",
+    )
+    cdi: bool = Field(
+        default=True, description="Hand GPUs to containers by the Container Device Interface."
+    )
+    dcgm_exporter: bool = Field(
+        default=True,
+        description="Install the DCGM exporter. With `monitoring`, write "
+        "monitoring.dcgm_exporter: {install: false, existing: {}}.",
+    )
+    values: dict[str, Any] = Field(
+        default={}, description="Additional values of the chart, which override the stack's."
+    )
+    timeout_seconds: PositiveInt = Field(
+        default=600, description="Maximum time (s) until the operator itself is ready."
+    )

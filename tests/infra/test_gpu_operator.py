@@ -1,0 +1,146 @@
+"""The values for NVIDIA's chart gpu-operator, and the settings that produce them."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+import yaml
+
+from infra.gpu_operator import chart_values
+from infra.gpu_stack import plugin_config
+from infra.settings.cluster import GpuSettings
+from tests.infra.conftest import Provision
+from tests.infra.examples import good, problems
+from tests.infra.test_gpu_stack import objects
+
+# Of deployments/gpu-operator/values.yaml at the tag v26.7.0; the chart has no schema of its values.
+VERSION = "v26.7.0"
+WRITTEN = """
+cdi.enabled cdi.nriPluginEnabled
+daemonsets.annotations daemonsets.labels daemonsets.priorityClassName daemonsets.tolerations
+daemonsets.updateStrategy
+dcgmExporter.enabled dcgmExporter.env dcgmExporter.serviceMonitor.additionalLabels
+dcgmExporter.serviceMonitor.enabled dcgmExporter.serviceMonitor.honorLabels
+devicePlugin.config.create devicePlugin.config.data devicePlugin.config.default
+devicePlugin.config.name devicePlugin.enabled devicePlugin.env
+driver.enabled driver.kernelModuleType driver.rdma.enabled driver.repository driver.version
+gfd.enabled
+mig.strategy
+nfd.enabled nfd.nodefeaturerules
+node-feature-discovery.worker.config node-feature-discovery.worker.tolerations
+toolkit.enabled toolkit.env toolkit.installDir toolkit.version
+"""
+KEYS = frozenset(WRITTEN.split())
+
+
+def gpu(operator: Mapping[str, Any] | None = None, **values: Any) -> GpuSettings:
+    chart = {"operator": operator} if operator is not None else {}
+    return GpuSettings.model_validate({"provider": "gpu-operator", **values, **chart})
+
+
+def values(settings: GpuSettings) -> dict[str, Any]:
+    return chart_values(settings, plugin_config(settings))
+
+
+def paths(written: Mapping[str, Any], *before: str) -> Iterator[str]:
+    """The dotted paths of values, down to the keys of which the chart copies the whole value."""
+    for key, value in written.items():
+        path = ".".join((*before, key))
+        if isinstance(value, dict) and path not in KEYS:
+            yield from paths(value, *before, key)
+        else:
+            yield path
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        gpu(),
+        gpu({"driver_version": "595.91.07"}, time_slicing={"replicas": 4}, mig_strategy="mixed"),
+    ],
+)
+def test_every_key_is_one_of_the_chart(settings: GpuSettings) -> None:
+    assert settings.operator.version == VERSION
+    assert set(paths(values(settings))) <= KEYS
+
+
+def test_a_key_that_the_chart_does_not_have_would_be_found() -> None:
+    assert "driver.enable" not in KEYS
+    assert set(paths({"driver": {"enable": True}})) - KEYS == {"driver.enable"}
+
+
+def test_what_the_nodes_have_is_not_installed() -> None:
+    made = values(gpu({"driver": False, "toolkit": False, "node_feature_discovery": False}))
+    assert (made["driver"], made["toolkit"]) == ({"enabled": False}, {"enabled": False})
+    assert made["nfd"] == {"enabled": False}
+
+
+def test_taints_of_the_nodes_are_tolerated() -> None:
+    made = values(gpu(tolerations=[{"key": "sku", "operator": "Equal", "value": "gpu"}]))
+    taint = {"key": "sku", "operator": "Equal", "value": "gpu", "effect": "NoSchedule"}
+    assert made["daemonsets"]["tolerations"] == [taint]
+    assert taint in made["node-feature-discovery"]["worker"]["tolerations"]
+
+
+def test_time_slicing_is_written_as_a_configuration_of_the_plugin() -> None:
+    config = values(gpu(time_slicing={"replicas": 4}))["devicePlugin"]["config"]
+    read = yaml.safe_load(config["data"][config["default"]])
+    assert read["sharing"]["timeSlicing"]["resources"] == [
+        {"name": "nvidia.com/gpu", "replicas": 4}
+    ]
+    assert values(gpu())["devicePlugin"]["config"] == {"create": False}
+
+
+def test_values_of_ones_own_override_single_keys() -> None:
+    made = values(gpu({"values": {"driver": {"version": "580.1"}, "psa": {"enabled": True}}}))
+    assert made["driver"] == {"enabled": True, "version": "580.1"}
+    assert made["psa"] == {"enabled": True}
+
+
+def test_the_stack_makes_no_device_plugin_beside_the_operator() -> None:
+    assert objects(gpu()) == {}
+
+
+def test_the_release_is_in_a_namespace_that_admits_its_critical_pods(provision: Provision) -> None:
+    plan = provision(good() | {"gpu": {"provider": "gpu-operator"}})
+    release = plan.inputs("gpu-operator-release")
+    assert (release["chart"], release["version"]) == ("gpu-operator", VERSION)
+    assert release["repositoryOpts"]["repo"] == "https://helm.ngc.nvidia.com/nvidia"
+    assert release["namespace"] == "gpu-operator"
+    space = plan.inputs("gpu-operator-namespace")
+    assert space["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "privileged"
+    assert plan.inputs("gpu-operator-quota")["spec"]["scopeSelector"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "part"),
+    [
+        ({"install": False}, "install, which provider replaces: write provider: existing"),
+        ({"install": True}, "which provider replaces: write provider: device-plugin"),
+        ({"operator": {}}, "operator, but provider is device-plugin"),
+        ({"provider": "existing", "operator": {}}, "operator, but provider is existing"),
+        (
+            {"provider": "gpu-operator", "device_lists": ["cdi-cri"], "image": "a/b:1"},
+            "device_lists, image, which the GPU Operator does not read: remove them",
+        ),
+        ({"provider": "gpu-operator", "runtime_class": {}}, "the GPU Operator creates it"),
+        (
+            {"provider": "gpu-operator", "operator": {"namespace": "ml"}},
+            "is 'ml', which is also gpu-platform:gpu.operator.namespace",
+        ),
+    ],
+)
+def test_settings_that_do_not_fit_the_provider_are_refused(
+    settings: dict[str, Any], part: str
+) -> None:
+    [problem] = problems(good() | {"gpu": settings})
+    assert part in problem
+
+
+def test_one_exporter_is_enough() -> None:
+    values = good() | {"gpu": {"provider": "gpu-operator"}}
+    values["monitoring"] = {"prometheus": "plain"}
+    [problem] = problems(values)
+    assert "write dcgm_exporter: {install: false, existing: {}}" in problem
+    values["monitoring"]["dcgm_exporter"] = {"install": False, "existing": {}}
+    assert problems(values) == []

@@ -11,6 +11,7 @@ from infra.settings.training.checks import LIMITED_SETTINGS
 from infra.settings.training.network import NETWORK_DEFAULTS
 from kube.kinds import KINDS
 from kube.kinds.record import Kind
+from tools.generate import rights
 
 _TABLE: Final = re.compile(
     r"(<!-- (\w+): written by `make generate` -->\n).*?(<!-- end -->)", re.DOTALL
@@ -86,11 +87,23 @@ def _outputs(section: Schema, definitions: Schema, path: str) -> Iterator[tuple[
             yield from _outputs(definitions[name], definitions, f"{path}{field.name}{step}.")
 
 
+def team_rights_table() -> str:
+    """Return what members and viewers of a team may do."""
+    return _table(("what", "request", *rights.GROUPS), rights.team_rows())
+
+
+def pipeline_rights_table() -> str:
+    """Return what pipelines may do."""
+    return _table(("what", "request", "previews", "updates"), rights.pipeline_rows())
+
+
 TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "kinds": kinds_table,
     "capabilities": capabilities_table,
     "networks": networks_table,
     "outputs": outputs_table,
+    "team_rights": team_rights_table,
+    "pipeline_rights": pipeline_rights_table,
 }
 
 

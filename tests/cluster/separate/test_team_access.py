@@ -1,9 +1,9 @@
-"""What members and viewers of a team may do in a real API server."""
+"""What members and viewers of a team, and pipelines, may do in a real API server."""
 
 import json
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,10 +12,12 @@ import yaml
 from infra.settings.tenancy import TenancySettings
 from infra.team_access import team_access
 from tests.cluster.platform import Platform
+from tools.generate.rights import DRY_RUNS, PIPELINE_REQUESTS, TEAM_REQUESTS, pipeline_roles
+from tools.generate.rights import NAMESPACE as STACK_NAMESPACE
 
 NAMESPACE = "vision"
-PAGE = (Path(__file__).parents[3] / "docs/teams.md").read_text()
-ROWS = re.findall(r"^\| [^|]+ \| `(\w+) ([^`]+)` \| (yes|no) \| (yes|no) \|$", PAGE, re.MULTILINE)
+DOCS = Path(__file__).parents[3] / "docs"
+ROW = re.compile(r"^\| [^|]+ \| `([^`]+)` \| ([a-z ]+) \| ([a-z ]+) \|$", re.MULTILINE)
 RUN = {
     "apiVersion": "batch.volcano.sh/v1alpha1",
     "kind": "Job",
@@ -59,16 +61,51 @@ def as_group(group: str) -> str:
     return f"--namespace {NAMESPACE} --as ann --as-group {group}"
 
 
+def answers(platform: Platform, requests: Iterable[str], who: str) -> dict[str, str]:
+    """The answers of the API server to requests of a user."""
+    requests = list(requests)
+    asked = "; ".join(f"kubectl auth can-i {each} {who} 2>/dev/null || true" for each in requests)
+    return dict(zip(requests, platform.shell(asked).split(), strict=True))
+
+
 @pytest.mark.parametrize("group", ["vision", "guests", "strangers"])
 def test_rights_are_those_of_the_table(team: Platform, group: str) -> None:
-    assert len(ROWS) > 20
-    column = {"vision": 2, "guests": 3}.get(group)
-    expected = {tuple(row[:2]): row[column] if column else "no" for row in ROWS}
-    asked = "; ".join(
-        f"kubectl auth can-i {verb} {resource} {as_group(group)} 2>/dev/null || true"
-        for verb, resource in expected
+    rows = ROW.findall((DOCS / "teams.md").read_text())
+    assert len(rows) == len(TEAM_REQUESTS)
+    column = {"vision": 1, "guests": 2}.get(group)
+    expected = {row[0]: row[column] if column else "no" for row in rows}
+    assert answers(team, expected, as_group(group)) == expected
+
+
+@pytest.fixture(scope="module")
+def pipelines(control_plane: Platform) -> Iterator[Platform]:
+    """An API server with the rights of pipelines for the stack of the page."""
+    file = control_plane.checkout / "pipelines.yaml"
+    file.write_text(yaml.safe_dump_all(pipeline_roles()))
+    control_plane.shell(f"kubectl create namespace {STACK_NAMESPACE}; kubectl apply -f {file}")
+    yield control_plane
+    control_plane.shell(
+        f"kubectl delete -f {file}; kubectl delete namespace {STACK_NAMESPACE} --wait=false"
     )
-    assert dict(zip(expected, team.shell(asked).split(), strict=True)) == expected
+
+
+@pytest.mark.parametrize(("column", "group"), [(1, "previews"), (2, "updates")])
+def test_rights_of_pipelines_are_those_of_the_table(
+    pipelines: Platform, column: int, group: str
+) -> None:
+    rows = ROW.findall((DOCS / "pull-requests.md").read_text())
+    assert len(rows) == len(PIPELINE_REQUESTS)
+    expected = {row[0]: "no" if row[column] == "no" else "yes" for row in rows}
+    who = f"--namespace {STACK_NAMESPACE} --as ann --as-group {group}"
+    assert answers(pipelines, expected, who) == expected
+
+
+def test_dry_runs_of_previews_are_all_that_they_write(pipelines: Platform) -> None:
+    who = f"--namespace {STACK_NAMESPACE} --as ann --as-group previews"
+    create = f"kubectl create deployment digits --image=registry.example.com/a:1.0 {who}"
+    assert DRY_RUNS == "dry runs only"
+    assert "created (server dry run)" in pipelines.shell(f"{create} --dry-run=server")
+    assert "only dry runs are allowed" in pipelines.shell(f"! {create} 2>&1")
 
 
 def test_a_member_submits_suspends_and_deletes_a_run(team: Platform) -> None:

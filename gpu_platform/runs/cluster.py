@@ -164,6 +164,21 @@ class Member:
                     yield name, status.get("used", {}).get(key, "0"), status["hard"][key]
                     break
 
+    def queue(self, name: str, resource: str) -> tuple[str, str | None] | None:
+        """Return how much of a device a queue has allocated, and its limit if it has one.
+
+        None if the member may not read the queue, or Volcano has not written its status.
+        """
+        done = self._run("get", "queues.scheduling.volcano.sh", name, "--output=json")
+        if done.returncode != 0:
+            return None
+        found = json.loads(done.stdout)
+        allocated = found.get("status", {}).get("allocated")
+        if allocated is None:
+            return None
+        limit = found.get("spec", {}).get("capability", {}).get(resource)
+        return str(allocated.get(resource, "0")), None if limit is None else str(limit)
+
     def _list(self, resource: str, *selector: str) -> list[dict[str, Any]]:
         done = self._run("get", resource, *selector, "--output=json")
         if done.returncode != 0:

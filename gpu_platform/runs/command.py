@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -152,6 +153,35 @@ def _report_cost(
                 f"{run.name}: quota {name} leaves {left:f} of {hard} {resource}, so its pods wait "
                 "until other runs end\n"
             )
+    sys.stderr.write(f"{run.name}: {_space(member, run.job.queue, resource, row.gpus)}\n")
+
+
+def _space(member: Member, queue: str, resource: str, wanted: Decimal) -> str:
+    """Return a sentence about the free devices of a queue, as far as the member may read it."""
+    from kube.quantities import quantity_or_none
+
+    found = member.queue(queue, resource)
+    if found is None:
+        return (
+            f"whether queue {queue} has free {resource} is unknown, because you may not read it "
+            "or Volcano has not written its status"
+        )
+    allocated, limit = found
+    if limit is None:
+        return (
+            f"queue {queue} has allocated {allocated} {resource} and has no limit; whether nodes "
+            "have free ones is unknown"
+        )
+    left = (quantity_or_none(limit) or 0) - (quantity_or_none(allocated) or 0)
+    if left < wanted:
+        return (
+            f"queue {queue} leaves {left:f} of {limit} {resource}, so the run waits until others "
+            "end or the scheduler preempts them"
+        )
+    return (
+        f"queue {queue} leaves {left:f} of {limit} {resource}; whether nodes have free ones is "
+        "unknown"
+    )
 
 
 def _text(file: Path) -> str:

@@ -74,6 +74,24 @@ def test_a_submitted_run_waits_in_the_queue(cluster: Platform, member: Member, r
     assert "exists already" in cluster.shell(f"{member('run job.yaml')} 2>&1")
 
 
+def test_a_run_states_what_its_queue_leaves_if_the_member_may_read_it(
+    cluster: Platform, member: Member, run: str
+) -> None:
+    unread = cluster.shell(f"{member('run job.yaml --dry-run')} 2>&1 >/dev/null")
+    assert f"{run}: whether queue research has free nvidia.com/gpu is unknown" in unread
+    cluster.shell(
+        "kubectl create clusterrole vision-queues --verb=get"
+        " --resource=queues.scheduling.volcano.sh --resource-name=research"
+        " && kubectl create clusterrolebinding vision-queues --clusterrole=vision-queues"
+        " --group=vision"
+    )
+    read = cluster.shell(f"{member('run job.yaml --dry-run')} 2>&1 >/dev/null")
+    cluster.shell("kubectl delete clusterrolebinding,clusterrole vision-queues")
+    queue = cluster.kubectl("get", "queues.scheduling.volcano.sh", "research")
+    allocated = int(queue["status"]["allocated"].get("nvidia.com/gpu", 0))
+    assert f"{run}: queue research leaves {32 - allocated} of 32 nvidia.com/gpu" in read
+
+
 def test_a_run_is_suspended_and_resumed(cluster: Platform, member: Member, run: str) -> None:
     job = f"kubectl wait jobs.batch.volcano.sh/{run} -n {cluster.namespace} --timeout=60s"
     cluster.shell(member(f"suspend {run}"))

@@ -135,3 +135,25 @@ def test_the_quota_of_a_device_is_read(api: Api) -> None:
     api.has("resourcequotas", {"metadata": {"name": "team"}, "status": status})
     found = list(api.quota("nvidia.com/gpu"))
     assert found == [("team", "6", "8")]
+
+
+@pytest.mark.parametrize(
+    ("capability", "status", "expected"),
+    [
+        ({"nvidia.com/gpu": 16}, {"allocated": {"nvidia.com/gpu": "12"}}, ("12", "16")),
+        ({"nvidia.com/gpu": 16}, {"allocated": {"cpu": "0"}}, ("0", "16")),
+        ({"cpu": 16}, {"allocated": {"nvidia.com/gpu": "12"}}, ("12", None)),
+        ({"nvidia.com/gpu": 16}, {}, None),
+    ],
+)
+def test_what_a_queue_has_allocated_is_read(
+    api: Api, capability: dict[str, Any], status: dict[str, Any], expected: Any
+) -> None:
+    document = {"spec": {"capability": capability}, "status": status}
+    api.answers["get queues.scheduling.volcano.sh"] = (json.dumps(document), "")
+    assert api.queue("research", "nvidia.com/gpu") == expected
+
+
+def test_a_queue_that_a_member_may_not_read_is_unknown(api: Api) -> None:
+    api.says("get queues.scheduling.volcano.sh", "Error from server (Forbidden)")
+    assert api.queue("research", "nvidia.com/gpu") is None

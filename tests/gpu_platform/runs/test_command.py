@@ -148,3 +148,26 @@ def test_ctrl_c_while_following_leaves_the_run(
     said = capsys.readouterr()
     assert said.out.startswith("tiny-")
     assert "interrupted; what was created stays" in said.err
+
+
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        (None, "whether queue research has free nvidia.com/gpu is unknown"),
+        (("12", None), "has allocated 12 nvidia.com/gpu and has no limit"),
+        (("16", "16"), "leaves 0 of 16 nvidia.com/gpu, so the run waits"),
+        (("12", "16"), "leaves 4 of 16 nvidia.com/gpu; whether nodes have free ones is unknown"),
+    ],
+)
+def test_a_run_states_what_its_queue_leaves(
+    found: tuple[str, str | None] | None,
+    says: str,
+    files: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Member, "description", lambda self: PLATFORM)
+    monkeypatch.setattr(Member, "quota", lambda *_: iter(()))
+    monkeypatch.setattr(Member, "queue", lambda *_: found)
+    assert main(["run", str(files / "job.yaml"), "--namespace", "vision", "--dry-run"]) == 0
+    assert says in capsys.readouterr().err

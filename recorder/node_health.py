@@ -30,6 +30,7 @@ from lightkube.operators import exists
 from lightkube.resources.core_v1 import Event, Node, Pod, PodEviction
 
 from kube.names import RUN_LABEL
+from kube.quantities import parse_quantity
 from recorder.pods import failed, run_of
 
 MARK: Final = "gpu-platform.dev/gpu-unhealthy"
@@ -232,9 +233,7 @@ class Controller:
         found = self.client.list(Node)
         errors = await self._errors()
         counted = self.reports.count(now)
-        states = [
-            node_state(node, self.resource, errors, counted, self.policy) async for node in found
-        ]
+        states = [node_state(node, self.resource, errors, counted) async for node in found]
         actions, self._memory = decide(states, self._memory, now, self.policy)
         for action in actions:
             try:
@@ -359,7 +358,6 @@ def node_state(
     resource: str,
     errors: Mapping[str, frozenset[int]] | None,
     reports: Mapping[str, int],
-    policy: Policy,
 ) -> NodeState:
     """Return the state of a node. `errors` is None without Prometheus."""
     metadata, status, spec = node.metadata, node.status, node.spec
@@ -385,7 +383,7 @@ def _gpus(resources: Mapping[str, str], resource: str) -> int:
     """Return the number of GPUs: whole ones, shares and MIG devices."""
     mig = f"{resource.partition('/')[0]}/mig-"
     return sum(
-        int(amount)
+        int(parse_quantity(amount))
         for name, amount in resources.items()
         if name in (resource, f"{resource}.shared") or name.startswith(mig)
     )

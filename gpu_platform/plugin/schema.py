@@ -36,8 +36,10 @@ _LEFT_OUT: Final[Mapping[str, frozenset[str]]] = {
     "TrainingJob": frozenset({"image"}),
     "InferenceService": frozenset({"image", "job"}),
     "Canary": frozenset({"image"}),
+    "GpuStack": frozenset({"node_health"}),
 }
-"""Keys that name a part of the stack, by type; the plugin's arguments contain the value itself."""
+"""Keys that name a part of the stack, by type, which the plugin's arguments do not have: they
+contain the value itself, or the component does not create it."""
 
 
 def _text(description: str, *, optional: bool = True) -> PropertyDefinition:

@@ -11,7 +11,7 @@ import pytest
 from lightkube import AsyncClient
 from lightkube.config.kubeconfig import KubeConfig
 from lightkube.config.models import Cluster, User
-from lightkube.resources.core_v1 import Pod
+from lightkube.resources.core_v1 import Node, Pod
 
 from recorder.node_health import (
     CONDITION,
@@ -26,6 +26,7 @@ from recorder.node_health import (
     decide,
     health,
     listed_xids,
+    node_state,
     written,
 )
 from tests.recorder.examples import document, ended
@@ -312,6 +313,19 @@ class Api:
             refusal = {"kind": "Status", "code": 409, "message": "changed"}
             return httpx2.Response(409, json=refusal)
         return httpx2.Response(200, json=self.node if "/nodes/" in path else body)
+
+
+def test_shares_and_mig_devices_are_gpus_and_other_resources_are_not() -> None:
+    resources = {
+        "cpu": "8",
+        "nvidia.com/gpu": "0",
+        "nvidia.com/gpu.shared": "1k",
+        "nvidia.com/mig-1g.10gb": "7",
+        "nvidia.com/rdma": "4",
+    }
+    document = {"metadata": {"name": "a"}, "status": {"capacity": resources}}
+    state = node_state(Node.from_dict(document), "nvidia.com/gpu", None, {})
+    assert (state.gpus, state.offered, state.ready) == (1007, 0, False)
 
 
 async def test_a_faulty_node_is_cordoned_with_condition_and_event() -> None:

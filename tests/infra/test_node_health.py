@@ -1,14 +1,23 @@
 """The controller of unhealthy nodes: its rights, its pod and its settings."""
 
+import json
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from infra.manifests import Manifest
 from infra.node_health import NodeHealthArgs, manifests
 from infra.pods import GpuNodes
 from infra.settings.node_health import NodeHealthSettings
+from policies.catalogue import RULES
+from policies.configuration import configure
+from policies.documents import Document
+from policies.evaluation import evaluate
 from recorder.node_health import parser
 from tests.infra.examples import good, problems
 
+CONFIGURATIONS = Path(__file__).parents[2] / "policies/config"
 NODES = GpuNodes(resource="nvidia.com/gpu", node_selector={"nvidia.com/gpu.present": "true"})
 
 
@@ -75,6 +84,24 @@ def test_an_isolated_network_lets_it_reach_the_api_server_and_prometheus_alone()
         *((6443, "TCP"), (53, "UDP"), (53, "TCP"), (9090, "TCP"))
     }
     assert "network" not in built(isolated=False)
+
+
+@pytest.mark.parametrize("environment", ["dev", "staging", "prod"])
+def test_the_policies_admit_it_in_its_namespace_alone(environment: str) -> None:
+    settings = json.loads((CONFIGURATIONS / f"{environment}.json").read_text())
+    [registry, *_] = settings["image-registry-allowed"]["allowedRegistries"]
+
+    def refused(**changed: Any) -> set[str]:
+        objects = built(**changed)
+        pod = objects["deployment"]["spec"]["template"]["spec"]
+        pod["containers"][0]["image"] = f"{registry}/recorder@sha256:{'3' * 64}"
+        documents = [Document("objects.yaml", each, None) for each in objects.values()]
+        return {
+            found.rule for found in evaluate(documents, configure(settings, RULES), whole=False)
+        }
+
+    assert refused() == set()
+    assert "no-hidden-token" in refused(namespace="elsewhere")
 
 
 def configured(**node_health: Any) -> dict[str, Any]:

@@ -134,7 +134,7 @@ def configuration(jobs: int, nodes: int, first: int = 0) -> dict[str, Any]:
     volume = {"capacity": "5Gi", "access_modes": ["ReadWriteMany"], "local": local}
     return {
         "cluster": {"context": "gpu-platform-simulated"},
-        "gpu": {"install": False},
+        "gpu": {"provider": "existing"},
         "volcano": {"install": False, "queues": {QUEUE: {}}},
         "storage": {
             "volumes": {"checkpoints": volume},

@@ -7,9 +7,7 @@ from typing import Any, Final
 
 from pydantic import Field
 
-from kube.quantities import quantity_or_none
 from policies import cel
-from policies.containers import Container
 from policies.pod_security import contexts, effective, pod_context
 from policies.rule import Level, Rule, Severity, Violation, pod_rule
 from policies.settings import SystemConfig
@@ -30,10 +28,6 @@ class CapabilityConfig(SystemConfig):
 
     allowed_capabilities: list[str] = Field(
         default=["NET_BIND_SERVICE"], description="Capabilities that any container may add."
-    )
-    rdma_resources: list[str] = Field(
-        default=["rdma/", "nvidia.com/rdma", "openshift.io/", "vpc.amazonaws.com/efa"],
-        description="Prefixes of the resource names with which a container may add IPC_LOCK.",
     )
 
 
@@ -111,22 +105,12 @@ def no_privilege_escalation(pod: Pod, config: SystemConfig) -> Iterator[Violatio
             yield Violation(allowed, "false")
 
 
-def _has_rdma(container: Container, config: CapabilityConfig) -> bool:
-    prefixes = tuple(config.rdma_resources)
-    return any(
-        name.startswith(prefixes)
-        and not amount.absent
-        and not (amount.known and quantity_or_none(amount.value) == 0)
-        for name, amount in container.resources["limits"].fields()
-    )
-
-
 @pod_rule(
     name="capabilities-dropped",
     description="Containers drop all capabilities and add none.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation='Write capabilities: {drop: ["ALL"]}; with an RDMA device, IPC_LOCK may be added.',
+    remediation='Write capabilities: {drop: ["ALL"]} and no add. RDMA needs no capability.',
     config=CapabilityConfig,
     references=[
         "PSS restricted Capabilities",
@@ -141,10 +125,7 @@ def _has_rdma(container: Container, config: CapabilityConfig) -> bool:
         ".exists(d, d.upperAscii() in ['ALL', 'CAP_ALL'])"
         " || c.?securityContext.?capabilities.?add.orValue([]).exists(a,"
         " !settings.allowedCapabilities.exists(n,"
-        " a.upperAscii() in [n.upperAscii(), 'CAP_' + n.upperAscii()])"
-        " && !(a.upperAscii() in ['IPC_LOCK', 'CAP_IPC_LOCK']"
-        " && c.?resources.?limits.orValue({}).exists(n, string(c.resources.limits[n]) != '0'"
-        " && settings.rdmaResources.exists(r, n.startsWith(r)))))"
+        " a.upperAscii() in [n.upperAscii(), 'CAP_' + n.upperAscii()]))"
     ),
 )
 def capabilities_dropped(pod: Pod, config: CapabilityConfig) -> Iterator[Violation]:
@@ -159,13 +140,8 @@ def capabilities_dropped(pod: Pod, config: CapabilityConfig) -> Iterator[Violati
         if add.present and not isinstance(add.value, list):
             yield Violation(add, "a list of capabilities, or leave it out")
         for item in add.items():
-            name = _capability(item)
-            if name in allowed:
-                continue
-            if name != "IPC_LOCK":
+            if _capability(item) not in allowed:
                 yield Violation(item, "nothing: remove this capability")
-            elif not _has_rdma(container, config) and container.resources["limits"].known:
-                yield Violation(item, "an RDMA resource into the limits, or leave it out")
 
 
 def _capability(item: Node) -> str:

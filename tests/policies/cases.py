@@ -240,7 +240,7 @@ CASES = [
     job(
         "capabilities-dropped",
         (f"{CONTEXT}/capabilities/add", ["IPC_LOCK"]),
-        says=("capabilities.add[0]", "RDMA"),
+        says=("capabilities.add[0]", "remove this capability"),
     ),
     job("no-host-namespaces", (f"{POD}/hostPID", True), says=("hostPID: found true",)),
     job("no-host-namespaces", (f"{POD}/hostIPC", True), says=("hostIPC: found true",)),

@@ -94,18 +94,15 @@ def test_what_the_standard_allows_is_accepted(rule: str, field: str, value: Any)
     assert judge(rule, deployment((field, value))) == []
 
 
-@pytest.mark.parametrize(
-    ("amount", "refused"), [(0, True), ("0", True), ("0m", True), (1, False), ("1", False)]
-)
-def test_ipc_lock_needs_an_rdma_device(amount: Any, refused: bool):
+def test_ipc_lock_is_refused_next_to_an_rdma_device():
     edits = (
         (f"{MAIN}/securityContext/capabilities/add", ["IPC_LOCK"]),
-        (f"{MAIN}/resources/limits/rdma~hca", amount),
+        (f"{MAIN}/resources/limits/rdma~hca", 1),
     )
-    assert bool(judge("capabilities-dropped", deployment(*edits))) is refused
+    assert judge("capabilities-dropped", deployment(*edits)) != []
 
 
-def test_ipc_lock_can_be_allowed_without_rdma():
+def test_a_capability_can_be_allowed_by_configuration():
     edit = (f"{MAIN}/securityContext/capabilities/add", ["IPC_LOCK"])
     config = {"allowedCapabilities": ["IPC_LOCK"]}
     assert judge("capabilities-dropped", deployment(edit), config=config) == []

@@ -6,6 +6,9 @@ from typing import Any
 
 import yaml
 
+from infra.pods import GpuNodes, Pod, Rdma, pod_template
+from infra.settings.tenancy import TenancySettings
+from infra.tenancy import namespace
 from tests.cluster.platform import Platform
 from tests.infra.conftest import Provision, provision  # noqa: F401  a fixture
 from tests.infra.every_key import stacks
@@ -45,6 +48,37 @@ def test_the_api_server_accepts_every_key(
         # The webhook refuses a queue until it has heard that its child is gone.
         control_plane.shell(f"timeout 60 bash -c 'until {delete}; do sleep 0.5; done'")
     assert len(answers) == len(rest) > 50
+
+
+def test_a_pod_with_rdma_is_admitted_to_a_restricted_namespace(
+    control_plane: Platform, tmp_path: Path
+) -> None:
+    restricted = namespace(TenancySettings(namespace="restricted", pod_security="restricted"))
+    rdma = Rdma(resource="rdma/hca", count=8, interface="eth0", hca="mlx5")
+    nodes = GpuNodes(resource="nvidia.com/gpu")
+    described: dict[str, Any] = {"cpu": "1", "memory": "8Gi", "shm": "1Gi", "gpus": 8}
+    described |= {"container": "main", "image": "train", "command": ["train"], "labels": {}}
+    described |= {"service_account": "default", "gpu_nodes": nodes, "rdma": rdma}
+    described["grace_seconds"] = 30
+    template = pod_template(Pod(**described))
+    pod = {"apiVersion": "v1", "kind": "Pod", **template}
+    pod["metadata"] = {**template["metadata"], "name": "rdma", "namespace": "restricted"}
+    bound = {"capabilities": {"drop": ["ALL"], "add": ["IPC_LOCK"]}}
+    (container,) = pod["spec"]["containers"]
+    added = {**container, "securityContext": container["securityContext"] | bound}
+    adding = {**pod, "spec": {**pod["spec"], "containers": [added]}}
+    space, file = tmp_path / "namespace.yaml", tmp_path / "pod.yaml"
+    space.write_text(yaml.safe_dump(restricted))
+    file.write_text(yaml.safe_dump(pod))
+    control_plane.shell(f"kubectl create --filename {space}")
+    control_plane.shell(
+        "kubectl wait --for=create --namespace=restricted serviceaccount/default --timeout=60s"
+    )
+    try:
+        assert 'violates PodSecurity "restricted' in control_plane.refusal(adding)
+        control_plane.shell(f"kubectl create --dry-run=server --filename {file}")
+    finally:
+        control_plane.shell(f"kubectl delete --wait=false --filename {space}")
 
 
 def is_object(kind: str) -> bool:

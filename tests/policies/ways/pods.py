@@ -71,9 +71,7 @@ WAYS = [
     container("escalation", f"{CONTEXT}/allowPrivilegeEscalation", True, "no-privilege-escalation"),
     container("all capabilities", f"{CONTEXT}/capabilities", {}, "capabilities-dropped"),
     container("a capability", f"{CONTEXT}/capabilities/add", ["NET_ADMIN"], "capabilities-dropped"),
-    container(
-        "IPC_LOCK without RDMA", f"{CONTEXT}/capabilities/add", ["IPC_LOCK"], "capabilities-dropped"
-    ),
+    container("IPC_LOCK", f"{CONTEXT}/capabilities/add", ["IPC_LOCK"], "capabilities-dropped"),
     volume("nfs", {"server": "10.0.0.1", "path": "/"}),
     volume("iscsi", {"targetPortal": "10.0.0.1", "iqn": "iqn.a", "lun": 0}),
     volume("flexVolume", {"driver": "team/evil"}),

@@ -59,6 +59,7 @@ training = TrainingJobs(
         for key, job in settings.training.jobs.items()
     ],
     cluster.options(gpu, volcano, storage),
+    recorded=cluster.runs,
 )
 runs = {key: run.name for key, run in training.runs.items()}
 services = {

@@ -5,7 +5,7 @@ certificates change while the cluster stays the same.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
@@ -34,13 +34,7 @@ def connect(settings: ClusterSettings) -> kubernetes.Provider:
     The stack gets the output `cluster`, by which the next update recognises the cluster: the
     provider fails with RunError if the stack is deployed to another one.
     """
-    if settings.render_to is not None:
-        return kubernetes.Provider(
-            "cluster", render_yaml_to_directory=settings.render_to, kubeconfig=_AMBIENT
-        )
-    found = _identity(settings)
-    pulumi.export(OUTPUT, found)
-    return _provider("cluster", settings, found.apply(lambda cluster: cluster["identifier"]))
+    return Target.of(settings).provider
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,11 +43,25 @@ class Target:
 
     provider: kubernetes.Provider
     settings: ClusterSettings
+    runs: pulumi.Output[Collection[str]]
+    """Names of the runs that the last update left in this cluster."""
 
     @classmethod
     def of(cls, settings: ClusterSettings) -> Self:
         """Return the configured cluster."""
-        return cls(provider=connect(settings), settings=settings)
+        if settings.render_to is not None:
+            rendering = kubernetes.Provider(
+                "cluster", render_yaml_to_directory=settings.render_to, kubeconfig=_AMBIENT
+            )
+            return cls(provider=rendering, settings=settings, runs=pulumi.Output.from_input([]))
+        recorded = _recorded()
+        found = _identity(settings, recorded)
+        pulumi.export(OUTPUT, found)
+        return cls(
+            provider=_provider("cluster", settings, found.apply(lambda each: each["identifier"])),
+            settings=settings,
+            runs=pulumi.Output.all(recorded, found).apply(lambda both: recorded_runs(*both)),
+        )
 
     def options(self, *after: pulumi.Resource) -> pulumi.ResourceOptions:
         """Return the options of a component that depends on other components."""
@@ -98,14 +106,27 @@ def identity(
     return {"uid": uid, "identifier": uid}
 
 
-def _identity(settings: ClusterSettings) -> pulumi.Output[ClusterOutput]:
+def recorded_runs(recorded: Mapping[str, Any], cluster: ClusterOutput) -> list[str]:
+    """Return the names of the runs in a stack's outputs, none if they are of another cluster."""
+    known = recorded.get(OUTPUT)
+    moves = known is not None and known["uid"] != cluster["uid"]
+    return [] if moves else [run["name"] for run in recorded.get("runs", {}).values()]
+
+
+def _recorded() -> pulumi.Output[Mapping[str, Any]]:
+    """Return the outputs of the stack's last update."""
+    own = f"{pulumi.get_organization()}/{pulumi.get_project()}/{pulumi.get_stack()}"
+    return pulumi.StackReference("recorded-cluster", stack_name=own).outputs
+
+
+def _identity(
+    settings: ClusterSettings, recorded: pulumi.Output[Mapping[str, Any]]
+) -> pulumi.Output[ClusterOutput]:
     # Read before the provider exists, with one whose identifier never changes.
     reader = _provider("cluster-identity", settings, "identity")
     system = kubernetes.core.v1.Namespace.get(
         "kube-system", "kube-system", pulumi.ResourceOptions(provider=reader)
     )
-    own = f"{pulumi.get_organization()}/{pulumi.get_project()}/{pulumi.get_stack()}"
-    recorded = pulumi.StackReference("recorded-cluster", stack_name=own).outputs
     context = str(settings.context)
     return pulumi.Output.all(system.metadata.uid, recorded).apply(
         lambda found: identity(found[0], found[1], context, allow_move=settings.allow_move)

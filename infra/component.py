@@ -84,6 +84,17 @@ def on_error(name: str, function: pulumi.ErrorHookFunction) -> pulumi.ResourceOp
     return pulumi.ResourceOptions(hooks=pulumi.ResourceHookBinding(on_error=[hook]))
 
 
+def before_create(name: str, function: pulumi.ResourceHookFunction) -> pulumi.ResourceOptions:
+    """Return options with a function that may refuse, also in previews, to create a resource.
+
+    Pulumi's mocks cannot call functions: in unit tests of users' programs there are no options.
+    """
+    if isinstance(get_monitor(), MockMonitor):
+        return pulumi.ResourceOptions()
+    hook = pulumi.ResourceHook(name, function, pulumi.ResourceHookOptions(on_dry_run=True))
+    return pulumi.ResourceOptions(hooks=pulumi.ResourceHookBinding(before_create=[hook]))
+
+
 def _dependencies(
     opts: pulumi.ResourceOptions | None,
 ) -> list[pulumi.Input[pulumi.Resource]]:

@@ -1,16 +1,16 @@
 """Components that create the runs of training jobs."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import pulumi
 
-from infra.component import Component
+from infra.component import Component, before_create
 from infra.manifests import Manifest
 from infra.outputs import RunOutput
 from infra.training_run import TrainingJobArgs, manifests, run_name
-from kube.kinds import KINDS
+from kube.kinds import KINDS, RESOURCES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +41,9 @@ class TrainingJobs(Component):
 
     A file or bucket backend rewrites the whole state at each step, and a component costs three
     steps in addition to two per object; docs/scale.md has the measurements.
+
+    `recorded` has the names of the runs of the last update. A job of theirs that would be created
+    is not in the cluster any more, and the update is refused unless the settings permit it.
     """
 
     runs: dict[str, Run]
@@ -50,14 +53,23 @@ class TrainingJobs(Component):
         name: str,
         jobs: Sequence[TrainingJobArgs],
         opts: pulumi.ResourceOptions | None = None,
+        recorded: pulumi.Output[Collection[str]] | None = None,
     ) -> None:
         super().__init__("TrainingJobs", name, opts)
-        self.runs = {args.key: create_run(self, args) for args in jobs}
+        kept = pulumi.ResourceOptions()
+        if recorded is not None:
+            kept = before_create(f"{name}-once", refuse_recorded(recorded))
+        self.runs = {args.key: create_run(self, args, kept) for args in jobs}
         self.register_outputs({})
 
 
-def create_run(component: Component, args: TrainingJobArgs) -> Run:
-    """Create the objects of the job's run as children of a component."""
+def create_run(
+    component: Component, args: TrainingJobArgs, once: pulumi.ResourceOptions | None = None
+) -> Run:
+    """Create the objects of the job's run as children of a component.
+
+    `once` are options of the object that starts the run, unless it may be created again.
+    """
     run = run_name(args)
     keep = args.job.on_change == "keep"
     suspendable = "state: suspended" in KINDS[args.job.kind].capabilities
@@ -65,6 +77,8 @@ def create_run(component: Component, args: TrainingJobArgs) -> Run:
     for manifest in manifests(args, run, args.image):
         ignored = ignored_paths(manifest, suspendable=suspendable)
         options = component.options(after=earlier, retain=keep, ignore=ignored)
+        if (manifest["apiVersion"], manifest["kind"]) in _STARTING and not args.job.recreate:
+            options = pulumi.ResourceOptions.merge(options, once)
         resource_name = f"{run}-{manifest['kind'].lower()}"
         if manifest["metadata"]["name"] != run:
             resource_name += f"-{manifest['metadata']['name']}"
@@ -80,6 +94,32 @@ def create_run(component: Component, args: TrainingJobArgs) -> Run:
             "gpusPerNode": args.job.gpus_per_node,
         },
     )
+
+
+_STARTING: Final = {(resource.api_version, resource.kind) for resource in RESOURCES}
+"""Kinds of the objects whose creation starts a run."""
+
+
+def refuse_recorded(
+    recorded: pulumi.Output[Collection[str]],
+) -> Callable[[pulumi.ResourceHookArgs], Awaitable[None]]:
+    """Return a hook that raises RunError if a recorded run would be created again.
+
+    An update finds the jobs of the last one in its state. A refresh drops those that were deleted,
+    such as finished ones, and the next update would train again.
+    """
+
+    async def refuse(created: pulumi.ResourceHookArgs) -> None:
+        run = (created.new_inputs or {})["metadata"]["name"]
+        if run in (await recorded.future() or ()):
+            raise pulumi.RunError(
+                f"The run {run} would start again, because its job was deleted in the cluster. "
+                "If it has finished, remove the job from gpu-platform:training.jobs; to resume "
+                "it from its checkpoint, write `recreate: true`; to start a new run, increase "
+                "`attempt`."
+            )
+
+    return refuse
 
 
 def ignored_paths(manifest: Manifest, *, suspendable: bool) -> list[str]:

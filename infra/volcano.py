@@ -1,6 +1,7 @@
 """Volcano: its chart release, scheduler configuration, queues and priority classes."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -9,7 +10,8 @@ import yaml
 
 from infra.component import Component, chart_release, on_error
 from infra.configuration import RegistryLogin
-from infra.manifests import PULL_SECRET, Manifest, compact
+from infra.manifests import PULL_SECRET, Manifest, compact, from_namespaces, standard_labels
+from infra.observability import scraping
 from infra.settings import StackSettings
 from infra.settings.volcano import (
     FIRST_WITH_TOPOLOGY,
@@ -25,17 +27,27 @@ from infra.settings.volcano import (
 
 @dataclass(frozen=True, kw_only=True)
 class VolcanoArgs:
-    """Settings of Volcano. `rendering` is True without a cluster."""
+    """Settings of Volcano. `rendering` is True without a cluster.
+
+    If `isolated`, only the API server and Prometheus in `scraped_from` may connect to its pods.
+    """
 
     volcano: VolcanoSettings
     rendering: bool = False
     login: RegistryLogin | None = None
+    isolated: bool = False
+    scraped_from: Sequence[str] = ()
 
     @classmethod
     def of(cls, settings: StackSettings, login: RegistryLogin | None) -> Self:
         """Return the arguments that the stack's settings determine."""
-        rendering = settings.cluster.rendering
-        return cls(volcano=settings.volcano, rendering=rendering, login=login)
+        return cls(
+            volcano=settings.volcano,
+            rendering=settings.cluster.rendering,
+            login=login,
+            isolated=settings.tenancy.network.isolate,
+            scraped_from=settings.monitoring.scraped_from,
+        )
 
 
 class Volcano(Component):
@@ -56,6 +68,8 @@ class Volcano(Component):
             release = chart_release(
                 self, name, "volcano", settings, values, rendering=args.rendering, login=login
             )
+            if args.isolated:
+                self.create(f"{name}-network", network_policy(args), self.options(after=release))
         for key, priority in settings.priority_classes.items():
             options = self.options(after=release)
             self.create(f"{name}-priority-{key}", priority_class(key, priority), options)
@@ -152,6 +166,31 @@ def queue(name: str, settings: QueueSettings) -> Manifest:
                 "parent": settings.parent,
             }
         ),
+    }
+
+
+def network_policy(args: VolcanoArgs) -> Manifest:
+    """Return the NetworkPolicy of Volcano's pods.
+
+    The API server calls the webhooks from an address that no policy can select. For the same reason
+    connections to the API server cannot be told from others, so all that leave are admitted.
+    """
+    webhooks = args.volcano.values.get("basic", {}).get("admission_port", 8443)
+    ports = {int(target.port) for target in scraping.volcano(args.volcano.namespace)}
+    scraped = [from_namespaces(args.scraped_from, sorted(ports))] if args.scraped_from else []
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {
+            "name": "volcano",
+            "namespace": args.volcano.namespace,
+            "labels": standard_labels("volcano", "volcano"),
+        },
+        "spec": {
+            "podSelector": {},
+            "policyTypes": ["Ingress"],
+            "ingress": [{"ports": [{"port": webhooks, "protocol": "TCP"}]}, *scraped],
+        },
     }
 
 

@@ -75,8 +75,9 @@ class NetworkSettings(Settings):
     isolate: bool = Field(
         default=True,
         description="Deny all traffic of the namespace except the connections that the "
-        "workloads need, and all traffic of the device plugin and the DCGM exporter except "
-        "Prometheus' requests. The charts' namespaces get no policies.",
+        "workloads need, all traffic of the device plugin and the DCGM exporter except "
+        "Prometheus' requests, and connections to Volcano's pods except webhooks and Prometheus. "
+        "The namespace of kube-prometheus-stack gets no policy.",
     )
     inference_from: list[DnsLabel] = Field(
         default=[],

@@ -5,7 +5,7 @@ import pulumi
 import pytest
 import yaml
 
-from infra.cluster import identity, in_cluster_kubeconfig
+from infra.cluster import identity, in_cluster_kubeconfig, recorded_runs
 from tests.infra.conftest import Provision
 from tests.infra.examples import changed, good
 
@@ -35,6 +35,14 @@ def test_another_cluster_is_refused() -> None:
 def test_a_move_that_is_allowed_gets_a_new_identity() -> None:
     found = identity("u2", RECORDED, "prod", allow_move=True)
     assert found == {"uid": "u2", "identifier": "u2"}
+
+
+def test_recorded_runs_are_those_of_the_same_cluster() -> None:
+    recorded = {**RECORDED, "runs": {"digits": {"name": "digits-0a1b2c3d"}}}
+    assert recorded_runs(recorded, {"uid": "u1", "identifier": "i1"}) == ["digits-0a1b2c3d"]
+    assert recorded_runs(recorded, {"uid": "u2", "identifier": "u2"}) == []
+    assert recorded_runs(RECORDED, {"uid": "u1", "identifier": "i1"}) == []
+    assert recorded_runs({}, {"uid": "u1", "identifier": "i1"}) == []
 
 
 def test_the_provider_is_identified_by_the_cluster(provision: Provision) -> None:

@@ -12,7 +12,9 @@ from infra.settings.volcano import (
     VolcanoSettings,
 )
 from infra.volcano import (
+    VolcanoArgs,
     chart_values,
+    network_policy,
     parents_first,
     priority_class,
     queue,
@@ -23,6 +25,23 @@ from infra.volcano import (
 
 def test_a_queue_says_only_what_is_configured() -> None:
     assert queue("research", QueueSettings())["spec"] == {"weight": 1, "reclaimable": True}
+
+
+def test_connections_to_isolated_schedulers_are_those_of_webhooks_and_prometheus() -> None:
+    settings = VolcanoSettings(namespace="scheduling")
+    args = VolcanoArgs(volcano=settings, isolated=True, scraped_from=["monitoring"])
+    policy = network_policy(args)
+    assert policy["metadata"]["namespace"] == "scheduling"
+    # The egress of controllers goes to the API server, whose address is unknown.
+    assert policy["spec"]["policyTypes"] == ["Ingress"]
+    webhooks, prometheus = policy["spec"]["ingress"]
+    assert webhooks == {"ports": [{"port": 8443, "protocol": "TCP"}]}
+    assert [port["port"] for port in prometheus["ports"]] == [8080, 8081]
+    (source,) = prometheus["from"]
+    (expression,) = source["namespaceSelector"]["matchExpressions"]
+    assert expression["values"] == ["monitoring"]
+    unscraped = network_policy(VolcanoArgs(volcano=settings, isolated=True))
+    assert unscraped["spec"]["ingress"] == [webhooks]
 
 
 def test_jobs_wait_until_their_queue_has_a_state() -> None:

@@ -31,7 +31,7 @@ from workload.exit_codes import BAD_INPUT
 DECIDED_BY_STACK: Final = frozenset({"run_dir", "data_dir"})
 """Hyperparameters that the stack derives from the run's name and the claims."""
 
-NOT_IN_RUN_NAME: Final = {"image", "state", "run", "on_change"}
+NOT_IN_RUN_NAME: Final = {"image", "state", "run", "recreate", "on_change"}
 """Settings that start no new run. The image's contents count instead of its key."""
 
 _MAX_POD_NAME: Final = 63
@@ -247,6 +247,12 @@ class TrainingJobSettings(Settings):
     )
     attempt: PositiveInt = Field(
         default=1, description="Increase to run the same specification again, as a new run."
+    )
+    recreate: bool = Field(
+        default=False,
+        description="Create the run again if an earlier update created it and its job was deleted "
+        "in the cluster; training resumes from its checkpoint. By default the update is refused, "
+        "because the run may have finished.",
     )
     grace_seconds: int = Field(
         default=60,

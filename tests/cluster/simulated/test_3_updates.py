@@ -10,6 +10,8 @@ from tests.cluster.platform import Platform
 
 LABEL = "example.com/site"
 JOBS = {"digits": "jobs.batch.volcano.sh", "sweep": "jobs.batch"}
+FINISHED = ("jsonpath={.status.state.phase}=Completed", "condition=Complete")
+"""Conditions of finished jobs, in the order of `JOBS`."""
 
 
 @pytest.fixture
@@ -92,3 +94,35 @@ def test_a_queue_waits_for_a_webhook_that_starts(changed: Platform) -> None:
     said = changed.shell(f"pulumi up --stack {changed.stack} --yes --skip-preview 2>&1")
     assert "retrying create due to on-error hook" in said
     assert changed.kubectl("get", "queues.scheduling.volcano.sh", "early")["status"]["state"]
+
+
+def refreshed(cluster: Platform) -> None:
+    cluster.shell(f"pulumi refresh --stack {cluster.stack} --yes --skip-preview")
+
+
+def test_a_finished_run_whose_job_is_deleted_does_not_train_again(changed: Platform) -> None:
+    update(changed, "before")
+    jobs = {key: f"{kind}/{changed.run_name(key)}" for key, kind in JOBS.items()}
+    for job, condition in zip(jobs.values(), FINISHED, strict=True):
+        finished = f"kubectl wait {job} --for={condition} --timeout=120s"
+        changed.shell(f"{finished} --namespace {changed.namespace}")
+        changed.shell(f"kubectl delete {job} --namespace {changed.namespace} --timeout=60s")
+    # Without a refresh nothing is created, because the state has the jobs.
+    changed.shell(f"pulumi up --stack {changed.stack} --yes --skip-preview --expect-no-changes")
+    refreshed(changed)
+    for command in ("preview", "up --yes --skip-preview"):
+        said = changed.shell(f"! pulumi {command} --stack {changed.stack} 2>&1")
+        assert f"The run {changed.run_name()} would start again" in said
+        assert "Traceback" not in said
+    for key in JOBS:
+        assert changed.kubectl("get", JOBS[key], "-n", changed.namespace)["items"] == []
+
+    def remove_one_and_resume_the_other(config: dict[str, Any]) -> None:
+        del config["gpu-platform:training"]["jobs"]["sweep"]
+        config["gpu-platform:training"]["jobs"]["digits"]["recreate"] = True
+
+    changed.edit(remove_one_and_resume_the_other)
+    run = changed.run_name()
+    changed.shell(f"pulumi up --stack {changed.stack} --yes --skip-preview")
+    assert changed.run_name() == run
+    assert changed.kubectl("get", JOBS["sweep"], "-n", changed.namespace)["items"] == []

@@ -189,3 +189,36 @@ def test_a_wrong_configuration_is_reported_in_the_comment(
     assert failed.status == 1, failed.said
     assert "the preview failed" in failed.comment
     assert "did you mean 'gpus_per_node'?" in failed.comment
+
+
+SECRETS = (
+    "training.jobs.digits.env.TOKEN",
+    "training.jobs.sweep.command[2]",
+    "inference.services.digits.env.TOKEN",
+    "images.workloads.training.reference",
+)
+"""Settings into which a user may write a secret."""
+
+
+def test_a_secret_in_a_section_is_refused_and_written_nowhere(
+    engine: MakeStack, tmp_path: Path
+) -> None:
+    stack = engine("simulated")
+    applied = stack.up()
+    assert applied.status == 0, applied.text
+    for path in SECRETS:
+        stack.set_secret(path, PASSWORD)
+    outcomes = [stack.preview(), stack.up()]
+    live = gitops(stack, tmp_path / "live")
+    rendered = gitops(stack, tmp_path / "rendered", "--rendered")
+    assert all(each.status != 0 for each in (*outcomes, live, rendered))
+    said = [*(each.text for each in outcomes), live.comment, rendered.comment]
+    for text in said:
+        for section in ("training", "inference", "images"):
+            assert f"gpu-platform:{section} contains a secret" in text
+        assert "env_from" in text
+    # The stack's directory contains the state, its history and backups, and rendered manifests.
+    assert not stack.contains(PASSWORD)
+    written = [file.read_text() for file in tmp_path.rglob("*") if file.is_file()]
+    assert len(written) >= 4, "comment.md and report.json of two previews"
+    assert all(PASSWORD not in text for text in (*said, *written, live.said, rendered.said))

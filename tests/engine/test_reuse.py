@@ -137,6 +137,28 @@ def test_a_second_update_of_a_yaml_program_changes_nothing(yaml_program: Program
     assert outcome.status == 0, outcome.text
 
 
+def test_a_secret_argument_of_the_plugin_is_written_nowhere(
+    installed: Path, tools: Toolchain, yaml_program: Program
+) -> None:
+    program = project(installed, tools, "yaml-secret", (language_hosts(),))
+    file = program.folder / "Pulumi.yaml"
+    document = yaml.safe_load(file.read_text())
+    document["config"]["token"] = {"type": "string", "secret": True}
+    for component in ("digits", "model"):
+        document["resources"][component]["properties"]["env"] = {"TOKEN": "${token}"}
+    program.create()
+    file.write_text(yaml.safe_dump(document))
+    set_secret = ("config", "set", "--secret", "--stack", program.stack, "token")
+    assert program.run(*set_secret, "correct-horse").status == 0
+    for outcome in (program.preview("--diff"), program.up()):
+        assert outcome.status != 0
+        assert "env of this TrainingJob contains a secret" in outcome.text
+        assert "correct-horse" not in outcome.text
+    stored = [f for place in (program.folder, program.backend) for f in place.rglob("*")]
+    assert any("history" in f.parts for f in stored if f.is_file())
+    assert [f for f in stored if f.is_file() and b"correct-horse" in f.read_bytes()] == []
+
+
 IMAGES = {"training": f"registry.example.com/training@sha256:{'7' * 64}"}
 PLATFORM: dict[str, Any] = {
     "name": "gpu-platform",

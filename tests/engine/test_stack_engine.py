@@ -240,14 +240,3 @@ def test_a_bad_configuration_is_refused_before_anything_is_created(
     assert "Traceback" not in outcome.text
     assert set(stack.resources()) <= {"pulumi:pulumi:Stack"}
     assert not stack.rendered.exists()
-
-
-def test_a_secret_in_a_jobs_settings_is_refused_and_stored_nowhere(engine: MakeStack) -> None:
-    stack = engine("simulated")
-    stack.set_secret("training.jobs.digits.env.TOKEN", "correct-horse")
-    for outcome in (stack.preview(), stack.up()):
-        assert outcome.status != 0
-        assert "gpu-platform:training contains a secret" in outcome.text
-        assert "env_from" in outcome.text
-        assert "correct-horse" not in outcome.text
-    assert not stack.contains("correct-horse")

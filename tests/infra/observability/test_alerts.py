@@ -5,7 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from infra.observability.alerts import alerts
+from infra.observability.alerts import alerts, rule_groups
+from infra.settings.monitoring import (
+    DcgmExporterSettings,
+    ExistingExporterSettings,
+    MonitoringSettings,
+)
 from tests.infra.observability.promtool import SETTINGS, check, check_all, promtool, told
 
 POD = 'namespace="ml", pod="p"'
@@ -403,6 +408,24 @@ def test_promtool_would_say_so(program: Path, tmp_path: Path) -> None:
 def test_these_are_all_alerts() -> None:
     known = [each.name for found in alerts(SETTINGS.thresholds).values() for each in found]
     assert sorted(known) == sorted({case.alert for case in CASES})
+
+
+@pytest.mark.parametrize(
+    ("exporter", "expected"),
+    [
+        (DcgmExporterSettings(), True),
+        (DcgmExporterSettings(install=False, existing=ExistingExporterSettings()), True),
+        (DcgmExporterSettings(install=False), False),
+    ],
+)
+def test_series_of_gpus_are_expected_of_the_stacks_exporter_and_of_an_existing_one(
+    exporter: DcgmExporterSettings, expected: bool
+) -> None:
+    settings = MonitoringSettings(prometheus="operator", dcgm_exporter=exporter)
+    rules = [rule for group in rule_groups(settings) for rule in group["rules"]]
+    (missing,) = [rule for rule in rules if rule.get("alert") == "SeriesMissing"]
+    assert ("absent(DCGM_FI_DEV_GPU_UTIL)" in missing["expr"]) is expected
+    assert "absent(kube_pod_labels)" in missing["expr"]
 
 
 def test_what_is_told_names_what_it_is_about(program: Path, tmp_path: Path) -> None:

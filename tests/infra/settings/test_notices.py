@@ -35,6 +35,22 @@ def test_the_environments_give_no_cause(name: str) -> None:
     assert told({key.removeprefix("gpu-platform:"): value for key, value in config.items()}) == []
 
 
+@pytest.mark.parametrize(
+    ("quota", "fits"), [({"memory_limits": "2Ti"}, False), ({"memory_limits": "4Ti"}, True)]
+)
+def test_a_quota_must_suffice_for_the_gang_and_the_update_of_a_service_together(
+    quota: dict[str, Any], fits: bool
+) -> None:
+    config = yaml.safe_load((CHECKOUT / "Pulumi.prod.yaml").read_text())["config"]
+    values = {key.removeprefix("gpu-platform:"): value for key, value in config.items()}
+    values["tenancy"]["quota"] |= quota
+    found = told(values)
+    assert (found == []) is fits
+    for text in found:
+        assert "gpu-platform:tenancy.quota.memory_limits is 2199023255552, but" in text
+        assert "the largest gang, all services and the pod" in text
+
+
 @pytest.mark.parametrize(("jobs", "expected"), [(0, 0), (MOST_JOBS, 0), (MOST_JOBS + 1, 1)])
 def test_a_stack_of_too_many_jobs_is_told_so(jobs: int, expected: int) -> None:
     values = good()

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from gitops.errors import BLOCKED, CHANGES, UNCHANGED
-from tests.cluster.platform import Platform
+from tests.cluster.platform import ROOT, Platform
 
 SETTING = "gpu-platform:cluster"
 
@@ -30,6 +30,15 @@ def configuration(cluster: Platform) -> Any:
     before = cluster.stack_file.read_text()
     yield
     cluster.stack_file.write_text(before)
+
+
+@pytest.fixture
+def of_a_pod(cluster: Platform) -> Any:
+    """The restored configuration of a stack whose state names the files of a pod afterwards."""
+    before = cluster.stack_file.read_text()
+    yield
+    cluster.stack_file.write_text(before)
+    cluster.make("up")
 
 
 def test_a_renamed_context_replaces_nothing(cluster: Platform, configuration: Any) -> None:
@@ -53,14 +62,15 @@ mkdir -p $account
 printf %s "$TOKEN" > $account/token
 printf %s "$CA" | base64 -d > $account/ca.crt
 unset KUBECONFIG
+pulumi config set gpu-platform:cluster "$CLUSTER" --stack {stack}
+pulumi up --yes --skip-preview --stack {stack}
 exec python -m gitops preview --stack {stack} --out preview
 """
+OPERATOR = ROOT / "gitops" / "operator" / "stacks.yaml"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a service account's files, which needs root")
-def test_a_pod_reaches_its_own_cluster_with_its_account(
-    cluster: Platform, configuration: Any
-) -> None:
+def test_a_pod_updates_its_own_cluster_with_its_account(cluster: Platform, of_a_pod: Any) -> None:
     cluster.shell(
         "kubectl create serviceaccount pulumi -n default && "
         "kubectl create clusterrolebinding pulumi --clusterrole=cluster-admin "
@@ -68,10 +78,19 @@ def test_a_pod_reaches_its_own_cluster_with_its_account(
     )
     config = yaml.safe_load(cluster.shell("kubectl config view --raw --minify --flatten"))
     server = urlsplit(config["clusters"][0]["cluster"]["server"])
-    cluster.edit(lambda settings: settings[SETTING].update(context="in-cluster"))
+    # What the Pulumi Kubernetes Operator writes into the configuration of each stack.
+    (setting,) = {
+        each["spec"]["config"][SETTING] for each in yaml.safe_load_all(OPERATOR.read_text())
+    }
+
+    def label(settings: dict[str, Any]) -> None:
+        settings["gpu-platform:volcano"]["queues"]["of-the-pod"] = {}
+
+    cluster.edit(label)
     variables = {
         **cluster.shell_environment,
         "TOKEN": cluster.shell("kubectl create token pulumi -n default").strip(),
+        "CLUSTER": setting,
         "CA": config["clusters"][0]["cluster"]["certificate-authority-data"],
         "KUBERNETES_SERVICE_HOST": str(server.hostname),
         "KUBERNETES_SERVICE_PORT": str(server.port),
@@ -85,7 +104,8 @@ def test_a_pod_reaches_its_own_cluster_with_its_account(
         text=True,
         check=False,
     )
-    assert done.returncode in (UNCHANGED, CHANGES), done.stderr + done.stdout
+    assert done.returncode == UNCHANGED, done.stderr + done.stdout
+    assert cluster.kubectl("get", "queues.scheduling.volcano.sh", "of-the-pod")["status"]["state"]
     report = json.loads((cluster.checkout / "preview" / "report.json").read_text())
     assert [report["counts"][name] for name in ("create", "replace", "delete")] == [0, 0, 0]
 

@@ -1,5 +1,11 @@
 """On which nodes pods go."""
 
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from infra.settings import StackSettings
 from infra.settings.volcano import SchedulerSettings
 from tests.cluster.gangs import PATIENCE, RACK, VOLCANO, placed
 from tests.cluster.platform import await_
@@ -68,3 +74,90 @@ def test_pods_of_a_gang_follow_the_first_one_to_its_rack(volcano: Scheduling) ->
     volcano.configure(SchedulerSettings(placement="spread"))
     placed(volcano, filler=1, must=2)
     assert volcano.nodes("must") == ["simulated-1", "simulated-2"]
+
+
+def test_a_gang_smaller_than_a_node_starts_on_the_one_node_with_capacity(
+    volcano: Scheduling,
+) -> None:
+    jobs = stack(
+        {
+            "fillers": {"queue": "vision", "nodes": 2},
+            "gang": {"queue": "vision", "nodes": 2, "gpus_per_node": 4},
+            "strict": {"queue": "vision", "nodes": 2, "gpus_per_node": 4, "strict_spread": True},
+        },
+        **VOLCANO,
+    )
+    volcano.submit(jobs, "fillers")
+    placed(volcano, fillers=2)
+    volcano.submit(jobs, "strict")
+    placed(volcano, fillers=2)
+    volcano.delete("strict")
+    volcano.submit(jobs, "gang")
+    placed(volcano, fillers=2, gang=2)
+    assert len(set(volcano.nodes("gang"))) == 1
+    assert set(volcano.nodes("gang")).isdisjoint(volcano.nodes("fillers"))
+
+
+def hyper_node(name: str, tier: int, kind: str, *members: str) -> dict[str, Any]:
+    """Return a switch of the network, with nodes or other switches below it."""
+    exact = [{"type": kind, "selector": {"exactMatch": {"name": member}}} for member in members]
+    return {
+        "apiVersion": "topology.volcano.sh/v1alpha1",
+        "kind": "HyperNode",
+        "metadata": {"name": name},
+        "spec": {"tier": tier, "members": exact},
+    }
+
+
+@pytest.fixture(params=["simulated-0", "simulated-2"])
+def near(volcano: Scheduling, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A node that has a switch in common with simulated-1, which the third one has not."""
+    (far,) = {"simulated-0", "simulated-2"} - {request.param}
+    volcano.apply(
+        hyper_node("left", 1, "Node", "simulated-1", request.param),
+        hyper_node("right", 1, "Node", far),
+        hyper_node("spine", 2, "HyperNode", "left", "right"),
+    )
+    yield request.param
+    volcano.clear()
+    volcano.kubectl("delete", "hypernodes.topology.volcano.sh", "--all")
+
+
+def of_network(gpus: int, **topology: Any) -> StackSettings:
+    """Return a gang of two pods, and a pod that has half of simulated-1 or all of it."""
+    on_one = {"node_selector": {"kubernetes.io/hostname": "simulated-1"}}
+    pair = {"queue": "vision", "nodes": 2, "gpus_per_node": gpus, "network_topology": topology}
+    filler = {"queue": "vision", "gpus_per_node": gpus, **on_one}
+    return stack({"filler": filler, "gang": pair}, **VOLCANO)
+
+
+def test_a_hard_topology_waits_for_capacity_behind_one_switch(
+    volcano: Scheduling, near: str
+) -> None:
+    jobs = of_network(8, mode="hard", highest_tier=1)
+    volcano.submit(jobs, "filler")
+    placed(volcano, filler=1)
+    volcano.submit(jobs, "gang")
+    await_(lambda: volcano.phase("gang") == "Pending", PATIENCE, "the gang waits")
+    placed(volcano, filler=1)
+    volcano.delete("filler")
+    placed(volcano, gang=2)
+    assert volcano.nodes("gang") == sorted(["simulated-1", near])
+
+
+def test_a_soft_topology_prefers_one_switch_and_demands_none(
+    volcano: Scheduling, near: str
+) -> None:
+    jobs = of_network(4, mode="soft")
+    volcano.submit(jobs, "filler")
+    placed(volcano, filler=1)
+    # By binpack the first pod follows the filler, and the second one could go to either node.
+    volcano.submit(jobs, "gang")
+    placed(volcano, filler=1, gang=2)
+    assert volcano.nodes("gang") == sorted(["simulated-1", near])
+    volcano.clear()
+    jobs = of_network(8, mode="soft")
+    volcano.submit(jobs, "filler")
+    placed(volcano, filler=1)
+    volcano.submit(jobs, "gang")
+    placed(volcano, filler=1, gang=2)

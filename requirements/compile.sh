@@ -28,5 +28,7 @@ for name in bentoml fastapi http litserve mlserver mosec; do
 done
 # Two clients of the model server's protocol, which agree with nothing else here.
 compile requirements/clients.in -o requirements/clients.txt
+# Replaces one package of the tests' environment and shares the others.
+compile --no-deps requirements/newest-sdk.in -o requirements/newest-sdk.txt
 compile requirements/schemas.in -o requirements/schemas.txt
 compile requirements/uv.in -c requirements/dev.txt -o requirements/uv.txt

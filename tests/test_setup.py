@@ -2,12 +2,14 @@
 
 import ast
 import runpy
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import setuptools
+from packaging.requirements import Requirement
 
 from devcluster.paths import CHECKOUT
 
@@ -58,3 +60,16 @@ def test_no_program_with_torch_is_in_the_wheel(built: Path) -> None:
         "torch" in {name.partition(".")[0] for name in imported(file)}
         for file in built.rglob("*.py")
     )
+
+
+def test_the_range_of_the_provider_ends_before_it_stops_adopting_objects() -> None:
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
+    texts = [text for extra in project["optional-dependencies"].values() for text in extra]
+    ranges = [
+        each.specifier for each in map(Requirement, texts) if each.name == "pulumi-kubernetes"
+    ]
+    assert len(ranges) == 1
+    # From 4.29 on, a creation fails if the object exists. No provider of these has run here.
+    assert ranges[0].contains("4.25.0")
+    assert ranges[0].contains("4.28.9")
+    assert not ranges[0].contains("4.29.0")

@@ -20,6 +20,10 @@ class GoModule:
 KEDA = GoModule(
     "github.com/kedacore/keda/v2@v2.21.0", "h1:R6z2HZvstK4RLUMxroNACzBj74xGxt3kG59b5Xc+Xps="
 )
+VOLCANO = GoModule("volcano.sh/volcano@v1.14.1", "h1:9eLs47iZeLgey6EcA1rHwVkU7HoBNm3UVpJZ4uhFJ7c=")
+GATEWAY_API = GoModule(
+    "sigs.k8s.io/gateway-api@v1.5.1", "h1:RqVRIlkhLhUO8wOHKTLnTJA6o/1un4po4/6M1nRzdd0="
+)
 
 
 def module_folder(module: GoModule, folder: Path) -> Path:

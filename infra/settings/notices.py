@@ -36,6 +36,7 @@ def notices(settings: StackSettings) -> Iterator[str]:
     yield from _priorities_without_preemption(settings)
     yield from _unmeasured(settings)
     yield from _updates_that_wait_for_training(settings)
+    yield from _gangs_of_a_first_consumer(settings)
 
 
 def _many_jobs(settings: StackSettings) -> Iterator[str]:
@@ -107,6 +108,26 @@ def _could_answer(job: TrainingJobSettings) -> bool:
     if job.hyperparameters is None or KINDS[job.kind].program != TRAINING_PROGRAM:
         return False
     return not job.hyperparameters.metrics_port
+
+
+def _gangs_of_a_first_consumer(settings: StackSettings) -> Iterator[str]:
+    """Warn of claims for which the first pod of a gang chooses a node, where the others must fit.
+
+    Volcano places the pods of a gang together, before any of them has bound the claim.
+    """
+    storage = settings.storage
+    for key, job in settings.training.jobs.items():
+        mounted = {job.checkpoints, job.datasets, *(each.claim for each in job.volumes.values())}
+        for name in sorted(claim for claim in mounted if claim is not None):
+            claim = storage.claims.get(name)
+            used = storage.classes.get(claim.storage_class or "") if claim else None
+            if job.several_pods and used is not None and used.binding == "WaitForFirstConsumer":
+                yield (
+                    f"{job_key(key)} has several pods and mounts the claim {name!r}, whose class "
+                    "binds it to the node of the first one: unless all pods fit on this node, the "
+                    f"gang waits forever. Write {full_key('storage', 'classes')}."
+                    f"{claim.storage_class if claim else ''}.binding Immediate."
+                )
 
 
 def _updates_that_wait_for_training(settings: StackSettings) -> Iterator[str]:

@@ -49,7 +49,8 @@ class StorageClassSettings(Settings):
     )
     binding: Literal["Immediate", "WaitForFirstConsumer"] = Field(
         default="Immediate",
-        description="When claims are bound. WaitForFirstConsumer needs the CSI driver on nodes.",
+        description="When claims are bound. WaitForFirstConsumer needs the CSI driver on nodes, "
+        "and a gang of several nodes waits forever for a claim that is not bound yet.",
     )
     expandable: bool = Field(default=False, description="Allow claims to be expanded later.")
 

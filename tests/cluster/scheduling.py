@@ -72,8 +72,8 @@ def surroundings(settings: StackSettings) -> list[Manifest]:
     ]
 
 
-def job_objects(settings: StackSettings, key: str) -> list[Manifest]:
-    """Objects of a job, whose run is named like its key."""
+def job_objects(settings: StackSettings, key: str, claim: str = "checkpoints") -> list[Manifest]:
+    """Objects of a job, whose run is named like its key, with a claim for its checkpoints."""
     args = TrainingJobArgs(
         key=key,
         job=settings.training.jobs[key],
@@ -81,7 +81,7 @@ def job_objects(settings: StackSettings, key: str) -> list[Manifest]:
         image=TRAINING_IMAGE,
         image_identity=TRAINING_IMAGE,
         gpu_nodes=GpuNodes(resource=GPU),
-        claims={"checkpoints": "checkpoints"},
+        claims={"checkpoints": claim},
     )
     return manifests(args, key, TRAINING_IMAGE)
 

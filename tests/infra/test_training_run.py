@@ -2,13 +2,14 @@ import re
 from dataclasses import replace
 from typing import Any
 
+import pulumi
 import pytest
 
 from infra.manifests import Manifest
 from infra.pods import GpuNodes
 from infra.settings.training.network import NcclSettings
 from infra.settings.volumes import ReferenceSettings, VolumeSettings
-from infra.training_job import ignored_paths
+from infra.training_job import ignored_paths, refuse_recorded
 from infra.training_run import TrainingJobArgs, manifests, run_name
 from tests.infra.examples import TRAINING_IMAGE, settings
 
@@ -210,6 +211,18 @@ def test_additional_volumes_are_mounted_from_their_sources() -> None:
     assert sources["keys"] == {"secret": {"secretName": "keys", "defaultMode": 0o440}}
     assert sources["cache"] == {"emptyDir": {"sizeLimit": "10Gi"}}
     assert {name for name in volumes if "readOnly" not in mounts[name]} == {"cache"}
+
+
+async def test_a_recorded_run_is_not_created_again() -> None:
+    refuse = refuse_recorded(pulumi.Output.from_input(["digits-0a1b2c3d"]))
+
+    def created(run: str) -> pulumi.ResourceHookArgs:
+        inputs = {"metadata": {"name": run}}
+        return pulumi.ResourceHookArgs("urn", "", f"{run}-job", "type", new_inputs=inputs)
+
+    await refuse(created("digits-4e5f6a7b"))
+    with pytest.raises(pulumi.RunError, match=r"digits-0a1b2c3d would start.*recreate.*attempt"):
+        await refuse(created("digits-0a1b2c3d"))
 
 
 def test_an_update_changes_only_the_suspension_of_an_existing_run() -> None:

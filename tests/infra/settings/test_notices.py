@@ -51,6 +51,27 @@ def test_a_quota_must_suffice_for_the_gang_and_the_update_of_a_service_together(
         assert "the largest gang, all services and the pod" in text
 
 
+@pytest.mark.parametrize(
+    ("binding", "nodes", "expected"),
+    [("WaitForFirstConsumer", 2, 1), ("WaitForFirstConsumer", 1, 0), ("Immediate", 2, 0)],
+)
+def test_a_gang_whose_claim_waits_for_its_first_consumer_is_told(
+    binding: str, nodes: int, expected: int
+) -> None:
+    values = good()
+    shared = {"kind": "other", "provisioner": "files.example.com", "binding": binding}
+    values["storage"]["classes"] = {"shared": shared}
+    values["storage"]["claims"]["checkpoints"] = {
+        "size": "1Gi",
+        "storage_class": "shared",
+        "access_modes": ["ReadWriteMany"],
+    }
+    values["training"]["jobs"]["digits"]["nodes"] = nodes
+    found = [text for text in told(values) if "'checkpoints'" in text]
+    assert len(found) == expected
+    assert all("gpu-platform:storage.classes.shared.binding Immediate" in text for text in found)
+
+
 @pytest.mark.parametrize(("jobs", "expected"), [(0, 0), (MOST_JOBS, 0), (MOST_JOBS + 1, 1)])
 def test_a_stack_of_too_many_jobs_is_told_so(jobs: int, expected: int) -> None:
     values = good()

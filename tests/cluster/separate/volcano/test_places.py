@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 
+from infra import storage
 from infra.settings import StackSettings
+from infra.settings.storage import ClaimSettings, StorageClassSettings
 from infra.settings.volcano import SchedulerSettings
 from tests.cluster.gangs import PATIENCE, RACK, VOLCANO, placed
 from tests.cluster.platform import await_
-from tests.cluster.scheduling import Scheduling, stack
+from tests.cluster.scheduling import NAMESPACE, Scheduling, job_objects, stack
 
 
 def test_binpack_keeps_nodes_free_for_a_gang_and_spread_does_not(volcano: Scheduling) -> None:
@@ -161,3 +163,38 @@ def test_a_soft_topology_prefers_one_switch_and_demands_none(
     placed(volcano, filler=1)
     volcano.submit(jobs, "gang")
     placed(volcano, filler=1, gang=2)
+
+
+def test_a_gang_does_not_start_with_a_claim_that_waits_for_its_first_consumer(
+    volcano: Scheduling,
+) -> None:
+    """The first pod chooses the node of the claim, and the second one fits on another node only."""
+    driver, name = "files.example.com", "late"
+    waits = StorageClassSettings(kind="other", provisioner=driver, binding="WaitForFirstConsumer")
+    size = ClaimSettings(size="1Gi", storage_class=name, access_modes=["ReadWriteMany"])
+    volcano.apply(
+        storage.storage_class(name, waits),
+        storage.claim(name, NAMESPACE, size),
+        *(with_driver(f"simulated-{number}", driver) for number in range(3)),
+    )
+    jobs = stack({"gang": {"queue": "vision", "nodes": 2}}, **VOLCANO)
+    try:
+        volcano.apply(*job_objects(jobs, "gang", claim=name))
+        reason = "didn't find available persistent volumes to bind"
+        await_(lambda: reason in volcano.devcluster("status"), PATIENCE, reason)
+        placed(volcano)
+    finally:
+        volcano.clear()
+        volcano.kubectl("delete", "pvc", "-n", NAMESPACE, name, "--timeout=60s")
+        volcano.kubectl("delete", "storageclass", name)
+        volcano.kubectl("delete", "csinodes", "--all")
+
+
+def with_driver(node: str, driver: str) -> dict[str, Any]:
+    """Return the object with which the kubelet lists a storage driver of a node."""
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "CSINode",
+        "metadata": {"name": node},
+        "spec": {"drivers": [{"name": driver, "nodeID": node}]},
+    }

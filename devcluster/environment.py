@@ -14,6 +14,12 @@ from devcluster.toolchain import Toolchain
 
 # Publicly known on purpose: the dev stack holds no secret (Pulumi.dev.yaml says so).
 PASSPHRASE = "devcluster"  # noqa: S105
+ADOPTING = {"PULUMI_K8S_ENABLE_PATCH_FORCE": "true"}
+"""Lets an update take objects over, such as those of a killed update whose state was lost.
+
+`make up` sets it for its own stack only: in a shell, other stacks would take objects of the
+platform over.
+"""
 
 
 def variables(layout: Layout, toolchain: Toolchain, kind: Kind) -> dict[str, str]:
@@ -29,8 +35,6 @@ def variables(layout: Layout, toolchain: Toolchain, kind: Kind) -> dict[str, str
         "PULUMI_BACKEND_URL": f"file://{layout.pulumi_backend}?metadata=skip",
         "PULUMI_CONFIG_PASSPHRASE": PASSPHRASE,
         "PULUMI_SKIP_UPDATE_CHECK": "1",
-        # An update adopts the objects of a killed one; nothing else manages them here.
-        "PULUMI_K8S_ENABLE_PATCH_FORCE": "true",
         **past_proxies(),
     }
     if kind is Kind.REAL:

@@ -145,8 +145,6 @@ def made(platform: Platform) -> Stack:
     kinds = platform.shell("kubectl api-resources --verbs=list,create,patch --output=name")
     said = platform.shell("env --null")
     environment = dict(entry.split("=", 1) for entry in said.split("\0") if "=" in entry)
-    # The page must state it, because a user's cluster does not.
-    environment.pop("PULUMI_K8S_ENABLE_PATCH_FORCE")
     stack = Stack(platform, environment, tuple(kinds.split()))
     stack.configure(0)
     created = stack.type(f"pulumi stack init {NAME} --non-interactive")

@@ -64,6 +64,13 @@ def test_the_directory_of_pulumis_state_is_created(layout: Layout, toolchain: To
     assert Path(urlsplit(url).path).is_dir()
 
 
+def test_stacks_typed_in_the_shell_do_not_take_over_objects_of_others(
+    layout: Layout, toolchain: Toolchain
+):
+    printed = environment.exports(environment.variables(layout, toolchain, Kind.REAL))
+    assert "PULUMI_K8S" not in printed
+
+
 def test_no_proxy_is_set_without_a_proxy(layout: Layout, toolchain: Toolchain):
     found = environment.variables(layout, toolchain, Kind.REAL)
     assert not any(name.lower() == "no_proxy" for name in found)

@@ -1,8 +1,9 @@
 """Build of the package `gpu_platform` from the components; the metadata is in pyproject.toml.
 
-In the checkout infra/, training/, inference/, workload/ and kube/ are packages. Such common names
-must not be installed into other people's environments, so in the wheel they are parts of
-gpu_platform, and their imports are rewritten.
+In the checkout infra/, policies/, training/, inference/, workload/ and kube/ are packages. Such
+common names must not be installed into other people's environments, so in the wheel they are parts
+of gpu_platform, and their imports are rewritten. They stay at the top of the checkout because
+images copy them under these names, which commands of pods and `sources` in stack files contain.
 """
 
 import re
@@ -12,13 +13,13 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 PACKAGE = "gpu_platform"
-FOLDERS = ("infra", "training", "inference", "workload", "kube")
-IMPORT = re.compile(rf"^(\s*from )(?={'|'.join(FOLDERS)}\b)", re.MULTILINE)
+FOLDERS = ("infra", "policies", "training", "inference", "workload", "kube")
+IMPORT = re.compile(rf"^(\s*from )(?=(?:{'|'.join(FOLDERS)})\b)", re.MULTILINE)
 
 # Parts of packages. Of the programs, the modules that infra/ imports; none of them imports torch.
 PARTS = {
     # The plugin and the commands of teams start from a checkout.
-    PACKAGE: {"__init__", "platform_stack"},
+    PACKAGE: {"__init__", "facade", "platform_stack"},
     f"{PACKAGE}.training": {"__init__", "config"},
     f"{PACKAGE}.inference": {"__init__", "config"},
     f"{PACKAGE}.workload": {
@@ -31,9 +32,19 @@ PARTS = {
     },
 }
 
+PACK = Path("policies", "PulumiPolicy.yaml")
+# From the installed pack (lib/python3.X/site-packages/gpu_platform/policies) to its environment.
+VIRTUALENVS = ("../.venv", "../../../../..")
+
 
 class BuildComponents(build_py):
     """Copies the modules that the components need, and rewrites their imports."""
+
+    def run(self) -> None:
+        """Copy everything, and the description with which Pulumi starts the policy pack."""
+        super().run()
+        target = Path(self.build_lib, PACKAGE, PACK)
+        target.write_text(PACK.read_text().replace(*VIRTUALENVS))
 
     def find_package_modules(self, package: str, package_dir: str) -> list[tuple[str, str, str]]:
         """Return the package, name and file of each module."""
@@ -46,9 +57,8 @@ class BuildComponents(build_py):
     def build_module(self, module: str, module_file: str, package: str) -> tuple[str, bool]:
         """Copy a module and return its new path."""
         made, copied = super().build_module(module, module_file, package)
-        if package.partition(".")[0] in (PACKAGE, "policies"):
-            path = Path(made)
-            path.write_text(IMPORT.sub(rf"\1{PACKAGE}.", path.read_text()))
+        path = Path(made)
+        path.write_text(IMPORT.sub(rf"\1{PACKAGE}.", path.read_text()))
         return made, copied
 
 
@@ -57,14 +67,14 @@ def packages(folder: str) -> list[str]:
     return sorted(
         ".".join(file.parent.parts)
         for file in Path(folder).rglob("__init__.py")
-        if f"{PACKAGE}.{'.'.join(file.parent.parts)}" in PARTS or folder in ("infra", "kube")
+        if f"{PACKAGE}.{'.'.join(file.parent.parts)}" in PARTS
+        or folder in ("infra", "policies", "kube")
     )
 
 
 components = [name for folder in FOLDERS for name in packages(folder)]
 setup(
-    packages=["policies", PACKAGE, f"{PACKAGE}.plugin"]
-    + [f"{PACKAGE}.{name}" for name in components],
+    packages=[PACKAGE, f"{PACKAGE}.plugin"] + [f"{PACKAGE}.{name}" for name in components],
     package_dir={f"{PACKAGE}.{folder}": folder for folder in FOLDERS},
     package_data={PACKAGE: ["py.typed"]},
     cmdclass={"build_py": BuildComponents},

@@ -1,87 +1,17 @@
-"""The components of this project for other Pulumi programs; see docs/reuse.md."""
+"""The components of this project for other Pulumi programs; see docs/reuse.md.
 
-from gpu_platform.platform_stack import Platform, PlatformError
-from infra.cluster import connect
-from infra.gpu_stack import GpuStack, GpuStackArgs
-from infra.inference_service import InferenceService
-from infra.monitoring import Monitoring, MonitoringArgs
-from infra.outputs import (
-    GpuNodesOutput,
-    InferenceOutput,
-    PlatformOutputs,
-    RunOutput,
-    gpu_nodes_output,
-)
-from infra.pods import GpuNodes
-from infra.serving.description import InferenceServiceArgs
-from infra.settings.cluster import (
-    ClusterSettings,
-    GpuSettings,
-    RuntimeClassSettings,
-    TolerationSettings,
-)
-from infra.settings.inference import InferenceServiceSettings
-from infra.settings.monitoring import MonitoringSettings
-from infra.settings.storage import (
-    ClaimSettings,
-    LocalSource,
-    NfsSource,
-    StorageClassSettings,
-    StorageSettings,
-    VolumeSettings,
-)
-from infra.settings.tenancy import QuotaSettings, TenancySettings
-from infra.settings.training.job import TrainingJobSettings
-from infra.settings.volcano import PriorityClassSettings, QueueSettings, VolcanoSettings
-from infra.storage import Storage, StorageArgs
-from infra.tenancy import Tenancy, TenancyArgs
-from infra.training_job import TrainingJob, TrainingJobs
-from infra.training_run import TrainingJobArgs
-from infra.volcano import Volcano, VolcanoArgs
-from training.config import TrainingConfig
+They are imported on first use, because the policies in the installed package need no Pulumi.
+"""
 
-__all__ = [
-    "ClaimSettings",
-    "ClusterSettings",
-    "GpuNodes",
-    "GpuNodesOutput",
-    "GpuSettings",
-    "GpuStack",
-    "GpuStackArgs",
-    "InferenceOutput",
-    "InferenceService",
-    "InferenceServiceArgs",
-    "InferenceServiceSettings",
-    "LocalSource",
-    "Monitoring",
-    "MonitoringArgs",
-    "MonitoringSettings",
-    "NfsSource",
-    "Platform",
-    "PlatformError",
-    "PlatformOutputs",
-    "PriorityClassSettings",
-    "QueueSettings",
-    "QuotaSettings",
-    "RunOutput",
-    "RuntimeClassSettings",
-    "Storage",
-    "StorageArgs",
-    "StorageClassSettings",
-    "StorageSettings",
-    "Tenancy",
-    "TenancyArgs",
-    "TenancySettings",
-    "TolerationSettings",
-    "TrainingConfig",
-    "TrainingJob",
-    "TrainingJobArgs",
-    "TrainingJobSettings",
-    "TrainingJobs",
-    "Volcano",
-    "VolcanoArgs",
-    "VolcanoSettings",
-    "VolumeSettings",
-    "connect",
-    "gpu_nodes_output",
-]
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpu_platform.facade import *  # noqa: F403
+else:
+
+    def __getattr__(name: str) -> object:
+        facade = import_module("gpu_platform.facade")
+        if name not in facade.__all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(facade, name)

@@ -7,6 +7,7 @@ import gc
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from policies.configuration import Configuration
 from policies.documents import Document, DocumentError
@@ -132,6 +133,12 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
         metavar="FILE",
         help="YAML or JSON of one or several documents, a directory of such files, or - for stdin",
+    )
+    parser.add_argument(
+        "--pack",
+        action="version",
+        version=str(Path(__file__).parent),
+        help="print the directory of the policy pack, for `pulumi --policy-pack`",
     )
     parser.add_argument("--config", metavar="FILE", help="levels, settings and exemptions, in JSON")
     parser.add_argument(

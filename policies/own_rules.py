@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from policies.catalogue import RULES
@@ -46,6 +47,7 @@ def _load(file: Path) -> list[Rule[Any]]:
         raise ConfigurationError(f"{file}: it is not a Python file; write the path of one")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
+    sys.modules.update(_policies())
     try:
         spec.loader.exec_module(module)
     except Exception as error:
@@ -55,3 +57,16 @@ def _load(file: Path) -> list[Rule[Any]]:
     if not rules:
         raise ConfigurationError(f"{file}: it defines no rule; decorate a function with pod_rule")
     return rules
+
+
+def _policies() -> dict[str, ModuleType]:
+    """Return the loaded modules of the pack by the names that rules import.
+
+    The installed pack is `gpu_platform.policies`, and in the checkout it is `policies`.
+    """
+    prefix = str(__package__)
+    return {
+        f"policies{name.removeprefix(prefix)}": module
+        for name, module in sys.modules.items()
+        if name == prefix or name.startswith(f"{prefix}.")
+    }

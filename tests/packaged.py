@@ -38,7 +38,7 @@ def environment(folder: Path) -> Path:
     _uv(*build, "--python", sys.executable)
     (wheel,) = wheels.glob("*.whl")
     venv.create(made, with_pip=True)
-    wanted = f"gpu-platform[components] @ {wheel.as_uri()}"
+    wanted = f"gpu-platform[components,policies] @ {wheel.as_uri()}"
     _uv(
         *("pip", "install", "--python", str(made / "bin" / "python")),
         *("--constraint", str(ROOT / "requirements.txt"), wanted),

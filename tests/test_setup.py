@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 
 from devcluster.paths import CHECKOUT
 
-MOVED = ("infra", "training", "inference", "workload", "kube")
+MOVED = ("infra", "policies", "training", "inference", "workload", "kube")
 
 
 @pytest.fixture
@@ -44,12 +44,12 @@ def test_every_import_of_the_wheel_is_in_the_wheel(built: Path) -> None:
     files = [file for file in built.rglob("*.py") if "__pycache__" not in file.parts]
     modules = {".".join(file.relative_to(built).with_suffix("").parts) for file in files}
     modules |= {name.removesuffix(".__init__") for name in modules}
-    assert {name.partition(".")[0] for name in modules} == {"gpu_platform", "policies"}
+    assert {name.partition(".")[0] for name in modules} == {"gpu_platform"}
     for file in files:
         for name in imported(file):
             assert not name.startswith(tuple(f"{moved}." for moved in MOVED)), file
             assert name not in MOVED, file
-            if name.partition(".")[0] in ("gpu_platform", "policies"):
+            if name.partition(".")[0] == "gpu_platform":
                 assert name in modules, f"{file} imports {name}"
 
 
@@ -73,3 +73,15 @@ def test_the_range_of_the_provider_ends_before_it_stops_adopting_objects() -> No
     assert ranges[0].contains("4.25.0")
     assert ranges[0].contains("4.28.9")
     assert not ranges[0].contains("4.29.0")
+
+
+def test_every_command_of_the_package_is_in_the_wheel(built: Path) -> None:
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
+    for command in project["scripts"].values():
+        module = command.partition(":")[0].replace(".", "/")
+        assert (built / f"{module}.py").exists(), command
+
+
+def test_the_wheel_is_one_directory(built: Path) -> None:
+    assert [path.name for path in built.iterdir()] == ["gpu_platform"]
+    assert (built / "gpu_platform" / "policies" / "PulumiPolicy.yaml").exists()

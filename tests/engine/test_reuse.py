@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from devcluster.toolchain import Toolchain
-from gpu_platform.plugin.host import Provider
+from gpu_platform.plugin.host import VERSION, Provider
 from tests import packaged
 from tests.engine.languages import language_hosts, node_modules
 from tests.engine.programs import Program
@@ -57,15 +57,30 @@ for module in pkgutil.walk_packages(gpu_platform.__path__, "gpu_platform."):
     if not module.name.endswith("__main__"):
         importlib.import_module(module.name)
 names = {name.partition(".")[0] for name in sys.modules}
-print(sorted({"infra", "training", "inference", "torch"} & names))
+print(sorted({"infra", "policies", "training", "inference", "torch"} & names))
 """
 
 
 def test_the_package_has_one_top_level_name_and_no_torch(installed: Path, tmp_path: Path) -> None:
     assert python(installed, EVERY_MODULE, tmp_path) == "[]\n"
     packages = installed / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
+    (metadata,) = packages.glob("gpu_platform-*.dist-info")
+    files = [line.split(",")[0] for line in (metadata / "RECORD").read_text().splitlines()]
+    assert {Path(file).parts[0] for file in files} == {"gpu_platform", metadata.name, ".."}
     assert (packages / "gpu_platform" / "py.typed").exists()
     assert not list(packages.glob("torch*"))
+
+
+def test_the_installed_check_needs_no_pulumi_and_takes_rules_of_teams(installed: Path) -> None:
+    example = packaged.ROOT / "examples" / "policy-rules"
+    checked = f"""
+import sys
+from gpu_platform.policies.test import main
+arguments = [{str(example / "cases")!r}, "--rules", {str(example / "team_rules.py")!r}]
+assert main([*arguments, "--no-stack-rules"]) == 0
+print("pulumi" in sys.modules)
+"""
+    assert python(installed, checked, example).splitlines()[-1] == "False"
 
 
 def test_the_package_has_the_types_of_the_components(installed: Path, tmp_path: Path) -> None:
@@ -99,6 +114,21 @@ def test_a_program_with_the_package_makes_a_run(installed: Path, tools: Toolchai
     job = program.manifests()["Job", run["name"]]
     assert job["spec"]["queue"] == "vision"
     assert run["gpusPerNode"] == 4
+
+
+def test_the_installed_pack_checks_a_program(installed: Path, tools: Toolchain) -> None:
+    program = project(installed, tools, "python-checked")
+    (program.folder / ".venv").symlink_to(installed)
+    program.create()
+    printed = subprocess.run(
+        [installed / "bin" / "gpu-policies", "--pack"], capture_output=True, text=True, check=True
+    )
+    config = program.folder / "policies.json"
+    config.write_text('{"image-registry-allowed": {"allowedRegistries": ["registry.invalid"]}}')
+    pack = ("--policy-pack", printed.stdout.strip(), "--policy-pack-config", str(config))
+    outcome = program.preview(*pack)
+    assert outcome.status != 0, outcome.text
+    assert "image-registry-allowed" in outcome.text
 
 
 @pytest.fixture(scope="module")
@@ -190,6 +220,10 @@ def test_the_documented_program_and_its_documented_errors_work(
 
     team = Program(tmp_path / "team", tools, backend, hosts)
     document = yaml.safe_load(block)
+    # The form that `pulumi package add` writes: with a URL, Pulumi asks for another package.
+    assert document["packages"] == {
+        "gpu-platform": f"github.com/OWNER/REPOSITORY/gpu_platform@{VERSION}"
+    }
     document["packages"]["gpu-platform"] = str(installed.parent / "source" / "gpu_platform")
     document["config"] = {"kubernetes:renderYamlToDirectory": "rendered"}
     (team.folder / "Pulumi.yaml").write_text(yaml.safe_dump(document))

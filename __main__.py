@@ -35,7 +35,7 @@ references = {key: image.reference for key, image in images.items()}
 if settings.logs.recorder is not None:
     FailureRecorder(
         "recorder",
-        FailureRecorderArgs.of(settings, references, gpu.nodes, storage.claims, login),
+        FailureRecorderArgs.of(settings, references, gpu.gpu_nodes, storage.claims, login),
         cluster.options(tenancy, storage),
     )
 if settings.gpu.node_health is not None:
@@ -53,7 +53,7 @@ training = TrainingJobs(
             namespace=tenancy.namespace,
             image=images[job.image].reference,
             image_identity=images[job.image].identity,
-            gpu_nodes=gpu.nodes,
+            gpu_nodes=gpu.gpu_nodes,
             claims=storage.claims,
         )
         for key, job in settings.training.jobs.items()
@@ -65,21 +65,21 @@ runs = {key: run.name for key, run in training.runs.items()}
 services = {
     key: InferenceService(
         f"inference-{key}",
-        InferenceServiceArgs.of(settings, key, runs, references, gpu.nodes, storage.claims),
+        InferenceServiceArgs.of(settings, key, runs, references, gpu.gpu_nodes, storage.claims),
         cluster.options(gpu, storage),
     )
     for key in settings.inference.services
 }
 if settings.monitoring.prometheus != "none":
     Monitoring(
-        "monitoring", MonitoringArgs.of(settings, gpu.nodes, login), cluster.options(tenancy)
+        "monitoring", MonitoringArgs.of(settings, gpu.gpu_nodes, login), cluster.options(tenancy)
     )
 
 platform = {
     "namespace": tenancy.namespace,
     "queues": volcano.queues,
     "claims": storage.claims,
-    "gpuNodes": gpu_nodes_output(gpu.nodes),
+    "gpuNodes": gpu_nodes_output(gpu.gpu_nodes),
     "images": references,
 }
 if settings.tenancy.groups.members:

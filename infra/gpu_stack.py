@@ -53,13 +53,14 @@ class GpuStackArgs:
 class GpuStack(Component):
     """The device plugin or the GPU Operator, and how pods of this cluster get GPUs."""
 
-    nodes: GpuNodes
+    gpu_nodes: GpuNodes
+    """How pods request GPUs: `gpu_nodes` of jobs and services."""
 
     def __init__(
         self, name: str, args: GpuStackArgs, opts: pulumi.ResourceOptions | None = None
     ) -> None:
         super().__init__("GpuStack", name, opts)
-        self.nodes = gpu_nodes(args.gpu)
+        self.gpu_nodes = gpu_nodes(args.gpu)
         earlier: list[pulumi.Resource] = []
         for manifest in manifests(args):
             resource_name = f"{name}-{manifest['kind'].lower()}"

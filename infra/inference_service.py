@@ -19,7 +19,10 @@ class InferenceService(Component):
     receives requests only when it can answer them.
     """
 
+    url: str
+    """URL for clients in the cluster."""
     summary: InferenceOutput
+    """The service as an output of a stack."""
 
     def __init__(
         self, name: str, args: InferenceServiceArgs, opts: pulumi.ResourceOptions | None = None
@@ -35,7 +38,7 @@ class InferenceService(Component):
             suffix = manifest["metadata"]["name"].removeprefix(args.key)
             resource_name = f"{name}{suffix}-{manifest['kind'].lower()}"
             self.create(resource_name, manifest, self.options(after=ready))
-        self.summary = summary(args)
+        self.url, self.summary = args.url, summary(args)
         self.register_outputs({"inference": self.summary})
 
 

@@ -25,7 +25,11 @@ class TrainingJob(Component):
     """A run of a training job. The component never waits until the run ends."""
 
     run: str
+    """Name of the run and of its directory on the claim: `<key of the job>-<8 digits>`."""
+    namespace: str
+    """Namespace of its pods."""
     summary: RunOutput
+    """The run as an output of a stack."""
 
     def __init__(
         self, name: str, args: TrainingJobArgs, opts: pulumi.ResourceOptions | None = None
@@ -33,6 +37,7 @@ class TrainingJob(Component):
         super().__init__("TrainingJob", name, opts)
         created = create_run(self, args)
         self.run, self.summary = created.name, created.summary
+        self.namespace = self.summary["namespace"]
         self.register_outputs({"run": self.summary})
 
 

@@ -49,7 +49,7 @@ volcano = Volcano(
 )
 tenancy = Tenancy(
     "tenancy",
-    TenancyArgs(tenancy=TenancySettings(namespace="language"), gpu_resource=gpu.nodes.resource),
+    TenancyArgs(tenancy=TenancySettings(namespace="language"), gpu_resource=gpu.gpu_nodes.resource),
 )
 shared = LocalSource(path="/mnt/shared/language", nodes={"nvidia.com/gpu.present": ["true"]})
 storage = Storage(
@@ -70,7 +70,7 @@ storage = Storage(
 platform = Platform(
     namespace=tenancy.namespace,
     claims=storage.claims,
-    gpu_nodes=gpu.nodes,
+    gpu_nodes=gpu.gpu_nodes,
     queues=volcano.queues,
     images={"training": image},
 )

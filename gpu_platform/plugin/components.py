@@ -57,6 +57,8 @@ class TrainingJob(Deferred):
     """Name of the run and of its directory on the claim: `<name of the resource>-<8 digits>`."""
     namespace: pulumi.Output[str]
     """Namespace of its pods."""
+    summary: pulumi.Output[Values]
+    """The run as an output of a stack."""
 
     def __init__(
         self,
@@ -77,7 +79,10 @@ class TrainingJob(Deferred):
         made = self.when_known(args, build)
         self.run = made.apply(lambda run: run.name)
         self.namespace = made.apply(lambda run: run.summary["namespace"])
-        self.register_outputs({"run": self.run, "namespace": self.namespace})
+        self.summary = made.apply(lambda run: dict(run.summary))
+        self.register_outputs(
+            {"run": self.run, "namespace": self.namespace, "summary": self.summary}
+        )
 
 
 class InferenceService(Deferred):
@@ -85,6 +90,8 @@ class InferenceService(Deferred):
 
     url: pulumi.Output[str]
     """URL for clients in the cluster."""
+    summary: pulumi.Output[Values]
+    """The service as an output of a stack."""
 
     def __init__(
         self,
@@ -116,8 +123,9 @@ class InferenceService(Deferred):
             return inference_service.InferenceService(name, placed, self.options())
 
         made = self.when_known(args, build)
-        self.url = made.apply(lambda service: str(service.summary["url"]))
-        self.register_outputs({"url": self.url})
+        self.url = made.apply(lambda service: service.url)
+        self.summary = made.apply(lambda service: dict(service.summary))
+        self.register_outputs({"url": self.url, "summary": self.summary})
 
 
 class GpuStack(Deferred):
@@ -134,7 +142,7 @@ class GpuStack(Deferred):
         async def build(values: Values) -> Values:
             settings = checked(GpuSettings, values)
             made = gpu_stack.GpuStack(name, gpu_stack.GpuStackArgs(gpu=settings), self.options())
-            return _written(made.nodes)
+            return _written(made.gpu_nodes)
 
         self.gpu_nodes = self.when_known(args, build)
         self.register_outputs({"gpuNodes": self.gpu_nodes})

@@ -21,7 +21,14 @@ _ABOUT: Final = {
     "description": "PyTorch on Kubernetes with NVIDIA GPUs, as one Pulumi project: scheduler, "
     "storage, images, training jobs, inference and the policies that hold them.",
     "license": "Apache-2.0",
+    "repository": "https://github.com/OWNER/REPOSITORY",
+    "publisher": "The gpu-platform authors",
 }
+
+
+def definitions() -> dict[str, ComponentDefinition]:
+    """Return the definitions of the components by name."""
+    return Provider()._component_defs
 
 
 class Provider(ComponentProvider):
@@ -37,7 +44,8 @@ class Provider(ComponentProvider):
         for name, definition in self._component_defs.items():
             definition.inputs = schema.schema_names(arguments[name])
             definition.inputs_mapping = schema.python_names(arguments[name])
-        self._component_defs["GpuStack"].outputs["gpuNodes"] = schema.GPU_NODES
+        for name, outputs in schema.outputs(self._type_defs).items():
+            self._component_defs[name].outputs.update(outputs)
         package = generate_schema(NAME, VERSION, None, self._component_defs, self._type_defs, [])
         self.schema = json.dumps({**package.to_json(), **_ABOUT})
 

@@ -14,6 +14,7 @@ from pulumi.provider.experimental.analyzer import (
 from pulumi.provider.experimental.util import camel_case
 from pydantic import BaseModel
 
+from infra.outputs import PLATFORM_OUTPUTS
 from infra.settings.cluster import GpuSettings
 from infra.settings.inference import InferenceServiceSettings
 from infra.settings.schema import (
@@ -31,6 +32,8 @@ from infra.settings.training.job import TrainingJobSettings
 from infra.settings.volcano import VolcanoSettings
 
 Properties = dict[str, PropertyDefinition]
+_RUN: Final = "RunOutput"
+_SERVICE: Final = "InferenceOutput"
 
 _LEFT_OUT: Final[Mapping[str, frozenset[str]]] = {
     "TrainingJob": frozenset({"image"}),
@@ -90,11 +93,6 @@ _GPU_NODES: Final = {
     ),
     "runtime_class": _text("Runtime class of pods with GPUs; omit it if they need none."),
 }
-GPU_NODES: Final = replace(
-    _type("GpuNodes", "How pods request GPUs: `gpuNodes` of jobs and services."), optional=False
-)
-"""Output of the component GpuStack."""
-
 COMPONENTS: Final[Mapping[str, tuple[type[BaseModel], Properties]]] = {
     "TrainingJob": (TrainingJobSettings, {"image": _IMAGE, **_PLACE}),
     "InferenceService": (
@@ -128,6 +126,25 @@ def arguments() -> tuple[dict[str, Properties], dict[str, TypeDefinition]]:
     }
     types["GpuNodes"] = _definition("GpuNodes", _GPU_NODES, "How pods request GPUs.")
     return components, types
+
+
+def outputs(types: dict[str, TypeDefinition]) -> dict[str, Properties]:
+    """Return the outputs that are objects, by component, and add the types in them to `types`."""
+    root = PLATFORM_OUTPUTS.json_schema()
+    for name in (_RUN, _SERVICE):
+        section = root["$defs"][name]
+        types[name] = _definition(
+            name, _properties(name, section, types, root), section["description"]
+        )
+    made = {
+        "GpuStack": {"gpuNodes": _type("GpuNodes", "How pods request GPUs.")},
+        "TrainingJob": {"summary": _type(_RUN, "The run as an output of a stack.")},
+        "InferenceService": {"summary": _type(_SERVICE, "The service as an output of a stack.")},
+    }
+    return {
+        component: {name: replace(found, optional=False) for name, found in properties.items()}
+        for component, properties in made.items()
+    }
 
 
 def python_names(properties: Properties) -> dict[str, str]:
@@ -221,6 +238,7 @@ def _property(schema: Schema, description: str, owner: str) -> PropertyDefinitio
 
 
 def _meaning(field: Field) -> str:
-    default = "" if field.required else f"; default {field.default}"
+    optional = not field.required and "default" in field.schema
+    default = f"; default {field.default}" if optional else ""
     value = f"{field.kind}{default}".replace(" or null", "").replace("; default `null`", "")
     return f"{field.description} ({value})"

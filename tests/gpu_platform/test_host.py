@@ -1,11 +1,14 @@
 """The provider's own part: arguments that are outputs, known or not."""
 
+import subprocess
+import sys
 from typing import Any
 
 import pulumi
 import pytest
 from pulumi.output import UNKNOWN
 
+from devcluster.paths import CHECKOUT
 from gpu_platform.plugin.host import Provider
 
 TRAINING: dict[str, Any] = {"queue": "research", "cpu": "1", "memory": "4Gi", "nodes": 2.0}
@@ -55,3 +58,32 @@ async def test_a_secret_argument_is_refused_without_its_value() -> None:
     with pytest.raises(pulumi.RunError, match="env of this TrainingJob contains a secret") as told:
         await mapped({**TRAINING, "image": "image", "env": env})
     assert "correct horse" not in str(told.value)
+
+
+LOADED = """
+import importlib.metadata, sys
+from gpu_platform.plugin.host import Provider
+Provider()
+tops = {name.partition(".")[0] for name in sys.modules}
+owners = importlib.metadata.packages_distributions()
+print(*{owner for top in tops for owner in owners.get(top, [])})
+"""
+
+
+def test_the_plugin_needs_only_its_own_requirements() -> None:
+    """Pulumi downloads the provider of each SDK that a plugin has, so none is superfluous."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED], cwd=CHECKOUT, capture_output=True, text=True, check=True
+    )
+    lines = (CHECKOUT / "gpu_platform" / "requirements.txt").read_text().splitlines()
+    required = {line.partition("==")[0] for line in lines if "==" in line}
+    assert {each for each in required if each.startswith("pulumi")} == {
+        "pulumi",
+        "pulumi-kubernetes",
+    }
+    loaded = {name.lower().replace("_", "-") for name in done.stdout.split()}
+    # In the environment of the tests, OpenTelemetry loads what is installed as well.
+    assert {name for name in loaded - required if "opentelemetry" not in name} <= {
+        "psutil",
+        "setuptools",
+    }

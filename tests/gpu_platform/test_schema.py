@@ -1,10 +1,17 @@
 """The plugin's schema, made from the settings."""
 
+import inspect
 import json
 import tomllib
 from pathlib import Path
 
+import pytest
+from pulumi.provider.experimental.util import camel_case
+
+import gpu_platform
+from gpu_platform.plugin.components import COMPONENTS, Deferred
 from gpu_platform.plugin.host import VERSION, Provider
+from infra.outputs import RunOutput
 from kube.kinds import KINDS
 
 ROOT = Path(__file__).parents[2]
@@ -43,11 +50,29 @@ def test_a_default_is_described_but_not_sent() -> None:
     assert '"default"' not in (Provider().schema or "")
 
 
-def test_the_package_has_its_licence_and_description() -> None:
+def test_the_package_has_the_metadata_of_the_project() -> None:
     schema = json.loads(Provider().schema or "")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert schema["license"] == project["license"]
     assert schema["description"] == project["description"]
+    assert schema["repository"] == project["urls"]["Repository"]
+    assert [{"name": schema["publisher"]}] == project["authors"]
+
+
+@pytest.mark.parametrize("component", COMPONENTS, ids=lambda component: component.__name__)
+def test_a_component_has_the_same_attributes_in_python(component: type[Deferred]) -> None:
+    schema = json.loads(Provider().schema or "")
+    outputs = schema["resources"][f"gpu-platform:index:{component.__name__}"]["properties"]
+    in_python = inspect.get_annotations(getattr(gpu_platform, component.__name__))
+    assert set(outputs) == {camel_case(name) for name in in_python}
+
+
+def test_a_summary_has_the_types_of_the_stacks_outputs() -> None:
+    schema = json.loads(Provider().schema or "")
+    job = schema["resources"]["gpu-platform:index:TrainingJob"]["properties"]
+    assert job["summary"]["$ref"] == "#/types/gpu-platform:index:RunOutput"
+    run = schema["types"]["gpu-platform:index:RunOutput"]
+    assert set(run["required"]) == set(RunOutput.__annotations__)
 
 
 def test_the_plugin_has_the_version_of_the_project() -> None:

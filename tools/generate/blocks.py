@@ -5,6 +5,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from pulumi.provider.experimental.analyzer import PropertyDefinition
+
+from gpu_platform.plugin.host import definitions
 from infra.outputs import PLATFORM_OUTPUTS
 from infra.settings.schema import Schema, fields, nested
 from infra.settings.training.checks import LIMITED_SETTINGS
@@ -97,6 +100,31 @@ def pipeline_rights_table() -> str:
     return _table(("what", "request", "previews", "updates"), rights.pipeline_rows())
 
 
+def attributes_table() -> str:
+    """Return the attributes of the components, which have the same names in all languages."""
+    rows = [
+        (f"`{component}`", f"`{name}`", _value(output), str(output.description))
+        for component, definition in definitions().items()
+        for name, output in definition.outputs.items()
+    ]
+    return _table(("component", "attribute", "value", "meaning"), rows)
+
+
+def _value(output: PropertyDefinition) -> str:
+    if output.ref is not None:
+        return f"as the output `{_OF_STACK[output.ref.rpartition(':')[2]]}` of the platform's stack"
+    if output.items is not None:
+        return "list of string"
+    return "mapping to string" if output.additional_properties else "string"
+
+
+_OF_STACK: Final = {
+    "RunOutput": "runs.<key>",
+    "InferenceOutput": "inference.<key>",
+    "GpuNodes": "gpuNodes",
+}
+
+
 TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "kinds": kinds_table,
     "capabilities": capabilities_table,
@@ -104,6 +132,7 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "outputs": outputs_table,
     "team_rights": team_rights_table,
     "pipeline_rights": pipeline_rights_table,
+    "attributes": attributes_table,
 }
 
 

@@ -19,7 +19,7 @@ IMPORT = re.compile(rf"^(\s*from )(?=(?:{'|'.join(FOLDERS)})\b)", re.MULTILINE)
 # Parts of packages. Of the programs, the modules that infra/ imports; none of them imports torch.
 PARTS = {
     # The plugin and the commands of teams start from a checkout.
-    PACKAGE: {"__init__", "facade", "platform_stack"},
+    PACKAGE: {"__init__", "facade", "platform_stack", "readable"},
     f"{PACKAGE}.training": {"__init__", "config"},
     f"{PACKAGE}.inference": {"__init__", "config"},
     f"{PACKAGE}.workload": {

@@ -12,6 +12,8 @@ else:
 
     def __getattr__(name: str) -> object:
         facade = import_module("gpu_platform.facade")
+        if name == "__all__":
+            return facade.__all__
         if name not in facade.__all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(facade, name)
+        return import_module("gpu_platform.readable").readable(getattr(facade, name))

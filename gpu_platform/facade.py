@@ -1,6 +1,7 @@
 """Everything that other Pulumi programs import from `gpu_platform`."""
 
 from gpu_platform.platform_stack import Platform, PlatformError
+from gpu_platform.readable import ArgumentError
 from infra.cluster import connect
 from infra.gpu_stack import GpuStack, GpuStackArgs
 from infra.inference_service import InferenceService
@@ -41,6 +42,7 @@ from infra.volcano import Volcano, VolcanoArgs
 from training.config import TrainingConfig
 
 __all__ = [
+    "ArgumentError",
     "ClaimSettings",
     "ClusterSettings",
     "GpuNodes",

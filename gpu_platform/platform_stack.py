@@ -41,10 +41,11 @@ class Platform:
     """Platform on which workloads of another stack run.
 
     `claims` maps logical names to names in the cluster. `queues` is None if the queues are unknown.
+    Namespace and claims may be outputs of resources, since they decide the name of no run.
     """
 
-    namespace: str
-    claims: Mapping[str, str]
+    namespace: pulumi.Input[str]
+    claims: Mapping[str, pulumi.Input[str]]
     gpu_nodes: GpuNodes
     queues: Collection[str] | None = None
     images: Mapping[str, str]
@@ -154,6 +155,11 @@ class Platform:
         `run` is the run that is served if the settings name a job. Raises PlatformError with every
         key that does not fit the platform.
         """
+        if not isinstance(self.namespace, str):
+            raise PlatformError(
+                f"The namespace of {key!r} is an output of a resource, but the URL of a service "
+                "contains it: write the name itself."
+            )
         images = [each for each in (image, canary_image) if each is not None]
         _raise(key, self.problems_of_service(service, *images, run=run))
         return InferenceServiceArgs(
@@ -214,6 +220,10 @@ def _known(what: str, names: Collection[str]) -> str:
 
 
 def _unpinned(image: str) -> Iterator[Problem]:
+    if isinstance(image, pulumi.Output):
+        reason = "is an output of a resource, but its digest decides the name of a run"
+        yield Problem("image", f"{reason}: write the reference with its digest")
+        return
     try:
         _PINNED.validate_python(image)
     except ValidationError as error:

@@ -26,7 +26,7 @@ class TrainingJob(Component):
 
     run: str
     """Name of the run and of its directory on the claim: `<key of the job>-<8 digits>`."""
-    namespace: str
+    namespace: pulumi.Input[str]
     """Namespace of its pods."""
     summary: RunOutput
     """The run as an output of a stack."""

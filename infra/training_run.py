@@ -51,16 +51,17 @@ class TrainingJobArgs:
 
     `image` is text or a Pulumi output, which a preview may not know; `image_identity` is known and
     identifies the image's contents.
-    `claims` maps the claims' keys to their names in the cluster.
+    `claims` maps the claims' keys to their names in the cluster. These names and the namespace are
+    text or Pulumi outputs.
     """
 
     key: str
     job: TrainingJobSettings
-    namespace: str
+    namespace: Any
     image: Any
     image_identity: str
     gpu_nodes: GpuNodes
-    claims: Mapping[str, str]
+    claims: Mapping[str, Any]
     service_account: str = "training"
 
 
@@ -243,7 +244,7 @@ def _labels(key: str, run: str, workload: str) -> dict[str, str]:
     return {**standard_labels(key, run), WORKLOAD_LABEL: workload, RUN_LABEL: run}
 
 
-def _mounts(job: TrainingJobSettings, claims: Mapping[str, str]) -> list[Mount]:
+def _mounts(job: TrainingJobSettings, claims: Mapping[str, Any]) -> list[Mount]:
     mounts = [Mount(name=CHECKPOINTS_VOLUME, claim=claims[job.checkpoints], path=CHECKPOINTS_PATH)]
     if job.datasets is not None:
         claim = claims[job.datasets]

@@ -1,0 +1,57 @@
+"""Errors of settings in Python programs, as sentences without a traceback."""
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pulumi
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from infra.settings.problems import PROJECT, describe
+
+
+class ArgumentError(pulumi.RunError):
+    """Settings that are not valid. Pulumi prints the message of a RunError without a traceback."""
+
+
+@cache
+def readable(value: Any) -> Any:
+    """Return a model whose constructor raises ArgumentError, and any other value unchanged.
+
+    It is a subclass: other users of the model still get pydantic's ValidationError. Models inside
+    of others are constructed by pydantic, so the outermost one reports every problem.
+    """
+    if not (isinstance(value, type) and issubclass(value, BaseModel)):
+        return value
+    model = value
+
+    def construct(self: BaseModel, /, **values: Any) -> None:
+        try:
+            model.__init__(self, **values)
+        except ValidationError as error:
+            raise ArgumentError("\n".join(_sentences(model, error))) from None
+
+    # Pydantic must not call it when it validates a model.
+    vars(construct)["__pydantic_base_init__"] = True
+    parts = {"__init__": construct, "__doc__": model.__doc__, "__module__": model.__module__}
+    return type(model)(model.__name__, (model,), parts)
+
+
+def _sentences(model: type[BaseModel], error: ValidationError) -> Iterator[str]:
+    name = model.__name__
+    described = describe(error, model, name)
+    for detail, sentence in zip(error.errors(include_url=False), described, strict=True):
+        if isinstance(detail["input"], pulumi.Output):
+            yield _output(name, detail)
+        else:
+            yield sentence.removeprefix(f"{PROJECT}:")
+
+
+def _output(name: str, detail: ErrorDetails) -> str:
+    key = ".".join(str(part) for part in (name, *detail["loc"]))
+    return (
+        f"{key} is an output of a resource, but settings are checked and runs are named while the "
+        "program runs: write the value itself. Name a Kubernetes Secret with a secret value in "
+        "env_from or volumes."
+    )

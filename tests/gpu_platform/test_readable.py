@@ -1,0 +1,98 @@
+"""Errors of settings in programs in Python."""
+
+from dataclasses import replace
+
+import pulumi
+import pytest
+from pydantic import BaseModel
+
+import gpu_platform
+from gpu_platform import (
+    ArgumentError,
+    GpuNodes,
+    Platform,
+    PlatformError,
+    QueueSettings,
+    TrainingConfig,
+    TrainingJobSettings,
+    VolcanoSettings,
+    facade,
+)
+from infra.settings.inference import InferenceServiceSettings
+from infra.settings.training.job import TrainingJobSettings as StackSettings
+from infra.training_run import run_name
+from tests.infra.examples import TRAINING_IMAGE
+
+OUTPUT = pulumi.Output.from_input("value")
+JOB = {"queue": "vision", "cpu": "1", "memory": "4Gi", "command": ["./run"]}
+
+
+def told(construct: type[BaseModel], **values: object) -> list[str]:
+    with pytest.raises(ArgumentError) as error:
+        construct(**values)
+    # Pulumi prints such errors without a traceback.
+    assert isinstance(error.value, pulumi.RunError)
+    return str(error.value).splitlines()
+
+
+def test_each_wrong_value_is_a_sentence_with_its_key() -> None:
+    assert told(TrainingJobSettings, **JOB, nodes="two", gpus=8)[0] == (
+        'TrainingJobSettings.nodes is "two", but must be an integer.'
+    )
+    assert "did you mean" in told(TrainingJobSettings, **JOB, node=2)[0]
+    (sentence,) = told(TrainingConfig, model="resnet9000")
+    assert sentence.startswith('TrainingConfig.model is "resnet9000"')
+
+
+def test_an_output_is_refused_with_a_remedy() -> None:
+    (sentence,) = told(TrainingJobSettings, **JOB, env={"TOKEN": OUTPUT})
+    assert sentence.startswith("TrainingJobSettings.env.TOKEN is an output of a resource, but")
+    assert "env_from" in sentence
+
+
+def test_the_outermost_settings_report_what_is_inside() -> None:
+    (sentence,) = told(VolcanoSettings, queues={"vision": {"weight": 0}})
+    assert sentence == "VolcanoSettings.queues.vision.weight is 0, but must be at least 1."
+    assert VolcanoSettings(queues={"vision": QueueSettings(weight=2)}).queues["vision"].weight == 2
+
+
+def test_all_settings_of_the_package_have_such_errors() -> None:
+    models = [getattr(gpu_platform, name) for name in facade.__all__]
+    found = [each for each in models if isinstance(each, type) and issubclass(each, BaseModel)]
+    assert len(found) > 10
+    for model in found:
+        with pytest.raises(ArgumentError):
+            model(unknown_key=1)
+        assert not model.__pydantic_custom_init__
+
+
+PLATFORM = Platform(
+    namespace=OUTPUT,
+    claims={"checkpoints": OUTPUT},
+    gpu_nodes=GpuNodes(resource="nvidia.com/gpu"),
+    images={},
+)
+
+
+def test_namespace_and_claims_of_a_run_may_be_outputs() -> None:
+    placed = PLATFORM.training_job("digits", TrainingJobSettings(**JOB), image=TRAINING_IMAGE)
+    assert placed.namespace is OUTPUT
+
+
+def test_what_is_written_decides_about_the_name_of_a_run() -> None:
+    """Settings of the package are subclasses of those of the stack."""
+    written = {**JOB, "kind": "mpi", "launcher": {"cpu": "2"}}
+    ours = TrainingJobSettings(**written)
+    assert ours == gpu_platform.TrainingJobSettings.model_validate(written)
+    placed = PLATFORM.training_job("digits", ours, image=TRAINING_IMAGE)
+    stacks = replace(placed, job=StackSettings.model_validate(written))
+    assert run_name(placed) == run_name(stacks)
+
+
+def test_outputs_that_decide_names_are_refused() -> None:
+    settings = TrainingJobSettings(**JOB)
+    with pytest.raises(PlatformError, match="image is an output of a resource, but its digest"):
+        PLATFORM.training_job("digits", settings, image=OUTPUT)  # type: ignore[arg-type]
+    service = InferenceServiceSettings(run="digits-01234567", cpu="1", memory="1Gi")
+    with pytest.raises(PlatformError, match="The namespace of 'digits' is an output"):
+        PLATFORM.inference_service("digits", service, image=TRAINING_IMAGE)

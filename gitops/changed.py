@@ -74,7 +74,11 @@ def run(options: argparse.Namespace) -> int:
 
 def child_pipeline(kind: str, stacks: list[str], removed: list[str]) -> dict[str, Any]:
     """Return the configuration of a GitLab pipeline; updates run in the order of the stacks."""
-    jobs: dict[str, Any] = {
+    jobs: dict[str, Any] = {}
+    if kind == "preview":
+        # Comments about other stacks are of earlier commits.
+        jobs["outdated"] = {"extends": ".outdated", "variables": {"STACKS": json.dumps(stacks)}}
+    jobs |= {
         f"removed-{stack}": {"extends": ".removed", "variables": {"STACK": stack}}
         for stack in removed
     }

@@ -7,10 +7,11 @@ that is about.
 """
 
 import argparse
+import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -21,13 +22,15 @@ if TYPE_CHECKING:
 
 HELP = "write a report to the pull request (or to an issue), in place of the last one"
 DESCRIPTION = """\
-Writes the comment.md of a preview to the current pull request. An existing comment about the same
-stack is replaced, so each stack has one comment however often this runs.
+Writes the comment.md of a preview to the current pull request, with the commit that it is about. An
+existing comment about the same stack is replaced, so each stack has one comment however often this
+runs. With --affected, it marks the comments about other stacks as outdated.
 """
 EPILOG = """\
 examples:
   python -m gitops comment preview/comment.md
-  python -m gitops comment preview/comment.md --host gitlab --number 12
+  python -m gitops comment preview/comment.md --host gitlab --number 12 --commit 0a1b2c3d
+  python -m gitops comment --affected "$(python -m gitops changed --base origin/main)"
   python -m gitops comment drift/comment.md --issue
   python -m gitops comment drift/comment.md --issue --close
   python -m gitops comment preview/comment.md --issue
@@ -42,12 +45,24 @@ environment:
 exit status: 0 if the report is written, 1 if the host refuses it.
 """
 Done = Literal["created", "updated", "unchanged", "closed", "nothing to close"]
-_MARKER = re.compile(r"<!-- gpu-platform (preview|drift) \S+ -->")
+_MARKER = re.compile(r"<!-- gpu-platform (?P<kind>preview|drift) (?P<stack>\S+) -->")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
-    parser.add_argument("file", type=Path, metavar="FILE", help="comment.md of a preview")
+    parser.add_argument(
+        "file", type=Path, nargs="?", metavar="FILE", help="comment.md of a preview"
+    )
+    parser.add_argument(
+        "--affected",
+        type=_stacks,
+        metavar="JSON",
+        help="instead of FILE: mark own comments about stacks that are not in this list, which "
+        "`gitops changed` has printed",
+    )
+    parser.add_argument(
+        "--commit", metavar="SHA", help="default: commit of this workflow's pull request"
+    )
     parser.add_argument(
         "--host", choices=["github", "gitlab"], help="default: GitLab in its pipelines, else GitHub"
     )
@@ -64,10 +79,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _stacks(text: str) -> list[str]:
+    """Return the names in a JSON list. Raises ValueError, which argparse reports."""
+    found = json.loads(text)
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        raise ValueError(text)
+    return found
+
+
 def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
     if options.close and not options.issue:
         raise GitopsError("--close needs --issue")
+    if (options.file is None) == (options.affected is None):
+        raise GitopsError("write either the FILE of a report or --affected")
+    if options.affected is not None:
+        host = _host(options, os.environ)
+        count = mark_outdated(host, options.affected, options.commit or host.commit())
+        sys.stderr.write(f"outdated comments: {count}\n")
+        return 0
     try:
         body = options.file.read_text("utf-8")
     except OSError as error:
@@ -80,7 +110,7 @@ def run(options: argparse.Namespace) -> int:
     elif options.issue:
         done = put_issue(host, _title(body), body)
     else:
-        done = put_comment(host, body)
+        done = put_comment(host, _with_commit(body, options.commit or host.commit()))
     sys.stderr.write(f"{'issue' if options.issue else 'comment'}: {done}\n")
     return 0
 
@@ -103,6 +133,34 @@ def put_comment(host: "Host", body: str) -> Done:
         return "unchanged"
     host.change_comment(found.number, body)
     return "updated"
+
+
+def mark_outdated(host: "Host", affected: Sequence[str], commit: str | None) -> int:
+    """Replace own comments about stacks that the pull request no longer affects; return how many.
+
+    Such a comment describes an update that will not happen.
+    """
+    found: list[tuple[int, str]] = []
+    for note in host.comments():
+        marker = note.body.partition("\n")[0].strip()
+        marked = _MARKER.fullmatch(marker)
+        if marked is None or marked["kind"] != "preview" or marked["stack"] in affected:
+            continue
+        headline = f"## Preview of `{marked['stack']}`: not affected any more"
+        if headline not in note.body and note.author == host.author():
+            found.append((note.number, _with_commit(f"{marker}\n{headline}\n", commit)))
+    for number, body in found:
+        host.change_comment(number, body)
+    return len(found)
+
+
+def _with_commit(body: str, commit: str | None) -> str:
+    """Return a report with its commit below the headline."""
+    if commit is None:
+        return body
+    lines = body.split("\n")
+    headline = next((n for n, line in enumerate(lines) if line.startswith("## ")), 0)
+    return "\n".join([*lines[: headline + 1], "", f"Commit {commit}.", *lines[headline + 1 :]])
 
 
 def put_issue(host: "Host", title: str, body: str) -> Done:

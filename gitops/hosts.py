@@ -55,6 +55,13 @@ class GitHub:
             return self._environment.get("GITOPS_AUTHOR") or _ACTIONS
         return str(self._api.get("user")["login"])
 
+    def commit(self) -> str | None:
+        """Return the commit of the pull request; None outside of its workflows."""
+        # GITHUB_SHA is a merge with the base, which nobody knows.
+        head = self._event().get("head")
+        found = head.get("sha") if isinstance(head, dict) else None
+        return found if isinstance(found, str) else None
+
     def comments(self) -> Iterator[Note]:
         """Yield the comments on the pull request."""
         pages = self._api.pages(f"{self._repository}/issues/{self._pull()}/comments?per_page=100")
@@ -93,10 +100,15 @@ class GitHub:
     def _pull(self) -> int:
         if self._number is not None:
             return self._number
-        event = self._environment.get("GITHUB_EVENT_PATH")
-        if event and (number := _number_of(Path(event))) is not None:
+        number = self._event().get("number")
+        if isinstance(number, int):
             return number
         raise GitopsError("this workflow does not run for a pull request: set --number")
+
+    def _event(self) -> dict[str, Any]:
+        """Return the pull request of the workflow's event; empty if it has none."""
+        path = self._environment.get("GITHUB_EVENT_PATH")
+        return _pull_request(Path(path)) if path else {}
 
     @staticmethod
     def _note(item: Mapping[str, Any], key: str) -> Note:
@@ -115,6 +127,7 @@ class GitLab:
                 "GITLAB_TOKEN (a project token with `api`; CI_JOB_TOKEN cannot write notes) and "
                 "CI_PROJECT_ID must be set"
             )
+        self._environment = environment
         self._number = number or environment.get("CI_MERGE_REQUEST_IID")
         self._project = f"projects/{project}"
         url = environment.get("CI_API_V4_URL") or "https://gitlab.com/api/v4"
@@ -123,6 +136,12 @@ class GitLab:
     def author(self) -> str:
         """Return the token's user."""
         return str(self._api.get("user")["username"])
+
+    def commit(self) -> str | None:
+        """Return the commit of the merge request; None outside of its pipelines."""
+        # In pipelines of merged results, CI_COMMIT_SHA is a merge with the target.
+        source = self._environment.get("CI_MERGE_REQUEST_SOURCE_BRANCH_SHA")
+        return source or self._environment.get("CI_COMMIT_SHA") or None
 
     def comments(self) -> Iterator[Note]:
         """Yield the notes on the merge request."""
@@ -237,15 +256,14 @@ def _token(environment: Mapping[str, str], name: str) -> str:
     return token
 
 
-def _number_of(event: Path) -> int | None:
-    """Return the number of the pull request in a GitHub event."""
+def _pull_request(event: Path) -> dict[str, Any]:
+    """Return the pull request in a GitHub event; empty if it is about none."""
     try:
         found = json.loads(event.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise GitopsError(f"GITHUB_EVENT_PATH ({event}) cannot be read: {error}") from error
     request = found.get("pull_request") if isinstance(found, dict) else None
-    number = request.get("number") if isinstance(request, dict) else None
-    return number if isinstance(number, int) else None
+    return request if isinstance(request, dict) else {}
 
 
 def _whole(item: Mapping[str, Any], key: str) -> int:

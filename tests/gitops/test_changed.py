@@ -117,6 +117,7 @@ def test_a_child_pipeline_has_a_job_for_each_environment(
     pipeline = json.loads(capsys.readouterr().out)
     assert pipeline == {
         "include": [{"local": "gitops/gitlab/jobs.gitlab-ci.yml"}],
+        "outdated": {"extends": ".outdated", "variables": {"STACKS": '["prod"]'}},
         "removed-staging": {"extends": ".removed", "variables": {"STACK": "staging"}},
         "preview-prod": {
             "extends": ".preview",
@@ -143,7 +144,7 @@ def test_a_child_pipeline_of_forks_has_no_environment() -> None:
 
 
 def test_a_child_pipeline_is_never_empty() -> None:
-    assert set(changed.child_pipeline("preview", [], [])) == {"include", "no-environment"}
+    assert set(changed.child_pipeline("update", [], [])) == {"include", "no-environment"}
 
 
 def test_later_changes_of_the_base_are_ignored(

@@ -13,7 +13,8 @@ from tests.gitops.host_servers import BOT, TOKEN, State, serving
 HOST_VARIABLES = (
     *("GITHUB_ACTIONS", "GITHUB_API_URL", "GITHUB_EVENT_PATH", "GITHUB_REPOSITORY"),
     *("GITHUB_TOKEN", "GITLAB_CI", "GITLAB_TOKEN", "CI_API_V4_URL", "CI_PROJECT_ID"),
-    *("CI_MERGE_REQUEST_IID", "GITOPS_AUTHOR"),
+    *("CI_MERGE_REQUEST_IID", "GITOPS_AUTHOR", "CI_COMMIT_SHA"),
+    *("CI_MERGE_REQUEST_SOURCE_BRANCH_SHA",),
 )
 
 
@@ -74,6 +75,54 @@ def test_a_comment_of_another_author_is_not_changed(host: State, tmp_path: Path)
     host.notes.append({"id": 1, "body": forged, **someone})
     comment(report(tmp_path, "ours"))
     assert [note["body"] == forged for note in host.notes] == [True, False]
+
+
+def test_a_comment_states_the_commit_of_the_pull_request(
+    host: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    event = tmp_path / "event.json"
+    event.write_text(json.dumps({"pull_request": {"number": 7, "head": {"sha": "0a1b2c3d"}}}))
+    monkeypatch.setenv("GITHUB_EVENT_PATH", str(event))
+    monkeypatch.setenv("CI_COMMIT_SHA", "a merge with the target")
+    monkeypatch.setenv("CI_MERGE_REQUEST_SOURCE_BRANCH_SHA", "0a1b2c3d")
+    assert main(["comment", report(tmp_path, "## Preview of `prod`: 1 change\n\ntext")]) == 0
+    lines = host.notes[0]["body"].splitlines()
+    assert lines[:4] == [marker("preview", "prod"), "## Preview of `prod`: 1 change", "", lines[3]]
+    assert lines[3] == "Commit 0a1b2c3d."
+    assert lines[-1] == "text"
+
+
+def test_comments_about_stacks_that_are_not_affected_any_more_are_marked(
+    host: State, tmp_path: Path
+) -> None:
+    someone = {"user": {"login": "someone"}, "author": {"username": "someone"}}
+    forged = f"{marker('preview', 'dev')}\n## Preview of `dev`: 1 change"
+    host.notes.append({"id": 1, "body": forged, **someone})
+    for stack in ("staging", "prod"):
+        comment(report(tmp_path, f"## Preview of `{stack}`: 1 change", stack=stack))
+    assert comment("--affected", '["prod"]', "--commit", "0a1b2c3d") == 0
+    staging = host.notes[1]["body"]
+    assert staging.startswith(
+        f"{marker('preview', 'staging')}\n## Preview of `staging`: not affected"
+    )
+    assert "Commit 0a1b2c3d." in staging
+    assert host.notes[0]["body"] == forged
+    assert "1 change" in host.notes[2]["body"]
+    host.writes.clear()
+    assert comment("--affected", '["prod"]', "--commit", "4e5f6a7b") == 0
+    assert host.writes == []
+    comment(report(tmp_path, "## Preview of `staging`: 2 changes", stack="staging"))
+    assert "2 changes" in host.notes[1]["body"]
+    assert len(host.notes) == 3
+
+
+def test_a_list_that_is_not_one_of_stacks_is_refused(host: State, tmp_path: Path) -> None:
+    for wrong in ("prod", "{}", "[1]"):
+        with pytest.raises(SystemExit):
+            comment("--affected", wrong)
+    assert comment() == 1
+    assert comment(report(tmp_path, "x"), "--affected", "[]") == 1
+    assert host.writes == []
 
 
 def test_drift_opens_updates_and_closes_one_issue(host: State, tmp_path: Path) -> None:

@@ -24,7 +24,10 @@ GITLAB_JOBS = GITLAB.with_name("jobs.gitlab-ci.yml")
 STACK = GITHUB / "workflows" / "stack.yml"
 LOGIN = {"id-token": "write"}
 WRITES: dict[str, dict[str, dict[str, str]]] = {
-    "preview": {"live": {"pull-requests": "write", **LOGIN}},
+    "preview": {
+        "live": {"pull-requests": "write", **LOGIN},
+        "outdated": {"pull-requests": "write"},
+    },
     "update": {"plan": LOGIN, "update": LOGIN},
     "drift": {"drift": {"issues": "write", **LOGIN}},
     "ci": {},

@@ -150,6 +150,10 @@ def _run(options: argparse.Namespace) -> int:
             f"{options.stack}`"
         )
     pack = Pack(stack.project / "policies", _pack_configuration(options, stack))
+    if not options.rendered:
+        from gitops.preview import validation
+
+        stack = replace(stack, notices=validation.probe(stack, dry_run=not options.refresh))
     with _workspace(options, stack) as used:
         sys.stderr.write(f"previewing {options.stack}…\n")
         # A refresh does not run the program, and its resources are not checked.
@@ -189,7 +193,7 @@ def report(options: argparse.Namespace, stack: Stack, engine: Preview, pack: Pac
     """
     # Imported while the engine works: together they take as long as the engine alone.
     from gitops import prices, secrets
-    from gitops.preview import markdown, validation
+    from gitops.preview import markdown
     from gitops.preview.build import build
     from gitops.preview.mask import Mask
     from gitops.preview.simulation import with_simulation
@@ -202,14 +206,13 @@ def report(options: argparse.Namespace, stack: Stack, engine: Preview, pack: Pac
         # Others manage what the program only reads.
         others = read_resources(stack)
         plan = replace(plan, steps=tuple(s for s in plan.steps if s.urn not in others))
-    notices = validation.notices(stack) if _mode(options) == "live" else ()
     errors = tuple(e.replace(str(pack.directory), "policies") for e in plan.errors)
     settings, problems = _changed_settings(options)
     plan = replace(
         plan,
         errors=errors,
         warnings=(*plan.warnings, *map(hide, problems)),
-        notices=(*stack.notices, *notices),
+        notices=stack.notices,
     )
     answer = None
     if _mode(options) == "live":

@@ -7,6 +7,7 @@ resources.
 """
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,6 +27,8 @@ _OUTPUT_MARK: Final = "d0e6a833031e9bbcd3f4e8bde6ca49a4"
 UNKNOWN_TEXT: Final = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 """Text that the engine writes for an unknown value of any type (`pulumi.runtime.rpc`)."""
 
+# It would remove from the state what a cluster has that does not answer for a moment.
+_ADVICE: Final = re.compile(r" *If the cluster was deleted, [^\n]*PULUMI_K8S_DELETE_UNREACHABLE.*")
 _STACK: Final = "pulumi:pulumi:Stack"
 _SECRET_FIELDS: Final = ("data", "stringData")
 
@@ -275,7 +278,7 @@ def _finding(policy: _Policy, hide: Mask) -> PolicyFinding:
 
 def _text(diagnostic: _Diagnostic) -> str:
     name = diagnostic.urn.rpartition("::")[2]
-    text = diagnostic.message.strip()
+    text = _ADVICE.sub("", diagnostic.message).strip()
     return f"{name}: {text}" if name else text
 
 

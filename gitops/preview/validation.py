@@ -1,41 +1,87 @@
 """Validation by the API server, without which a preview shows less than an update would do.
 
 The provider asks the API server for the result of each change (server-side dry-run). If the user
-may not create and patch objects, it compares manifests only, and does not report that.
+may not create and patch objects, or the API server does not answer, it compares manifests only, and
+does not report that.
 """
 
+import json
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from gitops.engine import Stack
+from gitops.errors import GitopsError
 from gitops.stack_file import document, section
+from kube.kinds import KINDS
 
-_VERBS: Final = ("create", "patch")
 _SECONDS: Final = 20
 
+Attributes = Mapping[str, str]
+"""`resourceAttributes` of a SelfSubjectAccessReview."""
 
-def notices(stack: Stack) -> tuple[str, ...]:
-    """Return why the API server has not validated a preview; nothing if it has."""
+
+def probe(stack: Stack, *, dry_run: bool = True) -> tuple[str, ...]:
+    """Return why the API server will not validate a preview; nothing if it will.
+
+    Without `dry_run`, it asks only whether the API server answers: reading is enough.
+
+    Raises:
+        GitopsError: If the API server does not answer.
+    """
     configuration = document(stack.file)
     if section(configuration, "cluster").get("render_to") is not None:
         return ()
-    namespace = section(configuration, "tenancy").get("namespace")
-    options = kubectl_options(configuration)
-    if isinstance(namespace, str):
-        options += ["--namespace", namespace]
-    answers = {verb: _allowed(verb, options) for verb in _VERBS}
-    denied = [verb for verb, answer in answers.items() if answer == "no"]
-    if denied:
-        verbs = " and ".join(f"`{verb}`" for verb in denied)
+    asked = list(_asked(configuration)) if dry_run else []
+    answers = _answers(stack, asked, kubectl_options(configuration))
+    if answers is None:
         return (
-            f"Not validated by the API server: this user may not {verbs} objects, so the preview "
-            "shows changed manifests, but not what the API server would refuse or replace.",
+            "It is unknown whether the API server validated this preview: `kubectl` is not on the "
+            "PATH.",
         )
-    unknown = next((answer for answer in answers.values() if answer != "yes"), None)
-    if unknown is None:
+    denied = ", ".join(
+        f"`{each['verb']} {each['resource']}`"
+        for each, allowed in zip(asked, answers, strict=True)
+        if not allowed
+    )
+    if not denied:
         return ()
-    return (f"It is unknown whether the API server validated this preview: {unknown}",)
+    return (
+        f"Not validated by the API server: this user may not {denied}, so the preview shows "
+        "changed manifests, but not what the API server would refuse or replace.",
+    )
+
+
+def _asked(configuration: dict[str, Any]) -> Iterator[Attributes]:
+    """Yield the rights that a dry run of a stack's objects needs, one object of each kind."""
+    space = section(configuration, "tenancy").get("namespace")
+    namespace = {"namespace": space} if isinstance(space, str) else {}
+    for group, resource, name, inside in _objects(configuration):
+        where = namespace if inside else {}
+        yield {"verb": "create", "group": group, "resource": resource, **where}
+        # This right may be limited to names.
+        yield {"verb": "patch", "group": group, "resource": resource, "name": name, **where}
+
+
+def _objects(configuration: dict[str, Any]) -> Iterator[tuple[str, str, str, bool]]:
+    """Yield group, resource and name of objects, and whether they are in the namespace."""
+    if names := _keys(configuration, "volcano", "queues"):
+        yield "scheduling.volcano.sh", "queues", names[0], False
+    if names := _keys(configuration, "storage", "claims"):
+        yield "", "persistentvolumeclaims", names[0], True
+    if names := _keys(configuration, "inference", "services"):
+        yield "apps", "deployments", names[0], True
+    jobs = section(configuration, "training").get("jobs")
+    written = jobs.values() if isinstance(jobs, dict) else ()
+    kinds = {str(job.get("kind", "volcano")) for job in written if isinstance(job, dict)}
+    for kind in sorted(KINDS.keys() & kinds):
+        resource = KINDS[kind].resource
+        yield resource.group, resource.plural, "", True
+
+
+def _keys(configuration: dict[str, Any], name: str, key: str) -> list[str]:
+    found = section(configuration, name).get(key)
+    return [str(name) for name in found] if isinstance(found, dict) else []
 
 
 def kubectl_options(configuration: dict[str, Any]) -> list[str]:
@@ -49,16 +95,45 @@ def kubectl_options(configuration: dict[str, Any]) -> list[str]:
     return found
 
 
-def _allowed(verb: str, options: Sequence[str]) -> str:
-    """Return `yes`, `no`, or the reason why neither is known."""
-    command = ["kubectl", "auth", "can-i", verb, "deployments.apps", *options]
+def _answers(
+    stack: Stack, asked: Sequence[Attributes], options: Sequence[str]
+) -> list[bool] | None:
+    """Return the API server's answers; None if there is no kubectl to ask with."""
+    reviews = [
+        {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": attributes},
+        }
+        # A stack without such objects asks whether the API server answers.
+        for attributes in asked or [{"verb": "get", "resource": "namespaces"}]
+    ]
+    given = json.dumps({"apiVersion": "v1", "kind": "List", "items": reviews})
+    output = 'jsonpath={.status.allowed}{"\\n"}'
+    command = ["kubectl", "create", "--validate=false", "--filename=-", "--output", output]
+    command += [f"--request-timeout={_SECONDS}s", *options]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_SECONDS, check=False
+            command,
+            cwd=stack.project,
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=2 * _SECONDS,
+            check=False,
         )
     except FileNotFoundError:
-        return "`kubectl` is not on the PATH."
+        return None
     except subprocess.TimeoutExpired:
-        return f"`kubectl auth can-i` did not answer within {_SECONDS} seconds."
-    answer = done.stdout.strip().partition(" ")[0]
-    return answer if answer in ("yes", "no") else f"{done.stderr.strip() or 'no answer.'}"
+        raise _unreachable(stack, f"no answer in {2 * _SECONDS} seconds") from None
+    answers = done.stdout.split()
+    if done.returncode != 0 or len(answers) != len(reviews):
+        raise _unreachable(stack, done.stderr.strip() or done.stdout.strip())
+    return [answer == "true" for answer in answers][: len(asked)]
+
+
+def _unreachable(stack: Stack, reason: str) -> GitopsError:
+    return GitopsError(
+        f"the cluster of the stack {stack.name} does not answer, so nothing was previewed: "
+        f"{reason} (correct the kubeconfig, its context or its login; --rendered needs no cluster)"
+    )

@@ -27,6 +27,16 @@ def test_steps_of_a_replacement_are_reported_once() -> None:
     assert step.replaced_for == ("spec.volumeName",)
 
 
+def test_advice_that_would_empty_the_state_is_left_out() -> None:
+    told = (
+        "the cluster is unreachable. If the cluster was deleted, you can remove this resource from "
+        "Pulumi state by rerunning the operation with the PULUMI_K8S_DELETE_UNREACHABLE "
+        'environment variable set to "true"'
+    )
+    found = plans.plan(plans.said("error", told), result="failed")
+    assert found.errors == ("the cluster is unreachable.",)
+
+
 def test_a_plan_does_not_depend_on_the_order_of_events() -> None:
     log = [
         plans.same(plans.claim()),

@@ -1,15 +1,22 @@
+import json
 from pathlib import Path
 
 import pytest
 
 from gitops.engine import Stack
-from gitops.preview.validation import notices
+from gitops.errors import GitopsError
+from gitops.preview.validation import probe
 
 CONFIG = """
 config:
   gpu-platform:cluster: {context: blue}
   gpu-platform:tenancy: {namespace: ml}
+  gpu-platform:volcano: {queues: {research: {}}}
+  gpu-platform:storage: {claims: {checkpoints: {size: 1Gi}}}
+  gpu-platform:training: {jobs: {digits: {queue: research}, other: {kind: indexed}}}
 """
+QUESTIONS = 8
+"""To create and to patch a queue, a claim and jobs of two kinds."""
 
 
 @pytest.fixture
@@ -22,32 +29,60 @@ def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stack:
 
 def kubectl(folder: Path, answer: str) -> None:
     program = folder / "kubectl"
-    program.write_text(f'#!/bin/sh\necho "$@" >> {folder}/asked\n{answer}\n')
+    text = f'#!/bin/sh\necho "$@" > {folder}/options\n/bin/cat > {folder}/asked\n{answer}\n'
+    program.write_text(text)
     program.chmod(0o755)
 
 
+def answers(*allowed: bool) -> str:
+    return "\n".join(f"echo {str(each).lower()}" for each in allowed)
+
+
 def test_a_user_with_full_rights_gets_no_notice(stack: Stack) -> None:
-    kubectl(stack.project, "echo yes")
-    assert notices(stack) == ()
-    asked = (stack.project / "asked").read_text().splitlines()
-    assert asked[1] == "auth can-i patch deployments.apps --context blue --namespace ml"
+    kubectl(stack.project, answers(*[True] * QUESTIONS))
+    assert probe(stack) == ()
+    assert "--context blue" in (stack.project / "options").read_text()
+    asked = json.loads((stack.project / "asked").read_text())["items"]
+    rights = [review["spec"]["resourceAttributes"] for review in asked]
+    patch = {"verb": "patch", "group": "scheduling.volcano.sh", "resource": "queues"}
+    # The right to patch objects of the cluster may be limited to those of the stack.
+    assert {**patch, "name": "research"} in rights
+    assert [r["resource"] for r in rights if r.get("namespace") == "ml"] == [
+        *["persistentvolumeclaims"] * 2,
+        *["jobs"] * 4,
+    ]
 
 
-def test_a_user_who_may_only_read_gets_a_notice(stack: Stack) -> None:
-    kubectl(stack.project, "echo no; exit 1")
-    (notice,) = notices(stack)
-    assert notice.startswith("Not validated by the API server: this user may not `create` and")
+def test_a_missing_right_is_named(stack: Stack) -> None:
+    kubectl(stack.project, answers(True, True, True, False, *[True] * (QUESTIONS - 4)))
+    (notice,) = probe(stack)
+    assert notice.startswith(
+        "Not validated by the API server: this user may not `patch persistentvolumeclaims`, so"
+    )
 
 
-@pytest.mark.parametrize("answer", ["echo 'connection refused' >&2; exit 1", None])
-def test_an_unknown_answer_is_reported(stack: Stack, answer: str | None) -> None:
-    if answer is not None:
-        kubectl(stack.project, answer)
-    (notice,) = notices(stack)
+@pytest.mark.parametrize(
+    "answer", ["echo 'connection refused' >&2; exit 1", "echo true; echo 'connection refused' >&2"]
+)
+def test_a_cluster_that_does_not_answer_is_an_error(stack: Stack, answer: str) -> None:
+    kubectl(stack.project, answer)
+    with pytest.raises(GitopsError, match=r"blue does not answer.*connection refused"):
+        probe(stack)
+
+
+def test_drift_needs_an_answer_and_no_right_to_write(stack: Stack) -> None:
+    kubectl(stack.project, answers(False))
+    assert probe(stack, dry_run=False) == ()
+    kubectl(stack.project, "exit 1")
+    with pytest.raises(GitopsError, match="does not answer"):
+        probe(stack, dry_run=False)
+
+
+def test_without_kubectl_the_validation_is_unknown(stack: Stack) -> None:
+    (notice,) = probe(stack)
     assert notice.startswith("It is unknown whether the API server validated this preview: ")
-    assert "connection refused" in notice or "not on the PATH" in notice
 
 
 def test_a_rendered_stack_needs_no_api_server(stack: Stack) -> None:
     stack.file.write_text("config: {gpu-platform:cluster: {render_to: out}}")
-    assert notices(stack) == ()
+    assert probe(stack) == ()

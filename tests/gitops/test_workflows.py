@@ -15,6 +15,7 @@ from devcluster.paths import CHECKOUT
 from devcluster.toolchain import pins
 from gitops.__main__ import main
 from gitops.changed import child_pipeline
+from tests.tiers import unavailable
 
 GITHUB = CHECKOUT / ".github"
 WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))
@@ -91,6 +92,19 @@ def test_gitlab_has_no_list_of_environments() -> None:
 def gitlab_jobs() -> dict[str, Any]:
     found: dict[str, Any] = yaml.safe_load(GITLAB_JOBS.read_text())
     return found
+
+
+def test_zizmor_finds_no_problem() -> None:
+    zizmor = Path(sys.executable).with_name("zizmor")
+    if not zizmor.exists():
+        unavailable("zizmor is not installed: run `make check`")
+    done = subprocess.run(
+        [str(zizmor), "--offline", "--no-progress", str(GITHUB)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_workflows_exist() -> None:

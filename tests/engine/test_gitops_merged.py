@@ -1,0 +1,79 @@
+"""What happens after a merge: options take effect, and every checkout sees the same stack."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.platform import copy_checkout
+from tests.engine.conftest import MakeStack, Stack
+from tests.engine.test_gitops_preview import Previewed, gitops
+
+CLAIM = "PersistentVolumeClaim checkpoints"
+
+
+def protected(config: dict[str, Any]) -> None:
+    config["gpu-platform:storage"]["claims"]["checkpoints"]["protect"] = True
+
+
+@pytest.fixture
+def applied(engine: MakeStack) -> Stack:
+    stack = engine("simulated", protected)
+    outcome = stack.up()
+    assert outcome.status == 0, outcome.text
+    return stack
+
+
+def unprotected(config: dict[str, Any]) -> None:
+    config["gpu-platform:storage"]["claims"]["checkpoints"]["protect"] = False
+
+
+def unused(config: dict[str, Any]) -> None:
+    """The claim leaves the stack, and with it everything that mounts it."""
+    config["gpu-platform:storage"]["claims"] = {}
+    config["gpu-platform:training"]["jobs"] = {}
+    config["gpu-platform:inference"]["services"] = {}
+
+
+def test_a_claim_is_removed_after_its_protection_was_merged(applied: Stack, tmp_path: Path) -> None:
+    applied.edit(unprotected)
+    previewed = gitops(applied, tmp_path / "options")
+    assert previewed.status == 2, previewed.comment
+    assert "only options or outputs change" in previewed.comment
+    (option,) = previewed.report["options"]
+    assert CLAIM in option
+    assert "no longer refused (`protect`)" in option
+    assert applied.up().status == 0
+    assert gitops(applied, tmp_path / "applied").status == 0
+    applied.edit(unused)
+    removed = gitops(applied, tmp_path / "removed")
+    assert removed.status == 2, removed.comment
+    assert applied.up().status == 0
+
+
+def test_a_protected_claim_cannot_be_removed(applied: Stack, tmp_path: Path) -> None:
+    applied.edit(unused)
+    assert gitops(applied, tmp_path).status == 3
+
+
+def test_another_checkout_of_the_same_commit_sees_no_change(applied: Stack, tmp_path: Path) -> None:
+    """As a CI job does, which checks out into another directory than a laptop."""
+    other = copy_checkout(tmp_path / "other")
+    shutil.copy(applied._file, other / "Pulumi.simulated.yaml")
+    command = [sys.executable, "-m", "gitops", "preview", "--stack", "simulated"]
+    done = subprocess.run(
+        [*command, "--out", str(tmp_path / "out")],
+        cwd=other,
+        env=applied._environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = Previewed(done.returncode, done.stderr, tmp_path / "out")
+    assert found.status == 0, found.comment
+    state = applied._command("stack", "export", "--stack", "simulated").text
+    assert os.fspath(Path(__file__).parents[2]) not in state

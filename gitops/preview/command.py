@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from gitops.engine import Ended, Pack, Preview, Stack, read_resources
+from gitops.engine import PROJECT, Ended, Pack, Preview, Stack, read_resources
 from gitops.errors import BLOCKED, CHANGES, FAILED, UNCHANGED, GitopsError
 from workload.files import write_atomically
 
@@ -29,6 +29,7 @@ examples:
   python -m gitops preview --stack prod --rendered --base origin/main --out preview/
   python -m gitops preview --stack prod --simulate cluster.yaml --out preview/
   python -m gitops preview --stack prod --refresh
+  python -m gitops preview --stack prod --project ../team-stack --out preview/
 
 With --base, the report begins with the settings that have changed since that Git revision.
 
@@ -55,6 +56,13 @@ _STATUS = {"unchanged": UNCHANGED, "changes": CHANGES, "blocked": BLOCKED, "fail
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     parser.add_argument("--stack", required=True, metavar="NAME", help="stack to preview")
+    parser.add_argument(
+        "--project",
+        type=Path,
+        default=PROJECT,
+        metavar="DIR",
+        help="directory of another Pulumi project, such as that of a team",
+    )
     parser.add_argument(
         "--out",
         type=Path,
@@ -142,14 +150,22 @@ def _run(options: argparse.Namespace) -> int:
         raise GitopsError("--simulate is about an update: leave out --refresh and --rendered")
     if options.refresh and options.base:
         raise GitopsError("--refresh compares with the state, not with --base: leave one out")
+    of_others = options.project.resolve() != PROJECT
+    if of_others and (options.rendered or options.base or options.simulate is not None):
+        raise GitopsError(
+            "--rendered, --base and --simulate read the settings of this project: leave them out "
+            "with --project"
+        )
     config = options.config_file.resolve() if options.config_file else None
-    stack = Stack(options.stack, configuration=config)
+    stack = Stack(options.stack, options.project.resolve(), configuration=config)
+    if of_others and not stack.file.exists():
+        raise GitopsError(f"{stack.file} does not exist: write the directory of a Pulumi project")
     if not stack.file.exists():
         raise GitopsError(
             f"{stack.file} does not exist: write it with `python -m gitops new-environment "
             f"{options.stack}`"
         )
-    pack = Pack(stack.project / "policies", _pack_configuration(options, stack))
+    pack = Pack(PROJECT / "policies", _pack_configuration(options, stack))
     if not options.rendered:
         from gitops.preview import validation
 

@@ -30,7 +30,8 @@ def probe(stack: Stack, *, dry_run: bool = True) -> tuple[str, ...]:
         GitopsError: If the API server does not answer.
     """
     configuration = document(stack.file)
-    if section(configuration, "cluster").get("render_to") is not None:
+    rendered = section(configuration, "cluster").get("render_to")
+    if rendered is not None or _provider(configuration, "renderYamlToDirectory") is not None:
         return ()
     asked = list(_asked(configuration)) if dry_run else []
     answers = _answers(stack, asked, kubectl_options(configuration))
@@ -84,12 +85,18 @@ def _keys(configuration: dict[str, Any], name: str, key: str) -> list[str]:
     return [str(name) for name in found] if isinstance(found, dict) else []
 
 
+def _provider(configuration: dict[str, Any], key: str) -> Any:
+    """Return a setting of the default provider of Kubernetes."""
+    return configuration.get("config", {}).get(f"kubernetes:{key}")
+
+
 def kubectl_options(configuration: dict[str, Any]) -> list[str]:
     """Return the options with which kubectl uses the cluster of a stack's configuration."""
     cluster = section(configuration, "cluster")
     found = []
     for option in ("context", "kubeconfig"):
-        value = cluster.get(option)
+        # Other projects configure the default provider.
+        value = cluster.get(option, _provider(configuration, option))
         if isinstance(value, str) and value != "in-cluster":
             found += [f"--{option}", value]
     return found

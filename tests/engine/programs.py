@@ -52,23 +52,28 @@ class Program:
         read = [yaml.safe_load(f.read_text()) for f in (self.folder / "rendered").rglob("*.yaml")]
         return {(made["kind"], made["metadata"]["name"]): made for made in read}
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables of a command."""
+        folders = [*map(str, self.also), str(self.tools.bin), os.environ["PATH"]]
+        return {
+            "PATH": ":".join(folders),
+            "HOME": os.environ["HOME"],
+            "PULUMI_HOME": str(self.tools.pulumi_home),
+            "PULUMI_BACKEND_URL": f"file://{self.backend}",
+            "PULUMI_CONFIG_PASSPHRASE": PASSPHRASE,
+            "PULUMI_SKIP_UPDATE_CHECK": "1",
+            # A cluster that the tester happens to have must not be found.
+            "KUBECONFIG": str(self.folder / "no-kubeconfig"),
+            **self.variables,
+        }
+
     def run(self, *arguments: str) -> Outcome:
         """A command of the CLI; the messages of plugins on PATH are left out."""
-        folders = [*map(str, self.also), str(self.tools.bin), os.environ["PATH"]]
         done = subprocess.run(
             ["pulumi", *arguments, "--non-interactive"],
             cwd=self.folder,
-            env={
-                "PATH": ":".join(folders),
-                "HOME": os.environ["HOME"],
-                "PULUMI_HOME": str(self.tools.pulumi_home),
-                "PULUMI_BACKEND_URL": f"file://{self.backend}",
-                "PULUMI_CONFIG_PASSPHRASE": PASSPHRASE,
-                "PULUMI_SKIP_UPDATE_CHECK": "1",
-                # A cluster that the tester happens to have must not be found.
-                "KUBECONFIG": str(self.folder / "no-kubeconfig"),
-                **self.variables,
-            },
+            env=self.environment,
             capture_output=True,
             text=True,
             timeout=300,

@@ -1,5 +1,6 @@
 """The components in programs of others: a Python package, and a plugin for YAML and TypeScript."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -129,6 +130,36 @@ def test_the_installed_pack_checks_a_program(installed: Path, tools: Toolchain) 
     outcome = program.preview(*pack)
     assert outcome.status != 0, outcome.text
     assert "image-registry-allowed" in outcome.text
+
+
+def test_the_preview_of_a_teams_project_has_a_report(
+    installed: Path, tools: Toolchain, tmp_path: Path
+) -> None:
+    program = project(installed, tools, "python-previewed")
+    (program.folder / ".venv").symlink_to(installed)
+    program.create()
+    stack = program.folder / "Pulumi.test.yaml"
+    document = yaml.safe_load(stack.read_text())
+    document["config"] = {"kubernetes:renderYamlToDirectory": "rendered"}
+    stack.write_text(yaml.safe_dump(document))
+    (program.folder / "policies" / "config").mkdir(parents=True)
+    allowed = {"image-registry-allowed": {"allowedRegistries": ["registry.invalid"]}}
+    (program.folder / "policies" / "config" / "test.json").write_text(json.dumps(allowed))
+    out = tmp_path / "preview"
+    command = ["gitops", "preview", "--stack", "test", "--project", str(program.folder)]
+    done = subprocess.run(
+        [sys.executable, "-m", *command, "--out", str(out)],
+        cwd=packaged.ROOT,
+        env=program.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 3, done.stdout + done.stderr
+    report = json.loads((out / "report.json").read_text())
+    assert {row["after"] for row in report["gpus"]} == {8}
+    assert "image-registry-allowed" in {found["rule"] for found in report["violations"]}
+    assert (out / "comment.md").read_text().startswith("<!-- gpu-platform preview test -->")
 
 
 @pytest.fixture(scope="module")

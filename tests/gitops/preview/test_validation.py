@@ -83,6 +83,16 @@ def test_without_kubectl_the_validation_is_unknown(stack: Stack) -> None:
     assert notice.startswith("It is unknown whether the API server validated this preview: ")
 
 
+def test_other_projects_configure_the_default_provider(stack: Stack) -> None:
+    stack.file.write_text("config: {kubernetes:context: green}")
+    kubectl(stack.project, answers(True))
+    assert probe(stack) == ()
+    assert "--context green" in (stack.project / "options").read_text()
+    stack.file.write_text("config: {kubernetes:renderYamlToDirectory: rendered}")
+    (stack.project / "kubectl").unlink()
+    assert probe(stack) == ()
+
+
 def test_a_rendered_stack_needs_no_api_server(stack: Stack) -> None:
     stack.file.write_text("config: {gpu-platform:cluster: {render_to: out}}")
     assert probe(stack) == ()

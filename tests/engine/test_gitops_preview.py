@@ -222,3 +222,56 @@ def test_a_secret_in_a_section_is_refused_and_written_nowhere(
     written = [file.read_text() for file in tmp_path.rglob("*") if file.is_file()]
     assert len(written) >= 4, "comment.md and report.json of two previews"
     assert all(PASSWORD not in text for text in (*said, *written, live.said, rendered.said))
+
+
+BROKEN_RULE = """
+from policies.rule import Level, RuleConfig, Severity, pod_rule
+
+
+@pod_rule(
+    name="broken",
+    description="A rule with a mistake.",
+    severity=Severity.LOW,
+    level=Level.MANDATORY,
+    remediation="None.",
+    config=RuleConfig,
+)
+def broken(pod, config):
+    \"\"\"It raises.\"\"\"
+    raise ZeroDivisionError("a mistake of the rule")
+"""
+
+
+@pytest.mark.parametrize(
+    ("rules", "status", "headline", "reason"),
+    [
+        (BROKEN_RULE, 3, "blocked by", "ZeroDivisionError: a mistake of the rule"),
+        ("import nothing_like_it", 1, "the preview failed", "nothing_like_it"),
+    ],
+    ids=["a rule raises", "it cannot be loaded"],
+)
+def test_a_broken_policy_pack_is_reported_in_the_comment(
+    base: Stack, tmp_path: Path, rules: str, status: int, headline: str, reason: str
+) -> None:
+    file = tmp_path / "rules.py"
+    file.write_text(rules)
+    environment = {**base._environment, "GPU_POLICIES_RULES": str(file)}
+    failed = gitops(base, tmp_path / "out", environment=environment)
+    assert failed.status == status, failed.said
+    assert headline in failed.comment
+    assert reason in failed.comment
+
+
+def test_a_wrong_passphrase_is_reported_in_the_comment(base: Stack, tmp_path: Path) -> None:
+    environment = {**base._environment, "PULUMI_CONFIG_PASSPHRASE": "wrong"}
+    failed = gitops(base, tmp_path, environment=environment)
+    assert failed.status == 1, failed.said
+    assert "the preview failed" in failed.comment
+    assert "PULUMI_CONFIG_PASSPHRASE" in failed.comment
+    assert "Traceback" not in failed.said
+
+
+def test_an_unknown_base_is_reported_in_the_comment(base: Stack, tmp_path: Path) -> None:
+    failed = gitops(base, tmp_path, "--rendered", "--base", "nowhere")
+    assert failed.status == 1, failed.said
+    assert "the base 'nowhere' is not a revision" in failed.comment.replace("\\", "")

@@ -219,7 +219,7 @@ def _known(what: str, names: Collection[str]) -> str:
     return f"the platform has only the {what}s {', '.join(sorted(names))}: write one of them"
 
 
-def _unpinned(image: str) -> Iterator[Problem]:
+def _unpinned(image: object) -> Iterator[Problem]:
     if isinstance(image, pulumi.Output):
         reason = "is an output of a resource, but its digest decides the name of a run"
         yield Problem("image", f"{reason}: write the reference with its digest")

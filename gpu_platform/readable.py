@@ -35,7 +35,8 @@ def readable(value: Any) -> Any:
     # Pydantic must not call it when it validates a model.
     vars(construct)["__pydantic_base_init__"] = True
     parts = {"__init__": construct, "__doc__": model.__doc__, "__module__": model.__module__}
-    return type(model)(model.__name__, (model,), parts)
+    metaclass: Any = type(model)
+    return metaclass(model.__name__, (model,), parts)
 
 
 def _sentences(model: type[BaseModel], error: ValidationError) -> Iterator[str]:

@@ -122,7 +122,7 @@ def violations(
     `settings` are those of the policy pack; the platform's queues, claims and namespace exist.
     Raises GitopsError if they are not valid.
     """
-    exists = {
+    exists: dict[str, dict[str, Any]] = {
         "namespace-default-deny": {"existingNamespaces": [platform.namespace]},
         "namespace-gpu-quota": {"existingNamespaces": [platform.namespace]},
         "training-queue-declared": {"existingQueues": [*(platform.queues or ())]},

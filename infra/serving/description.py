@@ -37,7 +37,7 @@ class Version:
 
 @dataclass(frozen=True, kw_only=True)
 class InferenceServiceArgs:
-    """A service and its surroundings. Images are text or Pulumi outputs.
+    """A service and its surroundings. Images and names of claims are text or Pulumi outputs.
 
     `run` is None if the service has a `url`. `canary_image` is used only by a canary with an image.
     """
@@ -48,7 +48,7 @@ class InferenceServiceArgs:
     namespace: str
     image: Any
     gpu_nodes: GpuNodes
-    claims: Mapping[str, str]
+    claims: Mapping[str, Any]
     canary_image: Any = None
     domain: str = "cluster.local"
     service_account: str = field(default="inference")

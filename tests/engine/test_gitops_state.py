@@ -3,6 +3,7 @@
 Killed updates are in the cluster tier: recovery includes a refresh, which needs an API server.
 """
 
+import base64
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 
 from devcluster.paths import CHECKOUT
 from tests.engine.conftest import MakeStack, Outcome, Stack
+from tests.readme import blocks
 
 
 def clean(config: dict[str, Any]) -> None:
@@ -121,3 +123,41 @@ def test_a_planned_update_is_carried_out(engine: MakeStack) -> None:
     done = stack.up("--plan", plan)
     assert done.status == 0, done.text
     assert len(stack.manifests()) > 10
+
+
+def test_secrets_and_their_passphrase_are_replaced_as_documented(
+    engine: MakeStack,
+) -> None:
+    def with_login(config: dict[str, Any]) -> None:
+        clean(config)
+        config["gpu-platform:images"] |= {"registry": "127.0.0.1:5000", "username": "robot"}
+
+    stack = engine("simulated", with_login)
+    made = stack._command("stack", "select", "--create", "simulated", cwd=stack._folder)
+    assert made.status == 0, made.text
+    stack.set_secret("registry_password", "previous")
+    assert stack.up().status == 0
+    salt = stack._file.read_text().split("encryptionsalt")[1].splitlines()[0]
+    page = [block for block in blocks(CHECKOUT / "docs" / "secrets.md") if not block.needs]
+    password, passphrase = (block.script.replace("prod", "simulated") for block in page)
+    (stack._folder / "new-password").write_text("replaced")
+    (stack._folder / "new-passphrase").write_text("another one")
+    for script in (password, passphrase):
+        done = subprocess.run(
+            ["bash", "-ec", script],
+            cwd=stack._folder,
+            env=stack._environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+    assert salt not in stack._file.read_text()
+    refused = stack.preview()
+    assert refused.status != 0
+    assert "incorrect passphrase" in refused.text
+    stack._environment["PULUMI_CONFIG_PASSPHRASE"] = "another one"
+    assert stack.up().status == 0
+    assert stack.up("--expect-no-changes").status == 0
+    (login,) = (m["data"] for m in stack.manifests() if m["kind"] == "Secret")
+    assert b'"replaced"' in base64.b64decode(login[".dockerconfigjson"])

@@ -1,0 +1,84 @@
+"""The page about adopted objects and lost states, on an API server."""
+
+import shlex
+from collections.abc import Iterator
+
+import pytest
+import yaml
+
+from tests.cluster.platform import Platform
+from tests.cluster.separate.test_move import STACK
+from tests.readme import blocks
+
+NAME = "recovered"
+OBJECTS = {
+    "namespace": NAME,
+    "queues.scheduling.volcano.sh": NAME,
+    "persistentvolume": NAME,
+    "persistentvolumeclaim": "checkpoints",
+}
+CREATED_BY_HAND = f"""
+apiVersion: v1
+kind: Namespace
+metadata: {{name: {NAME}}}
+---
+apiVersion: scheduling.volcano.sh/v1beta1
+kind: Queue
+metadata: {{name: {NAME}}}
+spec: {{weight: 3}}
+"""
+
+
+@pytest.fixture
+def stack(control_plane: Platform) -> Iterator[Platform]:
+    """A cluster with a namespace and a queue, and a stack that has them, too."""
+    document = yaml.safe_dump({f"gpu-platform:{key}": value for key, value in STACK.items()})
+    config = yaml.safe_load(document.replace("moved", NAME))
+    context = control_plane.shell("kubectl config current-context").strip()
+    config["gpu-platform:cluster"] = {"context": context}
+    file = control_plane.checkout / f"Pulumi.{NAME}.yaml"
+    file.write_text(yaml.safe_dump({"config": config}))
+    control_plane.shell(f"kubectl create --filename=- <<< {shlex.quote(CREATED_BY_HAND)}")
+    control_plane.shell(f"pulumi stack init {NAME}")
+    try:
+        yield control_plane
+    finally:
+        control_plane.shell(f"pulumi destroy --yes --skip-preview --stack {NAME}")
+        control_plane.shell(f"pulumi stack rm {NAME} --yes && kubectl delete namespace {NAME}")
+
+
+def uids(platform: Platform) -> dict[str, str]:
+    return {
+        kind: platform.kubectl("get", kind, name, "--namespace", NAME)["metadata"]["uid"]
+        for kind, name in OBJECTS.items()
+    }
+
+
+def weight(platform: Platform) -> int:
+    return int(platform.kubectl("get", "queues.scheduling.volcano.sh", NAME)["spec"]["weight"])
+
+
+def test_objects_are_adopted_and_a_lost_state_is_made_again(stack: Platform) -> None:
+    page = blocks(stack.checkout / "docs" / "recovery.md")
+    adopt, lost = (block.script.replace("prod", NAME) for block in page)
+    namespace = stack.kubectl("get", "namespace", NAME)["metadata"]["uid"]
+    refused = stack.shell(f"! pulumi up --yes --skip-preview --stack {NAME} 2>&1")
+    assert "conflict" in refused
+    assert "kubectl-create" in refused
+    assert weight(stack) == 3
+    stack.shell(adopt)
+    before = uids(stack)
+    assert before["namespace"] == namespace
+    assert weight(stack) == 1
+
+    stack.shell(f"pulumi stack rm --force --yes --preserve-config {NAME}")
+    stack.shell(lost)
+    assert uids(stack) == before
+    stack.shell(f"pulumi preview --expect-no-changes --stack {NAME}")
+
+    stack.shell(f"kubectl delete persistentvolumeclaim checkpoints --namespace {NAME}")
+    stack.shell(f"kubectl delete persistentvolume {NAME}")
+    stack.shell(f"pulumi up --yes --skip-preview --refresh --stack {NAME}")
+    after = uids(stack)
+    recreated = {kind for kind, uid in after.items() if uid != before[kind]}
+    assert recreated == {"persistentvolume", "persistentvolumeclaim"}

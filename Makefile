@@ -118,6 +118,11 @@ bench-training: $(VENV)/dev.stamp requirements/bench.txt
 	@uv pip install --quiet --python $(VENV) --require-hashes -r requirements/bench.txt
 	@python -m tools.bench.training
 
+## bench-preflight [BENCH_ARGS=...]: find throttled nodes before step 1; writes .bench/preflight.json
+.PHONY: bench-preflight
+bench-preflight: $(VENV)/dev.stamp
+	@python -m tools.bench.preflight $(BENCH_ARGS)
+
 ## bench-scale [BENCH_ARGS=--small]: measure 1,000 nodes and 1,000 jobs; writes .bench/scale.json
 .PHONY: bench-scale
 bench-scale: $(VENV)/dev.stamp

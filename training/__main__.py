@@ -27,6 +27,7 @@ def run(config: TrainingConfig) -> int:
     """Train, and turn every failure into one event and an exit code."""
     from training.data import DataError
     from training.gang.distributed import is_lost_peer
+    from training.gang.outliers import SlowNodeError
     from training.gang.world import read_world, use_threads
     from training.run import DivergedError
     from training.train import run as train
@@ -36,6 +37,8 @@ def run(config: TrainingConfig) -> int:
         return train(config, read_world(os.environ))
     except (ConfigurationError, DataError, DivergedError) as error:
         return failed(str(error), exit_codes.BAD_INPUT)
+    except SlowNodeError as error:
+        return failed(str(error), exit_codes.SLOW_NODE, text=str(error))
     except MISTAKES as error:
         traceback.print_exc()
         return failed(f"the program is wrong: {described(error)}", exit_codes.BAD_INPUT)
@@ -60,9 +63,12 @@ def described(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def failed(message: str, code: int) -> int:
-    """Report an error as the last event and as the termination message; return the exit code."""
-    conclude(Failed(message=message, rank=os.environ.get("RANK", "0"), exit_code=code))
+def failed(message: str, code: int, text: str = "") -> int:
+    """Report an error as the last event and as the termination message; return the exit code.
+
+    `text` is the termination message if it should not be the event.
+    """
+    conclude(Failed(message=message, rank=os.environ.get("RANK", "0"), exit_code=code), text)
     return code
 
 

@@ -66,8 +66,8 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Every flag has an environment variable: --batch-size is "
         f"{variable_of('batch_size')}. An interrupted run resumes from its last checkpoint when it "
         "is started again with the same run_dir. Exit codes: 0 done, 64 invalid configuration or "
-        "data (do not retry), 75 interrupted after saving (retry), 76 hung (retry); others are "
-        "failures.",
+        "data (do not retry), 69 slow node (retry elsewhere), 75 interrupted after saving (retry), "
+        "76 hung (retry); others are failures.",
         allow_abbrev=False,
     )
     parser.add_argument(

@@ -273,6 +273,12 @@ class TrainingConfig(BaseModel):
         "after which a process dumps all stacks and exits with code 76. 0 disables the watchdog. "
         "If it is not set, a longer start_timeout or peer_timeout replaces the default.",
     )
+    preflight: Literal["off", "report", "strict"] = Field(
+        default="report",
+        description="Measurements that find a slow node before the first step of a gang of three "
+        "or more processes. report logs it, strict exits with code 69 as well, off measures "
+        "nothing.",
+    )
     tensorboard: bool = Field(
         default=False, description="Write TensorBoard event files to run_dir/tensorboard."
     )

@@ -16,6 +16,7 @@ from training.data.loader import GangSampler, Loaded, Loader
 from training.evaluation import Evaluation, evaluate
 from training.export import finished_export, write_export
 from training.gang.distributed import joined, limit_operations
+from training.gang.measurements import check_gang
 from training.gang.preflight import await_free_space, warn_of_locked_memory
 from training.gang.world import World
 from training.optimizer import learning_rate
@@ -41,8 +42,8 @@ CHECK_LOSS_EVERY: Final = 100
 def run(config: TrainingConfig, world: World) -> int:
     """Train until done or interrupted, and return the exit code.
 
-    Raises ConfigurationError, DataError, DivergedError, OSError when something cannot be saved, and
-    RuntimeError when another process is lost.
+    Raises ConfigurationError, DataError, DivergedError, SlowNodeError, OSError when something
+    cannot be saved, and RuntimeError when another process is lost.
     """
     device = choose_device(config.device, world.local_rank)
     accelerator.use(device)
@@ -56,6 +57,7 @@ def run(config: TrainingConfig, world: World) -> int:
         done = on_rank0(lambda: finished_export(export_folder(config)))
         if done is not None:
             return report_finished(config, world, done, already=True)
+        check_gang(config, world, device, watchdog.beat)
         watchdog.beat()
         run = prepare(config, world, device, watchdog, metrics)
         run.vote.listen()

@@ -18,6 +18,9 @@ BAD_INPUT: Final = 64
 A restart would end the same way (EX_USAGE).
 """
 
+SLOW_NODE: Final = 69
+"""A node of the gang is slow, which the error names: start again elsewhere (EX_UNAVAILABLE)."""
+
 INTERRUPTED: Final = 75
 """SIGTERM was received and the state is saved: start again to continue (EX_TEMPFAIL)."""
 

@@ -122,8 +122,29 @@ class Message(Event):
     message: str
 
 
+class Preflight(Event):
+    """Measurements of a gang before its first step; further fields are the medians."""
+
+    event: Literal["preflight"] = "preflight"
+    seconds: float
+    all_reduce: float
+    """Bus bandwidth of an all-reduce in MB/s."""
+
+
+class SlowNode(Event):
+    """A process whose measurement is much worse than the median of its gang."""
+
+    event: Literal["slow_node"] = "slow_node"
+    node: str
+    rank: int
+    measurement: str
+    value: float
+    median: float
+    unit: str
+
+
 AnyEvent = Annotated[
-    Started | Step | Epoch | Finished | Interrupted | Failed | Message,
+    Started | Step | Epoch | Finished | Interrupted | Failed | Message | Preflight | SlowNode,
     Field(discriminator="event"),
 ]
 _EVENT: TypeAdapter[AnyEvent] = TypeAdapter(AnyEvent)

@@ -1,6 +1,6 @@
 """Progress output of a program: JSON lines, or text and a progress bar on a terminal.
 
-The last event is also the pod's termination message, always as JSON.
+The last event is also the pod's termination message, as JSON unless the program passes text.
 """
 
 import contextlib
@@ -42,8 +42,8 @@ def emit(event: "str | Event", **fields: object) -> str:
     return line
 
 
-def conclude(event: "str | Event", **fields: object) -> None:
-    """Write the last line of a run, also as the pod's termination message.
+def conclude(event: "str | Event", text: str = "", /, **fields: object) -> None:
+    """Write the last line of a run, also as the pod's termination message, or `text` as the latter.
 
     Of several processes in a pod the first one counts, because the others often fail as a
     consequence.
@@ -55,7 +55,7 @@ def conclude(event: "str | Event", **fields: object) -> None:
     line = emit(event, **fields)
     with contextlib.suppress(OSError):
         if TERMINATION_LOG.stat().st_size == 0:
-            TERMINATION_LOG.write_bytes(line.encode()[:MAX_MESSAGE_BYTES])
+            TERMINATION_LOG.write_bytes((text or line).encode()[:MAX_MESSAGE_BYTES])
 
 
 class Bar:

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+import training.train
 from training.__main__ import main
+from training.gang.outliers import SlowNodeError
 from workload import exit_codes, report
 
 
@@ -36,6 +38,28 @@ def test_an_invalid_configuration_exits_with_64_and_one_line(
     assert (said["event"], said["exit_code"]) == ("error", 64)
     assert message in said["message"]
     assert json.loads(log.read_text()) == said
+
+
+def test_a_slow_node_exits_with_69_and_a_termination_message_of_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(*_: object) -> int:
+        raise SlowNodeError("slow node b: it is slow\nslow node c: it is as slow")
+
+    log = tmp_path / "termination-log"
+    log.touch()
+    monkeypatch.setattr(report, "TERMINATION_LOG", log)
+    monkeypatch.setattr(training.train, "run", run)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(sys, "argv", ["training"])
+    assert main() == exit_codes.SLOW_NODE
+    said = json.loads(capsys.readouterr().out)
+    assert (said["event"], said["exit_code"]) == ("error", 69)
+    assert log.read_text() == said["message"]
+    assert [line[:13] for line in log.read_text().splitlines()] == [
+        "slow node b: ",
+        "slow node c: ",
+    ]
 
 
 def test_the_first_error_of_several_processes_is_kept(

@@ -4,7 +4,18 @@ import json
 
 import pytest
 
-from workload.progress import Epoch, Event, Failed, Finished, Message, Started, Step, parse
+from workload.progress import (
+    Epoch,
+    Event,
+    Failed,
+    Finished,
+    Message,
+    Preflight,
+    SlowNode,
+    Started,
+    Step,
+    parse,
+)
 
 
 def start() -> Started:
@@ -40,6 +51,22 @@ def start() -> Started:
             {"event": "error", "message": "no data", "rank": "0", "exit_code": 64},
         ),
         (Message(event="warning", message="full"), {"event": "warning", "message": "full"}),
+        (
+            Preflight.model_validate({"seconds": 0.5, "all_reduce": 900, "matmul": 40.5}),
+            {"event": "preflight", "matmul": 40.5, "seconds": 0.5, "all_reduce": 900},
+        ),
+        (
+            SlowNode(node="b", rank=1, measurement="matmul", value=4, median=40, unit="GFLOP/s"),
+            {
+                "event": "slow_node",
+                "node": "b",
+                "rank": 1,
+                "measurement": "matmul",
+                "value": 4,
+                "median": 40,
+                "unit": "GFLOP/s",
+            },
+        ),
     ],
 )
 def test_an_event_is_written_as_one_line_and_read_again(

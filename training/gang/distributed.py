@@ -1,4 +1,4 @@
-"""Collective operations of a gang: the only code that uses the default process group."""
+"""Process groups of a gang, and operations that wait for all its processes."""
 
 import contextlib
 import os

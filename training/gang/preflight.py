@@ -58,18 +58,19 @@ def _is_full(folder: Path, needed: int) -> bool:
     if available is not None and available + leftovers < needed:
         return True
     try:
-        _write_probe(folder)
+        write_probe(folder)
     except OSError as error:
         return error.errno in FULL and not leftovers
     return False
 
 
-def _write_probe(folder: Path) -> None:
+def write_probe(folder: Path, content: bytes = PROBE) -> None:
+    """Write `content` to a new file in the directory and to the disk, and remove the file."""
     # Processes of several pods may have the same number.
     probe = folder / f".probe-{secrets.token_hex(8)}"
     try:
         with probe.open("wb") as stream:
-            stream.write(PROBE)
+            stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
     finally:
@@ -96,7 +97,7 @@ def check_run_dir(folder: Path) -> None:
     """Check that `folder` can be created and that files in it reach the disk."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _write_probe(folder)
+        write_probe(folder)
     except OSError as error:
         raise ConfigurationError(
             f"run_dir {folder} cannot be written: {error.strerror}; "

@@ -13,6 +13,9 @@ from infra.settings.types import TMP_SIZE
 from infra.settings.volumes import ReferenceSettings, VolumeSettings
 from kube.names import SHM_PATH, SHM_VOLUME, TMP_PATH, TMP_VOLUME, USER_ID
 
+NODE_NAME: Final = {"NODE_NAME": {"valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}}
+"""Environment variable with the name of the pod's node."""
+
 _TMP_MOUNT: Final = {"name": TMP_VOLUME, "mountPath": TMP_PATH}
 
 

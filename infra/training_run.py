@@ -10,6 +10,7 @@ from infra.kinds import builder
 from infra.kinds.gang import LAUNCHER_LABEL, WORKER_LABEL, Gang, Step
 from infra.manifests import Manifest, compact, standard_labels
 from infra.pods import (
+    NODE_NAME,
     GpuNodes,
     Mount,
     Pod,
@@ -225,7 +226,7 @@ def _command(job: TrainingJobSettings, run: str) -> list[str]:
 
 
 def _environment(job: TrainingJobSettings, run: str) -> dict[str, Any]:
-    variables: dict[str, Any] = {"RUN_NAME": run}
+    variables: dict[str, Any] = {"RUN_NAME": run, **NODE_NAME}
     if job.command is not None:
         variables = _run_variables(run)
     if job.omp_threads is not None:

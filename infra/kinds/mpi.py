@@ -11,7 +11,7 @@ from typing import Final
 from infra.kinds.gang import RENDEZVOUS_PORT, Gang, command_variables, placed_template
 from infra.kinds.volcano import COMPLETES_THE_JOB, SERVICE_PLUGINS, volcano_objects
 from infra.manifests import Manifest
-from infra.pods import rdma_variables
+from infra.pods import NODE_NAME, rdma_variables
 from kube.names import SSH_PATH
 
 SSH_PORT: Final = 2222
@@ -65,7 +65,8 @@ def build(gang: Gang) -> list[Manifest]:
         **gang.pod.env,
     }
     launching = replace(launcher, command=_launch(gang, env), env={**_MPI_SETTINGS, **env})
-    serving = replace(gang.pod, command=["sh", "-c", _SERVE], env=env)
+    serve = "".join([_SERVE, *(f" -o SetEnv={name}=${name}" for name in env.keys() & NODE_NAME)])
+    serving = replace(gang.pod, command=["sh", "-c", serve], env=env)
     tasks = [
         {
             "name": "launcher",
@@ -88,10 +89,11 @@ _MPI_SETTINGS: Final = {
 
 
 def _launch(gang: Gang, env: dict[str, object]) -> list[str]:
-    # A session of sshd has none of the container's variables, so the launcher sends its own.
+    # A session of sshd has none of the container's variables, so the launcher sends its own. The
+    # name of the node comes from the worker.
     sent = ["PATH", "HOME", "PYTHONUNBUFFERED", "MASTER_ADDR", *env]
     flags = [f"-np {gang.size * gang.processes}", "--bind-to none"]
-    flags += [f"-x {name}" for name in dict.fromkeys(sent)]
+    flags += [f"-x {name}" for name in dict.fromkeys(sent) if name not in NODE_NAME]
     script = f'{_LAUNCH}{" ".join(flags)} sh -c {shlex.quote(_RANK)} sh "$@"'
     return ["sh", "-c", script, "sh", *_program(gang)]
 

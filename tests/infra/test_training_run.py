@@ -107,6 +107,16 @@ def test_the_program_writes_to_a_directory_of_the_run() -> None:
     ]
 
 
+def test_the_program_knows_its_node_and_other_programs_get_no_new_variable() -> None:
+    def names(job: TrainingJobArgs) -> dict[str, Manifest]:
+        return {each["name"]: each for each in pod(job)["containers"][0]["env"]}
+
+    source = names(args())["NODE_NAME"]["valueFrom"]
+    assert source == {"fieldRef": {"fieldPath": "spec.nodeName"}}
+    other = args().job.model_copy(update={"command": ["./run"], "hyperparameters": None})
+    assert "NODE_NAME" not in names(replace(args(), job=other))
+
+
 def test_a_program_with_metrics_declares_its_port() -> None:
     def template(job: TrainingJobArgs) -> Manifest:
         task: Manifest = manifests(job, "digits-1", "image")[-1]["spec"]["tasks"][0]

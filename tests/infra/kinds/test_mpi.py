@@ -86,6 +86,15 @@ def test_the_launcher_sends_the_variables_that_an_ssh_session_lacks() -> None:
     assert {"LOUD", "TOKEN", "OMP_NUM_THREADS", "SLOTS"} <= sent
 
 
+def test_a_process_has_the_name_of_its_own_node() -> None:
+    found = containers()
+    started = run_launcher(found["launcher"]["command"], "a.run")
+    assert "NODE_NAME" not in started
+    assert found["worker"]["command"][-1].endswith(" -o SetEnv=NODE_NAME=$NODE_NAME")
+    custom = containers(command=["python3", "program.py"], hyperparameters=None)
+    assert "NODE_NAME" not in custom["worker"]["command"][-1]
+
+
 @pytest.mark.parametrize(
     "network",
     [

@@ -76,7 +76,7 @@ def test_an_elastic_job_has_only_workers_that_meet_at_worker_0() -> None:
     described = spec(nodes=4, min_nodes=2, retries=7)
     (worker,) = described["pytorchReplicaSpecs"].values()
     (computing,) = worker["template"]["spec"]["containers"]
-    env = {variable["name"]: variable["value"] for variable in computing["env"]}
+    env = {variable["name"]: variable.get("value") for variable in computing["env"]}
     assert described["elasticPolicy"] == {
         "minReplicas": 2,
         "maxReplicas": 4,

@@ -36,6 +36,7 @@ class Request:
         "pending",
         "queue_seconds",
         "queued",
+        "retried",
         "samples",
         "shapes",
         "size",
@@ -69,6 +70,8 @@ class Request:
         """Samples that are not with a worker."""
         self.pending = 0
         """Pieces without outputs."""
+        self.retried = False
+        """Whether a worker died while it computed this; it then gets batches of its own."""
         self.outputs: dict[int, Tensors] = {}
         """Outputs of computed pieces, by their first sample."""
         self.queue_seconds = self.compute_seconds = 0.0
@@ -144,6 +147,13 @@ class Batch:
         """Answer all of its requests with an error."""
         for piece in self.pieces:
             piece.request.fail(error)
+
+    def retry(self, error: Exception, *, final: bool) -> None:
+        """Fail the requests that were computed twice, or all if it is final."""
+        for piece in self.pieces:
+            if final or piece.request.retried:
+                piece.request.fail(error)
+            piece.request.retried = True
 
 
 class Lane:
@@ -250,6 +260,8 @@ class Queue:
         if batch.pieces and (
             batch.samples + size > self._max_batch
             or request.shapes != batch.pieces[0].request.shapes
+            or request.retried
+            or batch.pieces[0].request.retried
         ):
             return
         if request.queued == request.samples:

@@ -281,12 +281,16 @@ class Pool:
             row = end
 
     def _lost(self, worker: Worker, reason: str) -> None:
-        """Fail the batch that a dead worker was computing; requeue the one it had not started."""
-        for position, batch in enumerate(worker.batches):
+        """Requeue the batches of a dead worker.
+
+        Requests that it was computing are computed once more, each alone: only one that kills
+        workers fails. With too many deaths, or after a computation that hung, all of them fail.
+        """
+        error = UnavailableError(f"the worker that computed this died: {reason}")
+        for position, batch in reversed(list(enumerate(worker.batches))):
             if position == 0:
-                batch.fail(UnavailableError(f"the worker that computed this died: {reason}"))
-            else:
-                self._queue.put_back(batch)
+                batch.retry(error, final=worker.killed or bool(self.reason))
+            self._queue.put_back(batch)
         if self._hopeless:
             self._queue.fail_all(UnavailableError(self.reason, UNAVAILABLE_RETRY_SECONDS))
         self._dispatch()

@@ -318,6 +318,11 @@ class Worker:
         """The process ID; None before the start and after the exit."""
         return self._process.pid if self._process else None
 
+    @property
+    def killed(self) -> bool:
+        """Whether the server killed or stopped it."""
+        return bool(self._exit_reason)
+
     async def start(self) -> None:
         """Start the process; `loaded` completes when it is ready or has failed to load."""
         ours, theirs = channel_sockets()

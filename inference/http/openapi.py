@@ -18,7 +18,7 @@ _REASONS: Final = {
     413: "Body too large",
     415: "Content-Encoding not supported",
     429: "Queue full",
-    503: "No model is loaded, or the worker that computed the request died",
+    503: "No model is loaded, or the workers that computed the request died",
     504: "The deadline passed before the request was computed",
 }
 _INFER_ERRORS: Final = (400, 401, 404, 408, 413, 415, 429, 503, 504)

@@ -64,6 +64,24 @@ class Probe(Handler):
         }
 
 
+class Broken(Probe):
+    """Fails for every sample but the zeros with which it is loaded."""
+
+    def predict(self, decoded: Tensors) -> Tensors:
+        if decoded["inputs"].any():
+            raise ValueError("a mistake in the model")
+        return super().predict(decoded)
+
+
+class Slow(Probe):
+    """Takes two seconds for every batch but those with which it is loaded."""
+
+    def predict(self, decoded: Tensors) -> Tensors:
+        if decoded["inputs"].any():
+            time.sleep(2)
+        return super().predict(decoded)
+
+
 class Liar(Probe):
     """Returns other outputs than it declares."""
 

@@ -15,35 +15,49 @@ from inference.engine.workers import Backoff, RestartPolicy
 from inference.metrics import Metrics
 from inference.service import Service
 from tests.inference.engine.exports import Serve, outcome, sample, until
-from tests.inference.engine.probes import CUDA, DIE, FINE, PASSWORD, SLEEP
+from tests.inference.engine.probes import CUDA, DIE, FINE, HOLD, PASSWORD, RELEASE, SLEEP
 
 LONG = 600
 """Seconds that a worker would compute without intervention."""
 
 
-async def test_a_killed_worker_loses_only_what_it_was_computing(probe: Path, serve: Serve) -> None:
+async def test_a_killed_worker_loses_no_request(copied: Path, serve: Serve) -> None:
     class Listener(Observer):
         ends: list[str] = []  # noqa: RUF012
 
         def worker_ended(self, reason: str) -> None:
             self.ends.append(reason)
 
-    async with serve(probe, Listener(), max_batch=2) as engine:
+    async with serve(copied, Listener(), max_batch=2) as engine:
         (pid,) = engine.pids
-        lost = asyncio.create_task(engine.pool.infer(sample(SLEEP, LONG, count=2)))
+        begun = asyncio.create_task(engine.pool.infer(sample(HOLD, LONG, count=2)))
         await until(lambda: not engine.pool.idle)
         # The worker has a full batch already; another one is queued.
-        kept = [asyncio.create_task(engine.pool.infer(sample(FINE, value=n))) for n in range(3)]
+        queued = [asyncio.create_task(engine.pool.infer(sample(FINE, value=n))) for n in range(3)]
         await until(lambda: engine.queued == 1)
+        (copied / RELEASE).touch()
         os.kill(pid, signal.SIGKILL)
-        with pytest.raises(UnavailableError, match="died: it was killed by signal 9") as caught:
-            await lost
-        assert caught.value.retry_after > 0
-        answers = await asyncio.gather(*kept)
+        assert (await begun).batch == 2
+        answers = await asyncio.gather(*queued)
         assert [answer.outputs["value"][0] for answer in answers] == [0, 1, 2]
         assert engine.reason == ""
         assert engine.pids != [pid]
     assert Listener.ends == ["it was killed by signal 9"]
+
+
+async def test_only_the_request_that_kills_workers_fails(probe: Path, serve: Serve) -> None:
+    async with serve(probe, max_batch=8) as engine:
+        busy = asyncio.create_task(engine.pool.infer(sample(SLEEP, 0.3)))
+        await until(lambda: not engine.pool.idle)
+        kinds = [FINE, FINE, DIE, FINE]
+        together = [asyncio.create_task(outcome(engine.pool.infer(sample(k)))) for k in kinds]
+        await busy
+        first, second, poison, last = await asyncio.gather(*together)
+        assert isinstance(poison, UnavailableError)
+        assert "died: it was killed by signal 9" in str(poison)
+        assert poison.retry_after > 0
+        assert [answer.batch for answer in (first, second, last)] == [1, 1, 1]
+        assert engine.reason == ""
 
 
 async def test_consecutive_deaths_make_the_server_unready_for_a_while(
@@ -76,16 +90,17 @@ async def test_a_hanging_worker_is_replaced(probe: Path, serve: Serve) -> None:
         assert (await engine.pool.infer(sample(FINE))).batch == 1
 
 
-async def test_workers_compute_concurrently(probe: Path, serve: Serve) -> None:
-    async with serve(probe, workers=2) as engine:
+async def test_workers_compute_concurrently(copied: Path, serve: Serve) -> None:
+    async with serve(copied, workers=2) as engine:
         assert len(engine.pids) == 2
-        hanging = asyncio.create_task(engine.pool.infer(sample(SLEEP, LONG)))
+        begun = asyncio.create_task(engine.pool.infer(sample(HOLD, LONG)))
         await until(lambda: not engine.pool.idle)
         assert (await engine.pool.infer(sample(FINE))).batch == 1
         pids = engine.pids
+        (copied / RELEASE).touch()
+        assert (await begun).batch == 1
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
-        assert isinstance(await outcome(hanging), UnavailableError)
         # A request sent to a worker whose death is not detected yet would be lost with it.
         await until(lambda: not set(pids) & set(engine.pids))
         assert (await engine.pool.infer(sample(FINE))).batch == 1

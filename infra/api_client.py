@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from infra.manifests import NOT_AWAITED, Manifest, standard_labels
+from infra.manifests import NOT_AWAITED, Manifest, compact, standard_labels
 from infra.pods import GpuNodes, Volume
 
 _DNS: Final = 53
@@ -18,6 +18,10 @@ class ApiClient:
     name: str
     namespace: str
     selector: Mapping[str, str]
+    program: str | None = None
+    """Value of the label `app.kubernetes.io/name`; None takes the name."""
+    awaited: bool = False
+    """True if Pulumi waits until its objects are ready."""
 
     @property
     def metadata(self) -> Manifest:
@@ -26,11 +30,9 @@ class ApiClient:
 
     @property
     def _metadata(self) -> Manifest:
-        return {
-            "name": self.name,
-            "labels": standard_labels(self.name, self.name),
-            "annotations": dict(NOT_AWAITED),
-        }
+        annotations = {} if self.awaited else dict(NOT_AWAITED)
+        labels = standard_labels(self.program or self.name, self.name)
+        return compact({"name": self.name, "labels": labels, "annotations": annotations})
 
     def account(self, pull_secret: str | None) -> Manifest:
         """Return the service account, with which only pods that ask for it get a token."""

@@ -8,7 +8,15 @@ from infra.outputs import CanaryOutput, InferenceOutput, VersionOutput
 from infra.serving.autoscaling import autoscaler
 from infra.serving.deployment import deployment
 from infra.serving.description import InferenceServiceArgs, Version
-from infra.serving.traffic import disruption_budget, grpc_route, http_route, ingresses, service
+from infra.serving.rollback import program
+from infra.serving.traffic import (
+    disruption_budget,
+    grpc_route,
+    http_route,
+    ingresses,
+    service,
+    stable_backends,
+)
 
 
 class InferenceService(Component):
@@ -33,6 +41,9 @@ class InferenceService(Component):
         ready: list[pulumi.Resource] = []
         for manifest in build_canary(args):
             resource_name = f"{name}-canary-{manifest['kind'].lower()}"
+            ready.append(self.create(resource_name, manifest, self.options(after=list(ready))))
+        for manifest in program(args, stable_backends(args)):
+            resource_name = f"{name}-rollback-{manifest['kind'].lower()}"
             ready.append(self.create(resource_name, manifest, self.options(after=list(ready))))
         for manifest in routes(args):
             suffix = manifest["metadata"]["name"].removeprefix(args.key)

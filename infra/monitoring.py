@@ -26,7 +26,8 @@ class MonitoringArgs:
     """Settings of the monitoring and the namespaces to scrape.
 
     `ports` are the ports of workloads that serve metrics. `servers` are the servers of
-    services that are not the one of this project. `rendering` is True without a cluster.
+    services that are not the one of this project. `rollback_seconds` are the intervals at which
+    canaries are evaluated. `rendering` is True without a cluster.
     """
 
     monitoring: MonitoringSettings
@@ -35,6 +36,7 @@ class MonitoringArgs:
     gpu_nodes: GpuNodes
     ports: tuple[int, ...] = ()
     servers: Mapping[str, Runtime] = field(default_factory=dict)
+    rollback_seconds: tuple[int, ...] = ()
     isolated: bool = False
     rendering: bool = False
     login: RegistryLogin | None = None
@@ -49,6 +51,9 @@ class MonitoringArgs:
             gpu_nodes=gpu_nodes,
             ports=settings.metrics_ports,
             servers=settings.inference.other_servers,
+            rollback_seconds=tuple(
+                each.interval_seconds for each in settings.inference.rollbacks.values()
+            ),
             isolated=settings.tenancy.network.isolate,
             rendering=settings.cluster.rendering,
             login=login,
@@ -118,7 +123,7 @@ def targets(args: MonitoringArgs) -> list[scraping.Target]:
     elif existing is not None:
         gpus = [scraping.dcgm(existing.namespace, existing.labels, existing.port)]
     return [
-        *scraping.workloads(args.namespace, any_server=bool(args.servers)),
+        *scraping.workloads(args.namespace, serving_seconds=_serving_seconds(args)),
         *scraping.volcano(args.volcano_namespace),
         *gpus,
     ]
@@ -135,8 +140,13 @@ def _prometheus_rule(args: MonitoringArgs) -> Manifest:
 
 def _groups(args: MonitoringArgs) -> list[Manifest]:
     """Return the rule groups. Those of servers come first, because alerts read their series."""
-    interval = args.monitoring.interval_seconds
-    return [*server_groups(args.servers, interval), *rule_groups(args.monitoring)]
+    servers = server_groups(args.servers, _serving_seconds(args))
+    return [*servers, *rule_groups(args.monitoring)]
+
+
+def _serving_seconds(args: MonitoringArgs) -> int:
+    """Return the interval of the series that canaries are evaluated by."""
+    return min((args.monitoring.interval_seconds, *args.rollback_seconds))
 
 
 def _files(args: MonitoringArgs) -> Manifest:

@@ -28,6 +28,12 @@ INDEX_ANNOTATION: Final = "batch.kubernetes.io/job-completion-index"
 SKIP_AWAIT_ANNOTATION: Final = "pulumi.com/skipAwait"
 PATCH_FORCE_ANNOTATION: Final = "pulumi.com/patchForce"
 
+CANARY_ANNOTATION: Final = "gpu-platform.dev/canary"
+CANARY_IMAGE_ANNOTATION: Final = "gpu-platform.dev/canary-image"
+"""Annotations of a route: digest of the canary's settings, and its image."""
+ROLLED_BACK_ANNOTATION: Final = "gpu-platform.dev/rolled-back"
+"""Annotation of a route: the canary that was rolled back, and the reason."""
+
 PROMETHEUS_ANNOTATION: Final = "prometheus.io/"
 """Prefix of the annotations `scrape`, `port`, `path` and `scheme`."""
 SCHEME_ANNOTATION: Final = f"{PROMETHEUS_ANNOTATION}scheme"

@@ -2,6 +2,7 @@
 
     python3 -m recorder watch --claims /claims     in a pod of the namespace that it watches
     python3 -m recorder show RUN                   print the archived record of a run's last failure
+    python3 -m recorder rollback PLAN              roll back a canary that exceeds its limits
 
 The logs of every run's pods are streamed while they run, because the log of a deleted pod is gone.
 When a container fails or is deleted, its last log lines, its exit code, and the events of pod and
@@ -30,10 +31,14 @@ def main() -> int:
         for text in shown(folder):
             sys.stdout.write(text)
         return 0
-    from recorder.watch import watch
-
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx2").setLevel(logging.WARNING)
+    if options.command == "rollback":
+        from recorder.rollback import roll_back
+
+        roll_back(options.plan)
+    from recorder.watch import watch
+
     bounds = Bounds(options.lines, options.kib * 1024, options.failures, options.pods)
     asyncio.run(watch(options.claims, bounds))
     return 0
@@ -53,6 +58,8 @@ def _parser() -> argparse.ArgumentParser:
     watching.add_argument("--pods", type=_positive, default=16, help="first pods per failure")
     showing = commands.add_parser("show", help="print the archived record of a run's last failure")
     showing.add_argument("run", metavar="RUN")
+    rolling_back = commands.add_parser("rollback", help="evaluate a canary until terminated")
+    rolling_back.add_argument("plan", metavar="PLAN", help="JSON, written by the stack")
     for each in (watching, showing):
         each.add_argument(
             "--claims", type=Path, default=CLAIMS, help="directory with a mount of each claim"

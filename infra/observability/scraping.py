@@ -42,13 +42,12 @@ class Target:
     """True if pods request scraping over TLS by an annotation."""
     may_move: bool = False
     """True if annotations of pods name another port or path of metrics, or that there are none."""
+    interval_seconds: int | None = None
+    """Interval of the scrapes. None is that of all other targets."""
 
 
-def workloads(namespace: str, *, any_server: bool = False) -> list[Target]:
-    """Return training and inference in a namespace.
-
-    `any_server` is True if servers other than the one of this project are among them.
-    """
+def workloads(namespace: str, *, serving_seconds: int | None = None) -> list[Target]:
+    """Return training and inference in a namespace, with the interval of the latter's scrapes."""
     return [
         Target(
             "training",
@@ -68,7 +67,8 @@ def workloads(namespace: str, *, any_server: bool = False) -> list[Target]:
             "http",
             {"service": [_label(SERVICE_LABEL)]},
             may_have_tls=True,
-            may_move=any_server,
+            may_move=True,
+            interval_seconds=serving_seconds,
         ),
     ]
 
@@ -115,10 +115,11 @@ def monitor(target: Target, metadata: Manifest, interval_seconds: int) -> Manife
         relabelings.append(
             {"sourceLabels": ["__address__"], "regex": f".+:{target.port}", "action": "keep"}
         )
+    every = target.interval_seconds or interval_seconds
     endpoint = {
         **({} if target.of_services else {"port": target.port}),
         "path": "/metrics",
-        "interval": f"{interval_seconds}s",
+        "interval": f"{every}s",
         **({"honorLabels": True} if target.keeps_labels else {}),
         # The certificate names the Service, but Prometheus connects to the pod's address.
         **({"tlsConfig": {"insecureSkipVerify": True}} if target.may_have_tls else {}),
@@ -172,11 +173,12 @@ def scrape_config(target: Target, interval_seconds: int) -> Manifest:
     scheme = {"source_labels": [_annotation(SCHEME_ANNOTATION)], "target_label": "__scheme__"}
     schemes = [{**scheme, "regex": "(https)"}] if target.may_have_tls else []
     moved = _MOVED if target.may_move else ()
+    every = target.interval_seconds or interval_seconds
     return {
         "job_name": f"gpu-platform-{target.name}",
-        "scrape_interval": f"{interval_seconds}s",
+        "scrape_interval": f"{every}s",
         # Prometheus refuses a timeout longer than the interval.
-        "scrape_timeout": f"{min(interval_seconds, 10)}s",
+        "scrape_timeout": f"{min(every, 10)}s",
         "honor_labels": target.keeps_labels,
         "kubernetes_sd_configs": [{"role": role, "namespaces": {"names": [target.namespace]}}],
         **({"tls_config": {"insecure_skip_verify": True}} if target.may_have_tls else {}),

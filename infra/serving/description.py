@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from infra.manifests import Manifest, compact, standard_labels
+from infra.manifests import PULL_SECRET, Manifest, compact, standard_labels
 from infra.pods import GpuNodes
 from infra.serving.runtimes import Runtime
 from infra.settings import StackSettings
@@ -39,7 +39,8 @@ class Version:
 class InferenceServiceArgs:
     """A service and its surroundings. Images and names of claims are text or Pulumi outputs.
 
-    `run` is None if the service has a `url`. `canary_image` is used only by a canary with an image.
+    `run` is None if the service has a `url`. `canary_image` is used only by a canary with an image,
+    `rollback_image` and the rest by a canary that may be rolled back.
     """
 
     key: str
@@ -50,6 +51,9 @@ class InferenceServiceArgs:
     gpu_nodes: GpuNodes
     claims: Mapping[str, Any]
     canary_image: Any = None
+    rollback_image: Any = None
+    isolated: bool = False
+    pull_secret: str | None = None
     domain: str = "cluster.local"
     service_account: str = field(default="inference")
 
@@ -68,6 +72,7 @@ class InferenceServiceArgs:
         `runs` maps jobs to the names of their current runs.
         """
         service = settings.inference.services[key]
+        limits = settings.inference.rollbacks.get(key)
         return cls(
             key=key,
             service=service,
@@ -76,6 +81,9 @@ class InferenceServiceArgs:
             domain=settings.cluster.domain,
             image=images[service.image],
             canary_image=images[service.canary_image],
+            rollback_image=images[limits.image] if limits is not None else None,
+            isolated=settings.tenancy.network.isolate,
+            pull_secret=PULL_SECRET if settings.images.username is not None else None,
             gpu_nodes=gpu_nodes,
             claims=claims,
         )

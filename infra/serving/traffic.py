@@ -9,6 +9,7 @@ from typing import Final
 
 from infra.manifests import NOT_AWAITED, Manifest, compact
 from infra.serving.description import InferenceServiceArgs, Version, metadata
+from infra.serving.rollback import identity
 from infra.settings.inference import GatewaySettings, IngressSettings, RouteSettings
 
 _NGINX: Final = "nginx.ingress.kubernetes.io"
@@ -21,15 +22,12 @@ def http_route(
     rule = {
         "matches": [{"path": {"type": "PathPrefix", "value": route.path}}],
         "filters": _without_prefix(route.path),
-        "backendRefs": [
-            {"name": name, "port": args.service.port, "weight": weight}
-            for name, weight in shares(args).items()
-        ],
+        "backendRefs": _http_backends(args, shares(args)),
     }
     return {
         "apiVersion": "gateway.networking.k8s.io/v1",
         "kind": "HTTPRoute",
-        "metadata": metadata(args, args.stable),
+        "metadata": metadata(args, args.stable, identity(args)),
         "spec": compact(
             {
                 "parentRefs": [_parent(gateway)],
@@ -44,25 +42,41 @@ def grpc_route(
     args: InferenceServiceArgs, route: RouteSettings, gateway: GatewaySettings
 ) -> Manifest:
     """Return the GRPCRoute, which splits calls by the same weights."""
+    return {
+        "apiVersion": "gateway.networking.k8s.io/v1",
+        "kind": "GRPCRoute",
+        "metadata": metadata(args, args.stable, identity(args)),
+        "spec": {
+            "parentRefs": [_parent(gateway)],
+            "hostnames": list(route.grpc_hostnames),
+            "rules": [{"backendRefs": _grpc_backends(args, shares(args))}],
+        },
+    }
+
+
+def _http_backends(args: InferenceServiceArgs, weights: Mapping[str, int]) -> list[Manifest]:
+    port = args.service.port
+    return [{"name": name, "port": port, "weight": weight} for name, weight in weights.items()]
+
+
+def _grpc_backends(args: InferenceServiceArgs, weights: Mapping[str, int]) -> list[Manifest]:
     ports = {
         version.name: version.runtime.endpoints.grpc_port
         for version in (args.stable, args.canary)
         if version is not None
     }
-    backends = [
-        {"name": name, "port": ports[name], "weight": weight}
-        for name, weight in shares(args).items()
+    return [
+        {"name": name, "port": ports[name], "weight": weight} for name, weight in weights.items()
     ]
-    return {
-        "apiVersion": "gateway.networking.k8s.io/v1",
-        "kind": "GRPCRoute",
-        "metadata": metadata(args, args.stable),
-        "spec": {
-            "parentRefs": [_parent(gateway)],
-            "hostnames": list(route.grpc_hostnames),
-            "rules": [{"backendRefs": backends}],
-        },
-    }
+
+
+def stable_backends(args: InferenceServiceArgs) -> dict[str, list[Manifest]]:
+    """Return the backends of each kind of route when the stable version gets all requests."""
+    every, route = {args.key: 100}, args.service.route
+    found = {"HTTPRoute": _http_backends(args, every)}
+    if route is not None and route.grpc_hostnames:
+        found["GRPCRoute"] = _grpc_backends(args, every)
+    return found
 
 
 def _parent(gateway: GatewaySettings) -> Manifest:

@@ -227,6 +227,7 @@ PinnedImage = Annotated[str, AfterValidator(_pinned_image), _format("image-by-di
 
 Labels = dict[QualifiedName, LabelValue]
 PositiveInt = Annotated[int, Field(ge=1)]
+PortNumber = Annotated[int, Field(ge=1, le=65535)]
 Port = Annotated[int, Field(ge=1024, le=65535)]
 """A port that an unprivileged process may listen on."""
 PortNumber = Annotated[int, Field(ge=1, le=65535)]

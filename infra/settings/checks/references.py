@@ -96,6 +96,16 @@ def services_name_what_exists(
         if service.canary is not None:
             image = service.canary.image
             named += (("canary.image", image, "images", "workloads", images.workloads),)
+            if (limits := service.canary.rollback) is not None:
+                named += (
+                    (
+                        "canary.rollback.image",
+                        limits.image,
+                        "images",
+                        "workloads",
+                        images.workloads,
+                    ),
+                )
         for field, name, concern, table, known in named:
             yield from _undeclared(service_key(key, field), name, full_key(concern, table), known)
         job = training.jobs.get(service.job or "")

@@ -17,6 +17,7 @@ from infra.settings.inference.scaling import (
     AutoscalingSettings,
     CanarySettings,
     KedaSettings,
+    RollbackSettings,
     RolloutSettings,
 )
 from infra.settings.inference.service import InferenceServiceSettings
@@ -32,6 +33,7 @@ __all__ = [
     "InferenceSettings",
     "IngressSettings",
     "KedaSettings",
+    "RollbackSettings",
     "RolloutSettings",
     "RouteSettings",
     "SourceSettings",
@@ -54,6 +56,15 @@ class InferenceSettings(Settings):
             for key, service in self.services.items()
             if service.runtime != "torch"
             for name in (key, *([f"{key}-canary"] if service.canary else []))
+        }
+
+    @property
+    def rollbacks(self) -> Mapping[str, RollbackSettings]:
+        """Limits of canaries, by service."""
+        return {
+            key: service.canary.rollback
+            for key, service in self.services.items()
+            if service.canary is not None and service.canary.rollback is not None
         }
 
     @property

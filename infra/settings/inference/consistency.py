@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import ValidationError
 
 from infra.serving.runtimes import RUNTIMES, Runtime, Source
+from infra.serving.runtimes.runtime import LATENCY, REQUESTS
 from kube.names import (
     API_KEYS_VOLUME,
     EXPORT_VOLUME,
@@ -56,6 +57,7 @@ def problems(service: InferenceServiceSettings) -> Iterator[str]:
         yield from _server(service, service.canary.server, "canary.server")
     yield from _runtime(service)
     yield from _promotion(service)
+    yield from _rollback(service)
 
 
 def source_of(run: str | None, url: str | None, source: SourceSettings | None) -> Source | None:
@@ -208,4 +210,27 @@ def _promotion(service: InferenceServiceSettings) -> Iterator[str]:
         yield (
             "has canary.promote_if, which compares the manifests of two runs and needs runtime "
             "torch, canary.run, and run or job: write these, or leave it out"
+        )
+
+
+def _rollback(service: InferenceServiceSettings) -> Iterator[str]:
+    canary = service.canary
+    if canary is None or canary.rollback is None:
+        return
+    if service.route is not None and service.route.gateway is None:
+        yield (
+            "has canary.rollback with an Ingress, whose weights are not changed: use "
+            "route.gateway, or leave canary.rollback out"
+        )
+    runtime = service.runtime_of({})
+    series = {"torch": (REQUESTS, LATENCY)}.get(service.runtime, tuple(runtime.recordings))
+    if REQUESTS not in series:
+        yield (
+            f"has canary.rollback with runtime {service.runtime}, which has no series of failed "
+            "requests: leave it out"
+        )
+    elif canary.rollback.latency_seconds is not None and LATENCY not in series:
+        yield (
+            f"has canary.rollback.latency_seconds with runtime {service.runtime}, which has no "
+            "histogram of latencies: leave it out"
         )

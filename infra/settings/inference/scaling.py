@@ -6,7 +6,14 @@ from typing import Annotated, Any, Final, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from infra.settings.inference.models import Digest, ExportUrl, RunName, SourceSettings
-from infra.settings.types import DnsLabel, PositiveInt, Settings
+from infra.settings.types import (
+    CpuQuantity,
+    DnsLabel,
+    MemoryQuantity,
+    PortNumber,
+    PositiveInt,
+    Settings,
+)
 from workload.promotion import parse_condition
 
 
@@ -91,6 +98,67 @@ class AutoscalingSettings(Settings):
         return self.cpu_percent
 
 
+class RollbackSettings(Settings):
+    """Limits of a canary, by the series of its pods in Prometheus.
+
+    A program in the namespace evaluates them. If one is exceeded, or if no pod of the canary is
+    ready, it sends all requests to the first version. Another canary, image or limit starts anew.
+    """
+
+    prometheus: str = Field(
+        pattern=r"^https?://[^\s/]+(/[^\s]*)?$",
+        description="URL of Prometheus, such as http://prometheus.monitoring:9090.",
+    )
+    error_share: float = Field(
+        default=0.05,
+        ge=0,
+        lt=1,
+        allow_inf_nan=False,
+        description="Maximum share of the canary's requests that fail with 5xx or 400, above the "
+        "same share of the first version.",
+    )
+    latency_seconds: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Maximum latency (s) of 99 % of the canary's requests. null sets no limit.",
+    )
+    min_requests: PositiveInt = Field(
+        default=20,
+        description="Number of requests within window_seconds below which nothing is evaluated.",
+    )
+    window_seconds: int = Field(
+        default=30, ge=10, le=3600, description="Time (s) over which requests are evaluated."
+    )
+    interval_seconds: PositiveInt = Field(
+        default=5,
+        le=300,
+        description="Interval (s) between two evaluations, and between two scrapes of services.",
+    )
+    image: DnsLabel = Field(
+        default="recorder", description="Key of the image, which is built from recorder/."
+    )
+    cpu: CpuQuantity = Field(default="20m", description="CPU request of the program.")
+    memory: MemoryQuantity = Field(
+        default="128Mi", description="Memory request and limit of the program."
+    )
+    api_ports: list[PortNumber] = Field(
+        default=[443, 6443],
+        min_length=1,
+        description="Ports of the API server. With network isolation the program may connect only "
+        "to these and to Prometheus.",
+    )
+
+    @model_validator(mode="after")
+    def _several_samples(self) -> Self:
+        if self.window_seconds < 3 * self.interval_seconds:
+            raise ValueError(
+                f"has window_seconds {self.window_seconds} with interval_seconds "
+                f"{self.interval_seconds}: write at least three intervals"
+            )
+        return self
+
+
 class CanarySettings(Settings):
     """A second version of the service that receives a share of the requests."""
 
@@ -114,6 +182,11 @@ class CanarySettings(Settings):
         default={}, description="Model server configuration that differs from the service's."
     )
     replicas: PositiveInt = Field(default=1, le=1000, description="Number of pods.")
+    rollback: RollbackSettings | None = Field(
+        default=None,
+        description="Limits that send all requests to the first version when the canary exceeds "
+        "them. null evaluates nothing.",
+    )
     promote_if: dict[MetricName, Comparison] = Field(
         default={},
         description="Conditions on metrics of the run's manifest, without which the canary does "

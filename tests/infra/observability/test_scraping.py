@@ -86,3 +86,12 @@ def test_the_release_comes_before_what_its_operator_reads(provision: Provision) 
 def test_the_chart_is_left_to_its_owner_unless_asked_for(provision: Provision) -> None:
     plan = provision(changed("monitoring", {"prometheus": "operator"}))
     assert "monitoring-release" not in plan.names(RELEASE)
+
+
+def test_metrics_of_the_model_server_are_scraped_at_its_admin_port(provision: Provision) -> None:
+    plan = provision(changed("monitoring", {"prometheus": "operator"}))
+    pods = plan.inputs("inference-digits-deployment")["spec"]["template"]["metadata"]
+    assert pods["annotations"]["prometheus.io/port"] == "8081"
+    (endpoint,) = plan.inputs("monitoring-podmonitor-inference")["spec"]["podMetricsEndpoints"]
+    moved = "__meta_kubernetes_pod_annotation_prometheus_io_port"
+    assert any(moved in rule["sourceLabels"] for rule in endpoint["relabelings"])

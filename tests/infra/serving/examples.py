@@ -29,6 +29,7 @@ def serving(**changed: Any) -> InferenceServiceArgs:
         namespace="ml",
         image="image",
         canary_image="other-image",
+        rollback_image="recorder-image",
         gpu_nodes=GpuNodes(resource="nvidia.com/gpu"),
         claims={"checkpoints": "ckpt", "datasets": "data"},
     )

@@ -241,7 +241,7 @@ def test_prometheus_finds_metrics_on_another_port() -> None:
     silent = serving(**{**CUSTOM, "server": {**CUSTOM["server"], "metrics": None}})
     about = objects(silent)["Deployment"]["spec"]["template"]["metadata"]
     assert about["annotations"] == {"prometheus.io/scrape": "false"}
-    _, target = workloads("ml", any_server=True)
+    _, target = workloads("ml")
     rules = scrape_config(target, 15)["relabel_configs"]
     moved = "__meta_kubernetes_pod_annotation_prometheus_io_port"
     assert {"source_labels", "target_label"} <= rules[-2].keys()

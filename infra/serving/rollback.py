@@ -1,0 +1,163 @@
+"""Rollback of a canary: the program that evaluates its limits, and what the routes tell it."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from infra.api_client import TOKEN, ApiClient, elsewhere
+from infra.manifests import Manifest, standard_labels
+from infra.pods import Pod, pod_template
+from infra.serving.deployment import deployment
+from infra.serving.description import InferenceServiceArgs
+from infra.serving.runtimes.runtime import LATENCY, REQUESTS
+from infra.settings.inference import RollbackSettings
+from kube.names import CANARY_ANNOTATION, CANARY_IMAGE_ANNOTATION
+
+_PROGRAM: Final = "canary-rollback"
+_GATEWAY_API: Final = "gateway.networking.k8s.io"
+_PORTS: Final = {"http": 80, "https": 443}
+
+
+def limits_of(args: InferenceServiceArgs) -> RollbackSettings | None:
+    """Return the limits of the service's canary, None if nothing evaluates it."""
+    return args.service.canary.rollback if args.service.canary is not None else None
+
+
+def identity(args: InferenceServiceArgs) -> dict[str, Any]:
+    """Return the annotations by which a route names the canary; empty without limits.
+
+    A canary with the same annotations as one that was rolled back gets no requests.
+    """
+    limits, canary = limits_of(args), args.canary
+    if limits is None or canary is None:
+        return {}
+    # The image may be known only after its build.
+    without_images = replace(args, image="", canary_image="")
+    version = replace(canary, image="")
+    template = deployment(without_images, version, {})["spec"]["template"]
+    described = json.dumps([template, limits.model_dump(mode="json")], sort_keys=True)
+    digest = hashlib.sha256(described.encode()).hexdigest()[:16]
+    return {CANARY_ANNOTATION: digest, CANARY_IMAGE_ANNOTATION: canary.image}
+
+
+def program(args: InferenceServiceArgs, stable: Mapping[str, list[Manifest]]) -> list[Manifest]:
+    """Return the program with its permissions; empty without limits.
+
+    `stable` has the backends of the routes without the canary, by kind of route.
+    """
+    limits = limits_of(args)
+    if limits is None:
+        return []
+    name = f"{args.key}-rollback"
+    selector = {"app.kubernetes.io/instance": name}
+    client = ApiClient(
+        name=name, namespace=args.namespace, selector=selector, program=_PROGRAM, awaited=True
+    )
+    url = urlsplit(limits.prometheus)
+    ports = [*limits.api_ports, url.port or _PORTS[url.scheme]]
+    deadline = {"pulumi.com/timeoutSeconds": str(args.service.progress_deadline_seconds)}
+    return [
+        client.account(args.pull_secret),
+        client.role(_rules(args, stable)),
+        client.binding(),
+        *([client.allow_ports(ports)] if args.isolated else []),
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {**client.metadata, "annotations": deadline},
+            "spec": {
+                "replicas": 1,
+                "revisionHistoryLimit": 1,
+                "selector": {"matchLabels": selector},
+                "template": pod_template(_pod(args, limits, name, stable)),
+            },
+        },
+    ]
+
+
+def _rules(args: InferenceServiceArgs, routes: Mapping[str, Any]) -> list[dict[str, Any]]:
+    plurals = [f"{kind.lower()}s" for kind in routes]
+    return [
+        {
+            "apiGroups": [_GATEWAY_API],
+            "resources": plurals,
+            "resourceNames": [args.key],
+            "verbs": ["get", "patch"],
+        },
+        {
+            "apiGroups": ["apps"],
+            "resources": ["deployments"],
+            "resourceNames": [f"{args.key}-canary"],
+            "verbs": ["get"],
+        },
+        {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
+    ]
+
+
+def _pod(
+    args: InferenceServiceArgs,
+    limits: RollbackSettings,
+    name: str,
+    stable: Mapping[str, list[Manifest]],
+) -> Pod:
+    plan = {
+        "service": args.key,
+        "canary": f"{args.key}-canary",
+        "prometheus": limits.prometheus,
+        "interval_seconds": limits.interval_seconds,
+        "limits": queries(limits, args.namespace, args.key),
+        "stable": stable,
+    }
+    return Pod(
+        container="rollback",
+        image=args.rollback_image,
+        command=["python3", "-m", "recorder", "rollback", json.dumps(plan)],
+        cpu=limits.cpu,
+        memory=limits.memory,
+        shm="1Mi",
+        gpus=0,
+        gpu_nodes=args.gpu_nodes,
+        service_account=name,
+        grace_seconds=5,
+        labels=standard_labels(_PROGRAM, name),
+        volumes=[TOKEN],
+        affinity=elsewhere(args.gpu_nodes),
+    )
+
+
+def queries(limits: RollbackSettings, namespace: str, key: str) -> list[dict[str, Any]]:
+    """Return the limits with the PromQL queries that are compared with them.
+
+    A query has no result while there are too few requests. Both versions get the same mix of
+    requests, so callers' mistakes do not count: a model that fails answers 400 as well.
+    """
+    span = f"[{limits.window_seconds}s]"
+
+    def requests(service: str, codes: str = "") -> str:
+        of = f'namespace="{namespace}", service="{service}"{codes}'
+        return f"sum(increase({REQUESTS}{{{of}}}{span}))"
+
+    canary, failed = f"{key}-canary", ', code=~"5.*|400|4xx"'
+    enough = f"and {requests(canary)} >= {limits.min_requests}"
+    usual = f"({requests(key, failed)} / ({requests(key)} > 0) or vector(0))"
+    found = [
+        {
+            "name": "the share of failed requests, above that of the stable version,",
+            "query": f"{requests(canary, failed)} / {requests(canary)} - {usual} {enough}",
+            "maximum": limits.error_share,
+        }
+    ]
+    if limits.latency_seconds is not None:
+        of = f'namespace="{namespace}", service="{canary}"'
+        buckets = f"sum by (le) (rate({LATENCY}{{{of}}}{span}))"
+        found.append(
+            {
+                "name": "the latency (s) of 99 % of the requests",
+                "query": f"histogram_quantile(0.99, {buckets}) {enough}",
+                "maximum": limits.latency_seconds,
+            }
+        )
+    return found

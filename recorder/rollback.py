@@ -1,0 +1,230 @@
+"""Roll back a canary: send its requests to the stable version when its limits are exceeded.
+
+    python3 -m recorder rollback '{...}'     in a pod of the service's namespace
+
+Prometheus evaluates the limits. A rollback writes the weights, the annotation ROLLED_BACK and an
+Event. It stays until the route describes another canary, even if the weights are restored.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, NoReturn
+
+from httpx2 import Client as HttpClient
+from httpx2 import HTTPError
+from lightkube import Client
+from lightkube.generic_resource import GenericNamespacedResource, create_namespaced_resource
+from lightkube.models.core_v1 import EventSource, ObjectReference
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.apps_v1 import Deployment
+from lightkube.resources.core_v1 import Event
+from lightkube.types import PatchType
+
+from kube.names import CANARY_ANNOTATION, CANARY_IMAGE_ANNOTATION, ROLLED_BACK_ANNOTATION
+
+MANAGER: Final = "canary-rollback"
+UNREADY_LOOKS: Final = 2
+"""Consecutive looks without a ready pod that are a breach: one may fall between two pods."""
+
+_GROUP: Final = "gateway.networking.k8s.io"
+_ROUTES: Final = {
+    kind: create_namespaced_resource(_GROUP, "v1", kind, f"{kind.lower()}s")
+    for kind in ("HTTPRoute", "GRPCRoute")
+}
+_PROMETHEUS_SECONDS: Final = 5.0
+_log = logging.getLogger("rollback")
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A PromQL query and the value above which the canary is rolled back.
+
+    A query without a result is not evaluated.
+    """
+
+    name: str
+    query: str
+    maximum: float
+
+
+def breach(
+    limits: Sequence[Limit], values: Mapping[str, float], unready_looks: int = 0
+) -> str | None:
+    """Return why the canary must be rolled back, None if it must not."""
+    if unready_looks >= UNREADY_LOOKS:
+        return "no pod of the canary is ready"
+    for limit in limits:
+        value = values.get(limit.name)
+        if value is not None and value > limit.maximum:
+            return f"{limit.name} is {value:.3g}, more than {limit.maximum:g}"
+    return None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A canary, its limits, and the backends of its routes after a rollback."""
+
+    service: str
+    """Name of the routes and of the stable version."""
+    canary: str
+    prometheus: str
+    interval_seconds: float
+    limits: tuple[Limit, ...]
+    stable: Mapping[str, list[dict[str, Any]]]
+    """Backends without the canary, by kind of route."""
+
+    @classmethod
+    def parse(cls, text: str) -> "Plan":
+        """Return the plan that the stack wrote."""
+        document = json.loads(text)
+        limits = tuple(Limit(**each) for each in document.pop("limits"))
+        return cls(**document, limits=limits)
+
+
+class Rollback:
+    """Evaluates the limits of one canary and owns the decision about its weight."""
+
+    def __init__(self, plan: Plan, api: Client, prometheus: HttpClient) -> None:
+        self._plan, self._api, self._prometheus = plan, api, prometheus
+        self._unready_looks = 0
+
+    def run(self) -> NoReturn:
+        """Look until terminated, also through outages of the API server and of Prometheus."""
+        while True:
+            try:
+                self.look()
+            except HTTPError as error:
+                _log.warning("%s: %s", type(error).__name__, error)
+            time.sleep(self._plan.interval_seconds)
+
+    def look(self) -> None:
+        """Evaluate the limits once, and roll back if one is exceeded or was exceeded before."""
+        routes = [self._route(kind) for kind in self._plan.stable]
+        served = [route for route in routes if self._serves_canary(route)]
+        if not served:
+            self._unready_looks = 0
+            return
+        # All routes of a service describe the same canary; one may have been rolled back before
+        # the other, or before its weights were restored.
+        earlier = next(filter(None, map(_earlier_reason, routes)), None)
+        reason = earlier or breach(self._plan.limits, self._values(), self._count_unready())
+        if reason is not None:
+            for route in served:
+                self._roll_back(route, reason)
+
+    def _route(self, kind: str) -> GenericNamespacedResource:
+        return self._api.get(_ROUTES[kind], self._plan.service)
+
+    def _serves_canary(self, route: GenericNamespacedResource) -> bool:
+        # A backend without a weight has weight 1.
+        return any(
+            backend["name"] == self._plan.canary and backend.get("weight", 1) > 0
+            for backend in route["spec"]["rules"][0]["backendRefs"]
+        )
+
+    def _values(self) -> dict[str, float]:
+        found: dict[str, float] = {}
+        url = f"{self._plan.prometheus.rstrip('/')}/api/v1/query"
+        for limit in self._plan.limits:
+            try:
+                answer = self._prometheus.get(url, params={"query": limit.query})
+                answer.raise_for_status()
+            except HTTPError as error:
+                _log.warning("Prometheus does not answer: %s", error)
+                return found
+            result = answer.json()["data"]["result"]
+            if result:
+                found[limit.name] = float(result[0]["value"][1])
+        return found
+
+    def _count_unready(self) -> int:
+        status = self._api.get(Deployment, self._plan.canary).status
+        ready = status is not None and bool(status.readyReplicas)
+        self._unready_looks = 0 if ready else self._unready_looks + 1
+        return self._unready_looks
+
+    def _roll_back(self, route: GenericNamespacedResource, reason: str) -> None:
+        kind, annotation = str(route["kind"]), ROLLED_BACK_ANNOTATION.replace("/", "~1")
+        value = f"{_identity(route)} {reason}"
+        changes = [
+            {
+                "op": "replace",
+                "path": "/spec/rules/0/backendRefs",
+                "value": self._plan.stable[kind],
+            },
+            {"op": "add", "path": f"/metadata/annotations/{annotation}", "value": value},
+        ]
+        changed = self._api.patch(
+            _ROUTES[kind],
+            self._plan.service,
+            changes,
+            patch_type=PatchType.JSON,
+            field_manager=MANAGER,
+        )
+        self._disown(changed)
+        _log.warning("%s %s: rolled back: %s", kind, self._plan.service, reason)
+        self._report(route, reason)
+
+    def _disown(self, route: GenericNamespacedResource) -> None:
+        """Remove this program from the managers of the route's fields.
+
+        The next server-side apply of the stack would otherwise fail with a conflict.
+        """
+        metadata = route["metadata"]
+        others = [each for each in metadata["managedFields"] if each.get("manager") != MANAGER]
+        self._api.patch(
+            _ROUTES[str(route["kind"])],
+            self._plan.service,
+            {"metadata": {"managedFields": others, "resourceVersion": metadata["resourceVersion"]}},
+            patch_type=PatchType.MERGE,
+            field_manager=MANAGER,
+        )
+
+    def _report(self, route: GenericNamespacedResource, reason: str) -> None:
+        metadata, now = route.metadata, datetime.now(UTC)
+        assert metadata is not None  # noqa: S101  the API server returns no object without
+        name = ObjectMeta(generateName=f"{self._plan.canary}-", namespace=metadata.namespace)
+        self._api.create(
+            Event(
+                metadata=name,
+                involvedObject=ObjectReference(
+                    apiVersion=f"{_GROUP}/v1",
+                    kind=str(route["kind"]),
+                    name=metadata.name,
+                    namespace=metadata.namespace,
+                    uid=metadata.uid,
+                ),
+                type="Warning",
+                reason="CanaryRolledBack",
+                message=f"{self._plan.canary} gets no requests: {reason}",
+                source=EventSource(component=MANAGER),
+                firstTimestamp=now,
+                lastTimestamp=now,
+                count=1,
+            )
+        )
+
+
+def _identity(route: GenericNamespacedResource) -> str:
+    """Return what the stack wrote about the canary: its settings, limits and image."""
+    annotations = (route.metadata.annotations if route.metadata else None) or {}
+    return "@".join(
+        annotations.get(name, "") for name in (CANARY_ANNOTATION, CANARY_IMAGE_ANNOTATION)
+    )
+
+
+def _earlier_reason(route: GenericNamespacedResource) -> str | None:
+    """Return why this canary was rolled back before, None if it was not."""
+    annotations = (route.metadata.annotations if route.metadata else None) or {}
+    identity, _, reason = annotations.get(ROLLED_BACK_ANNOTATION, "").partition(" ")
+    return reason if reason and identity == _identity(route) else None
+
+
+def roll_back(text: str) -> NoReturn:
+    """Watch the canary of a plan until terminated."""
+    prometheus = HttpClient(timeout=_PROMETHEUS_SECONDS, trust_env=False)
+    Rollback(Plan.parse(text), Client(), prometheus).run()

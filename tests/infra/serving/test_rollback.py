@@ -1,0 +1,172 @@
+"""The program that evaluates a canary: its queries, what it may change, and how routes name it."""
+
+import json
+from typing import Any
+
+import pytest
+
+from infra.inference_service import routes
+from infra.manifests import Manifest
+from infra.serving.description import InferenceServiceArgs
+from infra.serving.rollback import program
+from infra.serving.traffic import stable_backends
+from tests.infra.conftest import Provision
+from tests.infra.examples import changed, good, problems
+from tests.infra.serving.examples import CANARY, GATEWAY, serving
+from tests.infra.serving.test_runtimes import CUSTOM
+
+LIMITS = {"prometheus": "http://prometheus.monitoring:9090", "image": "inference"}
+
+
+def rolling(route: Any = None, weight: int = 20, **limits: Any) -> InferenceServiceArgs:
+    canary = {**CANARY, "weight": weight, "rollback": {**LIMITS, **limits}}
+    return serving(route=route or GATEWAY, canary=canary)
+
+
+def built(described: InferenceServiceArgs) -> dict[str, Manifest]:
+    return {each["kind"]: each for each in program(described, stable_backends(described))}
+
+
+def plan(described: InferenceServiceArgs) -> dict[str, Any]:
+    (container,) = built(described)["Deployment"]["spec"]["template"]["spec"]["containers"]
+    *command, text = container["command"]
+    assert command == ["python3", "-m", "recorder", "rollback"]
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def annotations(described: InferenceServiceArgs) -> dict[str, Any]:
+    (route,) = routes(described)
+    found: dict[str, Any] = route["metadata"].get("annotations", {})
+    return found
+
+
+def test_nothing_evaluates_a_canary_without_limits() -> None:
+    described = serving(route=GATEWAY, canary=CANARY)
+    assert built(described) == {}
+    assert annotations(described) == {}
+
+
+def test_the_program_may_change_this_route_alone() -> None:
+    rules = built(rolling())["Role"]["rules"]
+    assert rules == [
+        {
+            "apiGroups": ["gateway.networking.k8s.io"],
+            "resources": ["httproutes"],
+            "resourceNames": ["digits"],
+            "verbs": ["get", "patch"],
+        },
+        {
+            "apiGroups": ["apps"],
+            "resources": ["deployments"],
+            "resourceNames": ["digits-canary"],
+            "verbs": ["get"],
+        },
+        {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
+    ]
+
+
+def test_a_rollback_writes_what_the_stack_writes_for_weight_zero() -> None:
+    described = rolling()
+    (route,) = routes(rolling(weight=0))
+    (rule,) = route["spec"]["rules"]
+    assert plan(described)["stable"] == {"HTTPRoute": rule["backendRefs"]}
+
+
+def test_series_are_those_of_the_canary_compared_with_the_stable_version() -> None:
+    found = plan(rolling(latency_seconds=0.5, min_requests=50, window_seconds=60))
+    errors, latency = found["limits"]
+    assert errors["maximum"] == 0.05
+    assert 'service="digits-canary", code=~"5.*|400|4xx"}[60s]' in errors["query"]
+    assert 'service="digits", code=~"5.*|400|4xx"}[60s]' in errors["query"]
+    assert latency["maximum"] == 0.5
+    assert latency["query"].endswith('service="digits-canary"}[60s])) >= 50')
+
+
+def test_a_route_names_another_canary_after_any_change_but_that_of_the_weight() -> None:
+    before = annotations(rolling())
+    assert before.keys() == {"gpu-platform.dev/canary", "gpu-platform.dev/canary-image"}
+    assert annotations(rolling(weight=50)) == before
+    assert annotations(rolling(error_share=0.5)) != before
+    other = {**CANARY, "run": "digits-89abcdef", "rollback": LIMITS}
+    assert annotations(serving(route=GATEWAY, canary=other)) != before
+
+
+def test_an_isolated_program_reaches_the_api_server_and_prometheus(provision: Provision) -> None:
+    values = good()
+    values["tenancy"] = {**values["tenancy"], "network": {"isolate": True}}
+    values["inference"]["services"]["digits"] |= {
+        "route": GATEWAY,
+        "canary": {**CANARY, "rollback": LIMITS},
+    }
+    made = provision(values)
+    (egress,) = made.inputs("inference-digits-rollback-networkpolicy")["spec"]["egress"]
+    assert [port["port"] for port in egress["ports"]] == [443, 6443, 9090]
+
+
+def test_the_route_changes_after_the_program_runs(provision: Provision) -> None:
+    service = {
+        **good()["inference"]["services"]["digits"],
+        "route": GATEWAY,
+        "canary": {**CANARY, "rollback": LIMITS},
+    }
+    made = provision(changed("inference.services.digits", service))
+    program_name = "inference-digits-rollback-deployment"
+    assert program_name in made.dependencies("inference-digits-httproute")
+    assert "pulumi.com/skipAwait" not in str(made.inputs(program_name))
+
+
+def test_services_are_scraped_as_often_as_canaries_are_evaluated(provision: Provision) -> None:
+    values = good()
+    values["monitoring"] = {"prometheus": "operator"}
+    values["inference"]["services"]["digits"] |= {
+        "route": GATEWAY,
+        "canary": {**CANARY, "rollback": {**LIMITS, "interval_seconds": 7}},
+    }
+    made = provision(values)
+    intervals = {
+        name: made.inputs(f"monitoring-podmonitor-{name}")["spec"]["podMetricsEndpoints"][0][
+            "interval"
+        ]
+        for name in ("inference", "training")
+    }
+    assert intervals == {"inference": "7s", "training": "30s"}
+
+
+def with_limits(**service: Any) -> dict[str, Any]:
+    values = good()
+    known = values["inference"]["services"]["digits"]
+    merged = {**known, "route": GATEWAY, "canary": {**CANARY, "rollback": LIMITS}, **service}
+    values["inference"]["services"]["digits"] = {
+        name: value for name, value in merged.items() if value is not None
+    }
+    return values
+
+
+@pytest.mark.parametrize(
+    ("service", "sentence"),
+    [
+        ({"route": {"ingress": {"class_name": "nginx"}}}, "canary.rollback with an Ingress"),
+        (
+            {
+                **CUSTOM,
+                "job": None,
+                "canary": {"weight": 1, "image": "inference", "rollback": LIMITS},
+            },
+            "which has no series of failed requests",
+        ),
+        (
+            {"canary": {**CANARY, "rollback": {**LIMITS, "image": "nowhere"}}},
+            "canary.rollback.image is 'nowhere'",
+        ),
+        (
+            {"canary": {**CANARY, "rollback": {**LIMITS, "window_seconds": 10}}},
+            "write at least three intervals",
+        ),
+    ],
+    ids=["ingress", "series", "image", "window"],
+)
+def test_limits_that_cannot_be_evaluated_are_refused(
+    service: dict[str, Any], sentence: str
+) -> None:
+    assert any(sentence in problem for problem in problems(with_limits(**service)))

@@ -45,6 +45,11 @@ test: $(VENV)/dev.stamp
 test-attacks: $(VENV)/dev.stamp
 	@ATTACK="$(ATTACK)" python -m tests.attacks
 
+## test-losses: count lost requests while workers, models and servers are replaced
+.PHONY: test-losses
+test-losses: $(VENV)/dev.stamp
+	@python -m tests.losses
+
 ## test-faults [PYTEST_ARGS=...]: inject every fault on real nodes; writes .bench/faults.*
 .PHONY: test-faults
 test-faults: $(VENV)/dev.stamp

@@ -37,6 +37,11 @@ class Attacked:
     port: int
     admin_port: int
 
+    def workers(self) -> list[psutil.Process]:
+        """Return the processes that compute: children of the fork server."""
+        children = psutil.Process(self.process.pid).children()
+        return [worker for child in children for worker in child.children()]
+
     def memory(self) -> int:
         """Return the bytes of the server and its workers that are not shared files."""
         server = psutil.Process(self.process.pid)

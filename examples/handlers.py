@@ -1,0 +1,75 @@
+"""Handlers of the model server for input that is not a tensor yet: encoded images, form fields.
+
+INFERENCE_HANDLER=handlers:EncodedImages, with this file mounted or copied into the image.
+"""
+
+import io
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+from inference.engine.handlers import Classifier, Plain, Source
+from inference.engine.interface import InputError, Tensors, TensorSpec
+
+MAX_PIXELS: Final = 2**22
+"""Maximum size of an image, checked before it is decoded: a small file may contain a large one."""
+
+_MODES: Final = {1: "L", 3: "RGB"}
+
+
+class EncodedImages(Classifier):
+    """PNG or JPEG files as BYTES, scaled to the size that the network was trained with."""
+
+    def load(self, source: Source) -> None:
+        """Load the network and replace its input."""
+        super().load(source)
+        self._channels, self._height, self._width = source.manifest.input_shape
+        self.inputs = (TensorSpec("image", "BYTES", (-1,)),)
+
+    def examples(self, largest: int) -> Any:
+        """Yield black images."""
+        content = io.BytesIO()
+        size = (self._width, self._height)
+        Image.new(_MODES[self._channels], size).save(content, format="PNG")
+        for samples in sorted({1, largest}):
+            yield {"image": np.array([content.getvalue()] * samples, np.object_)}
+
+    def decode(self, inputs: Tensors) -> torch.Tensor:
+        """Decode the images to pixels from 0 to 1."""
+        pixels = np.stack([self._pixels(content) for content in inputs["image"]])
+        return torch.from_numpy(pixels).to(self.device)
+
+    def _pixels(self, content: bytes) -> NDArray[np.float32]:
+        try:
+            with Image.open(io.BytesIO(content), formats=("PNG", "JPEG")) as image:
+                if image.width * image.height > MAX_PIXELS:
+                    raise InputError(f"image has more than {MAX_PIXELS} pixels")
+                scaled = image.convert(_MODES[self._channels]).resize((self._width, self._height))
+        except (UnidentifiedImageError, OSError, SyntaxError) as error:
+            raise InputError("image must be a whole PNG or JPEG file") from error
+        shape = (self._height, self._width, self._channels)
+        values = np.asarray(scaled, np.float32).reshape(shape) / np.float32(255)
+        return np.ascontiguousarray(values.transpose(2, 0, 1))
+
+
+class FormFields(Plain):
+    """One input per field of a form, such as {"name": "age", "shape": [1], …}; one row each."""
+
+    fields: ClassVar[tuple[str, ...]] = ("age", "income", "years")
+    """Names of the network's features, in their order."""
+
+    def load(self, source: Source) -> None:
+        """Load the network and replace its input."""
+        super().load(source)
+        self.inputs = tuple(TensorSpec(name, "FP32", (-1,)) for name in self.fields)
+
+    def decode(self, inputs: Tensors) -> torch.Tensor:
+        """Combine the fields to rows of features."""
+        for name in self.fields:
+            if (inputs[name] < 0).any():
+                raise InputError(f"{name} must not be negative")
+        columns = [inputs[name] for name in self.fields]
+        return torch.from_numpy(np.stack(columns, 1)).to(self.device)

@@ -117,6 +117,28 @@ def test_a_chunked_body_is_read(server: Server) -> None:
     assert response.status_code == 200
 
 
+CHUNKED = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+
+
+@pytest.mark.parametrize("end", [b"XX0\r\n\r\n", b"0\r\n\r\n", b"\r\nzz\r\n\r\n"])
+def test_a_chunk_with_a_wrong_end_is_refused(server: Server, end: bytes) -> None:
+    body = json.dumps(request_of(digits(2))).encode()
+    answer = ask(server, CHUNKED + f"{len(body):x}\r\n".encode() + body + end)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+
+
+def test_a_truncated_chunked_body_is_not_computed(server: Server) -> None:
+    body = json.dumps(request_of(digits(2))).encode()
+    computed = value(server.metrics, "inference_samples_total")
+    for sent in (f"{len(body):x}\r\n".encode() + body, f"{len(body):x}\r\n".encode() + body[:9]):
+        with socket.create_connection(("127.0.0.1", server.port), 30) as connection:
+            connection.sendall(CHUNKED + sent)
+            connection.shutdown(socket.SHUT_WR)
+            assert connection.recv(65536) == b""
+    assert value(server.metrics, "inference_samples_total") == computed
+    assert value(server.metrics, "inference_buffered_bytes") == 0
+
+
 def ask(server: Server, raw: bytes) -> bytes:
     with socket.create_connection(("127.0.0.1", server.port), 30) as connection:
         connection.sendall(raw)

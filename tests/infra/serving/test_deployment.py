@@ -200,3 +200,22 @@ def test_another_form_of_the_model_is_fetched_where_the_backend_computes_it() ->
         "initContainers"
     ]
     assert fetch["command"][-1] == "--artifact=int8"
+
+
+def test_threads_are_those_of_the_cpu_request_divided_among_workers() -> None:
+    for cpu, server, threads in (
+        ("500m", {}, "1"),
+        ("1500m", {}, "2"),
+        ("8", {"workers": 3}, "2"),
+        ("1", {"workers": 2}, "1"),
+        ("8", {"threads": 5}, "5"),
+    ):
+        env = environment(container(serving(cpu=cpu, server=server)))
+        assert env["INFERENCE_THREADS"] == threads, (cpu, server)
+
+
+def test_one_replica_may_be_drained_with_its_node() -> None:
+    budget = objects(serving(replicas=1))["PodDisruptionBudget"]["spec"]
+    # With minAvailable 1, or maxUnavailable 0, a drain would wait forever.
+    assert budget["maxUnavailable"] == 1
+    assert "minAvailable" not in budget

@@ -143,6 +143,10 @@ def openapi(service: Service, _: Request, __: Reserve, admin: bool = False) -> R
 def load(service: Service, request: Request, _: Reserve) -> Pending:
     """POST /v2/repository/models/{model}/load: serve the current content of the directory."""
     service.check_name(request.target.model)
+    if request.body.strip() not in (b"", b"{}"):
+        raise HttpError(
+            400, "a load request has no body but {}: the model's directory decides what is served"
+        )
     # A client that disconnects does not cancel it: others may wait for the new version.
     loading = asyncio.run_coroutine_threadsafe(service.reload(), service.loop)
     return Pending(asyncio.shield(asyncio.wrap_future(loading)), _loaded)

@@ -30,7 +30,8 @@ def answers(python: Path, server: Server, tmp_path_factory: pytest.TempPathFacto
     # Separately: the clients define protobuf messages with equal names.
     for program in ("triton_client.py", "kserve_client.py"):
         asking = ROOT / "tests/inference/clients" / program
-        output = run([str(python), str(asking), str(server.port), str(images)])
+        ports = [str(server.port), str(server.admin.base_url.port)]
+        output = run([str(python), str(asking), *ports, str(images)])
         received |= json.loads(output.splitlines()[-1])
     return received
 
@@ -59,3 +60,25 @@ def test_third_party_clients_get_the_models_predictions(
     if "versions" in received:
         assert len(received["versions"]) == 1
         assert (received["live"], received["other"]) == (True, False)
+
+
+def test_every_announced_call_works(answers: Any) -> None:
+    accepted = answers["triton accepted"]
+    assert accepted["server"] == ["binary_tensor_data"]
+    assert accepted["index"] == ["READY"]
+    classes = answers["triton http"]["classes"]
+    assert accepted["async"] == accepted["uncompressed"] == classes
+    assert answers["kserve rest"]["live"] is answers["kserve rest"]["server ready"] is True
+
+
+def test_every_other_call_is_refused_with_a_reason(answers: Any) -> None:
+    refused = answers["triton refused"]
+    assert {name for name, found in refused.items() if not found} == set()
+    for name, (status, message) in refused.items():
+        assert 400 <= int(status) < 500 or status == "501", (name, status, message)
+        # Not a text of the client about an answer that it could not read.
+        assert message.startswith(
+            ("no such path", "model ", "version ", "Content-Encoding", "parameters", "inputs[0]",
+             "outputs[0]", "this path supports", "a load request")
+        ), (name, message)  # fmt: skip
+    assert answers["kserve rest"]["explanation"] != ""

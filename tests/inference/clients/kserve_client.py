@@ -1,6 +1,6 @@
 """Query a model server with KServe's client, and print the answers as JSON.
 
-Runs in an environment of its own, without this project: kserve_client.py PORT IMAGES.npy
+Runs in an environment of its own, without this project: kserve_client.py PORT ADMIN_PORT IMAGES.npy
 """
 
 import asyncio
@@ -42,12 +42,28 @@ async def kserve_rest(url: str, images: Any, binary: bool) -> Heard:
             error = ""
         except Exception as caught:
             error = str(caught)
-        return {**understood(response), "ready": ready, "error": error}
+        return {
+            **understood(response),
+            "ready": ready,
+            "error": error,
+            "live": await client.is_server_live(url),
+            "server ready": await client.is_server_ready(url),
+            "explanation": await explanation(client, url),
+        }
+
+
+async def explanation(client: Any, url: str) -> str:
+    """Return the error of the remaining call, which only protocol V1 has."""
+    try:
+        await client.explain(f"{url}/v1/models/{MODEL}:explain", MODEL, {"instances": []})
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def main() -> None:
     url = f"http://127.0.0.1:{sys.argv[1]}"
-    images = np.load(sys.argv[2])
+    images = np.load(sys.argv[3])
     answers = {
         "kserve rest": asyncio.run(kserve_rest(url, images, binary=True)),
         "kserve rest json": asyncio.run(kserve_rest(url, images, binary=False)),

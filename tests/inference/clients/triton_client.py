@@ -1,14 +1,16 @@
 """Query a model server with tritonclient, and print the answers as JSON.
 
-Runs in an environment of its own, without this project: triton_client.py PORT IMAGES.npy
+Runs in an environment of its own, without this project: triton_client.py PORT ADMIN_PORT IMAGES.npy
 """
 
 import json
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
+from tritonclient.utils import InferenceServerException
 
 MODEL = "digits"
 Heard = dict[str, Any]
@@ -48,12 +50,91 @@ def refused(client: InferenceServerClient, images: Any) -> str:
     return ""
 
 
+def tensor(images: Any) -> InferInput:
+    sent = InferInput("images", list(images.shape), "FP32")
+    sent.set_data_from_numpy(images)
+    return sent
+
+
+def accepted(url: str, admin_url: str, images: Any) -> Heard:
+    """Return the answers to the remaining calls that the server announces."""
+    with InferenceServerClient(url) as client, InferenceServerClient(admin_url) as admin:
+        admin.load_model(MODEL)
+        pending = client.async_infer(MODEL, [tensor(images)])
+        squeezed = client.infer(MODEL, [tensor(images)], response_compression_algorithm="gzip")
+        return {
+            "server": client.get_server_metadata()["extensions"],
+            "index": [model["state"] for model in admin.get_model_repository_index()],
+            "async": pending.get_result().as_numpy("class").tolist(),
+            "uncompressed": squeezed.as_numpy("class").tolist(),
+        }
+
+
+def refusals(url: str, admin_url: str, images: Any) -> dict[str, list[str]]:
+    """Return status and message of every other call."""
+    with InferenceServerClient(url) as client, InferenceServerClient(admin_url) as admin:
+        shared = InferInput("images", list(images.shape), "FP32")
+        shared.set_shared_memory("region", images.nbytes)
+        classes = InferRequestedOutput("label", class_count=2)
+        placed = InferRequestedOutput("label")
+        placed.set_shared_memory("region", 64)
+
+        def infer(**options: Any) -> Callable[[], object]:
+            return lambda: client.infer(MODEL, **{"inputs": [tensor(images)], **options})
+
+        calls: dict[str, Callable[[], object]] = {
+            "load on the port for clients": lambda: client.load_model(MODEL),
+            "load with a configuration": lambda: admin.load_model(MODEL, config="{}"),
+            "load another model": lambda: admin.load_model("other"),
+            "unload": lambda: admin.unload_model(MODEL),
+            "configuration": lambda: client.get_model_config(MODEL),
+            "statistics": lambda: client.get_inference_statistics(MODEL),
+            "statistics of all models": client.get_inference_statistics,
+            "trace settings": lambda: client.get_trace_settings(MODEL),
+            "trace settings of the server": client.get_trace_settings,
+            "update of trace settings": lambda: client.update_trace_settings(settings={}),
+            "log settings": client.get_log_settings,
+            "update of log settings": lambda: client.update_log_settings({}),
+            "system shared memory": client.get_system_shared_memory_status,
+            "register system shared memory": lambda: client.register_system_shared_memory(
+                "region", "/region", 64
+            ),
+            "unregister system shared memory": client.unregister_system_shared_memory,
+            "CUDA shared memory": client.get_cuda_shared_memory_status,
+            "register CUDA shared memory": lambda: client.register_cuda_shared_memory(
+                "region", b"handle", 0, 64
+            ),
+            "unregister CUDA shared memory": client.unregister_cuda_shared_memory,
+            "gzip": infer(request_compression_algorithm="gzip"),
+            "deflate": infer(request_compression_algorithm="deflate"),
+            "input in shared memory": infer(inputs=[shared]),
+            "output in shared memory": infer(outputs=[placed]),
+            "classification": infer(outputs=[classes]),
+            "sequence": infer(sequence_id=1, sequence_start=True),
+            "priority": infer(priority=1),
+            "custom parameter": infer(parameters={"temperature": 1}),
+            "another version": infer(model_version="9"),
+        }
+        return {name: refusal(call) for name, call in calls.items()}
+
+
+def refusal(call: Callable[[], object]) -> list[str]:
+    """Return status and message of the answer; empty if the call succeeds."""
+    try:
+        call()
+    except InferenceServerException as error:
+        return [str(error.status()), error.message()]
+    return []
+
+
 def main() -> None:
-    url = f"127.0.0.1:{sys.argv[1]}"
-    images = np.load(sys.argv[2])
+    url, admin_url = (f"127.0.0.1:{port}" for port in sys.argv[1:3])
+    images = np.load(sys.argv[3])
     answers = {
         "triton http": ask(url, images, binary=True),
         "triton http json": ask(url, images, binary=False),
+        "triton accepted": accepted(url, admin_url, images),
+        "triton refused": refusals(url, admin_url, images),
     }
     print(json.dumps(answers))  # noqa: T201
 

@@ -198,12 +198,16 @@ expected-statuses = ["2xx", "3xx", "4xx", "504"]
 
 
 @pytest.mark.timeout(400)
-def test_the_server_conforms_to_its_openapi_description(server: Server, tmp_path: Path) -> None:
+@pytest.mark.parametrize("port", ["clients", "administration"])
+def test_the_server_conforms_to_its_openapi_description(
+    server: Server, tmp_path: Path, port: str
+) -> None:
+    client = server.client if port == "clients" else server.admin
     program = Path(sys.prefix) / "bin/schemathesis"
     (tmp_path / "schemathesis.toml").write_text(CONFIG)
     ended = subprocess.run(
         [
-            *(str(program), "run", f"http://127.0.0.1:{server.port}/openapi.json"),
+            *(str(program), "run", f"{client.base_url}/openapi.json"),
             *("--checks", ",".join(CHECKS), "--phases", "examples,coverage,fuzzing"),
             *("--max-examples", "15", "--seed", "1", "--no-shrink", "--no-color"),
             *("--generation-database", "none", "--request-timeout", "30", "--warnings", "off"),

@@ -230,4 +230,3 @@ PositiveInt = Annotated[int, Field(ge=1)]
 PortNumber = Annotated[int, Field(ge=1, le=65535)]
 Port = Annotated[int, Field(ge=1024, le=65535)]
 """A port that an unprivileged process may listen on."""
-PortNumber = Annotated[int, Field(ge=1, le=65535)]

@@ -41,7 +41,7 @@ if settings.logs.recorder is not None:
 if settings.gpu.node_health is not None:
     NodeHealth(
         "node-health",
-        NodeHealthArgs.of(settings, references, gpu.nodes, login),
+        NodeHealthArgs.of(settings, references, gpu.gpu_nodes, login),
         cluster.options(gpu, tenancy),
     )
 training = TrainingJobs(

@@ -3,7 +3,7 @@
 import contextlib
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from workload.run.watchdog import Watchdog
 
 
 class DivergedError(Exception):
-    """A loss, gradient or weight is not finite; a restart would end the same way."""
+    """A loss, gradient, weight or metric is not finite; a restart would end the same way."""
 
 
 @dataclass
@@ -35,8 +35,9 @@ class Run:
     """State of a run in one process.
 
     `loss_sum` (a scalar) and `samples` belong to this epoch. `diverged` is a boolean scalar on the
-    device, so that no step waits for the GPU. `evaluation` is that of the current weights.
-    `flops_per_sample` is None if a custom model cannot be counted.
+    device, so that no step waits for the GPU. `give_up` votes to stop, so that all processes check
+    together. `evaluation` is that of the current weights. `flops_per_sample` is None if a custom
+    model cannot be counted.
     """
 
     config: TrainingConfig
@@ -54,6 +55,7 @@ class Run:
     average: Average | None = None
     flops_per_sample: int | None = None
     samples: int = 0
+    give_up: bool = False
     position: Position = field(default_factory=Position)
     started: float = field(default_factory=time.monotonic)
     evaluation: Evaluation | None = None
@@ -71,7 +73,7 @@ class Run:
 
     def should_stop(self) -> bool:
         """Return whether a process was asked to stop; all processes call this together."""
-        return self.vote.cast(self.saver.failed)
+        return self.vote.cast(self.saver.failed or self.give_up)
 
     @contextlib.contextmanager
     def result(self) -> Iterator[None]:
@@ -117,6 +119,18 @@ def require_finite(loss: float, run: Run, name: str = "loss") -> float:
     if not math.isfinite(loss):
         raise DivergedError(_advice(run, f"the {name} became {loss}"))
     return loss
+
+
+def require_finite_metrics(metrics: Mapping[str, float], run: Run) -> None:
+    """Raise DivergedError when a custom metric is infinite or NaN: the export could not be read."""
+    for name, value in metrics.items():
+        if not math.isfinite(value):
+            raise DivergedError(
+                f"metric {name} became {value} in epoch {run.position.epoch + 1}, by step "
+                f"{run.position.step}: its function must return finite values for all held-out "
+                "samples; correct it, or remove it from metrics, and start the run again, which "
+                "resumes from its newest checkpoint"
+            )
 
 
 def _advice(run: Run, problem: str) -> str:

@@ -21,7 +21,7 @@ from training.gang.preflight import await_free_space, warn_of_locked_memory
 from training.gang.world import World
 from training.optimizer import learning_rate
 from training.preparation import prepare
-from training.run import DivergedError, Run, mean_loss, require_finite
+from training.run import DivergedError, Run, mean_loss, require_finite, require_finite_metrics
 from training.telemetry.metrics import Metrics
 from training.telemetry.progress import ProgressOutputs, done_samples
 from training.warm_start import Report, load_initial_weights
@@ -212,7 +212,7 @@ def is_checkpoint_due(run: Run) -> bool:
 def evaluate_held_out(run: Run) -> Evaluation | None:
     """Evaluate the weights unless it was done; return None if a process was asked to stop.
 
-    Raises DivergedError when the held-out loss is not finite.
+    Raises DivergedError when the held-out loss or a metric is not finite.
     """
     if run.evaluation is None:
         devices = [run.device] if run.device.type == "cuda" else []
@@ -232,13 +232,15 @@ def evaluate_held_out(run: Run) -> Evaluation | None:
             )
     if run.evaluation is not None:
         require_finite(run.evaluation.loss, run, "held-out loss")
+        require_finite_metrics(run.evaluation.metrics, run)
     return run.evaluation
 
 
 def interrupt(run: Run) -> None:
     """Save the run because a process of the gang received SIGTERM.
 
-    Raises OSError when the last checkpoint could not be written, which also interrupts the run.
+    Two faults of one process interrupt the run as well: raises OSError when the last checkpoint
+    could not be written, and DivergedError when a loss that it logged is not finite.
     """
     save(run)
     run.saver.close()

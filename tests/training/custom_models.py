@@ -6,6 +6,7 @@ from math import prod
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -187,3 +188,15 @@ def in_first_three(logits: Tensor, targets: Tensor) -> Tensor:
 def text(logits: Tensor, targets: Tensor) -> str:
     """No tensor."""
     return "good"
+
+
+def undefined_in_evaluation(logits: Tensor, targets: Tensor) -> Tensor:
+    """A metric that is NaN for the held-out samples: 0 / 0 where the first check has two."""
+    return targets.double() / (len(targets) == 2)
+
+
+def bad_on_rank_0(logits: Tensor, targets: Tensor) -> Tensor:
+    """Cross entropy that becomes infinite on rank 0 alone, without a gradient that does."""
+    loss = cross_entropy(logits, targets, reduction="none")
+    bad = dist.get_rank() == 0 and len(targets) != 2
+    return loss + torch.full_like(loss, torch.inf) if bad else loss

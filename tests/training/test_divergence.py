@@ -4,6 +4,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,13 @@ import torch
 from safetensors.torch import load_file
 
 from tests.training.custom_models import BadInEvaluation
+from tests.training.forked_gang import run_gang
 from training import evaluation
 from training.checkpoints import storage
+from training.config import TrainingConfig
+from training.gang.world import World
 from training.run import DivergedError, Run
+from training.train import run
 from workload import exit_codes
 from workload.run import folders
 
@@ -116,3 +121,44 @@ def test_an_epoch_is_saved_before_its_evaluation(train: Train, tmp_path: Path) -
     with pytest.raises(DivergedError):
         train(model=model, epochs=1)
     assert len(folders.list_checkpoints(tmp_path / "run/checkpoints")) == 1
+
+
+def test_a_metric_that_is_not_finite_ends_the_run_and_keeps_the_epoch(
+    train: Train, tmp_path: Path
+) -> None:
+    metric = f"{BadInEvaluation.__module__}:undefined_in_evaluation"
+    for _ in range(2):
+        with pytest.raises(DivergedError, match="metric undefined_in_evaluation became (nan|inf)"):
+            train(metrics=[metric])
+    assert not (tmp_path / "run/export").exists()
+    assert len(folders.list_checkpoints(tmp_path / "run/checkpoints")) == 1
+    assert train() == exit_codes.DONE
+
+
+def error_of(config: TrainingConfig, world: World) -> str:
+    try:
+        return str(run(config, world))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def test_all_ranks_end_together_when_the_loss_that_rank_0_logs_is_not_finite(
+    tmp_path: Path,
+) -> None:
+    """Diverge in the first of 300 steps, long before the regular check of all ranks."""
+    config = TrainingConfig.model_validate(
+        {
+            "model": f"{BadInEvaluation.__module__}:Frozen",
+            "loss": f"{BadInEvaluation.__module__}:bad_on_rank_0",
+            "batch_size": 4,
+            "log_every": 1,
+            "device": "cpu",
+            "run_dir": str(tmp_path / "run"),
+        }
+    )
+    errors = run_gang(2, partial(error_of, config), tmp_path)
+    expected = "DivergedError: the loss became inf in epoch 1, by step 2"
+    assert [error[: len(expected)] for error in errors] == [expected] * 2
+    assert not any((tmp_path / "run/checkpoints").glob("step-*"))
+    lines = (tmp_path / "rank-0").read_text().splitlines()
+    assert [json.loads(line)["event"] for line in lines] == ["start"]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from training.accelerator import peak_flops
 from training.config import TrainingConfig
-from training.run import Run, require_finite
+from training.run import Run
 from training.telemetry.tensorboard import EventFiles
 from training.telemetry.tracing import Tracer
 from workload.progress import Epoch, Step
@@ -48,7 +48,10 @@ class ProgressOutputs(contextlib.ExitStack):
         return self
 
     def stepped(self, loss: Tensor, norm: Tensor, rate: float) -> None:
-        """Report a step with its loss, the mean of this process's samples, and gradient norm."""
+        """Report a step with its loss, the mean of this process's samples, and gradient norm.
+
+        A loss that is not finite is not logged: all processes raise DivergedError after the vote.
+        """
         run, step = self._run, self._run.position.step
         self._bar.advance(done_samples(run), step, loss)
         self._files.stepped(step, loss, rate)
@@ -57,7 +60,10 @@ class ProgressOutputs(contextlib.ExitStack):
         if self._every and step % self._every == 0:
             # The end of a long log shows the progress on its own.
             done = round(done_samples(run) / len(run.data.train), 4)
-            value = require_finite(float(loss), run)
+            value = float(loss)
+            if not math.isfinite(value):
+                run.give_up = True
+                return
             line = {"step": step, "loss": value, "done_epochs": done, "epochs": run.config.epochs}
             line |= {"learning_rate": rate, "gradient_norm": float(norm)}
             emit(Step.model_validate(line | self._throughput.since_last(done_samples(run))))

@@ -58,6 +58,7 @@ class Run:
         self._port, self._stepped = metrics_port, time.monotonic()
         self._group: Group = None
         self._has_loss = False
+        self._fault: FatalError | None = None
         self._handlers: dict[int, Any] = {}
         self._values: dict[str, SupportsFloat] = {"loss": math.nan, "step": 0, "checkpoint_step": 0}
         self._values |= {"step_seconds_count": 0, "step_seconds_sum": 0.0}
@@ -98,7 +99,8 @@ class Run:
     def step(self, step: int, loss: SupportsFloat, save: Action, *, due: bool = False) -> None:
         """Report a step, and save with `save(directory)` if it is due or the run has to stop.
 
-        In the latter case the process exits with 75. Raises FatalError for a loss that is NaN.
+        In the latter case the process exits with 75. Raises FatalError, in all processes, if a loss
+        that rank 0 logs or one that a process saves is NaN.
         """
         self.report(step, loss)
         stop = self.should_stop()
@@ -110,7 +112,8 @@ class Run:
     def report(self, step: int, loss: SupportsFloat | None = None) -> None:
         """Report a step as progress, and its loss if it is known.
 
-        The loss is read from a GPU only for lines, checkpoints and metrics.
+        The loss is read from a GPU only for lines, checkpoints and metrics. A NaN is not logged: it
+        stops all processes, whose `save` or `finish` raises FatalError.
         """
         count, seconds = (float(self._values[f"step_seconds_{name}"]) for name in ("count", "sum"))
         self._values["step_seconds_count"] = count + (step != self._values["step"])
@@ -121,11 +124,17 @@ class Run:
             self._values["loss"] = loss.detach() if isinstance(loss, torch.Tensor) else loss
             self._has_loss = True
             if rank() == 0 and (step % self._log_every == 0 or step == self._steps):
-                emit("step", loss=self._finite_loss(), **self._progress(step))
+                try:
+                    emit("step", loss=self._finite_loss(), **self._progress(step))
+                except FatalError as fault:
+                    self._fault = fault
 
     def should_stop(self) -> bool:
-        """Return whether a process received SIGTERM by the previous step; call it once a step."""
-        return self._vote.cast()
+        """Return whether the run has to be saved and interrupted; call it once a step.
+
+        A process has received SIGTERM or has logged a NaN, by the previous step.
+        """
+        return self._vote.cast(self._fault is not None)
 
     def save(self, step: int, write: Action) -> None:
         """Save a checkpoint: each rank writes its files with `write(directory)`, in any format.
@@ -157,14 +166,19 @@ class Run:
         self._conclude("interrupted", step=step)
         self._leave(exit_codes.INTERRUPTED)
 
-    def finish(self, write: Action, metrics: Mapping[str, float], **manifest: object) -> None:
+    def finish(self, write: Action, metrics: Mapping[str, SupportsFloat], **manifest: object) -> None:
         """Export the model: rank 0 writes it with `write(directory)`, then its manifest.
 
         For the model server, write model.safetensors, and give model, options, input_shape, and
-        classes or outputs.
+        classes or outputs. Raises FatalError for a metric or a loss that is not finite.
         """
+        all_or_none(self._finite_loss, self._group)
+        results = {name: float(value) for name, value in metrics.items()}
 
         def export() -> dict[str, dict[str, object]]:
+            for name, value in results.items():
+                if not math.isfinite(value):
+                    raise FatalError(f"metric {name} is {value}: results must be finite")
             folder = folders.create_unfinished(self.directory, self._steps)
             write(folder)
             files = {
@@ -176,7 +190,7 @@ class Run:
                 for path in sorted(folder.rglob("*"))
                 if path.is_file()
             }
-            content = {"metrics": dict(metrics), "run": self.directory.name, **manifest}
+            content = {"metrics": results, "run": self.directory.name, **manifest}
             content |= {"files": [*files.values()], "torch_version": torch.__version__}
             if "model.safetensors" in files:
                 content["weights"] = files["model.safetensors"]
@@ -188,7 +202,7 @@ class Run:
         self._vote.close()
         files = on_rank0(export, self._group)
         digest = files.get("model.safetensors", {}).get("sha256", "")
-        self._conclude("finished", **metrics, export=str(self._export), sha256=digest)
+        self._conclude("finished", **results, export=str(self._export), sha256=digest)
 
     def newest_checkpoint(self) -> Path | None:
         """Return the directory of the newest checkpoint; None in a new run."""
@@ -228,6 +242,8 @@ class Run:
         return {"step": step, "done_epochs": round(step / self._steps, 6), "epochs": 1}
 
     def _finite_loss(self) -> float:
+        if self._fault is not None:
+            raise self._fault
         loss = float(self._values["loss"])
         if self._has_loss and not math.isfinite(loss):
             raise FatalError(

@@ -1,6 +1,7 @@
 """The library for any program, in one process and in a gang."""
 
 import json
+import math
 import os
 import signal
 import urllib.request
@@ -237,3 +238,64 @@ def test_sigterm_to_one_rank_stops_all_after_the_same_step(tmp_path: Path) -> No
     assert run_gang(2, stop, tmp_path) == [(exit_codes.INTERRUPTED, 4)] * 2
     [path] = (tmp_path / "run/checkpoints").iterdir()
     assert sorted(file.name for file in path.iterdir()) == ["rank-0", "rank-1"]
+
+
+def diverge_on_rank_0(folder: Path, world: World) -> tuple[int, int]:
+    """Return the exit code and the step of a run whose loss on rank 0 is NaN from step 3 on."""
+    code, last = -1, 0
+
+    def leave(number: int) -> None:
+        nonlocal code
+        code = number
+        raise SystemExit
+
+    with joined(world, CPU, 60):
+        patched, os._exit = os._exit, leave  # type: ignore[assignment]
+        try:
+            with Run(9, folder, log_every=1) as run:
+                for step in range(1, 9):
+                    last = step
+                    run.step(step, math.nan if world.rank == 0 and step == 3 else 0.5, write)
+        except SystemExit:
+            pass
+        finally:
+            os._exit = patched
+    return code, last
+
+
+def test_a_nan_loss_that_rank_0_logs_is_fatal_for_all_ranks_together(tmp_path: Path) -> None:
+    diverge = partial(diverge_on_rank_0, tmp_path / "run")
+    assert run_gang(2, diverge, tmp_path) == [(exit_codes.BAD_INPUT, 4)] * 2
+    assert not any((tmp_path / "run/checkpoints").glob("step-*"))
+    lines = (tmp_path / "rank-0").read_text().splitlines()
+    events = [json.loads(line) for line in lines if line.startswith("{")]
+    assert [event.get("step") for event in events] == [1, 2, None]
+    assert "the loss became nan by step 3" in events[-1]["message"]
+
+
+@pytest.mark.parametrize("value", [math.nan, torch.tensor(torch.inf)])
+def test_a_result_that_is_not_finite_is_fatal_and_not_exported(
+    value: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended, Run(1, tmp_path) as run:
+        run.finish(never, {"accuracy": 0.9, "perplexity": value})
+    assert ended.value.code == exit_codes.BAD_INPUT
+    event = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert "metric perplexity is " in event["message"]
+    assert not (tmp_path / "export").exists()
+
+
+def test_results_may_be_tensors(tmp_path: Path) -> None:
+    with Run(1, tmp_path) as run:
+        run.finish(write, {"accuracy": torch.tensor(0.5)})
+    assert json.loads((tmp_path / "export/manifest.json").read_text())["metrics"] == {
+        "accuracy": 0.5
+    }
+
+
+def test_a_nan_loss_of_the_last_step_is_fatal(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as ended, Run(2, tmp_path) as run:
+        run.step(1, 0.5, never)
+        run.step(2, math.nan, never)
+        run.finish(never, {})
+    assert ended.value.code == exit_codes.BAD_INPUT

@@ -185,7 +185,7 @@ def _step_pod(args: TrainingJobArgs, run: str, step: StepSettings, pod: Pod) -> 
         disk=None,
         gpus=step.gpus,
         labels=_labels(args.key, run, "training" if step.gpus else "step"),
-        env={**_run_variables(run), **variables_from(job.env_from), **job.env, **step.env},
+        env={**_run_variables(job, run), **variables_from(job.env_from), **job.env, **step.env},
         mounts=mounts,
         rdma=None,
         node_selector=job.node_labels if step.gpus else {},
@@ -228,7 +228,7 @@ def _command(job: TrainingJobSettings, run: str) -> list[str]:
 def _environment(job: TrainingJobSettings, run: str) -> dict[str, Any]:
     variables: dict[str, Any] = {"RUN_NAME": run, **NODE_NAME}
     if job.command is not None:
-        variables = _run_variables(run)
+        variables = _run_variables(job, run)
     if job.omp_threads is not None:
         variables["OMP_NUM_THREADS"] = str(job.omp_threads)
     if job.nccl is not None:
@@ -236,9 +236,16 @@ def _environment(job: TrainingJobSettings, run: str) -> dict[str, Any]:
     return {**variables, **variables_from(job.env_from), **job.env}
 
 
-def _run_variables(run: str) -> dict[str, Any]:
-    """Return the variables that describe the run to a custom command."""
-    return {"RUN_NAME": run, "RUN_DIR": f"{CHECKPOINTS_PATH}/{run}"}
+def _run_variables(job: TrainingJobSettings, run: str) -> dict[str, Any]:
+    """Return the variables that describe the run to a custom command.
+
+    Without the last one, torchrun kills its processes 30 seconds after SIGTERM.
+    """
+    return {
+        "RUN_NAME": run,
+        "RUN_DIR": f"{CHECKPOINTS_PATH}/{run}",
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(job.grace_seconds),
+    }
 
 
 def _labels(key: str, run: str, workload: str) -> dict[str, str]:

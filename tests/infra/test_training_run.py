@@ -7,6 +7,7 @@ import pytest
 
 from infra.manifests import Manifest
 from infra.pods import GpuNodes
+from infra.settings.training.job import StepSettings
 from infra.settings.training.network import NcclSettings
 from infra.settings.volumes import ReferenceSettings, VolumeSettings
 from infra.training_job import ignored_paths, refuse_recorded
@@ -115,6 +116,24 @@ def test_the_program_knows_its_node_and_other_programs_get_no_new_variable() -> 
     assert source == {"fieldRef": {"fieldPath": "spec.nodeName"}}
     other = args().job.model_copy(update={"command": ["./run"], "hyperparameters": None})
     assert "NODE_NAME" not in names(replace(args(), job=other))
+
+
+def test_torchrun_in_a_command_waits_as_long_as_the_pod() -> None:
+    """Compare with its default of 30 seconds, after which it kills processes that save."""
+    command = {"hyperparameters": None, "command": ["torchrun", "train.py"], "grace_seconds": 300}
+    steps = {"evaluate": StepSettings(command=["torchrun", "evaluate.py"], after=["train"])}
+    job = args().job.model_copy(update={**command, "steps": steps})
+    containers = [
+        task["template"]["spec"]["containers"][0]
+        for manifest in manifests(replace(args(), job=job), "digits-1", "image")
+        for task in manifest["spec"].get("tasks", ())
+    ]
+    assert {container["command"][1] for container in containers} == {"train.py", "evaluate.py"}
+    for container in containers:
+        env = {variable["name"]: variable["value"] for variable in container["env"]}
+        assert env["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] == "300"
+    # The program's own launcher waits until the pod's end.
+    assert "TORCH_ELASTIC_SHUTDOWN_TIMEOUT" not in str(pod(args()))
 
 
 def test_a_program_with_metrics_declares_its_port() -> None:

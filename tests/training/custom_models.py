@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from math import prod
 from pathlib import Path
 
@@ -118,6 +119,22 @@ class Recorded(Frozen):
         if self.training:
             with self.file.open("a") as stream:
                 stream.write(f"{len(x)}\n")
+        return super().forward(x)
+
+
+class Slow(Frozen):
+    """A model that takes some seconds on rank 1 in one step."""
+
+    def __init__(
+        self, outputs: int, input_shape: tuple[int, ...], step: int, seconds: float
+    ) -> None:
+        super().__init__(outputs, input_shape)
+        self.left, self.seconds = step, seconds
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.left -= self.training and len(x) > 2
+        if self.left == 0 and self.training and dist.get_rank() == 1:
+            time.sleep(self.seconds)
         return super().forward(x)
 
 

@@ -128,7 +128,7 @@ def test_a_metric_that_is_not_finite_ends_the_run_and_keeps_the_epoch(
 ) -> None:
     metric = f"{BadInEvaluation.__module__}:undefined_in_evaluation"
     for _ in range(2):
-        with pytest.raises(DivergedError, match="metric undefined_in_evaluation became (nan|inf)"):
+        with pytest.raises(DivergedError, match="metric undefined_in_evaluation became"):
             train(metrics=[metric])
     assert not (tmp_path / "run/export").exists()
     assert len(folders.list_checkpoints(tmp_path / "run/checkpoints")) == 1

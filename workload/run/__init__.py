@@ -166,7 +166,9 @@ class Run:
         self._conclude("interrupted", step=step)
         self._leave(exit_codes.INTERRUPTED)
 
-    def finish(self, write: Action, metrics: Mapping[str, SupportsFloat], **manifest: object) -> None:
+    def finish(
+        self, write: Action, metrics: Mapping[str, SupportsFloat], **manifest: object
+    ) -> None:
         """Export the model: rank 0 writes it with `write(directory)`, then its manifest.
 
         For the model server, write model.safetensors, and give model, options, input_shape, and

@@ -1,16 +1,23 @@
 """Limits of time: what may take longer than an operation between processes."""
 
 import functools
+import importlib
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from tests.training.custom_models import Slow
+from tests.training.data.test_tokens import write_tokens
 from tests.training.forked_gang import run_gang
 from tests.training.programs import arguments, free_port, start
-from training.gang.distributed import await_peers, joined, patient_group
+from training.config import TrainingConfig
+from training.data.manifest import Report
+from training.gang.distributed import await_peers, is_lost_peer, joined, patient_group
 from training.gang.world import World
+from training.train import run
 from workload import exit_codes
 from workload.run.ranks import all_or_none, on_rank0
 
@@ -57,3 +64,66 @@ def test_a_pod_may_start_later_than_the_peer_timeout(tmp_path: Path) -> None:
     time.sleep(8)
     second = start("training", flags, {"RANK": "1", **shared}, tmp_path / "rank-1")
     assert [first.exit_code(), second.exit_code()] == [exit_codes.DONE] * 2, first.text
+
+
+def train_with_slow_rank1(folder: Path, step: int, world: World) -> str:
+    config = TrainingConfig.model_validate(
+        {
+            "model": f"{Slow.__module__}:Slow",
+            "model_options": {"step": step, "seconds": WORK},
+            "epochs": 1,
+            "peer_timeout": LIMIT,
+            "device": "cpu",
+            "run_dir": str(folder / "run"),
+        }
+    )
+    try:
+        return str(run(config, world))
+    except RuntimeError as error:
+        return "lost peer" if is_lost_peer(error) else str(error)
+
+
+def test_only_the_first_step_may_take_longer_than_an_operation(tmp_path: Path) -> None:
+    first, later = tmp_path / "first", tmp_path / "later"
+    for folder in (first, later):
+        folder.mkdir()
+    assert run_gang(2, functools.partial(train_with_slow_rank1, first, 1), first) == ["0"] * 2
+    results = run_gang(2, functools.partial(train_with_slow_rank1, later, 3), later)
+    assert results == ["lost peer"] * 2
+
+
+def train_on_slowly_checked_tokens(folder: Path, world: World) -> int:
+    # Not an attribute of the package, where `text` is the function.
+    text = importlib.import_module("training.data.text")
+    verify = text.verify
+
+    def slowly(files: Path, parts: Any, digests: bool, report: Report) -> None:
+        for _ in range(8 if digests else 0):
+            time.sleep(WORK / 8)
+            report("checked a part")
+        verify(files, parts, digests, report)
+
+    text.verify = slowly  # type: ignore[attr-defined]
+    config = TrainingConfig.model_validate(
+        {
+            "model": "gpt",
+            "model_options": {"context": 8, "layers": 1, "width": 8, "heads": 1},
+            "dataset": "tokens",
+            "data_dir": str(folder),
+            "epochs": 1,
+            # Neither the operations nor the steps of a process may take as long as the check.
+            "peer_timeout": LIMIT,
+            "start_timeout": LIMIT,
+            "hang_timeout": LIMIT,
+            "device": "cpu",
+            "run_dir": str(folder / "run"),
+        }
+    )
+    return run(config, world)
+
+
+def test_a_run_waits_for_the_check_of_its_tokens(tmp_path: Path) -> None:
+    write_tokens(tmp_path / "tokens", 400)
+    train = functools.partial(train_on_slowly_checked_tokens, tmp_path)
+    assert run_gang(2, train, tmp_path) == [exit_codes.DONE] * 2
+    assert "checked a part" in (tmp_path / "rank-0").read_text()

@@ -1,6 +1,7 @@
 """On a real file system of 1 MiB, made in namespaces of its own: nothing is mounted outside."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -115,6 +116,20 @@ def test_a_started_run_waits_for_space_on_a_full_volume(tmp_path: Path) -> None:
         "it goes on",
         "its own unfinished checkpoint is deleted",
     ]
+
+
+def test_probes_of_pods_with_equal_process_numbers_do_not_collide(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Record the files of two checks, which one process stands for: its number is the same."""
+    probes: list[str] = []
+    monkeypatch.setattr(
+        os, "fsync", lambda file: probes.append(str(Path(f"/proc/self/fd/{file}").readlink()))
+    )
+    for _ in range(2):
+        check_run_dir(tmp_path)
+    assert [Path(probe).parent for probe in probes] == [tmp_path] * 2
+    assert len(set(probes)) == 2
 
 
 def on_a_small_volume(program: str, folder: Path) -> str:

@@ -294,8 +294,12 @@ def test_results_may_be_tensors(tmp_path: Path) -> None:
 
 
 def test_a_nan_loss_of_the_last_step_is_fatal(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit) as ended, Run(2, tmp_path) as run:
-        run.step(1, 0.5, never)
-        run.step(2, math.nan, never)
-        run.finish(never, {})
+    def train() -> None:
+        with Run(2, tmp_path) as run:
+            run.step(1, 0.5, never)
+            run.step(2, math.nan, never)
+            run.finish(never, {})
+
+    with pytest.raises(SystemExit) as ended:
+        train()
     assert ended.value.code == exit_codes.BAD_INPUT

@@ -132,8 +132,9 @@ class Slow(Frozen):
         self.left, self.seconds = step, seconds
 
     def forward(self, x: Tensor) -> Tensor:
-        self.left -= self.training and len(x) > 2
-        if self.left == 0 and self.training and dist.get_rank() == 1:
+        counts = self.training and len(x) > 2
+        self.left -= counts
+        if counts and self.left == 0 and dist.get_rank() == 1:
             time.sleep(self.seconds)
         return super().forward(x)
 
@@ -153,6 +154,33 @@ class Deep(nn.Module):
             x = block(x)
         logits: Tensor = self.last(x)
         return logits
+
+
+class Overflowing(Deep):
+    """The same model; in one step, the gradient of one value on the last rank overflows."""
+
+    STEP = 3
+
+    def __init__(self, outputs: int, input_shape: tuple[int, ...]) -> None:
+        super().__init__(outputs, input_shape)
+        self.left = self.STEP
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x.flatten(1)).tanh()
+        for block in self.blocks:
+            x = block(x)
+        bias = self.last.bias.clone()
+        # The program computes two samples to check the model.
+        counts = self.training and len(x) > 2
+        self.left -= counts
+        if counts and self.left == 0 and _is_last_rank():
+            bias.register_hook(lambda gradient: gradient.index_fill(0, torch.tensor(0), torch.inf))
+        return torch.nn.functional.linear(x, self.last.weight) + bias
+
+
+def _is_last_rank() -> bool:
+    """Return False without a gang, as in the reference."""
+    return dist.is_initialized() and dist.get_rank() == dist.get_world_size() - 1
 
 
 class Block(nn.Module):

@@ -1,6 +1,7 @@
 """A training loop of one process, which uses none of the program's modules."""
 
 import math
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -15,17 +16,27 @@ SMOOTHING = 0.1
 
 
 def train(
-    model: nn.Module, inputs: Tensor, labels: Tensor, settings: dict[str, Any], seed: int
+    model: nn.Module,
+    inputs: Tensor,
+    labels: Tensor,
+    settings: dict[str, Any],
+    seed: int,
+    skipped: Collection[int] = (),
 ) -> list[float]:
-    """Train in place on batches of GLOBAL_BATCH samples; return the mean loss of each epoch."""
+    """Train in place on batches of GLOBAL_BATCH samples; return the mean loss of each epoch.
+
+    The weights stay as they are in skipped steps, which are numbered from 1.
+    """
     rate, decay = settings["learning_rate"], settings["weight_decay"]
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(settings.get("precision", ""))
-    optimizer: torch.optim.Optimizer = torch.optim.AdamW(model.parameters(), weight_decay=decay)
+    optimizer: torch.optim.Optimizer = torch.optim.AdamW(
+        model.parameters(), betas=settings.get("betas", (0.9, 0.999)), weight_decay=decay
+    )
     if settings.get("optimizer") == "sgd":
         optimizer = torch.optim.SGD(
             model.parameters(), momentum=0.9, nesterov=True, weight_decay=decay
         )
-    means = []
+    means, step = [], 0
     for epoch in range(EPOCHS):
         order = np.random.default_rng((seed, epoch)).permutation(len(labels))
         losses = []
@@ -46,7 +57,9 @@ def train(
             each.mean().backward()
             if limit := settings.get("clip_norm"):
                 nn.utils.clip_grad_norm_(model.parameters(), limit)
-            optimizer.step()
+            step += 1
+            if step not in skipped:
+                optimizer.step()
             losses.extend(each.tolist())
         means.append(sum(losses) / len(losses))
     return means

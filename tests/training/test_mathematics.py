@@ -14,7 +14,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.functional import cross_entropy
 
 from tests.training import reference
-from tests.training.custom_models import Block, Deep
+from tests.training.custom_models import Block, Deep, Overflowing
 from tests.training.forked_gang import run_gang
 from training.config import TrainingConfig
 from training.data import Images
@@ -33,6 +33,7 @@ TRAINED, HELD_OUT = 53, 37
 SGD = {"optimizer": "sgd", "learning_rate": 0.2, "weight_decay": 0.05}
 ADAMW = {"optimizer": "adamw", "learning_rate": 0.02, "weight_decay": 0.5}
 FSDP = {"parallel": "fsdp"}
+OVERFLOW = {"precision": "fp16", "model": f"{Overflowing.__module__}:Overflowing"}
 EXACT = 2e-6
 """Maximum difference of a weight in fp32: sums have another order."""
 
@@ -54,6 +55,19 @@ CASES: Cases = {
     "sgd loss": (SGD | {"loss": "tests.training.custom_models:smoothed"}, EXACT),
     "sgd fsdp loss": (SGD | FSDP | {"loss": "tests.training.custom_models:smoothed"}, EXACT),
     "sgd compression": (SGD | {"gradient_compression": "bf16"}, 4e-3),
+    "sgd fp16 compression": (SGD | {"gradient_compression": "fp16"}, 5e-4),
+    "sgd fsdp activation checkpointing": (SGD | FSDP | {"activation_checkpointing": True}, EXACT),
+    "sgd fp16 overflow": (SGD | OVERFLOW, 3e-4),
+    "sgd fsdp fp16 overflow": (SGD | FSDP | OVERFLOW, 3e-4),
+    "adamw fp16 overflow clip": (ADAMW | OVERFLOW | {"clip_norm": 0.3}, 1e-3),
+    "adamw accumulate clip": (ADAMW | {"accumulate": 2, "clip_norm": 0.3}, 1e-5),
+    "adamw fsdp accumulate clip": (ADAMW | FSDP | {"accumulate": 2, "clip_norm": 0.3}, 1e-5),
+    "adamw fsdp activation checkpointing": (
+        ADAMW | FSDP | {"activation_checkpointing": True},
+        1e-5,
+    ),
+    "adamw betas": (ADAMW | {"betas": [0.8, 0.9]}, 1e-5),
+    "adamw loss": (ADAMW | {"loss": "tests.training.custom_models:smoothed"}, 1e-5),
 }
 """Settings, and the maximum difference of a weight from the reference with the same precision."""
 
@@ -164,9 +178,11 @@ def trained(size: int, cases: Cases, folder: Path) -> list[dict[str, Result]]:
 def expected(settings: dict[str, Any]) -> tuple[Deep, list[float]]:
     """Return the model and the losses of the reference."""
     torch.manual_seed(0)
-    model = Deep(10, (1, 8, 8))
-    train_part = part(digits()[0], TRAINED)
-    return model, reference.train(model, *tensors(train_part), settings, seed=0)
+    overflows = "model" in settings
+    model = Overflowing(10, (1, 8, 8)) if overflows else Deep(10, (1, 8, 8))
+    data = tensors(part(digits()[0], TRAINED))
+    skipped = {Overflowing.STEP} if overflows else ()
+    return model, reference.train(model, *data, settings, seed=0, skipped=skipped)
 
 
 def distance(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
@@ -222,6 +238,8 @@ def test_the_evaluation_is_that_of_all_held_out_samples(
         ("sgd fsdp clip", {"clip_norm": 0}),
         ("sgd", {"weight_decay": 0.0}),
         ("adamw", {"weight_decay": 0.0}),
+        ("adamw betas", {"betas": [0.9, 0.999]}),
+        ("adamw accumulate clip", {"clip_norm": 0}),
     ],
 )
 def test_a_setting_has_its_effect(
@@ -235,7 +253,9 @@ def test_a_setting_has_its_effect(
     assert near < 0.7 * far
 
 
-@pytest.mark.parametrize(("case", "plain"), [("sgd compression", "sgd")])
+@pytest.mark.parametrize(
+    ("case", "plain"), [("sgd compression", "sgd"), ("sgd fp16 compression", "sgd")]
+)
 def test_compressed_gradients_differ_from_complete_ones(
     case: str, plain: str, gang: list[dict[str, Result]]
 ) -> None:
@@ -267,7 +287,13 @@ def test_fsdp_shards_each_block(case: str, unsharded: str, gang: list[dict[str, 
     assert gang[0][unsharded].sharded == []
 
 
-@pytest.mark.parametrize(("case", "plain"), [("sgd activation checkpointing", "sgd")])
+@pytest.mark.parametrize(
+    ("case", "plain"),
+    [
+        ("sgd activation checkpointing", "sgd"),
+        ("sgd fsdp activation checkpointing", "sgd fsdp"),
+    ],
+)
 def test_checkpointed_activations_are_computed_twice(
     case: str, plain: str, gang: list[dict[str, Result]]
 ) -> None:

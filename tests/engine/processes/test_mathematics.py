@@ -1,9 +1,16 @@
 """The mathematics of gangs of four processes."""
 
+import shutil
+
 import pytest
 
 from tests.training.test_mathematics import (  # noqa: F401 - collected again with this gang
+    EXACT,
+    FSDP,
+    SGD,
+    Cases,
     Result,
+    check_training,
     chosen,
     test_a_setting_has_its_effect,
     test_ranks_have_different_random_numbers,
@@ -19,3 +26,18 @@ def gang(
 ) -> list[dict[str, Result]]:
     """Return the results of a gang of four processes, by rank."""
     return trained(4, chosen(request), tmp_path_factory.mktemp("gang"))
+
+
+COMPILED: Cases = {
+    "compiled": (SGD | {"compile": True}, EXACT),
+    "compiled fsdp": (SGD | FSDP | {"compile": True}, EXACT),
+}
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+def test_compiled_blocks_compute_what_the_reference_computes(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    results = trained(2, COMPILED, tmp_path_factory.mktemp("compiled"))
+    for case, (settings, tolerance) in COMPILED.items():
+        check_training(results, case, settings, tolerance)

@@ -76,8 +76,8 @@ ALWAYS_DECISIVE: Final = (
 )  # fmt: skip
 DECISIVE_WHERE_SET: Final = (
     "model_options", "loss", "optimizer", "schedule", "warm_up", "accumulate", "clip_norm",
-    "betas", "ema_decay", "precision", "gradient_compression", "init_from", "init_sha256",
-    "init_partial",
+    "weight_decay_on", "betas", "ema_decay", "precision", "gradient_compression", "init_from",
+    "init_sha256", "init_partial",
 )  # fmt: skip
 """Added later: listed only with other values than the default, so that older runs stay the same."""
 FORMER_DEFAULT: Final = ("precision", "fp32")
@@ -176,6 +176,11 @@ class TrainingConfig(BaseModel):
     )
     weight_decay: float = Field(
         default=1e-4, ge=0, le=1, description="Weight decay; decoupled with adamw."
+    )
+    weight_decay_on: Literal["all", "matrices"] = Field(
+        default="all",
+        description="Parameters with weight decay: all, or only matrices (two dimensions and "
+        "more), so that biases and the scales of norms have none.",
     )
     betas: tuple[Beta, ...] = Field(
         default=(0.9, 0.999),

@@ -1,7 +1,7 @@
 """The optimizer of a run and its learning rate."""
 
 import math
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -48,14 +48,24 @@ def state_bytes(network: nn.Module, config: TrainingConfig) -> int:
 
 def optimizer(config: TrainingConfig, model: Parallel) -> torch.optim.Optimizer:
     """Build the optimizer; its learning rate is set before each step."""
-    decay = config.weight_decay
     parameters = [each for each in model.model.parameters() if each.requires_grad]
+    groups = _groups(config, parameters)
     if config.optimizer == "sgd":
-        return torch.optim.SGD(
-            parameters, config.learning_rate, momentum=0.9, nesterov=True, weight_decay=decay
-        )
+        return torch.optim.SGD(groups, config.learning_rate, momentum=0.9, nesterov=True)
     fused = all(each.device.type == "cuda" for each in parameters)
     first, second = config.betas
-    return torch.optim.AdamW(
-        parameters, config.learning_rate, (first, second), weight_decay=decay, fused=fused
-    )
+    return torch.optim.AdamW(groups, config.learning_rate, (first, second), fused=fused)
+
+
+def _groups(config: TrainingConfig, parameters: list[nn.Parameter]) -> list[dict[str, Any]]:
+    """Return the parameters with weight decay, and those without."""
+    undecayed = [
+        each for each in parameters if config.weight_decay_on == "matrices" and each.ndim < 2
+    ]
+    without = {id(each) for each in undecayed}
+    decayed = [each for each in parameters if id(each) not in without]
+    groups = [
+        {"params": decayed, "weight_decay": config.weight_decay},
+        {"params": undecayed, "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]

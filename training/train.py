@@ -55,7 +55,7 @@ def run(config: TrainingConfig, world: World) -> int:
         Metrics(device) as metrics,
     ):
         done = on_rank0(lambda: finished_export(export_folder(config)))
-        if done is not None:
+        if done is not None and not is_extended(config, done):
             return report_finished(config, world, done, already=True)
         check_gang(config, world, device, watchdog.beat)
         watchdog.beat()
@@ -63,6 +63,12 @@ def run(config: TrainingConfig, world: World) -> int:
         run.vote.listen()
         # Once the start is reported, every process can handle a stop signal.
         resumed = all(gather(resume(run)))
+        if done is not None and not resumed:
+            raise ConfigurationError(
+                f"{config.run_dir} holds a finished run of {done.settings['epochs']} epochs, which "
+                "has no checkpoint to continue from: choose another run_dir, and this one as "
+                "init_from"
+            )
         warm = load_initial_weights(run) if config.init_from and not resumed else None
         announce(run, resumed, warm)
         try:
@@ -295,16 +301,28 @@ def announce(run: Run, resumed: bool, warm: Report | None) -> None:
     emit(Started.model_validate({"event": "resume" if resumed else "start", **fields}))
 
 
-def report_finished(config: TrainingConfig, world: World, manifest: Manifest, already: bool) -> int:
-    """Report the result. Raises ConfigurationError when a different run produced it."""
-    differences = [
-        f"{name} {manifest.settings.get(name)} instead of {value}"
+def differences(config: TrainingConfig, manifest: Manifest) -> dict[str, str]:
+    """Return how a finished run differs from the configuration, by the name of the setting."""
+    return {
+        name: f"{name} {manifest.settings.get(name)} instead of {value}"
         for name, value in config.decisive().items()
         if manifest.settings.get(name) != value
-    ]
-    if differences:
+    }
+
+
+def is_extended(config: TrainingConfig, manifest: Manifest) -> bool:
+    """Return whether the configuration differs from a finished run in more epochs alone."""
+    return [*differences(config, manifest)] == ["epochs"] and config.epochs > int(
+        manifest.settings["epochs"]
+    )
+
+
+def report_finished(config: TrainingConfig, world: World, manifest: Manifest, already: bool) -> int:
+    """Report the result. Raises ConfigurationError when a different run produced it."""
+    found = differences(config, manifest)
+    if found:
         raise ConfigurationError(
-            f"{config.run_dir} holds a finished run with {', '.join(differences)}: "
+            f"{config.run_dir} holds a finished run with {', '.join(found.values())}: "
             "choose another run_dir"
         )
     if world.is_rank0:

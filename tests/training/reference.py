@@ -29,13 +29,16 @@ def train(
     """
     rate, decay = settings["learning_rate"], settings["weight_decay"]
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(settings.get("precision", ""))
+    vectors = decay if settings.get("weight_decay_on", "all") == "all" else 0.0
+    groups = [
+        {"params": [parameter], "weight_decay": decay if parameter.ndim > 1 else vectors}
+        for parameter in model.parameters()
+    ]
     optimizer: torch.optim.Optimizer = torch.optim.AdamW(
-        model.parameters(), betas=settings.get("betas", (0.9, 0.999)), weight_decay=decay
+        groups, betas=settings.get("betas", (0.9, 0.999))
     )
     if settings.get("optimizer") == "sgd":
-        optimizer = torch.optim.SGD(
-            model.parameters(), momentum=0.9, nesterov=True, weight_decay=decay
-        )
+        optimizer = torch.optim.SGD(groups, momentum=0.9, nesterov=True)
     means, step = [], 0
     for epoch in range(EPOCHS):
         order = np.random.default_rng((seed, epoch)).permutation(len(labels))
@@ -45,7 +48,8 @@ def train(
             factor = 0.1 + 0.9 * (done + 0.2) / 0.2
             if done >= 0:
                 factor = 0.001 + 0.999 * (1 + math.cos(math.pi * done / 0.8)) / 2
-            optimizer.param_groups[0]["lr"] = rate * factor
+            for group in optimizer.param_groups:
+                group["lr"] = rate * factor
             chosen = torch.from_numpy(order[start : start + GLOBAL_BATCH])
             with torch.autocast("cpu", dtype or torch.bfloat16, dtype is not None):
                 logits = model(inputs[chosen])

@@ -66,6 +66,8 @@ CASES: Cases = {
         ADAMW | FSDP | {"activation_checkpointing": True},
         1e-5,
     ),
+    "sgd matrices": (SGD | {"weight_decay_on": "matrices"}, EXACT),
+    "adamw fsdp matrices": (ADAMW | FSDP | {"weight_decay_on": "matrices"}, 1e-5),
     "adamw betas": (ADAMW | {"betas": [0.8, 0.9]}, 1e-5),
     "adamw loss": (ADAMW | {"loss": "tests.training.custom_models:smoothed"}, 1e-5),
 }
@@ -238,6 +240,8 @@ def test_the_evaluation_is_that_of_all_held_out_samples(
         ("sgd fsdp clip", {"clip_norm": 0}),
         ("sgd", {"weight_decay": 0.0}),
         ("adamw", {"weight_decay": 0.0}),
+        ("sgd matrices", {"weight_decay_on": "all"}),
+        ("adamw fsdp matrices", {"weight_decay_on": "all"}),
         ("adamw betas", {"betas": [0.9, 0.999]}),
         ("adamw accumulate clip", {"clip_norm": 0}),
     ],

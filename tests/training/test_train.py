@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Callable
@@ -165,6 +166,37 @@ def test_a_finished_run_reports_it_and_does_nothing(
     assert (tmp_path / "run/export/manifest.json").stat().st_mtime_ns == before
 
 
+def test_a_finished_run_continues_to_more_epochs(
+    train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Compare with an undisturbed run: with a constant rate, its first epochs are the same."""
+    constant = {"schedule": "constant", "warm_up": 0}
+    train("extended", **constant)
+    train("whole", epochs=4, **constant)
+    capsys.readouterr()
+    assert train("extended", epochs=4, **constant) == exit_codes.DONE
+    said = events(capsys)
+    assert [line["event"] for line in said] == ["resume", "epoch", "epoch", "finished"]
+    assert (said[0]["done_epochs"], said[0]["epochs"], said[1]["epoch"]) == (2, 4, 3)
+    extended, whole = (tmp_path / name / "export" for name in ("extended", "whole"))
+    assert read_manifest(extended).settings["epochs"] == 4
+    assert (extended / "model.safetensors").read_bytes() == (
+        whole / "model.safetensors"
+    ).read_bytes()
+    assert train("extended", epochs=4, **constant) == exit_codes.DONE
+    assert events(capsys)[-1]["already"] is True
+
+
+def test_a_finished_run_without_checkpoints_does_not_start_again(
+    train: Train, tmp_path: Path
+) -> None:
+    train()
+    shutil.rmtree(tmp_path / "run/checkpoints")
+    with pytest.raises(ConfigurationError, match="has no checkpoint to continue from: choose"):
+        train(epochs=3)
+    assert read_manifest(tmp_path / "run/export").settings["epochs"] == 2
+
+
 def test_a_finished_run_whose_weights_are_damaged_is_exported_again(
     train: Train, tmp_path: Path
 ) -> None:
@@ -178,8 +210,10 @@ def test_a_finished_run_whose_weights_are_damaged_is_exported_again(
 
 def test_a_directory_of_another_run_is_rejected(train: Train, tmp_path: Path) -> None:
     train()
-    with pytest.raises(ConfigurationError, match="finished run with epochs 2 instead of 3"):
-        train(epochs=3)
+    with pytest.raises(ConfigurationError, match="finished run with epochs 2 instead of 1"):
+        train(epochs=1)
+    with pytest.raises(ConfigurationError, match="seed 0 instead of 1: choose"):
+        train(epochs=3, seed=1)
     (tmp_path / "run/export/manifest.json").unlink()
     with pytest.raises(ConfigurationError, match="run with dataset digits instead of synth"):
         train(dataset="synthetic")

@@ -21,6 +21,10 @@ YAML = re.compile(r"^ *```yaml\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 PRINTING = ("devcluster", "gitops", "infra")
 """Packages whose messages users see while a stack comes up."""
 
+NOT_RUN = "**No CUDA code of this project has run on a GPU yet.**"
+"""Stated where a page promises something of GPUs, until a test with a GPU has run."""
+GENERATED = ("configuration.md", "policies.md")
+
 FRAMEWORKS = "tests/engine/processes/test_frameworks.py"
 RUN_BY = {
     "python -m gitops new-environment lab": "tests/gitops/environments/test_new_command.py",
@@ -161,3 +165,17 @@ def anchors(page: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def pages_of_gpus() -> list[Path]:
+    names = re.compile(r"NCCL|CUDA|\bbf16\b|on a GPU\b")
+    named = {DOCS / "jobs.md", DOCS / "models.md", DOCS / "inference.md", CHECKOUT / "README.md"}
+    # Neither promises a computation: the advice of runbooks, and autoscaling of such servers.
+    exempt = {DOCS / name for name in (*GENERATED, "runbooks.md", "inference-rollout.md")}
+    found = {page for page in DOCS.glob("*.md") if names.search(page.read_text())}
+    return sorted((found | named) - exempt)
+
+
+@pytest.mark.parametrize("page", pages_of_gpus(), ids=lambda page: page.name)
+def test_a_page_about_gpus_states_that_no_cuda_code_has_run(page: Path) -> None:
+    assert page.read_text().count(NOT_RUN) == 1

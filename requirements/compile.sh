@@ -15,7 +15,7 @@ compile requirements/plugin.in -c requirements/dev.txt -o gpu_platform/requireme
 for name in devcluster workload tensorflow recorder; do
   compile "requirements/$name.in" -c requirements/dev.txt -o "requirements/$name.txt"
 done
-for name in cpu-image diffusion hugging-face vision; do
+for name in cpu-image diffusion hugging-face lightning vision; do
   compile --no-deps "requirements/$name.in" -c requirements/dev.txt -o "requirements/$name.txt"
 done
 cat requirements/vision.txt >>requirements/workload.txt

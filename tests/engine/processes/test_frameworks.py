@@ -19,8 +19,11 @@ from workload import exit_codes, progress
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "examples/frameworks"
-STEPS = {"plain": 3000, "accelerated": 800, "huggingface": 220}
+STEPS = {"plain": 3000, "accelerated": 800, "huggingface": 220, "with_lightning": 800}
 """Enough to be stopped and killed before the end."""
+
+ENVIRONMENTS = {"huggingface": "hugging-face", "with_lightning": "lightning"}
+"""Examples whose packages the tests do not have."""
 
 
 class Gang(Protocol):
@@ -93,7 +96,7 @@ class Forked:
 
 
 def launch(example: str, run_dir: Path, output: Path) -> Launched:
-    python = str(environment("hugging-face", inherits=True))
+    python = str(environment(ENVIRONMENTS[example], inherits=True))
     options = [f"--master-port={free_port()}", "--nproc-per-node=2"]
     program = [str(EXAMPLES / f"{example}.py"), str(STEPS[example])]
     # PYTHONPATH is as in the training image.
@@ -137,7 +140,7 @@ def test_a_stopped_and_killed_run_has_the_weights_of_an_undisturbed_one(
     example: str, tmp_path: Path, started: list[Launched | Forked]
 ) -> None:
     def start(run_dir: Path, output: str) -> Gang:
-        begin = launch if example == "huggingface" else fork
+        begin = launch if example in ENVIRONMENTS else fork
         gang = begin(example, run_dir, tmp_path / output)
         started.append(gang)
         return gang

@@ -1,0 +1,106 @@
+"""Lightning: `python -m training.launch --nproc-per-node=2 with_lightning.py STEPS`."""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from pytorch_lightning import Callback, LightningModule, Trainer
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, IterableDataset
+
+from workload.run import Run
+
+
+class RunCallback(Callback):  # type: ignore[misc]
+    """Reports steps to the run, and saves every 100 steps and when asked to stop."""
+
+    def __init__(self, run: Run) -> None:
+        self.run, self.stop = run, signal.getsignal(signal.SIGTERM)
+
+    def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
+        """Let the run handle SIGTERM, so that all ranks stop after the same step."""
+        signal.signal(signal.SIGTERM, self.stop)
+
+    def on_train_batch_end(self, trainer: Trainer, *arguments: Any) -> None:
+        """Report the step, and save the state of the Trainer."""
+        _, outputs, *_ = arguments
+        step = trainer.global_step
+        self.run.step(
+            step,
+            outputs["loss"],
+            lambda folder: trainer.save_checkpoint(folder / "state.ckpt"),
+            due=step % 100 == 0,
+        )
+
+
+class Batches(IterableDataset[tuple[Tensor, Tensor]]):
+    """Batches of the steps after a resumed one."""
+
+    def __init__(self, done: int, steps: int) -> None:
+        self.steps = range(done + 1, steps + 1)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the samples of each step, which are the same after a restart."""
+        for step in self.steps:
+            seed = step * 1000 + dist.get_rank()
+            x = torch.randn(32, 64, generator=torch.Generator().manual_seed(seed))
+            yield x, x[:, :10].argmax(1)
+
+
+class Net(LightningModule):  # type: ignore[misc]
+    """A small classifier."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+
+    def training_step(self, batch: tuple[Tensor, Tensor], _: int) -> Tensor:
+        """Return the loss of a batch."""
+        x, y = batch
+        return cross_entropy(self.layers(x), y)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Return the optimizer."""
+        return torch.optim.AdamW(self.parameters(), lr=1e-3)
+
+
+def main(steps: int) -> None:
+    """Train with Lightning's loop inside a run."""
+    # Before Lightning does it, because the run needs the group.
+    dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+    torch.manual_seed(0)
+    net = Net()
+    with Run(steps) as run:
+        newest = run.newest_checkpoint()
+        done = run.resume(lambda _: None)
+        trainer = Trainer(
+            accelerator="auto" if torch.cuda.is_available() else "cpu",
+            devices=int(os.environ["LOCAL_WORLD_SIZE"]),
+            num_nodes=dist.get_world_size() // int(os.environ["LOCAL_WORLD_SIZE"]),
+            strategy="ddp",
+            max_steps=steps,
+            callbacks=[RunCallback(run)],
+            # The run has checkpoints and lines of progress of its own.
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            logger=False,
+        )
+        data = DataLoader(Batches(done, steps), batch_size=None)
+        trainer.fit(net, data, ckpt_path=str(newest / "state.ckpt") if newest else None)
+
+        def write(folder: Path) -> None:
+            save_file(net.layers.state_dict(), folder / "model.safetensors")
+
+        run.finish(write, {})
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -2,9 +2,9 @@ import json
 import os
 import shutil
 import signal
-import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from training.checkpoints import storage
 from training.data import DataError
-from training.run import DivergedError
+from training.run import DivergedError, Run
 from training.telemetry.progress import ProgressOutputs
 from workload import exit_codes
 from workload.configuration import ConfigurationError
@@ -89,21 +89,27 @@ def test_a_gpt_learns_to_predict_the_next_token(
 
 
 def test_a_run_interrupted_within_an_epoch_resumes_with_equal_losses(
-    train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    train: Train,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # The MNIST net has dropout: its random numbers must go on as well.
     settings = {"model": "mnist-net", "epochs": 2, "batch_size": 128}
     train("whole", **settings)
-    before = signal.getsignal(signal.SIGTERM)
+    before, check = signal.getsignal(signal.SIGTERM), Run.check_step
+
+    def stop(run: Run, *arguments: Any) -> None:
+        check(run, *arguments)
+        os.kill(os.getpid(), signal.SIGTERM)
+
     try:
-        timer = threading.Timer(0.4, os.kill, (os.getpid(), signal.SIGTERM))
-        timer.start()
-        code = train("parts", step_delay=0.05, **settings)
-        assert code == exit_codes.INTERRUPTED
+        monkeypatch.setattr(Run, "check_step", stop)
+        assert train("parts", **settings) == exit_codes.INTERRUPTED
+        monkeypatch.setattr(Run, "check_step", check)
         assert not (tmp_path / "parts/export").exists()
         assert train("parts", **settings) == exit_codes.DONE
     finally:
-        timer.cancel()
         signal.signal(signal.SIGTERM, before)
     assert digest(tmp_path / "parts") == digest(tmp_path / "whole")
     said = events(capsys)

@@ -138,7 +138,7 @@ bench-scale: $(VENV)/dev.stamp
 bench-simulation: $(VENV)/dev.stamp
 	@python -m tools.bench.simulation $(BENCH_ARGS)
 
-## bench-mutants [BENCH_ARGS=...]: measure the mutants that tests kill; writes .bench/mutants.json
+## bench-mutants [BENCH_ARGS="--target training"]: measure the mutants that tests kill; writes .bench/
 .PHONY: bench-mutants
 bench-mutants: $(VENV)/dev.stamp
 	@python -m tools.bench.mutants $(BENCH_ARGS)

@@ -1,12 +1,15 @@
 """Runs of the tests against one mutant, each in a fork of a process that is already warm.
 
 Tests run in a copy of the checkout. One run records which test executes which line; a mutant then
-needs only the tests that execute its lines, the fastest first.
+needs only the tests that execute its lines, the fastest first. Gangs of training processes are not
+recorded: there, each module names its tests.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
+import itertools
 import json
 import multiprocessing
 import os
@@ -16,7 +19,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +33,8 @@ _OPTIONS = ["-x", "-q", "-m", "unit", "--hypothesis-seed=20261122"]
 _OPTIONS += [f"-pno:{plugin}" for plugin in ("xdist", "randomly", "cacheprovider")]
 # pytest warns of plugins that it finds imported, and warnings are errors.
 _OPTIONS += ["-W", "ignore::pytest.PytestAssertRewriteWarning", "--hypothesis-seed=20261122"]
+_UNCAPTURED = ["-s"]
+"""A gang redirects its descriptors, which pytest's streams are not."""
 _MAX_MEMORY = 8 << 30
 _REPORT_EVERY = 10.0
 _CACHING = ("infra.", "policies.")
@@ -39,11 +44,15 @@ _IMPORTED = ""
 
 @dataclass
 class Recording:
-    """Seconds of each test, the tests that execute each line, and those that start Python."""
+    """Seconds of each test, the tests that execute each line, and those that start Python.
+
+    `modules` has prefixes of the tests of a file whose lines were not recorded.
+    """
 
     seconds: dict[str, float] = field(default_factory=dict)
     tests: dict[str, dict[int, list[str]]] = field(default_factory=dict)
     starting: list[str] = field(default_factory=list)
+    modules: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def choose(self, file: str, lines: Iterable[int]) -> list[str]:
         """Return the tests that execute one of the lines of a file, fastest first.
@@ -51,6 +60,10 @@ class Recording:
         A line that runs at import affects any test, so all others follow. A line that nothing
         executes in this process may run in one that a test starts.
         """
+        if file in self.modules:
+            return self.fastest_first(
+                test for test in self.seconds if test.startswith(self.modules[file])
+            )
         by_line = self.tests.get(file, {})
         found = {test for line in lines for test in by_line.get(line, ())}
         others = self.seconds.keys() - found if _IMPORTED in found else set()
@@ -61,7 +74,7 @@ class Recording:
 
     def executes(self, file: str, lines: Iterable[int]) -> bool:
         """Return whether a test or an import executes one of the lines."""
-        return any(self.tests.get(file, {}).get(line) for line in lines)
+        return file in self.modules or any(self.tests.get(file, {}).get(line) for line in lines)
 
     def fastest_first(self, tests: Iterable[str]) -> list[str]:
         """Return the tests in the order in which they find a mutant soonest."""
@@ -123,6 +136,47 @@ class _Recorder:
             self._progress.step()
 
 
+class _Forking:
+    """Plugin of pytest that runs each test in a fork, and tests that share a gang in one.
+
+    A process that has trained cannot fork a gang any more: libraries' threads are not in a fork.
+    """
+
+    def __init__(self, prefixes: tuple[str, ...] = ("",)) -> None:
+        self.seconds: dict[str, float] = {}
+        self._prefixes = prefixes
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = [item for item in items if item.nodeid.startswith(self._prefixes)]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        groups: dict[str, list[pytest.Item]] = {}
+        for item in session.items:
+            shared = "gang" in getattr(item, "fixturenames", ())
+            groups.setdefault(str(item.path) if shared else item.nodeid, []).append(item)
+        progress = Progress("groups of tests", len(groups))
+        for items in groups.values():
+            began = time.monotonic()
+            process = multiprocessing.get_context("fork").Process(target=self._run, args=(items,))
+            process.start()
+            process.join()
+            for item in items:
+                self.seconds[item.nodeid] = (time.monotonic() - began) / len(items)
+            progress.step()
+            if process.exitcode:
+                session.testsfailed = 1
+                break
+        return True
+
+    @staticmethod
+    def _run(items: Sequence[pytest.Item]) -> None:
+        for item, following in zip(items, [*items[1:], None], strict=True):
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        sys.stdout.flush()
+        os._exit(items[0].session.testsfailed > 0)
+
+
 class _Selection:
     """Plugin of pytest that runs some tests in their order, and those that a mutant adds."""
 
@@ -146,11 +200,23 @@ def copy_checkout(checkout: Path, copy: Path) -> None:
     (copy / ".venv").symlink_to(sys.prefix)
 
 
-def record(copy: Path, tests: Sequence[str], files: Sequence[str]) -> Recording:
+def record(
+    copy: Path,
+    tests: Sequence[str],
+    files: Sequence[str],
+    modules: Mapping[str, tuple[str, ...]],
+    log: Path,
+) -> Recording:
     """Run all tests of some paths once. Exit if one fails."""
     result = copy.with_name("recording.json")
 
     def run() -> int:
+        if modules:
+            _fork_gangs(log)
+            forking = _Forking(tuple(itertools.chain(*modules.values())))
+            status = pytest.main([*_OPTIONS, *_UNCAPTURED, *tests], plugins=[forking])
+            result.write_text(json.dumps([forking.seconds, {}, []]))
+            return status
         measured = coverage.Coverage(data_file=None, include=[str(copy / f) for f in files])
         recorder = _Recorder(measured)
         with measured.collect():
@@ -167,7 +233,7 @@ def record(copy: Path, tests: Sequence[str], files: Sequence[str]) -> Recording:
     lines = {
         file: {int(line): by_line[line] for line in by_line} for file, by_line in by_file.items()
     }
-    return Recording(seconds, lines, starting)
+    return Recording(seconds, lines, starting, dict(modules))
 
 
 def outcome(copy: Path, chosen: Sequence[str], recording: Recording, log: Path) -> str:
@@ -178,14 +244,17 @@ def outcome(copy: Path, chosen: Sequence[str], recording: Recording, log: Path) 
     def run() -> int:
         sys.dont_write_bytecode = True  # the mutant must not stay behind as bytecode
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-        with log.open("a") as stream:
-            os.dup2(stream.fileno(), 1)
-            os.dup2(stream.fileno(), 2)
+        _write_to(log)
         files = sorted({test.partition("::")[0] for test in chosen})
-        return pytest.main([*_OPTIONS, *files], plugins=[_Selection(chosen, recording.seconds)])
+        options, plugins = _OPTIONS, [_Selection(chosen, recording.seconds)]
+        if recording.modules:
+            _fork_gangs(log)
+            options, plugins = [*_OPTIONS, *_UNCAPTURED], [*plugins, _Forking()]
+        return pytest.main([*options, *files], plugins=plugins)
 
     shutil.rmtree(copy / ".hypothesis", ignore_errors=True)  # examples that another mutant failed
-    timeout = 10 + 10 * sum(recording.seconds[test] for test in chosen)
+    factor = 2 if recording.modules else 10
+    timeout = 10 + factor * sum(recording.seconds[test] for test in chosen)
     status = _forked(run, copy, timeout)
     return "timeout" if status is None else "killed" if status else "survived"
 
@@ -200,6 +269,23 @@ def replaced(path: Path, text: str) -> Iterator[None]:
     finally:
         path.write_bytes(original)
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def _write_to(log: Path) -> None:
+    with log.open("a") as stream:
+        os.dup2(stream.fileno(), 1)
+        os.dup2(stream.fileno(), 2)
+
+
+def _fork_gangs(log: Path) -> None:
+    """Fork the processes of gangs from this one, which has the copy's modules and PyTorch."""
+    import torch
+
+    _write_to(log)
+    # OpenMP's threads do not exist after a fork, and the first parallel loop waits for them.
+    torch.set_num_threads(1)
+    programs = importlib.import_module("tests.training.programs")
+    programs.SERVER = multiprocessing.get_context("fork")  # type: ignore[attr-defined]
 
 
 def _forked(run: Callable[[], int], copy: Path, timeout: float | None) -> int | None:

@@ -1,5 +1,7 @@
 """Share of mutants that the unit tests kill: `make bench-mutants`.
 
+The target `stack` is the builders and policies, `training` the mathematics and state of training.
+
 A mutant is a small change of a function's body, made by one of mutmut's operators. A sample of the
 mutants is drawn by the hash of their identity, so an edit elsewhere keeps the sample. Prints the
 survivors and writes every mutant to .bench/mutants.json; what pytest printed is in
@@ -16,8 +18,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,6 +34,43 @@ from tools.bench.outcome import FOLDER, Goal, conclude, say
 
 SOURCES = ("infra/pods.py", "infra/kinds/*.py", "policies/*.py")
 TESTS = ("tests/infra", "tests/policies", "tests/gitops", "tests/gpu_platform")
+_MATHEMATICS = tuple(
+    f"tests/training/test_mathematics.py::{test}[2-{case}]"
+    for test in (
+        "test_weights_and_losses_are_those_of_the_reference",
+        "test_the_evaluation_is_that_of_all_held_out_samples",
+    )
+    for case in ("sgd accumulate", "sgd fsdp clip", "adamw", "sgd fsdp fp16 overflow")
+)
+_RUNS = ("tests/training/test_train.py", "tests/training/test_divergence.py")
+_RESUMPTION = ("tests/training/test_exactness.py",)
+_ORDER = ("tests/training/data/test_loader.py", "tests/training/data/test_order.py")
+TRAINING: dict[str, tuple[str, ...]] = {
+    "training/train.py": (*_RUNS, *_RESUMPTION, *_MATHEMATICS),
+    "training/run.py": (*_RUNS, *_MATHEMATICS),
+    "training/parallel.py": (
+        "tests/training/test_parallel.py",
+        "tests/training/test_custom_models.py",
+        "tests/training/test_mathematics.py::test_fsdp",
+        "tests/training/test_mathematics.py::test_blocks",
+        "tests/training/test_mathematics.py::test_compressed",
+        "tests/training/test_mathematics.py::test_checkpointed",
+        *_RESUMPTION,
+        *_MATHEMATICS,
+    ),
+    "training/evaluation.py": ("tests/training/test_objective.py", *_RUNS, *_MATHEMATICS),
+    "training/objective.py": ("tests/training/test_objective.py", *_MATHEMATICS),
+    "training/optimizer.py": ("tests/training/test_optimizer.py", *_RUNS, *_MATHEMATICS),
+    "training/average.py": ("tests/training/test_average.py",),
+    "training/data/loader.py": (*_ORDER, *_MATHEMATICS),
+    "training/data/samples.py": _ORDER,
+    "training/checkpoints/state.py": (
+        "tests/training/test_custom_models.py",
+        *_RUNS,
+        *_RESUMPTION,
+    ),
+}
+"""Prefixes of the tests of each module: what gangs execute is not recorded."""
 SEED = 20261122
 MIN_KILLED = 0.80
 _CHECKOUT = Path(__file__).parents[2]
@@ -161,21 +201,28 @@ def again(former: Sequence[Mutant], mutants: Iterable[Mutant]) -> list[Mutant | 
 def main() -> None:
     """Measure, print and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--target", choices=("stack", "training"), default="stack")
+    parser.add_argument("--files", nargs="+", help="modules of the target training; default: all")
     parser.add_argument("--tests", nargs="+", default=TESTS, help=f"default: {' '.join(TESTS)}")
     parser.add_argument("--limit", type=int, help="most mutants to run; default: 300 or FILE's")
     parser.add_argument("--sample", type=Path, help="JSON file of a former run to repeat")
     options = parser.parse_args()
+    modules = TRAINING if options.target == "training" else {}
+    if options.files:
+        modules = {file: TRAINING[file] for file in options.files}
     former = _former(options.sample)[: options.limit] if options.sample else None
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as directory:
         copy = Path(directory).resolve() / "checkout"
         copy_checkout(_CHECKOUT, copy)
-        files = sorted(str(path.relative_to(copy)) for each in SOURCES for path in copy.glob(each))
+        sources = (*modules,) or SOURCES
+        files = sorted(str(path.relative_to(copy)) for each in sources for path in copy.glob(each))
         mutants = {mutant: change for file in files for mutant, change in find(copy, file).items()}
         found = again(former, mutants) if former else draw(mutants, options.limit or 300)
         sample = [mutant for mutant in found if mutant]
         gone = [asdict(one) for one, now in zip(former or (), found, strict=False) if now is None]
-        results = _measure(copy, options.tests, files, {each: mutants[each] for each in sample})
+        changes = {each: mutants[each] for each in sample}
+        results = _measure(copy, options.tests, files, modules, changes)
     counts = Counter(result["outcome"] for result in results)
     shown = ", ".join(f"{counts[name]} {name}" for name in _OUTCOMES)
     say(f"of {len(mutants)} mutants {len(results)} were run: {shown}; code gone: {len(gone)}")
@@ -188,7 +235,8 @@ def main() -> None:
         "mutants": results,
         "gone": gone,
     }
-    conclude("mutants", samples, [Goal("killed share of the mutants", killed, MIN_KILLED)])
+    name = "training-mutants" if modules else "mutants"
+    conclude(name, samples, [Goal("killed share of the mutants", killed, MIN_KILLED)])
 
 
 def _former(path: Path) -> list[Mutant]:
@@ -199,17 +247,27 @@ def _former(path: Path) -> list[Mutant]:
 
 
 def _measure(
-    copy: Path, tests: Sequence[str], files: Sequence[str], sample: dict[Mutant, Change]
+    copy: Path,
+    tests: Sequence[str],
+    files: Sequence[str],
+    modules: Mapping[str, tuple[str, ...]],
+    sample: dict[Mutant, Change],
 ) -> list[dict[str, Any]]:
-    for name in ("hypothesis", "pulumi", "pulumi_kubernetes", "pulumi_policy", "pydantic"):
+    packages = ["hypothesis", "pydantic", "pulumi", "pulumi_kubernetes", "pulumi_policy"]
+    if modules:
+        packages[2:] = ["torch", "torch._dynamo", "torch.distributed.fsdp", "sklearn.datasets"]
+        tests = sorted({each.partition("::")[0] for each in chain(*modules.values())})
+    for name in packages:
         __import__(name)  # forks have it already
     FOLDER.mkdir(exist_ok=True)
-    log = FOLDER / "mutants.log"
+    log = FOLDER / ("training-mutants.log" if modules else "mutants.log")
     log.write_text("=== no mutant\n")
-    recording = record(copy, tests, files)
-    say("running the tests without a mutant, the fastest first; about as long again")
-    if outcome(copy, recording.fastest_first(recording.seconds), recording, log) != "survived":
-        sys.exit(f"a test fails without a mutant, see {log}")
+    recording = record(copy, tests, files, modules, log)
+    if not modules:
+        # Their gangs take long, and no order of fixtures can matter: each test has a fork.
+        say("running the tests without a mutant, the fastest first; about as long again")
+        if outcome(copy, recording.fastest_first(recording.seconds), recording, log) != "survived":
+            sys.exit(f"a test fails without a mutant, see {log}")
     results: list[dict[str, Any]] = []
     progress = Progress("mutants", len(sample))
     for mutant, change in sample.items():

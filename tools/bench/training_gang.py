@@ -7,25 +7,25 @@ import argparse
 import itertools
 import json
 import os
+import shutil
 import socket
 import struct
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from fcntl import ioctl
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils import data
 
 from training.checkpoints.state import save
 from training.config import TrainingConfig
-from training.data import Images
 from training.data.loader import GangSampler, Loader
 from training.gang.distributed import joined
 from training.gang.world import World, read_world
@@ -37,7 +37,11 @@ from training.train import step, steps
 from workload.models import build
 from workload.run.watchdog import Watchdog
 
+CPU = torch.device("cpu")
+Loop = Iterator[None]
+
 BATCH = 64
+MIN_STEPS = 3
 PAUSE_OPTIONS = {"context": 128, "layers": 6, "heads": 8, "width": 512}
 
 
@@ -63,7 +67,10 @@ def throughput(folder: Path, world: World, turns: int) -> dict[str, Any]:
 
 
 def pause(folder: Path, world: World, turns: int) -> dict[str, Any]:
-    """Return the seconds that a step waits for our checkpoint, and for torch.save and the disk."""
+    """Return how long training waits for a checkpoint and how fast it is while that is written.
+
+    The rival is dcp.async_save. `no save` is the rate of steps without a checkpoint.
+    """
     text = folder / "data/text"
     if world.is_rank0:
         text.mkdir(parents=True, exist_ok=True)
@@ -78,31 +85,61 @@ def pause(folder: Path, world: World, turns: int) -> dict[str, Any]:
     }
     run = prepared(config(folder / "run", **settings), world)
     loop, bare = ours(run), run.model.model
-    samples: dict[str, list[float]] = {"asynchronous": [], "written": [], "torch.save": []}
-    for turn in range(-1, turns):
-        next(loop)
-        dist.barrier()
-        begun = time.perf_counter()
+    group = cast(dist.ProcessGroup, dist.new_group(backend="gloo"))
+
+    def save_ours() -> Future[Any]:
         save(run)
-        paused = time.perf_counter() - begun
-        run.saver.wait()
-        written = time.perf_counter() - begun
+        return run.saver._pending[-1]
+
+    def save_dcp(turn: int) -> Future[Any]:
+        state = {"model": bare.state_dict(), "optimizer": run.optimizer.state_dict()}
+        path = str(folder / f"dcp-{turn}")
+        written = async_save(state, checkpoint_id=path, process_group=group)
+        return cast(Future[Any], written)
+
+    for _ in range(3):
         next(loop)
-        dist.barrier()
-        begun = time.perf_counter()
-        if world.is_rank0:
-            state = {"model": bare.state_dict(), "optimizer": run.optimizer.state_dict()}
-            with (folder / "state.pt").open("wb") as stream:
-                torch.save(state, stream)
-                stream.flush()
-                os.fsync(stream.fileno())
-        dist.barrier()
-        whole = time.perf_counter() - begun
+    samples: dict[str, list[float]] = {
+        f"{name} {what}": []
+        for name in ("ours", "dcp.async_save", "no save")
+        for what in ("pause", "write", "steps per second")
+    }
+    for turn in range(-1, turns):
+        found = {
+            "ours": _saved(loop, save_ours),
+            "dcp.async_save": _saved(loop, lambda: save_dcp(turn)),  # noqa: B023
+        }
+        shutil.rmtree(folder / f"dcp-{turn}", ignore_errors=True)
+        found["no save"] = _saved(loop, lambda: None)
         if turn >= 0:
-            for name, value in zip(samples, (paused, written, whole), strict=True):
-                samples[name].append(value)
+            for name, values in found.items():
+                for what, value in values.items():
+                    samples[f"{name} {what}"].append(value)
     parameters = sum(p.numel() for p in bare.parameters())
     return samples | {"parameters": parameters, "stateMiB": parameters * 12 / 2**20}
+
+
+def _saved(loop: Loop, start: Callable[[], Future[Any] | None]) -> dict[str, float]:
+    """Start a save and train until it is on disk, at least three steps.
+
+    Return the seconds for which training waited and until all was on disk, and the rate of steps
+    meanwhile.
+    """
+    dist.barrier()
+    begun, ends = time.perf_counter(), list[float]()
+    saving = start()
+    paused = time.perf_counter() - begun
+    if saving is not None:
+        saving.add_done_callback(lambda _: ends.append(time.perf_counter() - begun))
+    count, going = 0, torch.ones(1)
+    while going.item() or count < MIN_STEPS:
+        next(loop)
+        count += 1
+        # All processes compute the same number of steps.
+        going.fill_(float(saving is not None and not ends))
+        dist.all_reduce(going, dist.ReduceOp.MAX)
+    rate = count / (time.perf_counter() - begun - paused)
+    return {"pause": paused, "write": max(ends, default=paused), "steps per second": rate}
 
 
 def traffic(folder: Path, world: World, turns: int) -> dict[str, Any]:
@@ -167,17 +204,9 @@ def _loopback_up() -> None:
             return
 
 
-CPU = torch.device("cpu")
-Loop = Iterator[None]
-
-
 def ours(run: Run) -> Loop:
     """Train as training.train does in an epoch, with its watchdog, metrics and votes."""
-    config, world = run.config, run.world
-    sampler = GangSampler(
-        run.data.train, config.batch_size, config.accumulate, world.rank, world.size, config.seed
-    )
-    loader = Loader(run.data.train, sampler, run.device, config.loader_workers)
+    sampler, loader = _loader(run)
     with ProgressOutputs(run) as outputs:
         for epoch in itertools.count():
             sampler.set_epoch(epoch)
@@ -195,20 +224,10 @@ def prepared(config: TrainingConfig, world: World) -> Run:
 
 
 def by_hand(run: Run) -> Loop:
-    """Train with a minimal loop: DistributedDataParallel and AdamW, data in memory."""
+    """Train with a minimal loop: DistributedDataParallel and AdamW."""
     model, optimizer = _fresh(run)
     ddp = DistributedDataParallel(model, gradient_as_bucket_view=True)
-    images, world, batch_size = _images(run), run.world, run.config.batch_size
-    for epoch in itertools.count():
-        order = np.random.default_rng(epoch).permutation(len(images))
-        for start in range(0, len(order) - batch_size * world.size + 1, batch_size * world.size):
-            mine = order[start + world.rank : start + batch_size * world.size : world.size]
-            pixels = torch.from_numpy(images.pixels[mine]).float() / images.white
-            loss = cross_entropy(ddp(pixels), torch.from_numpy(images.labels[mine]))
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            yield
+    return _epochs(run, ddp, optimizer, lambda loss: loss.backward())
 
 
 def lightning_fabric(run: Run) -> Loop:
@@ -218,9 +237,7 @@ def lightning_fabric(run: Run) -> Loop:
     fabric = Fabric(accelerator="cpu", devices=run.world.size, strategy="ddp")
     fabric.launch()
     model, optimizer = fabric.setup(*_fresh(run))
-    return _epochs(
-        fabric.setup_dataloaders(_loader(run)), model, optimizer, lambda loss: fabric.backward(loss)
-    )
+    return _epochs(run, model, optimizer, lambda loss: fabric.backward(loss))
 
 
 def accelerate(run: Run) -> Loop:
@@ -228,8 +245,8 @@ def accelerate(run: Run) -> Loop:
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True)
-    model, optimizer, loader = accelerator.prepare(*_fresh(run), _loader(run))
-    return _epochs(loader, model, optimizer, lambda loss: accelerator.backward(loss))
+    model, optimizer = accelerator.prepare(*_fresh(run))
+    return _epochs(run, model, optimizer, lambda loss: accelerator.backward(loss))
 
 
 LOOPS: dict[str, Callable[[Run], Loop]] = {
@@ -240,14 +257,25 @@ LOOPS: dict[str, Callable[[Run], Loop]] = {
 }
 
 
-def _epochs(loader: Any, model: Any, optimizer: Any, backward: Callable[[Any], object]) -> Loop:
-    for _ in itertools.count():
-        for pixels, labels in loader:
-            loss = cross_entropy(model(pixels), labels)
+def _epochs(run: Run, model: Any, optimizer: Any, backward: Callable[[Any], object]) -> Loop:
+    sampler, loader = _loader(run)
+    for epoch in itertools.count():
+        sampler.set_epoch(epoch)
+        for loaded in loader:
+            loss = cross_entropy(model(loaded.inputs), loaded.targets)
             optimizer.zero_grad()
             backward(loss)
             optimizer.step()
             yield
+
+
+def _loader(run: Run) -> tuple[GangSampler, Loader]:
+    """Return the program's loader, which all loops use."""
+    config, world = run.config, run.world
+    sampler = GangSampler(
+        run.data.train, config.batch_size, config.accumulate, world.rank, world.size, config.seed
+    )
+    return sampler, Loader(run.data.train, sampler, run.device, config.loader_workers)
 
 
 def _fresh(run: Run) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -256,20 +284,6 @@ def _fresh(run: Run) -> tuple[nn.Module, torch.optim.Optimizer]:
     model = build(config.model, config.model_options, run.data.outputs, run.data.shape)
     decay = config.weight_decay
     return model, torch.optim.AdamW(model.parameters(), config.learning_rate, weight_decay=decay)
-
-
-def _loader(run: Run) -> data.DataLoader[Any]:
-    images = _images(run)
-    pixels = torch.from_numpy(images.scaled())
-    tensors = data.TensorDataset(pixels, torch.from_numpy(images.labels))
-    return data.DataLoader(tensors, run.config.batch_size, shuffle=True, drop_last=True)
-
-
-def _images(run: Run) -> Images:
-    images = run.data.train
-    if not isinstance(images, Images):
-        raise TypeError(f"the loops compare images in memory, not {type(images).__name__}")
-    return images
 
 
 def config(run_dir: Path, **settings: Any) -> TrainingConfig:

@@ -1,7 +1,8 @@
 from pathlib import Path
 
+from devcluster.paths import CHECKOUT
 from tools.bench.mutant_tests import Recording, replaced
-from tools.bench.mutants import Mutant, again, draw, find
+from tools.bench.mutants import TRAINING, Mutant, again, draw, find
 
 SOURCE = '''
 LIMIT = 3
@@ -92,3 +93,26 @@ def test_a_mutated_file_is_restored_with_its_time(tmp_path: Path) -> None:
     with replaced(path, "raise SystemExit"):
         assert path.read_text() == "raise SystemExit"
     assert (path.read_text(), path.stat().st_mtime_ns) == (SOURCE, before)
+
+
+def test_a_module_whose_lines_are_not_recorded_names_its_tests() -> None:
+    modules = {"training/train.py": ("tests/training/test_train.py", "tests/test_b.py::test_x[2-")}
+    seconds = {
+        "tests/training/test_train.py::test_a": 2.0,
+        "tests/test_b.py::test_x[1-sgd]": 1.0,
+        "tests/test_b.py::test_x[2-sgd]": 1.0,
+    }
+    recording = Recording(seconds, modules=modules)
+    assert recording.choose("training/train.py", [7]) == [
+        "tests/test_b.py::test_x[2-sgd]",
+        "tests/training/test_train.py::test_a",
+    ]
+    assert recording.executes("training/train.py", [7])
+    assert recording.choose("training/run.py", [7]) == []
+
+
+def test_every_module_of_training_exists_and_names_tests_that_do() -> None:
+    for module, tests in TRAINING.items():
+        assert (CHECKOUT / module).is_file()
+        for test in tests:
+            assert (CHECKOUT / test.partition("::")[0]).is_file()

@@ -246,7 +246,8 @@ def outcome(copy: Path, chosen: Sequence[str], recording: Recording, log: Path) 
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
         _write_to(log)
         files = sorted({test.partition("::")[0] for test in chosen})
-        options, plugins = _OPTIONS, [_Selection(chosen, recording.seconds)]
+        options = _OPTIONS
+        plugins: list[object] = [_Selection(chosen, recording.seconds)]
         if recording.modules:
             _fork_gangs(log)
             options, plugins = [*_OPTIONS, *_UNCAPTURED], [*plugins, _Forking()]

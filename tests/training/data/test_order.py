@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.data.samples import local_order
+from training.data.samples import digest_of, local_order
 
 SIZES = st.lists(st.integers(0, 9), max_size=12)
 
@@ -31,3 +31,14 @@ def test_samples_of_different_files_are_mixed_and_the_files_too() -> None:
     files = np.repeat(np.arange(20), 50)[order]
     assert set(files[:200]) != {0, 1, 2, 3}
     assert len(set(files[:40])) == 4
+
+
+def test_a_digest_depends_on_values_types_and_shapes() -> None:
+    """Compare arrays with the same bytes: a checkpoint belongs to one data set."""
+    pixels, labels = np.arange(12, dtype=np.uint8).reshape(3, 4), np.arange(3)
+    digest = digest_of(pixels, labels)
+    assert digest == digest_of(pixels.copy(), labels.copy())
+    others = [pixels.reshape(4, 3), pixels.view(np.int8), pixels + 1]
+    assert len({digest, *(digest_of(other, labels) for other in others)}) == 4
+    # A view with gaps has the digest of its values.
+    assert digest_of(pixels[:, ::2]) == digest_of(pixels[:, ::2].copy())

@@ -73,9 +73,12 @@ def test_a_terminated_preview_leaves_no_directory(tmp_path: Path, ending: int) -
     programs, scratch = tmp_path / "bin", tmp_path / "scratch"
     programs.mkdir()
     scratch.mkdir()
-    pulumi = programs / "pulumi"
-    pulumi.write_text("#!/bin/sh\nexec sleep 60\n")
-    pulumi.chmod(0o755)
+    # kubectl permits everything that the preview asks it for.
+    permits = "grep -o SelfSubjectAccessReview | sed s/.*/true/"
+    for name, script in (("pulumi", "exec sleep 60"), ("kubectl", permits)):
+        program = programs / name
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
     variables = {"PATH": f"{programs}:{os.environ['PATH']}", "TMPDIR": str(scratch)}
     process = subprocess.Popen(
         [sys.executable, "-m", "gitops", "preview", "--stack", "simulated"],

@@ -2,7 +2,7 @@
 
 import pulumi
 
-from infra.cluster import Target
+from infra.cluster import STARTED_RUNS, Target
 from infra.configuration import RegistryLogin, load_settings
 from infra.failure_recorder import FailureRecorder, FailureRecorderArgs
 from infra.gpu_stack import GpuStack, GpuStackArgs
@@ -98,4 +98,5 @@ if settings.tenancy.groups.members:
 for name, value in platform.items():
     pulumi.export(name, value)
 pulumi.export("runs", {key: run.summary for key, run in training.runs.items()})
+pulumi.export(STARTED_RUNS, [run.started for run in training.runs.values()])
 pulumi.export("inference", {key: service.summary for key, service in services.items()})

@@ -22,6 +22,9 @@ from infra.settings.cluster import IN_CLUSTER, MOVES, ClusterSettings
 OUTPUT: Final = "cluster"
 """Output of the stack with the cluster's identity."""
 
+STARTED_RUNS: Final = "startedRuns"
+"""Output with the names of the runs whose jobs exist. Only successful updates write it."""
+
 _AMBIENT: Final = ""
 """Find the kubeconfig as kubectl does. If it is unset, $KUBECONFIG becomes part of the state."""
 
@@ -44,7 +47,7 @@ class Target:
     provider: kubernetes.Provider
     settings: ClusterSettings
     runs: pulumi.Output[Collection[str]]
-    """Names of the runs that the last update left in this cluster."""
+    """Names of the runs whose jobs the last update found or created in this cluster."""
 
     @classmethod
     def of(cls, settings: ClusterSettings) -> Self:
@@ -107,10 +110,13 @@ def identity(
 
 
 def recorded_runs(recorded: Mapping[str, Any], cluster: ClusterOutput) -> list[str]:
-    """Return the names of the runs in a stack's outputs, none if they are of another cluster."""
+    """Return the runs that a stack's outputs list as started, none if of another cluster.
+
+    The output `runs` does not count: a failed update writes it as well.
+    """
     known = recorded.get(OUTPUT)
     moves = known is not None and known["uid"] != cluster["uid"]
-    return [] if moves else [run["name"] for run in recorded.get("runs", {}).values()]
+    return [] if moves else list(recorded.get(STARTED_RUNS, []))
 
 
 def _recorded() -> pulumi.Output[Mapping[str, Any]]:

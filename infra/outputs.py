@@ -119,6 +119,15 @@ class PlatformOutputs(TypedDict):
     gpuNodes: Annotated[GpuNodesOutput, Field(description="How pods request GPUs.")]
     images: Annotated[dict[str, str], Field(description="Images by key, pinned by digest.")]
     runs: Annotated[dict[str, RunOutput], Field(description="Current runs by job.")]
+    startedRuns: NotRequired[
+        Annotated[
+            list[str],
+            Field(
+                description="Names of the runs whose jobs the last successful update found or "
+                "created. They do not start again if their jobs are deleted."
+            ),
+        ]
+    ]
     inference: Annotated[dict[str, InferenceOutput], Field(description="Services by key.")]
 
 

@@ -19,6 +19,8 @@ class Run:
 
     name: str
     summary: RunOutput
+    started: pulumi.Output[str]
+    """Its name, once the object that starts it exists."""
 
 
 class TrainingJob(Component):
@@ -47,8 +49,9 @@ class TrainingJobs(Component):
     A file or bucket backend rewrites the whole state at each step, and a component costs three
     steps in addition to two per object; docs/scale.md has the measurements.
 
-    `recorded` has the names of the runs of the last update. A job of theirs that would be created
-    is not in the cluster any more, and the update is refused unless the settings permit it.
+    `recorded` has the names of the runs whose jobs the last update found or created. If the job of
+    one of them would be created, it was deleted in the cluster, and the update is refused unless
+    the settings permit it.
     """
 
     runs: dict[str, Run]
@@ -78,18 +81,22 @@ def create_run(
     run = run_name(args)
     keep = args.job.on_change == "keep"
     suspendable = "state: suspended" in KINDS[args.job.kind].capabilities
-    earlier: list[pulumi.Resource] = []
+    earlier: list[pulumi.CustomResource] = []
+    starting: list[pulumi.Output[str]] = []
     for manifest in manifests(args, run, args.image):
         ignored = ignored_paths(manifest, suspendable=suspendable)
         options = component.options(after=earlier, retain=keep, ignore=ignored)
-        if (manifest["apiVersion"], manifest["kind"]) in _STARTING and not args.job.recreate:
+        starts = (manifest["apiVersion"], manifest["kind"]) in _STARTING
+        if starts and not args.job.recreate:
             options = pulumi.ResourceOptions.merge(options, once)
         resource_name = f"{run}-{manifest['kind'].lower()}"
         if manifest["metadata"]["name"] != run:
             resource_name += f"-{manifest['metadata']['name']}"
         earlier = [*earlier, component.create(resource_name, manifest, options)]
+        starting += [earlier[-1].id] if starts else []
     return Run(
         name=run,
+        started=pulumi.Output.all(*starting).apply(lambda _: run),
         summary={
             "name": run,
             "kind": args.job.kind,

@@ -169,6 +169,14 @@ def queue(name: str, settings: QueueSettings) -> Manifest:
     }
 
 
+_PODS: Final = {
+    "key": "app",
+    "operator": "In",
+    "values": ["volcano-admission", "volcano-controller", "volcano-scheduler"],
+}
+"""Labels of the chart's pods."""
+
+
 def network_policy(args: VolcanoArgs) -> Manifest:
     """Return the NetworkPolicy of Volcano's pods.
 
@@ -187,7 +195,8 @@ def network_policy(args: VolcanoArgs) -> Manifest:
             "labels": standard_labels("volcano", "volcano"),
         },
         "spec": {
-            "podSelector": {},
+            # The chart may be in a namespace with other pods.
+            "podSelector": {"matchExpressions": [_PODS]},
             "policyTypes": ["Ingress"],
             "ingress": [{"ports": [{"port": webhooks, "protocol": "TCP"}]}, *scraped],
         },

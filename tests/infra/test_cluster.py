@@ -38,7 +38,10 @@ def test_a_move_that_is_allowed_gets_a_new_identity() -> None:
 
 
 def test_recorded_runs_are_those_of_the_same_cluster() -> None:
-    recorded = {**RECORDED, "runs": {"digits": {"name": "digits-0a1b2c3d"}}}
+    # A failed update writes the output `runs`, but not the runs that it has started.
+    unfinished = {**RECORDED, "runs": {"digits": {"name": "digits-0a1b2c3d"}}}
+    assert recorded_runs(unfinished, {"uid": "u1", "identifier": "i1"}) == []
+    recorded = {**unfinished, "startedRuns": ["digits-0a1b2c3d"]}
     assert recorded_runs(recorded, {"uid": "u1", "identifier": "i1"}) == ["digits-0a1b2c3d"]
     assert recorded_runs(recorded, {"uid": "u2", "identifier": "u2"}) == []
     assert recorded_runs(RECORDED, {"uid": "u1", "identifier": "i1"}) == []

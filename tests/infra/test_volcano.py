@@ -32,6 +32,10 @@ def test_connections_to_isolated_schedulers_are_those_of_webhooks_and_prometheus
     args = VolcanoArgs(volcano=settings, isolated=True, scraped_from=["monitoring"])
     policy = network_policy(args)
     assert policy["metadata"]["namespace"] == "scheduling"
+    (expression,) = policy["spec"]["podSelector"]["matchExpressions"]
+    assert {f"volcano-{name}" for name in ("admission", "controller", "scheduler")} == {
+        *expression["values"]
+    }
     # The egress of controllers goes to the API server, whose address is unknown.
     assert policy["spec"]["policyTypes"] == ["Ingress"]
     webhooks, prometheus = policy["spec"]["ingress"]

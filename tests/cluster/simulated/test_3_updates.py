@@ -1,12 +1,12 @@
 """Updates of jobs that exist, under Volcano's webhooks and the API server's rules of Jobs."""
 
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from tests.cluster.platform import Platform
+from tests.cluster.platform import Platform, await_
 
 LABEL = "example.com/site"
 JOBS = {"digits": "jobs.batch.volcano.sh", "sweep": "jobs.batch"}
@@ -41,6 +41,11 @@ def update(cluster: Platform, site: str, state: str = "running") -> dict[str, di
     }
 
 
+def existing(cluster: Platform, kind: str) -> set[str]:
+    items = cluster.kubectl("get", kind, "-n", cluster.namespace)["items"]
+    return {item["metadata"]["name"] for item in items}
+
+
 def uids(jobs: dict[str, dict[str, Any]]) -> dict[str, str]:
     return {key: job["metadata"]["uid"] for key, job in jobs.items()}
 
@@ -68,12 +73,15 @@ def test_a_job_of_a_release_without_retries_of_its_tasks_is_updated(changed: Pla
     assert jobs["digits"]["metadata"]["labels"][LABEL] == "later"
 
 
-def test_a_queue_that_no_controllers_open_fails_the_update(changed: Platform) -> None:
+def test_a_queue_that_no_controllers_open_fails_the_update_and_a_retry_trains(
+    changed: Platform,
+) -> None:
     file = changed.checkout / "infra" / "volcano.py"
     hasty = file.read_text().replace('"120"', '"5"')
     assert hasty != file.read_text()
     file.write_text(hasty)
     changed.edit(lambda config: config["gpu-platform:volcano"]["queues"].update(late={}))
+    changed.hyperparameters(epochs=4)
     controllers = changed.process("vc-controller-manager")
     controllers.suspend()
     try:
@@ -83,6 +91,8 @@ def test_a_queue_that_no_controllers_open_fails_the_update(changed: Platform) ->
     # Pulumi's provider waits for a condition and, where it has looked before, for a state.
     waits = ("timed out waiting for the condition", "'late' timed out waiting to be Ready")
     assert any(text in said for text in waits), said
+    # The run of this update is not one whose job was deleted: there was none.
+    changed.shell(f"pulumi up --stack {changed.stack} --yes --skip-preview")
     assert "Volcano's controllers have not opened the queue" in said
 
 
@@ -90,9 +100,20 @@ def test_a_queue_waits_for_a_webhook_that_starts(changed: Platform) -> None:
     changed.edit(lambda config: config["gpu-platform:volcano"]["queues"].update(early={}))
     webhook = changed.process("vc-webhook-manager")
     webhook.suspend()
-    threading.Timer(20, webhook.resume).start()
-    said = changed.shell(f"pulumi up --stack {changed.stack} --yes --skip-preview 2>&1")
-    assert "retrying create due to on-error hook" in said
+    log, retrying = changed.checkout / "up.log", "retrying create due to on-error hook"
+
+    def resume() -> None:
+        await_(lambda: log.exists() and retrying in log.read_text(), 300, "a retry")
+        webhook.resume()
+
+    with ThreadPoolExecutor(1) as pool:
+        resumed = pool.submit(resume)
+        try:
+            up = f"pulumi up --stack {changed.stack} --yes --skip-preview"
+            changed.shell(f"set -o pipefail; {up} 2>&1 | tee {log}")
+        finally:
+            webhook.resume()
+        resumed.result()
     assert changed.kubectl("get", "queues.scheduling.volcano.sh", "early")["status"]["state"]
 
 
@@ -102,8 +123,9 @@ def refreshed(cluster: Platform) -> None:
 
 def test_a_finished_run_whose_job_is_deleted_does_not_train_again(changed: Platform) -> None:
     update(changed, "before")
-    jobs = {key: f"{kind}/{changed.run_name(key)}" for key, kind in JOBS.items()}
-    for job, condition in zip(jobs.values(), FINISHED, strict=True):
+    runs = [changed.run_name(key) for key in JOBS]
+    jobs = [f"{kind}/{run}" for kind, run in zip(JOBS.values(), runs, strict=True)]
+    for job, condition in zip(jobs, FINISHED, strict=True):
         finished = f"kubectl wait {job} --for={condition} --timeout=120s"
         changed.shell(f"{finished} --namespace {changed.namespace}")
         changed.shell(f"kubectl delete {job} --namespace {changed.namespace} --timeout=60s")
@@ -114,8 +136,8 @@ def test_a_finished_run_whose_job_is_deleted_does_not_train_again(changed: Platf
         said = changed.shell(f"! pulumi {command} --stack {changed.stack} 2>&1")
         assert f"The run {changed.run_name()} would start again" in said
         assert "Traceback" not in said
-    for key in JOBS:
-        assert changed.kubectl("get", JOBS[key], "-n", changed.namespace)["items"] == []
+    for kind, run in zip(JOBS.values(), runs, strict=True):
+        assert run not in existing(changed, kind)
 
     def remove_one_and_resume_the_other(config: dict[str, Any]) -> None:
         del config["gpu-platform:training"]["jobs"]["sweep"]
@@ -125,4 +147,4 @@ def test_a_finished_run_whose_job_is_deleted_does_not_train_again(changed: Platf
     run = changed.run_name()
     changed.shell(f"pulumi up --stack {changed.stack} --yes --skip-preview")
     assert changed.run_name() == run
-    assert changed.kubectl("get", JOBS["sweep"], "-n", changed.namespace)["items"] == []
+    assert runs[1] not in existing(changed, JOBS["sweep"])

@@ -16,6 +16,8 @@ from gitops.stack_file import document, section
 from kube.kinds import KINDS
 
 _SECONDS: Final = 20
+_PATH: Final = 256
+"""Characters; the contents of a kubeconfig, which the provider takes as well, have more."""
 
 Attributes = Mapping[str, str]
 """`resourceAttributes` of a SelfSubjectAccessReview."""
@@ -24,22 +26,28 @@ Attributes = Mapping[str, str]
 def probe(stack: Stack, *, dry_run: bool = True) -> tuple[str, ...]:
     """Return why the API server will not validate a preview; nothing if it will.
 
-    Without `dry_run`, it asks only whether the API server answers: reading is enough.
+    Without `dry_run`, check only that the API server answers. The program of another project may
+    use a cluster that its configuration does not name, so there nothing is an error.
 
     Raises:
-        GitopsError: If the API server does not answer.
+        GitopsError: If the API server of the configured cluster does not answer.
     """
     configuration = document(stack.file)
-    rendered = section(configuration, "cluster").get("render_to")
-    if rendered is not None or _provider(configuration, "renderYamlToDirectory") is not None:
+    cluster = section(configuration, "cluster")
+    rendered = cluster.get("render_to") is not None
+    if rendered or _provider(configuration, "renderYamlToDirectory") is not None:
         return ()
+    if reason := _not_for_kubectl(configuration):
+        return (_unknown(reason),)
     asked = list(_asked(configuration)) if dry_run else []
-    answers = _answers(stack, asked, kubectl_options(configuration))
+    try:
+        answers = _answers(stack, asked, kubectl_options(configuration))
+    except GitopsError as error:
+        if cluster:
+            raise
+        return (_unknown(str(error)),)
     if answers is None:
-        return (
-            "It is unknown whether the API server validated this preview: `kubectl` is not on the "
-            "PATH.",
-        )
+        return (_unknown("`kubectl` is not on the PATH."),)
     denied = ", ".join(
         f"`{each['verb']} {each['resource']}`"
         for each, allowed in zip(asked, answers, strict=True)
@@ -51,6 +59,22 @@ def probe(stack: Stack, *, dry_run: bool = True) -> tuple[str, ...]:
         f"Not validated by the API server: this user may not {denied}, so the preview shows "
         "changed manifests, but not what the API server would refuse or replace.",
     )
+
+
+def _unknown(reason: str) -> str:
+    return f"It is unknown whether the API server validated this preview: {reason}"
+
+
+def _not_for_kubectl(configuration: dict[str, Any]) -> str | None:
+    """Return why kubectl cannot use the cluster that Pulumi uses, if that is known."""
+    if section(configuration, "cluster"):
+        return None
+    kubeconfig = _provider(configuration, "kubeconfig")
+    if kubeconfig is not None and not (isinstance(kubeconfig, str) and len(kubeconfig) < _PATH):
+        return "`kubernetes:kubeconfig` is not the path of a file."
+    if "environment" in configuration:
+        return "the cluster may depend on the stack's environment in Pulumi ESC."
+    return None
 
 
 def _asked(configuration: dict[str, Any]) -> Iterator[Attributes]:
@@ -118,7 +142,8 @@ def _answers(
     given = json.dumps({"apiVersion": "v1", "kind": "List", "items": reviews})
     output = 'jsonpath={.status.allowed}{"\\n"}'
     command = ["kubectl", "create", "--validate=false", "--filename=-", "--output", output]
-    command += [f"--request-timeout={_SECONDS}s", *options]
+    # With --request-timeout, kubectl in a pod would not find the pod's own cluster.
+    command += options
     try:
         done = subprocess.run(
             command,
@@ -126,13 +151,13 @@ def _answers(
             input=given,
             capture_output=True,
             text=True,
-            timeout=2 * _SECONDS,
+            timeout=_SECONDS,
             check=False,
         )
     except FileNotFoundError:
         return None
     except subprocess.TimeoutExpired:
-        raise _unreachable(stack, f"no answer in {2 * _SECONDS} seconds") from None
+        raise _unreachable(stack, f"no answer in {_SECONDS} seconds") from None
     answers = done.stdout.split()
     if done.returncode != 0 or len(answers) != len(reviews):
         raise _unreachable(stack, done.stderr.strip() or done.stdout.strip())

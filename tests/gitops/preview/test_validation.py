@@ -70,6 +70,28 @@ def test_a_cluster_that_does_not_answer_is_an_error(stack: Stack, answer: str) -
         probe(stack)
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("config: {}", "connection refused"),
+        ("config: {kubernetes:kubeconfig: {secure: AAABAK}}", "is not the path of a file"),
+        (f"config: {{kubernetes:kubeconfig: '{{{'x' * 300}}}'}}", "is not the path of a file"),
+        ("environment: [team/prod]", "Pulumi ESC"),
+    ],
+    ids=["unreachable", "secret", "contents", "environment"],
+)
+def test_the_cluster_of_another_projects_program_may_be_unknown(
+    stack: Stack, text: str, reason: str
+) -> None:
+    stack.file.write_text(text)
+    kubectl(stack.project, "echo 'connection refused' >&2; exit 1")
+    (notice,) = probe(stack)
+    assert notice.startswith("It is unknown whether the API server validated this preview: ")
+    assert reason in notice
+    asked = stack.project / "options"
+    assert not asked.exists() or "xxx" not in asked.read_text()
+
+
 def test_drift_needs_an_answer_and_no_right_to_write(stack: Stack) -> None:
     kubectl(stack.project, answers(False))
     assert probe(stack, dry_run=False) == ()

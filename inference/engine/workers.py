@@ -38,12 +38,21 @@ class Backoff:
     def __init__(self, policy: RestartPolicy = DEFAULT_POLICY) -> None:
         self._policy = policy
         self._deaths = 0
+        self._excused = False
         self._last = self._until = 0.0
         self._last_reason = ""
 
-    def died(self, now: float, reason: str) -> float:
-        """Count a death and return the seconds to wait before the worker is replaced."""
+    def died(self, now: float, reason: str, *, retried: bool = False) -> float:
+        """Count a death and return the seconds to wait before the worker is replaced.
+
+        A request that kills workers kills two, because it is `retried`: that counts once. If others
+        of its batch kill a worker as well, the fault is not theirs.
+        """
         self._reset_if_calm(now)
+        if retried and not self._excused:
+            self._excused = True
+            return 0.0
+        self._excused = self._excused and retried
         self._deaths += 1
         self._last, self._last_reason = now, reason
         over = self._deaths - self._policy.max_deaths
@@ -164,7 +173,9 @@ class Supervisor:
         if self._closed or not worker.ready:
             return
         self._observer.worker_ended(reason)
-        delay = self._backoff.died(time.monotonic(), reason)
+        computing = worker.batches[0].pieces if worker.batches else []
+        retried = bool(computing) and all(piece.request.retried for piece in computing)
+        delay = self._backoff.died(time.monotonic(), reason, retried=retried)
         emit("worker_ended", reason=reason, again_in=delay)
         self._replace_later(worker.spec, delay)
         self._on_lost(worker, reason)

@@ -219,6 +219,21 @@ def test_deaths_between_computed_batches_keep_the_server_ready() -> None:
         assert backoff.reason(turn) == ""
 
 
+def test_a_request_that_kills_two_workers_counts_once() -> None:
+    backoff = Backoff(POLICY)
+    for turn in range(2):
+        backoff.died(turn, "why")
+        assert backoff.died(turn, "why", retried=True) == 0
+        assert backoff.reason(turn) == ""
+
+
+def test_several_requests_of_a_batch_that_kill_workers_all_count() -> None:
+    backoff = Backoff(POLICY)
+    backoff.died(0, "why")
+    assert [backoff.died(0, "why", retried=True) for _ in range(3)] == [0, 0, 1]
+    assert backoff.reason(0) == "workers died 3 times in a row: why"
+
+
 def test_consecutive_deaths_increase_the_delay() -> None:
     backoff = Backoff(POLICY)
     assert [backoff.died(turn, "why") for turn in range(10)] == [0, 0, 1, 2, 4, 8, 16, 30, 30, 30]

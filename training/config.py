@@ -278,11 +278,11 @@ class TrainingConfig(BaseModel):
         "after which a process dumps all stacks and exits with code 76. 0 disables the watchdog. "
         "If it is not set, a longer start_timeout or peer_timeout replaces the default.",
     )
-    preflight: Literal["off", "report", "strict"] = Field(
-        default="report",
+    preflight: Literal["auto", "off", "report", "strict"] = Field(
+        default="auto",
         description="Measurements that find a slow node before the first step of a gang of three "
-        "or more processes. report logs it, strict exits with code 69 as well, off measures "
-        "nothing.",
+        "or more processes. report logs the node; strict also exits with code 69; off disables the "
+        "measurements; auto is report on the CPU and off on GPUs.",
     )
     tensorboard: bool = Field(
         default=False, description="Write TensorBoard event files to run_dir/tensorboard."

@@ -56,7 +56,10 @@ def check_gang(
 
     `beat` is called before each attempt.
     """
-    if config.preflight == "off" or world.size < MIN_RANKS:
+    # Measurements on GPUs take memory of the run, and have not run on a GPU yet.
+    automatic = "off" if device.type == "cuda" else "report"
+    mode = automatic if config.preflight == "auto" else config.preflight
+    if mode == "off" or world.size < MIN_RANKS:
         return
     began = time.monotonic()
     nodes = gather(os.environ.get("NODE_NAME") or socket.gethostname())
@@ -72,7 +75,7 @@ def check_gang(
         emit(Preflight(seconds=seconds, all_reduce=bandwidth, **medians(reports)))
         for slow in found:
             emit(slow)
-    if found and config.preflight == "strict":
+    if found and mode == "strict":
         raise SlowNodeError(described(found))
 
 

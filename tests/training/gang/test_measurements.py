@@ -107,6 +107,12 @@ def test_a_report_names_the_node_and_ends_nothing(tmp_path: Path) -> None:
     assert not list((tmp_path / "run").iterdir())
 
 
+def test_a_gang_on_gpus_is_not_measured_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measurements, "gather", pytest.fail)
+    world = World(rank=0, size=8, local_rank=0, master="gang:29500", local_size=8)
+    check_gang(TrainingConfig(), world, torch.device("cuda"), lambda: None)
+
+
 @pytest.mark.parametrize(("preflight", "size"), [("off", 3), ("strict", 2)])
 def test_without_a_median_nothing_is_measured(preflight: str, size: int, tmp_path: Path) -> None:
     action = functools.partial(started, preflight, "clock", tmp_path / "run")

@@ -52,7 +52,7 @@ def started(folder: Path, bin_directory: Path, **service: Any) -> Iterator[Mappi
             return replaced[text]
         for inside in ("/models", "/tmp"):
             # The checkout itself may be below /tmp.
-            if text.startswith(f"{SERVERS}/"):
+            if Path(text).is_relative_to(SERVERS):
                 return text
             if text == inside or text.startswith(f"{inside}/"):
                 return f"{folder}{text}"

@@ -78,7 +78,10 @@ MUTANTS = {
         f"{TESTS}::test_ranks_have_different_random_numbers",
     ),
     "ignores weight decay": Mutant(
-        "training/optimizer.py", "decay = config.weight_decay", "decay = 0.0", f"{AGREES}[1-adamw]"
+        "training/optimizer.py",
+        '"weight_decay": config.weight_decay',
+        '"weight_decay": 0.0',
+        f"{AGREES}[1-adamw]",
     ),
     "padding is trained on": Mutant(
         TRAIN, "loaded.targets)[: batch.real]", "loaded.targets)", f"{AGREES}[2-sgd]"

@@ -38,8 +38,8 @@ MARK: Final = "gpu-platform.dev/gpu-unhealthy"
 OPT_OUT: Final = "gpu-platform.dev/node-health"
 """Annotation of a node that is left alone if its value is `ignore`."""
 CONDITION: Final = "GpuUnhealthy"
-XID_QUERY: Final = "max by (Hostname, gpu) (DCGM_FI_DEV_XID_ERRORS)"
-"""The exporter reports the last error of a GPU until it restarts."""
+CHECKED: Final = "gpu-platform.dev/gpu-checked"
+"""Annotation with the time when a node was uncordoned. Earlier reports and faults do not count."""
 REPORT_HOURS: Final = 24.0
 WATCH_SECONDS: Final = 240.0
 _SLOW: Final = re.compile(r"^slow node ([a-z0-9.-]+):", re.MULTILINE)
@@ -59,6 +59,8 @@ class Policy:
     fault_seconds: float = 300
     settle_seconds: float = 600
     slow_reports: int | None = None
+    xids: frozenset[int] = frozenset()
+    """Xid errors that are faults of a node."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +85,9 @@ class NodeState:
     condition: bool = False
     ignored: bool = False
     xids: frozenset[int] | None = frozenset()
-    """None if Prometheus does not know."""
+    """Errors of GPUs that were not reset since, listed or not. None if Prometheus does not know."""
     reports: int = 0
+    checked: float = 0
     version: str = ""
 
 
@@ -108,8 +111,12 @@ def health(node: NodeState, policy: Policy) -> tuple[Health, str]:
     gpus = max(node.gpus, node.mark.gpus if node.mark else 0)
     if node.offered < gpus:
         return "DevicesUnhealthy", f"the device plugin offers {node.offered} of {gpus} GPUs"
-    if node.xids:
-        return "XidError", f"Xid {', '.join(map(str, sorted(node.xids)))}"
+    xids = node.xids or frozenset()
+    if node.mark is None or node.mark.reason != "XidError":
+        # A listed error may be hidden by a later one, so a node with this mark waits for a reset.
+        xids &= policy.xids
+    if xids:
+        return "XidError", f"Xid {', '.join(map(str, sorted(xids)))}"
     if policy.slow_reports is not None and node.reports >= policy.slow_reports:
         return "SlowInGangs", f"{node.reports} starts of runs reported the node as slow"
     if node.xids is None:
@@ -132,7 +139,7 @@ def decide(
         state, message = health(node, policy)
         healthy = None if state == "Unknown" else state == "Healthy"
         before = memory.get(node.name)
-        since = before[1] if before and before[0] == healthy else now
+        since = max(before[1], node.checked) if before and before[0] == healthy else now
         remembered[node.name] = (healthy, since)
         if node.mark is not None:
             actions += _of_marked(node, state, now - since, policy)
@@ -185,11 +192,14 @@ class SlowReports:
                 attempt = ending.attempt
                 place = (spec.hostname if spec else None) or attempt.pod
                 key = (node, run, place, attempt.uid, attempt.restarts)
-                self._reports.setdefault(key, now)
+                # A pod that is kept reports again whenever pods are listed, with the same time.
+                if ending.finished is not None:
+                    self._reports[key] = ending.finished.timestamp()
 
-    def forget(self, node: str) -> None:
-        """Drop the reports about a node."""
-        self._reports = {key: at for key, at in self._reports.items() if key[0] != node}
+    def forget(self, node: str, until: float) -> None:
+        """Drop the reports about a node up to a time."""
+        kept = (each for each in self._reports.items() if each[0][0] != node or each[1] > until)
+        self._reports = dict(kept)
 
     def count(self, now: float) -> Counter[str]:
         """Return the number of starts that reported each node, of the last `REPORT_HOURS`.
@@ -223,21 +233,23 @@ class Controller:
     """Namespace of the runs that are moved."""
     resource: str = "nvidia.com/gpu"
     prometheus: str | None = None
-    xids: frozenset[int] = frozenset()
     reports: SlowReports = field(default_factory=SlowReports)
     _memory: Memory = field(default_factory=dict)
     _http: httpx2.AsyncClient = field(default_factory=lambda: httpx2.AsyncClient(timeout=10))
 
     async def check(self, now: float) -> None:
         """Read the state of all nodes once, and apply the decisions."""
-        found = self.client.list(Node)
+        found = [node async for node in self.client.list(Node)]
         errors = await self._errors()
+        states = [node_state(node, self.resource, errors) for node in found]
+        for state in states:
+            self.reports.forget(state.name, state.checked)
         counted = self.reports.count(now)
-        states = [node_state(node, self.resource, errors, counted) async for node in found]
+        states = [replace(state, reports=counted[state.name]) for state in states]
         actions, self._memory = decide(states, self._memory, now, self.policy)
         for action in actions:
             try:
-                await self._apply(action)
+                await self._apply(action, now)
             except httpx2.HTTPError as error:
                 # A conflict, for example: the next check reads the node again.
                 _log.warning("%s of %s failed: %s", action.kind, action.node.name, error)
@@ -261,39 +273,38 @@ class Controller:
             return
 
     async def _errors(self) -> Mapping[str, frozenset[int]] | None:
-        """Return the listed Xid errors by node, empty if unknown; None without Prometheus."""
+        """Return the Xid errors by node, empty if unknown; None without Prometheus."""
         if self.prometheus is None:
             return None
         try:
             url = f"{self.prometheus.rstrip('/')}/api/v1/query"
-            answer = await self._http.get(url, params={"query": XID_QUERY})
+            answer = await self._http.get(url, params={"query": xid_query(self.policy)})
             answer.raise_for_status()
-            return listed_xids(answer.json(), self.xids)
+            return xids_of(answer.json())
         except (httpx2.HTTPError, ValueError, KeyError, TypeError) as error:
             _log.warning("no Xid errors from Prometheus: %s", error)
             return {}
 
-    async def _apply(self, action: Action) -> None:
+    async def _apply(self, action: Action, now: float) -> None:
         node, fault = action.node, action.fault
         if action.kind == "wait":
-            _log.warning(
-                "%s is unhealthy (%s), but max_nodes are cordoned already",
-                *(node.name, fault.message if fault else ""),
-            )
+            message = "%s is unhealthy (%s), but max_nodes are cordoned already"
+            _log.warning(message, node.name, fault.message if fault else "")
         elif action.kind == "evict":
             await self._evict(node.name)
         elif action.kind == "condition":
             await self._condition(node, fault)
         else:
-            metadata: dict[str, Any] = {"annotations": {MARK: written(fault)}}
+            annotations = {MARK: written(fault)}
+            if fault is None:
+                annotations[CHECKED] = datetime.fromtimestamp(now, UTC).isoformat()
+            metadata: dict[str, Any] = {"annotations": annotations}
             # Somebody may have changed the node since it was read.
             metadata["resourceVersion"] = node.version
             patch: dict[str, Any] = {"metadata": metadata}
             if action.kind != "forget":
                 patch["spec"] = {"unschedulable": action.kind == "cordon"}
             await self.client.patch(Node, node.name, patch)
-            if fault is None:
-                self.reports.forget(node.name)
             await self._condition(node, fault)
             await self._event(node, fault)
 
@@ -342,14 +353,33 @@ class Controller:
             name = metadata.name or ""
             _log.info("evicting %s of %s from %s", name, run_of(pod), node)
             body = PodEviction(metadata=ObjectMeta(name=name, namespace=self.namespace))
-            await self.client.create(body, name)
+            try:
+                await self.client.create(body, name)
+            except httpx2.HTTPError as error:
+                # A disruption budget, for example: the next check tries again.
+                _log.warning("eviction of %s failed: %s", name, error)
 
 
-def listed_xids(answer: Any, xids: frozenset[int]) -> dict[str, frozenset[int]]:
-    """Return the listed errors by node from an answer of Prometheus; nodes without any, too."""
+def xid_query(policy: Policy) -> str:
+    """Return the query of one error of each GPU, a listed one if there was one recently.
+
+    The exporter reports only the last error of a GPU, until it restarts. A fault must last for
+    `fault_seconds`, so a listed error that another one followed counts for twice as long.
+    """
+    span = f"{max(1, round(2 * policy.fault_seconds))}s"
+    series, by_gpu = "DCGM_FI_DEV_XID_ERRORS", "max by (Hostname, gpu)"
+    last = f"{by_gpu} ({series})"
+    listed = " or ".join(
+        f"{by_gpu} (max_over_time(({series} == {xid})[{span}:15s]))" for xid in sorted(policy.xids)
+    )
+    return f"({listed}) and {last} != 0 or {last}" if listed else last
+
+
+def xids_of(answer: Any) -> dict[str, frozenset[int]]:
+    """Return the errors by node from an answer of Prometheus; nodes without any, too."""
     found: dict[str, set[int]] = defaultdict(set)
     for series in answer["data"]["result"]:
-        found[series["metric"]["Hostname"]] |= {int(float(series["value"][1]))} & xids
+        found[series["metric"]["Hostname"]] |= {int(float(series["value"][1]))} - {0}
     return {node: frozenset(errors) for node, errors in found.items()}
 
 
@@ -357,7 +387,6 @@ def node_state(
     node: Node,
     resource: str,
     errors: Mapping[str, frozenset[int]] | None,
-    reports: Mapping[str, int],
 ) -> NodeState:
     """Return the state of a node. `errors` is None without Prometheus."""
     metadata, status, spec = node.metadata, node.status, node.spec
@@ -374,7 +403,7 @@ def node_state(
         condition=conditions.get(CONDITION) == "True",
         ignored=annotations.get(OPT_OUT) == "ignore",
         xids=frozenset() if errors is None else errors.get(name),
-        reports=reports.get(name, 0),
+        checked=_time(annotations.get(CHECKED, "")),
         version=(metadata.resourceVersion if metadata else None) or "",
     )
 
@@ -402,6 +431,13 @@ def _read(text: str) -> Fault:
         return Fault(found["reason"], str(found["message"]), int(found["gpus"]))
     except (ValueError, KeyError, TypeError):
         return Fault("UnreadableMark", f"the annotation {MARK} is unreadable", 0)
+
+
+def _time(text: str) -> float:
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return 0
 
 
 async def run(controller: Controller, interval: float) -> None:
@@ -446,15 +482,14 @@ def main(arguments: Sequence[str]) -> None:
     options = parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx2").setLevel(logging.WARNING)
+    limits = options.max_nodes, options.fault_seconds, options.settle_seconds
+    policy = Policy(*limits, options.slow_reports, frozenset(options.xid))
     controller = Controller(
         AsyncClient(),
-        Policy(
-            options.max_nodes, options.fault_seconds, options.settle_seconds, options.slow_reports
-        ),
+        policy,
         options.namespace,
         options.resource,
         options.prometheus,
-        frozenset(options.xid),
     )
     asyncio.run(run(controller, options.interval))
 

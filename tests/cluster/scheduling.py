@@ -5,6 +5,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
@@ -212,13 +213,15 @@ class Scheduling:
 
     def fail(self, pod: dict[str, Any], code: int, message: str = "") -> None:
         """Lets a simulated pod end with an exit code and a termination message."""
+        finished = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        terminated = {"exitCode": code, "reason": "Error", "message": message}
         ended = {
             "name": pod["spec"]["containers"][0]["name"],
             "image": pod["spec"]["containers"][0]["image"],
             "imageID": "",
             "ready": False,
             "restartCount": 0,
-            "state": {"terminated": {"exitCode": code, "reason": "Error", "message": message}},
+            "state": {"terminated": {**terminated, "finishedAt": finished}},
         }
         status = json.dumps({"status": {"phase": "Failed", "containerStatuses": [ended]}})
         name = pod["metadata"]["name"]

@@ -4,6 +4,7 @@ import json
 import random
 from collections import Counter
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx2
@@ -14,6 +15,7 @@ from lightkube.config.models import Cluster, User
 from lightkube.resources.core_v1 import Node, Pod
 
 from recorder.node_health import (
+    CHECKED,
     CONDITION,
     MARK,
     Action,
@@ -25,13 +27,15 @@ from recorder.node_health import (
     SlowReports,
     decide,
     health,
-    listed_xids,
     node_state,
     written,
+    xids_of,
 )
 from tests.recorder.examples import document, ended
 
-POLICY = Policy(max_nodes=2, fault_seconds=60, settle_seconds=120, slow_reports=3)
+POLICY = Policy(
+    max_nodes=2, fault_seconds=60, settle_seconds=120, slow_reports=3, xids=frozenset({48, 79})
+)
 DEVICES = Fault("DevicesUnhealthy", "the device plugin offers 7 of 8 GPUs", 8)
 
 
@@ -80,6 +84,7 @@ def test_the_faults_that_lasted_longest_are_cordoned_up_to_the_limit() -> None:
         {"cordoned": True, "offered": 0},
         {"ignored": True, "offered": 0},
         {"xids": None},
+        {"xids": frozenset({31})},
         {"reports": 2},
     ],
 )
@@ -88,7 +93,7 @@ def test_what_is_unknown_or_belongs_to_others_is_left_alone(changed: dict[str, A
 
 
 def test_listed_xids_and_enough_reports_are_faults() -> None:
-    assert health(node(xids=frozenset({79})), POLICY) == ("XidError", "Xid 79")
+    assert health(node(xids=frozenset({31, 79})), POLICY) == ("XidError", "Xid 79")
     assert health(node(reports=3), POLICY)[0] == "SlowInGangs"
     assert health(node(reports=3), Policy())[0] == "Healthy"
 
@@ -121,6 +126,7 @@ def test_a_node_with_fewer_gpus_than_before_stays_and_is_emptied(changed: dict[s
         {"xids": None},
         {"mark": Fault("SlowInGangs", "", 8)},
         {"mark": Fault("UnreadableMark", "", 0)},
+        {"xids": None, "mark": Fault("XidError", "Xid 79", 8)},
         {"reports": 3},
     ],
 )
@@ -128,9 +134,24 @@ def test_a_node_whose_health_is_unknown_does_not_return(changed: dict[str, Any])
     assert after(10_000, node(**{**MARKED, **changed})) == []
 
 
+def test_a_node_with_an_xid_returns_after_a_reset_and_not_after_another_xid() -> None:
+    marked = {**MARKED, "mark": Fault("XidError", "Xid 79", 8)}
+    assert after(1000, node(**marked, xids=frozenset({31}))) == [("evict", "a")]
+    assert after(120, node(**marked)) == [("return", "a")]
+    assert after(120, node(**MARKED, xids=frozenset({31}))) == [("return", "a")]
+
+
 def test_a_node_that_somebody_uncordoned_is_forgotten() -> None:
     marked = node(**{**MARKED, "cordoned": False})
     assert after(0, marked) == [("forget", "a")]
+
+
+def test_a_fault_that_lasts_after_an_uncordon_is_timed_again() -> None:
+    _, memory = decide([node(offered=7)], {}, 0, POLICY)
+    checked = node(offered=7, checked=1000)
+    for now, expected in ((1015, []), (1059, []), (1060, [("cordon", "a")])):
+        actions, memory = decide([checked], memory, now, POLICY)
+        assert kinds(actions) == expected
 
 
 def test_an_interrupted_change_is_completed() -> None:
@@ -198,7 +219,8 @@ class World:
             if action.kind == "cordon":
                 assert now.mark is None
                 assert name not in self.by_person
-                assert self.now - self.faulty_since[name] >= POLICY.fault_seconds
+                since = max(self.faulty_since[name], now.checked)
+                assert self.now - since >= POLICY.fault_seconds
                 # The second of two requests may fail.
                 done = self.random.random() < 0.9
                 self.nodes[name] = replace(now, cordoned=True, mark=action.fault, condition=done)
@@ -209,7 +231,7 @@ class World:
                 self.nodes[name] = replace(now, cordoned=False, mark=None, condition=False)
             elif action.kind == "forget":
                 assert not now.cordoned
-                self.nodes[name] = replace(now, mark=None, condition=False)
+                self.nodes[name] = replace(now, mark=None, condition=False, checked=self.now)
             elif action.kind == "evict":
                 assert now.mark is not None
             elif action.kind == "condition":
@@ -240,9 +262,16 @@ def test_random_histories_keep_the_limits_and_end_with_all_nodes_returned() -> N
     assert seen["cordon"] > 500
 
 
-def reporter(name: str, uid: str, *, slow: str = "gpu-node-0", run: str = "r1") -> Pod:
+BEGIN = datetime(2026, 11, 21, 21, tzinfo=UTC).timestamp()
+
+
+def reporter(
+    name: str, uid: str, *, slow: str = "gpu-node-0", run: str = "r1", at: float = 0
+) -> Pod:
     message = f"preflight: slow node {slow}: 2.1 GB/s"
-    made = document(name, ended(1, message=f"slow node {slow}: 2.1 GB/s\n{message}"))
+    finished = datetime.fromtimestamp(BEGIN + at, UTC).isoformat()
+    state = ended(1, at=finished, message=f"slow node {slow}: 2.1 GB/s\n{message}")
+    made = document(name, state)
     made["metadata"] |= {"uid": uid, "labels": {"gpu-platform.dev/run": run}}
     return Pod.from_dict(made)
 
@@ -250,30 +279,38 @@ def reporter(name: str, uid: str, *, slow: str = "gpu-node-0", run: str = "r1") 
 def test_pods_of_one_start_count_as_one_report() -> None:
     reports = SlowReports()
     for pod in (reporter("worker-0", "1"), reporter("worker-1", "2"), reporter("worker-0", "1")):
-        reports.add(pod, 0)
-    assert reports.count(0) == {"gpu-node-0": 1}
-    reports.add(reporter("worker-0", "3"), 10)
-    reports.add(reporter("worker-0", "4", run="r2"), 10)
-    assert reports.count(20) == {"gpu-node-0": 3}
-    assert reports.count(24 * 3600 + 5) == {"gpu-node-0": 2}
-    reports.forget("gpu-node-0")
-    assert reports.count(20) == {}
+        reports.add(pod, BEGIN)
+    assert reports.count(BEGIN) == {"gpu-node-0": 1}
+    reports.add(reporter("worker-0", "3", at=10), BEGIN + 10)
+    reports.add(reporter("worker-0", "4", run="r2", at=10), BEGIN + 10)
+    assert reports.count(BEGIN + 20) == {"gpu-node-0": 3}
+    assert reports.count(BEGIN + 24 * 3600 + 5) == {"gpu-node-0": 2}
+
+
+def test_a_pod_that_is_listed_again_reports_at_the_time_of_its_end() -> None:
+    reports, kept = SlowReports(), reporter("worker-0", "1")
+    day = 24 * 3600
+    for hours in (0, 12, 25):
+        reports.add(kept, BEGIN + hours * 3600)
+    assert reports.count(BEGIN + day - 1) == {"gpu-node-0": 1}
+    assert reports.count(BEGIN + day + 1) == {}
+    reports.add(kept, BEGIN + day + 1)
+    assert reports.count(BEGIN + day + 1) == {}
 
 
 def test_a_run_cannot_report_a_node_without_a_pod_of_it() -> None:
     reports = SlowReports()
-    reports.add(reporter("worker-0", "1", slow="gpu-node-9"), 0)
-    assert reports.count(0) == {}
+    reports.add(reporter("worker-0", "1", slow="gpu-node-9"), BEGIN)
+    assert reports.count(BEGIN) == {}
 
 
-def test_only_listed_xids_count_and_nodes_without_series_are_unknown() -> None:
+def test_errors_of_all_gpus_of_a_node_are_read() -> None:
     result = [
         {"metric": {"Hostname": "a", "gpu": "0"}, "value": [1, "79"]},
         {"metric": {"Hostname": "a", "gpu": "1"}, "value": [1, "0"]},
         {"metric": {"Hostname": "b", "gpu": "0"}, "value": [1, "31"]},
     ]
-    found = listed_xids({"data": {"result": result}}, frozenset({79}))
-    assert found == {"a": {79}, "b": frozenset()}
+    assert xids_of({"data": {"result": result}}) == {"a": {79}, "b": {31}}
 
 
 class Api:
@@ -289,6 +326,7 @@ class Api:
                 "conditions": [{"type": "Ready", "status": "True"}],
             },
         }
+        self.pods = [document()]
         self.writes: list[tuple[str, str, Any]] = []
         self.refused = ""
 
@@ -306,7 +344,7 @@ class Api:
         if request.method == "GET":
             assert request.url.params["fieldSelector"] == "spec.nodeName=gpu-node-0"
             over = document("over") | {"status": {"phase": "Succeeded"}}
-            return httpx2.Response(200, json={"metadata": {}, "items": [document(), over]})
+            return httpx2.Response(200, json={"metadata": {}, "items": [*self.pods, over]})
         body = json.loads(request.content)
         self.writes.append((request.method, path, body))
         if self.refused and path.endswith(self.refused):
@@ -324,7 +362,7 @@ def test_shares_and_mig_devices_are_gpus_and_other_resources_are_not() -> None:
         "nvidia.com/rdma": "4",
     }
     document = {"metadata": {"name": "a"}, "status": {"capacity": resources}}
-    state = node_state(Node.from_dict(document), "nvidia.com/gpu", None, {})
+    state = node_state(Node.from_dict(document), "nvidia.com/gpu", None)
     assert (state.gpus, state.offered, state.ready) == (1007, 0, False)
 
 
@@ -361,6 +399,37 @@ async def test_running_pods_of_runs_are_evicted_from_a_faulty_node() -> None:
     assert body["kind"] == "Eviction"
 
 
+async def test_a_refused_eviction_does_not_keep_the_other_pods() -> None:
+    api = Api(offered=7, annotations={MARK: written(DEVICES)})
+    api.node["spec"]["unschedulable"] = True
+    api.node["status"]["conditions"].append({"type": CONDITION, "status": "True"})
+    api.pods = [document("worker-0"), document("worker-1")]
+    api.refused = "worker-0/eviction"
+    await api.controller().check(0)
+    pods = [path.split("/")[-2] for _, path, _ in api.writes]
+    assert pods == ["worker-0", "worker-1"]
+
+
+async def test_reports_before_an_uncordon_do_not_count_also_after_a_restart() -> None:
+    api = Api(annotations={MARK: written(Fault("SlowInGangs", "", 8))})
+    await api.controller().check(BEGIN + 20)
+    annotations = api.writes[0][2]["metadata"]["annotations"]
+    assert "spec" not in api.writes[0][2]
+    assert annotations.pop(MARK) is None
+
+    restarted = Api(annotations=annotations)
+    controller = restarted.controller()
+    for uid in "123":
+        controller.reports.add(reporter("worker-0", uid, at=int(uid)), BEGIN + 30)
+    for now in (30, 45):
+        await controller.check(BEGIN + now)
+    assert restarted.writes == []
+    for uid in "456":
+        controller.reports.add(reporter("worker-0", uid, at=50 + int(uid)), BEGIN + 60)
+    await controller.check(BEGIN + 60)
+    assert "SlowInGangs" in restarted.writes[0][2]["metadata"]["annotations"][MARK]
+
+
 async def test_a_healthy_node_returns_without_its_mark() -> None:
     api = Api(annotations={MARK: written(DEVICES)})
     api.node["spec"]["unschedulable"] = True
@@ -370,5 +439,6 @@ async def test_a_healthy_node_returns_without_its_mark() -> None:
     assert api.writes == []
     await controller.check(POLICY.settle_seconds)
     assert api.writes[0][2]["spec"] == {"unschedulable": False}
-    assert api.writes[0][2]["metadata"]["annotations"] == {MARK: None}
+    annotations = api.writes[0][2]["metadata"]["annotations"]
+    assert annotations == {MARK: None, CHECKED: "1970-01-01T00:02:00+00:00"}
     assert api.writes[1][2]["status"]["conditions"][0]["status"] == "False"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from infra.observability.rules import hours
-from recorder.node_health import XID_QUERY
+from recorder.node_health import Policy, xid_query
 from tests.infra.observability.promtool import check, promtool, told
 
 REQUEST = 'resource="nvidia_com_gpu", container="training"'
@@ -83,16 +83,36 @@ def test_gpus_and_their_cost_are_of_the_pods_that_have_them(
     assert check(program, tmp_path, told(SERIES, 120, series, *expected)) == ""
 
 
-def test_errors_of_nodes_are_those_that_the_controller_of_nodes_reads(
-    program: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("errors", "expected"),
+    [
+        ("0 0 0 79 79", 79),
+        # Another error hides it.
+        ("0 0 79 31 31", 79),
+        ("0 48 79 31 31", 48),
+        # It is over.
+        ("79 79 31 31 31 31 31 31", 31),
+        # The exporter restarted after a reset.
+        ("0 0 79 31 0", 0),
+        ("0 0 31 31 31", 31),
+    ],
+)
+@pytest.mark.parametrize("listed", [(), (48, 79)])
+def test_a_listed_error_is_not_hidden_by_a_later_one_until_the_gpu_is_reset(
+    program: Path, tmp_path: Path, errors: str, expected: int, listed: tuple[int, ...]
 ) -> None:
     labels = 'Hostname="gpu-node-0", modelName="NVIDIA H100"'
     series = {
-        f'DCGM_FI_DEV_XID_ERRORS{{{labels}, gpu="0", pod="worker-0"}}': "0 79 79",
-        f'DCGM_FI_DEV_XID_ERRORS{{{labels}, gpu="1"}}': "0 0 0",
+        f'DCGM_FI_DEV_XID_ERRORS{{{labels}, gpu="0", pod="worker-0"}}': errors,
+        f'DCGM_FI_DEV_XID_ERRORS{{{labels}, gpu="1"}}': "0x8",
     }
-    samples = [of(f'{{Hostname="gpu-node-0", gpu="{gpu}"}}', xid) for gpu, xid in ((0, 79), (1, 0))]
-    assert check(program, tmp_path, told(series, 2, XID_QUERY, *samples)) == ""
+    minutes = errors.count(" ")
+    of_first = expected if listed else int(errors.split()[-1])
+    query = xid_query(Policy(fault_seconds=120, xids=frozenset(listed)))
+    samples = [
+        of(f'{{Hostname="gpu-node-0", gpu="{gpu}"}}', xid) for gpu, xid in ((0, of_first), (1, 0))
+    ]
+    assert check(program, tmp_path, told(series, minutes, query, *samples)) == ""
 
 
 def test_a_queue_is_known_by_a_label_or_by_an_annotation_or_not_at_all(

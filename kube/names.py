@@ -33,6 +33,8 @@ CANARY_IMAGE_ANNOTATION: Final = "gpu-platform.dev/canary-image"
 """Annotations of a route: digest of the canary's settings, and its image."""
 ROLLED_BACK_ANNOTATION: Final = "gpu-platform.dev/rolled-back"
 """Annotation of a route: the canary that was rolled back, and the reason."""
+CANARY_SPAN: Final = "$span"
+"""Part of a canary's queries: the time over which requests are evaluated."""
 
 PROMETHEUS_ANNOTATION: Final = "prometheus.io/"
 """Prefix of the annotations `scrape`, `port`, `path` and `scheme`."""

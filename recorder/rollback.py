@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, NoReturn
 
 from httpx2 import Client as HttpClient
-from httpx2 import HTTPError
+from httpx2 import HTTPError, HTTPStatusError, codes
 from lightkube import Client
 from lightkube.generic_resource import GenericNamespacedResource, create_namespaced_resource
 from lightkube.models.core_v1 import EventSource, ObjectReference
@@ -24,24 +24,32 @@ from lightkube.resources.apps_v1 import Deployment
 from lightkube.resources.core_v1 import Event
 from lightkube.types import PatchType
 
-from kube.names import CANARY_ANNOTATION, CANARY_IMAGE_ANNOTATION, ROLLED_BACK_ANNOTATION
+from kube.names import (
+    CANARY_ANNOTATION,
+    CANARY_IMAGE_ANNOTATION,
+    CANARY_SPAN,
+    ROLLED_BACK_ANNOTATION,
+)
 
 MANAGER: Final = "canary-rollback"
 UNREADY_LOOKS: Final = 2
 """Consecutive looks without a ready pod that are a breach: one may fall between two pods."""
 
+_IDENTITY: Final = (CANARY_ANNOTATION, CANARY_IMAGE_ANNOTATION)
 _GROUP: Final = "gateway.networking.k8s.io"
 _ROUTES: Final = {
     kind: create_namespaced_resource(_GROUP, "v1", kind, f"{kind.lower()}s")
     for kind in ("HTTPRoute", "GRPCRoute")
 }
 _PROMETHEUS_SECONDS: Final = 5.0
+_RELEASES: Final = 3
+"""Attempts of one look to release the fields of a route."""
 _log = logging.getLogger("rollback")
 
 
 @dataclass(frozen=True)
 class Limit:
-    """A PromQL query and the value above which the canary is rolled back.
+    """A PromQL query over CANARY_SPAN and the value above which the canary is rolled back.
 
     A query without a result is not evaluated.
     """
@@ -73,6 +81,7 @@ class Plan:
     canary: str
     prometheus: str
     interval_seconds: float
+    window_seconds: float
     limits: tuple[Limit, ...]
     stable: Mapping[str, list[dict[str, Any]]]
     """Backends without the canary, by kind of route."""
@@ -91,27 +100,40 @@ class Rollback:
     def __init__(self, plan: Plan, api: Client, prometheus: HttpClient) -> None:
         self._plan, self._api, self._prometheus = plan, api, prometheus
         self._unready_looks = 0
+        self._canaries: set[str] = set()
+        self._since = 0.0
+        """Time when the served canaries were first seen."""
 
     def run(self) -> NoReturn:
         """Look until terminated, also through outages of the API server and of Prometheus."""
         while True:
             try:
-                self.look()
+                self.look(time.monotonic())
             except HTTPError as error:
                 _log.warning("%s: %s", type(error).__name__, error)
             time.sleep(self._plan.interval_seconds)
 
-    def look(self) -> None:
+    def look(self, now: float) -> None:
         """Evaluate the limits once, and roll back if one is exceeded or was exceeded before."""
         routes = [self._route(kind) for kind in self._plan.stable]
+        for route in routes:
+            self._finish(route)
         served = [route for route in routes if self._serves_canary(route)]
         if not served:
             self._unready_looks = 0
             return
+        canaries = {_identity(route) for route in served}
+        if canaries != self._canaries:
+            self._canaries, self._since, self._unready_looks = canaries, now, 0
         # All routes of a service describe the same canary; one may have been rolled back before
-        # the other, or before its weights were restored.
-        earlier = next(filter(None, map(_earlier_reason, routes)), None)
-        reason = earlier or breach(self._plan.limits, self._values(), self._count_unready())
+        # the other, or before its weights were restored. During an update they may differ.
+        same = (route for route in routes if _identity(route) in canaries)
+        reason = next(filter(None, map(_earlier_reason, same)), None)
+        if reason is None:
+            # Readiness first: it does not depend on Prometheus.
+            unready_looks = self._count_unready()
+            values = self._values(now - self._since)
+            reason = breach(self._plan.limits, values, unready_looks)
         if reason is not None:
             for route in served:
                 self._roll_back(route, reason)
@@ -126,19 +148,23 @@ class Rollback:
             for backend in route["spec"]["rules"][0]["backendRefs"]
         )
 
-    def _values(self) -> dict[str, float]:
+    def _values(self, served_seconds: float) -> dict[str, float]:
+        # Series have no version: earlier requests may be those of another canary.
+        span = int(min(self._plan.window_seconds, served_seconds))
+        if span < 1:
+            return {}
         found: dict[str, float] = {}
         url = f"{self._plan.prometheus.rstrip('/')}/api/v1/query"
         for limit in self._plan.limits:
             try:
-                answer = self._prometheus.get(url, params={"query": limit.query})
+                query = limit.query.replace(CANARY_SPAN, f"{span}s")
+                answer = self._prometheus.get(url, params={"query": query})
                 answer.raise_for_status()
-            except HTTPError as error:
-                _log.warning("Prometheus does not answer: %s", error)
-                return found
-            result = answer.json()["data"]["result"]
-            if result:
-                found[limit.name] = float(result[0]["value"][1])
+                result = answer.json()["data"]["result"]
+                if result:
+                    found[limit.name] = float(result[0]["value"][1])
+            except (HTTPError, ValueError, LookupError, TypeError) as error:
+                _log.warning("no value of %s: %s", limit.name, error)
         return found
 
     def _count_unready(self) -> int:
@@ -148,15 +174,20 @@ class Rollback:
         return self._unready_looks
 
     def _roll_back(self, route: GenericNamespacedResource, reason: str) -> None:
-        kind, annotation = str(route["kind"]), ROLLED_BACK_ANNOTATION.replace("/", "~1")
-        value = f"{_identity(route)} {reason}"
+        kind, value = str(route["kind"]), f"{_identity(route)} {reason}"
+        annotations = (route.metadata.annotations if route.metadata else None) or {}
         changes = [
+            # Another canary may have been written since.
+            *(
+                {"op": "test", "path": _path(name), "value": annotations.get(name)}
+                for name in _IDENTITY
+            ),
             {
                 "op": "replace",
                 "path": "/spec/rules/0/backendRefs",
                 "value": self._plan.stable[kind],
             },
-            {"op": "add", "path": f"/metadata/annotations/{annotation}", "value": value},
+            {"op": "add", "path": _path(ROLLED_BACK_ANNOTATION), "value": value},
         ]
         changed = self._api.patch(
             _ROUTES[kind],
@@ -165,24 +196,43 @@ class Rollback:
             patch_type=PatchType.JSON,
             field_manager=MANAGER,
         )
-        self._disown(changed)
         _log.warning("%s %s: rolled back: %s", kind, self._plan.service, reason)
-        self._report(route, reason)
+        self._finish(changed)
 
-    def _disown(self, route: GenericNamespacedResource) -> None:
-        """Remove this program from the managers of the route's fields.
+    def _finish(self, route: GenericNamespacedResource) -> None:
+        """Report a rollback, and remove this program from the managers of the route's fields.
 
-        The next server-side apply of the stack would otherwise fail with a conflict.
+        The next server-side apply of the stack would otherwise fail with a conflict. If this is
+        interrupted, the next look repeats it.
         """
-        metadata = route["metadata"]
-        others = [each for each in metadata["managedFields"] if each.get("manager") != MANAGER]
-        self._api.patch(
-            _ROUTES[str(route["kind"])],
-            self._plan.service,
-            {"metadata": {"managedFields": others, "resourceVersion": metadata["resourceVersion"]}},
-            patch_type=PatchType.MERGE,
-            field_manager=MANAGER,
-        )
+        if not _is_managed(route):
+            return
+        reason = _earlier_reason(route)
+        try:
+            if reason is not None:
+                self._report(route, reason)
+        except HTTPStatusError as error:
+            _log.warning("the API server refused an event: %s", error)
+        for _ in range(_RELEASES):
+            metadata = route["metadata"]
+            others = [each for each in metadata["managedFields"] if each.get("manager") != MANAGER]
+            version = metadata["resourceVersion"]
+            try:
+                self._api.patch(
+                    _ROUTES[str(route["kind"])],
+                    self._plan.service,
+                    {"metadata": {"managedFields": others, "resourceVersion": version}},
+                    patch_type=PatchType.MERGE,
+                    field_manager=MANAGER,
+                )
+            except HTTPStatusError as error:
+                _log.warning("the fields of a route are not released: %s", error)
+                if error.response.status_code != codes.CONFLICT:
+                    return
+                # A gateway has written its status, for example.
+                route = self._route(str(route["kind"]))
+            else:
+                return
 
     def _report(self, route: GenericNamespacedResource, reason: str) -> None:
         metadata, now = route.metadata, datetime.now(UTC)
@@ -209,12 +259,20 @@ class Rollback:
         )
 
 
+def _is_managed(route: GenericNamespacedResource) -> bool:
+    """Return whether this program still owns fields of a route, since a rollback."""
+    managed = route["metadata"].get("managedFields") or []
+    return any(each.get("manager") == MANAGER for each in managed)
+
+
 def _identity(route: GenericNamespacedResource) -> str:
     """Return what the stack wrote about the canary: its settings, limits and image."""
     annotations = (route.metadata.annotations if route.metadata else None) or {}
-    return "@".join(
-        annotations.get(name, "") for name in (CANARY_ANNOTATION, CANARY_IMAGE_ANNOTATION)
-    )
+    return "@".join(annotations.get(name, "") for name in _IDENTITY)
+
+
+def _path(annotation: str) -> str:
+    return f"/metadata/annotations/{annotation.replace('/', '~1')}"
 
 
 def _earlier_reason(route: GenericNamespacedResource) -> str | None:

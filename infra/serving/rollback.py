@@ -14,7 +14,7 @@ from infra.serving.deployment import deployment
 from infra.serving.description import InferenceServiceArgs
 from infra.serving.runtimes.runtime import LATENCY, REQUESTS
 from infra.settings.inference import RollbackSettings
-from kube.names import CANARY_ANNOTATION, CANARY_IMAGE_ANNOTATION
+from kube.names import CANARY_ANNOTATION, CANARY_IMAGE_ANNOTATION, CANARY_SPAN
 
 _PROGRAM: Final = "canary-rollback"
 _GATEWAY_API: Final = "gateway.networking.k8s.io"
@@ -108,6 +108,7 @@ def _pod(
         "canary": f"{args.key}-canary",
         "prometheus": limits.prometheus,
         "interval_seconds": limits.interval_seconds,
+        "window_seconds": limits.window_seconds,
         "limits": queries(limits, args.namespace, args.key),
         "stable": stable,
     }
@@ -131,10 +132,11 @@ def _pod(
 def queries(limits: RollbackSettings, namespace: str, key: str) -> list[dict[str, Any]]:
     """Return the limits with the PromQL queries that are compared with them.
 
-    A query has no result while there are too few requests. Both versions get the same mix of
-    requests, so callers' mistakes do not count: a model that fails answers 400 as well.
+    The program replaces CANARY_SPAN. A query has no result while there are too few requests. Both
+    versions get the same mix of requests, so callers' mistakes do not count: a model that fails
+    answers 400 as well.
     """
-    span = f"[{limits.window_seconds}s]"
+    span = f"[{CANARY_SPAN}]"
 
     def requests(service: str, codes: str = "") -> str:
         of = f'namespace="{namespace}", service="{service}"{codes}'

@@ -1,6 +1,7 @@
 """When a canary is rolled back, and what is written then, with the client's code up to the wire."""
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import httpx2
@@ -11,8 +12,8 @@ from lightkube.config.models import Cluster, User
 
 from recorder.rollback import UNREADY_LOOKS, Limit, Plan, Rollback, breach
 
-ERRORS = Limit("the share of failed requests", "errors", 0.05)
-LATENCY = Limit("the latency", "latency", 0.5)
+ERRORS = Limit("the share of failed requests", "errors[$span]", 0.05)
+LATENCY = Limit("the latency", "latency[$span]", 0.5)
 STABLE = [{"name": "digits", "port": 8080, "weight": 100}]
 SPLIT = [{**STABLE[0], "weight": 80}, {"name": "digits-canary", "port": 8080, "weight": 20}]
 CANARY = {"gpu-platform.dev/canary": "1234", "gpu-platform.dev/canary-image": "image"}
@@ -47,13 +48,31 @@ class World:
         self.values: dict[str, float] = {}
         self.ready = 1
         self.prometheus_answers = True
+        self.broken: set[str] = set()
+        """Names of series whose queries are answered with a page."""
+        self.spans: list[str] = []
+        self.now = 1000.0
+        self.managers = [{"manager": "pulumi"}]
+        self.version = 7
+        self.status_writes = 0
+        """Changes of the route by the gateway, each just before a release of fields."""
+        self.meanwhile: dict[str, str] = {}
+        """Annotations that the stack writes just before a rollback."""
+        self.interrupted = False
+        """Whether the connection ends at the next release of fields."""
+        self.refuse_events = False
         self.events: list[dict[str, Any]] = []
         self.patches: list[Any] = []
+        self.start()
+
+    def start(self) -> None:
+        """Start the program, again after a restart."""
         plan = Plan(
             service="digits",
             canary="digits-canary",
             prometheus="http://prometheus:9090/",
             interval_seconds=5,
+            window_seconds=30,
             limits=(ERRORS, LATENCY),
             stable={"HTTPRoute": STABLE},
         )
@@ -70,13 +89,24 @@ class World:
         if not self.prometheus_answers:
             raise httpx2.ConnectError("away", request=request)
         assert str(request.url).startswith("http://prometheus:9090/api/v1/query?")
-        value = self.values.get(request.url.params["query"])
+        name, _, span = request.url.params["query"].rstrip("]").partition("[")
+        self.spans.append(span)
+        if name in self.broken:
+            return httpx2.Response(200, text="<html>")
+        value = self.values.get(name)
         result = [] if value is None else [{"metric": {}, "value": [0, str(value)]}]
         return httpx2.Response(200, json={"data": {"result": result}})
+
+    def look(self, seconds: float = 30) -> None:
+        """Let time pass, and look."""
+        self.now += seconds
+        self.rollback.look(self.now)
 
     def _answer(self, request: httpx2.Request) -> httpx2.Response:
         path = request.url.path
         if path.endswith("/events"):
+            if self.refuse_events:
+                return self._refusal(403)
             self.events.append(json.loads(request.content))
             return httpx2.Response(201, json=self.events[-1])
         if path.endswith("/deployments/digits-canary"):
@@ -88,22 +118,50 @@ class World:
             change = json.loads(request.content)
             self.patches.append(change)
             if isinstance(change, list):
-                assert change[1]["path"] == "/metadata/annotations/gpu-platform.dev~1rolled-back"
-                self.backends = change[0]["value"]
-                self.annotations[ROLLED_BACK] = change[1]["value"]
+                return self._rolled_back(change)
+            return self._released(change["metadata"], request)
         return httpx2.Response(200, json=self._route())
 
+    def _rolled_back(self, change: list[dict[str, Any]]) -> httpx2.Response:
+        self.annotations |= self.meanwhile
+        for each in change:
+            name = each["path"].rpartition("/")[2].replace("~1", "/")
+            if each["op"] == "test" and self.annotations.get(name) != each["value"]:
+                return self._refusal(422)
+            if each["op"] == "replace":
+                self.backends = each["value"]
+            elif each["op"] == "add":
+                assert each["path"] == "/metadata/annotations/gpu-platform.dev~1rolled-back"
+                self.annotations[ROLLED_BACK] = each["value"]
+        self.managers = [*self.managers, {"manager": "canary-rollback"}]
+        self.version += 1
+        return httpx2.Response(200, json=self._route())
+
+    def _released(self, change: dict[str, Any], request: httpx2.Request) -> httpx2.Response:
+        if self.interrupted:
+            self.interrupted = False
+            raise httpx2.ConnectError("away", request=request)
+        if self.status_writes:
+            self.status_writes -= 1
+            self.version += 1
+        if change["resourceVersion"] != str(self.version):
+            return self._refusal(409)
+        self.managers = change["managedFields"]
+        return httpx2.Response(200, json=self._route())
+
+    def _refusal(self, code: int) -> httpx2.Response:
+        return httpx2.Response(code, json={"kind": "Status", "code": code, "message": "refused"})
+
     def _route(self) -> dict[str, Any]:
-        managers = [{"manager": "pulumi"}, {"manager": "canary-rollback"}]
         return {
             "kind": "HTTPRoute",
             "metadata": {
                 "name": "digits",
                 "namespace": "ml",
                 "uid": "1",
-                "resourceVersion": "7",
+                "resourceVersion": str(self.version),
                 "annotations": self.annotations,
-                "managedFields": managers,
+                "managedFields": self.managers,
             },
             "spec": {"rules": [{"backendRefs": self.backends}]},
         }
@@ -111,66 +169,133 @@ class World:
 
 @pytest.fixture
 def world() -> World:
-    return World()
+    """A canary that has been served for some time."""
+    made = World()
+    made.look()
+    return made
 
 
 def test_a_canary_within_its_limits_keeps_its_share(world: World) -> None:
     world.values = {"errors": 0.01}
-    world.rollback.look()
+    world.look()
     assert world.backends == SPLIT
     assert world.patches == []
 
 
 def test_a_canary_above_a_limit_gets_no_requests_and_an_event_says_why(world: World) -> None:
     world.values = {"errors": 0.4}
-    world.rollback.look()
+    world.look()
     assert world.backends == STABLE
     assert world.annotations[ROLLED_BACK].startswith("1234@image the share of failed requests")
     [event] = world.events
     assert event["reason"] == "CanaryRolledBack"
     assert event["involvedObject"]["kind"] == "HTTPRoute"
     assert "more than 0.05" in event["message"]
-    world.rollback.look()
+    world.look()
     assert len(world.events) == 1
 
 
-def test_the_fields_are_left_to_the_stack(world: World) -> None:
+def test_the_fields_are_left_to_the_stack_although_the_gateway_changes_the_route(
+    world: World,
+) -> None:
+    world.values, world.status_writes = {"errors": 0.4}, 2
+    world.look()
+    assert world.managers == [{"manager": "pulumi"}]
+
+
+@pytest.mark.parametrize("status_writes", [0, 1000])
+def test_what_was_interrupted_after_a_rollback_is_done_at_the_next_look(
+    world: World, status_writes: int
+) -> None:
+    world.values, world.status_writes = {"errors": 0.4}, status_writes
+    world.interrupted = not status_writes
+    with suppress(httpx2.ConnectError):
+        world.look()
+    assert world.backends == STABLE
+    assert {"manager": "canary-rollback"} in world.managers
+    world.status_writes = 0
+    world.events.clear()
+    world.start()
+    world.look()
+    assert world.managers == [{"manager": "pulumi"}]
+    assert [event["reason"] for event in world.events] == ["CanaryRolledBack"]
+
+
+def test_a_refused_event_does_not_keep_the_fields(world: World) -> None:
+    world.values, world.refuse_events = {"errors": 0.4}, True
+    world.look()
+    assert world.managers == [{"manager": "pulumi"}]
+
+
+def test_a_canary_that_was_written_meanwhile_is_not_rolled_back(world: World) -> None:
     world.values = {"errors": 0.4}
-    world.rollback.look()
-    managed = world.patches[1]["metadata"]["managedFields"]
-    assert managed == [{"manager": "pulumi"}]
+    world.meanwhile = {"gpu-platform.dev/canary": "5678"}
+    with pytest.raises(httpx2.HTTPStatusError):
+        world.look()
+    assert world.backends == SPLIT
+    assert ROLLED_BACK not in world.annotations
+
+
+def test_a_canary_does_not_answer_for_the_requests_of_the_previous_one() -> None:
+    world = World()
+    world.values = {"errors": 0.4}
+    world.look()
+    assert (world.backends, world.spans) == (SPLIT, [])
+    world.values = {}
+    for _ in range(3):
+        world.look(15)
+    assert world.spans == ["15s", "15s", "30s", "30s", "30s", "30s"]
+    world.annotations["gpu-platform.dev/canary"] = "5678"
+    world.spans, world.values = [], {"errors": 0.4}
+    world.look(5)
+    assert (world.backends, world.spans) == (SPLIT, [])
+    world.look(5)
+    assert (world.backends, world.spans) == (STABLE, ["5s", "5s"])
 
 
 def test_restored_weights_are_rolled_back_again_without_a_look_at_prometheus(world: World) -> None:
     world.annotations[ROLLED_BACK] = "1234@image the latency is 3, more than 0.5"
     world.prometheus_answers = False
-    world.rollback.look()
+    world.look()
     assert world.backends == STABLE
     assert "the latency is 3" in world.events[0]["message"]
 
 
 def test_another_canary_is_evaluated_again(world: World) -> None:
     world.annotations[ROLLED_BACK] = "0000@image the latency is 3, more than 0.5"
-    world.rollback.look()
+    world.look()
     assert world.backends == SPLIT
 
 
 def test_a_silent_prometheus_rolls_nothing_back(world: World) -> None:
     world.prometheus_answers = False
-    world.rollback.look()
+    world.look()
     assert world.backends == SPLIT
+
+
+def test_an_answer_that_is_no_json_hides_no_other_limit(world: World) -> None:
+    world.broken, world.values = {"errors"}, {"latency": 3}
+    world.look()
+    assert world.backends == STABLE
+
+
+def test_readiness_counts_without_values(world: World) -> None:
+    world.broken, world.ready = {"errors", "latency"}, 0
+    world.look()
+    world.look()
+    assert world.backends == STABLE
 
 
 def test_a_canary_without_a_ready_pod_is_rolled_back_at_the_second_look(world: World) -> None:
     world.ready, world.prometheus_answers = 0, False
-    world.rollback.look()
+    world.look()
     assert world.backends == SPLIT
-    world.rollback.look()
+    world.look()
     assert world.backends == STABLE
 
 
 def test_a_canary_without_requests_is_not_evaluated(world: World) -> None:
     world.backends, world.values, world.ready = STABLE, {"errors": 1}, 0
     for _ in range(UNREADY_LOOKS + 1):
-        world.rollback.look()
+        world.look()
     assert world.patches == []

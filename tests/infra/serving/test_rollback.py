@@ -76,11 +76,12 @@ def test_a_rollback_writes_what_the_stack_writes_for_weight_zero() -> None:
 def test_series_are_those_of_the_canary_compared_with_the_stable_version() -> None:
     found = plan(rolling(latency_seconds=0.5, min_requests=50, window_seconds=60))
     errors, latency = found["limits"]
+    assert found["window_seconds"] == 60
     assert errors["maximum"] == 0.05
-    assert 'service="digits-canary", code=~"5.*|400|4xx"}[60s]' in errors["query"]
-    assert 'service="digits", code=~"5.*|400|4xx"}[60s]' in errors["query"]
+    assert 'service="digits-canary", code=~"5.*|400|4xx"}[$span]' in errors["query"]
+    assert 'service="digits", code=~"5.*|400|4xx"}[$span]' in errors["query"]
     assert latency["maximum"] == 0.5
-    assert latency["query"].endswith('service="digits-canary"}[60s])) >= 50')
+    assert latency["query"].endswith('service="digits-canary"}[$span])) >= 50')
 
 
 def test_a_route_names_another_canary_after_any_change_but_that_of_the_weight() -> None:

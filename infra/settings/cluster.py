@@ -178,11 +178,13 @@ class GpuSettings(Settings):
 
     provider: GpuProvider = Field(
         default="device-plugin",
-        description="What gives pods their GPUs: device-plugin installs NVIDIA's device plugin, "
-        "gpu-operator NVIDIA's GPU Operator, and existing nothing, because the cluster has it.",
+        description="How GPUs are provided to pods: device-plugin installs NVIDIA's device plugin; "
+        "gpu-operator installs NVIDIA's GPU Operator; existing installs nothing, because the "
+        "cluster already has one of them.",
     )
     operator: GpuOperatorSettings = Field(
-        default=GpuOperatorSettings(), description="The GPU Operator, if it is the provider."
+        default=GpuOperatorSettings(),
+        description="Settings of the GPU Operator; only with provider gpu-operator.",
     )
     namespace: DnsLabel = Field(default="gpu-system", description="Namespace of the device plugin.")
     image: VersionedImage = Field(

@@ -32,7 +32,7 @@ class GpuOperatorSettings(Settings):
     driver_version: str | None = Field(
         default=None,
         pattern=r"^\d+(\.\d+)*$",
-        description="Version of the driver. null is the one of the chart.",
+        description="Version of the driver. null uses the chart's default.",
     )
     toolkit: bool = Field(
         default=True,
@@ -40,15 +40,16 @@ class GpuOperatorSettings(Settings):
     )
     node_feature_discovery: bool = Field(
         default=True,
-        description="Install Node Feature Discovery, by whose labels the operator finds nodes with "
-        "GPUs. Set false if the cluster has it.",
+        description="Install Node Feature Discovery, whose labels the operator uses to find GPU "
+        "nodes. Set false if the cluster has it.",
     )
     gpu_feature_discovery: bool = Field(
         default=True,
         description="Label nodes with the GPU model, which `gpu_product` of jobs needs.",
     )
     cdi: bool = Field(
-        default=True, description="Hand GPUs to containers by the Container Device Interface."
+        default=True,
+        description="Pass GPUs to containers through the Container Device Interface (CDI).",
     )
     dcgm_exporter: bool = Field(
         default=True,

@@ -27,8 +27,8 @@ class NodeHealthSettings(Settings):
     )
     namespace: DnsLabel = Field(
         default="gpu-node-health",
-        description="Namespace of the controller, created by the stack. Whoever may create pods "
-        "there has its rights.",
+        description="Namespace of the controller, created by the stack. Anyone who may create pods "
+        "there can use the controller's rights.",
     )
     max_nodes: PositiveInt = Field(
         default=1, description="Maximum number of nodes that the controller has cordoned at once."
@@ -43,8 +43,9 @@ class NodeHealthSettings(Settings):
     )
     slow_reports: PositiveInt | None = Field(
         default=None,
-        description="Number of starts of runs within 24 hours that report a node as slow in a "
-        "termination message, `slow node NODE: …`, before it is cordoned. null ignores them.",
+        description="Number of starts of runs within 24 hours that must report a node as slow "
+        "(termination message `slow node NODE: …`) before it is cordoned. null ignores these "
+        "reports.",
     )
     prometheus: str | None = Field(
         default=None,
@@ -64,8 +65,8 @@ class NodeHealthSettings(Settings):
     node_selector: Labels = Field(default={}, description="Node labels that the pod requires.")
     api_ports: Annotated[list[PortNumber], Field(min_length=1)] = Field(
         default=[443, 6443],
-        description="Ports of the API server. With network isolation the pod may connect only to "
-        "these, to DNS and to Prometheus.",
+        description="Ports of the API server. With network isolation the pod may connect only on "
+        "these ports, for DNS and on the port of Prometheus.",
     )
 
     @model_validator(mode="after")

@@ -111,7 +111,7 @@ def _could_answer(job: TrainingJobSettings) -> bool:
 
 
 def _gangs_of_a_first_consumer(settings: StackSettings) -> Iterator[str]:
-    """Warn of claims for which the first pod of a gang chooses a node, where the others must fit.
+    """Warn of claims that bind to the node of a gang's first pod, on which all other pods must fit.
 
     Volcano places the pods of a gang together, before any of them has bound the claim.
     """

@@ -50,7 +50,7 @@ class StorageClassSettings(Settings):
     binding: Literal["Immediate", "WaitForFirstConsumer"] = Field(
         default="Immediate",
         description="When claims are bound. WaitForFirstConsumer needs the CSI driver on nodes, "
-        "and a gang of several nodes waits forever for a claim that is not bound yet.",
+        "and with it a gang of several nodes waits forever for an unbound claim.",
     )
     expandable: bool = Field(default=False, description="Allow claims to be expanded later.")
 

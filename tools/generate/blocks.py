@@ -112,7 +112,8 @@ def attributes_table() -> str:
 
 def _value(output: PropertyDefinition) -> str:
     if output.ref is not None:
-        return f"as the output `{_OF_STACK[output.ref.rpartition(':')[2]]}` of the platform's stack"
+        name = _OF_STACK[output.ref.rpartition(":")[2]]
+        return f"same as the output `{name}` of the platform's stack"
     if output.items is not None:
         return "list of string"
     return "mapping to string" if output.additional_properties else "string"

@@ -61,8 +61,8 @@ defaults and other templates of this project start no new run. `run` sets the na
 
 The previous run stays in the cluster, running or finished, unless `on_change` is `replace`. The
 engine uses the stored value, so set it at least one update before the edit. `kubectl delete`
-removes runs that nobody needs. If you restore an earlier specification, its run is adopted if it
-still exists, and created again otherwise.
+removes runs that are no longer needed. If you restore an earlier specification, its run is adopted
+if it still exists, and created again otherwise.
 
 The identity of an image is known before it is built: with `reference` it is the reference, with
 `build` it is a hash of Dockerfile, `sources`, base image, arguments and platform. Changed training

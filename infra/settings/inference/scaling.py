@@ -102,7 +102,8 @@ class RollbackSettings(Settings):
     """Limits of a canary, by the series of its pods in Prometheus.
 
     A program in the namespace evaluates them. If one is exceeded, or if no pod of the canary is
-    ready, it sends all requests to the first version. Another canary, image or limit starts anew.
+    ready, it sends all requests to the stable version. Changing the canary, its image or its limits
+    starts it again with its weight.
     """
 
     prometheus: str = Field(
@@ -114,8 +115,8 @@ class RollbackSettings(Settings):
         ge=0,
         lt=1,
         allow_inf_nan=False,
-        description="Maximum share of the canary's requests that fail with 5xx or 400, above the "
-        "same share of the first version.",
+        description="Maximum error rate of the canary (share of requests answered with 5xx or 400) "
+        "in excess of the stable version's.",
     )
     latency_seconds: float | None = Field(
         default=None,
@@ -146,7 +147,7 @@ class RollbackSettings(Settings):
         default=[443, 6443],
         min_length=1,
         description="Ports of the API server. With network isolation the program may connect only "
-        "to these and to Prometheus.",
+        "on these ports and that of Prometheus, and to DNS.",
     )
 
     @model_validator(mode="after")
@@ -165,7 +166,7 @@ class CanarySettings(Settings):
     weight: int = Field(
         ge=0,
         le=100,
-        description="Percentage of the requests. 0 sends all of them to the first version.",
+        description="Percentage of the requests. 0 sends all of them to the stable version.",
     )
     run: RunName | None = Field(
         default=None, description="Run to serve. null serves the service's run."
@@ -184,8 +185,8 @@ class CanarySettings(Settings):
     replicas: PositiveInt = Field(default=1, le=1000, description="Number of pods.")
     rollback: RollbackSettings | None = Field(
         default=None,
-        description="Limits that send all requests to the first version when the canary exceeds "
-        "them. null evaluates nothing.",
+        description="Limits of the canary; if one is exceeded, all requests go to the stable "
+        "version. null disables automatic rollback.",
     )
     promote_if: dict[MetricName, Comparison] = Field(
         default={},

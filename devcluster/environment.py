@@ -15,10 +15,10 @@ from devcluster.toolchain import Toolchain
 # Publicly known on purpose: the dev stack holds no secret (Pulumi.dev.yaml says so).
 PASSPHRASE = "devcluster"  # noqa: S105
 ADOPTING = {"PULUMI_K8S_ENABLE_PATCH_FORCE": "true"}
-"""Lets an update take objects over, such as those of a killed update whose state was lost.
+"""Lets an update take over existing objects, such as those of a killed update with lost state.
 
-`make up` sets it for its own stack only: in a shell, other stacks would take objects of the
-platform over.
+`make up` sets it only for its own stack; in a shell, other stacks could take over the platform's
+objects.
 """
 
 

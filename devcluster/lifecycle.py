@@ -27,7 +27,7 @@ START_TIMEOUT = 300.0
 cores with a load of 15."""
 
 LISTENING = (20_000, 32_768)
-"""Ports of control planes: above, Linux takes the local ports of connections (ip(7))."""
+"""Port range of control planes, below Linux's ephemeral ports (ip(7))."""
 
 NO_DEMANDS = Demands()
 
@@ -73,7 +73,7 @@ def up(
         launcher.stop(layout)
         if ended := launcher.end_orphans(spec.kind):
             reporter.say(f"ended {ended} cluster without a state directory")
-        if real and (message := image_stores.make_room(layout)):
+        if real and (message := image_stores.free_space(layout)):
             reporter.say(message)
         host.check(spec, layout)
     base = BaseImages(layout, _uv(), demands.bases) if real else None
@@ -231,7 +231,7 @@ def attach(kind: Kind, spec: ClusterSpec) -> Cluster:
 
 
 def down(kind: Kind, *, purge: bool) -> list[str]:
-    """End the cluster, with `purge` delete its state; return what could not be removed."""
+    """Stop the cluster; with `purge`, delete its state. Return what could not be removed."""
     layout = Layout.of(kind)
     left = launcher.stop(layout)
     launcher.end_orphans(kind)

@@ -38,7 +38,7 @@ class EncodedImages(Classifier):
             yield {"image": np.array([content.getvalue()] * samples, np.object_)}
 
     def decode(self, inputs: Tensors) -> torch.Tensor:
-        """Decode the images to pixels from 0 to 1."""
+        """Decode the images into pixels from 0 to 1."""
         pixels = np.stack([self._pixels(content) for content in inputs["image"]])
         return torch.from_numpy(pixels).to(self.device)
 
@@ -49,14 +49,14 @@ class EncodedImages(Classifier):
                     raise InputError(f"image has more than {MAX_PIXELS} pixels")
                 scaled = image.convert(_MODES[self._channels]).resize((self._width, self._height))
         except (UnidentifiedImageError, OSError, SyntaxError) as error:
-            raise InputError("image must be a whole PNG or JPEG file") from error
+            raise InputError("image must be a complete PNG or JPEG file") from error
         shape = (self._height, self._width, self._channels)
         values = np.asarray(scaled, np.float32).reshape(shape) / np.float32(255)
         return np.ascontiguousarray(values.transpose(2, 0, 1))
 
 
 class FormFields(Plain):
-    """One input per field of a form, such as {"name": "age", "shape": [1], …}; one row each."""
+    """One input per form field, such as {"name": "age", "shape": [1], …}; each sample is a row."""
 
     fields: ClassVar[tuple[str, ...]] = ("age", "income", "years")
     """Names of the network's features, in their order."""
@@ -67,7 +67,7 @@ class FormFields(Plain):
         self.inputs = tuple(TensorSpec(name, "FP32", (-1,)) for name in self.fields)
 
     def decode(self, inputs: Tensors) -> torch.Tensor:
-        """Combine the fields to rows of features."""
+        """Combine the fields into rows of features."""
         for name in self.fields:
             if (inputs[name] < 0).any():
                 raise InputError(f"{name} must not be negative")

@@ -14,8 +14,9 @@ from gitops.errors import GitopsError
 HELP = "list the environments that a change affects, as JSON"
 DESCRIPTION = """\
 Prints the stacks whose resources or rules may differ from those at a Git revision: all stacks if
-the program or the policy pack has changed, else those whose configuration has, or names a file or
-directory that has: a Dockerfile, a source of an image. Removed environments are reported on stderr.
+the program or the policy pack has changed. Otherwise those whose configuration has changed, or
+names a changed path, such as a Dockerfile or a source of an image. Removed environments are
+reported on stderr.
 
 With --gitlab, it prints a child pipeline for GitLab with a job for each of these stacks, and one
 that warns of each removed environment.
@@ -125,7 +126,7 @@ def affects(files: list[str], stack: str, project: Path = PROJECT) -> bool:
 def _named(configuration: str) -> set[str]:
     """Return every word of a configuration that may be a path, without a YAML reader.
 
-    A word that is no path lists a stack too often, but never leaves one out.
+    A word that is not a path may list an unaffected stack, but never omits an affected one.
     """
     text = re.sub(r"(?m)(^|\s)#.*$|[^\s,{\[]+:(?=\s|$)", " ", configuration)
     words = re.findall(r"[^\s,\[\]{}\"']+", text)

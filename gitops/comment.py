@@ -57,8 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--affected",
         type=_stacks,
         metavar="JSON",
-        help="instead of FILE: mark own comments about stacks that are not in this list, which "
-        "`gitops changed` has printed",
+        help="instead of FILE: mark this account's comments about stacks that are not in this "
+        "list, the output of `gitops changed`",
     )
     parser.add_argument(
         "--commit", metavar="SHA", help="default: commit of this workflow's pull request"
@@ -136,7 +136,7 @@ def put_comment(host: "Host", body: str) -> Done:
 
 
 def mark_outdated(host: "Host", affected: Sequence[str], commit: str | None) -> int:
-    """Replace own comments about stacks that the pull request no longer affects; return how many.
+    """Replace this account's comments about stacks that are no longer affected; return how many.
 
     Such a comment describes an update that will not happen.
     """
@@ -146,7 +146,7 @@ def mark_outdated(host: "Host", affected: Sequence[str], commit: str | None) -> 
         marked = _MARKER.fullmatch(marker)
         if marked is None or marked["kind"] != "preview" or marked["stack"] in affected:
             continue
-        headline = f"## Preview of `{marked['stack']}`: not affected any more"
+        headline = f"## Preview of `{marked['stack']}`: no longer affected"
         if headline not in note.body and note.author == host.author():
             found.append((note.number, _with_commit(f"{marker}\n{headline}\n", commit)))
     for number, body in found:

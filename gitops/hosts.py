@@ -57,7 +57,7 @@ class GitHub:
 
     def commit(self) -> str | None:
         """Return the commit of the pull request; None outside of its workflows."""
-        # GITHUB_SHA is a merge with the base, which nobody knows.
+        # GITHUB_SHA is a temporary merge commit, which readers cannot look up.
         head = self._event().get("head")
         found = head.get("sha") if isinstance(head, dict) else None
         return found if isinstance(found, str) else None

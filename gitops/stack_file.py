@@ -26,7 +26,7 @@ _NOT_FINITE: Final = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 class _Loader(yaml.CSafeLoader):
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
-        # Makes an alias inside of what it stands for an error.
+        # Detects recursive aliases, which are refused.
         self.deep_construct = True
 
     def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:

@@ -41,7 +41,7 @@ class Platform:
     """Platform on which workloads of another stack run.
 
     `claims` maps logical names to names in the cluster. `queues` is None if the queues are unknown.
-    Namespace and claims may be outputs of resources, since they decide the name of no run.
+    Namespace and claims may be outputs of resources, because no run's name depends on them.
     """
 
     namespace: pulumi.Input[str]
@@ -221,7 +221,7 @@ def _known(what: str, names: Collection[str]) -> str:
 
 def _unpinned(image: object) -> Iterator[Problem]:
     if isinstance(image, pulumi.Output):
-        reason = "is an output of a resource, but its digest decides the name of a run"
+        reason = "is an output of a resource, but the name of a run depends on its digest"
         yield Problem("image", f"{reason}: write the reference with its digest")
         return
     try:

@@ -1,4 +1,4 @@
-"""Errors of settings in Python programs, as sentences without a traceback."""
+"""Readable errors for invalid settings in Python programs, without a traceback."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -19,8 +19,8 @@ class ArgumentError(pulumi.RunError):
 def readable(value: Any) -> Any:
     """Return a model whose constructor raises ArgumentError, and any other value unchanged.
 
-    It is a subclass: other users of the model still get pydantic's ValidationError. Models inside
-    of others are constructed by pydantic, so the outermost one reports every problem.
+    It is a subclass: other users of the model still get pydantic's ValidationError. Nested models
+    are constructed by pydantic, so the outermost one reports every problem.
     """
     if not (isinstance(value, type) and issubclass(value, BaseModel)):
         return value

@@ -85,7 +85,7 @@ def on_error(name: str, function: pulumi.ErrorHookFunction) -> pulumi.ResourceOp
 
 
 def before_create(name: str, function: pulumi.ResourceHookFunction) -> pulumi.ResourceOptions:
-    """Return options with a function that may refuse, also in previews, to create a resource.
+    """Return options with a hook that may reject the creation of a resource, also in previews.
 
     Pulumi's mocks cannot call functions: in unit tests of users' programs there are no options.
     """

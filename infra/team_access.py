@@ -28,7 +28,7 @@ VIEWERS: Final = "team-viewers"
 def team_access(tenancy: TenancySettings) -> list[Manifest]:
     """Return the Roles with their bindings; nothing for a role without groups.
 
-    Whoever creates pods can mount every Secret of the namespace and use its service accounts, so
+    Anyone who creates pods can mount every Secret of the namespace and use its service accounts, so
     members have these rights too, although no role names them.
     """
     groups = {MEMBERS: tenancy.groups.members, VIEWERS: tenancy.groups.viewers}

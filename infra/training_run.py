@@ -239,7 +239,7 @@ def _environment(job: TrainingJobSettings, run: str) -> dict[str, Any]:
 def _run_variables(job: TrainingJobSettings, run: str) -> dict[str, Any]:
     """Return the variables that describe the run to a custom command.
 
-    Without the last one, torchrun kills its processes 30 seconds after SIGTERM.
+    Without TORCH_ELASTIC_SHUTDOWN_TIMEOUT, torchrun kills its processes 30 seconds after SIGTERM.
     """
     return {
         "RUN_NAME": run,

@@ -181,7 +181,8 @@ def network_policy(args: VolcanoArgs) -> Manifest:
     """Return the NetworkPolicy of Volcano's pods.
 
     The API server calls the webhooks from an address that no policy can select. For the same reason
-    connections to the API server cannot be told from others, so all that leave are admitted.
+    connections to the API server cannot be distinguished from others, so all egress is
+    allowed.
     """
     webhooks = args.volcano.values.get("basic", {}).get("admission_port", 8443)
     ports = {int(target.port) for target in scraping.volcano(args.volcano.namespace)}

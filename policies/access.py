@@ -130,7 +130,7 @@ def no_hidden_token(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     ],
 )
 def rbac_least_privilege(resource: Resource, config: SystemConfig) -> Iterator[Violation]:
-    """Whoever controls one such account controls every team's GPUs, models and data."""
+    """Anyone who controls one such account controls every team's GPUs, models and data."""
     root = resource.root
     if resource.is_kind(_RBAC, "ClusterRoleBinding", "RoleBinding"):
         name = root["roleRef"]["name"]

@@ -1,4 +1,4 @@
-"""What labels, disruption budgets and spread constraints achieve for replicas."""
+"""Effect of labels, disruption budgets and spread constraints on replicas."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def protects(budget: Resource, size: Decimal) -> bool:
 
 
 def _share(amount: Node, size: Decimal) -> Decimal | None:
-    """Return a number of pods, or the share of them that a percentage means."""
+    """Return a number of pods; a percentage is resolved against `size`."""
     if amount.text and amount.text.endswith("%"):
         percent = quantity_or_none(amount.text.removesuffix("%"))
         return None if percent is None else percent * size / 100

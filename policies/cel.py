@@ -1,7 +1,8 @@
 """Rules in CEL, the language of ValidatingAdmissionPolicies.
 
-A rule that one object decides alone has, in addition to its Python, a CEL expression that returns
-the violating places of the object. `policies.admission` turns it into a policy of the API server.
+A rule that can be evaluated on one object has, in addition to its Python, a CEL expression that
+returns the violating places of the object. `policies.admission` turns it into a policy of the API
+server.
 `policies.cel_objects` contains what the expressions share.
 """
 
@@ -63,7 +64,8 @@ class Cel:
     for the shared variables and for those of `variables`, `settings.x` for a setting of the rule,
     by its name in the configuration file, `pattern(settings.x)` for a list of patterns with `*` as
     one regular expression, and `pairs(settings.x)` for an object as a list of such an expression of
-    each key with its value as a string. `partial` marks a rule of which one object decides a part.
+    each key with its value as a string. `partial` marks a rule that one object can only partly
+    decide.
     """
 
     violations: str

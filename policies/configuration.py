@@ -79,7 +79,7 @@ OWN_RULES: list[Rule[Any]] = [CHECKED, SYSTEM, CLUSTER, RECORDED, *exemptions.OW
 """Rules about the configuration, which the pack itself reports."""
 _ALL = "all"
 RESERVED = (_ALL, *(rule.name for rule in (*OWN_RULES, *simulated.OWN_RULES)))
-"""Keys of a configuration that are no rules of a topic."""
+"""Keys of a configuration that are not rules of a topic."""
 _DISABLED = "disabled"
 _LEVELS = ("advisory", "mandatory", "remediate", _DISABLED)
 ALL_DISABLED = "it disables every rule; enable at least one, or do not use the pack"

@@ -60,7 +60,7 @@ def read(
 ) -> Iterator[Document]:
     """Return the objects of a text, lists unfolded. Raises `DocumentError`.
 
-    A document that is no Kubernetes object, such as a kustomization or Helm values, is passed to
+    A document that is not a Kubernetes object, such as a kustomization or Helm values, is passed to
     `skip` by its place and the reason; without `skip` it is an error.
     """
     number = 1

@@ -54,7 +54,7 @@ def evaluate(
         if rule.scope == "stack":
             violations = _guarded(rule, rule.check(stack, config), None)
             found += _findings(violations, rule, mandatory, configuration, origin)
-    # Of a part of the stack, nobody knows what else needs an exemption.
+    # For a part of a stack, it is unknown what else needs an exemption.
     unused = held.unused([rule.name for rule, _, _ in rules]) if whole else ()
     return [*found, *(_reported(exemptions.UNUSED, problem) for problem in unused)]
 

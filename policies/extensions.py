@@ -92,7 +92,7 @@ def device_names_kept(resource: Resource, config: LimitConfig) -> Iterator[Viola
 
 
 def _selects_other(selectors: Node, config: LimitConfig) -> bool:
-    """Return whether a device class selects one driver, of devices that are no accelerators."""
+    """Return whether a device class selects one driver, of devices that are not accelerators."""
     drivers = [
         _DRIVER.match(selector["cel"]["expression"].text or "") for selector in selectors.items()
     ]

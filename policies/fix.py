@@ -109,7 +109,7 @@ def _fix(path: Path, objects: Sequence[_Changed]) -> Fix | str:
 
 
 def _skip(_: str) -> None:
-    """Ignore documents that are no objects."""
+    """Ignore documents that are not objects."""
 
 
 def _kept(text: str, objects: Sequence[_Changed]) -> str:

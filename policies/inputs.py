@@ -24,7 +24,7 @@ class UnusableInputError(Exception):
 
 @dataclass(frozen=True)
 class Manifests:
-    """Objects, the files they are from, and documents that are no objects."""
+    """Objects, the files they are from, and documents that are not objects."""
 
     documents: list[Document]
     sources: list[str]

@@ -28,8 +28,8 @@ class Report:
     """Findings and their files.
 
     `left_out` counts rules that need the whole stack, `disabled` are rules that the configuration
-    disables, `skipped` are documents that are no Kubernetes objects. `fail_on` is one of `FAIL_ON`;
-    with `verbose`, rules without findings are listed, too.
+    disables, `skipped` are documents that are not Kubernetes objects. `fail_on` is one of
+    `FAIL_ON`; with `verbose`, rules without findings are listed, too.
     """
 
     findings: Sequence[Finding]

@@ -1,4 +1,4 @@
-"""How secrets are recognised: by their names, and by patterns of values and settings."""
+"""Patterns that recognise secrets, by names, values and settings."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def contains_in_file(name: str, text: str) -> bool:
 
 
 def decoded(text: str) -> str:
-    """Return the text that a text in base64 contains, and an empty one if there is none."""
+    """Return the decoded text of a base64 string; empty if it is not text."""
     try:
         return base64.b64decode(text, validate=True).decode()
     except ValueError:

@@ -22,8 +22,8 @@ _PASSED, _FAILED, _UNUSABLE = 0, 1, 2
 _EXPECTED = re.compile(r"^# expect:(.*)$", re.MULTILINE)
 _NOTHING, _OTHERS = "nothing", "..."
 _EPILOG = """\
-Every manifest in DIRECTORY is a case, and one stack of its own. A comment in it states the rules
-that it violates:
+Every manifest in DIRECTORY is one case and is evaluated as a separate stack. A comment in it states
+the rules that it violates:
 
   # expect: not-privileged                  exactly this mandatory rule
   # expect: not-privileged, no-host-path    exactly these
@@ -31,7 +31,7 @@ that it violates:
   # expect: nothing                         no mandatory rule
 
 Advisory rules count only where they are expected. A case without the comment is an error. The file
-NAME.config.json beside NAME.yaml is the configuration of this case, instead of --config.
+NAME.config.json next to NAME.yaml is the configuration of this case, instead of --config.
 
 examples:
   python -m policies.test cases/ --config policies.json

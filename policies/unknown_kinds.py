@@ -30,7 +30,7 @@ _ACCELERATOR = re.compile(
     r"(nvidia\.com|amd\.com|habana\.ai|[^/]*gpu[^/]*|gpu\.intel\.com)/[^/\s]+"
     r"|google\.com/tpu|aws\.amazon\.com/neuron\w*"
 )
-"""Names that are known to be accelerators; keys of amounts are judged by the setting."""
+"""Names that are known to be accelerators; keys of amounts are checked against the setting."""
 
 
 def _evidence(root: Node, config: GpuConfig) -> Iterator[tuple[Node, str]]:

@@ -177,8 +177,8 @@ def any_field(value: Any, test: Callable[[str, Any], bool]) -> bool:
 def nodes_at(root: Node, path: Sequence[str]) -> Iterator[Node]:
     """Yield the nodes at a path, in which `*` stands for every item or value.
 
-    A step with another `*` stands for the matching keys. If there is no value at all, the path goes
-    on with a first item, which is absent or unknown.
+    A step with another `*` stands for the matching keys. If there is no value at all, the path
+    continues with a first item, which is absent or unknown.
     """
     if not path:
         yield root

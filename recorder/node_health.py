@@ -1,11 +1,11 @@
-"""Cordon nodes with unhealthy GPUs, move the runs on them, and return the nodes after a check.
+"""Cordon nodes with unhealthy GPUs, move the runs on them, and uncordon them when they recover.
 
     python3 -m recorder.node_health --namespace ml      in a pod; docs/node-health.md
 
 A node is unhealthy if its device plugin offers fewer GPUs than the node has, if Prometheus has a
-listed Xid error of it, or if enough starts of runs reported it as slow. Such a node is cordoned,
-gets the condition `GpuUnhealthy`, and its pods of runs are evicted. Unknown states change nothing,
-and a node that somebody else cordoned is left alone.
+listed Xid error of it, or if enough starts of runs reported it as slow. Such a node is cordoned and
+gets the condition `GpuUnhealthy`; pods of runs are evicted unless the node is only slow. Unknown
+states change nothing, and nodes cordoned by others are left alone.
 """
 
 import argparse
@@ -53,7 +53,7 @@ _log = logging.getLogger("node-health")
 
 @dataclass(frozen=True)
 class Policy:
-    """Limits: nodes cordoned at once, seconds of a fault and of its absence, number of reports."""
+    """Thresholds: nodes cordoned at once, fault and recovery durations (s), number of reports."""
 
     max_nodes: int = 1
     fault_seconds: float = 300
@@ -93,7 +93,7 @@ class NodeState:
 
 @dataclass(frozen=True)
 class Action:
-    """A change of a node; `fault` is the one to write. `wait`: too many nodes are cordoned."""
+    """A change of a node, with the fault to record. `wait`: too many nodes are cordoned."""
 
     kind: Literal["cordon", "wait", "evict", "return", "forget", "condition"]
     node: NodeState
@@ -162,7 +162,7 @@ def _of_marked(node: NodeState, state: Health, lasted: float, policy: Policy) ->
     if mark is None:
         return
     if not node.cordoned:
-        # Somebody has checked the node and uncordoned it.
+        # An operator has checked the node and uncordoned it.
         yield Action("forget", node)
     elif state == "Healthy" and mark.reason in ("DevicesUnhealthy", "XidError"):
         if lasted >= policy.settle_seconds:
@@ -299,7 +299,7 @@ class Controller:
             if fault is None:
                 annotations[CHECKED] = datetime.fromtimestamp(now, UTC).isoformat()
             metadata: dict[str, Any] = {"annotations": annotations}
-            # Somebody may have changed the node since it was read.
+            # The node may have changed since it was read.
             metadata["resourceVersion"] = node.version
             patch: dict[str, Any] = {"metadata": metadata}
             if action.kind != "forget":

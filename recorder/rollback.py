@@ -32,8 +32,11 @@ from kube.names import (
 )
 
 MANAGER: Final = "canary-rollback"
-UNREADY_LOOKS: Final = 2
-"""Consecutive looks without a ready pod that are a breach: one may fall between two pods."""
+UNREADY_EVALUATIONS: Final = 2
+"""Consecutive evaluations without a ready pod that trigger a rollback.
+
+A single one may fall between two pods.
+"""
 
 _IDENTITY: Final = (CANARY_ANNOTATION, CANARY_IMAGE_ANNOTATION)
 _GROUP: Final = "gateway.networking.k8s.io"
@@ -43,7 +46,7 @@ _ROUTES: Final = {
 }
 _PROMETHEUS_SECONDS: Final = 5.0
 _RELEASES: Final = 3
-"""Attempts of one look to release the fields of a route."""
+"""Attempts of one evaluation to release the fields of a route."""
 _log = logging.getLogger("rollback")
 
 
@@ -60,10 +63,10 @@ class Limit:
 
 
 def breach(
-    limits: Sequence[Limit], values: Mapping[str, float], unready_looks: int = 0
+    limits: Sequence[Limit], values: Mapping[str, float], unready_evaluations: int = 0
 ) -> str | None:
     """Return why the canary must be rolled back, None if it must not."""
-    if unready_looks >= UNREADY_LOOKS:
+    if unready_evaluations >= UNREADY_EVALUATIONS:
         return "no pod of the canary is ready"
     for limit in limits:
         value = values.get(limit.name)
@@ -99,41 +102,41 @@ class Rollback:
 
     def __init__(self, plan: Plan, api: Client, prometheus: HttpClient) -> None:
         self._plan, self._api, self._prometheus = plan, api, prometheus
-        self._unready_looks = 0
+        self._unready_evaluations = 0
         self._canaries: set[str] = set()
         self._since = 0.0
         """Time when the served canaries were first seen."""
 
     def run(self) -> NoReturn:
-        """Look until terminated, also through outages of the API server and of Prometheus."""
+        """Evaluate until terminated, also through outages of the API server and of Prometheus."""
         while True:
             try:
-                self.look(time.monotonic())
+                self.evaluate(time.monotonic())
             except HTTPError as error:
                 _log.warning("%s: %s", type(error).__name__, error)
             time.sleep(self._plan.interval_seconds)
 
-    def look(self, now: float) -> None:
+    def evaluate(self, now: float) -> None:
         """Evaluate the limits once, and roll back if one is exceeded or was exceeded before."""
         routes = [self._route(kind) for kind in self._plan.stable]
         for route in routes:
             self._finish(route)
         served = [route for route in routes if self._serves_canary(route)]
         if not served:
-            self._unready_looks = 0
+            self._unready_evaluations = 0
             return
         canaries = {_identity(route) for route in served}
         if canaries != self._canaries:
-            self._canaries, self._since, self._unready_looks = canaries, now, 0
+            self._canaries, self._since, self._unready_evaluations = canaries, now, 0
         # All routes of a service describe the same canary; one may have been rolled back before
         # the other, or before its weights were restored. During an update they may differ.
         same = (route for route in routes if _identity(route) in canaries)
         reason = next(filter(None, map(_earlier_reason, same)), None)
         if reason is None:
             # Readiness first: it does not depend on Prometheus.
-            unready_looks = self._count_unready()
+            unready_evaluations = self._count_unready()
             values = self._values(now - self._since)
-            reason = breach(self._plan.limits, values, unready_looks)
+            reason = breach(self._plan.limits, values, unready_evaluations)
         if reason is not None:
             for route in served:
                 self._roll_back(route, reason)
@@ -170,8 +173,8 @@ class Rollback:
     def _count_unready(self) -> int:
         status = self._api.get(Deployment, self._plan.canary).status
         ready = status is not None and bool(status.readyReplicas)
-        self._unready_looks = 0 if ready else self._unready_looks + 1
-        return self._unready_looks
+        self._unready_evaluations = 0 if ready else self._unready_evaluations + 1
+        return self._unready_evaluations
 
     def _roll_back(self, route: GenericNamespacedResource, reason: str) -> None:
         kind, value = str(route["kind"]), f"{_identity(route)} {reason}"
@@ -203,7 +206,7 @@ class Rollback:
         """Report a rollback, and remove this program from the managers of the route's fields.
 
         The next server-side apply of the stack would otherwise fail with a conflict. If this is
-        interrupted, the next look repeats it.
+        interrupted, the next evaluation repeats it.
         """
         if not _is_managed(route):
             return

@@ -87,7 +87,8 @@ class Run:
     def check_step(self, loss: Tensor, norm: Tensor) -> None:
         """Record, without waiting for the device, whether a step's loss and gradients are finite.
 
-        With fp16 an infinite gradient is no fault: its step is skipped with a smaller loss scale.
+        With fp16 an infinite gradient is not a fault: its step is skipped with a smaller loss
+        scale.
         """
         healthy = loss.isfinite()
         if not self.model.scaler.is_enabled():

@@ -66,8 +66,8 @@ def run(config: TrainingConfig, world: World) -> int:
         if done is not None and not resumed:
             raise ConfigurationError(
                 f"{config.run_dir} holds a finished run of {done.settings['epochs']} epochs, which "
-                "has no checkpoint to continue from: choose another run_dir, and this one as "
-                "init_from"
+                "has no checkpoint to continue from: choose another run_dir, and set init_from "
+                "to this one"
             )
         warm = load_initial_weights(run) if config.init_from and not resumed else None
         announce(run, resumed, warm)

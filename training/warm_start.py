@@ -19,7 +19,7 @@ from workload.models import build
 from workload.run.ranks import on_rank0
 
 Report = dict[str, Any]
-"""Of the weights: their sha256, the number of `loaded` tensors, and names that did not fit."""
+"""Report: sha256 of the weights, number of `loaded` tensors, and names that did not fit."""
 
 
 def load_initial_weights(run: Run) -> Report:
@@ -60,7 +60,7 @@ def _read(run: Run) -> tuple[Report, dict[str, Tensor]]:
             f"the weights of init_from {config.init_from} have sha256 {digest}, not init_sha256 "
             f"{config.init_sha256}: write the run that has these weights, or its digest"
         )
-    # The model of the run may be sharded; the new one has the random state of no other.
+    # The run's model may be sharded. Build a new one without changing the random state.
     with torch.random.fork_rng([]):
         model = build(config.model, config.model_options, run.data.outputs, run.data.shape)
     expected = tensors_of(model)

@@ -19,7 +19,7 @@ A restart would end the same way (EX_USAGE).
 """
 
 SLOW_NODE: Final = 69
-"""A node of the gang is slow, which the error names: start again elsewhere (EX_UNAVAILABLE)."""
+"""A node of the gang is slow; the error names it. Restart on other nodes (EX_UNAVAILABLE)."""
 
 INTERRUPTED: Final = 75
 """SIGTERM was received and the state is saved: start again to continue (EX_TEMPFAIL)."""

@@ -36,7 +36,7 @@ class Program(nn.Module):
 def load_network(folder: Path, manifest: Manifest, custom: str = "") -> nn.Module:
     """Load the trained model in evaluation mode on the CPU. Raises ExportError.
 
-    `custom` is the only `package.module:factory` that a manifest may name: whoever can write the
+    `custom` is the only `package.module:factory` that a manifest may name: anyone who can write the
     export must not choose which code is imported.
     """
     return _load_weights(folder, manifest, manifest.weights, custom)
@@ -51,8 +51,8 @@ def load_artifact(folder: Path, manifest: Manifest, kind: str, custom: str = "")
     """Load another form of the model (pt2, pruned, int8) for the CPU. Raises ExportError.
 
     All but pruned are code: load them only from a directory that only the training program may
-    write, since whoever can replace the file can replace its digest as well. `custom` is the same
-    as in load_network and applies to pruned.
+    write, since anyone who can replace the file can replace its digest as well. `custom` is the
+    same as in load_network and applies to pruned.
     """
     artifact = manifest.artifact(kind)
     if kind == "pruned":

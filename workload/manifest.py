@@ -126,7 +126,7 @@ class Manifest(BaseModel):
         names = [MANIFEST_FILE, self.weights.file, *(artifact.file for artifact in self.artifacts)]
         kinds = [artifact.kind for artifact in self.artifacts]
         if twice := _twice(names) or _twice(kinds):
-            raise ValueError(f"{twice} is there twice")
+            raise ValueError(f"{twice} is listed twice")
         return self
 
     @computed_field  # type: ignore[prop-decorator]
@@ -164,7 +164,7 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         text = path.read_bytes()
     except FileNotFoundError:
-        raise ExportError(f"{path} is not there yet") from None
+        raise ExportError(f"{path} does not exist yet") from None
     except OSError as error:
         raise ExportError(f"{path} cannot be read: {error.strerror}") from None
     return parse_manifest(text, str(path))
@@ -191,13 +191,13 @@ def checked_file(folder: Path, file: Weights) -> Path:
     try:
         size = path.stat().st_size
         if size != file.size:
-            raise ExportError(f"{path} has {size} bytes, its manifest says {file.size}")
+            raise ExportError(f"{path} has {size} bytes, the manifest states {file.size}")
         digest = sha256_of(path)
     except OSError as error:
         raise ExportError(f"{path} cannot be read: {error.strerror}") from None
     if digest != file.sha256:
         raise ExportError(
-            f"{path} has sha256 {digest[:12]}…, its manifest says {file.sha256[:12]}…: "
+            f"{path} has sha256 {digest[:12]}…, the manifest states {file.sha256[:12]}…: "
             f"the {file.what} are not those that were exported"
         )
     return path

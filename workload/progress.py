@@ -25,7 +25,7 @@ class Event(BaseModel):
 class Started(Event):
     """First line of an attempt: a new run, or one that resumes from a checkpoint.
 
-    Hyperparameters are further fields.
+    Hyperparameters are additional fields.
     """
 
     event: Literal["start", "resume"]
@@ -51,16 +51,16 @@ class Step(Event):
     step: int
     loss: float
     done_epochs: float | None = None
-    """Including the fraction of the current epoch."""
+    """Epochs, including the fraction of the current epoch."""
     epochs: int | None = None
     samples: int | None = None
     learning_rate: float | None = None
     gradient_norm: float | None = None
-    """Of all gradients before clipping."""
+    """Norm of all gradients before clipping."""
     samples_per_second: float | None = None
-    """Of all processes, since the previous line."""
+    """Samples per second of all processes since the previous line."""
     tokens_per_second: float | None = None
-    """The same for text."""
+    """Tokens per second, for text."""
     mfu: float | None = None
     """Model FLOPs utilization, if the peak of the GPU is known."""
     memory_bytes: int | None = None
@@ -123,7 +123,7 @@ class Message(Event):
 
 
 class Preflight(Event):
-    """Measurements of a gang before its first step; further fields are the medians."""
+    """Measurements of a gang before its first step; additional fields are the medians."""
 
     event: Literal["preflight"] = "preflight"
     seconds: float

@@ -32,7 +32,7 @@ class Stack:
     def select(self) -> None:
         """Select the stack, create it if it does not exist, and remove locks of dead processes."""
         self._capture("stack", "select", "--create", self.name)
-        if self._locked_by_the_dead():
+        if self._has_stale_lock():
             self._capture("cancel", "--yes", "--stack", self.name)
 
     def pending_operations(self) -> list[dict[str, Any]]:
@@ -58,7 +58,7 @@ class Stack:
         text = self._capture("stack", "output", "--json", "--stack", self.name)
         return dict(json.loads(text))
 
-    def _locked_by_the_dead(self) -> bool:
+    def _has_stale_lock(self) -> bool:
         locks = list((self.layout.pulumi_backend / ".pulumi" / "locks").rglob("*.json"))
         for lock in locks:
             try:
@@ -115,7 +115,7 @@ class Operation:
     follower: "EventFollower"
 
     def finish(self, report: Report) -> dict[str, int]:
-        """Wait for the end, and return the number of resources by what is done with them.
+        """Wait for the end, and return the number of resources by operation.
 
         Raises:
             DevclusterError: If the command fails or the policy pack refuses the plan.

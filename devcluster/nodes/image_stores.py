@@ -27,7 +27,7 @@ ENOUGH: Final = 3 * GIB
 """Free bytes below which the stores are emptied."""
 
 DOCKER: Final = "/usr/bin/docker"
-"""Debian's: another one on PATH may not fit the engine."""
+"""Debian's CLI; another one on PATH may not match the engine."""
 
 _LINKED: Final = "base-images"
 """File with the names of the base images in the stores, one per line."""
@@ -36,7 +36,7 @@ _CONTAINERD: Final = Path("/var/lib/containerd")
 _DOCKER_HOME: Final = Path("/var/lib/docker")
 
 
-def make_room(layout: Layout) -> str:
+def free_space(layout: Layout) -> str:
     """Empty the stores if the disk is nearly full or if they hold layers of other base images.
 
     Return a message about it, or nothing. While a cluster runs, all stores stay.

@@ -1,7 +1,7 @@
 """File system of a real node in its mount namespace.
 
 A node reads the host's files; what it writes in /var, /etc and /opt goes to upper directories in
-the cluster's state. Nothing of it is visible outside the namespace, and it ends with it.
+the cluster's state. The mounts are invisible outside the namespace and disappear with it.
 """
 
 import subprocess

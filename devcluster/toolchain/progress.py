@@ -1,11 +1,11 @@
-"""One line of progress for the whole build: what is done, how long it took, how long is left."""
+"""Progress line of the whole build: finished work, elapsed time and estimated time left."""
 
 import os
 import time
 from collections.abc import Callable, Collection, Mapping
 
 Report = Callable[[str], None]
-"""Is given one line of progress at a time."""
+"""Called with each line of progress."""
 
 COMPILED_PER_SECOND = 150_000
 """Bytes of Go source that one processor compiles in a second, measured over all tools."""

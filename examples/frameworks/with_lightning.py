@@ -19,7 +19,7 @@ from workload.run import Run
 
 
 class RunCallback(Callback):  # type: ignore[misc]
-    """Reports steps to the run, and saves every 100 steps and when asked to stop."""
+    """Callback that reports steps to the run, and saves every 100 steps and on SIGTERM."""
 
     def __init__(self, run: Run) -> None:
         self.run, self.stop = run, signal.getsignal(signal.SIGTERM)
@@ -41,7 +41,7 @@ class RunCallback(Callback):  # type: ignore[misc]
 
 
 class Batches(IterableDataset[tuple[Tensor, Tensor]]):
-    """Batches of the steps after a resumed one."""
+    """Batches for the steps that remain after resuming."""
 
     def __init__(self, done: int, steps: int) -> None:
         self.steps = range(done + 1, steps + 1)
@@ -73,7 +73,7 @@ class Net(LightningModule):  # type: ignore[misc]
 
 def main(steps: int) -> None:
     """Train with Lightning's loop inside a run."""
-    # Before Lightning does it, because the run needs the group.
+    # The run needs the process group before Lightning would create it.
     dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     torch.manual_seed(0)
     net = Net()

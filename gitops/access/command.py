@@ -64,12 +64,13 @@ def run(options: argparse.Namespace) -> int:
     groups = [*options.previewers, *options.updaters, *options.snapshotters]
     if not groups:
         raise GitopsError(
-            "nobody gets the rights: write --previewers GROUP, --updaters GROUP or "
-            "--snapshotters GROUP"
+            "no group is given: write --previewers GROUP, --updaters GROUP or --snapshotters GROUP"
         )
     for group in groups:
         if group.startswith("system:") or not _GROUP.fullmatch(group):
-            raise GitopsError(f"{group!r} is no group of pipelines: write one of your own")
+            raise GitopsError(
+                f"{group!r} is not a valid group for pipelines: write a group of your own"
+            )
     if both := set(options.previewers) & set(options.updaters):
         raise GitopsError(
             f"{', '.join(sorted(both))} cannot update, because it previews: write two"

@@ -1,7 +1,7 @@
 """Roles for the objects of a stack: of previews, which change nothing, and of updates.
 
 A server-side dry run needs the same verbs as the change itself, so RBAC alone cannot keep previews
-from writing. An admission policy does: it refuses requests of these groups that are no dry run.
+from writing. An admission policy does: it refuses requests of these groups that are not dry runs.
 The API server exempts admission policies and webhooks from admission policies
 (https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/), so previews
 may only read those.

@@ -10,7 +10,7 @@ _KEPT_CLASSES: Final = "system-"
 _KNOWN_LABELS: Final = ("nvidia.com/", "kubernetes.io/", "node.kubernetes.io/")
 _TOPOLOGY: Final = "topology"
 _NEVER_NAMES: Final = ("state", "operator", "effect", "requests", "allocatable", "reserved")
-"""Keys whose values are no names, even if a name has the same text."""
+"""Keys whose values are not names, even if a name has the same text."""
 
 
 def redact(state: State) -> State:

@@ -73,7 +73,7 @@ class Change:
 def changes(steps: tuple[Step, ...]) -> list[Change]:
     """Return the steps of everything except components and the stack itself.
 
-    A provider is part of them if it changes, since its last configuration deletes resources.
+    A changed provider is included, because its last configuration is used to delete resources.
     """
     return [Change(step) for step in steps if _is_reported(step)]
 

@@ -39,8 +39,8 @@ after the update. The snapshot is one of `python -m gitops snapshot`.
 A rendered preview needs no cluster, no state and no secrets. Pull requests from forks get one. It
 is compared with the Git revision --base, if given.
 
---refresh reports drift alone: what the cluster has and the last update did not write. It does not
-run the program and checks no policies; changes that are not applied yet are those of a preview.
+--refresh reports only drift: changes in the cluster that the last update did not make. It neither
+runs the program nor checks policies; run a preview for changes not yet applied.
 
 exit status:
   {UNCHANGED}   nothing changes
@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out",
         type=Path,
         metavar="DIR",
-        help="directory for comment.md, report.json and the picture of a simulation",
+        help="directory for comment.md, report.json and the chart of a simulation",
     )
     parser.add_argument(
         "--refresh", action="store_true", help="compare the cluster with the state (drift)"
@@ -91,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="",
         metavar="SNAPSHOT",
-        help="simulate what the scheduler does; default: with a snapshot of the cluster as it is",
+        help="simulate what the scheduler does; default: a new snapshot of the cluster",
     )
     parser.add_argument(
         "--config-file", type=Path, metavar="FILE", help="default: Pulumi.NAME.yaml"

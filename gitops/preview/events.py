@@ -27,7 +27,7 @@ _OUTPUT_MARK: Final = "d0e6a833031e9bbcd3f4e8bde6ca49a4"
 UNKNOWN_TEXT: Final = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 """Text that the engine writes for an unknown value of any type (`pulumi.runtime.rpc`)."""
 
-# It would remove from the state what a cluster has that does not answer for a moment.
+# Following it during a short outage would drop existing objects from the state.
 _ADVICE: Final = re.compile(r" *If the cluster was deleted, [^\n]*PULUMI_K8S_DELETE_UNREACHABLE.*")
 _STACK: Final = "pulumi:pulumi:Stack"
 _SECRET_FIELDS: Final = ("data", "stringData")
@@ -95,7 +95,7 @@ class Plan:
     errors: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
-    """Why the preview shows less than it seems to."""
+    """Reasons for which the preview is incomplete."""
     succeeded: bool = True
     complete: bool = True
     """False if the engine stopped early; the resources that it had not reached are missing."""

@@ -46,7 +46,7 @@ class GpuRow(_Model):
 
 
 class CostRow(_Model):
-    """Cost of these GPUs; null if there are some and the price table lacks the price of one."""
+    """Cost of these GPUs; null if the price table lacks the price of a GPU in use."""
 
     queue: str
     product: str
@@ -121,7 +121,7 @@ class Report(_Model):
     """Revision that the settings, and a rendered preview, are compared with."""
     status: Status
     notices: list[str] = []
-    """Why the preview shows less than it seems to."""
+    """Reasons for which the preview is incomplete."""
     complete: bool
     """False if an error ended the preview; then nothing is counted."""
     currency: str

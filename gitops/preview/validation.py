@@ -78,7 +78,7 @@ def _not_for_kubectl(configuration: dict[str, Any]) -> str | None:
 
 
 def _asked(configuration: dict[str, Any]) -> Iterator[Attributes]:
-    """Yield the rights that a dry run of a stack's objects needs, one object of each kind."""
+    """Yield the permissions that dry runs need, for one object of each kind."""
     space = section(configuration, "tenancy").get("namespace")
     namespace = {"namespace": space} if isinstance(space, str) else {}
     for group, resource, name, inside in _objects(configuration):
@@ -129,7 +129,7 @@ def kubectl_options(configuration: dict[str, Any]) -> list[str]:
 def _answers(
     stack: Stack, asked: Sequence[Attributes], options: Sequence[str]
 ) -> list[bool] | None:
-    """Return the API server's answers; None if there is no kubectl to ask with."""
+    """Return the API server's answers; None if kubectl is not installed."""
     reviews = [
         {
             "apiVersion": "authorization.k8s.io/v1",

@@ -41,8 +41,8 @@ _LEFT_OUT: Final[Mapping[str, frozenset[str]]] = {
     "Canary": frozenset({"image"}),
     "GpuStack": frozenset({"node_health"}),
 }
-"""Keys that name a part of the stack, by type, which the plugin's arguments do not have: they
-contain the value itself, or the component does not create it."""
+"""Keys that refer to another part of the stack, by type. The plugin's arguments omit them: they
+contain the value itself, or the component does not create that part."""
 
 
 def _text(description: str, *, optional: bool = True) -> PropertyDefinition:

@@ -71,7 +71,7 @@ class Request:
         self.pending = 0
         """Pieces without outputs."""
         self.retried = False
-        """Whether a worker died while it computed this; it then gets batches of its own."""
+        """Whether a worker died while it computed this; it is then computed in separate batches."""
         self.outputs: dict[int, Tensors] = {}
         """Outputs of computed pieces, by their first sample."""
         self.queue_seconds = self.compute_seconds = 0.0

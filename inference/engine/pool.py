@@ -283,8 +283,8 @@ class Pool:
     def _lost(self, worker: Worker, reason: str) -> None:
         """Requeue the batches of a dead worker.
 
-        Requests that it was computing are computed once more, each alone: only one that kills
-        workers fails. With too many deaths, or after a computation that hung, all of them fail.
+        Requests that it was computing are computed once more, each alone; one that kills a second
+        worker fails. With too many deaths, or after a computation that hung, all of them fail.
         """
         error = UnavailableError(f"the worker that computed this died: {reason}")
         for position, batch in reversed(list(enumerate(worker.batches))):

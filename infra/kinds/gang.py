@@ -143,7 +143,7 @@ def metadata(gang: Gang, labels: Mapping[str, str] | None = None) -> Manifest:
 
 
 def pod_group(gang: Gang, *, additional: int = 0) -> Manifest:
-    """Return the PodGroup of a kind that Volcano makes none for.
+    """Return the PodGroup for kinds for which Volcano creates none.
 
     `additional` is the number of pods besides the gang's that must be placed with it.
     """

@@ -146,7 +146,7 @@ def _pod(args: InferenceServiceArgs, version: Version) -> Pod:
 
 
 def _scraping(settings: InferenceServiceSettings, endpoints: Endpoints) -> dict[str, str]:
-    """Return the annotations that tell Prometheus where the metrics differ from the default."""
+    """Return the annotations that override the default metrics endpoint."""
     if endpoints.metrics is None:
         return {SCRAPE_ANNOTATION: "false"}
     found = {SCHEME_ANNOTATION: "https"} if settings.tls else {}

@@ -1,4 +1,4 @@
-"""Rollback of a canary: the program that evaluates its limits, and what the routes tell it."""
+"""Rollback of a canary: the program that evaluates its limits, and the annotations it reads."""
 
 import hashlib
 import json

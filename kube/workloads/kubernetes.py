@@ -71,7 +71,7 @@ WORKLOADS: Final = [
             ClaimTemplates(at="spec.volumeClaimTemplates.*", spec="spec", name="metadata.name"),
         ),
     ),
-    # As many as there are nodes, which a manifest does not tell.
+    # As many as there are nodes, which a manifest does not state.
     WorkloadKind(
         group="apps",
         kind="DaemonSet",

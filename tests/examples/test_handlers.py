@@ -58,8 +58,8 @@ def test_encoded_images_are_classified_like_their_pixels(pictures: EncodedImages
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"GIF89a", "image must be a whole PNG or JPEG file"),
-        (png((64, 64))[:60], "image must be a whole PNG or JPEG file"),
+        (b"GIF89a", "image must be a complete PNG or JPEG file"),
+        (png((64, 64))[:60], "image must be a complete PNG or JPEG file"),
         (png((MAX_PIXELS // 1024 + 1, 1024)), "image has more than"),
     ],
     ids=["another format", "truncated", "too large"],

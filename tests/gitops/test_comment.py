@@ -92,7 +92,7 @@ def test_a_comment_states_the_commit_of_the_pull_request(
     assert lines[-1] == "text"
 
 
-def test_comments_about_stacks_that_are_not_affected_any_more_are_marked(
+def test_comments_about_stacks_that_are_no_longer_affected_are_marked(
     host: State, tmp_path: Path
 ) -> None:
     someone = {"user": {"login": "someone"}, "author": {"username": "someone"}}
@@ -103,7 +103,7 @@ def test_comments_about_stacks_that_are_not_affected_any_more_are_marked(
     assert comment("--affected", '["prod"]', "--commit", "0a1b2c3d") == 0
     staging = host.notes[1]["body"]
     assert staging.startswith(
-        f"{marker('preview', 'staging')}\n## Preview of `staging`: not affected"
+        f"{marker('preview', 'staging')}\n## Preview of `staging`: no longer affected"
     )
     assert "Commit 0a1b2c3d." in staging
     assert host.notes[0]["body"] == forged

@@ -21,7 +21,7 @@ def test_a_server_waits_for_its_export_and_reloads_it(trained: Path, tmp_path: P
     export = tmp_path / "export"
     with serving(tmp_path, export) as server:
         assert server.ready.status_code == 503
-        assert "is not there yet" in server.ready.json()["reason"]
+        assert "does not exist yet" in server.ready.json()["reason"]
         response = server.client.post(INFER, content=b"{}")
         assert (response.status_code, response.headers["retry-after"]) == (503, "5")
         shutil.copytree(trained, tmp_path / "copy")

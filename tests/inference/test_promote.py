@@ -67,4 +67,4 @@ def test_nothing_is_promoted_without_a_manifest(
     (incumbent / MANIFEST_FILE).unlink()
     code = main([str(candidate), str(incumbent), "accuracy >= incumbent"])
     assert code == exit_codes.FAILED
-    assert "is not there yet" in capsys.readouterr().out
+    assert "does not exist yet" in capsys.readouterr().out

@@ -91,13 +91,13 @@ def test_time_slicing_is_written_as_a_configuration_of_the_plugin() -> None:
     assert values(gpu())["devicePlugin"]["config"] == {"create": False}
 
 
-def test_values_of_ones_own_override_single_keys() -> None:
+def test_custom_values_override_single_keys() -> None:
     made = values(gpu({"values": {"driver": {"version": "580.1"}, "psa": {"enabled": True}}}))
     assert made["driver"] == {"enabled": True, "version": "580.1"}
     assert made["psa"] == {"enabled": True}
 
 
-def test_the_stack_makes_no_device_plugin_beside_the_operator() -> None:
+def test_the_stack_creates_no_device_plugin_next_to_the_operator() -> None:
     assert objects(gpu()) == {}
 
 

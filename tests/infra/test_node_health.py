@@ -120,7 +120,7 @@ def test_an_image_that_is_not_declared_is_named() -> None:
     assert "gpu-platform:gpu.node_health.image is 'nowhere'" in problem
 
 
-def test_its_namespace_is_no_other_one() -> None:
+def test_its_namespace_must_be_unique() -> None:
     [problem] = problems(configured(namespace="ml"))
     assert "gpu-platform:gpu.node_health.namespace" in problem
 

@@ -122,7 +122,7 @@ def test_disk_is_requested_and_limited() -> None:
     assert resources["limits"]["ephemeral-storage"] == "20Gi"
 
 
-def test_rdma_brings_its_device_and_the_way_to_it_but_no_capability() -> None:
+def test_rdma_adds_its_device_and_path_but_no_capability() -> None:
     pod = replace(POD, rdma=Rdma(resource="rdma/hca", count=1, interface="eth0", hca="mlx5_0"))
     container = pod_template(pod)["spec"]["containers"][0]
     assert container["resources"]["requests"]["rdma/hca"] == "1"

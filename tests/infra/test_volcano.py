@@ -23,7 +23,7 @@ from infra.volcano import (
 )
 
 
-def test_a_queue_says_only_what_is_configured() -> None:
+def test_a_queue_reports_only_what_is_configured() -> None:
     assert queue("research", QueueSettings())["spec"] == {"weight": 1, "reclaimable": True}
 
 
@@ -142,7 +142,7 @@ def test_queues_are_made_after_their_parents() -> None:
     assert parents_first(queues) == ["top", "middle", "leaf", "other"]
 
 
-def test_a_circle_of_queues_ends() -> None:
+def test_a_cycle_of_queues_ends() -> None:
     queues = {"a": QueueSettings(parent="b"), "b": QueueSettings(parent="a")}
     assert sorted(parents_first(queues)) == ["a", "b"]
 
@@ -177,7 +177,7 @@ def test_the_chart_gets_the_schedulers_configuration_beside_its_values() -> None
     assert {"name": "capacity", "enableHierarchy": True} in tier["plugins"]
 
 
-def test_a_text_of_ones_own_is_left_as_it_is() -> None:
+def test_a_custom_text_is_left_as_it_is() -> None:
     text = "actions: allocate\ntiers: []\n"
     values = {"custom": {"scheduler_config_override": text}}
     assert (
@@ -225,7 +225,7 @@ def plugins(**settings: Any) -> dict[str, dict[str, Any]]:
     return {plugin.pop("name"): plugin for plugin in tier["plugins"]}
 
 
-def test_without_settings_jobs_wait_by_weight_and_nobody_is_pushed_out() -> None:
+def test_without_settings_jobs_wait_by_weight_and_nobody_is_preempted() -> None:
     assert configuration()["actions"] == "enqueue, allocate, backfill"
     assert list(plugins()) == [
         *("priority", "gang", "conformance", "overcommit", "drf", "predicates"),
@@ -233,13 +233,13 @@ def test_without_settings_jobs_wait_by_weight_and_nobody_is_pushed_out() -> None
     ]
 
 
-def test_all_that_judges_victims_is_in_one_tier() -> None:
+def test_all_that_checks_victims_is_in_one_tier() -> None:
     (tier,) = configuration(preempt="gangs", reclaim="gangs")["tiers"]
     names = {plugin["name"] for plugin in tier["plugins"]}
     assert {"priority", "gang", "conformance", "proportion"} <= names
 
 
-def test_where_jobs_are_pushed_out_none_is_held_back() -> None:
+def test_where_jobs_are_preempted_none_is_queued() -> None:
     for settings in ({"preempt": "gangs"}, {"reclaim": "surplus"}):
         assert "enqueue" not in configuration(**settings)["actions"]
         assert "overcommit" not in plugins(**settings)

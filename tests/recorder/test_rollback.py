@@ -10,7 +10,7 @@ from lightkube import Client
 from lightkube.config.kubeconfig import KubeConfig
 from lightkube.config.models import Cluster, User
 
-from recorder.rollback import UNREADY_LOOKS, Limit, Plan, Rollback, breach
+from recorder.rollback import UNREADY_EVALUATIONS, Limit, Plan, Rollback, breach
 
 ERRORS = Limit("the share of failed requests", "errors[$span]", 0.05)
 LATENCY = Limit("the latency", "latency[$span]", 0.5)
@@ -29,8 +29,8 @@ ROLLED_BACK = "gpu-platform.dev/rolled-back"
         ({ERRORS.name: 0.4}, 0, "the share of failed requests is 0.4, more than 0.05"),
         ({LATENCY.name: 1.25}, 0, "the latency is 1.25, more than 0.5"),
         ({LATENCY.name: float("inf")}, 0, "the latency is inf, more than 0.5"),
-        ({}, UNREADY_LOOKS - 1, None),
-        ({}, UNREADY_LOOKS, "no pod of the canary is ready"),
+        ({}, UNREADY_EVALUATIONS - 1, None),
+        ({}, UNREADY_EVALUATIONS, "no pod of the canary is ready"),
     ],
 )
 def test_a_value_above_its_limit_or_no_ready_pod_is_a_breach(
@@ -97,10 +97,10 @@ class World:
         result = [] if value is None else [{"metric": {}, "value": [0, str(value)]}]
         return httpx2.Response(200, json={"data": {"result": result}})
 
-    def look(self, seconds: float = 30) -> None:
-        """Let time pass, and look."""
+    def evaluate(self, seconds: float = 30) -> None:
+        """Let time pass, and evaluate."""
         self.now += seconds
-        self.rollback.look(self.now)
+        self.rollback.evaluate(self.now)
 
     def _answer(self, request: httpx2.Request) -> httpx2.Response:
         path = request.url.path
@@ -171,27 +171,27 @@ class World:
 def world() -> World:
     """A canary that has been served for some time."""
     made = World()
-    made.look()
+    made.evaluate()
     return made
 
 
 def test_a_canary_within_its_limits_keeps_its_share(world: World) -> None:
     world.values = {"errors": 0.01}
-    world.look()
+    world.evaluate()
     assert world.backends == SPLIT
     assert world.patches == []
 
 
 def test_a_canary_above_a_limit_gets_no_requests_and_an_event_says_why(world: World) -> None:
     world.values = {"errors": 0.4}
-    world.look()
+    world.evaluate()
     assert world.backends == STABLE
     assert world.annotations[ROLLED_BACK].startswith("1234@image the share of failed requests")
     [event] = world.events
     assert event["reason"] == "CanaryRolledBack"
     assert event["involvedObject"]["kind"] == "HTTPRoute"
     assert "more than 0.05" in event["message"]
-    world.look()
+    world.evaluate()
     assert len(world.events) == 1
 
 
@@ -199,31 +199,31 @@ def test_the_fields_are_left_to_the_stack_although_the_gateway_changes_the_route
     world: World,
 ) -> None:
     world.values, world.status_writes = {"errors": 0.4}, 2
-    world.look()
+    world.evaluate()
     assert world.managers == [{"manager": "pulumi"}]
 
 
 @pytest.mark.parametrize("status_writes", [0, 1000])
-def test_what_was_interrupted_after_a_rollback_is_done_at_the_next_look(
+def test_what_was_interrupted_after_a_rollback_is_done_at_the_next_evaluation(
     world: World, status_writes: int
 ) -> None:
     world.values, world.status_writes = {"errors": 0.4}, status_writes
     world.interrupted = not status_writes
     with suppress(httpx2.ConnectError):
-        world.look()
+        world.evaluate()
     assert world.backends == STABLE
     assert {"manager": "canary-rollback"} in world.managers
     world.status_writes = 0
     world.events.clear()
     world.start()
-    world.look()
+    world.evaluate()
     assert world.managers == [{"manager": "pulumi"}]
     assert [event["reason"] for event in world.events] == ["CanaryRolledBack"]
 
 
 def test_a_refused_event_does_not_keep_the_fields(world: World) -> None:
     world.values, world.refuse_events = {"errors": 0.4}, True
-    world.look()
+    world.evaluate()
     assert world.managers == [{"manager": "pulumi"}]
 
 
@@ -231,7 +231,7 @@ def test_a_canary_that_was_written_meanwhile_is_not_rolled_back(world: World) ->
     world.values = {"errors": 0.4}
     world.meanwhile = {"gpu-platform.dev/canary": "5678"}
     with pytest.raises(httpx2.HTTPStatusError):
-        world.look()
+        world.evaluate()
     assert world.backends == SPLIT
     assert ROLLED_BACK not in world.annotations
 
@@ -239,63 +239,63 @@ def test_a_canary_that_was_written_meanwhile_is_not_rolled_back(world: World) ->
 def test_a_canary_does_not_answer_for_the_requests_of_the_previous_one() -> None:
     world = World()
     world.values = {"errors": 0.4}
-    world.look()
+    world.evaluate()
     assert (world.backends, world.spans) == (SPLIT, [])
     world.values = {}
     for _ in range(3):
-        world.look(15)
+        world.evaluate(15)
     assert world.spans == ["15s", "15s", "30s", "30s", "30s", "30s"]
     world.annotations["gpu-platform.dev/canary"] = "5678"
     world.spans, world.values = [], {"errors": 0.4}
-    world.look(5)
+    world.evaluate(5)
     assert (world.backends, world.spans) == (SPLIT, [])
-    world.look(5)
+    world.evaluate(5)
     assert (world.backends, world.spans) == (STABLE, ["5s", "5s"])
 
 
-def test_restored_weights_are_rolled_back_again_without_a_look_at_prometheus(world: World) -> None:
+def test_restored_weights_are_rolled_back_again_without_querying_prometheus(world: World) -> None:
     world.annotations[ROLLED_BACK] = "1234@image the latency is 3, more than 0.5"
     world.prometheus_answers = False
-    world.look()
+    world.evaluate()
     assert world.backends == STABLE
     assert "the latency is 3" in world.events[0]["message"]
 
 
 def test_another_canary_is_evaluated_again(world: World) -> None:
     world.annotations[ROLLED_BACK] = "0000@image the latency is 3, more than 0.5"
-    world.look()
+    world.evaluate()
     assert world.backends == SPLIT
 
 
 def test_a_silent_prometheus_rolls_nothing_back(world: World) -> None:
     world.prometheus_answers = False
-    world.look()
+    world.evaluate()
     assert world.backends == SPLIT
 
 
 def test_an_answer_that_is_no_json_hides_no_other_limit(world: World) -> None:
     world.broken, world.values = {"errors"}, {"latency": 3}
-    world.look()
+    world.evaluate()
     assert world.backends == STABLE
 
 
 def test_readiness_counts_without_values(world: World) -> None:
     world.broken, world.ready = {"errors", "latency"}, 0
-    world.look()
-    world.look()
+    world.evaluate()
+    world.evaluate()
     assert world.backends == STABLE
 
 
-def test_a_canary_without_a_ready_pod_is_rolled_back_at_the_second_look(world: World) -> None:
+def test_a_canary_without_a_ready_pod_is_rolled_back_at_the_second_evaluation(world: World) -> None:
     world.ready, world.prometheus_answers = 0, False
-    world.look()
+    world.evaluate()
     assert world.backends == SPLIT
-    world.look()
+    world.evaluate()
     assert world.backends == STABLE
 
 
 def test_a_canary_without_requests_is_not_evaluated(world: World) -> None:
     world.backends, world.values, world.ready = STABLE, {"errors": 1}, 0
-    for _ in range(UNREADY_LOOKS + 1):
-        world.look()
+    for _ in range(UNREADY_EVALUATIONS + 1):
+        world.evaluate()
     assert world.patches == []

@@ -123,7 +123,7 @@ def test_other_weights_than_expected_are_refused(train: Train, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("damage", "problem"),
     [
-        (lambda export: shutil.rmtree(export), "is not there yet; write the directory of a finish"),
+        (lambda export: shutil.rmtree(export), "does not exist yet; write the directory"),
         (lambda export: (export / "model.safetensors").write_bytes(b"x"), "has 1 bytes, its mani"),
     ],
 )

@@ -34,7 +34,7 @@ _OPTIONS += [f"-pno:{plugin}" for plugin in ("xdist", "randomly", "cacheprovider
 # pytest warns of plugins that it finds imported, and warnings are errors.
 _OPTIONS += ["-W", "ignore::pytest.PytestAssertRewriteWarning", "--hypothesis-seed=20261122"]
 _UNCAPTURED = ["-s"]
-"""A gang redirects its descriptors, which pytest's streams are not."""
+"""Gangs redirect file descriptors, which pytest's streams do not have."""
 _MAX_MEMORY = 8 << 30
 _REPORT_EVERY = 10.0
 _CACHING = ("infra.", "policies.")
@@ -99,7 +99,7 @@ class Progress:
 
 
 class _Recorder:
-    """Plugin of pytest that records the durations and sets coverage's context to the test."""
+    """pytest plugin that records the durations and sets coverage's context to the test."""
 
     def __init__(self, measured: coverage.Coverage) -> None:
         self._measured = measured
@@ -137,7 +137,7 @@ class _Recorder:
 
 
 class _Forking:
-    """Plugin of pytest that runs each test in a fork, and tests that share a gang in one.
+    """pytest plugin that runs each test in a fork, and tests that share a gang in one.
 
     A process that has trained cannot fork a gang any more: libraries' threads are not in a fork.
     """
@@ -178,7 +178,7 @@ class _Forking:
 
 
 class _Selection:
-    """Plugin of pytest that runs some tests in their order, and those that a mutant adds."""
+    """pytest plugin that runs some tests in their order, and those that a mutant adds."""
 
     def __init__(self, tests: Sequence[str], known: Iterable[str]) -> None:
         self._order = {test: number for number, test in enumerate(tests)}

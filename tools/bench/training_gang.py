@@ -67,9 +67,9 @@ def throughput(folder: Path, world: World, turns: int) -> dict[str, Any]:
 
 
 def pause(folder: Path, world: World, turns: int) -> dict[str, Any]:
-    """Return how long training waits for a checkpoint and how fast it is while that is written.
+    """Return how long training waits for a checkpoint and the rate of steps while it is written.
 
-    The rival is dcp.async_save. `no save` is the rate of steps without a checkpoint.
+    The baseline is dcp.async_save. `no save` is the rate of steps without a checkpoint.
     """
     text = folder / "data/text"
     if world.is_rank0:

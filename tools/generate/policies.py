@@ -152,7 +152,7 @@ exempts it from every rule with that setting:
 
 ## Cluster
 
-`cluster` describes the cluster once for all rules: which resources are no accelerators
+`cluster` describes the cluster once for all rules: which resources are not accelerators
 (`otherDevices`), how many accelerators claims contain that the stack does not declare
 (`claimDevices`), and which systems queue training (`queueSystems`). Settings of the same name in a
 rule complete these lists. Without `queueSystems`, the label of Kueue counts although Kueue may not

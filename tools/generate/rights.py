@@ -76,7 +76,7 @@ DRY_RUNS: Final = "dry runs only"
 
 
 def team_rows() -> Iterator[tuple[str, ...]]:
-    """Yield what, request and answers of each request of a team."""
+    """Yield the description, request and answers of each right of a team."""
     groups = {group: [group] for group in GROUPS}
     tenancy = TenancySettings.model_validate({"namespace": NAMESPACE, "groups": groups})
     roles = team_access(tenancy)
@@ -91,7 +91,7 @@ def pipeline_roles() -> list[Manifest]:
 
 
 def pipeline_rows() -> Iterator[tuple[str, ...]]:
-    """Yield what, request and answers of each request of a pipeline."""
+    """Yield the description, request and answers of each right of a pipeline."""
     roles = pipeline_roles()
     for what, request in PIPELINE_REQUESTS.items():
         preview = may(roles, "previews", request)

@@ -107,7 +107,9 @@ def shards(folder: Path, digests: bool, report: Report) -> Dataset:
     """Load a prepared data set of images and verify its files. Raises DataError."""
     manifest = read_manifest(folder)
     if not isinstance(manifest, ShardsManifest):
-        raise DataError(f"{folder} holds {manifest.kind}: write this as dataset, or other data_dir")
+        raise DataError(
+            f"{folder} contains {manifest.kind}: set dataset to it, or choose another data_dir"
+        )
     verify(folder, manifest.parts(), digests, report)
     train, held_out = (
         Shards(
@@ -159,7 +161,7 @@ def scan(path: Path, number: int) -> NDArray[np.int64]:
         with tarfile.open(path, "r:") as shard:
             members = shard.getmembers()
             if len(members) % 2:
-                raise ValueError(f"{members[-1].name} is without an image or a label")
+                raise ValueError(f"{members[-1].name} has no image or no label")
             for image, label in zip(members[::2], members[1::2], strict=True):
                 rows.append((number, image.offset_data, image.size, _label(shard, image, label)))
     except (OSError, tarfile.TarError, ValueError) as error:

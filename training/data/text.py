@@ -176,7 +176,9 @@ def tokens(folder: Path, shape: tuple[int, ...] | None, digests: bool, report: R
     """Load a prepared data set of tokens and verify its files. Raises DataError."""
     manifest = read_manifest(folder)
     if not isinstance(manifest, TokensManifest):
-        raise DataError(f"{folder} holds {manifest.kind}: write this as dataset, or other data_dir")
+        raise DataError(
+            f"{folder} contains {manifest.kind}: set dataset to it, or choose another data_dir"
+        )
     verify(folder, manifest.parts(), digests, report)
     dtype = DTYPES[manifest.dtype]
 

@@ -82,7 +82,7 @@ def check_gang(
 def measured(
     nodes: list[str], rank: int, device: torch.device, config: TrainingConfig
 ) -> dict[str, float]:
-    """Return the values of this process; all processes of the gang call it together."""
+    """Return this process's measurements. All processes must call it together."""
     first = node_indices(nodes)[rank] == 0
     values = {"clock": clock_offset(rank), "matmul": matmul_speed(device)}
     values |= exchanged(nodes, rank, device)
@@ -166,7 +166,7 @@ def _exchange(peer: int, first: bool, device: torch.device) -> tuple[float, floa
 def all_reduce_bandwidth(device: torch.device) -> float:
     """Return the bus bandwidth of an all-reduce in MB/s, as nccl-tests defines it.
 
-    It is one figure of the whole gang, which cannot say who is slow.
+    It describes the whole gang and does not identify a slow node.
     """
     values = torch.zeros(2**24 if device.type == "cuda" else 2**20, device=device)
     dist.all_reduce(values[:1])

@@ -16,7 +16,7 @@ MIN_RANKS: Final = 3
 """Number of values below which a median says nothing about a single one."""
 
 ATTEMPTS: Final = 3
-"""Maximum number of measurements before a process is an outlier."""
+"""Number of consecutive measurements in which a process must be an outlier."""
 
 
 class SlowNodeError(Exception):
@@ -65,10 +65,10 @@ class Report:
 
 
 def find_outliers(measure: Callable[[], list[Report]]) -> tuple[list[Report], list[SlowNode]]:
-    """Measure, again while there are outliers; return the best values and the lasting outliers.
+    """Measure, and repeat while there are outliers.
 
-    `measure` returns the reports of all processes, by rank, and must return the same in each of
-    them.
+    Return the best values and the lasting outliers. `measure` returns the reports of all processes,
+    by rank, and must return the same in each of them.
     """
     best = measure()
     found = list(outliers(best))
@@ -96,7 +96,7 @@ def _better(before: Report, now: Report) -> Report:
 
 
 def outliers(reports: Sequence[Report]) -> Iterator[SlowNode]:
-    """Yield each process, given by rank, that is much worse than the others."""
+    """Yield each process that is much worse than the others."""
     indices = node_indices([report.node for report in reports])
     for name, measurement in MEASUREMENTS.items():
         comparable: defaultdict[int, list[int]] = defaultdict(list)
@@ -160,6 +160,6 @@ def rounds(count: int, maximum: int) -> list[list[tuple[int, int]]]:
     for turn in range(min(seats - 1, maximum)):
         circle = [0, *(1 + (turn + place) % (seats - 1) for place in range(seats - 1))]
         pairs = zip(circle[: seats // 2], reversed(circle[seats // 2 :]), strict=True)
-        # With an odd number, the partner of the last seat has a break.
+        # With an odd number, the partner of the last seat sits out.
         schedule.append([pair for pair in pairs if max(pair) < count])
     return schedule

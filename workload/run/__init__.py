@@ -132,7 +132,7 @@ class Run:
     def should_stop(self) -> bool:
         """Return whether the run has to be saved and interrupted; call it once a step.
 
-        A process has received SIGTERM or has logged a NaN, by the previous step.
+        True if, by the previous step, a process has received SIGTERM or found a NaN loss.
         """
         return self._vote.cast(self._fault is not None)
 

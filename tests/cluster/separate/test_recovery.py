@@ -58,7 +58,7 @@ def weight(platform: Platform) -> int:
     return int(platform.kubectl("get", "queues.scheduling.volcano.sh", NAME)["spec"]["weight"])
 
 
-def test_objects_are_adopted_and_a_lost_state_is_made_again(stack: Platform) -> None:
+def test_objects_are_adopted_and_a_lost_state_is_rebuilt(stack: Platform) -> None:
     page = blocks(stack.checkout / "docs" / "recovery.md")
     adopt, lost = (block.script.replace("prod", NAME) for block in page)
     namespace = stack.kubectl("get", "namespace", NAME)["metadata"]["uid"]

@@ -57,7 +57,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.server.not_ready > 0:
             self.server.not_ready -= 1
-            self._say(503, {"error": "the export is not there yet"})
+            self._say(503, {"error": "the export does not exist yet"})
         else:
             self._say(200, model_metadata(served(self.server.manifest)))
 
@@ -112,7 +112,7 @@ def test_a_server_is_waited_for_until_it_serves_the_model(server: Server):
     said: list[str] = []
     metadata = predict.wait_ready(server.url, "digits", "digits-1", said.append)
     assert metadata["versions"] == [MANIFEST.version]
-    assert said == ['{"error": "the export is not there yet"}']
+    assert said == ['{"error": "the export does not exist yet"}']
 
 
 def test_a_model_of_an_earlier_run_is_not_accepted(server: Server):

@@ -11,7 +11,7 @@ from devcluster.images.base_image import PYTORCH
 from devcluster.images.oci import ImageConfig, file_layer
 from devcluster.images.oci import Layout as Image
 from devcluster.nodes import image_stores
-from devcluster.nodes.image_stores import link_base, make_room
+from devcluster.nodes.image_stores import link_base, free_space
 from devcluster.paths import Layout
 from devcluster.spec import Kind, cluster_spec
 from tests.devcluster.programs import Install
@@ -74,27 +74,27 @@ def stores(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> Layout:
 
 
 def test_stores_stay_while_there_is_space(stores: Layout):
-    assert make_room(stores) == ""
+    assert free_space(stores) == ""
     assert stores.node_stores.exists()
 
 
 def test_stores_are_emptied_on_a_full_disk(stores: Layout, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(image_stores, "ENOUGH", 1 << 60)
-    assert "because only " in make_room(stores)
+    assert "because only " in free_space(stores)
     assert not stores.node_stores.exists()
 
 
 @pytest.mark.parametrize("names", ["", "pytorch-cpu-0\n", f"pytorch-cpu-0\n{PYTORCH.name}\n"])
 def test_stores_with_another_base_image_are_emptied(stores: Layout, names: str):
     (stores.node_stores / "base-images").write_text(names)
-    assert "because the base image has changed" in make_room(stores)
+    assert "because the base image has changed" in free_space(stores)
     assert not stores.node_stores.exists()
 
 
 def test_stores_of_a_running_cluster_stay(stores: Layout, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(image_stores, "ENOUGH", 1 << 60)
     monkeypatch.setattr(image_stores, "running_elsewhere", lambda _: [Path("/elsewhere")])
-    assert make_room(stores) == ""
+    assert free_space(stores) == ""
     assert stores.node_stores.exists()
 
 

@@ -95,8 +95,8 @@ def test_only_updates_need_no_policy() -> None:
     ("arguments", "says"),
     [
         ([], "write --previewers GROUP"),
-        (["--previewers", "system:authenticated"], "one of your own"),
-        (["--previewers", "it's"], "one of your own"),
+        (["--previewers", "system:authenticated"], "write a group of your own"),
+        (["--previewers", "it's"], "write a group of your own"),
         (["--previewers", "ci", "--updaters", "ci"], "ci cannot update"),
     ],
 )

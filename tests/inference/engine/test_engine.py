@@ -62,7 +62,7 @@ async def test_a_bad_version_keeps_the_old_one(copied: Path, serve: Serve) -> No
         manifest = copied / "manifest.json"
         manifest.write_text(manifest.read_text().replace('"probe"', '"other:Model"'))
         (copied / "model.safetensors").write_bytes(b"damaged")
-        with pytest.raises(ReloadError, match="7 bytes, its manifest says"):
+        with pytest.raises(ReloadError, match="7 bytes, the manifest states"):
             await engine.reload()
         manifest.write_text("{")
         with pytest.raises(ReloadError, match=r"manifest\.json is damaged"):
@@ -86,7 +86,7 @@ async def test_a_worker_whose_files_are_gone_is_replaced_by_the_new_version(
 async def test_an_export_is_served_once_it_exists(tmp_path: Path, serve: Serve) -> None:
     folder = tmp_path / "later"
     async with serve(folder, ready=False) as engine:
-        await until(lambda: "is not there yet" in engine.reason)
+        await until(lambda: "does not exist yet" in engine.reason)
         manifest = write_probe(folder)
         await until(lambda: engine.served)
         assert engine.served

@@ -82,7 +82,7 @@ def test_accuracy_equals_that_of_the_training_run(trained: Path) -> None:
 
 
 def test_a_missing_export_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match="is not there yet"):
+    with pytest.raises(ExportError, match="does not exist yet"):
         loaded(tmp_path / "later")
 
 
@@ -98,7 +98,7 @@ def test_weights_with_another_digest_are_refused(export: Path) -> None:
 def test_weights_of_another_size_are_refused(export: Path) -> None:
     with (export / "model.safetensors").open("ab") as stream:
         stream.write(b"x")
-    with pytest.raises(ExportError, match="bytes, its manifest says"):
+    with pytest.raises(ExportError, match="bytes, the manifest states"):
         loaded(export)
 
 

@@ -55,7 +55,7 @@ def test_a_quota_must_suffice_for_the_gang_and_the_update_of_a_service_together(
     ("binding", "nodes", "expected"),
     [("WaitForFirstConsumer", 2, 1), ("WaitForFirstConsumer", 1, 0), ("Immediate", 2, 0)],
 )
-def test_a_gang_whose_claim_waits_for_its_first_consumer_is_told(
+def test_a_gang_whose_claim_waits_for_its_first_consumer_is_warned_of(
     binding: str, nodes: int, expected: int
 ) -> None:
     values = good()

@@ -37,7 +37,7 @@ def named(goals: list[Goal], text: str) -> Goal:
 
 def test_throughput_is_compared_with_the_fastest_peer():
     servers = {OURS: series(120), "slow": series(50), "fast": series(110)}
-    goal = named(found("simple-cnn", servers, {}), "the best peer")
+    goal = named(found("simple-cnn", servers, {}), "best peer")
     assert "fast" in goal.name
     assert goal.value == pytest.approx(120 / 110)
     assert not goal.met
@@ -45,7 +45,7 @@ def test_throughput_is_compared_with_the_fastest_peer():
 
 def test_p99_is_compared_with_the_shortest():
     servers = {OURS: series(1, 0.2), "long": series(1, 0.4), "short": series(1, 0.1)}
-    goal = named(found("no-op", servers, {}), "p99 at 80%")
+    goal = named(found("no-op", servers, {}), "p99 ratio at 80% load")
     assert "short" in goal.name
     assert goal.value == pytest.approx(2)
     assert not goal.met

@@ -211,7 +211,7 @@ def test_counts_and_names_in_a_manifest_must_agree(shards: Path) -> None:
 
 def test_another_type_of_data_set_is_rejected(shards: Path) -> None:
     shards.rename(shards.parent / "tokens")
-    with pytest.raises(DataError, match="holds shards: write this as dataset"):
+    with pytest.raises(DataError, match="contains shards: set dataset to it"):
         load("tokens", shards.parent, None, seed=0)
 
 
@@ -233,7 +233,7 @@ def member(name: str, content: bytes = b"", kind: bytes = tarfile.REGTYPE) -> Me
     [
         ([member("1.pickle"), member("1.cls")], "members 1.pickle and 1.cls are not KEY.png"),
         ([member("1.png"), member("2.cls")], "members 1.png and 2.cls are not"),
-        ([member("1.png")], "is not a shard of images: 1.png is without an image or a label"),
+        ([member("1.png")], "is not a shard of images: 1.png has no image or no label"),
         ([member("1.png"), member("1.cls", b"cat")], "invalid literal"),
         ([member("1.png"), member("1.cls", b"1" * 99)], "1.cls is not a regular file"),
         ([member("1.png", kind=tarfile.SYMTYPE), member("1.cls", b"1")], "is not a regular file"),

@@ -74,10 +74,11 @@ class Window:
 
 
 def figures(records: Records, deadline: float, window: Window) -> Figures:
-    """Rates of the answers that ended in the window, latencies of what was due in it, all codes.
+    """Compute the figures of a window.
 
-    Answers after the end of the load and requests still in the queue do not count. Raises
-    ValueError if nothing was sent.
+    Rates are of answers that ended in the window and latencies of requests due in it; all status
+    codes are counted. Answers after the end of the load and requests still in the queue do not
+    count. Raises ValueError if nothing was sent.
     """
     if not len(records.rows):
         raise ValueError("no request was sent")

@@ -26,7 +26,7 @@ def goals_of(
         to_best = ratios(_rates(ours), _rates(peers[best]))
         found.append(
             Goal(
-                f"{title}: throughput at 64 clients to {best}, the best peer",
+                f"{title}: throughput ratio at 64 clients: ours / {best} (best peer)",
                 spread(to_best)["median"],
                 TO_BEST_PEER.get(workload.name, 1),
             )
@@ -36,7 +36,7 @@ def goals_of(
         to_bare = ratios(_rates(ours), bare["eager"])
         found.append(
             Goal(
-                f"{title}: throughput at 64 clients to the bare loop's, same backend",
+                f"{title}: throughput ratio at 64 clients: ours / bare loop (same backend)",
                 spread(to_bare)["median"],
                 0.9,
             )
@@ -52,7 +52,7 @@ def _tail(title: str, ours: Series, peers: Mapping[str, Series]) -> list[Goal]:
     if not answered or own is None:
         return []
     best = min(answered, key=lambda name: answered[name])
-    name = f"{title}: p99 at 80% load to {best}'s, the shortest of the peers'"
+    name = f"{title}: p99 ratio at 80% load: ours / {best} (lowest p99 of the peers)"
     return [
         Goal(name, own / answered[best], 1, at_most=True),
         *_tail_at_same_load(title, ours, answered),
@@ -66,7 +66,7 @@ def _tail_at_same_load(title: str, ours: Series, peers: Mapping[str, float]) -> 
     if not ratios:
         return []
     worst = max(ratios, key=lambda peer: ratios[peer])
-    name = f"{title}: p99 to {worst}'s, at 80% of {worst}'s capacity; lower at the other peers'"
+    name = f"{title}: p99 ratio at 80% of {worst}'s capacity: ours / {worst} (highest ratio)"
     return [Goal(name, ratios[worst], 1, at_most=True)]
 
 
@@ -82,7 +82,7 @@ def _overload(title: str, ours: Series) -> list[Goal]:
     errors = sum(turn["errors"] for turns in ours.levels.values() for turn in turns)
     refused = sum(turn["refused"] for turn in ours.levels[level])
     return [
-        Goal(f"{title}: goodput at 120% load to the peak", spread(good)["median"], 0.9),
+        Goal(f"{title}: goodput ratio at 120% load: ours / own peak", spread(good)["median"], 0.9),
         Goal(f"{title}: requests refused by 429 at 120% load", refused, 1),
         Goal(f"{title}: answers other than 200 and 429", errors, 0, at_most=True),
     ]

@@ -11,7 +11,7 @@ from devcluster.images.base_image import PYTORCH
 from devcluster.images.oci import ImageConfig, file_layer
 from devcluster.images.oci import Layout as Image
 from devcluster.nodes import image_stores
-from devcluster.nodes.image_stores import link_base, free_space
+from devcluster.nodes.image_stores import free_space, link_base
 from devcluster.paths import Layout
 from devcluster.spec import Kind, cluster_spec
 from tests.devcluster.programs import Install

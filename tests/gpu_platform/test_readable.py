@@ -91,7 +91,10 @@ def test_what_is_written_decides_about_the_name_of_a_run() -> None:
 
 def test_outputs_that_decide_names_are_refused() -> None:
     settings = TrainingJobSettings(**JOB)
-    with pytest.raises(PlatformError, match="image is an output of a resource, but its digest"):
+    with pytest.raises(
+        PlatformError,
+        match="image is an output of a resource, but the name of a run depends on its digest",
+    ):
         PLATFORM.training_job("digits", settings, image=OUTPUT)  # type: ignore[arg-type]
     service = InferenceServiceSettings(run="digits-01234567", cpu="1", memory="1Gi")
     with pytest.raises(PlatformError, match="The namespace of 'digits' is an output"):

@@ -124,7 +124,7 @@ def test_other_weights_than_expected_are_refused(train: Train, tmp_path: Path) -
     ("damage", "problem"),
     [
         (lambda export: shutil.rmtree(export), "does not exist yet; write the directory"),
-        (lambda export: (export / "model.safetensors").write_bytes(b"x"), "has 1 bytes, its mani"),
+        (lambda export: (export / "model.safetensors").write_bytes(b"x"), "has 1 bytes, the mani"),
     ],
 )
 def test_a_missing_or_damaged_export_is_refused(

@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
 # Runs the tests: `tests/run.sh TIER [ARGUMENT...]`; the arguments go to pytest. Without a TIER:
-# unit, engine and cluster. The engine tier and all clusters run at the same time, because they
-# mostly wait for other processes. Unit tests compute: they run next to them with lower priority,
-# distributed by file. Every part runs, and any of them fails the whole. Missing tools are built
-# first, with progress; without them their tests report it. At the end: the slowest tests, shared
-# fixtures and tiers.
+# unit, engine and cluster. Tests mostly wait for other processes, so some run at the same time:
+# unit tests are distributed by file, then the engine tier runs next to all clusters.
+# Every part runs, and any of them fails the whole. Missing tools are built first, with progress;
+# without them their tests report it. At the end: the slowest tests, shared fixtures and tiers.
 set -uo pipefail
 
 NOTHING=5 # pytest's status without tests
@@ -12,32 +11,16 @@ outcome=$NOTHING
 failed=()
 # Without bytecode every process that a test starts compiles all modules again, PyTorch's as well.
 unset PYTHONDONTWRITEBYTECODE
-folder=$(mktemp -d)
-export TEST_DURATIONS=$folder/durations
-touch "$TEST_DURATIONS"
-trap 'rm -rf "$folder"' EXIT
-trap 'wait; exit 130' INT
+TEST_DURATIONS=$(mktemp)
+export TEST_DURATIONS
+trap 'rm -f "$TEST_DURATIONS"' EXIT
+trap 'exit 130' INT
 
 part() {
   python -m pytest "$@"
-  ended $? "$@"
-}
-
-ended() {
-  local status=$1
-  shift
+  local status=$?
   ((status == 0 || status == NOTHING)) || failed+=("pytest $*")
   if ((outcome == 0 || outcome == NOTHING)) && ((status != NOTHING)); then outcome=$status; fi
-}
-
-# Its output is shown when it ends. A background process ignores Ctrl-C unless it is told not to.
-behind() {
-  local log=$folder/behind
-  env --default-signal=INT nice -n 10 python -m pytest "$@" >"$log" 2>&1
-  local status=$?
-  echo
-  cat "$log"
-  return "$status"
 }
 
 tools() {
@@ -53,13 +36,9 @@ case "$tier $* " in
   *" -m"*) part ${tier:+-m "$tier"} "$@" ;; # a choice across tiers
   "unit "*) part -m unit -n 3 "$shared" "$@" ;;
   " "*)
+    part -m unit -n 3 "$shared" "$@"
     tools
-    unit=(-m unit -n 2 "$shared" "$@")
-    echo "Unit tests run behind the others; their output follows when they end."
-    behind "${unit[@]}" &
     part -m "engine or cluster" -o "$others" -n 4 "$shared" "$@"
-    wait "$!"
-    ended $? "${unit[@]}"
     ;;
   "cluster "*)
     tools

@@ -158,9 +158,16 @@ def _queue_reasons(snapshot: Snapshot, name: str, missing: Counter[str]) -> Iter
 def _scheduler_messages(snapshot: Snapshot, group: Object, pods: list[Object]) -> list[str]:
     """Return the scheduler's messages about the pods, or its events about a group not admitted.
 
-    If there are none, return the group's own condition, which only counts the missing pods.
+    If there are none, return the group's own condition, which only counts the missing pods. Pods
+    that Volcano has planned for a node only say so: the group's condition then has the reason.
     """
+    conditions: list[Object] = group.get("status", {}).get("conditions", [])
+    latest = max(conditions, key=lambda c: str(c.get("lastTransitionTime", "")), default=None)
+    condition = str(latest["message"]) if latest and latest["type"] == "Unschedulable" else ""
+    _, _, origin = condition.partition("Origin reason is ")
     found = [_unschedulable(pod) for pod in pods if not is_scheduled(pod)]
+    if origin:
+        found = [origin, *(text for text in found if "can possibly be assigned" not in text)]
     if group.get("status", {}).get("phase", "Pending") == "Pending":
         found += [
             event["message"]
@@ -170,9 +177,7 @@ def _scheduler_messages(snapshot: Snapshot, group: Object, pods: list[Object]) -
         ]
     if useful := [text for text in found if text and not text.startswith("pod group is not")]:
         return list(dict.fromkeys(useful))
-    conditions: list[Object] = group.get("status", {}).get("conditions", [])
-    latest = max(conditions, key=lambda c: str(c.get("lastTransitionTime", "")), default=None)
-    return [latest["message"]] if latest and latest["type"] == "Unschedulable" else []
+    return [condition] if condition else []
 
 
 def _single_pods(snapshot: Snapshot) -> Iterator[Waiting]:

@@ -39,7 +39,7 @@ from tests.training.programs import free_port
 GATEWAY_API = GoModule(
     "sigs.k8s.io/gateway-api@v1.4.0", "h1:ZwlNM6zOHq0h3WUX2gfByPs2yAEsy/EenYJB78jpQfQ="
 )
-NAMESPACE = "ml"
+NAMESPACE = "rollback"
 PROBES = "tests.inference.engine.probes"
 CLIENTS, PAUSE, WEIGHT = 8, 0.05, 20
 NODE = 700

@@ -128,6 +128,20 @@ def test_what_volcano_says_of_a_pod_is_told_instead_of_how_many_are_missing() ->
     assert found.reasons == (f"Volcano: {said}",)
 
 
+def test_a_group_that_volcano_has_planned_for_nodes_has_the_reason_of_its_condition() -> None:
+    """Its pods only say where they would go."""
+    why = "late-1: 0/3 nodes are unavailable: 2 node(s) didn't find available persistent volumes."
+    late = group("late")
+    late["status"]["conditions"][-1]["message"] = f"{MISSING}. Origin reason is {why}"
+    planned = (
+        f"Pod ml/late-{number} can possibly be assigned to n, once resource is released and "
+        "minAvailable is satisfied"
+        for number in range(2)
+    )
+    found = only(node(64), queue(), late, *(pod("late", said=said) for said in planned))
+    assert found.reasons == (f"Volcano: {why}",)
+
+
 def test_what_volcano_says_of_a_job_that_it_holds_back() -> None:
     event = {
         "kind": "Event",

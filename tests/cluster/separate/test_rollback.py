@@ -39,7 +39,7 @@ from tests.training.programs import free_port
 GATEWAY_API = GoModule(
     "sigs.k8s.io/gateway-api@v1.4.0", "h1:ZwlNM6zOHq0h3WUX2gfByPs2yAEsy/EenYJB78jpQfQ="
 )
-NAMESPACE = "rollback"
+NAMESPACE = "ml"
 PROBES = "tests.inference.engine.probes"
 CLIENTS, PAUSE, WEIGHT = 8, 0.05, 20
 NODE = 700
@@ -101,7 +101,7 @@ def cluster(control_plane: Platform, tmp_path_factory: pytest.TempPathFactory) -
         )
         yield made
     finally:
-        control_plane.shell(f"kubectl delete namespace {NAMESPACE} --wait=false")
+        control_plane.shell(f"kubectl delete namespace {NAMESPACE} --timeout=60s")
         control_plane.shell(f"kubectl delete node simulated-{NODE}")
 
 

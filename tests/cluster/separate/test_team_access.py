@@ -85,7 +85,7 @@ def pipelines(control_plane: Platform) -> Iterator[Platform]:
     control_plane.shell(f"kubectl create namespace {STACK_NAMESPACE}; kubectl apply -f {file}")
     yield control_plane
     control_plane.shell(
-        f"kubectl delete -f {file}; kubectl delete namespace {STACK_NAMESPACE} --wait=false"
+        f"kubectl delete -f {file}; kubectl delete namespace {STACK_NAMESPACE} --timeout=60s"
     )
 
 

@@ -4,7 +4,8 @@ import argparse
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, Final, Literal, NoReturn, get_args, get_origin
+from types import UnionType
+from typing import Annotated, Any, Final, Literal, NoReturn, Union, get_args, get_origin
 
 from pydantic import ValidationError
 
@@ -90,13 +91,12 @@ def _parser() -> argparse.ArgumentParser:
 def _metavar(annotation: Any) -> str:
     if get_origin(annotation) is Literal:
         return "{" + ",".join(get_args(annotation)) + "}"
-    if get_origin(annotation) is tuple:
+    if get_origin(annotation) in (tuple, Union, UnionType, Annotated):
         return _metavar(get_args(annotation)[0])
     names: dict[Any, str] = {
         int: "N",
         float: "X",
         PurePosixPath: "DIR",
-        PurePosixPath | None: "DIR",
         bool: "{true,false}",
         str: "NAME",
     }

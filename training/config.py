@@ -70,6 +70,10 @@ LossName = Annotated[str, AfterValidator(_is_loss)]
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 PositiveInt = Annotated[int, Field(ge=1)]
+Length = Annotated[int, Field(ge=1, le=2**53)]
+
+LENGTHS: Final = ("epochs", "train_steps", "train_samples", "train_tokens")
+"""Settings of which one is the length of a run."""
 
 ALWAYS_DECISIVE: Final = (
     "model", "dataset", "epochs", "batch_size", "learning_rate", "weight_decay", "seed",
@@ -77,7 +81,7 @@ ALWAYS_DECISIVE: Final = (
 DECISIVE_WHERE_SET: Final = (
     "model_options", "loss", "optimizer", "schedule", "warm_up", "accumulate", "clip_norm",
     "weight_decay_on", "betas", "ema_decay", "precision", "gradient_compression", "init_from",
-    "init_sha256", "init_partial",
+    "init_sha256", "init_partial", *LENGTHS[1:],
 )  # fmt: skip
 """Added later: listed only with other values than the default, so that older runs stay the same."""
 FORMER_DEFAULT: Final = ("precision", "fp32")
@@ -143,7 +147,24 @@ class TrainingConfig(BaseModel):
         description="Directory of this run on storage that all processes share. checkpoints/ and "
         "export/ are written there, and the run resumes from it.",
     )
-    epochs: PositiveInt = Field(default=10, description="Passes over the training data.")
+    epochs: PositiveInt = Field(
+        default=10,
+        description="Length of the run in passes over the training data. Write at most one of "
+        "epochs, train_steps, train_samples and train_tokens.",
+    )
+    train_steps: Length | None = Field(
+        default=None, description="Length of the run in optimizer steps, instead of epochs."
+    )
+    train_samples: Length | None = Field(
+        default=None,
+        description="Length of the run in samples of all processes, instead of epochs. The last "
+        "step takes those that are left.",
+    )
+    train_tokens: Length | None = Field(
+        default=None,
+        description="Length of the run in tokens of text, rounded up to complete samples, instead "
+        "of epochs.",
+    )
     batch_size: PositiveInt = Field(default=64, description="Samples per process and batch.")
     accumulate: PositiveInt = Field(
         default=1, description="Batches per process and optimizer step (gradient accumulation)."
@@ -344,7 +365,7 @@ class TrainingConfig(BaseModel):
     def _from_list(cls, value: object) -> object:
         return [part for part in value.split(",") if part] if isinstance(value, str) else value
 
-    @field_validator("init_from", mode="before")
+    @field_validator("init_from", *LENGTHS[1:], mode="before")
     @classmethod
     def _none_is_empty(cls, value: object) -> object:
         return None if value == "" else value
@@ -370,6 +391,24 @@ class TrainingConfig(BaseModel):
         if self.init_from is None and (self.init_sha256 or self.init_partial):
             name = "init_sha256" if self.init_sha256 else "init_partial"
             raise ValueError(f"{name} is set without init_from: write the directory of the weights")
+        return self
+
+    @model_validator(mode="after")
+    def _has_one_length(self) -> Self:
+        found = [
+            f"{name} {getattr(self, name)}"
+            for name in LENGTHS
+            if name in self.model_fields_set and getattr(self, name) is not None
+        ]
+        if len(found) > 1:
+            raise ValueError(
+                f"{' and '.join(found)} are both the length of the run: write one of them"
+            )
+        if self.train_tokens is not None and self.dataset not in TEXTS:
+            raise ValueError(
+                f"train_tokens is {self.train_tokens}, but dataset {self.dataset!r} has no tokens: "
+                "write train_samples, train_steps or epochs"
+            )
         return self
 
     @model_validator(mode="after")
@@ -432,11 +471,20 @@ class TrainingConfig(BaseModel):
             return self.hang_timeout
         return max(self.hang_timeout, self.start_timeout, self.peer_timeout)
 
+    @property
+    def length(self) -> tuple[str, int]:
+        """Return the setting that is the length of the run, and its value."""
+        for name in LENGTHS[1:]:
+            if (value := getattr(self, name)) is not None:
+                return name, value
+        return "epochs", self.epochs
+
     def decisive(self) -> dict[str, str | int | float]:
         """Return the settings that determine the result, unlike location, logging or speed."""
         fields = type(self).model_fields
+        length, _ = self.length
         names = [
-            *ALWAYS_DECISIVE,
+            *(name for name in ALWAYS_DECISIVE if name != "epochs" or length == "epochs"),
             *(
                 name
                 for name in DECISIVE_WHERE_SET

@@ -17,7 +17,7 @@ FINAL_SHARE: Final = 0.001
 
 
 def learning_rate(config: TrainingConfig, progress: float) -> float:
-    """Return the learning rate at `progress`, the share from 0 to 1 of all samples of all epochs.
+    """Return the learning rate at `progress`, the share of the run from 0 to 1.
 
     The rate rises linearly to the peak. Then it falls along a cosine (one-cycle, after Smith and
     Topin, arXiv:1708.07120), falls linearly, or stays constant. It has no state, so it is the same

@@ -19,6 +19,7 @@ from training.config import TrainingConfig
 from training.data import Dataset
 from training.evaluation import Evaluation
 from training.gang.world import World
+from training.length import Length
 from training.objective import Objective
 from training.parallel import Parallel
 from training.telemetry.metrics import Metrics
@@ -44,6 +45,7 @@ class Run:
     world: World
     device: torch.device
     data: Dataset
+    length: Length
     model: Parallel
     objective: Objective
     optimizer: torch.optim.Optimizer

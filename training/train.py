@@ -23,7 +23,7 @@ from training.optimizer import learning_rate
 from training.preparation import prepare
 from training.run import DivergedError, Run, mean_loss, require_finite, require_finite_metrics
 from training.telemetry.metrics import Metrics
-from training.telemetry.progress import ProgressOutputs, done_samples
+from training.telemetry.progress import ProgressOutputs
 from training.warm_start import Report, load_initial_weights
 from workload import exit_codes
 from workload.configuration import ConfigurationError
@@ -65,10 +65,10 @@ def run(config: TrainingConfig, world: World) -> int:
         resumed = all(gather(resume(run)))
         if done is not None and not resumed:
             raise ConfigurationError(
-                f"{config.run_dir} holds a finished run of {done.settings['epochs']} epochs, which "
-                "has no checkpoint to continue from: choose another run_dir, and set init_from "
-                "to this one"
+                f"{config.run_dir} holds a finished run, which has no checkpoint to continue "
+                "from: choose another run_dir, and set init_from to this one"
             )
+        run.length.check(run.position, config)
         warm = load_initial_weights(run) if config.init_from and not resumed else None
         announce(run, resumed, warm)
         try:
@@ -101,9 +101,10 @@ def train(run: Run) -> bool:
     run.watchdog.beat()
     starting = True
     with ProgressOutputs(run) as outputs:
-        for epoch in range(position.epoch, config.epochs):
+        # An epoch whose last step is saved may still have to be evaluated.
+        while position.seen or not run.length.is_reached(position):
             started = time.monotonic()
-            sampler.set_epoch(epoch, position.seen)
+            sampler.set_epoch(position.epoch, position.seen, run.length.end(position))
             for batches in run.metrics.timed(steps(loader)):
                 step(run, batches, outputs)
                 if run.should_stop():
@@ -114,6 +115,8 @@ def train(run: Run) -> bool:
                     starting = False
             if not finish_epoch(run, started, outputs):
                 return False
+            if run.length.is_reached(position):
+                break
     return True
 
 
@@ -130,7 +133,8 @@ def steps(loader: Loader) -> Iterator[list[Loaded]]:
 def step(run: Run, batches: list[Loaded], outputs: ProgressOutputs) -> None:
     """Run one optimizer step, then report and save as configured."""
     config, position, seen = run.config, run.position, batches[-1].batch.seen
-    rate = learning_rate(config, done_samples(run) / (config.epochs * len(run.data.train)))
+    rate = learning_rate(config, run.length.progress(position))
+    end = run.length.end(position)
     for group in run.optimizer.param_groups:
         group["lr"] = rate
     run.evaluation = None
@@ -143,8 +147,8 @@ def step(run: Run, batches: list[Loaded], outputs: ProgressOutputs) -> None:
     outputs.stepped(loss, norm, rate)
     if position.step % CHECK_LOSS_EVERY == 0:
         mean_loss(run)
-    # The last step of an epoch is saved after the evaluation.
-    if seen < len(run.data.train) and is_checkpoint_due(run):
+    # `finish_epoch` saves the last step of an epoch and of the run.
+    if seen < end and is_checkpoint_due(run):
         save(run)
     time.sleep(config.step_delay)
 
@@ -183,19 +187,23 @@ def learn(run: Run, batches: list[Loaded]) -> tuple[Tensor, Tensor]:
 
 
 def finish_epoch(run: Run, started: float, outputs: ProgressOutputs) -> bool:
-    """Save, evaluate and report the epoch; return False if a process was asked to stop."""
+    """Save, evaluate and report the epoch, or the part of it in which the run ends.
+
+    Returns False if a process was asked to stop.
+    """
     (loss, samples), position = mean_loss(run), run.position
-    epoch, epochs = position.epoch + 1, run.config.epochs
-    due = epoch % run.config.checkpoint_every == 0 or epoch == epochs or is_checkpoint_due(run)
-    if due:
+    reached = run.length.is_reached(position)
+    due = (position.epoch + 1) % run.config.checkpoint_every == 0 or is_checkpoint_due(run)
+    if due or reached:
         # Before the evaluation, which may take long, be interrupted or fail.
         save(run)
     evaluation = evaluate_held_out(run)
     if evaluation is None:
         return False
-    position.epoch, position.seen = epoch, 0
-    run.loss_sum.zero_()
-    run.samples = 0
+    if position.seen == run.length.epoch:
+        position.epoch, position.seen = position.epoch + 1, 0
+        run.loss_sum.zero_()
+        run.samples = 0
     outputs.evaluated(
         samples,
         loss=loss,
@@ -204,7 +212,7 @@ def finish_epoch(run: Run, started: float, outputs: ProgressOutputs) -> bool:
         seconds=time.monotonic() - started,
         metrics=evaluation.metrics,
     )
-    if due:
+    if due or reached:
         save_evaluation(run, evaluation.loss)
     return True
 
@@ -290,6 +298,7 @@ def announce(run: Run, resumed: bool, warm: Report | None) -> None:
         "run_dir": str(run.folder),
         "device": run.device.type,
         "processes": run.world.size,
+        "epochs": run.length.epochs(run.length.total(run.position)),
         "samples": len(run.data.train),
         "held_out": len(run.data.held_out),
         **accelerator.report(run.config, run.device),
@@ -297,24 +306,26 @@ def announce(run: Run, resumed: bool, warm: Report | None) -> None:
     if warm:
         fields["initial_weights"] = warm
     if resumed:
-        fields |= {"done_epochs": run.position.epoch, "step": run.position.step}
+        done = run.length.epochs(run.length.done(run.position))
+        fields |= {"done_epochs": done, "step": run.position.step}
     emit(Started.model_validate({"event": "resume" if resumed else "start", **fields}))
 
 
 def differences(config: TrainingConfig, manifest: Manifest) -> dict[str, str]:
     """Return how a finished run differs from the configuration, by the name of the setting."""
+    before, now = manifest.settings, config.decisive()
+    known = [name for name in before if name in type(config).model_fields]
     return {
-        name: f"{name} {manifest.settings.get(name)} instead of {value}"
-        for name, value in config.decisive().items()
-        if manifest.settings.get(name) != value
+        name: f"{name} {before.get(name, 'none')} instead of {now.get(name, 'none')}"
+        for name in dict.fromkeys([*now, *known])
+        if before.get(name) != now.get(name)
     }
 
 
 def is_extended(config: TrainingConfig, manifest: Manifest) -> bool:
-    """Return whether the configuration differs from a finished run in more epochs alone."""
-    return [*differences(config, manifest)] == ["epochs"] and config.epochs > int(
-        manifest.settings["epochs"]
-    )
+    """Return whether the configuration differs from a finished run in a larger length alone."""
+    name, value = config.length
+    return [*differences(config, manifest)] == [name] and value > int(manifest.settings[name])
 
 
 def report_finished(config: TrainingConfig, world: World, manifest: Manifest, already: bool) -> int:

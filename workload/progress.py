@@ -29,7 +29,8 @@ class Started(Event):
     """
 
     event: Literal["start", "resume"]
-    epochs: int | None = None
+    epochs: int | float | None = None
+    """Length of the run, a fraction if it ends within an epoch."""
     done_epochs: float = 0
     """Epochs that the checkpoint contains."""
     step: int = 0
@@ -52,7 +53,7 @@ class Step(Event):
     loss: float
     done_epochs: float | None = None
     """Epochs, including the fraction of the current epoch."""
-    epochs: int | None = None
+    epochs: int | float | None = None
     samples: int | None = None
     learning_rate: float | None = None
     gradient_norm: float | None = None
@@ -68,11 +69,11 @@ class Step(Event):
 
 
 class Epoch(Event):
-    """End of an epoch."""
+    """End of an epoch, or of a run within an epoch."""
 
     event: Literal["epoch"] = "epoch"
-    epoch: int
-    epochs: int | None = None
+    epoch: int | float
+    epochs: int | float | None = None
     samples: int | None = None
     loss: float
     """Mean of the epoch's training samples."""

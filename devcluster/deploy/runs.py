@@ -109,7 +109,7 @@ def describe(status: RunStatus) -> str:
     text = f"{status.state}, {status.stage}" if status.stage else str(status.state)
     progress = status.progress
     if progress is not None and progress.epochs is not None:
-        text += f", epoch {progress.epoch} of {progress.epochs}"
+        text += f", epoch {progress.epoch:g} of {progress.epochs:g}"
         if progress.loss is not None:
             text += f", loss {progress.loss:.4f}"
     return f"{text}: {'; '.join(status.reasons)}" if status.reasons else text

@@ -14,7 +14,7 @@ class Progress:
 
     done_epochs: float | None = None
     """Including the fraction of the current epoch."""
-    epochs: int | None = None
+    epochs: float | None = None
     step: int | None = None
     loss: float | None = None
     accuracy: float | None = None
@@ -24,9 +24,11 @@ class Progress:
     """Training time of a finished run."""
 
     @property
-    def epoch(self) -> int | None:
-        """Number of complete epochs."""
-        return None if self.done_epochs is None else int(self.done_epochs)
+    def epoch(self) -> float | None:
+        """Number of complete epochs, with the fraction if the run ends within an epoch."""
+        if self.done_epochs is None or self.epochs is None or self.epochs == int(self.epochs):
+            return None if self.done_epochs is None else int(self.done_epochs)
+        return float(f"{self.done_epochs:.3g}")
 
     @property
     def share(self) -> float | None:
@@ -96,7 +98,7 @@ def last_words(message: str, lines: Iterable[str], maximum: int = 12) -> list[st
     return [text.partition(" ")[2] for text in list(lines)[-maximum:]]
 
 
-def _left(marks: list[tuple[datetime, float]], epochs: int, now: datetime) -> float | None:
+def _left(marks: list[tuple[datetime, float]], epochs: float, now: datetime) -> float | None:
     if len(marks) < 2:
         return None
     (first, before), (last, after) = marks[0], marks[-1]

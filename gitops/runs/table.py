@@ -101,7 +101,8 @@ def _epochs(run: RunStatus) -> RenderableType:
     if told is None or told.share is None:
         return "" if told is None or told.step is None else f"step {told.step}"
     row = Table.grid(padding=(0, 1))
-    row.add_row(ProgressBar(total=1, completed=told.share, width=8), f"{told.epoch}/{told.epochs}")
+    count = f"{told.epoch:g}/{told.epochs:g}"
+    row.add_row(ProgressBar(total=1, completed=told.share, width=8), count)
     return row
 
 

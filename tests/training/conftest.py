@@ -27,11 +27,15 @@ def group_left() -> Iterator[None]:
 
 @pytest.fixture
 def train(tmp_path: Path) -> Train:
-    """Train in this process as a gang of one; keywords are settings, run_dir is below tmp_path."""
+    """Train in this process as a gang of one; keywords are settings, run_dir is below tmp_path.
+
+    None removes a setting.
+    """
 
     def start(run_dir: str = "run", **settings: object) -> int:
         small = {"model": "digits-net", "dataset": "digits", "epochs": 2, "device": "cpu"}
         values = small | settings | {"run_dir": str(tmp_path / run_dir)}
+        values = {name: value for name, value in values.items() if value is not None}
         try:
             return run(TrainingConfig.model_validate(values), ALONE)
         finally:

@@ -127,7 +127,7 @@ def _attempt(start: Started, part: list[tuple[float, AnyEvent]], origin: float) 
 
 
 def _count(event: Step | Epoch) -> int:
-    return event.step if isinstance(event, Step) else event.epoch
+    return event.step if isinstance(event, Step) else int(event.epoch)
 
 
 def _events(lines: Iterable[str]) -> Iterator[tuple[float, AnyEvent]]:

@@ -44,9 +44,9 @@ class GangSampler:
         self._step = batch_size * accumulate * size
         self.set_epoch(0)
 
-    def set_epoch(self, epoch: int, seen: int = 0) -> None:
-        """Set the order of `epoch`, without the `seen` samples that were already used."""
-        self._order = self._samples.order(np.random.default_rng((self._seed, epoch)))
+    def set_epoch(self, epoch: int, seen: int = 0, end: int | None = None) -> None:
+        """Set the order of `epoch`, from sample `seen` to sample `end`, by default the last one."""
+        self._order = self._samples.order(np.random.default_rng((self._seed, epoch)))[:end]
         self._seen = seen
 
     def __iter__(self) -> Iterator[Batch]:

@@ -30,9 +30,10 @@ class ProgressOutputs(contextlib.ExitStack):
         super().__init__()
         self._run, config, position = run, run.config, run.position
         self._every = config.log_every if run.world.is_rank0 else 0
-        count = len(run.data.train)
         self._bar = Bar(
-            total=config.epochs * count, done=done_samples(run), shown=run.world.is_rank0
+            total=run.length.total(position),
+            done=run.length.done(position),
+            shown=run.world.is_rank0,
         )
         folder = run.folder / "tensorboard"
         self._files = EventFiles(
@@ -44,7 +45,7 @@ class ProgressOutputs(contextlib.ExitStack):
     def __enter__(self) -> Self:
         for output in (self._bar, self._files, self._tracer):
             self.enter_context(output)
-        self._throughput.since_last(done_samples(self._run))
+        self._throughput.since_last(self._run.length.done(self._run.position))
         return self
 
     def stepped(self, loss: Tensor, norm: Tensor, rate: float) -> None:
@@ -52,34 +53,40 @@ class ProgressOutputs(contextlib.ExitStack):
 
         A loss that is not finite is not logged: all processes raise DivergedError after the vote.
         """
-        run, step = self._run, self._run.position.step
-        self._bar.advance(done_samples(run), step, loss)
+        run, position = self._run, self._run.position
+        step, done = position.step, run.length.done(position)
+        self._bar.advance(done, step, loss)
         self._files.stepped(step, loss, rate)
         self._tracer.stepped()
         # Reading the loss stalls a GPU, so it is read only when it is logged.
         if self._every and step % self._every == 0:
-            # The end of a long log shows the progress on its own.
-            done = round(done_samples(run) / len(run.data.train), 4)
             value = float(loss)
             if not math.isfinite(value):
                 run.give_up = True
                 return
-            line = {"step": step, "loss": value, "done_epochs": done, "epochs": run.config.epochs}
+            # The end of a long log shows the progress on its own.
+            line = {"step": step, "loss": value, **self._epochs("done_epochs")}
             line |= {"learning_rate": rate, "gradient_norm": float(norm)}
-            emit(Step.model_validate(line | self._throughput.since_last(done_samples(run))))
+            emit(Step.model_validate(line | self._throughput.since_last(done)))
 
     def evaluated(self, samples: int, metrics: Mapping[str, float], **values: float) -> None:
         """Report an epoch with its number of samples, interruptions included, and its values."""
-        config, position = self._run.config, self._run.position
+        position = self._run.position
         self._files.add_scalars(position.step, **values, **metrics)
         self._files.flush()
         self._run.metrics.evaluated(
             position.epoch, values["accuracy"], values["held_out_loss"], metrics
         )
         if self._run.world.is_rank0:
-            counts = {"epoch": position.epoch, "epochs": config.epochs, "samples": samples}
+            counts = {**self._epochs("epoch"), "samples": samples}
             custom = {"metrics": _rounded(metrics)} if metrics else {}
             emit(Epoch.model_validate({**counts, **_rounded(values), **custom}))
+
+    def _epochs(self, name: str) -> dict[str, int | float]:
+        """Return the epochs so far, as `name`, and those of the run."""
+        length, position = self._run.length, self._run.position
+        done, total = length.done(position), length.total(position)
+        return {name: length.epochs(done), "epochs": length.epochs(total)}
 
 
 def _rounded(values: Mapping[str, float]) -> dict[str, float]:
@@ -95,7 +102,7 @@ class Throughput:
         self._peak = peak_flops(run.device)
         self._flops = run.flops_per_sample
         self._size = run.world.size
-        self._last = (time.perf_counter(), done_samples(run))
+        self._last = (time.perf_counter(), run.length.done(run.position))
 
     def since_last(self, done: int) -> dict[str, float]:
         """Return the values since the previous call, `done` samples after the start of the run.
@@ -113,11 +120,6 @@ class Throughput:
         if self._device.type == "cuda":
             values["memory_bytes"] = torch.cuda.max_memory_allocated(self._device)
         return values
-
-
-def done_samples(run: Run) -> int:
-    """Return the number of samples in all epochs so far."""
-    return run.position.epoch * len(run.data.train) + run.position.seen
 
 
 def _tracer(run: Run, config: TrainingConfig) -> Tracer:

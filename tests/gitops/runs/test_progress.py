@@ -90,3 +90,18 @@ def test_the_last_words_are_those_of_the_program_itself_where_it_left_some() -> 
         "one",
         "two",
     ]
+
+
+def test_a_run_that_ends_within_an_epoch_reports_fractions() -> None:
+    lines = [
+        line(0, "resume", epochs=0.5, done_epochs=0.1, step=40),
+        line(100, "step", step=80, loss=0.5, done_epochs=0.2, epochs=0.5),
+    ]
+    found = progress(lines, at(100))
+    assert found is not None
+    assert (found.epoch, found.epochs, found.share) == (0.2, 0.5, 0.4)
+    assert found.left_seconds == pytest.approx(300)
+    end = line(400, "epoch", epoch=0.5, epochs=0.5, loss=0.4, accuracy=0.9)
+    found = progress([*lines, end], at(400))
+    assert found is not None
+    assert (found.epoch, found.share, found.left_seconds) == (0.5, 1, 0)

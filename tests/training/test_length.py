@@ -1,0 +1,210 @@
+"""The length of a run in steps, samples and tokens."""
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.training.programs import start_gang
+from training.checkpoints.storage import Position
+from training.config import TrainingConfig
+from training.length import Length
+from training.run import Run
+from workload import exit_codes
+from workload.configuration import ConfigurationError
+from workload.manifest import read_manifest
+
+Train = Callable[..., int]
+CONSTANT = {"schedule": "constant", "warm_up": 0}
+STEPS = 23
+"""Steps of an epoch of digits, 1,437 samples, in batches of 64."""
+
+
+def events(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def digest(run_dir: Path) -> str:
+    return read_manifest(run_dir / "export").weights.sha256
+
+
+def walk(length: Length) -> tuple[list[int], list[Position]]:
+    """Return the samples of each step of a run of this length, and the positions after them."""
+    position, sizes, positions = Position(), [], []
+    while not length.is_reached(position):
+        assert 0 <= length.progress(position) < 1
+        size = min(length.step, length.end(position) - position.seen)
+        position = Position(position.epoch, position.seen + size, position.step + 1)
+        if position.seen == length.epoch:
+            position = Position(position.epoch + 1, 0, position.step)
+        sizes.append(size)
+        positions.append(position)
+    return sizes, positions
+
+
+@given(st.integers(1, 40), st.integers(1, 60), st.integers(1, 50))
+def test_a_run_has_exactly_as_many_steps_as_configured(epoch: int, step: int, steps: int) -> None:
+    length = Length(epoch, step, steps=steps)
+    sizes, positions = walk(length)
+    assert len(sizes) == steps
+    assert {length.total(position) for position in (Position(), *positions)} == {sum(sizes)}
+    assert length.progress(positions[-1]) == 1
+
+
+@given(st.integers(1, 40), st.integers(1, 60), st.integers(1, 200))
+def test_a_run_has_exactly_as_many_samples_as_configured(
+    epoch: int, step: int, samples: int
+) -> None:
+    length = Length(epoch, step, samples)
+    sizes, positions = walk(length)
+    assert sum(sizes) == samples
+    assert min(sizes) > 0
+    assert length.progress(positions[-1]) == 1
+
+
+def test_huge_lengths_are_counted_exactly() -> None:
+    length = Length(7, 2, steps=2**53)
+    # 4 steps an epoch.
+    assert length.total(Position()) == 2**51 * 7
+    assert 0 < length.progress(Position(0, 2, 1)) < 1e-15
+    assert length.end(Position()) == 7
+
+
+def test_steps_end_a_run_within_an_epoch(
+    train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(epochs=None, train_steps=30, log_every=10) == exit_codes.DONE
+    said = events(capsys)
+    assert [line["event"] for line in said] == [
+        "start", "step", "step", "epoch", "step", "epoch", "finished",
+    ]  # fmt: skip
+    length = float(f"{1 + 7 * 64 / 1437:.6g}")
+    assert {line["epochs"] for line in said[:-1]} == {length}
+    assert [line["epoch"] for line in said if line["event"] == "epoch"] == [1, length]
+    assert said[-2]["samples"] == 7 * 64
+    assert said[4]["learning_rate"] < 1e-5
+    settings = read_manifest(tmp_path / "run/export").settings
+    assert (settings["train_steps"], "epochs" in settings) == (30, False)
+    assert train(epochs=None, train_steps=30) == exit_codes.DONE
+    assert events(capsys)[-1]["already"] is True
+
+
+def test_lengths_of_the_same_steps_give_the_same_weights(train: Train, tmp_path: Path) -> None:
+    train("epochs", **CONSTANT)
+    train("samples", epochs=None, train_samples=2 * 1437, **CONSTANT)
+    train("steps", epochs=None, train_steps=2 * STEPS, **CONSTANT)
+    assert len({digest(tmp_path / run) for run in ("epochs", "samples", "steps")}) == 1
+
+
+def test_tokens_are_rounded_up_to_samples(
+    train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text/a.txt").write_text("one two three four five six seven " * 40)
+    options = {"context": 16, "layers": 1, "heads": 2, "width": 16}
+    data = {"model": "gpt", "dataset": "text", "data_dir": str(tmp_path), "model_options": options}
+    train(epochs=None, train_tokens=16 * 20 + 1, batch_size=8, accumulate=2, **data)
+    [epoch] = [line for line in events(capsys) if line["event"] == "epoch"]
+    assert epoch["samples"] == 21
+
+
+def test_an_interrupted_run_ends_after_the_same_step(
+    train: Train,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = {"model": "mnist-net", "epochs": None, "train_steps": 9, "log_every": 1}
+    train("whole", batch_size=256, **settings)
+    before, check = signal.getsignal(signal.SIGTERM), Run.check_step
+
+    def stop(run: Run, *arguments: Any) -> None:
+        check(run, *arguments)
+        if run.position.step in (2, 8):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Run, "check_step", stop)
+    try:
+        for code in (exit_codes.INTERRUPTED, exit_codes.INTERRUPTED, exit_codes.DONE):
+            assert train("parts", batch_size=256, **settings) == code
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert digest(tmp_path / "parts") == digest(tmp_path / "whole")
+    said = events(capsys)
+    resumed = [line for line in said if line["event"] == "resume"]
+    steps = [line["done_epochs"] for line in said if line["event"] == "step"]
+    assert resumed[0]["done_epochs"] in steps
+    assert {line["epochs"] for line in said if "epochs" in line} == {resumed[0]["epochs"]}
+
+
+@pytest.mark.parametrize(
+    ("setting", "short", "long"), [("train_steps", 10, 30), ("train_samples", 640, 30 * 64 - 27)]
+)
+def test_a_finished_run_continues_within_its_epoch(
+    setting: str, short: int, long: int, train: Train, tmp_path: Path
+) -> None:
+    train("extended", epochs=None, **{setting: short}, **CONSTANT)
+    train("extended", epochs=None, **{setting: long}, **CONSTANT)
+    train("whole", epochs=None, **{setting: long}, **CONSTANT)
+    assert digest(tmp_path / "extended") == digest(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"epochs": None, "train_steps": 5}, "has already trained 10 steps, 0.445372 epochs, "
+         "which is more than train_steps 5: write a larger train_steps"),
+        ({"epochs": None, "train_samples": 639}, "which is more than train_samples 639"),
+    ],
+)  # fmt: skip
+def test_a_run_does_not_resume_behind_its_end(
+    settings: dict[str, object], problem: str, train: Train, tmp_path: Path
+) -> None:
+    train(epochs=None, train_steps=10)
+    (tmp_path / "run/export/manifest.json").unlink()
+    with pytest.raises(ConfigurationError, match=problem):
+        train(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"epochs": None, "train_steps": 5}, "train_steps 10 instead of 5"),
+        ({"epochs": 3}, "epochs none instead of 3, train_steps 10 instead of none"),
+        ({"epochs": None, "train_steps": 12, "seed": 1}, "seed 0 instead of 1"),
+    ],
+)
+def test_a_finished_run_of_another_length_is_refused(
+    settings: dict[str, object], problem: str, train: Train
+) -> None:
+    train(epochs=None, train_steps=10)
+    with pytest.raises(ConfigurationError, match=problem):
+        train(**settings)
+
+
+def test_a_setting_that_returns_to_its_default_is_another_run(train: Train) -> None:
+    train(clip_norm=1)
+    with pytest.raises(ConfigurationError, match="clip_norm 1[.]0 instead of none"):
+        train()
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_every_gang_trains_on_the_same_number_of_samples(size: int, tmp_path: Path) -> None:
+    # 301 samples are not a multiple of the samples of a step, of a batch or of the processes.
+    flags = ["--model=digits-net", "--dataset=synthetic", "--train-samples=301"]
+    flags += ["--batch-size=16", "--accumulate=2", f"--run-dir={tmp_path / 'run'}"]
+    gang = start_gang(flags, size, tmp_path / "gang")
+    assert [program.exit_code() for program in gang] == [exit_codes.DONE] * size, gang[0].text
+    [epoch] = [line for line in gang[0].text.splitlines() if '"epoch",' in line]
+    assert json.loads(epoch)["samples"] == 301
+
+
+def test_names_of_runs_change_only_with_their_length() -> None:
+    assert TrainingConfig().to_args() == []
+    assert TrainingConfig(train_steps=7).to_args() == ["--train-steps=7"]

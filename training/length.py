@@ -1,0 +1,88 @@
+"""Length of a run: where it ends, and which share of it a position is."""
+
+import math
+from dataclasses import dataclass
+from typing import Self
+
+from training.checkpoints.storage import Position
+from training.config import TrainingConfig
+from training.data import Dataset
+from workload.configuration import ConfigurationError
+
+
+@dataclass(frozen=True)
+class Length:
+    """End of a run after `steps` steps or, if that is None, after `samples` samples.
+
+    An epoch has `epoch` samples, and a step `step` samples of all processes; the last step of an
+    epoch may have fewer.
+    """
+
+    epoch: int
+    step: int
+    samples: int = 0
+    steps: int | None = None
+
+    @classmethod
+    def of(cls, config: TrainingConfig, data: Dataset, processes: int) -> Self:
+        """Return the length that a configuration states, in units of the data."""
+        epoch, step = len(data.train), config.batch_size * config.accumulate * processes
+        match config.length:
+            case "train_steps", steps:
+                return cls(epoch, step, steps=steps)
+            case "train_samples", samples:
+                return cls(epoch, step, samples)
+            case "train_tokens", tokens:
+                return cls(epoch, step, -(-tokens // math.prod(data.shape)))
+            case _, epochs:
+                return cls(epoch, step, epochs * epoch)
+
+    def done(self, position: Position) -> int:
+        """Return the number of samples in all epochs so far."""
+        return position.epoch * self.epoch + position.seen
+
+    def progress(self, position: Position) -> float:
+        """Return the share of the run that is done, from 0 to 1."""
+        if self.steps is not None:
+            return position.step / self.steps
+        return self.done(position) / self.samples
+
+    def end(self, position: Position) -> int:
+        """Return the number of samples after which this epoch, or the run within it, ends."""
+        return min(self.epoch, position.seen + self._left(position))
+
+    def is_reached(self, position: Position) -> bool:
+        """Return whether the run ends here."""
+        return self._left(position) <= 0
+
+    def total(self, position: Position) -> int:
+        """Return the number of samples of the whole run, with the current number of processes."""
+        if self.steps is None:
+            return self.samples
+        left, rest = self.steps - position.step, self.epoch - position.seen
+        steps = -(-rest // self.step)
+        if left <= steps:
+            return self.done(position) + min(left * self.step, rest)
+        epochs, last = divmod(left - steps, -(-self.epoch // self.step))
+        return self.done(position) + rest + epochs * self.epoch + min(last * self.step, self.epoch)
+
+    def epochs(self, samples: int) -> int | float:
+        """Return a number of samples in epochs, an integer if they are complete."""
+        whole, rest = divmod(samples, self.epoch)
+        return float(f"{samples / self.epoch:.6g}") if rest else whole
+
+    def check(self, position: Position, config: TrainingConfig) -> None:
+        """Raise ConfigurationError if the run has already trained for longer."""
+        if self._left(position) < 0:
+            name, value = config.length
+            raise ConfigurationError(
+                f"{config.run_dir} has already trained {position.step} steps, "
+                f"{self.epochs(self.done(position))} epochs, which is more than {name} {value}: "
+                f"write a larger {name}, or choose another run_dir"
+            )
+
+    def _left(self, position: Position) -> int:
+        """Return an upper bound of the samples that are left; 0 at the end, negative behind it."""
+        if self.steps is not None:
+            return (self.steps - position.step) * self.step
+        return self.samples - self.done(position)

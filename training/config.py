@@ -245,6 +245,17 @@ class TrainingConfig(BaseModel):
     gradient_compression: Literal["none", "bf16", "fp16"] = Field(
         default="none", description="Data type of the gradients that processes exchange (ddp only)."
     )
+    evaluate_steps: int = Field(
+        default=0,
+        ge=0,
+        description="Steps between two evaluations within an epoch. 0 disables them.",
+    )
+    evaluate_samples: int = Field(
+        default=0,
+        ge=0,
+        description="Maximum number of held-out samples per evaluation, evenly spaced. 0 evaluates "
+        "all of them, as does the evaluation of the finished model.",
+    )
     checkpoint_every: PositiveInt = Field(default=1, description="Epochs between two checkpoints.")
     checkpoint_steps: int = Field(
         default=0,
@@ -260,7 +271,8 @@ class TrainingConfig(BaseModel):
     )
     keep_best: bool = Field(
         default=True,
-        description="Also keep the checkpoint of the epoch with the lowest held-out loss.",
+        description="Also keep the checkpoint with the lowest held-out loss of those that were "
+        "evaluated.",
     )
     log_every: int = Field(
         default=0,

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from training.data.loader import Loader, deal
-from training.data.samples import Samples
+from training.data.samples import Samples, spread
 from training.gang.world import World
 from training.objective import Objective, accuracies
 from training.parallel import Parallel
@@ -25,10 +25,11 @@ TOKENS: Final = 16_384
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Mean loss, accuracy from 0 to 1, and the means of the custom metrics."""
+    """Mean loss, accuracy from 0 to 1 and means of the custom metrics of `samples` samples."""
 
     loss: float
     accuracy: float
+    samples: int
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -37,19 +38,22 @@ def evaluate(
     model: Parallel,
     objective: Objective,
     samples: Samples,
+    count: int,
     world: World,
     device: torch.device,
     watchdog: Watchdog,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Evaluation | None:
-    """Evaluate the model on all samples, which the processes share. All of them must call it.
+    """Evaluate the model on `count` evenly spaced samples, which the processes share.
+
+    All of them must call it, and get the same result.
 
     Returns None if `should_stop`, which is called after every batch, returns True.
     """
     model.train(False)
     tokens = math.prod(samples.batch(np.zeros(1, np.int64))[1].shape)
     batch_size = BATCH if tokens == 1 else max(1, TOKENS // tokens)
-    batches = deal(np.arange(len(samples)), batch_size, world.rank, world.size)
+    batches = deal(spread(len(samples), count), batch_size, world.rank, world.size)
     functions = (objective.loss, accuracies, *objective.metrics.values())
     sums = torch.zeros(len(functions) + 1, dtype=torch.float64, device=device)
     for loaded in Loader(samples, batches, device, workers=0):
@@ -63,6 +67,7 @@ def evaluate(
         if should_stop():
             return None
     dist.all_reduce(sums)
-    *totals, count = sums.tolist()
-    loss, accuracy, *others = (total / count for total in totals)
-    return Evaluation(loss, accuracy, dict(zip(objective.metrics, others, strict=True)))
+    *totals, total = sums.tolist()
+    loss, accuracy, *others = (each / total for each in totals)
+    metrics = dict(zip(objective.metrics, others, strict=True))
+    return Evaluation(loss, accuracy, int(total), metrics)

@@ -37,7 +37,8 @@ class Run:
 
     `loss_sum` (a scalar) and `samples` belong to this epoch. `diverged` is a boolean scalar on the
     device, so that no step waits for the GPU. `give_up` votes to stop, so that all processes check
-    together. `evaluation` is that of the current weights. `flops_per_sample` is None if a custom
+    together. `evaluation` is that of the current weights; `unevaluated` weights come from a
+    checkpoint without one. `flops_per_sample` is None if a custom
     model cannot be counted.
     """
 
@@ -61,6 +62,7 @@ class Run:
     position: Position = field(default_factory=Position)
     started: float = field(default_factory=time.monotonic)
     evaluation: Evaluation | None = None
+    unevaluated: bool = False
     vote: Vote = field(default_factory=Vote)
 
     @property

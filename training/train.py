@@ -101,13 +101,17 @@ def train(run: Run) -> bool:
     run.watchdog.beat()
     starting = True
     with ProgressOutputs(run) as outputs:
+        # The previous process may have ended between the checkpoint and the evaluation.
+        missed = run.unevaluated and is_due(run, config.evaluate_steps)
+        within_epoch = position.seen < run.length.end(position)
+        if missed and within_epoch and not evaluate_within_epoch(run, outputs):
+            return False
         # An epoch whose last step is saved may still have to be evaluated.
         while position.seen or not run.length.is_reached(position):
             started = time.monotonic()
             sampler.set_epoch(position.epoch, position.seen, run.length.end(position))
             for batches in run.metrics.timed(steps(loader)):
-                step(run, batches, outputs)
-                if run.should_stop():
+                if not step(run, batches, outputs) or run.should_stop():
                     return False
                 if starting:
                     # The first step may compile; later ones are short.
@@ -130,8 +134,11 @@ def steps(loader: Loader) -> Iterator[list[Loaded]]:
             batches = []
 
 
-def step(run: Run, batches: list[Loaded], outputs: ProgressOutputs) -> None:
-    """Run one optimizer step, then report and save as configured."""
+def step(run: Run, batches: list[Loaded], outputs: ProgressOutputs) -> bool:
+    """Run one optimizer step, then report, save and evaluate as configured.
+
+    Returns False if a process was asked to stop during the evaluation.
+    """
     config, position, seen = run.config, run.position, batches[-1].batch.seen
     rate = learning_rate(config, run.length.progress(position))
     end = run.length.end(position)
@@ -147,10 +154,13 @@ def step(run: Run, batches: list[Loaded], outputs: ProgressOutputs) -> None:
     outputs.stepped(loss, norm, rate)
     if position.step % CHECK_LOSS_EVERY == 0:
         mean_loss(run)
-    # `finish_epoch` saves the last step of an epoch and of the run.
-    if seen < end and is_checkpoint_due(run):
+    # `finish_epoch` saves and evaluates the last step of an epoch and of the run.
+    if seen < end and is_due(run, config.checkpoint_steps):
         save(run)
     time.sleep(config.step_delay)
+    if seen < end and is_due(run, config.evaluate_steps):
+        return evaluate_within_epoch(run, outputs)
+    return True
 
 
 def learn(run: Run, batches: list[Loaded]) -> tuple[Tensor, Tensor]:
@@ -193,42 +203,47 @@ def finish_epoch(run: Run, started: float, outputs: ProgressOutputs) -> bool:
     """
     (loss, samples), position = mean_loss(run), run.position
     reached = run.length.is_reached(position)
-    due = (position.epoch + 1) % run.config.checkpoint_every == 0 or is_checkpoint_due(run)
-    if due or reached:
+    every, steps = run.config.checkpoint_every, run.config.checkpoint_steps
+    if reached or (position.epoch + 1) % every == 0 or is_due(run, steps):
         # Before the evaluation, which may take long, be interrupted or fail.
         save(run)
-    evaluation = evaluate_held_out(run)
+    evaluation = evaluate_held_out(run, run.config.evaluate_samples)
     if evaluation is None:
         return False
     if position.seen == run.length.epoch:
         position.epoch, position.seen = position.epoch + 1, 0
         run.loss_sum.zero_()
         run.samples = 0
-    outputs.evaluated(
-        samples,
-        loss=loss,
-        accuracy=evaluation.accuracy,
-        held_out_loss=evaluation.loss,
-        seconds=time.monotonic() - started,
-        metrics=evaluation.metrics,
-    )
-    if due or reached:
-        save_evaluation(run, evaluation.loss)
+    outputs.evaluated(evaluation, time.monotonic() - started, (loss, samples))
+    save_evaluation(run, evaluation.loss)
     return True
 
 
-def is_checkpoint_due(run: Run) -> bool:
-    """Return whether `checkpoint_steps` asks for a checkpoint after this step."""
-    every = run.config.checkpoint_steps
+def evaluate_within_epoch(run: Run, outputs: ProgressOutputs) -> bool:
+    """Evaluate and report the weights; return False if a process was asked to stop."""
+    started = time.monotonic()
+    evaluation = evaluate_held_out(run, run.config.evaluate_samples)
+    if evaluation is None:
+        return False
+    outputs.evaluated(evaluation, time.monotonic() - started)
+    save_evaluation(run, evaluation.loss)
+    return True
+
+
+def is_due(run: Run, every: int) -> bool:
+    """Return whether something that is done every so many steps is due after this step."""
     return every > 0 and run.position.step % every == 0
 
 
-def evaluate_held_out(run: Run) -> Evaluation | None:
+def evaluate_held_out(run: Run, maximum: int = 0) -> Evaluation | None:
     """Evaluate the weights unless it was done; return None if a process was asked to stop.
 
-    Raises DivergedError when the held-out loss or a metric is not finite.
+    A `maximum` of 0 means all samples. Raises DivergedError when the held-out loss or a metric is
+    not finite.
     """
-    if run.evaluation is None:
+    held_out = len(run.data.held_out)
+    count = min(maximum or held_out, held_out)
+    if run.evaluation is None or run.evaluation.samples != count:
         devices = [run.device] if run.device.type == "cuda" else []
         with (
             run.metrics.activities.doing("evaluation"),
@@ -239,6 +254,7 @@ def evaluate_held_out(run: Run) -> Evaluation | None:
                 run.model,
                 run.objective,
                 run.data.held_out,
+                count,
                 run.world,
                 run.device,
                 run.watchdog,

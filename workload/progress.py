@@ -84,6 +84,21 @@ class Epoch(Event):
     seconds: float | None = None
 
 
+class Evaluated(Event):
+    """Evaluation of held-out samples within an epoch."""
+
+    event: Literal["evaluation"] = "evaluation"
+    step: int
+    done_epochs: float | None = None
+    epochs: int | float | None = None
+    samples: int | None = None
+    """Held-out samples that were evaluated."""
+    accuracy: float | None = None
+    held_out_loss: float | None = None
+    metrics: dict[str, float] | None = None
+    seconds: float | None = None
+
+
 class Finished(Event):
     """Last line of a run that succeeded, with its result."""
 
@@ -145,7 +160,16 @@ class SlowNode(Event):
 
 
 AnyEvent = Annotated[
-    Started | Step | Epoch | Finished | Interrupted | Failed | Message | Preflight | SlowNode,
+    Started
+    | Step
+    | Epoch
+    | Evaluated
+    | Finished
+    | Interrupted
+    | Failed
+    | Message
+    | Preflight
+    | SlowNode,
     Field(discriminator="event"),
 ]
 _EVENT: TypeAdapter[AnyEvent] = TypeAdapter(AnyEvent)

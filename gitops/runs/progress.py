@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from workload.progress import AnyEvent, Epoch, Failed, Finished, Started, Step, parse
+from workload.progress import AnyEvent, Epoch, Evaluated, Failed, Finished, Started, Step, parse
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,12 @@ class Progress:
                 return replace(
                     self, done_epochs=event.done_epochs, epochs=event.epochs, step=event.step
                 )
-            case Step():
-                after = replace(self, step=event.step, loss=event.loss)
+            case Step() | Evaluated():
+                after = replace(self, step=event.step)
+                if isinstance(event, Step):
+                    after = replace(after, loss=event.loss)
+                elif event.accuracy is not None:
+                    after = replace(after, accuracy=event.accuracy)
                 if event.done_epochs is None or event.epochs is None:
                     return after
                 return replace(after, done_epochs=event.done_epochs, epochs=event.epochs)
@@ -75,7 +79,7 @@ def progress(lines: Iterable[str], now: datetime) -> Progress | None:
         found = (found or Progress()).after(event)
         if isinstance(event, Started):
             marks = [(at, event.done_epochs)]
-        elif isinstance(event, Step | Epoch) and found.done_epochs is not None:
+        elif isinstance(event, Step | Epoch | Evaluated) and found.done_epochs is not None:
             marks.append((at, found.done_epochs))
     if found is None or found.epochs is None:
         return found
@@ -117,5 +121,5 @@ def _events(lines: Iterable[str]) -> Iterator[tuple[datetime, AnyEvent]]:
             event = parse(line)
             if isinstance(event, Started | Epoch) and event.epochs is None:
                 continue
-            if isinstance(event, Started | Step | Epoch | Finished):
+            if isinstance(event, Started | Step | Epoch | Evaluated | Finished):
                 yield at, event

@@ -190,7 +190,7 @@ def test_a_finished_run_of_another_length_is_refused(
 
 def test_a_setting_that_returns_to_its_default_is_another_run(train: Train) -> None:
     train(clip_norm=1)
-    with pytest.raises(ConfigurationError, match="clip_norm 1[.]0 instead of none"):
+    with pytest.raises(ConfigurationError, match=r"clip_norm 1[.]0 instead of none"):
         train()
 
 

@@ -98,7 +98,9 @@ class Saver:
         self._pending.append(written)
 
     def amend(self, position: Position, seconds: float, held_out_loss: float) -> None:
-        """Add the evaluation to the newest checkpoint, once that is on disk."""
+        """Add an evaluation to the checkpoint of this step, if there is one, when it is on disk."""
+        if position.step != self._step:
+            return
 
         def action() -> float:
             storage.amend_checkpoint(

@@ -37,7 +37,7 @@ def save(run: Run) -> None:
             position=Position(**vars(run.position)),
             processes=run.world.size,
             seconds=run.seconds,
-            held_out_loss=None,
+            held_out_loss=run.evaluation and run.evaluation.loss,
         )
         tensors = assign_tensors(_tensors(run), run.world) | _rank_tensors(run)
         run.saver.save(tensors, info, lambda seconds: run.metrics.saved(step, seconds))
@@ -47,7 +47,7 @@ def save(run: Run) -> None:
 
 
 def save_evaluation(run: Run, held_out_loss: float) -> None:
-    """Add an epoch's evaluation to its checkpoint, which was saved before; then it is complete."""
+    """Add an evaluation to the checkpoint of this step, if one was saved before."""
     with run.metrics.activities.doing("checkpoint"):
         run.saver.amend(Position(**vars(run.position)), run.seconds, held_out_loss)
         if not run.config.checkpoint_async:
@@ -121,6 +121,7 @@ def _restore(run: Run, path: Path, seal: Seal) -> None:
             f"{path} is of another {run.config.model}: {error}; choose another run_dir"
         ) from None
     run.position = Position(**vars(seal.position))
+    run.unevaluated = seal.held_out_loss is None
     run.saver.resumed(run.position.step)
     run.metrics.resumed(run.position.epoch, run.position.step)
     run.started = time.monotonic() - seal.seconds

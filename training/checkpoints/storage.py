@@ -56,7 +56,7 @@ class CheckpointInfo(BaseModel):
     processes: int
     seconds: float = Field(description="Seconds of training so far.")
     held_out_loss: float | None = Field(
-        description="Held-out loss; None until the epoch is evaluated."
+        description="Held-out loss; None until the weights are evaluated."
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from training.data.samples import DataError, Dataset, Indices, Targets, digest_of
+from training.data.samples import DataError, Dataset, Indices, Targets, digest_of, spread
 from workload.configuration import ConfigurationError
 from workload.custom import find
 
@@ -118,7 +118,7 @@ def _identity(what: str, parts: Sequence[Any], classes: Sequence[str]) -> str:
         if callable(digest):
             described.append(np.array([str(digest())]))
             continue
-        chosen = np.linspace(0, len(part) - 1, min(_IDENTIFYING, len(part))).astype(np.int64)
-        targets = [_sample(what, part, index)[1] for index in chosen.tolist()]
+        chosen = spread(len(part), _IDENTIFYING).tolist()
+        targets = [_sample(what, part, index)[1] for index in chosen]
         described.append(np.array([len(part), *targets]))
     return digest_of(*described)

@@ -51,6 +51,11 @@ class Dataset:
     identity: str = ""
 
 
+def spread(length: int, count: int) -> Indices:
+    """Return the numbers of up to `count` evenly spaced samples of `length`."""
+    return np.linspace(0, length - 1, min(count, length)).astype(np.int64)
+
+
 def digest_of(*arrays: NDArray[Any]) -> str:
     """Return the hexadecimal SHA-256 of arrays: their types, shapes and values."""
     complete = hashlib.sha256()

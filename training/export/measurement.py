@@ -6,12 +6,11 @@ import statistics
 import time
 from typing import Final
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from training.data.samples import Samples
+from training.data.samples import Samples, spread
 from workload.manifest import ExportError
 
 TIMING_RUNS: Final = (3, 30)
@@ -49,9 +48,7 @@ EVALUATION_BATCH: Final = 32
 
 def spread_samples(samples: Samples, count: int) -> tuple[Tensor, Tensor]:
     """Return up to `count` evenly spaced samples: inputs as a model takes them, and targets."""
-    last = len(samples) - 1
-    chosen = np.linspace(0, last, min(count, last + 1)).astype(np.int64)
-    inputs, targets = map(torch.from_numpy, samples.batch(chosen))
+    inputs, targets = map(torch.from_numpy, samples.batch(spread(len(samples), count)))
     return (inputs.float() / samples.white if samples.white else inputs), targets
 
 

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from training.accelerator import peak_flops
 from training.config import TrainingConfig
+from training.evaluation import Evaluation
 from training.run import Run
 from training.telemetry.tensorboard import EventFiles
 from training.telemetry.tracing import Tracer
-from workload.progress import Epoch, Step
+from workload.progress import Epoch, Evaluated, Step
 from workload.report import Bar, emit
 
 
@@ -69,18 +70,30 @@ class ProgressOutputs(contextlib.ExitStack):
             line |= {"learning_rate": rate, "gradient_norm": float(norm)}
             emit(Step.model_validate(line | self._throughput.since_last(done)))
 
-    def evaluated(self, samples: int, metrics: Mapping[str, float], **values: float) -> None:
-        """Report an epoch with its number of samples, interruptions included, and its values."""
-        position = self._run.position
+    def evaluated(
+        self, evaluation: Evaluation, seconds: float, epoch: tuple[float, int] | None = None
+    ) -> None:
+        """Report an evaluation; at the end of an epoch with its mean loss and number of samples.
+
+        Interruptions are included. `seconds` is the time of the epoch, or of the evaluation.
+        """
+        position, metrics = self._run.position, evaluation.metrics
+        values = {"accuracy": evaluation.accuracy, "held_out_loss": evaluation.loss}
+        if epoch is not None:
+            values |= {"loss": epoch[0], "seconds": seconds}
         self._files.add_scalars(position.step, **values, **metrics)
         self._files.flush()
-        self._run.metrics.evaluated(
-            position.epoch, values["accuracy"], values["held_out_loss"], metrics
-        )
-        if self._run.world.is_rank0:
-            counts = {**self._epochs("epoch"), "samples": samples}
-            custom = {"metrics": _rounded(metrics)} if metrics else {}
-            emit(Epoch.model_validate({**counts, **_rounded(values), **custom}))
+        self._run.metrics.evaluated(position.epoch, evaluation.accuracy, evaluation.loss, metrics)
+        if not self._run.world.is_rank0:
+            return
+        line = _rounded({**values, "seconds": seconds})
+        custom = {"metrics": _rounded(metrics)} if metrics else {}
+        if epoch is not None:
+            counts = {**self._epochs("epoch"), "samples": epoch[1]}
+            emit(Epoch.model_validate({**counts, **line, **custom}))
+        else:
+            counts = {**self._epochs("done_epochs"), "samples": evaluation.samples}
+            emit(Evaluated.model_validate({"step": position.step, **counts, **line, **custom}))
 
     def _epochs(self, name: str) -> dict[str, int | float]:
         """Return the epochs so far, as `name`, and those of the run."""

@@ -101,6 +101,11 @@ def test_a_run_that_ends_within_an_epoch_reports_fractions() -> None:
     assert found is not None
     assert (found.epoch, found.epochs, found.share) == (0.2, 0.5, 0.4)
     assert found.left_seconds == pytest.approx(300)
+    within = line(200, "evaluation", step=120, done_epochs=0.3, epochs=0.5, accuracy=0.7)
+    found = progress([*lines, within], at(200))
+    assert found is not None
+    assert (found.epoch, found.step, found.loss, found.accuracy) == (0.3, 120, 0.5, 0.7)
+    assert found.left_seconds == pytest.approx(200)
     end = line(400, "epoch", epoch=0.5, epochs=0.5, loss=0.4, accuracy=0.9)
     found = progress([*lines, end], at(400))
     assert found is not None

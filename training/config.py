@@ -108,13 +108,14 @@ class TrainingConfig(BaseModel):
     )
     init_from: PurePosixPath | None = Field(
         default=None,
-        description="Directory of a finished run, or of an export, whose weights a new run starts "
-        "with (warm start). A run that resumes does not read it.",
+        description="Directory of a finished run, of an export, or of a Hugging Face Llama (model "
+        "gpt), whose weights a new run starts with. A run that resumes does not read it.",
     )
     init_sha256: str = Field(
         default="",
         pattern="^([0-9a-f]{64})?$",
-        description="Digest that the weights of init_from must have, as in its manifest.",
+        description="Digest that the weights of init_from must have, as in its manifest, or that "
+        "of its safetensors files.",
     )
     init_partial: bool = Field(
         default=False,

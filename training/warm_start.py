@@ -1,25 +1,29 @@
-"""Warm start: the weights of an earlier run's export, with which a new run begins."""
+"""Warm start: the weights of an export or a Hugging Face directory, with which a run begins."""
 
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     ValueType,
     set_model_state_dict,
 )
 
+from training.export.huggingface import CONFIG_FILE, read_huggingface
 from training.run import Run
 from workload.configuration import ConfigurationError
 from workload.export import read_weights, tensors_of
 from workload.manifest import MANIFEST_FILE, ExportError, Manifest, read_manifest
 from workload.models import build
+from workload.models.gpt import Gpt
 from workload.run.ranks import on_rank0
 
 Report = dict[str, Any]
-"""Report: sha256 of the weights, number of `loaded` tensors, and names that did not fit."""
+"""Report: sha256 of the weights, number of `loaded` tensors, names that did not fit, and how the
+model of the weights differs, if it does.
+"""
 
 
 def load_initial_weights(run: Run) -> Report:
@@ -46,23 +50,21 @@ def load_initial_weights(run: Run) -> Report:
 def _read(run: Run) -> tuple[Report, dict[str, Tensor]]:
     """Return the report and the tensors that fit the model."""
     config = run.config
-    folder = _export_of(Path(str(config.init_from)))
+    # The run's model may be sharded. Build a new one without changing the random state.
+    with torch.random.fork_rng([]):
+        model = build(config.model, config.model_options, run.data.outputs, run.data.shape)
     try:
-        manifest = read_manifest(folder)
-        found = read_weights(folder, manifest)
+        digest, found, problems = _read_source(run, model)
     except ExportError as error:
         raise ConfigurationError(
-            f"init_from {config.init_from}: {error}; write the directory of a finished run"
+            f"init_from {config.init_from}: {error}; write the directory of a finished run, or a "
+            "Hugging Face directory of a Llama for model gpt"
         ) from None
-    digest = manifest.weights.sha256
     if config.init_sha256 not in ("", digest):
         raise ConfigurationError(
             f"the weights of init_from {config.init_from} have sha256 {digest}, not init_sha256 "
             f"{config.init_sha256}: write the run that has these weights, or its digest"
         )
-    # The run's model may be sharded. Build a new one without changing the random state.
-    with torch.random.fork_rng([]):
-        model = build(config.model, config.model_options, run.data.outputs, run.data.shape)
     expected = tensors_of(model)
     fitting = {
         name: tensor
@@ -75,7 +77,8 @@ def _read(run: Run) -> tuple[Report, dict[str, Tensor]]:
         "missing": sorted(expected.keys() - fitting.keys()),
         "ignored": sorted(found.keys() - fitting.keys()),
     }
-    problems = _differences(run, manifest)
+    if problems:
+        report["differences"] = [*problems]
     problems += [f"{what}: {', '.join(names)}" for what, names in _misfits(report) if names]
     if problems and (not config.init_partial or not fitting):
         remedy = "correct init_from" if not fitting else "or load what fits with init_partial true"
@@ -85,9 +88,17 @@ def _read(run: Run) -> tuple[Report, dict[str, Tensor]]:
     return report, fitting
 
 
-def _export_of(path: Path) -> Path:
-    """Return the directory of an export that is at this path, or that a run at this path wrote."""
-    return path if (path / MANIFEST_FILE).exists() else path / "export"
+def _read_source(run: Run, model: nn.Module) -> tuple[str, dict[str, Tensor], list[str]]:
+    """Return the digest of the weights, the weights, and how their model differs."""
+    path = Path(str(run.config.init_from))
+    if (path / CONFIG_FILE).exists() and not (path / MANIFEST_FILE).exists():
+        if not isinstance(model, Gpt):
+            raise ExportError(f"it has a {CONFIG_FILE}, and model {run.config.model} is no Llama")
+        return read_huggingface(path, model, run.watchdog.beat)
+    # An export, or the run that wrote it.
+    folder = path if (path / MANIFEST_FILE).exists() else path / "export"
+    manifest = read_manifest(folder)
+    return manifest.weights.sha256, read_weights(folder, manifest), _differences(run, manifest)
 
 
 def _differences(run: Run, manifest: Manifest) -> list[str]:

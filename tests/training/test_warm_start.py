@@ -1,3 +1,4 @@
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from pydantic import ValidationError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from tests.training.programs import start_gang
 from training.config import TrainingConfig
@@ -147,3 +148,134 @@ def test_a_warm_start_belongs_to_the_settings_that_determine_the_result() -> Non
     assert warm.decisive()["init_from"] == "/checkpoints/first"
     assert warm.to_args() == ["--init-from=/checkpoints/first"]
     assert "init_from" not in TrainingConfig().decisive()
+
+
+@pytest.fixture
+def llama(train: Train, tmp_path: Path, texts: str) -> Path:
+    """Return the Hugging Face directory of a small trained model."""
+    train("first", **GPT, data_dir=texts, model_options=SMALL)
+    return tmp_path / "first/export/huggingface"
+
+
+def change(path: Path, **settings: object) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+
+
+def split(llama: Path) -> None:
+    """Write the weights as transformers writes large models: in two files with an index."""
+    tensors = load_file(llama / "model.safetensors")
+    (llama / "model.safetensors").unlink()
+    names = sorted(tensors)
+    parts = {"model-00001-of-00002": names[:3], "model-00002-of-00002": names[3:]}
+    for part, inside in parts.items():
+        save_file({name: tensors[name] for name in inside}, llama / f"{part}.safetensors")
+    files = {name: f"{part}.safetensors" for part, inside in parts.items() for name in inside}
+    index = {"metadata": {}, "weight_map": files}
+    (llama / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def untied(llama: Path) -> None:
+    """Add the output weights that older files have even if they are tied, and frequencies."""
+    tensors = load_file(llama / "model.safetensors")
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+    tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(4)
+    save_file(tensors, llama / "model.safetensors")
+
+
+def older(llama: Path) -> None:
+    """Write the settings of the rotation as transformers before 5 does."""
+    settings = json.loads((llama / "config.json").read_text())
+    del settings["rope_parameters"], settings["head_dim"], settings["num_key_value_heads"]
+    (llama / "config.json").write_text(json.dumps(settings | {"rope_scaling": None}))
+
+
+@pytest.mark.parametrize("form", [lambda _: None, split, untied, older])
+def test_a_run_starts_with_the_weights_of_a_hugging_face_directory(
+    form: Callable[[Path], None],
+    llama: Path,
+    train: Train,
+    tmp_path: Path,
+    texts: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    form(llama)
+    capsys.readouterr()
+    settings = GPT | STILL | {"data_dir": texts, "model_options": SMALL}
+    files = b"".join(path.read_bytes() for path in sorted(llama.glob("*.safetensors")))
+    digest = hashlib.sha256(files).hexdigest()
+    train("second", **settings, init_from=str(llama), init_sha256=digest)
+    before, after = weights(tmp_path / "first"), weights(tmp_path / "second")
+    for name, tensor in before.items():
+        torch.testing.assert_close(after[name], tensor, rtol=0, atol=1e-6)
+    report = start_event(capsys.readouterr().out)["initial_weights"]
+    loaded = {"sha256": digest, "loaded": len(before), "missing": [], "ignored": []}
+    assert report == loaded
+
+
+def test_half_precision_weights_are_converted(
+    llama: Path, train: Train, tmp_path: Path, texts: str
+) -> None:
+    tensors = load_file(llama / "model.safetensors")
+    half = {name: tensor.bfloat16() for name, tensor in tensors.items()}
+    save_file(half, llama / "model.safetensors")
+    train("second", **GPT, **STILL, data_dir=texts, model_options=SMALL, init_from=str(llama))
+    before, after = weights(tmp_path / "first"), weights(tmp_path / "second")
+    for name, tensor in before.items():
+        torch.testing.assert_close(after[name], tensor.bfloat16().float(), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "difference"),
+    [
+        ({"rms_norm_eps": 1e-5}, "rms_norm_eps 1e-05, not 1.1920928955078125e-07"),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}, "'rope_theta': 500000"),
+        ({"num_key_value_heads": 1}, "num_key_value_heads 1, not 2"),
+        ({"tie_word_embeddings": False}, "tie_word_embeddings False, not True"),
+        ({"model_type": "qwen2"}, "model_type qwen2, not llama"),
+        ({"num_attention_heads": 0, "head_dim": None}, "num_attention_heads 0, not 2"),
+    ],
+)
+def test_a_llama_that_computes_something_else_is_refused(
+    settings: dict[str, object],
+    difference: str,
+    llama: Path,
+    train: Train,
+    texts: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    change(llama / "config.json", **settings)
+    second = GPT | {"data_dir": texts, "model_options": SMALL, "init_from": str(llama)}
+    with pytest.raises(ConfigurationError, match="with init_partial true") as failure:
+        train("second", **second)
+    assert difference in str(failure.value)
+    capsys.readouterr()
+    train("second", **second, init_partial=True)
+    report = start_event(capsys.readouterr().out)["initial_weights"]
+    assert difference in "; ".join(report["differences"])
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "problem"),
+    [
+        ("config.json", "{", "config.json is not readable JSON"),
+        ("config.json", "[]", "config.json is not a JSON object"),
+        ("model.safetensors", "x", "model.safetensors is not a readable safetensors file"),
+        ("model.safetensors.index.json", "{}", "does not map tensors to files next to it"),
+        (
+            "model.safetensors.index.json",
+            '{"weight_map": {"a": "../a.safetensors"}}',
+            "does not map tensors to files next to it",
+        ),
+    ],
+)
+def test_a_damaged_hugging_face_directory_is_refused(
+    file: str, content: str, problem: str, llama: Path, train: Train, texts: str
+) -> None:
+    (llama / file).write_text(content)
+    with pytest.raises(ConfigurationError, match=problem):
+        train("second", **GPT, data_dir=texts, model_options=SMALL, init_from=str(llama))
+
+
+def test_an_image_model_does_not_start_with_a_llama(llama: Path, train: Train) -> None:
+    with pytest.raises(ConfigurationError, match="and model digits-net is no Llama"):
+        train("second", init_from=str(llama))

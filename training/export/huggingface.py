@@ -1,27 +1,31 @@
-"""Export of the language model `gpt` as a Hugging Face directory, in the layout of Llama.
+"""The language model `gpt` as a Hugging Face directory, in the layout of Llama.
 
 The model computes what Llama computes: the same norms, rotation of halves, SwiGLU and tied
 embeddings. vLLM, transformers and other programs for Llama serve the directory unchanged.
 """
 
+import hashlib
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import torch
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from training.config import TrainingConfig
 from training.data.manifest import TokensManifest, read_manifest
 from training.data.samples import DataError
 from workload.files import write_atomically
-from workload.manifest import ExportError
+from workload.manifest import WEIGHTS_FILE, ExportError
 from workload.models.gpt import Gpt
 
 HUGGINGFACE_FOLDER: Final = "huggingface"
+CONFIG_FILE: Final = "config.json"
+_INDEX_FILE: Final = "model.safetensors.index.json"
 _TOKENIZER: Final = "tokenizer.json"
 
 
@@ -40,8 +44,8 @@ def write_huggingface(folder: Path, model: Gpt, config: TrainingConfig) -> None:
     }
     _write_json(folder / "tokenizer_config.json", settings)
     tensors = {name: tensor.cpu().contiguous().clone() for name, tensor in llama_tensors(model)}
-    write_atomically(folder / "model.safetensors", save(tensors, {"format": "pt"}))
-    _write_json(folder / "config.json", llama_config(model))
+    write_atomically(folder / WEIGHTS_FILE, save(tensors, {"format": "pt"}))
+    _write_json(folder / CONFIG_FILE, llama_config(model))
 
 
 def llama_config(model: Gpt) -> dict[str, Any]:
@@ -78,26 +82,127 @@ def llama_config(model: Gpt) -> dict[str, Any]:
 def llama_tensors(model: Gpt) -> Iterator[tuple[str, Tensor]]:
     """Yield the weights under the names of Llama."""
     state = model.state_dict()
-    yield "model.embed_tokens.weight", state["embedding.weight"]
-    yield "model.norm.weight", state["norm.weight"]
-    for number in range(len(model.blocks)):
-        ours, theirs = f"blocks.{number}", f"model.layers.{number}"
-        attention = state[f"{ours}.attention.queries_keys_values.weight"].chunk(3)
-        for name, part in zip("qkv", attention, strict=True):
-            yield f"{theirs}.self_attn.{name}_proj.weight", part
-        gate, values = state[f"{ours}.feed_forward.gate_and_values.weight"].chunk(2)
-        yield f"{theirs}.mlp.gate_proj.weight", gate
-        yield f"{theirs}.mlp.up_proj.weight", values
-        for name, other in _SAME.items():
-            yield f"{theirs}.{other}.weight", state[f"{ours}.{name}.weight"]
+    for ours, theirs in _names(len(model.blocks)):
+        yield from zip(theirs, state[ours].chunk(len(theirs)), strict=True)
 
 
-_SAME: Final = {
-    "attention_norm": "input_layernorm",
-    "attention.out": "self_attn.o_proj",
-    "feed_forward_norm": "post_attention_layernorm",
-    "feed_forward.out": "mlp.down_proj",
+def gpt_tensors(tensors: dict[str, Tensor], layers: int) -> dict[str, Tensor]:
+    """Return the weights of a Llama under the names of a `gpt`; others keep their names.
+
+    Tensors that follow from others are left out: tied embeddings and rotary frequencies.
+    """
+    left = {name: each for name, each in tensors.items() if not name.endswith("inv_freq")}
+    if {_HEAD, _EMBEDDING} <= left.keys() and torch.equal(left[_HEAD], left[_EMBEDDING]):
+        del left[_HEAD]
+    found = {}
+    for ours, theirs in _names(layers):
+        if left.keys() >= set(theirs) and len({left[name].shape[1:] for name in theirs}) == 1:
+            found[ours] = torch.cat([left.pop(name) for name in theirs])
+    return found | left
+
+
+_HEAD: Final = "lm_head.weight"
+_EMBEDDING: Final = "model.embed_tokens.weight"
+_BLOCK: Final = {
+    "attention.queries_keys_values": tuple(f"self_attn.{each}_proj" for each in "qkv"),
+    "attention.out": ("self_attn.o_proj",),
+    "attention_norm": ("input_layernorm",),
+    "feed_forward.gate_and_values": ("mlp.gate_proj", "mlp.up_proj"),
+    "feed_forward.out": ("mlp.down_proj",),
+    "feed_forward_norm": ("post_attention_layernorm",),
 }
+
+
+def _names(layers: int) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield each weight of a `gpt` with those of Llama of which it consists."""
+    yield "embedding.weight", (_EMBEDDING,)
+    yield "norm.weight", ("model.norm.weight",)
+    for number in range(layers):
+        for ours, theirs in _BLOCK.items():
+            parts = tuple(f"model.layers.{number}.{each}.weight" for each in theirs)
+            yield f"blocks.{number}.{ours}.weight", parts
+
+
+def read_huggingface(
+    folder: Path, model: Gpt, beat: Callable[[], None]
+) -> tuple[str, dict[str, Tensor], list[str]]:
+    """Return the digest of a Llama's weights, its tensors for a `gpt`, and how it differs from it.
+
+    The digest is that of the safetensors files in the order of their names. Raises ExportError.
+    """
+    found, expected = _llama_settings(_read_json(folder / CONFIG_FILE)), llama_config(model)
+    differences = [
+        f"{name} {found.get(name)}, not {expected[name]}"
+        for name in _COMPARED
+        if found.get(name) != expected[name]
+    ]
+    digest, tensors = hashlib.sha256(), dict[str, Tensor]()
+    for path in _weight_files(folder):
+        try:
+            with path.open("rb") as file:
+                while block := file.read(2**24):
+                    digest.update(block)
+                    beat()
+            tensors |= load_file(path)
+        except (SafetensorError, OSError) as error:
+            raise ExportError(f"{path} is not a readable safetensors file: {error}") from None
+    dtype = model.embedding.weight.dtype
+    converted = {name: each.to(dtype) for name, each in tensors.items()}
+    read = gpt_tensors(converted, len(model.blocks))
+    return digest.hexdigest(), read, differences
+
+
+_COMPARED: Final = (
+    "model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+    "num_attention_heads", "num_key_value_heads", "head_dim", "hidden_act", "rms_norm_eps",
+    "rope_parameters", "attention_bias", "mlp_bias", "tie_word_embeddings",
+)  # fmt: skip
+
+
+def _llama_settings(found: dict[str, Any]) -> dict[str, Any]:
+    """Return config.json with the defaults that transformers has for Llama.
+
+    Releases before 5 write `rope_theta` and `rope_scaling` instead of `rope_parameters`.
+    """
+    heads, width = found.get("num_attention_heads"), found.get("hidden_size")
+    head_dim = found.get("head_dim")
+    if head_dim is None and isinstance(heads, int) and isinstance(width, int) and heads > 0:
+        head_dim = width // heads
+    scaling = found.get("rope_scaling") or {"rope_type": "default"}
+    return {
+        "num_key_value_heads": heads,
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-6,
+        "rope_parameters": {**scaling, "rope_theta": found.get("rope_theta", 10_000.0)},
+        "attention_bias": False,
+        "mlp_bias": False,
+        "tie_word_embeddings": False,
+        **found,
+        # Some releases write null.
+        "head_dim": head_dim,
+    }
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """Return the only file of weights, or those that the index names."""
+    if not (folder / _INDEX_FILE).exists():
+        return [folder / WEIGHTS_FILE]
+    names = _read_json(folder / _INDEX_FILE).get("weight_map")
+    if not isinstance(names, dict) or not all(
+        isinstance(name, str) and Path(name).name == name for name in names.values()
+    ):
+        raise ExportError(f"{folder / _INDEX_FILE} does not map tensors to files next to it")
+    return [folder / name for name in sorted(set(names.values()))]
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ExportError(f"{path} is not readable JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise ExportError(f"{path} is not a JSON object")
+    return content
 
 
 def _tokenizer(config: TrainingConfig) -> bytes:

@@ -13,6 +13,9 @@ from training.data.progress import report_stderr
 from training.data.samples import DataError
 from workload import exit_codes
 
+FIELD = "text"
+"""Field of JSON lines that has the text."""
+
 INTERRUPTED = 130
 """Exit code that a shell reports for Ctrl-C."""
 
@@ -85,16 +88,26 @@ def _text(options: argparse.Namespace) -> Manifest:
     from training.data.prepare.text import bytes_encoder, prepare_text, tokenizer_encoder
 
     check_apart(options.folder, options.target)
-    encoder = tokenizer_encoder(options.tokenizer) if options.tokenizer else bytes_encoder()
+    if options.end_of_text is not None and not options.tokenizer:
+        raise DataError(
+            f"--end-of-text {options.end_of_text} needs --tokenizer: bytes have no such token"
+        )
+    settings = {"held_out": options.held_out, "min_bytes": options.min_bytes}
+    encoder = bytes_encoder()
+    if options.tokenizer:
+        encoder = tokenizer_encoder(options.tokenizer, options.end_of_text)
+    settings |= {} if options.field == FIELD else {"field": options.field}
+    settings |= {} if options.end_of_text is None else {"end_of_text": options.end_of_text}
     return prepare_text(
         options.folder,
         options.target,
         encoder,
+        field=options.field,
         held_out=options.held_out,
         minimum=options.min_bytes,
         limit=options.max_mib * 2**20,
         force=options.force,
-        settings={"held_out": options.held_out, "min_bytes": options.min_bytes},
+        settings=settings,
         report=report_stderr,
     )
 
@@ -156,8 +169,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_text(kinds.add_parser(
         "text",
         help="text files into tokens, for dataset tokens",
-        description="Convert all *.txt of a directory to tokens. To train on them, name the "
-        "target tokens and use --dataset=tokens with its parent as --data-dir.",
+        description="Convert all *.txt and *.jsonl of a directory to tokens. To train on them, "
+        "name the target tokens and use --dataset=tokens with its parent as --data-dir.",
         allow_abbrev=False,
     ))  # fmt: skip
     check = commands.add_parser(
@@ -207,17 +220,26 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
 
 def _add_text(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--folder", type=Path, required=True, metavar="DIR", help="directory with *.txt files"
-    )
+        "--folder", type=Path, required=True, metavar="DIR",
+        help="directory with *.txt files, each a text, and *.jsonl files, each line a text",
+    )  # fmt: skip
+    parser.add_argument(
+        "--field", default=FIELD, metavar="NAME",
+        help="field of the lines of *.jsonl that has the text (default: %(default)s)",
+    )  # fmt: skip
     parser.add_argument(
         "--tokenizer", type=Path, metavar="FILE",
         help="tokenizer.json; needs the package tokenizers (default: one token per byte)",
     )  # fmt: skip
     parser.add_argument(
+        "--end-of-text", metavar="TOKEN",
+        help="token of the tokenizer that is written after every text (default: none)",
+    )  # fmt: skip
+    parser.add_argument(
         "--min-bytes", type=_positive, default=64, metavar="N",
         help="minimum length of a text; shorter ones are dropped (default: %(default)s)",
     )  # fmt: skip
-    _add_common(parser, "every text, taken from its end")
+    _add_common(parser, "every *.txt, taken from its end, and of the lines of *.jsonl")
     parser.set_defaults(run=_text)
 
 

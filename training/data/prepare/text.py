@@ -1,6 +1,7 @@
 """Preparation of text files as files of tokens."""
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,11 +24,15 @@ TOKENIZER_FILE: Final = "tokenizer.json"
 
 @dataclass(frozen=True)
 class Encoder:
-    """Encoder of UTF-8; `content` is that of tokenizer.json, empty if each byte is a token."""
+    """Encoder of UTF-8; `content` is that of tokenizer.json, empty if each byte is a token.
+
+    `end` has the token that ends a text, or nothing.
+    """
 
     encode: Callable[[bytes], NDArray[Any]]
     vocabulary: int
     content: bytes = b""
+    end: tuple[int, ...] = ()
 
 
 def bytes_encoder() -> Encoder:
@@ -35,8 +40,11 @@ def bytes_encoder() -> Encoder:
     return Encoder(lambda text: np.frombuffer(text, np.uint8), BYTES)
 
 
-def tokenizer_encoder(path: Path) -> Encoder:
-    """Return an encoder for a tokenizer.json of the package tokenizers. Raises DataError."""
+def tokenizer_encoder(path: Path, end: str | None = None) -> Encoder:
+    """Return an encoder for a tokenizer.json of the package tokenizers. Raises DataError.
+
+    `end` is the token that ends every text.
+    """
     try:
         from tokenizers import Tokenizer
     except ImportError:
@@ -56,7 +64,12 @@ def tokenizer_encoder(path: Path) -> Encoder:
         return np.array(ids, np.uint32)
 
     numbers = tokenizer.get_vocab(with_added_tokens=True).values()
-    return Encoder(encode, max(numbers, default=0) + 1, content)
+    number = None if end is None else tokenizer.token_to_id(end)
+    if end is not None and number is None:
+        raise DataError(f"--end-of-text {end} is not a token of {path}: write one of its tokens")
+    return Encoder(
+        encode, max(numbers, default=0) + 1, content, () if number is None else (number,)
+    )
 
 
 def prepare_text(
@@ -64,6 +77,7 @@ def prepare_text(
     target: Path,
     encoder: Encoder,
     *,
+    field: str,
     held_out: float,
     minimum: int,
     limit: int,
@@ -71,14 +85,16 @@ def prepare_text(
     settings: Mapping[str, str | int | float],
     report: Report,
 ) -> TokensManifest:
-    """Write all *.txt below `folder` as tokens to `target`, in files of at most `limit` bytes.
+    """Write all *.txt and *.jsonl below `folder` as tokens to `target`.
 
-    The last share `held_out` of every text is held out. Raises DataError when there is nothing to
-    train on, or `target` is not empty; OSError. `target` is then unchanged.
+    Files have at most `limit` bytes. The last share `held_out` of every *.txt is held out, and this
+    share of the lines of *.jsonl, whose text is in `field`. Raises DataError when there is nothing
+    to train on, or `target` is not empty; OSError. `target` is then unchanged.
     """
-    paths = sorted(path for path in folder.rglob("*.txt") if path.is_file())
+    found = {path for name in ("*.txt", "*.jsonl") for path in folder.rglob(name)}
+    paths = sorted(path for path in found if path.is_file())
     if not paths:
-        raise DataError(f"{folder} has no *.txt file")
+        raise DataError(f"{folder} has no *.txt or *.jsonl file")
     dropped: Counter[str] = Counter()
     dtype: Literal["uint16", "uint32"] = "uint16" if encoder.vocabulary <= 2**16 else "uint32"
     with (
@@ -86,16 +102,20 @@ def prepare_text(
         TokenWriter(unfinished, "train", DTYPES[dtype], limit) as train,
         TokenWriter(unfinished, "held-out", DTYPES[dtype], limit) as kept,
     ):
-        for text in _cleaned(paths, minimum, dropped, report):
-            cut = _character_start(text, train_length(len(text), held_out))
+        texts = 0
+        for text, is_file in _cleaned(paths, field, minimum, dropped, report):
+            texts += 1
+            cut = _cut(text, held_out, is_file)
             for writer, part in ((train, text[:cut]), (kept, text[cut:])):
                 for piece in _pieces(part):
                     writer.add(encoder.encode(piece))
+                if part and encoder.end:
+                    writer.add(np.array(encoder.end, np.uint32))
         if not train.count or not kept.count:
             raise DataError(
                 f"{folder} has {train.count} tokens to train on and {kept.count} to hold out; of "
-                f"{len(paths)} files {dropped.total()} were dropped: add text, or change "
-                "--held-out or --min-bytes"
+                f"{texts + dropped.total()} texts {dropped.total()} were dropped: add text, or "
+                "change --held-out, --min-bytes or --field"
             )
         tokenizer = None
         if encoder.content:
@@ -114,28 +134,71 @@ def prepare_text(
     return manifest
 
 
+def _cut(text: bytes, held_out: float, is_file: bool) -> int:
+    """Return where the held-out part of a text begins.
+
+    The digest of a line decides whether it is held out as a whole, so other lines do not change it.
+    """
+    if is_file:
+        return _character_start(text, train_length(len(text), held_out))
+    number = int.from_bytes(hashlib.sha256(text).digest()[:8], "big")
+    return 0 if number < held_out * 2**64 else len(text)
+
+
 def _cleaned(
-    paths: list[Path], minimum: int, dropped: Counter[str], report: Report
-) -> Iterator[bytes]:
-    """Yield the distinct texts that are UTF-8 and long enough; count the others as dropped."""
+    paths: list[Path], field: str, minimum: int, dropped: Counter[str], report: Report
+) -> Iterator[tuple[bytes, bool]]:
+    """Yield the distinct texts that are UTF-8 and long enough, and whether each is a whole file.
+
+    Counts the others as dropped.
+    """
     seen: set[bytes] = set()
-    progress = Progress("texts prepared", len(paths), report)
+    progress = Progress("files prepared", len(paths), report)
     for path in paths:
-        progress.advance(1, f", {dropped.total():,} dropped")
-        try:
-            text = path.read_bytes()
-            text.decode()
-        except (OSError, UnicodeDecodeError):
-            dropped["unreadable"] += 1
-            continue
-        digest = hashlib.sha256(text).digest()
-        if len(text) < minimum:
-            dropped["too small"] += 1
-        elif digest in seen:
-            dropped["duplicate"] += 1
-        else:
-            seen.add(digest)
-            yield text
+        is_file = path.suffix != ".jsonl"
+        for text in _texts(path) if is_file else _lines(path, field):
+            progress.advance(0, f", {dropped.total():,} texts dropped")
+            if text is None:
+                dropped["unreadable"] += 1
+            elif len(text) < minimum:
+                dropped["too small"] += 1
+            elif (digest := hashlib.sha256(text).digest()) in seen:
+                dropped["duplicate"] += 1
+            else:
+                seen.add(digest)
+                yield text, is_file
+        progress.advance(1)
+
+
+def _texts(path: Path) -> Iterator[bytes | None]:
+    """Yield the content of a file, or None if it cannot be read or is not UTF-8."""
+    try:
+        text = path.read_bytes()
+        text.decode()
+    except (OSError, UnicodeDecodeError):
+        yield None
+    else:
+        yield text
+
+
+def _lines(path: Path, field: str) -> Iterator[bytes | None]:
+    """Yield a string of each line, a JSON object, or None if there is none; skip empty lines."""
+    try:
+        with path.open("rb") as file:
+            for line in file:
+                if line.strip():
+                    yield _text_of(line, field)
+    except OSError:
+        yield None
+
+
+def _text_of(line: bytes, field: str) -> bytes | None:
+    try:
+        content = json.loads(line)
+        text = content.get(field) if isinstance(content, dict) else None
+        return text.encode() if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        return None
 
 
 def _character_start(text: bytes, offset: int) -> int:

@@ -1,3 +1,5 @@
+import json
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -111,6 +113,86 @@ def test_an_invalid_tokenizer_is_rejected(
     assert message in capsys.readouterr().err
 
 
+def write_lines(path: Path, lines: list[object]) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_lines_are_packed_texts_that_end_with_a_token(tokenizer: Path, tmp_path: Path) -> None:
+    from tokenizers import Tokenizer
+
+    known = Tokenizer.from_file(str(tokenizer))
+    known.add_special_tokens(["<|end|>"])
+    known.save(str(tokenizer))
+    lines = [f"the {number} cat and the dog" for number in range(200)]
+    write_lines(tmp_path / "text/a.jsonl", [{"body": line} for line in lines])
+    options = [f"--tokenizer={tokenizer}", "--min-bytes=1", "--field=body"]
+    options += ["--end-of-text=<|end|>"]
+    assert prepare(tmp_path / "text", tmp_path / "tokens", *options) == 0
+    end, parts = known.token_to_id("<|end|>"), []
+    for name in ("train", "held-out"):
+        tokens = np.fromfile(tmp_path / f"tokens/{name}-00000.bin", "<u2").tolist()
+        assert tokens[-1] == end
+        rest = [known.decode([*part]) for key, part in groupby(tokens, end.__eq__) if not key]
+        parts.append(rest)
+    train, held_out = parts
+    assert sorted(train + held_out) == sorted(lines)
+    assert 5 <= len(held_out) <= 40
+    data = load("tokens", tmp_path, (16,), seed=0)
+    assert len(data.train) == (manifest_count(tmp_path / "tokens") - 1) // 16
+
+
+def manifest_count(folder: Path) -> int:
+    manifest = read_manifest(folder)
+    assert manifest.kind == "tokens"
+    return sum(part.count for part in manifest.train.parts)
+
+
+def test_more_lines_do_not_change_which_are_held_out(tmp_path: Path) -> None:
+    lines: list[object] = [{"text": f"{number:03}" + "x" * 80} for number in range(100)]
+    write_lines(tmp_path / "some/a.jsonl", lines[50:])
+    write_lines(tmp_path / "all/a.jsonl", lines)
+    found = []
+    for name in ("some", "all"):
+        assert prepare(tmp_path / name, tmp_path / "tokens", "--force") == 0
+        tokens = np.fromfile(tmp_path / "tokens/held-out-00000.bin", "<u2").astype(np.uint8)
+        found.append({part[:3] for part in tokens.tobytes().decode().split("x") if part})
+    some, every = found
+    assert some == {number for number in every if int(number) >= 50}
+
+
+def test_wrong_lines_are_skipped_and_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = [{"text": f"{number} {'word ' * 20}"} for number in range(60)]
+    wrong = [good[0], {"text": 7}, {"body": "x" * 90}, ["text"], "text", {"text": "short"}, None]
+    write_lines(tmp_path / "text/a.jsonl", [*good, *wrong])
+    with (tmp_path / "text/a.jsonl").open("ab") as file:
+        file.write(b"\n  \n{\n\xff\n" + b"[" * 100_000 + b"\n" + rb'{"text": "\ud800"}' + b"\n")
+        file.write(json.dumps({"text": "the last line without an end " * 3}).encode())
+    assert prepare(tmp_path / "text", tmp_path / "tokens") == 0
+    output = capsys.readouterr().out
+    assert "dropped: 1 duplicate\ndropped: 1 too small\ndropped: 9 unreadable\n" in output
+
+
+@pytest.mark.parametrize(
+    ("has_tokenizer", "message"),
+    [(False, "--end-of-text </s> needs --tokenizer"), (True, "--end-of-text </s> is not a token")],
+)
+def test_an_unknown_end_is_rejected(
+    has_tokenizer: bool,
+    message: str,
+    tokenizer: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write_text(tmp_path / "text", {"a.txt": 3000})
+    options = [f"--tokenizer={tokenizer}"] if has_tokenizer else []
+    assert prepare(tmp_path / "text", tmp_path / "tokens", "--end-of-text=</s>", *options) == 64
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "tokens").exists()
+
+
 @given(content=st.text(), place=st.integers(0, 20))
 def test_a_character_is_never_split(content: str, place: int) -> None:
     whole = content.encode()
@@ -131,9 +213,10 @@ def test_pieces_are_whole_lines_and_lose_nothing(content: str) -> None:
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        ({}, "has no *.txt file"),
-        ({"a.md": 900}, "has no *.txt file"),
-        ({"a.txt": 63}, "has 0 tokens to train on and 0 to hold out; of 1 files 1 were dropped"),
+        ({}, "has no *.txt or *.jsonl file"),
+        ({"a.md": 900}, "has no *.txt or *.jsonl file"),
+        ({"a.txt": 63}, "has 0 tokens to train on and 0 to hold out; of 1 texts 1 were dropped"),
+        ({"a.jsonl": 900}, "has 0 tokens to train on and 0 to hold out; of 80 texts 80 were dro"),
     ],
 )
 def test_too_little_text_is_rejected(

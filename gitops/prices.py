@@ -1,4 +1,4 @@
-"""The price table: price of a GPU for an hour, and its utilisation over a month."""
+"""The price table: GPUs, CPUs and memory by the hour, storage by the month, and utilisation."""
 
 from decimal import Decimal
 from pathlib import Path
@@ -15,6 +15,7 @@ DEFAULT = Path(__file__).parent / "config" / "prices.yaml"
 Purchase = Literal["on-demand", "spot"]
 WHOLE = ("nvidia.com/gpu", "amd.com/gpu")
 """Resources that are one GPU; the price table defines the fraction that others are."""
+HOST_RESOURCES = ("cpu", "memory")
 Share = Annotated[Decimal, Field(ge=0, le=1)]
 Price = Annotated[Decimal, Field(ge=0)]
 
@@ -24,14 +25,25 @@ class _Settings(BaseModel):
 
 
 class Product(_Settings):
-    """Price of one GPU for an hour, on demand and on spot nodes."""
+    """Price of one unit, such as a GPU, for an hour, on demand and on spot nodes."""
 
     on_demand: Price
     spot: Price | None = None
 
 
+class Host(_Settings):
+    """Prices of the CPUs and memory of pods, as requested."""
+
+    cpu: Product
+    """Price of one core."""
+    memory: Product
+    """Price of one GiB."""
+    gpu_pods: bool = False
+    """Whether pods with GPUs pay for CPUs and memory too, or the prices of GPUs include them."""
+
+
 class Utilisation(_Settings):
-    """Fraction of a month in which the GPUs are busy, by their role."""
+    """Fraction of a month in which pods run, by their role."""
 
     training: Share = Decimal(1)
     inference: Share = Decimal(1)
@@ -46,9 +58,11 @@ class Queue(_Settings):
 
 
 class Environment(_Settings):
-    """GPUs of an environment and their utilisation."""
+    """GPUs of an environment, its hosts and storage, and their utilisation."""
 
     product: str | None = None
+    host: str | None = None
+    storage_class: str | None = None
     purchase: Purchase = "on-demand"
     installed: dict[str, Annotated[int, Field(ge=0)]] = {}
     utilisation: Utilisation = Utilisation()
@@ -62,6 +76,8 @@ class Prices(_Settings):
     hours_per_month: Annotated[Decimal, Field(gt=0, le=744)] = Decimal(730)
     products: dict[str, Product] = {}
     shares: dict[str, Share] = {}
+    hosts: dict[str, Host] = {}
+    storage: dict[str, Price] = {}
     spot_labels: dict[str, str] = {}
     environments: dict[str, Environment] = {}
 
@@ -71,19 +87,28 @@ class Prices(_Settings):
 
     def of_product(self, product: str, purchase: Purchase) -> Decimal | None:
         """Return the price of a GPU for an hour, or None if it is unknown."""
-        known = self.products.get(product)
-        if known is None:
-            return None
-        return known.spot if purchase == "spot" else known.on_demand
+        return _of(self.products.get(product), purchase)
 
-    def of_device(self, product: str, resource: str, purchase: Purchase) -> Decimal | None:
-        """Return the price of a device of a resource for an hour, or None if it is unknown."""
+    def of_resource(self, product: str, resource: str, purchase: Purchase) -> Decimal | None:
+        """Return the price of a device, core or GiB for an hour, or None if it is unknown.
+
+        `product` is the GPU model, or the host of CPUs and memory.
+        """
+        if resource in HOST_RESOURCES:
+            host = self.hosts.get(product)
+            return None if host is None else _of(getattr(host, resource), purchase)
         share, price = self.share(resource), self.of_product(product, purchase)
         return None if price is None or share is None else price * share
 
     def environment(self, stack: str) -> Environment:
         """Return the entry of a stack, or the defaults."""
         return self.environments.get(stack, Environment())
+
+
+def _of(product: Product | None, purchase: Purchase) -> Decimal | None:
+    if product is None:
+        return None
+    return product.spot if purchase == "spot" else product.on_demand
 
 
 def load(path: Path = DEFAULT) -> Prices:

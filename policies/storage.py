@@ -85,7 +85,7 @@ def checkpoints_shared(stack: Stack, config: RoleConfig) -> Iterator[Violation]:
                 )
 
 
-def _is_retained(stack: Stack, claim: Resource) -> bool:
+def is_retained(stack: Stack, claim: Resource) -> bool:
     """Return whether the volume outlives the claim, or might, as far as is known."""
     spec = claim.root["spec"]
     if claim.protected or UNKNOWN in (spec["storageClassName"].value, spec["volumeName"].value):
@@ -137,7 +137,7 @@ def checkpoints_kept(stack: Stack, config: CheckpointConfig) -> Iterator[Violati
 def _not_retained(
     stack: Stack, claim: Resource, spec: Node, resource: Resource
 ) -> Iterator[Violation]:
-    if not _is_retained(stack, claim):
+    if not is_retained(stack, claim):
         storage_class = spec["storageClassName"]
         yield Violation(
             storage_class,

@@ -11,6 +11,7 @@ from gitops.preview.impact import earlier_runs, gpus_by_queue, impacts, is_refus
 from gitops.preview.new_runs import cost_per_hour, run_rows, started, waiting
 from gitops.preview.options import option_changes, output_changes
 from gitops.preview.report import Mode, Report, ResourceChange, Status, Unknown, Violation
+from gitops.preview.storage_cost import storage_rows
 from gitops.prices import Prices
 from infra.settings.cluster import MOVES
 from policies import exemptions, simulated
@@ -37,6 +38,7 @@ def build(
     counted = found if plan.complete and not is_drift else []
     now, later = demands(before(counted)), demands(after(counted))
     gpus = capacity.count_gpus(now, later, prices, stack)
+    hosts = capacity.count_hosts(now, later, prices, stack)
     touched = [change for change in found if change.step.operation != "same"]
     options, outputs = sorted(option_changes(found)), [*output_changes(*plan.outputs)]
     limits = capacity.limits(after(counted), later, gpus, prices.environment(stack))
@@ -62,12 +64,14 @@ def build(
         new_runs=run_rows(new, prices, stack),
         waiting=list(waiting(new, earlier, limits)),
         costs=capacity.costs(gpus, prices, stack),
+        host_costs=capacity.costs(hosts, prices, stack),
+        storage=storage_rows(counted, prices, stack),
         limits=limits if plan.complete and not is_drift else [],
         violations=_violations(plan.findings),
         exemptions=_exemptions(plan.findings),
         unknown=_unknown(touched),
         errors=list(plan.errors),
-        warnings=[*plan.warnings, *(_not_counted(name) for name in capacity.uncounted(later))],
+        warnings=[*plan.warnings, *capacity.uncounted(later, prices, stack)],
         differences=differences(found),
     )
 
@@ -135,7 +139,3 @@ def _message(finding: PolicyFinding, description: str, remedy: str) -> str:
 def _unknown(touched: Sequence[Change]) -> list[Unknown]:
     fields = [(c.title, unknown_fields(c.resource)) for c in touched if c.new is not None]
     return [Unknown(title=title, fields=paths) for title, paths in sorted(fields) if paths]
-
-
-def _not_counted(name: str) -> str:
-    return f"{name}: the number of its pods is unknown, so its GPUs are not counted."

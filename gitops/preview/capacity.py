@@ -1,28 +1,31 @@
-"""GPUs by queue and model with their cost, and what remains of quotas, queues and GPUs."""
+"""GPUs, CPUs and memory by queue with their cost, and what remains of quotas, queues and GPUs."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from decimal import Decimal
 
 from gitops.demand import Demand, with_gpus
-from gitops.preview.report import CostRow, GpuRow, LimitRow
-from gitops.prices import Environment, Prices, Purchase
+from gitops.preview.report import CostRow, LimitRow, PoolRow
+from gitops.prices import HOST_RESOURCES, Environment, Prices, Purchase
 from kube.quantities import quantity_or_none
 from kube.workloads.record import Role
 from policies.views import Stack, View
 
+_GIB = Decimal(2**30)
+_UNKNOWN_PODS = "the number of its pods is unknown"
 ANY = "any model"
 """Model of pods that select none, if the price table does not state the environment's model."""
 
 
 @dataclass(frozen=True, order=True)
 class Pool:
-    """GPUs that are counted together."""
+    """GPUs, cores or GiB of memory that are counted together."""
 
     queue: str
     """Empty for pods outside queues."""
     product: str
+    """GPU model, or host of the price table for CPUs and memory."""
     resource: str
     purchase: Purchase
     role: Role
@@ -30,33 +33,82 @@ class Pool:
 
 def count_gpus(
     now: Iterable[Demand], after: Iterable[Demand], prices: Prices, stack: str
-) -> list[GpuRow]:
+) -> list[PoolRow]:
     """Return the GPUs of each pool now and after the update, sorted."""
-    before, later = _by_pool(now, prices, stack), _by_pool(after, prices, stack)
+    default = prices.environment(stack).product or ANY
+
+    def gpus(demand: Demand) -> Mapping[tuple[str, str], Decimal]:
+        product = demand.product or default
+        return {(product, resource): amount for resource, amount in demand.gpus.items()}
+
+    return _count(now, after, gpus, prices, stack)
+
+
+def count_hosts(
+    now: Iterable[Demand], after: Iterable[Demand], prices: Prices, stack: str
+) -> list[PoolRow]:
+    """Return the requested cores and GiB of memory that have their own price, sorted."""
+    name = prices.environment(stack).host
+    if name is None:
+        return []
+    host = prices.hosts.get(name)
+    gpu_pods = host is not None and host.gpu_pods
+
+    def requests(demand: Demand) -> Mapping[tuple[str, str], Decimal]:
+        if demand.gpus and not gpu_pods:
+            return {}
+        units = zip(HOST_RESOURCES, (Decimal(1), _GIB), strict=True)
+        return {(name, each): demand.requests.get(each, Decimal(0)) / unit for each, unit in units}
+
+    return _count(now, after, requests, prices, stack)
+
+
+def _count(
+    now: Iterable[Demand],
+    after: Iterable[Demand],
+    amounts: Callable[[Demand], Mapping[tuple[str, str], Decimal]],
+    prices: Prices,
+    stack: str,
+) -> list[PoolRow]:
+    before, later = (_by_pool(found, amounts, prices, stack) for found in (now, after))
     none = (Decimal(0), Decimal(0))
     return [
-        GpuRow(**asdict(pool), now=before.get(pool, none)[1], after=maximum, fewest_after=minimum)
+        PoolRow(**asdict(pool), now=before.get(pool, none)[1], after=maximum, fewest_after=minimum)
         for pool in sorted({*before, *later})
         for minimum, maximum in [later.get(pool, none)]
     ]
 
 
-def uncounted(found: Iterable[Demand]) -> list[str]:
-    """Return the workloads with GPUs whose number of pods is unknown."""
-    return sorted({demand.workload for demand in with_gpus(found) if demand.pods is None})
+def uncounted(found: Iterable[Demand], prices: Prices, stack: str) -> list[str]:
+    """Return notes about workloads that are not counted, as their number of pods is unknown."""
+    unknown = [demand for demand in found if demand.pods is None]
+    gpus = {demand.workload for demand in with_gpus(unknown)}
+    priced = prices.environment(stack).host is not None
+    others = {demand.workload for demand in unknown} - gpus if priced else set[str]()
+    return [
+        *(f"{each}: {_UNKNOWN_PODS}, so its GPUs are not counted." for each in sorted(gpus)),
+        *(
+            f"{each}: {_UNKNOWN_PODS}, so its CPUs and memory are not counted."
+            for each in sorted(others)
+        ),
+    ]
 
 
 def _by_pool(
-    found: Iterable[Demand], prices: Prices, stack: str
+    found: Iterable[Demand],
+    amounts: Callable[[Demand], Mapping[tuple[str, str], Decimal]],
+    prices: Prices,
+    stack: str,
 ) -> Mapping[Pool, tuple[Decimal, Decimal]]:
-    """Return the minimum and maximum of GPUs by pool."""
+    """Return the minimum and maximum of the amounts by pool."""
     environment = prices.environment(stack)
     minimum: dict[Pool, Decimal] = defaultdict(Decimal)
     maximum: dict[Pool, Decimal] = defaultdict(Decimal)
-    for demand in with_gpus(found):
-        product = demand.product or environment.product or ANY
+    for demand in found:
         purchase = _purchase(demand, prices, environment)
-        for resource, each in demand.gpus.items():
+        for (product, resource), each in amounts(demand).items():
+            if not each:
+                continue
             pool = Pool(demand.queue, product, resource, purchase, demand.role)
             pods = demand.pods or Decimal(0)
             maximum[pool] += each * pods
@@ -71,8 +123,8 @@ def _purchase(demand: Demand, prices: Prices, environment: Environment) -> Purch
     return (queue.purchase if queue else None) or environment.purchase
 
 
-def costs(rows: Iterable[GpuRow], prices: Prices, stack: str) -> list[CostRow]:
-    """Return the cost of every pool: per hour if all GPUs are busy, per month at its utilisation.
+def costs(rows: Iterable[PoolRow], prices: Prices, stack: str) -> list[CostRow]:
+    """Return the cost of every pool: per hour if all pods run, per month at its utilisation.
 
     The cost of a pool without a price is None, unless it is empty.
     """
@@ -80,8 +132,8 @@ def costs(rows: Iterable[GpuRow], prices: Prices, stack: str) -> list[CostRow]:
     return [_cost(row, prices, environment) for row in rows]
 
 
-def _cost(row: GpuRow, prices: Prices, environment: Environment) -> CostRow:
-    hourly = prices.of_device(row.product, row.resource, row.purchase)
+def _cost(row: PoolRow, prices: Prices, environment: Environment) -> CostRow:
+    hourly = prices.of_resource(row.product, row.resource, row.purchase)
     utilisation = _utilisation(row, environment)
     hours = prices.hours_per_month * utilisation
     now, after = _times(row.now, hourly), _times(row.after, hourly)
@@ -101,7 +153,7 @@ def _times(amount: Decimal, price: Decimal | None) -> Decimal | None:
     return amount * price if price is not None else None if amount else Decimal(0)
 
 
-def _utilisation(row: GpuRow, environment: Environment) -> Decimal:
+def _utilisation(row: PoolRow, environment: Environment) -> Decimal:
     queue = environment.queues.get(row.queue)
     if queue is not None and queue.utilisation is not None:
         return queue.utilisation
@@ -113,7 +165,7 @@ def _utilisation(row: GpuRow, environment: Environment) -> Decimal:
 def limits(
     views: Iterable[View],
     found: Sequence[Demand],
-    rows: Iterable[GpuRow],
+    rows: Iterable[PoolRow],
     environment: Environment,
 ) -> list[LimitRow]:
     """Return every limit that the stack sets, and the installed GPUs of the price table."""
@@ -165,7 +217,7 @@ def _queues(stack: Stack, found: Sequence[Demand]) -> Iterator[LimitRow]:
                 yield _limit(f"queue {queue.name}", name, asked, allowed)
 
 
-def _installed(rows: Sequence[GpuRow], environment: Environment) -> Iterator[LimitRow]:
+def _installed(rows: Sequence[PoolRow], environment: Environment) -> Iterator[LimitRow]:
     for product, number in sorted(environment.installed.items()):
         asked = sum((row.after for row in rows if row.product == product), Decimal(0))
         yield _limit("installed GPUs", product, asked, Decimal(number))

@@ -63,7 +63,7 @@ def shrunk(change: Change) -> str | None:
         return None
     if not is_claim(change.resource):
         return None
-    now, after = _storage(change.old.resource), _storage(change.new.resource)
+    now, after = storage(change.old.resource), storage(change.new.resource)
     old, new = quantity_or_none(now.value), quantity_or_none(after.value)
     if old is None or new is None or old <= new:
         return None
@@ -73,7 +73,8 @@ def shrunk(change: Change) -> str | None:
     )
 
 
-def _storage(claim: Resource) -> Node:
+def storage(claim: Resource) -> Node:
+    """Return the requested size of a claim."""
     return claim.root["spec"]["resources"]["requests"]["storage"]
 
 

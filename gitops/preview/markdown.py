@@ -14,7 +14,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from gitops.forecast.answer import duration
-from gitops.preview.report import CostRow, GpuRow, Report
+from gitops.preview.report import CostRow, PoolRow, Report, total
+from gitops.prices import HOST_RESOURCES
 
 LONGEST: Final = 65_000
 """GitHub accepts comments of 65,536 characters, GitLab a million."""
@@ -169,6 +170,16 @@ def cost(value: Decimal | None) -> str:
     return "unknown" if value is None else money(value)
 
 
+def price(value: Decimal | None) -> str:
+    """Return the price of a small unit, with up to four decimals, or `unknown`."""
+    return "unknown" if value is None else f"{round(value, 4).normalize():f}"
+
+
+def gib(value: Decimal | None) -> str:
+    """Return a size of storage, or `unknown`."""
+    return "unknown" if value is None else amount(value * _KIB**3, "storage")
+
+
 def hours(value: Decimal) -> str:
     """Return a duration of hours, in days from two days on."""
     days = value / 24
@@ -187,11 +198,14 @@ def amount(value: Decimal, resource: str) -> str:
     return number(value)
 
 
-def _queue(row: GpuRow | CostRow) -> Markup:
+def _queue(row: PoolRow | CostRow) -> Markup:
     return cell(row.queue) if row.queue else _markdown(f"(no queue, {plain(row.role)})")
 
 
-def _gpu(row: GpuRow | CostRow) -> Markup:
+def _gpu(row: PoolRow | CostRow) -> Markup:
+    if row.resource in HOST_RESOURCES:
+        unit = "cores" if row.resource == "cpu" else "GiB of memory"
+        return _markdown(f"{unit}, {cell(row.product)}{' spot' if row.purchase == 'spot' else ''}")
     resource = "" if row.resource == "nvidia.com/gpu" else f" {cell(row.resource)}"
     spot = " spot" if row.purchase == "spot" else ""
     return _markdown(f"{cell(row.product)}{resource}{spot}")
@@ -215,7 +229,7 @@ def _template() -> Any:
         trim_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.globals["money"] = money
+    environment.globals.update(money=money, price=price, total=total)
     environment.filters.update(
         code=code,
         cell=cell,
@@ -225,6 +239,8 @@ def _template() -> Any:
         signed=signed,
         money=money,
         cost=cost,
+        price=price,
+        gib=gib,
         hours=hours,
         amount=amount,
         duration=duration,

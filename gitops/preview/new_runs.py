@@ -5,7 +5,7 @@ from decimal import Decimal
 from itertools import groupby
 
 from gitops.demand import Demand, demands, with_gpus
-from gitops.preview.capacity import count_gpus
+from gitops.preview.capacity import count_gpus, count_hosts
 from gitops.preview.changes import Change
 from gitops.preview.report import LimitRow, RunRow
 from gitops.prices import Prices
@@ -46,10 +46,13 @@ def _row(pods: Sequence[Demand], prices: Prices, stack: str) -> RunRow:
 
 
 def cost_per_hour(found: Iterable[Demand], prices: Prices, stack: str) -> Decimal | None:
-    """Return the cost of all GPUs for an hour; None if a price is unknown."""
-    total = Decimal(0)
-    for row in count_gpus([], found, prices, stack):
-        price = prices.of_device(row.product, row.resource, row.purchase)
+    """Return the cost of all GPUs, CPUs and memory for an hour; None if a price is unknown."""
+    total, pods = Decimal(0), list(found)
+    for row in [
+        *count_gpus([], pods, prices, stack),
+        *count_hosts([], pods, prices, stack),
+    ]:
+        price = prices.of_resource(row.product, row.resource, row.purchase)
         if price is None:
             return None
         total += row.after * price

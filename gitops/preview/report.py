@@ -1,5 +1,6 @@
 """The report of a preview as typed data."""
 
+from collections.abc import Iterable
 from decimal import Decimal
 from typing import Annotated, Literal
 
@@ -32,8 +33,11 @@ class ResourceChange(_Model):
     kept_in_cluster: bool = False
 
 
-class GpuRow(_Model):
-    """GPUs of one queue and model; `fewest_after` is lower if an autoscaler decides."""
+class PoolRow(_Model):
+    """GPUs of one queue and model; `fewest_after` is lower if an autoscaler decides.
+
+    For CPUs and memory: cores or GiB, with the host of the price table as `product`.
+    """
 
     queue: str
     product: str
@@ -46,7 +50,7 @@ class GpuRow(_Model):
 
 
 class CostRow(_Model):
-    """Cost of these GPUs; null if the price table lacks the price of a GPU in use."""
+    """Cost of a pool; null if the price table lacks the price of something in use."""
 
     queue: str
     product: str
@@ -57,6 +61,24 @@ class CostRow(_Model):
     utilisation: Number
     now_hour: Number | None
     after_hour: Number | None
+    now_month: Number | None
+    after_month: Number | None
+
+
+class StorageRow(_Model):
+    """A claim and its cost for a month; a size or cost is null if it is unknown."""
+
+    claim: str
+    namespace: str
+    storage_class: str
+    """Empty if neither the claim nor the price table names one."""
+    now: Number | None
+    """GiB that it requests; 0 if the update creates it."""
+    after: Number | None
+    """GiB, 0 if it is deleted with its volume."""
+    stays: bool
+    """True if the claim leaves the stack, and it or its volume stays."""
+    price: Number | None
     now_month: Number | None
     after_month: Number | None
 
@@ -136,7 +158,7 @@ class Report(_Model):
     """Changed protection and retention of resources that stay in the stack."""
     outputs: list[str]
     """Changed outputs of the stack."""
-    gpus: list[GpuRow]
+    gpus: list[PoolRow]
     held_by_earlier_runs: dict[str, Number]
     """GPUs by queue of runs that leave the stack and may continue in the cluster."""
     held_cost_hour: Number | None
@@ -145,6 +167,10 @@ class Report(_Model):
     waiting: list[str]
     """Queues without capacity for new runs next to the earlier ones."""
     costs: list[CostRow]
+    """Cost of the GPUs."""
+    host_costs: list[CostRow]
+    """Cost of CPUs and memory that the prices of GPUs do not include."""
+    storage: list[StorageRow]
     limits: list[LimitRow]
     violations: list[Violation]
     exemptions: list[str]
@@ -153,9 +179,8 @@ class Report(_Model):
     warnings: list[str]
     differences: list[Difference]
 
-    def total(
-        self, when: Literal["now", "after"], period: Literal["hour", "month"]
-    ) -> Number | None:
-        """Return the cost of all GPUs; None if one in use has no price."""
-        amounts = [getattr(row, f"{when}_{period}") for row in self.costs]
-        return None if None in amounts else sum(amounts, Decimal(0))
+
+def total(rows: Iterable[CostRow | StorageRow], field: str) -> Decimal | None:
+    """Return the sum of a cost such as `now_month`; None if one is unknown."""
+    amounts = [getattr(row, field) for row in rows]
+    return None if None in amounts else sum(amounts, Decimal(0))

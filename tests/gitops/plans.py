@@ -102,12 +102,28 @@ def metadata(name: str, **fields: Any) -> Manifest:
     return {"name": name, "namespace": "ml", **fields}
 
 
-def claim(name: str = "checkpoints", volume: str = "shared") -> Manifest:
+def claim(name: str = "checkpoints", volume: str = "shared", size: str = "5Gi") -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
         "metadata": metadata(name),
-        "spec": {"volumeName": volume, "resources": {"requests": {"storage": "5Gi"}}},
+        "spec": {"volumeName": volume, "resources": {"requests": {"storage": size}}},
+    }
+
+
+def claim_of_class(storage_class: str, size: str = "100Gi", name: str = "datasets") -> Manifest:
+    made = claim(name, size=size)
+    del made["spec"]["volumeName"]
+    made["spec"]["storageClassName"] = storage_class
+    return made
+
+
+def agents(name: str = "agents") -> Manifest:
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": metadata(name),
+        "spec": {"template": {"spec": pod(gpus=0)}},
     }
 
 

@@ -13,6 +13,8 @@ def test_every_environment_of_the_repository_is_in_the_table() -> None:
     assert stacks <= set(table.environments)
     for environment in table.environments.values():
         assert environment.product in table.products
+        assert environment.host in table.hosts
+        assert environment.storage_class in {None, *table.storage}
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Workflows for GitHub and GitLab: valid by their schemas, pinned, with minimum permissions."""
 
+import base64
 import json
 import os
 import re
@@ -90,8 +91,18 @@ def test_gitlab_has_no_list_of_environments() -> None:
 
 
 def gitlab_jobs() -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load(GITLAB_JOBS.read_text())
+    found: dict[str, Any] = yaml.load(GITLAB_JOBS.read_text(), Loader=_GitlabLoader)  # noqa: S506
     return found
+
+
+class _GitlabLoader(yaml.SafeLoader):
+    """Reads GitLab's `!reference` as the list of its keys."""
+
+
+_GitlabLoader.add_constructor(
+    "!reference",
+    lambda loader, node: loader.construct_sequence(node),  # type: ignore[arg-type]
+)
 
 
 def test_zizmor_finds_no_problem() -> None:
@@ -337,6 +348,97 @@ def test_each_registry_has_its_login(registry: str, command: str, tmp_path: Path
     calls = (tmp_path / "calls").read_text()
     assert command in calls
     assert "s3cret" not in calls
+
+
+def gitlab_login(directory: Path, **variables: str) -> tuple[dict[str, str], str]:
+    """Run the login of GitLab's jobs; return its variables and the calls of clouds' programs."""
+    for name in ("aws", "az", "gcloud"):
+        program = directory / name
+        program.write_text(f'#!/bin/sh\necho "{name} $*" >> {directory}/calls\necho issued\n')
+        program.chmod(0o755)
+    (directory / "calls").touch()
+    login = gitlab_jobs()[".login"]["before_script"][-1]
+    tokens = {name: f"jwt-{name}" for name in gitlab_jobs()[".login"]["id_tokens"]}
+    path = f"{directory}:{os.environ['PATH']}"
+    done = bash(f"{login}\nenv -0 > {directory}/env", directory, PATH=path, **tokens, **variables)
+    assert done.returncode == 0, done.stderr
+    text = (directory / "env").read_text()
+    found = dict(item.split("=", 1) for item in text.split("\0") if item)
+    return found, (directory / "calls").read_text()
+
+
+@pytest.mark.parametrize(
+    ("variables", "file", "token"),
+    [
+        ({"AWS_ROLE_ARN": "arn:role"}, "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_ID_TOKEN"),
+        ({"AZURE_CLIENT_ID": "client"}, "AZURE_FEDERATED_TOKEN_FILE", "AZURE_ID_TOKEN"),
+    ],
+)
+def test_gitlab_gives_a_cloud_the_token_of_its_audience(
+    variables: dict[str, str], file: str, token: str, tmp_path: Path
+) -> None:
+    found, _ = gitlab_login(tmp_path, **variables)
+    written = Path(found[file])
+    assert written.read_text() == f"jwt-{token}"
+    assert written.parent.stat().st_mode & 0o077 == 0
+
+
+def test_gitlab_writes_a_configuration_for_google_cloud(tmp_path: Path) -> None:
+    provider = "projects/1/locations/global/workloadIdentityPools/ci/providers/gitlab"
+    found, _ = gitlab_login(
+        tmp_path,
+        GOOGLE_WORKLOAD_IDENTITY_PROVIDER=provider,
+        GOOGLE_SERVICE_ACCOUNT="ci@lab.iam.gserviceaccount.com",
+    )
+    written = json.loads(Path(found["GOOGLE_APPLICATION_CREDENTIALS"]).read_text())
+    assert written["audience"] == f"//iam.googleapis.com/{provider}"
+    assert "/ci@lab.iam.gserviceaccount.com:" in written["service_account_impersonation_url"]
+    source = Path(written["credential_source"]["file"])
+    assert source.read_text() == "jwt-GOOGLE_ID_TOKEN"
+
+
+def test_gitlab_logs_in_nowhere_without_variables(tmp_path: Path) -> None:
+    found, calls = gitlab_login(tmp_path)
+    files = {"AWS_WEB_IDENTITY_TOKEN_FILE", "AZURE_FEDERATED_TOKEN_FILE"}
+    assert not {*files, "GOOGLE_APPLICATION_CREDENTIALS"} & set(found)
+    assert calls == ""
+    assert not Path(found["DOCKER_CONFIG"]).exists()
+
+
+@pytest.mark.parametrize(
+    ("registry", "login", "call"),
+    [
+        ("1.dkr.ecr.eu-west-1.amazonaws.com", "AWS:issued", "aws ecr get-login-password"),
+        ("europe-docker.pkg.dev", "oauth2accesstoken:issued", "gcloud auth print-access-token"),
+        (
+            "lab.azurecr.io",
+            "00000000-0000-0000-0000-000000000000:issued",
+            "az acr login --name lab",
+        ),
+        ("registry.gitlab.example", "job:token", ""),
+        ("registry.example.com", "robot:s3cret", ""),
+    ],
+)
+def test_gitlab_has_a_login_for_each_registry(
+    registry: str, login: str, call: str, tmp_path: Path
+) -> None:
+    found, calls = gitlab_login(
+        tmp_path,
+        REGISTRY=registry,
+        REGISTRY_USER="robot",
+        REGISTRY_PASSWORD="s3cret",
+        CI_REGISTRY="registry.gitlab.example",
+        CI_REGISTRY_USER="job",
+        CI_REGISTRY_PASSWORD="token",
+    )
+    assert call in calls
+    written = json.loads((Path(found["DOCKER_CONFIG"]) / "config.json").read_text())
+    assert base64.b64decode(written["auths"][registry]["auth"]).decode() == login
+
+
+def test_gitlab_logs_in_only_where_jobs_reach_the_backend() -> None:
+    tasks = {name for name, job in gitlab_jobs().items() if job.get("extends") == ".login"}
+    assert tasks == {".preview", ".plan", ".update", ".drift"}
 
 
 def test_both_hosts_run_the_same_commands() -> None:

@@ -11,7 +11,7 @@ from tests.cluster.platform import ROOT, Platform, await_
 from tests.readme import blocks
 
 ORIGINS = {"organization/gpu-platform/prod": "organization/gpu-platform/simulated"}
-CONTEXT = {"kubernetes:context prod": "kubernetes:context gpu-platform-simulated"}
+CONTEXT = {"kubernetes:context=prod": "kubernetes:context=gpu-platform-simulated"}
 UPDATE = {"pulumi up": "pulumi up --yes --skip-preview"}
 
 

@@ -2,7 +2,7 @@ from decimal import Decimal
 from typing import Any
 
 from gitops.demand import demands
-from gitops.preview.capacity import costs, count_gpus
+from gitops.preview.capacity import costs, count_gpus, count_hosts, uncounted
 from gitops.preview.changes import after, before, changes
 from gitops.preview.report import CostRow
 from gitops.prices import Prices
@@ -15,12 +15,23 @@ PRICES = Prices.model_validate(
         "products": {"big": {"on_demand": 4, "spot": 1}, "small": {"on_demand": 0.5}},
         "shares": {"nvidia.com/mig-1g.10gb": 0.25},
         "spot_labels": {"capacity": "spot"},
+        "hosts": {
+            "plain": {"cpu": {"on_demand": 0.1, "spot": 0.05}, "memory": {"on_demand": 0.01}},
+            "charged": {
+                "cpu": {"on_demand": 0.1},
+                "memory": {"on_demand": 0},
+                "gpu_pods": True,
+            },
+        },
         "environments": {
             "prod": {
                 "product": "big",
+                "host": "plain",
                 "utilisation": {"training": 0.5},
                 "queues": {"night": {"purchase": "spot", "utilisation": 0.1}},
-            }
+            },
+            "charged": {"product": "big", "host": "charged"},
+            "typo": {"product": "big", "host": "plian"},
         },
     }
 )
@@ -74,3 +85,45 @@ def test_a_share_of_a_gpu_costs_its_share_and_an_unlisted_one_is_unknown() -> No
     listed = {item.resource: item for item in cost(plans.same(job))}
     assert listed["nvidia.com/mig-1g.10gb"].after_hour == 2
     assert listed["nvidia.com/gpu.shared"].price is None
+
+
+def host_cost(*steps: dict[str, Any], stack: str = "prod") -> list[CostRow]:
+    found = changes(plans.plan(*steps).steps)
+    now, later = demands(before(found)), demands(after(found))
+    return costs(count_hosts(now, later, PRICES, stack), PRICES, stack)
+
+
+def test_a_server_without_gpus_costs_its_cpus_and_memory() -> None:
+    cpu, memory = host_cost(plans.step("create", new=plans.deployment(replicas=3, gpus=0)))
+    assert (cpu.resource, cpu.now_hour, cpu.after_hour) == ("cpu", 0, Decimal("1.2"))
+    assert (memory.resource, memory.after_hour) == ("memory", Decimal("0.48"))
+    assert (cpu.product, cpu.after_month, cpu.role) == ("plain", 120, "serving")
+
+
+def test_pods_with_gpus_pay_for_cpus_only_if_the_table_states_it() -> None:
+    steps = [plans.same(plans.volcano_job(pods=2, gpus=1))]
+    assert host_cost(*steps) == []
+    cpu, memory = host_cost(*steps, stack="charged")
+    assert (cpu.after_hour, memory.after_hour) == (Decimal("0.8"), 0)
+
+
+def test_the_cpus_of_an_environment_without_a_host_are_not_priced() -> None:
+    assert host_cost(plans.same(plans.deployment(gpus=0)), stack="elsewhere") == []
+
+
+def test_the_cost_of_cpus_without_a_price_is_unknown() -> None:
+    cpu, _ = host_cost(plans.step("delete", plans.deployment(gpus=0)), stack="typo")
+    assert (cpu.price, cpu.now_hour, cpu.after_hour) == (None, None, 0)
+    spot = plans.deployment(gpus=0, nodeSelector={"capacity": "spot"})
+    cpu, memory = host_cost(plans.same(spot))
+    assert (cpu.price, memory.price) == (Decimal("0.05"), None)
+
+
+def test_pods_of_an_unknown_number_are_named() -> None:
+    found = demands(after(changes(plans.plan(plans.same(plans.agents())).steps)))
+    assert uncounted(found, PRICES, "elsewhere") == []
+    (note,) = uncounted(found, PRICES, "prod")
+    assert note == (
+        "DaemonSet agents: the number of its pods is unknown, so its CPUs and memory are not "
+        "counted."
+    )

@@ -82,7 +82,7 @@ def test_a_long_comment_is_truncated_between_its_parts() -> None:
 
 
 def test_an_empty_report_is_short() -> None:
-    comment = render(report(plans.same(plans.claim())))
+    comment = render(report(plans.same(plans.queue())))
     assert "nothing changes" in comment
     assert "###" not in comment.replace("### Quota", "")
 

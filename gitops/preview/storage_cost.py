@@ -1,0 +1,93 @@
+"""Claims of a stack, and their cost for a month."""
+
+from collections.abc import Iterable
+from decimal import Decimal
+
+from gitops.preview.changes import Change, before
+from gitops.preview.claims import is_claim, storage
+from gitops.preview.report import StorageRow
+from gitops.prices import Prices
+from kube.quantities import quantity_or_none
+from policies.resources import Resource
+from policies.storage import is_retained
+from policies.values import UNKNOWN
+from policies.views import Stack, View
+
+_GIB = Decimal(2**30)
+_Key = tuple[str, str]
+
+
+def storage_rows(found: Iterable[Change], prices: Prices, stack: str) -> list[StorageRow]:
+    """Return the claims now and after the update, sorted; none if the table prices no storage."""
+    changes = list(found)
+    now, after = _claims(c.old for c in changes), _claims(c.new for c in changes)
+    declared = Stack(list(before(changes)))
+    retained = {_key(c.old.resource) for c in changes if c.old is not None and c.is_retained}
+    staying = {
+        key
+        for key, claim in now.items()
+        if key not in after and (key in retained or is_retained(declared, claim))
+    }
+    return [
+        _row(now.get(key), after.get(key), key in staying, prices, stack)
+        for key in sorted({*now, *after})
+        if prices.storage
+    ]
+
+
+def _claims(views: Iterable[View | None]) -> dict[_Key, Resource]:
+    found = (view.resource for view in views if view is not None)
+    return {_key(resource): resource for resource in found if is_claim(resource)}
+
+
+def _key(claim: Resource) -> _Key:
+    return claim.namespace or "default", claim.name
+
+
+def _row(
+    now: Resource | None, after: Resource | None, stays: bool, prices: Prices, stack: str
+) -> StorageRow:
+    later = now if stays else after
+    claim = after or now
+    if claim is None:
+        raise ValueError("a row needs a claim")
+    prices_now, prices_after = (_price(each, prices, stack) for each in (now, later))
+    sizes = _gib(now), _gib(later)
+    named = _class(claim, prices, stack)
+    return StorageRow(
+        claim=claim.name,
+        namespace=_key(claim)[0],
+        storage_class=named or "",
+        now=sizes[0],
+        after=sizes[1],
+        stays=stays,
+        price=prices.storage.get(named) if named else None,
+        now_month=_month(sizes[0], prices_now),
+        after_month=_month(sizes[1], prices_after),
+    )
+
+
+def _gib(claim: Resource | None) -> Decimal | None:
+    if claim is None:
+        return Decimal(0)
+    size = quantity_or_none(storage(claim).value)
+    return None if size is None else size / _GIB
+
+
+def _class(claim: Resource, prices: Prices, stack: str) -> str | None:
+    """Return the storage class, or the environment's for claims that name none."""
+    value = claim.root["spec"]["storageClassName"]
+    if value.value is UNKNOWN:
+        return None
+    return value.text or prices.environment(stack).storage_class
+
+
+def _price(claim: Resource | None, prices: Prices, stack: str) -> Decimal | None:
+    named = None if claim is None else _class(claim, prices, stack)
+    return prices.storage.get(named) if named else None
+
+
+def _month(size: Decimal | None, price: Decimal | None) -> Decimal | None:
+    if size == 0:
+        return Decimal(0)
+    return None if size is None or price is None else size * price

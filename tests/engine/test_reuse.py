@@ -251,9 +251,9 @@ def test_the_documented_program_and_its_documented_errors_work(
 
     team = Program(tmp_path / "team", tools, backend, hosts)
     document = yaml.safe_load(block)
-    # The form that `pulumi package add` writes: with a URL, Pulumi asks for another package.
+    # The form that `pulumi install` understands.
     assert document["packages"] == {
-        "gpu-platform": f"github.com/OWNER/REPOSITORY/gpu_platform@{VERSION}"
+        "gpu-platform": f"https://github.com/OWNER/REPOSITORY/gpu_platform@v{VERSION}"
     }
     document["packages"]["gpu-platform"] = str(installed.parent / "source" / "gpu_platform")
     document["config"] = {"kubernetes:renderYamlToDirectory": "rendered"}

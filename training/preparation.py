@@ -18,7 +18,6 @@ from training.export import check_export
 from training.gang.distributed import await_peers, patient_group
 from training.gang.preflight import check_free_space, check_run_dir, check_shared_memory
 from training.gang.world import World
-from training.length import Length
 from training.objective import Objective
 from training.optimizer import optimizer, state_bytes
 from training.parallel import Parallel, check_model
@@ -66,7 +65,6 @@ def prepare(
         world=world,
         device=device,
         data=data,
-        length=Length.of(config, data, world.size),
         model=model,
         objective=objective,
         optimizer=optimizer(config, model),

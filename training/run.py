@@ -46,7 +46,6 @@ class Run:
     world: World
     device: torch.device
     data: Dataset
-    length: Length
     model: Parallel
     objective: Objective
     optimizer: torch.optim.Optimizer
@@ -69,6 +68,11 @@ class Run:
     def folder(self) -> Path:
         """Return the directory of the run, shared by all processes."""
         return Path(self.config.run_dir)
+
+    @property
+    def length(self) -> Length:
+        """Return the length of the run in samples of its data."""
+        return Length.of(self.config, self.data, self.world.size)
 
     @property
     def seconds(self) -> float:

@@ -4,12 +4,13 @@
 
 A node is unhealthy if its device plugin offers fewer GPUs than the node has, if Prometheus has a
 listed Xid error of it, or if enough starts of runs reported it as slow. Such a node is cordoned and
-gets the condition `GpuUnhealthy`; pods of runs are evicted unless the node is only slow. Unknown
-states change nothing, and nodes cordoned by others are left alone.
+gets the condition `GpuUnhealthy`; pods of runs are evicted, from a slow node only those of the runs
+that reported it. Unknown states change nothing, and nodes cordoned by others are left alone.
 """
 
 import argparse
 import asyncio
+import contextlib
 import json
 import logging
 import re
@@ -95,7 +96,7 @@ class NodeState:
 class Action:
     """A change of a node, with the fault to record. `wait`: too many nodes are cordoned."""
 
-    kind: Literal["cordon", "wait", "evict", "return", "forget", "condition"]
+    kind: Literal["cordon", "wait", "evict", "evict_reporters", "return", "forget", "condition"]
     node: NodeState
     fault: Fault | None = None
 
@@ -144,7 +145,9 @@ def decide(
         if node.mark is not None:
             actions += _of_marked(node, state, now - since, policy)
         elif state != "Healthy" and state != "Unknown":
-            if not node.cordoned and now - since >= policy.fault_seconds:
+            # A gang that reported a node restarts at once, so that waiting would cost its retries.
+            lasted = state == "SlowInGangs" or now - since >= policy.fault_seconds
+            if not node.cordoned and lasted:
                 fault = Fault(state, message, node.gpus)
                 faulty.append((since, node.name, Action("cordon", node, fault)))
         elif node.condition:
@@ -169,6 +172,8 @@ def _of_marked(node: NodeState, state: Health, lasted: float, policy: Policy) ->
             yield Action("return", node)
     elif state in ("DevicesUnhealthy", "XidError"):
         yield Action("evict", node)
+    elif mark.reason == "SlowInGangs":
+        yield Action("evict_reporters", node)
     if node.cordoned and not node.condition:
         yield Action("condition", node, mark)
 
@@ -182,8 +187,9 @@ class SlowReports:
         self._nodes: dict[str, dict[str, float]] = defaultdict(dict)
         """Nodes of each run, with the time when a pod was last seen there."""
 
-    def add(self, pod: Pod, now: float) -> None:
-        """Remember the node of a pod, and its reports."""
+    def add(self, pod: Pod, now: float) -> bool:
+        """Remember the node of a pod, and its reports. Return whether one of them is new."""
+        before = len(self._reports)
         run, spec = run_of(pod), pod.spec
         if spec is not None and spec.nodeName:
             self._nodes[run][spec.nodeName] = now
@@ -195,6 +201,11 @@ class SlowReports:
                 # A pod that is kept reports again whenever pods are listed, with the same time.
                 if ending.finished is not None:
                     self._reports[key] = ending.finished.timestamp()
+        return len(self._reports) > before
+
+    def runs(self, node: str) -> set[str]:
+        """Return the runs that reported a node."""
+        return {run for reported, run, *_ in self._reports if reported == node}
 
     def forget(self, node: str, until: float) -> None:
         """Drop the reports about a node up to a time."""
@@ -234,6 +245,8 @@ class Controller:
     resource: str = "nvidia.com/gpu"
     prometheus: str | None = None
     reports: SlowReports = field(default_factory=SlowReports)
+    again: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the next check need not wait: after a report, or a cordon, which evicts then."""
     _memory: Memory = field(default_factory=dict)
     _http: httpx2.AsyncClient = field(default_factory=lambda: httpx2.AsyncClient(timeout=10))
 
@@ -258,7 +271,7 @@ class Controller:
         """Collect reports of pods until the connection ends, at most `WATCH_SECONDS`."""
         listed = self.client.list(Pod, namespace=self.namespace, labels={RUN_LABEL: exists()})
         async for pod in listed:
-            self.reports.add(pod, time.time())
+            self._add(pod)
         changes: Any = self.client.watch(
             Pod,
             namespace=self.namespace,
@@ -268,9 +281,13 @@ class Controller:
         try:
             async with asyncio.timeout(WATCH_SECONDS), aclosing(changes):
                 async for _, pod in changes:
-                    self.reports.add(pod, time.time())
+                    self._add(pod)
         except TimeoutError:
             return
+
+    def _add(self, pod: Pod) -> None:
+        if self.reports.add(pod, time.time()):
+            self.again.set()
 
     async def _errors(self) -> Mapping[str, frozenset[int]] | None:
         """Return the Xid errors by node, empty if unknown; None without Prometheus."""
@@ -292,6 +309,8 @@ class Controller:
             _log.warning(message, node.name, fault.message if fault else "")
         elif action.kind == "evict":
             await self._evict(node.name)
+        elif action.kind == "evict_reporters":
+            await self._evict(node.name, self.reports.runs(node.name))
         elif action.kind == "condition":
             await self._condition(node, fault)
         else:
@@ -305,6 +324,8 @@ class Controller:
             if action.kind != "forget":
                 patch["spec"] = {"unschedulable": action.kind == "cordon"}
             await self.client.patch(Node, node.name, patch)
+            if action.kind == "cordon":
+                self.again.set()
             await self._condition(node, fault)
             await self._event(node, fault)
 
@@ -337,8 +358,8 @@ class Controller:
         )
         await self.client.create(event)
 
-    async def _evict(self, node: str) -> None:
-        """Evict the pods of runs from a node, so that their gangs restart on others."""
+    async def _evict(self, node: str, runs: set[str] | None = None) -> None:
+        """Evict the pods of runs, by default of all, so that their gangs restart on other nodes."""
         pods = self.client.list(
             Pod,
             namespace=self.namespace,
@@ -349,6 +370,8 @@ class Controller:
             metadata = pod.metadata
             phase = pod.status.phase if pod.status else None
             if metadata is None or metadata.deletionTimestamp or phase in ("Succeeded", "Failed"):
+                continue
+            if runs is not None and run_of(pod) not in runs:
                 continue
             name = metadata.name or ""
             _log.info("evicting %s of %s from %s", name, run_of(pod), node)
@@ -444,8 +467,10 @@ async def run(controller: Controller, interval: float) -> None:
     """Check the nodes until cancelled, also through outages of the API server."""
 
     async def check() -> None:
+        controller.again.clear()
         await controller.check(time.time())
-        await asyncio.sleep(interval)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(controller.again.wait(), interval)
 
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(_forever(check))

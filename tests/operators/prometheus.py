@@ -91,12 +91,15 @@ def objects(interval_seconds: int) -> list[dict[str, Any]]:
             "metadata": {"name": "prometheus", "namespace": NAMESPACE},
             "data": {"prometheus.yml": configuration(interval_seconds)},
         },
-        {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": {"name": "kube-state-metrics", "namespace": NAMESPACE},
-            "spec": {"selector": {"app": "kube-state-metrics"}, "ports": [{"port": 8080}]},
-        },
+        *(
+            {
+                "apiVersion": "v1",
+                "kind": "Service",
+                "metadata": {"name": name, "namespace": NAMESPACE},
+                "spec": {"selector": {"app": name}, "ports": [{"port": port}]},
+            }
+            for name, port in (("kube-state-metrics", 8080), ("prometheus", 9090))
+        ),
         _deployment(
             "kube-state-metrics", IMAGES[1], [*flags, f"--resources={LOOKED_AT}"], 8080, "/"
         ),

@@ -246,3 +246,31 @@ def test_the_api_server_accepts_the_objects_for_the_operator(
     options = "--server-side --dry-run=server --validate=strict"
     said = platform.shell(f"kubectl apply {options} --filename {file}")
     assert len(said.splitlines()) == len(ours) == 5
+
+
+def with_node_health(config: dict[str, Any]) -> None:
+    config["gpu-platform:gpu"]["node_health"] = {
+        "prometheus": f"http://prometheus.{prometheus.NAMESPACE}:9090",
+        "fault_seconds": 5,
+        "settle_seconds": 5,
+    }
+
+
+def test_a_gpu_error_cordons_its_node_until_the_gpu_is_healthy(watched: Watched) -> None:
+    """The last test: the run's pods on the node are evicted."""
+    platform, node = watched.platform, "gpu-node-1"
+    platform.edit(with_node_health)
+    platform.shell(UPDATE)
+
+    def state() -> tuple[bool, str]:
+        found = platform.kubectl("get", "node", node)
+        reasons = {each["type"]: each["reason"] for each in found["status"]["conditions"]}
+        return found["spec"].get("unschedulable", False), reasons.get("GpuUnhealthy", "")
+
+    faults = Layout(Path(), platform.state / "real").gpu_faults(node)
+    faults.write_text(json.dumps({"0": {"DCGM_FI_DEV_XID_ERRORS": 79}}))
+    try:
+        await_(lambda: state() == (True, "XidError"), 180, f"{node} is cordoned")
+    finally:
+        faults.unlink()
+    await_(lambda: state() == (False, "GpusHealthy"), 180, f"{node} has returned")

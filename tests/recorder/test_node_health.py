@@ -92,6 +92,14 @@ def test_what_is_unknown_or_belongs_to_others_is_left_alone(changed: dict[str, A
     assert after(1000, node(**changed)) == []
 
 
+def test_a_slow_node_is_cordoned_at_once_and_left_by_the_runs_that_reported_it() -> None:
+    """They restart at once, before the cordon, and each restart costs one of their retries."""
+    assert after(0, node(reports=3)) == [("cordon", "a")]
+    slow = {**MARKED, "mark": Fault("SlowInGangs", "", 8)}
+    assert after(0, node(**slow, reports=3)) == [("evict_reporters", "a")]
+    assert after(0, node(**slow, offered=7)) == [("evict", "a")]
+
+
 def test_listed_xids_and_enough_reports_are_faults() -> None:
     assert health(node(xids=frozenset({31, 79})), POLICY) == ("XidError", "Xid 79")
     assert health(node(reports=3), POLICY)[0] == "SlowInGangs"
@@ -124,7 +132,6 @@ def test_a_node_with_fewer_gpus_than_before_stays_and_is_emptied(changed: dict[s
     [
         {"ready": False},
         {"xids": None},
-        {"mark": Fault("SlowInGangs", "", 8)},
         {"mark": Fault("UnreadableMark", "", 0)},
         {"xids": None, "mark": Fault("XidError", "Xid 79", 8)},
         {"reports": 3},
@@ -232,7 +239,7 @@ class World:
             elif action.kind == "forget":
                 assert not now.cordoned
                 self.nodes[name] = replace(now, mark=None, condition=False, checked=self.now)
-            elif action.kind == "evict":
+            elif action.kind in ("evict", "evict_reporters"):
                 assert now.mark is not None
             elif action.kind == "condition":
                 self.nodes[name] = replace(now, condition=action.fault is not None)
@@ -397,6 +404,19 @@ async def test_running_pods_of_runs_are_evicted_from_a_faulty_node() -> None:
     [(method, path, body)] = api.writes
     assert (method, path) == ("POST", "/api/v1/namespaces/ml/pods/worker-0/eviction")
     assert body["kind"] == "Eviction"
+
+
+async def test_only_pods_of_runs_that_reported_a_slow_node_are_evicted_from_it() -> None:
+    api = Api(annotations={MARK: written(Fault("SlowInGangs", "", 8))})
+    api.node["spec"]["unschedulable"] = True
+    api.node["status"]["conditions"].append({"type": CONDITION, "status": "True"})
+    api.pods = [document("worker-0"), document("worker-1")]
+    api.pods[1]["metadata"]["labels"] = {"gpu-platform.dev/run": "r1"}
+    controller = api.controller()
+    assert controller.reports.add(reporter("worker-0", "1"), BEGIN)
+    assert not controller.reports.add(reporter("worker-0", "1"), BEGIN)
+    await controller.check(BEGIN)
+    assert [path.split("/")[-2] for _, path, _ in api.writes] == ["worker-1"]
 
 
 async def test_a_refused_eviction_does_not_keep_the_other_pods() -> None:

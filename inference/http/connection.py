@@ -100,11 +100,13 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse received bytes."""
+        if self._deaf:
+            return
         if self._unparsed or len(data) > PIECE_BYTES:
             if self._limits.charge(self, len(data)):
                 self._unparsed += data
                 self._parse()
-            elif not self._deaf:
+            else:
                 self._refuse(self._application.busy)
         else:
             self._feed(data)

@@ -294,8 +294,10 @@ def slow_readers(rate: int) -> Attack:
                 )
                 reader._limit = 4096  # type: ignore[attr-defined]
                 writer.write(request(infer_body(samples=15, output="large")))
-                while time.monotonic() < until:
-                    await reader.read(rate)
+                # Ends by the suppressed TimeoutError.
+                async with asyncio.timeout(max(0.1, until - time.monotonic())):
+                    while await reader.read(rate):
+                        await asyncio.sleep(1)
                     await asyncio.sleep(1)
 
         await many(40, one)

@@ -9,10 +9,11 @@ Event. It stays until the route describes another canary, even if the weights ar
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, NoReturn
+from functools import partial
+from typing import Any, Final, NoReturn, TypeVar
 
 from httpx2 import Client as HttpClient
 from httpx2 import HTTPError, HTTPStatusError, codes
@@ -48,6 +49,7 @@ _PROMETHEUS_SECONDS: Final = 5.0
 _RELEASES: Final = 3
 """Attempts of one evaluation to release the fields of a route."""
 _log = logging.getLogger("rollback")
+Object = TypeVar("Object")
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,8 @@ class Rollback:
 
     def evaluate(self, now: float) -> None:
         """Evaluate the limits once, and roll back if one is exceeded or was exceeded before."""
-        routes = [self._route(kind) for kind in self._plan.stable]
+        found = [_existing(partial(self._route, kind)) for kind in self._plan.stable]
+        routes = [route for route in found if route is not None]
         for route in routes:
             self._finish(route)
         served = [route for route in routes if self._serves_canary(route)]
@@ -171,8 +174,8 @@ class Rollback:
         return found
 
     def _count_unready(self) -> int:
-        status = self._api.get(Deployment, self._plan.canary).status
-        ready = status is not None and bool(status.readyReplicas)
+        found = _existing(partial(self._api.get, Deployment, self._plan.canary))
+        ready = found is not None and found.status is not None and bool(found.status.readyReplicas)
         self._unready_evaluations = 0 if ready else self._unready_evaluations + 1
         return self._unready_evaluations
 
@@ -260,6 +263,16 @@ class Rollback:
                 count=1,
             )
         )
+
+
+def _existing(get: Callable[[], Object]) -> Object | None:
+    """Return an object of the API server, None if it was deleted."""
+    try:
+        return get()
+    except HTTPStatusError as error:
+        if error.response.status_code != codes.NOT_FOUND:
+            raise
+        return None
 
 
 def _is_managed(route: GenericNamespacedResource) -> bool:

@@ -24,6 +24,12 @@ DISCARDED_BYTES: Final = 1 << 16
 TURN_BYTES: Final = 1 << 18
 """Size of a body from which connections receive the rest in turns."""
 
+PIECE_BYTES: Final = 1 << 12
+"""Bytes that are parsed at once: they have at most some 140 requests or 700 chunks."""
+
+TURN_SECONDS: Final = 0.001
+"""Time of parsing after which other connections have their turn."""
+
 HIGH_WATER: Final = 1 << 16
 """Unsent bytes above which an answer counts as unsent, and the next request waits."""
 
@@ -44,11 +50,14 @@ class Connection(asyncio.Protocol):
         self._reading: Request | None = None
         """The request that is being received."""
         self._in_body = self._deaf = self._lingering = self._lost = self._paused = False
+        self._unparsed = b""
+        """Received bytes after requests that wait for their answer, or for the next turn."""
+        self._awaits_turn = False
         self._active: Request | None = None
         """The request that is being answered."""
         self._queue: deque[Request] = deque()
         """Complete requests after the active one, of a client that does not wait for answers."""
-        self._head_bytes = self._received = self._served = 0
+        self._head_bytes = self._header_lines = self._received = self._served = 0
         self._window = self.since
         self._window_bytes = self._unsent = 0
 
@@ -93,6 +102,61 @@ class Connection(asyncio.Protocol):
         """Parse received bytes."""
         if self._deaf:
             return
+        if self._unparsed or len(data) > PIECE_BYTES:
+            if self._limits.charge(self, len(data)):
+                self._unparsed += data
+                self._parse()
+            else:
+                self._refuse(self._application.busy)
+        else:
+            self._feed(data)
+            if self._in_body and self._received > TURN_BYTES:
+                self._await_turn()
+
+    def take_turn(self) -> None:
+        """Continue with a large body or with many requests."""
+        self._awaits_turn = False
+        if self._unparsed:
+            self._parse()
+        elif not self._queue:
+            self._resume_reading()
+
+    def _await_turn(self) -> None:
+        if not self._awaits_turn and not self._lost:
+            self._awaits_turn = True
+            self.transport.pause_reading()
+            self._limits.queue_turn(self)
+
+    def _parse(self) -> None:
+        """Parse what has been received, until the time is up or a request has to wait."""
+        until = time.monotonic() + TURN_SECONDS
+        data, position = self._unparsed, 0
+        while position < len(data) and not (self._deaf or self._active or self._paused):
+            piece = data[position : position + PIECE_BYTES]
+            position += len(piece)
+            self._limits.release(self, min(len(piece), self.charged))
+            self._feed(piece)
+            if time.monotonic() > until:
+                break
+        rest = data[position:]
+        if self._deaf:
+            self._limits.release(self, min(len(rest), self.charged))
+            rest = b""
+        self._unparsed = rest
+        if rest and (self._active is not None or self._paused):
+            self.transport.pause_reading()
+        elif rest or (self._in_body and self._received > TURN_BYTES):
+            self._await_turn()
+        elif not self._queue:
+            self._resume_reading()
+
+    def _resume_reading(self) -> None:
+        if not (self._lost or self.transport.is_closing() or self.transport.is_reading()):
+            self.transport.resume_reading()
+
+    def _feed(self, data: bytes) -> None:
+        if self._deaf:
+            return
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -122,7 +186,7 @@ class Connection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         """Begin a request. Called by the parser, as the following methods."""
         self._reading = Request()
-        self._head_bytes = 0
+        self._head_bytes = self._header_lines = 0
 
     def on_url(self, url: bytes) -> None:
         """Append to the path."""
@@ -136,12 +200,13 @@ class Connection(asyncio.Protocol):
             return
         key, text = name.decode("latin-1").lower(), value.decode("latin-1")
         known = request.headers.get(key)
+        self._header_lines += 1
         if known is not None and key in ("host", "content-length", "transfer-encoding"):
-            text = f"{known}, {text}"
-            request.response = error_response(HttpError(400, f"{key} must be sent once"))
-        request.headers[key] = text if known is None else f"{known}, {text}"
-        if len(request.headers) > MAX_HEADERS or len(key) + len(text) > MAX_HEAD_BYTES:
-            request.response = error_response(HttpError(431, f"more than {MAX_HEADERS} headers"))
+            self._refuse(HttpError(400, f"{key} must be sent once"))
+        elif self._header_lines > MAX_HEADERS:
+            self._refuse(HttpError(431, f"more than {MAX_HEADERS} headers"))
+        else:
+            request.headers[key] = text if known is None else f"{known}, {text}"
 
     def on_headers_complete(self) -> None:
         """Decide whether the request is accepted, before its body arrives."""
@@ -161,7 +226,7 @@ class Connection(asyncio.Protocol):
         if request.response is not None:
             if length is None or length > DISCARDED_BYTES or request.header("expect"):
                 self._refuse_with(request, request.response)
-        elif length and request.header("expect") == "100-continue" and not self._active:
+        elif length != 0 and request.header("expect") == "100-continue" and not self._active:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, data: bytes) -> None:
@@ -182,14 +247,6 @@ class Connection(asyncio.Protocol):
             request.body += data
         else:
             request.body = bytearray(request.body) + data
-        if self._received > TURN_BYTES and self._in_body:
-            self.transport.pause_reading()
-            self._limits.queue_body(self)
-
-    def continue_body(self) -> None:
-        """Receive the next part of a large body, if it is still wanted."""
-        if self._in_body and not self._deaf:
-            self.transport.resume_reading()
 
     def on_message_complete(self) -> None:
         """Answer the request, after the earlier ones."""
@@ -294,8 +351,12 @@ class Connection(asyncio.Protocol):
             else:
                 request.future = answer
                 answer.add_done_callback(partial(self._computed, request))
-        if not self._queue and not self._deaf and not self.transport.is_reading():
-            self.transport.resume_reading()
+        if self._queue or self._deaf or self._awaits_turn:
+            return
+        if not self._unparsed:
+            self._resume_reading()
+        elif self._active is None and not self._paused:
+            self._await_turn()
 
     def _computed(self, request: Request, future: "asyncio.Future[object]") -> None:
         response = self._application.respond(request, future)

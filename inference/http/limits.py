@@ -39,8 +39,8 @@ class Limits:
         """Bytes by address."""
         self._connections: dict[Connection, None] = {}
         self._peers: dict[str, dict[Connection, None]] = {}
-        self._bodies: deque[Connection] = deque()
-        """Connections with a large body that wait for their turn to receive more of it."""
+        self._turns: deque[Connection] = deque()
+        """Connections with a large body or many requests that wait for their turn."""
         self._sweeping: asyncio.Task[None] | None = None
         self._watching: list[Callable[[], None]] = []
 
@@ -70,15 +70,16 @@ class Limits:
         return True
 
     def add(self, connection: "Connection") -> bool:
-        """Count a connection. Close another one if there are too many; False if none is idle.
+        """Count a connection. Close another one if there are too many; False if all are computed.
 
-        The peer with the most connections loses the one that has been open for the longest time.
+        The peer with the most connections loses the one that has been open for the longest time:
+        an idle one, otherwise one that waits for its client.
         """
         peer = self._peers.setdefault(connection.peer, {})
         if len(peer) >= self._max_per_peer:
-            victim = _first_idle(peer)
+            victim = _oldest(peer)
         elif len(self._connections) >= self._max_connections:
-            victim = _first_idle(max(self._peers.values(), key=len))
+            victim = _oldest(max(self._peers.values(), key=len))
         else:
             victim = connection
         if victim is None:
@@ -97,20 +98,22 @@ class Limits:
             if not peer:
                 del self._peers[connection.peer]
 
-    def queue_body(self, connection: "Connection") -> None:
-        """Let a connection continue with a large body after the others that have one.
+    def queue_turn(self, connection: "Connection") -> None:
+        """Let a connection continue after the others that have much data.
 
-        In every turn of the event loop one of them receives data, so that many uploads delay small
+        In every turn of the event loop one of them continues, so that many of them delay small
         requests no longer than one does.
         """
-        self._bodies.append(connection)
-        if len(self._bodies) == 1:
-            asyncio.get_running_loop().call_soon(self._continue_body)
+        self._turns.append(connection)
+        if len(self._turns) == 1:
+            asyncio.get_running_loop().call_soon(self._take_turn)
 
-    def _continue_body(self) -> None:
-        self._bodies.popleft().continue_body()
-        if self._bodies:
-            asyncio.get_running_loop().call_soon(self._continue_body)
+    def _take_turn(self) -> None:
+        # It stays in front meanwhile: no second call is scheduled then.
+        self._turns[0].take_turn()
+        self._turns.popleft()
+        if self._turns:
+            asyncio.get_running_loop().call_soon(self._take_turn)
 
     def charge(self, connection: "Connection", size: int) -> bool:
         """Count bytes; return False if there are too many.
@@ -162,5 +165,7 @@ class Limits:
                 watch()
 
 
-def _first_idle(connections: "dict[Connection, None]") -> "Connection | None":
-    return next((found for found in connections if found.evictable), None)
+def _oldest(connections: "dict[Connection, None]") -> "Connection | None":
+    idle = (found for found in connections if found.evictable)
+    waiting = (found for found in connections if found.waits_for_client)
+    return next(idle, None) or next(waiting, None)

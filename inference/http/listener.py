@@ -118,7 +118,9 @@ class AdminListener:
 
     def __init__(self, service: Service, paths: Paths) -> None:
         port = service.config.admin_port
-        self._listener = Listener(service, paths, "INFERENCE_ADMIN_PORT", port, ADMIN_CONNECTIONS)
+        # With few files, the workers and clients being closed need the others.
+        allowed = min(ADMIN_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)
+        self._listener = Listener(service, paths, "INFERENCE_ADMIN_PORT", port, allowed)
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="admin", daemon=True)
 
@@ -141,7 +143,8 @@ class AdminListener:
 def allow_connections(wanted: int) -> int:
     """Raise the limit on open files as far as possible and return the connections it allows.
 
-    A connection beyond the limit would be neither accepted nor left in the backlog.
+    That is at least half of the files. Connections beyond the limit would be closed at once, those
+    to the administration port as well.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = wanted + OTHER_FILES
@@ -150,4 +153,4 @@ def allow_connections(wanted: int) -> int:
     allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
     if allowed > soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-    return max(1, allowed - OTHER_FILES)
+    return min(wanted, max(allowed // 2, allowed - OTHER_FILES))

@@ -6,6 +6,8 @@ import json
 import multiprocessing
 import os
 import re
+import resource
+import ssl
 import subprocess
 import sys
 import time
@@ -29,6 +31,15 @@ INFER: Final = "/v2/models/attacked/infer"
 _spawn: Final = multiprocessing.get_context("spawn")
 
 
+def connect(port: int, seconds: float, tls: bool) -> http.client.HTTPConnection:
+    """Return a connection, made at its first request."""
+    if not tls:
+        return http.client.HTTPConnection("127.0.0.1", port, timeout=seconds)
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return http.client.HTTPSConnection("127.0.0.1", port, timeout=seconds, context=context)
+
+
 @dataclass
 class Attacked:
     """A running server."""
@@ -36,6 +47,7 @@ class Attacked:
     process: subprocess.Popen[bytes]
     port: int
     admin_port: int
+    tls: bool = False
 
     def workers(self) -> list[psutil.Process]:
         """Return the processes that compute: children of the fork server."""
@@ -61,11 +73,11 @@ class Attacked:
     def probe(self, path: str = "/v2/health/ready") -> tuple[int, float]:
         """Return status and seconds of a probe over a new connection, as the kubelet sends it."""
         started = time.monotonic()
-        connection = http.client.HTTPConnection("127.0.0.1", self.admin_port, timeout=PROBE_SECONDS)
+        connection = connect(self.admin_port, PROBE_SECONDS, self.tls)
         try:
             connection.request("GET", path)
             status = connection.getresponse().status
-        except OSError:
+        except (OSError, http.client.HTTPException):
             status = 0
         finally:
             connection.close()
@@ -73,8 +85,8 @@ class Attacked:
 
 
 @contextlib.contextmanager
-def attacked(folder: Path, **settings: object) -> Iterator[Attacked]:
-    """Start a server with the model `Amplifier`."""
+def attacked(folder: Path, files: int = 0, **settings: object) -> Iterator[Attacked]:
+    """Start a server with the model `Amplifier`, with at most `files` open files unless 0."""
     from tests.inference.engine.exports import write_probe
 
     write_probe(folder / "export")
@@ -94,7 +106,9 @@ def attacked(folder: Path, **settings: object) -> Iterator[Attacked]:
         process = subprocess.Popen(
             [sys.executable, "-m", "inference"], env=environment, cwd=CHECKOUT, stdout=log
         )
-    server = Attacked(process, port, admin_port)
+    if files:
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (files, files))
+    server = Attacked(process, port, admin_port, "tls_key" in settings)
     try:
         deadline = time.monotonic() + 120
         while server.probe()[0] != 200:
@@ -129,7 +143,7 @@ def infer_body(kind: int = 0, samples: int = 1, output: str = "value") -> bytes:
     return json.dumps({"inputs": [tensor], "outputs": [wanted]}).encode()
 
 
-def call(port: int, seconds: float, results: Connection) -> None:
+def call(port: int, seconds: float, tls: bool, results: Connection) -> None:
     """Send requests over a few connections for some time; send a `Callers` at the end."""
     from concurrent.futures import ThreadPoolExecutor
 
@@ -141,7 +155,7 @@ def call(port: int, seconds: float, results: Connection) -> None:
         while time.monotonic() < until:
             try:
                 if connection is None:
-                    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
+                    connection = connect(port, 2, tls)
                 connection.request("POST", INFER, infer_body())
                 answer = connection.getresponse()
                 answer.read()
@@ -159,10 +173,12 @@ def call(port: int, seconds: float, results: Connection) -> None:
     results.send(found)
 
 
-def start_callers(port: int, seconds: float) -> Callable[[], Callers]:
+def start_callers(server: Attacked, seconds: float) -> Callable[[], Callers]:
     """Start callers in a process; the returned function waits for their results."""
     ours, theirs = _spawn.Pipe(duplex=False)
-    process = _spawn.Process(target=call, args=(port, seconds, theirs), daemon=True)
+    process = _spawn.Process(
+        target=call, args=(server.port, seconds, server.tls, theirs), daemon=True
+    )
     process.start()
 
     def wait() -> Callers:

@@ -47,6 +47,8 @@ class World:
         self.annotations = dict(CANARY)
         self.values: dict[str, float] = {}
         self.ready = 1
+        self.deleted = {"grpcroutes"}
+        """Resources whose object was deleted."""
         self.prometheus_answers = True
         self.broken: set[str] = set()
         """Names of series whose queries are answered with a page."""
@@ -74,7 +76,7 @@ class World:
             interval_seconds=5,
             window_seconds=30,
             limits=(ERRORS, LATENCY),
-            stable={"HTTPRoute": STABLE},
+            stable={"GRPCRoute": STABLE, "HTTPRoute": STABLE},
         )
         config = KubeConfig.from_one(
             cluster=Cluster(server="http://api"), user=User(token="token"), namespace="ml"
@@ -104,6 +106,8 @@ class World:
 
     def _answer(self, request: httpx2.Request) -> httpx2.Response:
         path = request.url.path
+        if path.split("/")[-2] in self.deleted:
+            return self._refusal(404)
         if path.endswith("/events"):
             if self.refuse_events:
                 return self._refusal(403)
@@ -292,6 +296,22 @@ def test_a_canary_without_a_ready_pod_is_rolled_back_at_the_second_evaluation(wo
     assert world.backends == SPLIT
     world.evaluate()
     assert world.backends == STABLE
+
+
+def test_a_deleted_canary_is_rolled_back_at_the_second_evaluation(world: World) -> None:
+    world.deleted.add("deployments")
+    world.evaluate()
+    assert world.backends == SPLIT
+    world.evaluate()
+    assert world.backends == STABLE
+    assert "no pod of the canary is ready" in world.events[0]["message"]
+
+
+def test_deleted_routes_are_not_evaluated(world: World) -> None:
+    world.values = {"errors": 0.4}
+    world.deleted.add("httproutes")
+    world.evaluate()
+    assert world.patches == []
 
 
 def test_a_canary_without_requests_is_not_evaluated(world: World) -> None:

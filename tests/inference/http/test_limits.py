@@ -107,9 +107,28 @@ def test_an_address_has_at_most_its_share_of_connections(share: float, allowed: 
     limits = limited(share)
 
     class Busy:
-        peer, evictable = "a", False
+        peer, evictable, waits_for_client = "a", False, False
 
     assert [limits.add(cast(Connection, Busy())) for _ in range(11)].count(True) == allowed
+
+
+@pytest.mark.parametrize("peers", [1, 10])
+def test_an_unfinished_body_loses_its_connection_to_a_new_one(peers: int) -> None:
+    limits = limited(1)
+
+    class Body:
+        evictable, waits_for_client, lost = False, True, False
+
+        def __init__(self, peer: int) -> None:
+            self.peer = str(peer)
+
+        def abort(self) -> None:
+            self.lost = True
+
+    bodies = [Body(number % peers) for number in range(10)]
+    assert all(limits.add(cast(Connection, body)) for body in bodies)
+    assert limits.add(cast(Connection, Body(99)))
+    assert [body.lost for body in bodies] == [True] + [False] * 9
 
 
 class Waiting:
@@ -118,16 +137,16 @@ class Waiting:
     def __init__(self, limits: Limits) -> None:
         self.turns, self.limits = 0, limits
 
-    def continue_body(self) -> None:
+    def take_turn(self) -> None:
         self.turns += 1
-        asyncio.get_running_loop().call_soon(self.limits.queue_body, self)
+        asyncio.get_running_loop().call_soon(self.limits.queue_turn, self)
 
 
 async def test_large_bodies_are_received_in_turns() -> None:
     limits = limited(1)
     connections = [Waiting(limits) for _ in range(3)]
     for connection in connections:
-        limits.queue_body(cast(Connection, connection))
+        limits.queue_turn(cast(Connection, connection))
     for turn in range(1, 10):
         await asyncio.sleep(0)
         assert sum(connection.turns for connection in connections) == turn

@@ -30,3 +30,8 @@ def test_connections_are_limited_by_open_files(soft: int) -> None:
     if hard == resource.RLIM_INFINITY:
         pytest.skip("there may be any number of files here")
     assert allow_connections(hard) == hard - OTHER_FILES
+
+
+def test_few_open_files_leave_half_of_them_to_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 256))
+    assert allow_connections(4096) == 128

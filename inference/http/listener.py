@@ -5,6 +5,8 @@ import resource
 import socket
 import ssl
 import threading
+from collections import Counter
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Final
 
@@ -19,13 +21,19 @@ from workload.configuration import ConfigurationError
 from workload.files import stamp_of
 from workload.report import emit
 
-OTHER_FILES: Final = 512
+OTHER_FILES: Final = 1024
 """Maximum number of open files other than clients' connections: sockets and memory of the workers,
-and connections to the administration port."""
+TLS handshakes, and connections to the administration port."""
 
 ADMIN_CONNECTIONS: Final = 128
 BACKLOG: Final = 4096
 _TLS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+
+HANDSHAKES: Final = (16, 512)
+"""Least and greatest number of TLS handshakes at a time, otherwise an eighth of connections."""
+
+ACCEPT_SECONDS: Final = 0.1
+"""Time until a connection is accepted again if no file can be opened for it."""
 
 TLS_CLOSE_SECONDS: Final = 1.0
 """Time in which a client may answer TLS's closing message; idle clients do not read it."""
@@ -67,6 +75,30 @@ class Certificate:
         self.context.load_cert_chain(self._chain, self._key)
 
 
+class Handshakes:
+    """TLS connections that are not established yet. `Limits` counts connections from then on."""
+
+    def __init__(self, maximum: int) -> None:
+        self._maximum = maximum
+        self._peers: dict[asyncio.Task[None], str] = {}
+
+    def begin(self, peer: str, handshake: Coroutine[None, None, None]) -> None:
+        """Run a handshake. Beyond the maximum, the peer with the most loses its oldest one."""
+        if len(self._peers) >= self._maximum:
+            ((most, _),) = Counter(self._peers.values()).most_common(1)
+            oldest = next(task for task, of in self._peers.items() if of == most)
+            oldest.cancel()
+            del self._peers[oldest]
+        task = asyncio.get_running_loop().create_task(handshake)
+        self._peers[task] = peer
+        task.add_done_callback(lambda ended: self._peers.pop(ended, None))
+
+    def stop(self) -> None:
+        """End all handshakes."""
+        for task in self._peers:
+            task.cancel()
+
+
 class Listener:
     """Accepts connections on one port between `start` and `stop`, on the running event loop."""
 
@@ -76,7 +108,9 @@ class Listener:
         self._setting, self._host, self._port = setting, service.config.host, port
         self.limits = Limits(service.config, max_connections)
         self._application = Application(service, paths, self.limits)
-        self._server: asyncio.Server | None = None
+        least, greatest = HANDSHAKES
+        self._handshakes = Handshakes(min(greatest, max(least, max_connections // 8)))
+        self._listening: asyncio.Server | asyncio.Task[None] | None = None
 
     async def start(self, certificate: Certificate | None) -> None:
         """Listen. Raises ConfigurationError if the address cannot be bound."""
@@ -90,24 +124,49 @@ class Listener:
                 f"INFERENCE_HOST and {self._setting}: cannot listen on "
                 f"{self._host}:{self._port}: {error.strerror}"
             ) from None
-        context = certificate.context if certificate else None
-        self._server = await asyncio.get_running_loop().create_server(
-            lambda: Connection(self._application),
-            sock=listening,
-            ssl=context,
-            backlog=BACKLOG,
-            ssl_handshake_timeout=self.limits.config.header_seconds if context else None,
-            ssl_shutdown_timeout=TLS_CLOSE_SECONDS if context else None,
-        )
+        loop = asyncio.get_running_loop()
+        if certificate is not None:
+            listening.setblocking(False)
+            self._listening = loop.create_task(self._accept(listening, certificate.context))
+        else:
+            self._listening = await loop.create_server(
+                lambda: Connection(self._application), sock=listening, backlog=BACKLOG
+            )
+
+    async def _accept(self, listening: socket.socket, context: ssl.SSLContext) -> None:
+        """Accept TLS connections. A server of asyncio shows them only after their handshake."""
+        with listening:
+            while True:
+                try:
+                    client, address = await asyncio.get_running_loop().sock_accept(listening)
+                except OSError:
+                    await asyncio.sleep(ACCEPT_SECONDS)
+                else:
+                    self._handshakes.begin(address[0], self._secure(client, context))
+
+    async def _secure(self, client: socket.socket, context: ssl.SSLContext) -> None:
+        """Perform a TLS handshake, after which the connection belongs to its protocol."""
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: Connection(self._application),
+                client,
+                ssl=context,
+                ssl_handshake_timeout=self.limits.config.header_seconds,
+                ssl_shutdown_timeout=TLS_CLOSE_SECONDS,
+            )
+        except (OSError, asyncio.CancelledError):
+            client.close()
 
     async def stop(self, seconds: float) -> bool:
         """Close the listening socket and wait until all requests are answered.
 
         Returns False if that took longer than `seconds`.
         """
-        if self._server is None:
-            return True
-        self._server.close()
+        if isinstance(self._listening, asyncio.Task):
+            self._listening.cancel()
+        elif self._listening is not None:
+            self._listening.close()
+        self._handshakes.stop()
         done = await self.limits.drain(seconds)
         self.limits.stop()
         return done

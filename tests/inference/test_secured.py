@@ -7,6 +7,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -260,3 +261,19 @@ def test_an_invalid_keys_file_keeps_the_current_keys(
     logged = capsys.readouterr().out
     assert "api keys kept" in logged
     assert "short" not in logged
+
+
+def test_clients_that_never_begin_a_handshake_lose_their_connection_to_new_ones(
+    secured: Server,
+) -> None:
+    """One eighth of 4096 connections may be in a handshake."""
+    address = (secured.client.base_url.host, secured.client.base_url.port)
+    with ExitStack() as stack:
+        opened = [stack.enter_context(socket.create_connection(address)) for _ in range(520)]
+        assert secured.client.get("/v2/health/live").status_code == 200
+        first, last = opened[0], opened[-1]
+        first.settimeout(4)
+        assert first.recv(1) == b""
+        last.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            last.recv(1)

@@ -45,6 +45,8 @@ REPORT_HOURS: Final = 24.0
 WATCH_SECONDS: Final = 240.0
 _SLOW: Final = re.compile(r"^slow node ([a-z0-9.-]+):", re.MULTILINE)
 _RETRY_SECONDS: Final = 5.0
+_PAUSE_SECONDS: Final = 1.0
+"""Minimum time between two checks, whatever pods report."""
 
 Reason = Literal["DevicesUnhealthy", "XidError", "SlowInGangs", "UnreadableMark"]
 Health = Reason | Literal["Healthy", "Unknown"]
@@ -246,7 +248,7 @@ class Controller:
     prometheus: str | None = None
     reports: SlowReports = field(default_factory=SlowReports)
     again: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the next check need not wait: after a report, or a cordon, which evicts then."""
+    """Set to check again soon: after a new report, and after a cordon, as the next check evicts."""
     _memory: Memory = field(default_factory=dict)
     _http: httpx2.AsyncClient = field(default_factory=lambda: httpx2.AsyncClient(timeout=10))
 
@@ -469,8 +471,10 @@ async def run(controller: Controller, interval: float) -> None:
     async def check() -> None:
         controller.again.clear()
         await controller.check(time.time())
+        pause = min(interval, _PAUSE_SECONDS)
+        await asyncio.sleep(pause)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(controller.again.wait(), interval)
+            await asyncio.wait_for(controller.again.wait(), interval - pause)
 
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(_forever(check))

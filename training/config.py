@@ -114,8 +114,8 @@ class TrainingConfig(BaseModel):
     init_sha256: str = Field(
         default="",
         pattern="^([0-9a-f]{64})?$",
-        description="Digest that the weights of init_from must have, as in its manifest, or that "
-        "of its safetensors files.",
+        description="Required SHA-256 of the weights of init_from: the one in its manifest or, "
+        "for a Hugging Face directory, that of its safetensors files.",
     )
     init_partial: bool = Field(
         default=False,
@@ -159,7 +159,7 @@ class TrainingConfig(BaseModel):
     train_samples: Length | None = Field(
         default=None,
         description="Length of the run in samples of all processes, instead of epochs. The last "
-        "step takes those that are left.",
+        "step may be smaller.",
     )
     train_tokens: Length | None = Field(
         default=None,
@@ -254,8 +254,8 @@ class TrainingConfig(BaseModel):
     evaluate_samples: int = Field(
         default=0,
         ge=0,
-        description="Maximum number of held-out samples per evaluation, evenly spaced. 0 evaluates "
-        "all of them, as does the evaluation of the finished model.",
+        description="Maximum number of held-out samples per evaluation, evenly spaced. 0 uses all. "
+        "The finished model is always evaluated on all.",
     )
     checkpoint_every: PositiveInt = Field(default=1, description="Epochs between two checkpoints.")
     checkpoint_steps: int = Field(
@@ -272,8 +272,7 @@ class TrainingConfig(BaseModel):
     )
     keep_best: bool = Field(
         default=True,
-        description="Also keep the checkpoint with the lowest held-out loss of those that were "
-        "evaluated.",
+        description="Also keep the evaluated checkpoint with the lowest held-out loss.",
     )
     log_every: int = Field(
         default=0,
@@ -414,9 +413,7 @@ class TrainingConfig(BaseModel):
             if name in self.model_fields_set and getattr(self, name) is not None
         ]
         if len(found) > 1:
-            raise ValueError(
-                f"{' and '.join(found)} are both the length of the run: write one of them"
-            )
+            raise ValueError(f"{' and '.join(found)} are lengths of the run: write one of them")
         if self.train_tokens is not None and self.dataset not in TEXTS:
             raise ValueError(
                 f"train_tokens is {self.train_tokens}, but dataset {self.dataset!r} has no tokens: "

@@ -82,7 +82,7 @@ class Length:
             )
 
     def _left(self, position: Position) -> int:
-        """Return an upper bound of the samples that are left; 0 at the end, negative behind it."""
+        """Return an upper bound on the remaining samples: 0 at the end, negative beyond it."""
         if self.steps is not None:
             return (self.steps - position.step) * self.step
         return self.samples - self.done(position)

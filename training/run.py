@@ -37,9 +37,9 @@ class Run:
 
     `loss_sum` (a scalar) and `samples` belong to this epoch. `diverged` is a boolean scalar on the
     device, so that no step waits for the GPU. `give_up` votes to stop, so that all processes check
-    together. `evaluation` is that of the current weights; `unevaluated` weights come from a
-    checkpoint without one. `flops_per_sample` is None if a custom
-    model cannot be counted.
+    together. `evaluation` is that of the current weights; `unevaluated` is True if they
+    come from a checkpoint without one. `flops_per_sample` is None if a custom model cannot be
+    counted.
     """
 
     config: TrainingConfig

@@ -93,7 +93,7 @@ def _read_source(run: Run, model: nn.Module) -> tuple[str, dict[str, Tensor], li
     path = Path(str(run.config.init_from))
     if (path / CONFIG_FILE).exists() and not (path / MANIFEST_FILE).exists():
         if not isinstance(model, Gpt):
-            raise ExportError(f"it has a {CONFIG_FILE}, and model {run.config.model} is no Llama")
+            raise ExportError(f"it has a {CONFIG_FILE}, but only gpt uses Llama weights")
         return read_huggingface(path, model, run.watchdog.beat)
     # An export, or the run that wrote it.
     folder = path if (path / MANIFEST_FILE).exists() else path / "export"

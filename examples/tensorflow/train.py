@@ -68,6 +68,9 @@ def run(config: TrainingConfig, worker: Worker, listen: Callable[[], Callable[[]
     `listen()` handles SIGTERM and returns a function that is true once the signal arrived. Raises
     InterruptedRunError after any worker received it and the state is saved.
     """
+    if config.length[0] != "epochs":
+        name, value = config.length
+        raise ConfigurationError(f"{name} is {value}, but this program counts epochs: write epochs")
     began = time.monotonic()
     strategy = strategy_of(worker, config.peer_timeout)
     with strategy.scope():

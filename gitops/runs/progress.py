@@ -28,7 +28,7 @@ class Progress:
         """Number of complete epochs, with the fraction if the run ends within an epoch."""
         if self.done_epochs is None or self.epochs is None or self.epochs == int(self.epochs):
             return None if self.done_epochs is None else int(self.done_epochs)
-        return float(f"{self.done_epochs:.3g}")
+        return round(self.done_epochs, 4)
 
     @property
     def share(self) -> float | None:

@@ -25,7 +25,10 @@ TURN_BYTES: Final = 1 << 18
 """Size of a body from which connections receive the rest in turns."""
 
 PIECE_BYTES: Final = 1 << 12
-"""Bytes that are parsed at once: they have at most some 140 requests or 700 chunks."""
+"""Bytes that are parsed at once: they have at most some 200 requests or 700 chunks."""
+
+QUEUED_BYTES: Final = 1 << 10
+"""Bytes that a request counts which waits for the answer of an earlier one."""
 
 TURN_SECONDS: Final = 0.001
 """Time of parsing after which other connections have their turn."""
@@ -51,14 +54,14 @@ class Connection(asyncio.Protocol):
         """The request that is being received."""
         self._in_body = self._deaf = self._lingering = self._lost = self._paused = False
         self._unparsed = b""
-        """Received bytes after requests that wait for their answer, or for the next turn."""
+        """Received bytes that are not parsed yet: they wait for an answer or for their turn."""
         self._awaits_turn = False
         self._active: Request | None = None
         """The request that is being answered."""
         self._queue: deque[Request] = deque()
         """Complete requests after the active one, of a client that does not wait for answers."""
         self._head_bytes = self._header_lines = self._received = self._served = 0
-        self._window = self.since
+        self._window = self._body_since = self.since
         self._window_bytes = self._unsent = 0
 
     @property
@@ -69,7 +72,8 @@ class Connection(asyncio.Protocol):
     @property
     def evictable(self) -> bool:
         """Whether it has no complete head of a request, and no answer to send."""
-        return not (self._active or self._queue or self._in_body or self._paused)
+        waiting = self._active or self._queue or self._unparsed
+        return not (waiting or self._in_body or self._paused)
 
     @property
     def waits_for_client(self) -> bool:
@@ -102,10 +106,12 @@ class Connection(asyncio.Protocol):
         """Parse received bytes."""
         if self._deaf:
             return
-        if self._unparsed or len(data) > PIECE_BYTES:
+        waits = self._active or self._paused or self._awaits_turn
+        if waits or self._unparsed or len(data) > PIECE_BYTES:
             if self._limits.charge(self, len(data)):
                 self._unparsed += data
-                self._parse()
+                if not self._awaits_turn:
+                    self._parse()
             else:
                 self._refuse(self._application.busy)
         else:
@@ -122,15 +128,18 @@ class Connection(asyncio.Protocol):
             self._resume_reading()
 
     def _await_turn(self) -> None:
-        if not self._awaits_turn and not self._lost:
+        if self._lost:
+            return
+        self.transport.pause_reading()
+        if not self._awaits_turn:
             self._awaits_turn = True
-            self.transport.pause_reading()
             self._limits.queue_turn(self)
 
     def _parse(self) -> None:
         """Parse what has been received, until the time is up or a request has to wait."""
         until = time.monotonic() + TURN_SECONDS
         data, position = self._unparsed, 0
+        self._unparsed = b""
         while position < len(data) and not (self._deaf or self._active or self._paused):
             piece = data[position : position + PIECE_BYTES]
             position += len(piece)
@@ -147,7 +156,7 @@ class Connection(asyncio.Protocol):
             self.transport.pause_reading()
         elif rest or (self._in_body and self._received > TURN_BYTES):
             self._await_turn()
-        elif not self._queue:
+        elif not self._queue and not self._awaits_turn:
             self._resume_reading()
 
     def _resume_reading(self) -> None:
@@ -165,9 +174,10 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             if not self._deaf:
                 self._refuse(HttpError(400, f"the request is not valid HTTP/1.1: {error}"))
-        if self._reading is not None and not self._in_body and not self._deaf:
+        if self._reading is not None and not self._deaf:
+            # Since the last byte of a body: trailers and extensions of chunks count as headers.
             self._head_bytes += len(data)
-            if self._head_bytes > MAX_HEAD_BYTES:
+            if self._head_bytes > MAX_HEAD_BYTES + PIECE_BYTES * self._in_body:
                 self._refuse(HttpError(431, f"the headers are larger than {MAX_HEAD_BYTES} bytes"))
 
     def pause_writing(self) -> None:
@@ -194,9 +204,9 @@ class Connection(asyncio.Protocol):
             self._reading.path += url.decode("latin-1")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Add a header; equal ones are joined as HTTP defines it."""
+        """Add a header; equal ones are joined as HTTP defines it. Trailers are ignored."""
         request = self._reading
-        if request is None:
+        if request is None or self._in_body:
             return
         key, text = name.decode("latin-1").lower(), value.decode("latin-1")
         known = request.headers.get(key)
@@ -219,6 +229,7 @@ class Connection(asyncio.Protocol):
         request.close = not self.parser.should_keep_alive() or self.parser.should_upgrade()
         request.peer = self.peer
         self._received, self._in_body = 0, True
+        self._body_since = request.started
         self._open_window(request.started)
         if request.response is None:
             request.response = self._application.begin(request, self.parser.get_http_version())
@@ -235,6 +246,7 @@ class Connection(asyncio.Protocol):
         if request is None or self._deaf:
             return
         self._received += len(data)
+        self._head_bytes = 0
         if request.response is not None:
             return
         if self._received > request.limit:
@@ -254,10 +266,14 @@ class Connection(asyncio.Protocol):
         if request is None or self._deaf:
             return
         self._reading, self._in_body = None, False
-        self._queue.append(request)
         if self._active is not None or self._paused:
+            if not self.reserve(request, QUEUED_BYTES):
+                self._refuse(self._application.busy)
+                return
+            self._queue.append(request)
             self.transport.pause_reading()
         else:
+            self._queue.append(request)
             self._advance()
 
     def reserve(self, request: Request, size: int) -> bool:
@@ -279,6 +295,8 @@ class Connection(asyncio.Protocol):
 
     def shed(self) -> bool:
         """Give up what waits for the client, to free its memory."""
+        self._limits.release(self, min(len(self._unparsed), self.charged))
+        self._unparsed = b""
         if self._in_body:
             self._refuse(self._application.busy)
         else:
@@ -295,8 +313,12 @@ class Connection(asyncio.Protocol):
         elif size := self.transport.get_write_buffer_size():
             if self._too_slow(now, self._window_bytes - size, size):
                 self.abort()
-        elif self._in_body and self._reading is not None:
-            late = now - self._reading.started > config.body_seconds
+        elif self._in_body and self._unparsed:
+            # The body waits for the server, not for the client.
+            self._body_since = now
+            self._open_window(now, self._received)
+        elif self._in_body:
+            late = now - self._body_since > config.body_seconds
             if late or self._too_slow(now, self._received - self._window_bytes, self._received):
                 self._refuse(HttpError(408, "the body did not arrive in time"))
         elif self.evictable:

@@ -70,7 +70,9 @@ class Limits:
         return True
 
     def add(self, connection: "Connection") -> bool:
-        """Count a connection. Close another one if there are too many; False if all are computed.
+        """Count a connection. Close another one if there are too many.
+
+        Returns False if all that could be closed wait for an answer to be computed.
 
         The peer with the most connections loses the one that has been open for the longest time:
         an idle one, otherwise one that waits for its client.
@@ -86,6 +88,8 @@ class Limits:
             return False
         peer[connection] = self._connections[connection] = None
         if victim is not connection:
+            # It would be chosen again until it has ended.
+            self.remove(victim)
             victim.abort()
         return True
 
@@ -99,7 +103,7 @@ class Limits:
                 del self._peers[connection.peer]
 
     def queue_turn(self, connection: "Connection") -> None:
-        """Let a connection continue after the others that have much data.
+        """Queue a connection behind the others that have unparsed data.
 
         In every turn of the event loop one of them continues, so that many of them delay small
         requests no longer than one does.
@@ -109,11 +113,13 @@ class Limits:
             asyncio.get_running_loop().call_soon(self._take_turn)
 
     def _take_turn(self) -> None:
-        # It stays in front meanwhile: no second call is scheduled then.
-        self._turns[0].take_turn()
-        self._turns.popleft()
-        if self._turns:
-            asyncio.get_running_loop().call_soon(self._take_turn)
+        # It stays in front while it runs, so that `queue_turn` schedules no second call.
+        try:
+            self._turns[0].take_turn()
+        finally:
+            self._turns.popleft()
+            if self._turns:
+                asyncio.get_running_loop().call_soon(self._take_turn)
 
     def charge(self, connection: "Connection", size: int) -> bool:
         """Count bytes; return False if there are too many.

@@ -177,8 +177,10 @@ class AdminListener:
 
     def __init__(self, service: Service, paths: Paths) -> None:
         port = service.config.admin_port
-        # With few files, the workers and clients being closed need the others.
-        allowed = min(ADMIN_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        # If few files may be open, the workers and connections that are closing need the others.
+        few = files // 8 if files != resource.RLIM_INFINITY else ADMIN_CONNECTIONS
+        allowed = min(ADMIN_CONNECTIONS, few)
         self._listener = Listener(service, paths, "INFERENCE_ADMIN_PORT", port, allowed)
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="admin", daemon=True)
@@ -202,8 +204,8 @@ class AdminListener:
 def allow_connections(wanted: int) -> int:
     """Raise the limit on open files as far as possible and return the connections it allows.
 
-    That is at least half of the files. Connections beyond the limit would be closed at once, those
-    to the administration port as well.
+    At most half of the files are reserved for other uses. Without a free file, new connections are
+    closed at once, those to the administration port as well.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = wanted + OTHER_FILES

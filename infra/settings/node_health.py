@@ -36,7 +36,7 @@ class NodeHealthSettings(Settings):
     fault_seconds: PositiveInt = Field(
         default=300,
         description="Time (s) that a fault lasts before its node is cordoned. It should exceed the "
-        "restart of a device plugin. Reports of slowness cordon at once.",
+        "restart of a device plugin. Slow-node reports cordon the node immediately.",
     )
     settle_seconds: PositiveInt = Field(
         default=600, description="Time (s) that a node is healthy before it is uncordoned."

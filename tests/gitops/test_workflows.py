@@ -402,7 +402,8 @@ def test_gitlab_logs_in_nowhere_without_variables(tmp_path: Path) -> None:
     files = {"AWS_WEB_IDENTITY_TOKEN_FILE", "AZURE_FEDERATED_TOKEN_FILE"}
     assert not {*files, "GOOGLE_APPLICATION_CREDENTIALS"} & set(found)
     assert calls == ""
-    assert not Path(found["DOCKER_CONFIG"]).exists()
+    # Whoever runs the job may have logged in already.
+    assert "DOCKER_CONFIG" not in found
 
 
 @pytest.mark.parametrize(
@@ -431,7 +432,7 @@ def test_gitlab_has_a_login_for_each_registry(
         CI_REGISTRY_USER="job",
         CI_REGISTRY_PASSWORD="token",
     )
-    assert call in calls
+    assert (call in calls) if call else (calls == "")
     written = json.loads((Path(found["DOCKER_CONFIG"]) / "config.json").read_text())
     assert base64.b64decode(written["auths"][registry]["auth"]).decode() == login
 

@@ -277,5 +277,5 @@ def test_a_damaged_hugging_face_directory_is_refused(
 
 
 def test_an_image_model_does_not_start_with_a_llama(llama: Path, train: Train) -> None:
-    with pytest.raises(ConfigurationError, match="and model digits-net is no Llama"):
+    with pytest.raises(ConfigurationError, match="but only gpt uses Llama weights"):
         train("second", init_from=str(llama))

@@ -96,7 +96,9 @@ def gpt_tensors(tensors: dict[str, Tensor], layers: int) -> dict[str, Tensor]:
         del left[_HEAD]
     found = {}
     for ours, theirs in _names(layers):
-        if left.keys() >= set(theirs) and len({left[name].shape[1:] for name in theirs}) == 1:
+        if not left.keys() >= set(theirs) or not all(left[name].dim() for name in theirs):
+            continue
+        if len({left[name].shape[1:] for name in theirs}) == 1:
             found[ours] = torch.cat([left.pop(name) for name in theirs])
     return found | left
 
@@ -126,7 +128,7 @@ def _names(layers: int) -> Iterator[tuple[str, tuple[str, ...]]]:
 def read_huggingface(
     folder: Path, model: Gpt, beat: Callable[[], None]
 ) -> tuple[str, dict[str, Tensor], list[str]]:
-    """Return the digest of a Llama's weights, its tensors for a `gpt`, and how it differs from it.
+    """Return the digest of a Llama's weights, its tensors under gpt's names, and the differences.
 
     The digest is that of the safetensors files in the order of their names. Raises ExportError.
     """
@@ -162,13 +164,16 @@ _COMPARED: Final = (
 def _llama_settings(found: dict[str, Any]) -> dict[str, Any]:
     """Return config.json with the defaults that transformers has for Llama.
 
-    Releases before 5 write `rope_theta` and `rope_scaling` instead of `rope_parameters`.
+    Releases before 5 write `rope_theta` and `rope_scaling` instead of `rope_parameters`. Raises
+    ExportError if the latter is not an object.
     """
     heads, width = found.get("num_attention_heads"), found.get("hidden_size")
     head_dim = found.get("head_dim")
     if head_dim is None and isinstance(heads, int) and isinstance(width, int) and heads > 0:
         head_dim = width // heads
     scaling = found.get("rope_scaling") or {"rope_type": "default"}
+    if not isinstance(scaling, dict):
+        raise ExportError(f"{CONFIG_FILE} has rope_scaling {scaling!r}, which is not an object")
     return {
         "num_key_value_heads": heads,
         "hidden_act": "silu",

@@ -92,6 +92,7 @@ class ProgressOutputs(contextlib.ExitStack):
             counts = {**self._epochs("epoch"), "samples": epoch[1]}
             emit(Epoch.model_validate({**counts, **line, **custom}))
         else:
+            self._throughput.exclude(seconds)
             counts = {**self._epochs("done_epochs"), "samples": evaluation.samples}
             emit(Evaluated.model_validate({"step": position.step, **counts, **line, **custom}))
 
@@ -116,6 +117,11 @@ class Throughput:
         self._flops = run.flops_per_sample
         self._size = run.world.size
         self._last = (time.perf_counter(), run.length.done(run.position))
+
+    def exclude(self, seconds: float) -> None:
+        """Leave out the time of an evaluation."""
+        then, before = self._last
+        self._last = (then + seconds, before)
 
     def since_last(self, done: int) -> dict[str, float]:
         """Return the values since the previous call, `done` samples after the start of the run.

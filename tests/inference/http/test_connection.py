@@ -1,0 +1,167 @@
+"""What one connection may hold, and whose time counts, without a network."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from inference.config import InferenceConfig
+from inference.http.application import Application
+from inference.http.connection import PIECE_BYTES, Connection
+from inference.http.limits import Limits
+from inference.http.messages import HttpError, Request, Response
+
+INFER = b"POST /infer HTTP/1.1\r\nHost: a\r\n"
+
+
+class Computing:
+    """An application whose answers come when the test gives them."""
+
+    draining = False
+    busy = HttpError(503, "busy")
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.asked: list[asyncio.Future[object]] = []
+
+    def begin(self, request: Request, version: str) -> Response | None:
+        request.limit = 1 << 20
+        return None
+
+    def name(self, request: Request) -> None:
+        request.request_id = "1"
+
+    def answer(
+        self, request: Request, reserve: Callable[[int], bool]
+    ) -> "asyncio.Future[object] | Response":
+        if request.path == "/now":
+            return Response(b"{}")
+        self.asked.append(asyncio.get_running_loop().create_future())
+        return self.asked[-1]
+
+    def respond(self, request: Request, future: "asyncio.Future[object]") -> Response:
+        return Response(b"{}")
+
+    def finished(self, request: Request) -> None:
+        pass
+
+    def abandoned(self, request: Request) -> None:
+        pass
+
+
+class Transport(asyncio.Transport):
+    """Remembers what was written, and whether the connection is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.reading = True
+        self.closed = False
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("10.0.0.1", 1) if name == "peername" else default
+
+    def write(self, data: Any) -> None:
+        self.written += data
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def is_reading(self) -> bool:
+        return self.reading
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        self.closed = True
+
+    abort = close
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+
+def connected() -> tuple[Connection, Transport, Computing]:
+    limits = Limits(InferenceConfig(model_name="digits", model_path="/none"), 10)
+    application, transport = Computing(limits), Transport()
+    made = Connection(cast(Application, application))
+    made.connection_made(transport)
+    return made, transport, application
+
+
+def receive(connection: Connection, data: bytes) -> None:
+    for start in range(0, len(data), PIECE_BYTES):
+        connection.data_received(data[start : start + PIECE_BYTES])
+
+
+@pytest.mark.parametrize("trailer", [b"A: " + b"x" * 200_000, b"A: x\r\n" * 20_000])
+async def test_trailers_are_limited_like_headers_and_not_kept(trailer: bytes) -> None:
+    connection, transport, _ = connected()
+    receive(connection, INFER + b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n" + trailer)
+    assert transport.written.startswith(b"HTTP/1.1 431")
+    assert connection.charged == 0
+
+
+async def test_a_long_body_in_small_chunks_has_no_headers_to_limit() -> None:
+    connection, transport, application = connected()
+    receive(
+        connection,
+        INFER + b"Transfer-Encoding: chunked\r\n\r\n" + b"1;e=1\r\nx\r\n" * 20_000 + b"0\r\n\r\n",
+    )
+    assert len(application.asked) == 1
+    assert not transport.written
+
+
+async def test_the_time_of_earlier_requests_does_not_count_against_a_body() -> None:
+    connection, transport, application = connected()
+    receive(connection, INFER + b"Content-Length: 1\r\n\r\nx")
+    receive(connection, INFER + b"Content-Length: 100000\r\n\r\n" + b"x" * 50_000)
+    for seconds in (6, 12, 60):
+        connection.check(time.monotonic() + seconds)
+    assert not transport.written
+    application.asked[0].set_result(None)
+    await asyncio.sleep(0)
+    assert transport.written.startswith(b"HTTP/1.1 200")
+    while not transport.reading:
+        await asyncio.sleep(0)
+    receive(connection, b"x" * 50_000)
+    assert len(application.asked) == 2
+
+
+async def test_requests_that_wait_for_an_earlier_one_are_charged() -> None:
+    connection, transport, _ = connected()
+    receive(connection, INFER + b"Content-Length: 1\r\n\r\nx" + b"GET /now HTTP/1.1\r\n\r\n" * 100)
+    assert connection.charged >= 100 * 1000
+    assert not transport.reading
+    connection.connection_lost(None)
+    assert connection.charged == 0
+
+
+async def test_many_requests_are_parsed_in_the_turn_of_their_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("inference.http.connection.TURN_SECONDS", 0.0)
+    connection, transport, _ = connected()
+    pipeline = b"GET /now HTTP/1.1\r\n\r\n" * 1000
+    connection.data_received(pipeline)
+    assert not transport.reading
+    answered = transport.written.count(b"HTTP/1.1 200")
+    assert 0 < answered < 1000
+    connection.data_received(pipeline)
+    assert transport.written.count(b"HTTP/1.1 200") == answered
+    while not transport.reading:
+        await asyncio.sleep(0)
+    assert transport.written.count(b"HTTP/1.1 200") == 2000
+    assert connection.charged == 0

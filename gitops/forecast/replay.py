@@ -19,6 +19,9 @@ _SESSIONS: Final = 2
 _PREEMPTING_SESSIONS: Final = 16
 """The same with preemption, which Volcano 1.14 misses in some sessions if there are several queues
 (https://github.com/volcano-sh/volcano/issues/5140)."""
+_LISTS: Final = 5
+"""Least time between two looks, in times of listing the pods: on a busy machine, the scheduler may
+begin the next sessions before the API server has its decisions."""
 _POLL: Final = 0.02
 _PATIENCE: Final = 120.0
 Placement = dict[str, str | None]
@@ -82,6 +85,7 @@ class Replay:
         self.victims: list[Victim] = []
         self._all: list[dict[str, Any]] = []
         self.unsettled = False
+        self._listing = 0.0
         preempts = "preempt" in _actions(state.scheduler_configuration)
         self._enough = _PREEMPTING_SESSIONS if preempts else _SESSIONS
         self.now = 0.0
@@ -156,10 +160,14 @@ class Replay:
         """Wait until the placement of pods stays the same, as it was `last` if given."""
         deadline = time.monotonic() + _PATIENCE
         while time.monotonic() < deadline:
-            before = self._sandbox.sessions()
-            while self._sandbox.sessions() < before + self._enough and time.monotonic() < deadline:
+            before, least = self._sandbox.sessions(), time.monotonic() + _LISTS * self._listing
+            while time.monotonic() < deadline and (
+                self._sandbox.sessions() < before + self._enough or time.monotonic() < least
+            ):
                 time.sleep(_POLL)
+            begun = time.monotonic()
             self._all = self._sandbox.pods()
+            self._listing = time.monotonic() - begun
             seen = _placement(self._all)
             ending = any(pod["metadata"].get("deletionTimestamp") for pod in self._all)
             if seen == last and not ending:

@@ -29,8 +29,8 @@ model of the weights differs, if it does.
 def load_initial_weights(run: Run) -> Report:
     """Load the weights of `init_from` into all processes; return what was loaded.
 
-    Only rank 0 reads the file. Raises ConfigurationError when there is no such export, when it is
-    damaged or not the one that was asked for, or when its tensors do not fit the model.
+    Only rank 0 reads the file. Raises ConfigurationError if the export does not exist, is damaged,
+    is not the required one, or has tensors that do not fit the model.
     """
     weights: dict[str, ValueType] = {}
 

@@ -20,8 +20,8 @@ _PREEMPTING_SESSIONS: Final = 16
 """The same with preemption, which Volcano 1.14 misses in some sessions if there are several queues
 (https://github.com/volcano-sh/volcano/issues/5140)."""
 _LISTS: Final = 5
-"""Least time between two looks, in times of listing the pods: on a busy machine, the scheduler may
-begin the next sessions before the API server has its decisions."""
+"""Minimum time between two looks, as a multiple of the time that listing the pods takes: on a busy
+machine, the next sessions may end before the API server has stored the scheduler's decisions."""
 _POLL: Final = 0.02
 _PATIENCE: Final = 120.0
 Placement = dict[str, str | None]

@@ -25,10 +25,10 @@ TURN_BYTES: Final = 1 << 18
 """Size of a body from which connections receive the rest in turns."""
 
 PIECE_BYTES: Final = 1 << 12
-"""Bytes that are parsed at once: they have at most some 200 requests or 700 chunks."""
+"""Bytes that are parsed at once. They contain at most about 200 requests or 700 chunks."""
 
 QUEUED_BYTES: Final = 1 << 10
-"""Bytes that a request counts which waits for the answer of an earlier one."""
+"""Bytes charged for a request that waits for the answer to an earlier one."""
 
 TURN_SECONDS: Final = 0.001
 """Time of parsing after which other connections have their turn."""

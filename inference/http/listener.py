@@ -134,7 +134,7 @@ class Listener:
             )
 
     async def _accept(self, listening: socket.socket, context: ssl.SSLContext) -> None:
-        """Accept TLS connections. A server of asyncio shows them only after their handshake."""
+        """Accept TLS connections. asyncio's server reports them only after their handshake."""
         with listening:
             while True:
                 try:
@@ -166,8 +166,8 @@ class Listener:
             self._listening.cancel()
         elif self._listening is not None:
             self._listening.close()
-        self._handshakes.stop()
         done = await self.limits.drain(seconds)
+        self._handshakes.stop()
         self.limits.stop()
         return done
 

@@ -402,7 +402,7 @@ def test_gitlab_logs_in_nowhere_without_variables(tmp_path: Path) -> None:
     files = {"AWS_WEB_IDENTITY_TOKEN_FILE", "AZURE_FEDERATED_TOKEN_FILE"}
     assert not {*files, "GOOGLE_APPLICATION_CREDENTIALS"} & set(found)
     assert calls == ""
-    # Whoever runs the job may have logged in already.
+    # The runner may be logged in already.
     assert "DOCKER_CONFIG" not in found
 
 

@@ -34,7 +34,7 @@ def versitygw() -> Path:
     folder = cache_root() / "tools" / MODULE.rpartition("/")[2].replace("@", "-")
     if not (folder / "versitygw").exists():
         if shutil.which("go") is None:
-            unavailable("versitygw is built from its Go module, and there is no Go")
+            unavailable("versitygw is built from its Go module, and Go is not installed")
         environment = {**go.environment(), "GOBIN": str(folder), "GOFLAGS": "-trimpath"}
         done = subprocess.run(
             ["go", "install", MODULE], env=environment, capture_output=True, text=True, check=False

@@ -31,12 +31,15 @@ def with_node_health(config: dict[str, Any]) -> None:
 
 @pytest.fixture
 def platform(real: Platform) -> Iterator[Platform]:
-    """The stack with the controller that cordons nodes."""
+    """The stack with the controller that cordons nodes, and at the end the stack as it was."""
+    before = real.stack_file.read_text()
     shutil.copyfile(ROOT / "Pulumi.dev.yaml", real.stack_file)
     real.edit(with_node_health)
     real.make("up", timeout=3000)
     yield real
     real.shell(f"kubectl uncordon {SLOW}")
+    real.stack_file.write_text(before)
+    real.make("up", timeout=3000)
 
 
 @contextlib.contextmanager
@@ -115,8 +118,8 @@ def nodes_of(platform: Platform, run: str) -> list[str]:
 
 
 def failures(checkpoints: Path, run: str) -> str:
-    """Return what the failure recorder has kept of the run's logs."""
-    return "\n".join(path.read_text() for path in checkpoints.glob(f"{run}/failures/**/*.log"))
+    """Return what the failure recorder has kept of the run: termination messages and logs."""
+    return "\n".join(path.read_text() for path in checkpoints.glob(f"{run}/failures/*/*"))
 
 
 def test_a_gang_names_a_slow_node_and_trains_on_the_other(
@@ -133,7 +136,8 @@ def test_a_gang_names_a_slow_node_and_trains_on_the_other(
     conditions = platform.kubectl("get", "node", SLOW)["status"]["conditions"]
     (found,) = (each for each in conditions if each["type"] == "GpuUnhealthy")
     assert (found["status"], found["reason"]) == ("True", "SlowInGangs")
-    assert f"slow node {SLOW}: matmul" in failures(checkpoints, run)
+    message = f"slow node {SLOW}: matmul"
+    await_(lambda: message in failures(checkpoints, run), 60, "the failure is recorded")
 
 
 def cordoned(platform: Platform) -> bool:

@@ -24,12 +24,12 @@ def test_preemption_looks_at_priorities() -> None:
 
 
 @pytest.mark.parametrize("action", ["preempt", "reclaim"])
-def test_a_job_that_is_held_back_cannot_push_out_others(action: str) -> None:
+def test_a_queued_job_can_neither_preempt_nor_reclaim(action: str) -> None:
     (problem,) = volcano(scheduler={action: "gangs", "enqueue": True})
     assert "enqueue is true, but a queued job neither preempts" in problem
 
 
-def test_overcommit_is_for_jobs_that_are_held_back() -> None:
+def test_overcommit_needs_queued_jobs() -> None:
     (problem,) = volcano(scheduler={"reclaim": "gangs", "overcommit": 1.5})
     assert "overcommit is 1.5, but no job is queued" in problem
     assert volcano(scheduler={"overcommit": 1.5}) == []

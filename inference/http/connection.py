@@ -133,7 +133,8 @@ class Connection(asyncio.Protocol):
         self.transport.pause_reading()
         if not self._awaits_turn:
             self._awaits_turn = True
-            self._limits.queue_turn(self)
+            turns = self._limits.parsing if self._unparsed else self._limits.receiving
+            turns.queue(self)
 
     def _parse(self) -> None:
         """Parse what has been received, until the time is up or a request has to wait."""

@@ -24,6 +24,50 @@ answer: closing a socket with unread data resets the connection."""
 IDLE_DRAIN_SECONDS: Final = 0.5
 """Time without a request after which a connection is closed at shutdown."""
 
+PARSING_SHARE: Final = 0.1
+"""Share of the event loop's time for what connections sent faster than it could be parsed."""
+
+SHORTEST_PAUSE: Final = 0.002
+"""Pause (s) below which a turn is not delayed, as the timers of event loops count milliseconds."""
+
+
+class Turns:
+    """Connections that continue one after the other, in a share of the event loop's time.
+
+    They take a turn each, so that many of them delay small requests no longer than one does.
+    """
+
+    def __init__(self, share: float) -> None:
+        self._pause = 1 / share - 1
+        """Pause per second of a turn."""
+        self._waiting: deque[Connection] = deque()
+        self._free_at = 0.0
+
+    def queue(self, connection: "Connection") -> None:
+        """Let a connection continue after the others that wait."""
+        self._waiting.append(connection)
+        if len(self._waiting) == 1:
+            self._schedule()
+
+    def _schedule(self) -> None:
+        loop, pause = asyncio.get_running_loop(), self._free_at - time.monotonic()
+        if pause < SHORTEST_PAUSE:
+            loop.call_soon(self._take)
+        else:
+            loop.call_later(pause, self._take)
+
+    def _take(self) -> None:
+        began = time.monotonic()
+        # It stays in front while it runs, so that `queue` schedules no second call.
+        try:
+            self._waiting[0].take_turn()
+        finally:
+            self._waiting.popleft()
+            ended = time.monotonic()
+            self._free_at = max(self._free_at, ended) + (ended - began) * self._pause
+            if self._waiting:
+                self._schedule()
+
 
 class Limits:
     """The connections of one listener."""
@@ -39,8 +83,10 @@ class Limits:
         """Bytes by address."""
         self._connections: dict[Connection, None] = {}
         self._peers: dict[str, dict[Connection, None]] = {}
-        self._turns: deque[Connection] = deque()
-        """Connections with a large body or many requests that wait for their turn."""
+        self.receiving = Turns(1)
+        """Connections that receive a large body."""
+        self.parsing = Turns(PARSING_SHARE)
+        """Connections with received bytes that took too long to parse, such as many requests."""
         self._sweeping: asyncio.Task[None] | None = None
         self._watching: list[Callable[[], None]] = []
 
@@ -101,25 +147,6 @@ class Limits:
             peer.pop(connection, None)
             if not peer:
                 del self._peers[connection.peer]
-
-    def queue_turn(self, connection: "Connection") -> None:
-        """Queue a connection behind the others that have unparsed data.
-
-        In every turn of the event loop one of them continues, so that many of them delay small
-        requests no longer than one does.
-        """
-        self._turns.append(connection)
-        if len(self._turns) == 1:
-            asyncio.get_running_loop().call_soon(self._take_turn)
-
-    def _take_turn(self) -> None:
-        # It stays in front while it runs, so that `queue_turn` schedules no second call.
-        try:
-            self._turns[0].take_turn()
-        finally:
-            self._turns.popleft()
-            if self._turns:
-                asyncio.get_running_loop().call_soon(self._take_turn)
 
     def charge(self, connection: "Connection", size: int) -> bool:
         """Count bytes; return False if there are too many.

@@ -49,21 +49,23 @@ class CostConfig(GpuConfig):
 def gpu_budget(stack: Stack, config: BudgetConfig) -> Iterator[Violation]:
     """A typo in a number of nodes is found before the GPUs are allocated."""
     by_queue: dict[str, Decimal] = defaultdict(Decimal)
+    least: dict[str, Decimal] = defaultdict(Decimal)
     for demand in demanded_gpus(stack, config.accelerators):
         by_queue[demand.queue] += demand.most
+        least[demand.queue] += demand.least
     total = sum(by_queue.values(), Decimal(0))
     if config.max_gpus is not None and total > config.max_gpus:
         yield Violation(
             Node(None),
             f"at most {config.max_gpus}, or raise maxGpus of gpu-budget",
-            found=f"{_number(total)} GPUs in the whole stack",
+            found=f"{_gpus(total, sum(least.values(), Decimal(0)))} in the whole stack",
         )
     for queue, allowed in config.max_gpus_per_queue.items():
         if by_queue[queue] > allowed:
             yield Violation(
                 Node(None),
                 f"at most {allowed}, or raise maxGpusPerQueue of gpu-budget",
-                found=f"{_number(by_queue[queue])} GPUs in queue {queue}",
+                found=f"{_gpus(by_queue[queue], least[queue])} in queue {queue}",
             )
 
 
@@ -95,6 +97,12 @@ def gpu_cost(stack: Stack, config: CostConfig) -> Iterator[Violation]:
 
 def _times(count: Decimal, price: Decimal) -> Decimal:
     return count * price if price else Decimal(0)
+
+
+def _gpus(most: Decimal, least: Decimal) -> str:
+    """Return the largest number of GPUs, and the usual one if it differs."""
+    usual = f" ({_number(least)} without updates and autoscalers)" if least < most else ""
+    return f"{_number(most)} GPUs{usual}"
 
 
 def _number(total: Decimal) -> str:

@@ -7,7 +7,7 @@ compile() {
   uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header \
     --no-annotate "$@"
 }
-# uv takes what an output file has already for a wish, also lines of other files.
+# uv prefers versions that the output file already has.
 rm -f requirements/workload.txt
 compile requirements/dev.in -o requirements/dev.txt
 compile requirements/stack.in -c requirements/dev.txt -o requirements.txt
@@ -23,11 +23,11 @@ compile requirements/tensorflow-image.in -c requirements/tensorflow.txt \
   -o requirements/tensorflow-image.txt
 rm requirements/vision.txt
 compile requirements/bench.in -c requirements/dev.txt -o requirements/bench.txt
-# Peers in `make bench-inference`, each in an environment of its own: what they agree with differs.
+# Peers in `make bench-inference`, each in a separate environment, because their dependencies conflict.
 for name in bentoml fastapi http litserve mlserver mosec; do
   compile "requirements/bench-$name.in" -o "requirements/bench-$name.txt"
 done
-# Two clients of the model server's protocol, which agree with nothing else here.
+# Two clients of the model server's protocol. Their dependencies conflict with all others.
 compile requirements/clients.in -o requirements/clients.txt
 # Replaces one package of the tests' environment and shares the others.
 compile --no-deps requirements/newest-sdk.in -o requirements/newest-sdk.txt

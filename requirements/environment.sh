@@ -13,10 +13,10 @@ command -v "$python" >/dev/null || fail "$python is not on PATH: install Python 
   fail "$("$python" --version) is too old: Python 3.11 or newer is needed, or write PYTHON=…"
 
 # By its path, because the environment's directory is first on PATH: pyenv looks there each time.
-# The interpreter behind an environment, which has no pip if its first start was interrupted.
+# The interpreter of an environment. It has no pip if the first start was interrupted.
 python=$("$python" -c 'import sys; print(sys._base_executable)')
 
-# Debian keeps venv in a package of its own.
+# Debian has a separate package for venv.
 if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     echo "installing Debian package: python3-venv"
@@ -26,15 +26,15 @@ if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
   fi
 fi
 
-# A working environment is only updated: something may be running in it.
+# A working environment is updated and not replaced, because processes may use it.
 if ! "$folder/bin/python" -c 'import sys' 2>/dev/null; then
   echo "making the Python environment $folder"
   rm -rf "$folder"
 fi
 install=(install --quiet --disable-pip-version-check --require-hashes)
 install+=(--requirement "$(dirname "$0")/uv.txt")
-# The host's pip installs uv in half the time, because the environment needs no pip before. uv adds
-# one, with which Pulumi lists the packages.
+# The host's pip installs uv, which is twice as fast as creating the environment with pip. uv then
+# adds pip, with which Pulumi lists the packages.
 if "$python" -c 'import pip, sys; sys.exit(int(pip.__version__.split(".")[0]) < 23)' 2>/dev/null; then
   [ -d "$folder" ] || "$python" -m venv --without-pip "$folder"
   "$python" -m pip --python "$folder" "${install[@]}"

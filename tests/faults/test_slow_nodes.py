@@ -18,7 +18,8 @@ from tests.cluster.platform import ROOT, Platform, await_
 
 GOOD, SLOW = "gpu-node-0", "gpu-node-1"
 GPU = "nvidia.com/gpu"
-CORES = 0.15
+CORES = 0.08
+"""On a busy machine the processes on the other node are slow as well."""
 PERIOD = 100_000
 """Microseconds of a period of the quota, Kubernetes' default."""
 PATIENCE = 300.0

@@ -144,6 +144,11 @@ def test_the_budget_counts_the_devices_of_claims(request_: dict[str, Any]) -> No
     assert "found 16 GPUs" in message
 
 
+def test_the_budget_names_what_an_update_adds() -> None:
+    (message,) = judge("gpu-budget", manifests.deployment(), config={"maxGpus": 1})
+    assert "found 3 GPUs (2 without updates and autoscalers) in the whole stack" in message
+
+
 def test_the_budget_counts_all_devices_of_a_node_without_a_limit() -> None:
     stack = (template(**exactly(allocationMode="All")), claiming())
     assert judge("gpu-budget", *stack, config={"maxGpus": 1_000_000})

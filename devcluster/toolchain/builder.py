@@ -118,7 +118,8 @@ class Builder:
                 self._go.module_folder(program.module, work, log)
         if not order.packages:
             return []
-        return self._go.stale(order.packages, module.flags, work, log, lambda: self._report(what))
+        tool = self._go.with_cgo(module.cgo)
+        return tool.stale(order.packages, module.flags, work, log, lambda: self._report(what))
 
     def _build(self, order: Order, meter: Meter) -> None:
         module = order.module
@@ -133,8 +134,9 @@ class Builder:
                 meter.linked([name for name, file in built.items() if file.exists()])
                 meter.compiled([_counted(module, path) for path in begun], *begun[-1:])
 
+            tool = self._go.with_cgo(module.cgo)
             for packages in _batches(order.packages):
-                self._go.build(packages, module.flags, work, out, log, tick)
+                tool.build(packages, module.flags, work, out, log, tick)
         for program in order.programs:
             self._store.add(module, program, self._product(module, program, work, out, log))
         meter.linked([program.name for program in order.programs])

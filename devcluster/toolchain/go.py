@@ -59,14 +59,19 @@ def compiler_memory(total: int, processors: int) -> dict[str, str]:
 class Go:
     """Go commands with a module cache and a build cache below one directory."""
 
-    def __init__(self, caches: Path) -> None:
+    def __init__(self, caches: Path, *, cgo: bool = False) -> None:
         self.caches = caches
+        self._cgo = cgo
+
+    def with_cgo(self, cgo: bool) -> "Go":
+        """Return commands with the same caches that compile C in Go packages, or do not."""
+        return Go(self.caches, cgo=cgo)
 
     @property
     def environment(self) -> dict[str, str]:
         """Environment of the commands."""
         caches = {"GOMODCACHE": str(self.caches / "mod"), "GOCACHE": str(self.caches / "build")}
-        return environment() | caches
+        return environment() | caches | {"CGO_ENABLED": str(int(self._cgo))}
 
     def remove_caches(self) -> None:
         """Delete both caches, unless the environment has `KEEP_GO_CACHE=1`.

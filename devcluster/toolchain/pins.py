@@ -29,10 +29,13 @@ Gateway = Literal["traefik"]
 Monitoring = Literal["prometheus"]
 """Monitoring; requested by name."""
 
+Gpus = Literal["nvidia"]
+"""NVIDIA's programs for nodes with GPUs; only tests run them, without GPUs."""
+
 Languages = Literal["languages"]
 """Language hosts of Pulumi programs that are not in Python; only tests have such programs."""
 
-Extra = Operator | Gateway | Monitoring | Languages
+Extra = Operator | Gateway | Monitoring | Gpus | Languages
 """Tools that are in no group and requested by name."""
 
 
@@ -97,7 +100,7 @@ class Module(_Pin):
     """Processor time of a build with empty caches, measured, for the estimate that is printed."""
     variables: dict[str, str] = {}
     tags: tuple[str, ...] = ()
-    """Build constraints that hold."""
+    """Build constraints that hold. `cgo` also enables C in Go packages."""
     uninlined: tuple[str, ...] = ()
     """Patterns of packages that are compiled without inlining."""
     embed: tuple[File, ...] = ()
@@ -111,6 +114,11 @@ class Module(_Pin):
     def folder(self) -> Path:
         """Directory with go.mod, go.sum and, for a main package of ours, its source."""
         return HERE / "modules" / self.name
+
+    @property
+    def cgo(self) -> bool:
+        """Whether packages may contain C, so that the build needs a C compiler."""
+        return "cgo" in self.tags
 
     @property
     def flags(self) -> list[str]:

@@ -40,6 +40,7 @@ def ensure(
     *,
     gateway: bool = False,
     monitoring: bool = False,
+    nvidia: bool = False,
     languages: bool = False,
     announce: Report | None = None,
 ) -> Toolchain:
@@ -55,6 +56,7 @@ def ensure(
     wanted: dict[Extra, bool] = {
         "traefik": gateway,
         "prometheus": monitoring,
+        "nvidia": nvidia,
         "languages": languages,
     }
     extras: tuple[Extra, ...] = (*operators, *(name for name, asked in wanted.items() if asked))

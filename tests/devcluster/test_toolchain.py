@@ -428,6 +428,12 @@ def test_prometheus_is_built_with_kubernetes_discovery_only(world: World):
     assert found.startswith("list -tags=remove_all_sd,enable_kubernetes_sd ")
 
 
+def test_only_programs_that_call_c_are_built_with_cgo(world: World):
+    ensure("real", world.cache, world.said.append, nvidia=True, languages=True)
+    built = {("nvidia" in call, "cgo=1" in call) for call in world.calls("build")}
+    assert built == {(True, True), (False, False)}
+
+
 def test_languages_are_built_only_on_request(world: World):
     toolchain = ensure("real", world.cache, world.said.append)
     assert not (toolchain.bin / "pulumi-language-yaml").exists()

@@ -57,6 +57,7 @@ def test_an_operator_is_in_no_group(operator: pins.Operator):
     [
         ("traefik", "traefik"),
         ("prometheus", "prometheus"),
+        ("nvidia", "nvidia-device-plugin"),
         ("languages", "pulumi-language-yaml"),
     ],
 )

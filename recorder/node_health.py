@@ -59,7 +59,7 @@ class Policy:
     """Thresholds: nodes cordoned at once, fault and recovery durations (s), number of reports."""
 
     max_nodes: int = 1
-    fault_seconds: float = 300
+    fault_seconds: float = 360
     settle_seconds: float = 600
     slow_reports: int | None = None
     xids: frozenset[int] = frozenset()
@@ -497,7 +497,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--resource", default="nvidia.com/gpu", help="name of the GPU resource")
     made.add_argument("--namespace", required=True, help="namespace of the runs to move")
     made.add_argument("--max-nodes", type=int, default=1)
-    made.add_argument("--fault-seconds", type=float, default=300)
+    made.add_argument("--fault-seconds", type=float, default=Policy.fault_seconds)
     made.add_argument("--settle-seconds", type=float, default=600)
     made.add_argument("--slow-reports", type=int)
     made.add_argument("--prometheus", help="URL of Prometheus")

@@ -34,9 +34,10 @@ class NodeHealthSettings(Settings):
         default=1, description="Maximum number of nodes that the controller has cordoned at once."
     )
     fault_seconds: PositiveInt = Field(
-        default=300,
-        description="Time (s) that a fault lasts before its node is cordoned. It should exceed the "
-        "restart of a device plugin. Slow-node reports cordon the node immediately.",
+        default=360,
+        description="Time (s) that a fault lasts before its node is cordoned. Write more than 310: "
+        "after a change of time_slicing the kubelet counts the previous devices for five minutes. "
+        "Slow-node reports cordon the node immediately.",
     )
     settle_seconds: PositiveInt = Field(
         default=600, description="Time (s) that a node is healthy before it is uncordoned."

@@ -14,6 +14,7 @@ from lightkube.config.kubeconfig import KubeConfig
 from lightkube.config.models import Cluster, User
 from lightkube.resources.core_v1 import Node, Pod
 
+from infra.settings.node_health import NodeHealthSettings
 from recorder.node_health import (
     CHECKED,
     CONDITION,
@@ -62,6 +63,12 @@ def test_a_restart_of_the_device_plugin_cordons_nothing() -> None:
     _, memory = decide([node(offered=0)], {}, 0, POLICY)
     _, memory = decide([node()], memory, 50, POLICY)
     assert decide([node(offered=0)], memory, 61, POLICY)[0] == []
+
+
+def test_devices_that_the_kubelet_still_counts_cordon_nothing_by_default() -> None:
+    """The kubelet counts devices of a stopped plugin for 300 s, and reports every 10 s."""
+    assert after(310, node(gpus=12, offered=8), policy=Policy()) == []
+    assert Policy().fault_seconds == NodeHealthSettings().fault_seconds
 
 
 def test_the_faults_that_lasted_longest_are_cordoned_up_to_the_limit() -> None:

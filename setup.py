@@ -28,7 +28,9 @@ PARTS = {
         "configuration",
         "custom",
         "exit_codes",
+        "files",
         "promotion",
+        "store",
     },
 }
 

@@ -2,21 +2,19 @@
 
   python -m inference.fetch s3://models/digits-1a2b3c4d/export /models/export
 
-obstore reads s3://, gs:// and az://. It takes keys, regions and endpoints from the same environment
-variables as the vendors' tools: AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, GOOGLE_…, AZURE_…. A web
-server may redirect only to itself: another address could be one that only this machine reaches.
+workload.store describes the credentials of s3://, gs:// and az://. A web server may redirect only
+to itself: another address could be one that only this machine reaches.
 """
 
 import argparse
 import contextlib
-import os
 import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from http.client import HTTPException, HTTPMessage
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, BinaryIO, Final
+from typing import IO, BinaryIO, Final
 from urllib.parse import urlsplit
 
 from workload import exit_codes
@@ -31,17 +29,12 @@ from workload.manifest import (
     read_manifest,
 )
 from workload.report import conclude, emit
+from workload.store import CHUNK_BYTES, READ_SECONDS, STORES, connect, first_line
 
-if TYPE_CHECKING:
-    from obstore.store import ClientConfig
-
-STORES: Final = ("s3", "gs", "az")
 SCHEMES: Final = (*STORES, "https", "http")
 
 MAX_MANIFEST_BYTES: Final = 2**20
-_CHUNK_BYTES: Final = 8 * 2**20
 _REPORT_SECONDS: Final = 2.0
-_READ_SECONDS: Final = 60
 
 Read = Callable[[str], Iterator[bytes]]
 """Returns the content of a file in parts."""
@@ -103,22 +96,17 @@ def _open(url: str) -> Read:
         )
     if parts.scheme not in STORES:
         return lambda file: _read_web(f"{url}/{file}")
-    # A large file may take long, but must not stall.
-    options: ClientConfig = {"timeout": "24h", "read_timeout": f"{_READ_SECONDS}s"}
-    if os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://"):
-        options["allow_http"] = True
     from obstore import get
-    from obstore.store import from_url
 
     with _fetch_errors(f"{url} cannot be used"):
-        store = from_url(url, client_options=options)
-    return lambda file: map(bytes, get(store, file).stream(min_chunk_size=_CHUNK_BYTES))
+        store = connect(url)
+    return lambda file: map(bytes, get(store, file).stream(min_chunk_size=CHUNK_BYTES))
 
 
 def _read_web(address: str) -> Iterator[bytes]:
     opener = urllib.request.build_opener(_SameServer)
-    with opener.open(address, timeout=_READ_SECONDS) as answer:
-        while chunk := answer.read(_CHUNK_BYTES):
+    with opener.open(address, timeout=READ_SECONDS) as answer:
+        while chunk := answer.read(CHUNK_BYTES):
             yield chunk
         if answer.length:
             raise FetchError(f"{address} ended {answer.length} bytes too early")
@@ -172,7 +160,7 @@ def _fetch_errors(message: str) -> Iterator[None]:
     try:
         yield
     except (BaseError, OSError, HTTPException, ValueError) as error:
-        raise FetchError(f"{message}: {str(error).strip().partition(chr(10))[0]}") from None
+        raise FetchError(f"{message}: {first_line(error)}") from None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

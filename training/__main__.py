@@ -12,6 +12,7 @@ from workload import exit_codes
 from workload.configuration import ConfigurationError
 from workload.progress import Failed
 from workload.report import conclude
+from workload.store import StoreError
 
 
 def main() -> int:
@@ -42,6 +43,8 @@ def run(config: TrainingConfig) -> int:
     except MISTAKES as error:
         traceback.print_exc()
         return failed(f"the program is wrong: {described(error)}", exit_codes.BAD_INPUT)
+    except StoreError as error:
+        return failed(str(error), exit_codes.FAILED)
     except OSError as error:
         return failed(f"the run cannot be saved: {error}", exit_codes.FAILED)
     except Exception as error:

@@ -21,6 +21,7 @@ from pydantic import (
 from workload import custom
 from workload.catalog import MODELS, ModelName, Option, checked_options
 from workload.configuration import DeviceName, problem_sentences
+from workload.store import STORES, URL
 
 DatasetName = Literal[
     "digits", "glyphs", "photos", "mnist", "fashion-mnist", "cifar10", "cifar100", "synthetic",
@@ -32,6 +33,8 @@ IMAGES: Final[tuple[DatasetName, ...]] = (
     "shards",
 )  # fmt: skip
 PUBLISHED: Final[tuple[DatasetName, ...]] = ("mnist", "fashion-mnist", "cifar10", "cifar100")
+PREPARED: Final[tuple[DatasetName, ...]] = ("shards", "tokens")
+"""Data sets of `python -m training.data prepare`, in the directory of data_dir with that name."""
 DATASETS: Final[dict[str, tuple[DatasetName, ...]]] = {
     "digits-net": ("digits", "synthetic"),
     "mnist-net": ("digits", "glyphs", "mnist", "fashion-mnist", "synthetic"),
@@ -133,6 +136,12 @@ class TrainingConfig(BaseModel):
         default=PurePosixPath("/data"),
         description="Directory of data sets; only download writes to it.",
     )
+    data_url: str | None = Field(
+        default=None,
+        description="Directory of the prepared data set (dataset shards or tokens) in an object "
+        "store, such as s3://datasets/books. One process per node downloads it to data_dir, which "
+        "must be writable, and verifies it.",
+    )
     download: bool = Field(
         default=False,
         description="Download mnist, fashion-mnist, cifar10 or cifar100 to data_dir first.",
@@ -147,6 +156,12 @@ class TrainingConfig(BaseModel):
         default=PurePosixPath("/checkpoints/run"),
         description="Directory of this run on storage that all processes share. checkpoints/ and "
         "export/ are written there, and the run resumes from it.",
+    )
+    run_url: str | None = Field(
+        default=None,
+        description="Directory of runs in an object store, such as s3://models/runs. Checkpoints "
+        "and the export are copied to <run_url>/<name of run_dir>, in the background. A run "
+        "without an intact checkpoint in run_dir resumes from there.",
     )
     epochs: PositiveInt = Field(
         default=10,
@@ -377,7 +392,7 @@ class TrainingConfig(BaseModel):
     def _from_list(cls, value: object) -> object:
         return [part for part in value.split(",") if part] if isinstance(value, str) else value
 
-    @field_validator("init_from", *LENGTHS[1:], mode="before")
+    @field_validator("init_from", "data_url", "run_url", *LENGTHS[1:], mode="before")
     @classmethod
     def _none_is_empty(cls, value: object) -> object:
         return None if value == "" else value
@@ -403,6 +418,29 @@ class TrainingConfig(BaseModel):
         if self.init_from is None and (self.init_sha256 or self.init_partial):
             name = "init_sha256" if self.init_sha256 else "init_partial"
             raise ValueError(f"{name} is set without init_from: write the directory of the weights")
+        return self
+
+    @model_validator(mode="after")
+    def _urls_are_of_stores(self) -> Self:
+        # Not a check of the field, whose message would contain a password.
+        for name in ("data_url", "run_url"):
+            url = getattr(self, name)
+            if url is not None and (not URL.fullmatch(url) or ".." in url):
+                schemes = ", ".join(f"{scheme}://" for scheme in STORES)
+                raise ValueError(
+                    f"{name} is not a directory in an object store: write {schemes} with a bucket "
+                    "and a path, such as s3://models/runs, without a user, a query and a slash at "
+                    "the end"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _data_url_has_a_manifest(self) -> Self:
+        if self.data_url is not None and self.dataset not in PREPARED:
+            raise ValueError(
+                f"data_url is set, but dataset {self.dataset!r} has no manifest of its files: "
+                f"write dataset {' or '.join(PREPARED)}, or leave data_url out"
+            )
         return self
 
     @model_validator(mode="after")

@@ -10,9 +10,11 @@ from torch import nn
 
 from training.accelerator import peak_flops
 from training.average import Average
+from training.checkpoints.mirror import Mirror
 from training.checkpoints.saver import Saver
 from training.config import TrainingConfig
 from training.data import Dataset, load
+from training.data.manifest import download
 from training.data.progress import report_event
 from training.export import check_export
 from training.gang.distributed import await_peers, patient_group
@@ -39,6 +41,9 @@ def prepare(
 ) -> Run:
     """Check everything that could fail later, load the data, and build the model."""
     patient = patient_group()
+    if config.data_url:
+        fetch = functools.partial(fetch_data, config, world, watchdog)
+        all_or_none(lambda: await_peers(fetch, patient, watchdog.beat), patient)
     read = functools.partial(load_data, config, world, watchdog)
     data = all_or_none(lambda: await_peers(read, patient, watchdog.beat), patient)
     all_or_none(lambda: metrics.serve(config, world, device))
@@ -51,11 +56,10 @@ def prepare(
     all_or_none(lambda: check_model(network.to(device), config, objective, data, device))
     needed = state_bytes(network, config)
     flops = count_flops(network, data, device)
-    on_rank0(
-        lambda: check_free_space(
-            Path(config.run_dir), needed, config.keep_checkpoints, config.keep_best
-        ),
-    )
+    mirror = open_mirror(config)
+    # One more is kept while it is copied.
+    keep = config.keep_checkpoints + (mirror is not None)
+    on_rank0(lambda: check_free_space(Path(config.run_dir), needed, keep, config.keep_best))
     model = Parallel(network, config, device)
     # From here on dropout differs between processes. PyTorch uses 32 bits of a seed on the CPU.
     seeds = np.random.SeedSequence((config.seed, world.rank)).generate_state(1)
@@ -75,6 +79,7 @@ def prepare(
             config.keep_checkpoints,
             config.keep_best,
             patient,
+            mirror,
         ),
         watchdog=watchdog,
         metrics=metrics,
@@ -94,6 +99,28 @@ def count_flops(network: nn.Module, data: Dataset, device: torch.device) -> int 
     return None
 
 
+def open_mirror(config: TrainingConfig) -> Mirror | None:
+    """Return the run's copy in an object store, if it has one, after a check by rank 0."""
+    url, run_dir = config.run_url, Path(config.run_dir)
+    if url is None:
+        return None
+    mirror = Mirror(run_dir, url, config.keep_checkpoints, config.keep_best)
+    on_rank0(mirror.check)
+    return mirror
+
+
+def fetch_data(config: TrainingConfig, world: World, watchdog: Watchdog) -> None:
+    """Download the data set; one process per node does it."""
+    if config.data_url is None or world.local_rank:
+        return
+
+    def report(line: str) -> None:
+        watchdog.beat()
+        report_event(line)
+
+    download(config.data_url, Path(config.data_dir) / config.dataset, report)
+
+
 def load_data(config: TrainingConfig, world: World, watchdog: Watchdog) -> Dataset:
     """Load the data; rank 0 first checks that results can be written."""
     if world.is_rank0:
@@ -110,7 +137,8 @@ def load_data(config: TrainingConfig, world: World, watchdog: Watchdog) -> Datas
         input_shape(config.model, config.model_options),
         config.seed,
         download=config.download,
-        verify=not world.local_rank,
+        # Files of an object store are verified when they are downloaded.
+        verify=not world.local_rank and config.data_url is None,
         report=report,
     )
     if not world.local_rank and config.loader_workers:

@@ -20,7 +20,7 @@ from training.gang.measurements import check_gang
 from training.gang.preflight import await_free_space, warn_of_locked_memory
 from training.gang.world import World
 from training.optimizer import learning_rate
-from training.preparation import prepare
+from training.preparation import open_mirror, prepare
 from training.run import DivergedError, Run, mean_loss, require_finite, require_finite_metrics
 from training.telemetry.metrics import Metrics
 from training.telemetry.progress import ProgressOutputs
@@ -56,6 +56,9 @@ def run(config: TrainingConfig, world: World) -> int:
     ):
         done = on_rank0(lambda: finished_export(export_folder(config)))
         if done is not None and not is_extended(config, done):
+            if (mirror := open_mirror(config)) is not None:
+                # The process may have ended between the export and its copy.
+                on_rank0(lambda: mirror.copy_export(watchdog.beat))
             return report_finished(config, world, done, already=True)
         check_gang(config, world, device, watchdog.beat)
         watchdog.beat()
@@ -297,8 +300,11 @@ def export(run: Run, evaluation: Evaluation) -> Manifest:
         # A new unsharded model on the CPU.
         model = build(config.model, config.model_options, data.outputs, data.shape)
         model.load_state_dict(weights)
-        beat = run.watchdog.beat
-        return write_export(export_folder(config), model, config, data, metrics, beat=beat)
+        beat, folder = run.watchdog.beat, export_folder(config)
+        manifest = write_export(folder, model, config, data, metrics, beat=beat)
+        if run.saver.mirror is not None:
+            run.saver.mirror.copy_export(beat)
+        return manifest
 
     with run.metrics.activities.doing("export"), run.result():
         weights = run.model.weights()

@@ -173,6 +173,10 @@ def test_newer_settings_change_a_run_only_if_they_are_set() -> None:
         ({"train_steps": True}, "train_steps is True: a boolean is not valid here"),
         ({"train_steps": 1.5}, "train_steps is 1.5: input should be a valid integer"),
         ({"train_steps": "10k"}, "train_steps is '10k': input should be a valid integer"),
+        ({"data_url": "s3://data/birds"}, "dataset 'digits' has no manifest of its files"),
+        ({"run_url": "file:///tmp/run"}, "write s3://, gs://, az:// with a bucket and"),
+        ({"run_url": "s3://models/runs/"}, "and a slash at the end"),
+        ({"run_url": "s3://models/../runs"}, "write s3://, gs://, az:// with a bucket and"),
         ({"compile": 7}, "compile is 7: input should be a valid boolean"),
         ({"model": "my.module.factory"}, "or a custom model as package.module:factory"),
     ],
@@ -181,3 +185,12 @@ def test_incompatible_settings_are_reported(values: dict[str, object], sentence:
     with pytest.raises(ValidationError) as caught:
         TrainingConfig.model_validate(values)
     assert sentence in "; ".join(problem_sentences(caught.value, {}))
+
+
+@pytest.mark.parametrize("url", ["s3://me:secret@models/runs", "az://models/runs?sig=secret"])
+def test_credentials_in_a_url_are_refused_and_not_printed(url: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        TrainingConfig.model_validate({"run_url": url})
+    sentence = "; ".join(problem_sentences(caught.value, {}))
+    assert "without a user, a query" in sentence
+    assert "secret" not in sentence

@@ -14,6 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
 from training.checkpoints import storage
+from training.checkpoints.mirror import Mirror
 from training.checkpoints.sharded_tensors import Tensors, write
 from training.checkpoints.storage import CheckpointInfo, Position, Seal
 from training.gang.world import World
@@ -68,10 +69,16 @@ class Saver:
     """
 
     def __init__(
-        self, folder: Path, world: World, keep: int, keep_best: bool, group: dist.ProcessGroup
+        self,
+        folder: Path,
+        world: World,
+        keep: int,
+        keep_best: bool,
+        group: dist.ProcessGroup,
+        mirror: Mirror | None = None,
     ) -> None:
         self._folder, self._world, self._keep, self._keep_best = folder, world, keep, keep_best
-        self.group = group
+        self.group, self.mirror = group, mirror
         self._staging = Staging()
         self._thread = ThreadPoolExecutor(
             1, thread_name_prefix="checkpoint", initializer=_use_device, initargs=_device()
@@ -103,9 +110,16 @@ class Saver:
             return
 
         def action() -> float:
-            storage.amend_checkpoint(
-                self._folder, position, seconds, held_out_loss, self._keep, self._keep_best
+            amended = storage.amend_checkpoint(
+                self._folder,
+                position,
+                seconds,
+                held_out_loss,
+                self._keep,
+                self._keep_best,
+                self._held,
             )
+            self._submit(amended)
             return seconds
 
         self._pending.append(self._thread.submit(on_rank0, action, self.group))
@@ -126,8 +140,10 @@ class Saver:
             each.result()
 
     def close(self) -> None:
-        """Wait, and stop the thread."""
+        """Wait until everything is on disk and in the object store, and stop the thread."""
         self.wait()
+        if self.mirror is not None:
+            on_rank0(self.mirror.wait, self.group)
         self._thread.shutdown()
 
     def _write(self, tensors: Tensors, info: CheckpointInfo, started: float) -> float:
@@ -137,11 +153,23 @@ class Saver:
         entries = all_or_none(lambda: [storage.file_entry(path) for path in paths], self.group)
         files = tuple(itertools.chain.from_iterable(gather(entries, self.group)))
         seal = Seal(**dict(info), files=files)
-        on_rank0(
-            lambda: storage.seal_checkpoint(folder, seal, self._keep, self._keep_best),
-            self.group,
-        )
+
+        def publish() -> None:
+            self._submit(
+                storage.seal_checkpoint(folder, seal, self._keep, self._keep_best, self._held)
+            )
+
+        on_rank0(publish, self.group)
         return time.monotonic() - started
+
+    @property
+    def _held(self) -> Path | None:
+        """Return the checkpoint that is being copied to the object store."""
+        return self.mirror.busy if self.mirror is not None else None
+
+    def _submit(self, checkpoint: Path) -> None:
+        if self.mirror is not None:
+            self.mirror.submit(checkpoint)
 
 
 def _device() -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from training.checkpoints import storage
 from training.checkpoints.sharded_tensors import Tensors, assign_tensors, read
 from training.checkpoints.storage import CheckpointInfo, Position, Seal
 from training.data.loader import scale
+from training.gang.distributed import await_peers
 from training.run import Run, mean_loss
 from workload.catalog import Option
 from workload.configuration import ConfigurationError
@@ -57,8 +58,25 @@ def save_evaluation(run: Run, held_out_loss: float) -> None:
 def resume(run: Run) -> bool:
     """Resume from the newest intact checkpoint; return False if there is none.
 
-    Raises ConfigurationError when the checkpoint has another model or data set.
+    The object store is read if there is none on the disk. Raises ConfigurationError when the
+    checkpoint has another model or data set, StoreError.
     """
+    return _resume(run) or (_restore_copy(run) and _resume(run))
+
+
+def _restore_copy(run: Run) -> bool:
+    """Restore a checkpoint from the object store, which may take long; return whether one was."""
+    mirror, group, beat = run.saver.mirror, run.saver.group, run.watchdog.beat
+    if mirror is None:
+        return False
+
+    def restore() -> bool:
+        return run.world.is_rank0 and mirror.restore(beat)
+
+    return any(gather(all_or_none(lambda: await_peers(restore, group, beat), group), group))
+
+
+def _resume(run: Run) -> bool:
     folder = run.folder / "checkpoints"
     for path in on_rank0(lambda: _found(folder)):
         seal = on_rank0(lambda path=path: storage.read_seal(path))  # type: ignore[misc]

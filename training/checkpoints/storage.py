@@ -5,6 +5,7 @@
 final name after everything is on disk. Its content is data only; reading it executes no code.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Literal
 
@@ -72,12 +73,12 @@ def file_entry(path: Path) -> File:
     return File(name=path.name, size=path.stat().st_size, sha256=sha256_of(path))
 
 
-def seal_checkpoint(written: Path, seal: Seal, keep: int, keep_best: bool) -> Path:
-    """Seal a written checkpoint, rename it, and remove checkpoints that are not to be kept.
+def seal_checkpoint(
+    written: Path, seal: Seal, keep: int, keep_best: bool, held: Path | None = None
+) -> Path:
+    """Seal a written checkpoint, rename it, and remove those that are neither retained nor `held`.
 
-    The newest `keep` are kept, and with `keep_best` also the one with the lowest held-out loss.
-    Checkpoints of later steps are removed, because the run went back behind them. Raises OSError;
-    earlier checkpoints are then unchanged.
+    Raises OSError; earlier checkpoints are then unchanged.
     """
     folder, step = written.parent, seal.position.step
     target = folder / f"step-{step:08d}"
@@ -85,7 +86,7 @@ def seal_checkpoint(written: Path, seal: Seal, keep: int, keep_best: bool) -> Pa
     write_atomically(written / SEAL_FILE, text)
     # A checkpoint of this name is damaged; the run went back behind it.
     folders.publish(written, target)
-    _rotate(target, keep, keep_best)
+    _rotate(target, keep, keep_best, held)
     return target
 
 
@@ -96,10 +97,11 @@ def amend_checkpoint(
     held_out_loss: float,
     keep: int,
     keep_best: bool,
-) -> None:
+    held: Path | None = None,
+) -> Path:
     """Add the evaluation to the checkpoint after `position.step` steps, and rotate again.
 
-    Raises OSError; the checkpoint is then as before.
+    Returns its directory. Raises OSError; the checkpoint is then as before.
     """
     path = folder / f"step-{position.step:08d}"
     seal = read_seal(path)
@@ -108,26 +110,47 @@ def amend_checkpoint(
     update = {"position": position, "seconds": seconds, "held_out_loss": held_out_loss}
     text = seal.model_copy(update=update).model_dump_json(indent=2).encode()
     write_atomically(path / SEAL_FILE, text)
-    _rotate(path, keep, keep_best)
+    _rotate(path, keep, keep_best, held)
+    return path
 
 
-def _rotate(newest: Path, keep: int, keep_best: bool) -> None:
-    folder = newest.parent
-    found, last = folders.list_checkpoints(folder), folders.step_of(newest)
-    earlier = [path for path in found if folders.step_of(path) <= last]
-    kept = set(earlier[-keep:])
-    if keep_best:
-        kept |= _best(earlier)
-    for path in set(found) - kept:
-        folders.remove(path)
+def _rotate(newest: Path, keep: int, keep_best: bool, held: Path | None) -> None:
+    losses: dict[int, float | None] = {}
+    for path in folders.list_checkpoints(newest.parent):
+        seal = read_seal(path) if keep_best else None
+        losses[folders.step_of(path)] = seal.held_out_loss if isinstance(seal, Seal) else None
+    kept = retained(losses, folders.step_of(newest), keep, keep_best)
+    for path in folders.list_checkpoints(newest.parent):
+        if folders.step_of(path) not in kept and path != held:
+            folders.remove(path)
+
+
+def retained(
+    losses: Mapping[int, float | None], newest: int, keep: int, keep_best: bool
+) -> set[int]:
+    """Return the steps of the checkpoints to keep, from their held-out losses by step.
+
+    The newest `keep` are kept, and with `keep_best` also the one with the lowest held-out loss.
+    Checkpoints of steps after `newest` are not, because the run went back behind them.
+    """
+    earlier = sorted(step for step in losses if step <= newest)
+    evaluated = {step: loss for step in earlier if (loss := losses[step]) is not None}
+    best = {min(evaluated, key=evaluated.__getitem__)} if keep_best and evaluated else set()
+    return {*earlier[-keep:], *best}
 
 
 def read_seal(path: Path) -> Seal | str:
     """Return a checkpoint's seal, or a description of what is wrong with it."""
     try:
-        return Seal.model_validate_json((path / SEAL_FILE).read_bytes())
+        return parse_seal((path / SEAL_FILE).read_bytes())
     except OSError as error:
         return f"{SEAL_FILE} cannot be read: {error.strerror}"
+
+
+def parse_seal(text: bytes) -> Seal | str:
+    """Return a seal, or a description of what is wrong with its text."""
+    try:
+        return Seal.model_validate_json(text)
     except ValidationError as error:
         return f"{SEAL_FILE} is not as it was written: {first_problem(error, 'it')}"
 
@@ -144,12 +167,3 @@ def find_fault(path: Path, files: tuple[File, ...]) -> str | None:
         except OSError as error:
             return f"{file.name} cannot be read: {error.strerror}"
     return None
-
-
-def _best(paths: list[Path]) -> set[Path]:
-    losses: dict[Path, float] = {}
-    for path in paths:
-        seal = read_seal(path)
-        if isinstance(seal, Seal) and seal.held_out_loss is not None:
-            losses[path] = seal.held_out_loss
-    return {min(losses, key=losses.__getitem__)} if losses else set()

@@ -11,6 +11,7 @@ from training.data.progress import Progress, Report
 from training.data.samples import DataError
 from workload.configuration import first_problem
 from workload.files import write_atomically
+from workload.store import DamagedError, StoreDirectory, StoreError
 
 MANIFEST_FILE: Final = "manifest.json"
 MAX_SIDE: Final = 4096
@@ -125,7 +126,7 @@ def read_manifest(folder: Path) -> Manifest:
     """Read a prepared data set's manifest. Raises DataError."""
     path = folder / MANIFEST_FILE
     try:
-        return _ANY.validate_json(path.read_bytes())
+        return _parsed(path.read_bytes(), str(path))
     except FileNotFoundError:
         raise DataError(
             f"{path} is missing: create the data set with python -m training.data prepare, "
@@ -133,15 +134,59 @@ def read_manifest(folder: Path) -> Manifest:
         ) from None
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _parsed(text: bytes, location: str) -> Manifest:
+    try:
+        return _ANY.validate_json(text)
     except ValidationError as error:
         problem = first_problem(error, "the document")
-        raise DataError(f"{path} is damaged: {problem}") from None
+        raise DataError(f"{location} is damaged: {problem}") from None
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write a manifest; all files that it names must be on disk. Raises OSError."""
     text = manifest.model_dump_json(indent=2) + "\n"
     write_atomically(folder / MANIFEST_FILE, text.encode())
+
+
+def download(url: str, folder: Path, report: Report) -> None:
+    """Download a prepared data set from an object store and verify it; keep files that match.
+
+    The manifest is written last. Raises DataError if the directory has another data set or cannot
+    be written, or if a file does not match the manifest; StoreError if one cannot be read.
+    """
+    source = StoreDirectory(url)
+    text = source.read(MANIFEST_FILE)
+    if text is None:
+        raise DataError(f"{url} has no {MANIFEST_FILE}: write the URL of a prepared data set")
+    parts = _parsed(text, f"{url}/{MANIFEST_FILE}").parts()
+    path = folder / MANIFEST_FILE
+    if path.exists() and path.read_bytes() != text:
+        raise DataError(f"{folder} has another data set than {url}: write another data_dir")
+    progress = Progress(f"bytes of {url} fetched", sum(part.size for part in parts), report)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for part in parts:
+            if not _matches(folder / part.file, part, progress):
+                source.download(
+                    part.file, folder / part.file, part.size, part.sha256, progress.advance
+                )
+        write_atomically(path, text)
+    except DamagedError as error:
+        raise DataError(str(error)) from None
+    except StoreError:
+        raise
+    except OSError as error:
+        raise DataError(
+            f"data_dir {folder} cannot be written: {error.strerror}; mount a larger volume, or one "
+            "that is writable"
+        ) from None
+
+
+def _matches(path: Path, part: Part, progress: Progress) -> bool:
+    found = path.exists() and path.stat().st_size == part.size
+    return found and _sha256_of(path, progress) == part.sha256
 
 
 def verify(folder: Path, parts: Iterable[Part], digests: bool, report: Report) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from infra.settings.volumes import RESERVED_VOLUMES
+from kube.names import DATASETS_PATH
 
 if TYPE_CHECKING:
     from infra.settings.training.job import TrainingJobSettings
@@ -50,6 +51,24 @@ def pod_problems(job: TrainingJobSettings) -> Iterator[str]:
     paths = [volume.path.rstrip("/") for volume in job.volumes.values()]
     for path in sorted({path for path in paths if paths.count(path) > 1}):
         yield f"has two volumes at {path}: write a different path for each"
+    yield from _download_problems(job)
     for name in job.annotations:
         if name.startswith(_RESERVED_ANNOTATIONS):
             yield f"sets annotations.{name}, which decides the placement: leave it out"
+
+
+def _download_problems(job: TrainingJobSettings) -> Iterator[str]:
+    """Yield why the program could not download its data set to the pods."""
+    if job.hyperparameters is None or job.hyperparameters.data_url is None:
+        return
+    writable = [volume.path.rstrip("/") for volume in job.volumes.values() if not volume.read_only]
+    if job.datasets is not None:
+        yield (
+            f"has hyperparameters.data_url and datasets {job.datasets!r}, which is mounted "
+            "read-only: leave one of them out"
+        )
+    elif DATASETS_PATH not in writable:
+        yield (
+            f"has hyperparameters.data_url, but no writable volume at {DATASETS_PATH}: write "
+            f"volumes: {{data: {{path: {DATASETS_PATH}, scratch: 100Gi}}}}"
+        )

@@ -13,6 +13,7 @@ from tests.infra.jobs import configuration, job, problems_of
 JOB = "gpu-platform:training.jobs.job"
 RDMA = {"resource": "rdma/hca", "interface": "ib0"}
 STEP = {"command": ["./step"]}
+DOWNLOAD = {"dataset": "shards", "data_url": "s3://datasets/birds"}
 
 # name: job, beginning of the sentence after the job's key, remedy
 MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
@@ -92,6 +93,16 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
         ),
         " has two volumes at /x",
         "a different path",
+    ),
+    "download of a data set to a claim that is read-only": (
+        job("volcano", datasets="datasets", hyperparameters=DOWNLOAD),
+        " has hyperparameters.data_url and datasets 'datasets'",
+        "leave one of them out",
+    ),
+    "download of a data set without a volume": (
+        job("volcano", datasets=None, hyperparameters=DOWNLOAD),
+        " has hyperparameters.data_url, but no writable volume at /data",
+        "scratch: 100Gi",
     ),
     "volume with a reserved name": (
         job("volcano", volumes={"tmp": {"path": "/x", "scratch": "1Gi"}}),
@@ -297,3 +308,10 @@ def test_a_gang_needs_capacity_for_its_launcher(cpu: str, fine: bool) -> None:
         return
     with pytest.raises(SettingsError, match=r"the gang needs 20 \(.*a pod with 4 CPUs and 2Gi\)"):
         validate(values)
+
+
+def test_credentials_in_a_url_are_not_printed() -> None:
+    secret = {"run_url": "s3://me:correct-horse@models/runs"}
+    [problem] = problems_of(job("volcano", hyperparameters=secret))
+    assert "run_url is not a directory in an object store" in problem
+    assert "correct-horse" not in problem

@@ -1,0 +1,66 @@
+"""A real S3 server: versitygw with a bucket in a directory."""
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from devcluster.paths import cache_root
+from devcluster.toolchain import go
+from tests.stores import ACCESS
+from tests.tiers import unavailable
+
+MODULE = "github.com/versity/versitygw/cmd/versitygw@v1.0.14"
+
+
+@pytest.fixture(scope="session")
+def versitygw() -> Path:
+    """The pinned server, built once in two minutes of processor time."""
+    folder = cache_root() / "tools" / MODULE.rpartition("/")[2].replace("@", "-")
+    if not (folder / "versitygw").exists():
+        if shutil.which("go") is None:
+            unavailable("versitygw is built from its Go module, and Go is not installed")
+        environment = {**go.environment(), "GOBIN": str(folder), "GOFLAGS": "-trimpath"}
+        done = subprocess.run(
+            ["go", "install", MODULE], env=environment, capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            unavailable(f"versitygw cannot be built: {done.stderr}")
+    return folder / "versitygw"
+
+
+@pytest.fixture
+def bucket(versitygw: Path, tmp_path: Path) -> Iterator[Path]:
+    """The directory of a served bucket; its name is that of the bucket."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    found = tmp_path / "buckets" / f"state-{port}"
+    found.mkdir(parents=True)
+    keys = {"ROOT_ACCESS_KEY": "tester", "ROOT_SECRET_KEY": ACCESS["AWS_SECRET_ACCESS_KEY"]}
+    with (tmp_path / "versitygw.log").open("w") as log:
+        server = subprocess.Popen(
+            [versitygw, "--port", f"127.0.0.1:{port}", "posix", str(found.parent)],
+            env={**os.environ, **keys},
+            stdout=log,
+            stderr=log,
+        )
+        try:
+            wait_until_it_listens(port)
+            yield found
+        finally:
+            server.terminate()
+            server.wait(timeout=30)
+
+
+def wait_until_it_listens(port: int) -> None:
+    for _ in range(100):
+        with socket.socket() as tried:
+            if tried.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.1)
+    raise TimeoutError(f"nothing listens at port {port}")

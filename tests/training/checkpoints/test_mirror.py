@@ -1,0 +1,272 @@
+"""Copies of checkpoints and exports in an S3 server, moto."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+
+from tests.stores import ACCESS, proxy
+from tests.training.data.test_tokens import write_tokens
+from training.checkpoints.mirror import Mirror
+from training.checkpoints.storage import (
+    Position,
+    Seal,
+    amend_checkpoint,
+    file_entry,
+    seal_checkpoint,
+)
+from training.data import DataError
+from training.data.manifest import download
+from workload.run import folders
+from workload.store import StoreError
+
+URL = "s3://models/runs"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    moto = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
+    moto.start()
+    host, port = moto.get_host_and_port()
+    yield f"{host}:{port}"
+    moto.stop()
+
+
+@pytest.fixture
+def bucket(server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
+    """The bucket `models`, whose address and keys are in the environment."""
+    for name, value in {**ACCESS, "AWS_ENDPOINT_URL": f"http://{server}"}.items():
+        monkeypatch.setenv(name, value)
+    found = boto3.resource("s3").Bucket("models")
+    found.create()
+    yield found
+    found.objects.delete()
+
+
+def names(bucket: object) -> list[str]:
+    return [each.key.removeprefix("runs/run/") for each in bucket.objects.all()]  # type: ignore[attr-defined]
+
+
+def save(run_dir: Path, step: int, loss: float | None = None, keep: int = 9) -> Path:
+    """Save a checkpoint of one file, whose content depends on the step."""
+    written = folders.create_unfinished(run_dir / "checkpoints", step)
+    (written / "rank-0.safetensors").write_bytes(bytes([step]) * 1000)
+    seal = Seal(
+        model="digits-net",
+        model_options={},
+        dataset="digits",
+        samples=1,
+        optimizer="adamw",
+        position=Position(step=step),
+        processes=1,
+        seconds=1,
+        held_out_loss=loss,
+        files=(file_entry(written / "rank-0.safetensors"),),
+    )
+    return seal_checkpoint(written, seal, keep, keep_best=True)
+
+
+def content(run_dir: Path) -> dict[str, bytes]:
+    paths = [path for path in (run_dir / "checkpoints").rglob("*") if path.is_file()]
+    return {str(path.relative_to(run_dir)): path.read_bytes() for path in paths}
+
+
+def copied(run_dir: Path, *checkpoints: Path, keep: int = 2) -> Mirror:
+    mirror = Mirror(run_dir, URL, keep, keep_best=True)
+    for checkpoint in checkpoints:
+        mirror.submit(checkpoint)
+        mirror.wait()
+    return mirror
+
+
+def test_the_newest_copy_is_restored_bit_for_bit(bucket: object, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    copied(run_dir, save(run_dir, 1), save(run_dir, 2))
+    newest = {name: each for name, each in content(run_dir).items() if "step-00000002" in name}
+    shutil.rmtree(run_dir)
+    beats: list[None] = []
+    assert copied(run_dir).restore(lambda: beats.append(None))
+    assert content(run_dir) == newest
+    assert beats
+
+
+def test_an_empty_store_has_nothing_to_restore(bucket: object, tmp_path: Path) -> None:
+    assert not copied(tmp_path / "run").restore(lambda: None)
+
+
+def test_the_store_keeps_the_newest_copies_and_the_best(bucket: object, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    copied(run_dir, *[save(run_dir, step, loss) for step, loss in enumerate([3, 1, 3, 3, 2], 1)])
+    kept = {name.split("/")[1] for name in names(bucket)}
+    assert kept == {"step-00000002", "step-00000004", "step-00000005"}
+
+
+def test_checkpoints_of_later_steps_are_removed_when_the_run_went_back(
+    bucket: object, tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    copied(run_dir, save(run_dir, 5))
+    copied(run_dir, save(run_dir, 3))
+    assert {name.split("/")[1] for name in names(bucket)} == {"step-00000003"}
+
+
+def test_an_incomplete_copy_is_not_restored_and_is_removed_later(
+    bucket: object, tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    copied(run_dir, save(run_dir, 1), save(run_dir, 2))
+    bucket.Object("runs/run/checkpoints/step-00000002/checkpoint.json").delete()  # type: ignore[attr-defined]
+    shutil.rmtree(run_dir)
+    assert copied(run_dir).restore(lambda: None)
+    assert [path.name for path in (run_dir / "checkpoints").iterdir()] == ["step-00000001"]
+    copied(run_dir, save(run_dir, 3))
+    assert {name.split("/")[1] for name in names(bucket)} == {"step-00000001", "step-00000003"}
+
+
+@pytest.mark.parametrize("damage", [b"", b"\x02" * 999, b"\x02" * 1001, b"\x03" * 1000])
+def test_a_damaged_object_is_refused_and_an_older_checkpoint_restored(
+    damage: bytes, bucket: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = tmp_path / "run"
+    copied(run_dir, save(run_dir, 1), save(run_dir, 2))
+    name = "runs/run/checkpoints/step-00000002/rank-0.safetensors"
+    bucket.Object(name).put(Body=damage)  # type: ignore[attr-defined]
+    shutil.rmtree(run_dir)
+    assert copied(run_dir).restore(lambda: None)
+    assert [path.name for path in folders.list_checkpoints(run_dir / "checkpoints")] == [
+        "step-00000001"
+    ]
+    assert "step-00000002/rank-0.safetensors is damaged" in capsys.readouterr().out
+
+
+def test_another_checkpoint_of_the_same_step_replaces_the_copy(
+    bucket: object, tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    mirror = copied(run_dir, save(run_dir, 1))
+    folder = save(run_dir, 1)
+    (folder / "rank-0.safetensors").write_bytes(b"other")
+    seal = json.loads((folder / "checkpoint.json").read_bytes())
+    seal["files"] = [file_entry(folder / "rank-0.safetensors").model_dump()]
+    (folder / "checkpoint.json").write_text(json.dumps(seal))
+    mirror.submit(folder)
+    mirror.wait()
+    shutil.rmtree(run_dir)
+    assert copied(run_dir).restore(lambda: None)
+    assert (folder / "rank-0.safetensors").read_bytes() == b"other"
+
+
+def requests(
+    server: str, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object], failures: int = 0
+) -> list[tuple[str, str]]:
+    """Return the requests of an action, the first of which are answered with 503."""
+    seen: list[tuple[str, str]] = []
+
+    def fault(method: str, path: str) -> int | None:
+        seen.append((method, path.partition("?")[0]))
+        return 503 if len(seen) <= failures else None
+
+    with proxy(server, fault) as url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        act()
+    return seen
+
+
+def test_an_amended_checkpoint_sends_its_seal_alone(
+    server: str, bucket: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = tmp_path / "run"
+    folder = save(run_dir, 1)
+    copied(run_dir, folder)
+    amend_checkpoint(run_dir / "checkpoints", Position(step=1), 1, 0.5, 9, keep_best=True)
+    seen = requests(server, monkeypatch, lambda: copied(run_dir, folder))
+    written = [path for method, path in seen if method == "PUT"]
+    assert written == ["/models/runs/run/checkpoints/step-00000001/checkpoint.json"]
+
+
+def test_requests_that_a_server_fails_to_answer_are_retried(
+    server: str, bucket: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = tmp_path / "run"
+    folder = save(run_dir, 1)
+    requests(server, monkeypatch, lambda: copied(run_dir, folder), failures=3)
+    shutil.rmtree(run_dir)
+    requests(server, monkeypatch, lambda: copied(run_dir).restore(lambda: None), failures=3)
+    assert content(run_dir)
+
+
+def test_a_failed_copy_is_reported_and_ends_in_an_error(
+    bucket: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = tmp_path / "run"
+    folder = save(run_dir, 1)
+    mirror = copied(run_dir)
+    bucket.delete()  # type: ignore[attr-defined]
+    mirror.submit(folder)
+    with pytest.raises(StoreError, match=r"s3://models/runs/run: .* cannot be"):
+        mirror.wait()
+    bucket.create()  # type: ignore[attr-defined]
+    assert "the newest checkpoint is only on the disk" in capsys.readouterr().out
+    mirror.submit(folder)
+    mirror.wait()
+
+
+def test_a_store_that_cannot_be_written_is_found_at_the_start(
+    bucket: object, tmp_path: Path
+) -> None:
+    copied(tmp_path / "run").check()
+    assert names(bucket) == []
+    with pytest.raises(StoreError, match=r"s3://other/run: .probe cannot be written"):
+        Mirror(tmp_path / "run", "s3://other", 1, keep_best=False).check()
+
+
+def test_an_export_is_copied_with_its_manifest_last(
+    server: str, bucket: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = tmp_path / "run"
+    (run_dir / "export" / "huggingface").mkdir(parents=True)
+    for name in ("manifest.json", "model.safetensors", "huggingface/config.json"):
+        (run_dir / "export" / name).write_text(name)
+    seen = requests(server, monkeypatch, lambda: copied(run_dir).copy_export(lambda: None))
+    written = [path for method, path in seen if method == "PUT"]
+    assert written[-1] == "/models/runs/run/export/manifest.json"
+    assert sorted(names(bucket)) == [
+        "export/huggingface/config.json", "export/manifest.json", "export/model.safetensors",
+    ]  # fmt: skip
+    again = requests(server, monkeypatch, lambda: copied(run_dir).copy_export(lambda: None))
+    assert [method for method, _ in again] == ["GET"]
+
+
+def test_a_data_set_is_fetched_once_and_files_that_differ_again(
+    server: str, bucket: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tokens(tmp_path / "source", 80)
+    for path in (tmp_path / "source").iterdir():
+        bucket.upload_file(str(path), f"books/{path.name}")  # type: ignore[attr-defined]
+
+    def fetched() -> list[str]:
+        seen = requests(server, monkeypatch, lambda: download("s3://models/books", target, print))
+        assert {path.name: path.read_bytes() for path in target.iterdir()} == source
+        return sorted(path.rpartition("/")[2] for _, path in seen)
+
+    target = tmp_path / "data" / "tokens"
+    source = {path.name: path.read_bytes() for path in (tmp_path / "source").iterdir()}
+    assert fetched() == sorted(source)
+    assert fetched() == ["manifest.json"]
+    (target / "train-00000.bin").write_bytes(bytes(80))
+    assert fetched() == ["manifest.json", "train-00000.bin"]
+
+
+def test_another_data_set_is_not_overwritten(bucket: object, tmp_path: Path) -> None:
+    write_tokens(tmp_path / "tokens", 80)
+    with pytest.raises(DataError, match=r"s3://models/none has no manifest\.json"):
+        download("s3://models/none", tmp_path / "tokens", print)
+    bucket.Object("books/manifest.json").put(  # type: ignore[attr-defined]
+        Body=(tmp_path / "tokens/manifest.json").read_bytes() + b"\n"
+    )
+    with pytest.raises(DataError, match=r"tokens has another data set than s3://models/books"):
+        download("s3://models/books", tmp_path / "tokens", print)

@@ -1,0 +1,149 @@
+"""Copy of a run's checkpoints and export in an object store, written by rank 0.
+
+The seal of a checkpoint and the manifest of an export are written last and removed first, so a
+directory that has one is complete. A checkpoint that is being copied is not removed from the disk.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from training.checkpoints import storage
+from training.checkpoints.storage import SEAL_FILE, Seal
+from workload.files import write_atomically
+from workload.manifest import MANIFEST_FILE
+from workload.progress import Message
+from workload.report import emit
+from workload.run import folders
+from workload.store import DamagedError, StoreDirectory
+
+CHECKPOINTS: Final = "checkpoints"
+EXPORT: Final = "export"
+PROBE_FILE: Final = ".probe"
+
+
+class Mirror:
+    """Copies the newest checkpoint in a thread; skips those that a newer one has overtaken."""
+
+    def __init__(self, run_dir: Path, url: str, keep: int, keep_best: bool) -> None:
+        self._run_dir, self._keep, self._keep_best = run_dir, keep, keep_best
+        self._store = StoreDirectory(f"{url}/{run_dir.name}")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="mirror")
+        self._newest: Path | None = None
+        self._last: Future[None] | None = None
+        self.busy: Path | None = None
+        """Checkpoint that is being copied."""
+
+    def check(self) -> None:
+        """Raise StoreError if objects cannot be written, listed and removed."""
+        self._store.write(PROBE_FILE, b"")
+        self._store.list_sizes(CHECKPOINTS)
+        self._store.remove([PROBE_FILE])
+
+    def submit(self, checkpoint: Path) -> None:
+        """Copy a new or amended checkpoint in the background. A failure is only reported here."""
+        self._newest = checkpoint
+        self._last = self._thread.submit(self._copy, checkpoint)
+        self._last.add_done_callback(_report)
+
+    def wait(self) -> None:
+        """Wait for the newest checkpoint. Raises OSError if it could not be copied."""
+        if self._last is not None:
+            self._last.result()
+
+    def restore(self, beat: Callable[[], object]) -> bool:
+        """Download the newest intact checkpoint to the disk; return False if there is none.
+
+        `beat` is called regularly. Raises OSError.
+        """
+        found = self._complete()
+        for step in sorted(found, reverse=True):
+            folder = folders.create_unfinished(self._run_dir / CHECKPOINTS, step)
+            name, seal = f"{CHECKPOINTS}/step-{step:08d}", found[step]
+            try:
+                for file in seal.files:
+                    self._store.download(
+                        f"{name}/{file.name}",
+                        folder / file.name,
+                        file.size,
+                        file.sha256,
+                        lambda _: beat(),
+                    )
+            except DamagedError as error:
+                emit(Message(event="warning", message=f"{error}; an older checkpoint is used"))
+                continue
+            write_atomically(folder / SEAL_FILE, seal.model_dump_json(indent=2).encode())
+            target = folders.publish(folder, self._run_dir / CHECKPOINTS / f"step-{step:08d}")
+            emit(Message(event="data", message=f"{target} is restored from {self._store.url}"))
+            return True
+        return False
+
+    def copy_export(self, beat: Callable[[], object]) -> None:
+        """Copy the finished export, unless it was copied before. Raises OSError."""
+        folder = self._run_dir / EXPORT
+        manifest = (folder / MANIFEST_FILE).read_bytes()
+        last = f"{EXPORT}/{MANIFEST_FILE}"
+        if self._store.read(last) == manifest:
+            return
+        self._store.remove([last])
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+            name = path.relative_to(folder).as_posix()
+            if name != MANIFEST_FILE:
+                self._store.write(f"{EXPORT}/{name}", path)
+                beat()
+        self._store.write(last, manifest)
+
+    def _copy(self, checkpoint: Path) -> None:
+        if checkpoint != self._newest:
+            return
+        self.busy = checkpoint
+        try:
+            self._replace(checkpoint)
+            self._rotate(folders.step_of(checkpoint))
+        finally:
+            self.busy = None
+
+    def _replace(self, checkpoint: Path) -> None:
+        name = f"{CHECKPOINTS}/{checkpoint.name}"
+        text = (checkpoint / SEAL_FILE).read_bytes()
+        files, before = Seal.model_validate_json(text).files, self._seal(name)
+        # An amended checkpoint has another seal only.
+        if before is None or before.files != files:
+            self._store.remove([f"{name}/{SEAL_FILE}"])
+            for file in files:
+                self._store.write(f"{name}/{file.name}", checkpoint / file.name)
+        self._store.write(f"{name}/{SEAL_FILE}", text)
+
+    def _rotate(self, newest: int) -> None:
+        complete = self._complete()
+        losses = {step: seal.held_out_loss for step, seal in complete.items()}
+        kept = storage.retained(losses, newest, self._keep, self._keep_best)
+        for step, names in self._objects().items():
+            if step not in kept:
+                self._store.remove(sorted(names, key=lambda name: not name.endswith(SEAL_FILE)))
+
+    def _complete(self) -> dict[int, Seal]:
+        seals = {step: self._seal(f"{CHECKPOINTS}/step-{step:08d}") for step in self._objects()}
+        return {step: seal for step, seal in seals.items() if seal is not None}
+
+    def _objects(self) -> dict[int, list[str]]:
+        """Return the names of the objects of each checkpoint, also of incomplete ones."""
+        found: dict[int, list[str]] = {}
+        for name in self._store.list_sizes(CHECKPOINTS):
+            match = folders.NAME.fullmatch(name.split("/")[1])
+            if match:
+                found.setdefault(int(match[1]), []).append(name)
+        return found
+
+    def _seal(self, name: str) -> Seal | None:
+        text = self._store.read(f"{name}/{SEAL_FILE}")
+        seal = storage.parse_seal(text) if text is not None else None
+        return seal if isinstance(seal, Seal) else None
+
+
+def _report(copied: Future[None]) -> None:
+    error = copied.exception()
+    if error is not None:
+        message = f"the newest checkpoint is only on the disk: {error}"
+        emit(Message(event="warning", message=message))

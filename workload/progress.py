@@ -4,9 +4,12 @@ Custom programs may write the same lines. Optional fields may be missing, and re
 that they do not know.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+PROGRESS_FILE: Final = "progress.jsonl"
+"""File with the lines of all epochs in the directory of a run."""
 
 
 class Event(BaseModel):

@@ -18,6 +18,7 @@ from training.telemetry.progress import ProgressOutputs
 from workload import exit_codes
 from workload.configuration import ConfigurationError
 from workload.manifest import checked_file, read_manifest
+from workload.progress import PROGRESS_FILE
 from workload.run import folders
 
 Train = Callable[..., int]
@@ -118,6 +119,10 @@ def test_a_run_interrupted_within_an_epoch_resumes_with_equal_losses(
     assert 0 < resumed["step"] < 24
     losses = [event["loss"] for event in said if event["event"] == "epoch"]
     assert losses[2:] == losses[:2]
+    # Sweeps compare the epochs of runs that were paused.
+    for name in ("whole", "parts"):
+        lines = (tmp_path / name / PROGRESS_FILE).read_text().splitlines()
+        assert [json.loads(line)["loss"] for line in lines] == losses[:2]
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

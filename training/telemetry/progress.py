@@ -16,7 +16,7 @@ from training.evaluation import Evaluation
 from training.run import Run
 from training.telemetry.tensorboard import EventFiles
 from training.telemetry.tracing import Tracer
-from workload.progress import Epoch, Evaluated, Step
+from workload.progress import PROGRESS_FILE, Epoch, Evaluated, Step
 from workload.report import Bar, emit
 
 
@@ -90,11 +90,17 @@ class ProgressOutputs(contextlib.ExitStack):
         custom = {"metrics": _rounded(metrics)} if metrics else {}
         if epoch is not None:
             counts = {**self._epochs("epoch"), "samples": epoch[1]}
-            emit(Epoch.model_validate({**counts, **line, **custom}))
+            self._record(emit(Epoch.model_validate({**counts, **line, **custom})))
         else:
             self._throughput.exclude(seconds)
             counts = {**self._epochs("done_epochs"), "samples": evaluation.samples}
             emit(Evaluated.model_validate({"step": position.step, **counts, **line, **custom}))
+
+    def _record(self, line: str) -> None:
+        """Append the line of an epoch to a file next to the checkpoints, which outlives the pod."""
+        self._run.folder.mkdir(parents=True, exist_ok=True)
+        with (self._run.folder / PROGRESS_FILE).open("a", encoding="utf-8") as file:
+            file.write(f"{line}\n")
 
     def _epochs(self, name: str) -> dict[str, int | float]:
         """Return the epochs so far, as `name`, and those of the run."""

@@ -9,7 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
-from kube.names import GPU_PRODUCT_LABEL
+from kube.names import (
+    GPU_PRODUCT_LABEL,
+    SWEEP_EPOCHS_ANNOTATION,
+    SWEEP_GPU_HOURS_ANNOTATION,
+)
 from kube.quantities import quantity_or_none
 from kube.workloads.record import Role
 from policies.containers import Container
@@ -47,6 +51,10 @@ class Demand:
     """Seconds after which the workload ends, or each attempt of it; None if it has no deadline."""
     each_attempt: bool = False
     """True if the deadline starts again with each attempt."""
+    gpu_hours: Decimal | None = None
+    """Budget of a sweep, whose template it is; None for everything else."""
+    expected_epochs: Decimal | None = None
+    """Share of the epochs of all trials of the sweep that is expected to be trained."""
 
     @property
     def gpus(self) -> dict[str, Decimal]:
@@ -88,6 +96,8 @@ def _demand(stack: Stack, workload: Workload, pod: Pod) -> Demand:
         limits=_of_pod(pod, "limits"),
         deadline=seconds(workload.deadline) or seconds(pod.spec["activeDeadlineSeconds"]),
         each_attempt=seconds(workload.deadline) is None or workload.has_pod_deadline,
+        gpu_hours=quantity_or_none(resource.annotations[SWEEP_GPU_HOURS_ANNOTATION].value),
+        expected_epochs=quantity_or_none(resource.annotations[SWEEP_EPOCHS_ANNOTATION].value),
     )
 
 

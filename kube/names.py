@@ -8,6 +8,15 @@ SERVICE_LABEL: Final = "gpu-platform.dev/service"
 ROLE_LABEL: Final = "gpu-platform.dev/role"
 """Distinguishes the pod that starts the others (`leader`) from them (`worker`)."""
 
+SWEEP_PARALLEL_ANNOTATION: Final = "gpu-platform.dev/sweep-parallel"
+SWEEP_TRIALS_ANNOTATION: Final = "gpu-platform.dev/sweep-trials"
+SWEEP_GPU_HOURS_ANNOTATION: Final = "gpu-platform.dev/sweep-gpu-hours"
+SWEEP_EPOCHS_ANNOTATION: Final = "gpu-platform.dev/sweep-expected-epochs"
+"""Annotations of the template of a sweep's trials: those that run at once, all, the budget, and the
+share of the epochs of all trials that early stopping is expected to train."""
+SWEEP_SUMMARY_ANNOTATION: Final = "gpu-platform.dev/sweep-summary"
+"""Annotation of the same template: JSON in which the controller reports the state of the sweep."""
+
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
 
 GROUP_ANNOTATION: Final = "scheduling.k8s.io/group-name"

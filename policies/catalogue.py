@@ -35,6 +35,7 @@ from policies import (
     secret_values,
     shared_memory,
     storage,
+    sweeps,
     tenancy,
     unknown_kinds,
 )
@@ -81,6 +82,7 @@ RULES: list[Rule[Any]] = unique(
         *inference.RULES,
         *rollout.RULES,
         *budget.RULES,
+        *sweeps.RULES,
         *helm.RULES,
     ]
 )

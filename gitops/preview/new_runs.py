@@ -34,14 +34,20 @@ def _row(pods: Sequence[Demand], prices: Prices, stack: str) -> RunRow:
     deadlines = [demand.deadline for demand in pods if demand.deadline is not None]
     hours = min(deadlines) / _HOUR if deadlines else None
     hourly = cost_per_hour(pods, prices, stack)
+    gpus = sum((row.after for row in count_gpus([], pods, prices, stack)), Decimal(0))
+    budget = pods[0].gpu_hours
+    if budget is not None:
+        hours = budget / gpus
     return RunRow(
         run=pods[0].workload.rpartition(" ")[2],
         queue=pods[0].queue,
-        gpus=sum((row.after for row in count_gpus([], pods, prices, stack)), Decimal(0)),
+        gpus=gpus,
         hours=hours,
-        each_attempt=any(demand.each_attempt for demand in pods),
+        each_attempt=budget is None and any(demand.each_attempt for demand in pods),
         cost_hour=hourly,
         cost=None if hourly is None or hours is None else hourly * hours,
+        gpu_hours=budget,
+        expected_epochs=pods[0].expected_epochs,
     )
 
 

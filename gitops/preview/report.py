@@ -97,6 +97,10 @@ class RunRow(_Model):
     """Null if the price table lacks a price."""
     cost: Number | None
     """Maximum cost until the deadline; null if the price or the deadline is unknown."""
+    gpu_hours: Number | None = None
+    """Budget of a sweep, whose parallel trials the row counts; null for a run."""
+    expected_epochs: Number | None = None
+    """Share of the epochs of all trials of the sweep that is expected to be trained."""
 
 
 class LimitRow(_Model):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from kube.names import SWEEP_PARALLEL_ANNOTATION
 from kube.workloads.control import ClaimTemplates, Job
 from kube.workloads.kubernetes import CONCURRENCY, ENDING
 from kube.workloads.record import Count, Pods, WorkloadKind
@@ -34,6 +35,7 @@ def _volcano_job(spec: str) -> Job:
     )
 
 
+_PARALLEL: Final = Count(paths=(f"metadata.annotations[{SWEEP_PARALLEL_ANNOTATION}]",))
 _CRON: Final = "spec.jobTemplate.spec"
 _HYPER: Final = "spec.replicatedJobs.*.templateSpec"
 
@@ -67,11 +69,11 @@ KINDS: Final = [
         always=True,
         job=_volcano_job(_HYPER),
     ),
-    # The JobFlow makes a Volcano Job of each.
+    # The JobFlow makes a Volcano Job of each, and a sweep several at the same time.
     WorkloadKind(
         group="flow.volcano.sh",
         kind="JobTemplate",
-        pods=(_tasks("spec"),),
+        pods=(_tasks("spec", _PARALLEL),),
         roles=ENDING,
         ends=True,
         job=_volcano_job("spec"),

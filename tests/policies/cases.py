@@ -56,6 +56,15 @@ def claim_template() -> Manifest:
     }
 
 
+def sweep_template() -> Manifest:
+    """The template of the trials of a sweep."""
+    job = manifests.volcano_job()
+    bounds = {"parallel": "2", "trials": "24", "gpu-hours": "12"}
+    annotations = {f"gpu-platform.dev/sweep-{name}": value for name, value in bounds.items()}
+    kind = {"apiVersion": "flow.volcano.sh/v1alpha1", "kind": "JobTemplate"}
+    return {**job, **kind, "metadata": {**job["metadata"], "annotations": annotations}}
+
+
 def flow_schema() -> Manifest:
     subject = {"kind": "Group", "group": {"name": "system:authenticated"}}
     resources = {"verbs": ["list"], "apiGroups": [""], "resources": ["pods"], "namespaces": ["*"]}
@@ -519,5 +528,17 @@ CASES = [
         manifests.queue,
         (("spec/capability", {"nvidia.com/gpu": 1_000_000}),),
         says=("capability", "at most"),
+    ),
+    Case(
+        "sweep-bounded",
+        sweep_template,
+        (("metadata/annotations/gpu-platform.dev~sweep-trials", "many"),),
+        says=("sweep-trials", "a number"),
+    ),
+    Case(
+        "sweep-preemptible",
+        sweep_template,
+        ((f"{POD}/priorityClassName", REMOVED),),
+        says=("priorityClassName", "a priority class of this stack"),
     ),
 ]

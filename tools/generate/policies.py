@@ -47,6 +47,7 @@ _TOPICS = {
     "inference": "Inference",
     "rollout": "Rollout",
     "budget": "Budget",
+    "sweeps": "Hyperparameter sweeps",
     "helm": "Helm",
 }
 _INTRODUCTION = """\

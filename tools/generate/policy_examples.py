@@ -30,6 +30,21 @@ def _example(bad: str, good: str) -> Example:
     return Example(dedent(bad).strip("\n"), dedent(good).strip("\n"))
 
 
+def _sweep(bad: str, good: str, priority: str = "") -> Example:
+    """Return annotations of a sweep's template; the good one has a priority class."""
+    frame = (
+        "apiVersion: flow.volcano.sh/v1alpha1\nkind: JobTemplate\nmetadata:\n  name: digits-sweep\n"
+        '  annotations:\n    gpu-platform.dev/sweep-parallel: "4"\n'
+        '    gpu-platform.dev/sweep-gpu-hours: "12"\n    gpu-platform.dev/{text}\nspec:\n'
+        "  queue: research\n{priority}  tasks:\n    - replicas: 2\n      template:\n"
+        "        spec:\n{pod}"
+        "          containers: [{{name: main, resources: {{limits: {{nvidia.com/gpu: 8}}}}}}]"
+    )
+    line = f"priorityClassName: {priority}\n" if priority else ""
+    chosen = {"priority": line and f"  {line}", "pod": line and f"          {line}"}
+    return Example(frame.format(text=bad, priority="", pod=""), frame.format(text=good, **chosen))
+
+
 def _limits(bad: str, good: str) -> Example:
     """Return resources of the only container."""
     frame = "containers:\n  - name: main\n    resources: {text}"
@@ -674,4 +689,6 @@ metadata: {name: digits-canary, namespace: ml}""",
     ),
     "gpu-budget": Example(_WRITER, _WRITER.replace("replicas: 2", "replicas: 1")),
     "gpu-cost": Example(_WRITER, _WRITER.replace("replicas: 2", "replicas: 1")),
+    "sweep-bounded": _sweep("sweep-trials: many", 'sweep-trials: "24"'),
+    "sweep-preemptible": _sweep('sweep-trials: "24"', 'sweep-trials: "24"', "sweeps"),
 }

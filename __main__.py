@@ -12,7 +12,9 @@ from infra.node_health import NodeHealth, NodeHealthArgs
 from infra.outputs import gpu_nodes_output
 from infra.platform_description import PlatformDescription, PlatformDescriptionArgs
 from infra.serving.description import InferenceServiceArgs
+from infra.settings.training.job import TrainingJobSettings
 from infra.storage import Storage, StorageArgs
+from infra.sweep_controller import SweepController, controller_args
 from infra.tenancy import Tenancy, TenancyArgs
 from infra.training_job import TrainingJobs
 from infra.training_run import TrainingJobArgs
@@ -44,23 +46,34 @@ if settings.gpu.node_health is not None:
         NodeHealthArgs.of(settings, references, gpu.gpu_nodes, login),
         cluster.options(gpu, tenancy),
     )
+
+
+def job_args(key: str, job: TrainingJobSettings) -> TrainingJobArgs:
+    """Return a job with what its pods need."""
+    return TrainingJobArgs(
+        key=key,
+        job=job,
+        namespace=tenancy.namespace,
+        image=images[job.image].reference,
+        image_identity=images[job.image].identity,
+        gpu_nodes=gpu.gpu_nodes,
+        claims=storage.claims,
+    )
+
+
 training = TrainingJobs(
     "training",
-    [
-        TrainingJobArgs(
-            key=key,
-            job=job,
-            namespace=tenancy.namespace,
-            image=images[job.image].reference,
-            image_identity=images[job.image].identity,
-            gpu_nodes=gpu.gpu_nodes,
-            claims=storage.claims,
-        )
-        for key, job in settings.training.jobs.items()
-    ],
+    [job_args(key, job) for key, job in settings.training.jobs.items()],
     cluster.options(gpu, volcano, storage),
     recorded=cluster.runs,
 )
+if settings.training.sweeps:
+    jobs = {key: job_args(key, sweep.job) for key, sweep in settings.training.sweeps.items()}
+    SweepController(
+        "sweeps",
+        controller_args(settings, jobs, references, gpu.gpu_nodes, storage.claims, login),
+        cluster.options(gpu, volcano, storage),
+    )
 runs = {key: run.name for key, run in training.runs.items()}
 services = {
     key: InferenceService(

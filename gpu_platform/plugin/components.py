@@ -18,7 +18,7 @@ from infra.settings.cluster import GpuSettings
 from infra.settings.inference import InferenceSettings
 from infra.settings.storage import StorageSettings
 from infra.settings.tenancy import TenancySettings
-from infra.settings.training.job import TrainingSettings
+from infra.settings.training.settings import TrainingSettings
 from infra.settings.volcano import VolcanoSettings
 
 GPU = "nvidia.com/gpu"

@@ -14,6 +14,7 @@ examples:
   python -m gpu_platform run job.yaml --namespace vision --simulate cluster.yaml
   python -m gpu_platform run job.yaml --namespace vision --follow
   python -m gpu_platform list --namespace vision
+  python -m gpu_platform sweeps --namespace vision
   python -m gpu_platform suspend digits-1a2b3c4d --namespace vision
 
 job.yaml has jobs by key, with the settings that a stack has in training.jobs (docs/jobs.md):
@@ -87,6 +88,7 @@ def parser() -> argparse.ArgumentParser:
     instead.add_argument("--follow", "-f", action="store_true", help="follow the logs")
 
     add("list", "list the runs of the namespace")
+    add("sweeps", "show the hyperparameter sweeps of the namespace and their best trials")
     for name, text in (
         ("logs", "print the logs of a run"),
         ("suspend", "free the GPUs of a run; it resumes from its last checkpoint"),

@@ -16,14 +16,12 @@ from infra.manifests import Manifest
 from infra.platform_description import KEY, NAME
 from kube.kinds import RESOURCES
 from kube.kinds.record import Resource, State
-from kube.kinds.volcano import COMMAND, FLOW, JOB, TEMPLATE
-from kube.names import RUN_LABEL
+from kube.kinds.volcano import FLOW, JOB, TEMPLATE, command
+from kube.names import RUN_LABEL, SWEEP_PARALLEL_ANNOTATION, SWEEP_SUMMARY_ANNOTATION
 from kube.workloads import WORKLOAD_KINDS, find
 
 _POLL_SECONDS: Final = 2.0
 _EXISTS: Final = "AlreadyExists"
-_ACTIONS: Final = {True: "AbortJob", False: "ResumeJob"}
-"""Volcano's commands that suspend and resume a Job."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +93,9 @@ class Member:
             if resource in (FLOW, TEMPLATE):
                 raise GitopsError(f"{run} has steps, and a {FLOW.title} cannot be suspended")
             if resource is JOB:
-                self._must("create", "--filename=-", stdin=json.dumps(_command(item, suspended)))
+                self._must(
+                    "create", "--filename=-", stdin=json.dumps(command(item, suspended=suspended))
+                )
                 continue
             record = find(WORKLOAD_KINDS, resource.group, resource.kind)
             for path in record.suspend if record is not None else ():
@@ -179,6 +179,16 @@ class Member:
         limit = found.get("spec", {}).get("capability", {}).get(resource)
         return str(allocated.get(resource, "0")), None if limit is None else str(limit)
 
+    def sweeps(self) -> dict[str, dict[str, Any]]:
+        """Return the summary of each sweep by its key; empty until its controller has run."""
+        return {
+            item["metadata"]["labels"]["app.kubernetes.io/name"]: json.loads(
+                item["metadata"]["annotations"].get(SWEEP_SUMMARY_ANNOTATION, "{}")
+            )
+            for item in self._list(TEMPLATE.name)
+            if SWEEP_PARALLEL_ANNOTATION in item["metadata"].get("annotations", {})
+        }
+
     def _list(self, resource: str, *selector: str) -> list[dict[str, Any]]:
         done = self._run("get", resource, *selector, "--output=json")
         if done.returncode != 0:
@@ -208,27 +218,3 @@ class Member:
 
 def _has_started(pod: Mapping[str, Any]) -> bool:
     return pod.get("status", {}).get("phase") in ("Running", "Succeeded", "Failed")
-
-
-def _command(job: Mapping[str, Any], suspended: bool) -> dict[str, Any]:
-    """Return Volcano's command for a Job (`vcctl job suspend`)."""
-    metadata = job["metadata"]
-    owner = {
-        "apiVersion": job["apiVersion"],
-        "kind": job["kind"],
-        "name": metadata["name"],
-        "uid": metadata["uid"],
-        "controller": True,
-    }
-    action = _ACTIONS[suspended]
-    return {
-        "apiVersion": COMMAND.api_version,
-        "kind": COMMAND.kind,
-        "metadata": {
-            "generateName": f"{metadata['name']}-{action.lower()}-",
-            "namespace": metadata["namespace"],
-            "ownerReferences": [owner],
-        },
-        "target": owner,
-        "action": action,
-    }

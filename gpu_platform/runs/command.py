@@ -211,6 +211,14 @@ def _list(options: argparse.Namespace) -> int:
     return 0
 
 
+def _sweeps(options: argparse.Namespace) -> int:
+    from gpu_platform.runs.sweeps import described
+
+    for line in described(_member(options).sweeps()):
+        sys.stdout.write(f"{line}\n")
+    return 0
+
+
 def _logs(options: argparse.Namespace) -> int:
     if options.follow:
         return _follow(_member(options), options.name)
@@ -239,6 +247,7 @@ def _stop(options: argparse.Namespace) -> int:
 _ACTIONS = {
     "run": _run,
     "list": _list,
+    "sweeps": _sweeps,
     "logs": _logs,
     "suspend": _suspend,
     "resume": _resume,

@@ -20,7 +20,8 @@ from gitops.stack_file import document
 from gpu_platform.platform_stack import Platform, PlatformError
 from infra.manifests import Manifest, with_metadata
 from infra.settings.problems import describe
-from infra.settings.training.job import TrainingJobSettings, TrainingSettings
+from infra.settings.training.job import TrainingJobSettings
+from infra.settings.training.settings import TrainingSettings
 from infra.training_run import manifests, run_name
 from policies.catalogue import RULES
 from policies.configuration import configure

@@ -13,7 +13,7 @@ from infra.settings.monitoring import LogsSettings, MonitoringSettings
 from infra.settings.problems import describe, full_key, unknown_key
 from infra.settings.storage import StorageSettings
 from infra.settings.tenancy import TenancySettings
-from infra.settings.training.job import TrainingSettings
+from infra.settings.training.settings import TrainingSettings
 from infra.settings.types import Settings
 from infra.settings.volcano import VolcanoSettings
 
@@ -35,13 +35,13 @@ class StackSettings(Settings):
     @property
     def retains(self) -> bool:
         """True if claims or runs, and so their namespace, outlive the stack."""
-        kept_runs = any(job.on_change == "keep" for job in self.training.jobs.values())
+        kept_runs = any(job.on_change == "keep" for job in self.training.all_jobs.values())
         return kept_runs or any(claim.retain for claim in self.storage.claims.values())
 
     @property
     def metrics_ports(self) -> tuple[int, ...]:
         """Ports of workloads that serve metrics."""
-        configs = [job.hyperparameters for job in self.training.jobs.values()]
+        configs = [job.hyperparameters for job in self.training.all_jobs.values()]
         found = {config.metrics_port for config in configs if config and config.metrics_port}
         serving = {each.metrics_port for each in self.inference.services.values()}
         return tuple(sorted(found | {port for port in serving if port is not None}))

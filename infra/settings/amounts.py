@@ -11,7 +11,8 @@ from infra.settings.inference import InferenceServiceSettings, InferenceSettings
 from infra.settings.monitoring import LogsSettings
 from infra.settings.problems import full_key, job_key
 from infra.settings.tenancy import TenancySettings
-from infra.settings.training.job import LauncherSettings, TrainingJobSettings, TrainingSettings
+from infra.settings.training.job import LauncherSettings, TrainingJobSettings
+from infra.settings.training.settings import TrainingSettings
 from kube.kinds import KINDS
 from kube.quantities import parse_quantity
 
@@ -113,7 +114,7 @@ def largest_gang(training: TrainingSettings, gpu: GpuSettings) -> Mapping[str, D
         max,
         [
             need.amounts
-            for key, job in training.jobs.items()
+            for key, job in training.all_jobs.items()
             for need in needs(key, job, job.gpu_resource or gpu.resource)
         ],
     )

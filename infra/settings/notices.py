@@ -50,7 +50,7 @@ def _many_jobs(settings: StackSettings) -> Iterator[str]:
 
 
 def _network_left_open(settings: StackSettings) -> Iterator[str]:
-    for key, job in settings.training.jobs.items():
+    for key, job in settings.training.all_jobs.items():
         if job.rdma is None or job.nccl is not None or job.rdma.resource.startswith(_EFA):
             continue
         if "NCCL_NET" not in {*job.env, *job.env_from}:
@@ -62,7 +62,7 @@ def _network_left_open(settings: StackSettings) -> Iterator[str]:
 
 
 def _image_without_the_program(settings: StackSettings) -> Iterator[str]:
-    for key, job in settings.training.jobs.items():
+    for key, job in settings.training.all_jobs.items():
         needed = KINDS[job.kind].image_needs
         if needed is not None and "image" not in job.model_fields_set:
             yield (
@@ -116,7 +116,7 @@ def _gangs_of_a_first_consumer(settings: StackSettings) -> Iterator[str]:
     Volcano places the pods of a gang together, before any of them has bound the claim.
     """
     storage = settings.storage
-    for key, job in settings.training.jobs.items():
+    for key, job in settings.training.all_jobs.items():
         mounted = {job.checkpoints, job.datasets, *(each.claim for each in job.volumes.values())}
         for name in sorted(claim for claim in mounted if claim is not None):
             claim = storage.claims.get(name)

@@ -47,8 +47,8 @@ def choice(known: Collection[str]) -> str:
 
 
 def job_key(key: str, *path: str) -> str:
-    """Return the full key of a setting of a training job."""
-    return full_key("training", "jobs", key, *path)
+    """Return the full key of a setting of a training job: of one of `TrainingSettings.all_jobs`."""
+    return full_key("training", *(() if "." in key else ("jobs",)), key, *path)
 
 
 def service_key(key: str, *path: str) -> str:

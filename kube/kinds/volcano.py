@@ -1,6 +1,7 @@
 """Kind `volcano`: a Volcano Job with plugin `pytorch`."""
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from kube.kinds.record import Kind, Resource, State
 
@@ -55,6 +56,32 @@ COMMAND: Final = Resource(
     title="Volcano Command",
 )
 """The resource of a request to the job controller, which deletes it when it has acted."""
+
+
+def command(job: Mapping[str, Any], *, suspended: bool, name: str | None = None) -> dict[str, Any]:
+    """Return the command that suspends or resumes a Job (`vcctl job suspend`).
+
+    Without a name, the API server chooses one. As long as the command is not executed, another one
+    of the same name is refused.
+    """
+    metadata = job["metadata"]
+    owner = {
+        "apiVersion": job["apiVersion"],
+        "kind": job["kind"],
+        "name": metadata["name"],
+        "uid": metadata["uid"],
+        "controller": True,
+    }
+    action = "AbortJob" if suspended else "ResumeJob"
+    named = {"name": name} if name else {"generateName": f"{metadata['name']}-{action.lower()}-"}
+    return {
+        "apiVersion": COMMAND.api_version,
+        "kind": COMMAND.kind,
+        "metadata": {**named, "namespace": metadata["namespace"], "ownerReferences": [owner]},
+        "target": owner,
+        "action": action,
+    }
+
 
 KIND: Final = Kind(
     resource=JOB,

@@ -115,3 +115,21 @@ def test_all_sources_of_images_are_in_their_build_contexts(dockerfile: str) -> N
     others |= {"examples/tensorflow/requirements.txt"}
     assert sources <= sent
     assert sent - sources <= others
+
+
+def test_the_controller_of_sweeps_gets_the_builders_and_no_program() -> None:
+    root = Path(__file__).parents[2]
+    copied = {
+        path.relative_to(root).as_posix()
+        for folder in ("infra", "kube", "sweeps", "workload")
+        for path in (root / folder).rglob("*.py")
+    }
+    sent = inputs.files(root, root / "sweeps/Dockerfile")
+    assert copied <= {*sent}
+    programs = {name for name in sent if name.startswith(("training/", "inference/"))}
+    configurations = ("training/config.py", "inference/config.py")
+    assert {name for name in programs if name.endswith(".py")} == {
+        *configurations,
+        *("training/__init__.py", "inference/__init__.py"),
+    }
+    assert "requirements/sweeps.txt" in sent

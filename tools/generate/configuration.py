@@ -1,6 +1,7 @@
 """What is generated from the settings: docs/configuration.md and the editors' schema."""
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -17,6 +18,9 @@ _SECURE: Final = {
     "required": ["secure"],
     "additionalProperties": False,
 }
+
+_SAME: Final = {"training.sweeps.<key>.job": "training.jobs.<key>"}
+"""Sections that would repeat a large section and those inside it."""
 
 _INTRODUCTION: Final = f"""\
 # Configuration
@@ -82,6 +86,11 @@ def page() -> str:
 
 
 def _sections(path: str, section: Schema, definitions: Schema) -> Iterator[str]:
+    if path in _SAME:
+        same = _SAME[path]
+        yield f"### `{path}`\n"
+        yield f"The keys of [`{same}`](#{re.sub('[^a-z0-9_-]', '', same)}).\n"
+        return
     level, title = ("###", path) if "." in path else ("##", full_key(path))
     yield f"{level} `{title}`\n"
     yield " ".join(section["description"].partition("\n\n")[0].split()) + "\n"

@@ -10,7 +10,7 @@ from infra.settings.monitoring import LogsSettings
 from infra.settings.problems import full_key, job_key, service_key
 from infra.settings.storage import StorageSettings
 from infra.settings.tenancy import TenancySettings
-from infra.settings.training.job import TrainingSettings
+from infra.settings.training.settings import TrainingSettings
 from infra.settings.volcano import FIRST_WITH_TOPOLOGY, VolcanoSettings
 from kube.quantities import parse_quantity
 
@@ -25,7 +25,7 @@ def gangs_find_room(
 
     Volcano places a gang as a whole or not at all.
     """
-    for key, job in training.jobs.items():
+    for key, job in training.all_jobs.items():
         queue = volcano.queues.get(job.queue)
         for need in needs(key, job, job.gpu_resource or gpu.resource):
             for quota, name, limit in quota_limits(tenancy, gpu):
@@ -90,8 +90,8 @@ def containers_are_admitted(
 ) -> Iterator[str]:
     """Check that no container exceeds the memory limit of the namespace."""
     most = tenancy.limits.max_memory
-    workloads = {job_key(key, "memory"): job.memory for key, job in training.jobs.items()}
-    for key, job in training.jobs.items():
+    workloads = {job_key(key, "memory"): job.memory for key, job in training.all_jobs.items()}
+    for key, job in training.all_jobs.items():
         if job.launcher is not None:
             workloads[job_key(key, "launcher", "memory")] = job.launcher.memory
         for name, step in job.steps.items():
@@ -113,7 +113,9 @@ def gpus_are_offered(
     """Check that workloads request GPUs under the names that the nodes offer."""
     sliced = gpu.time_slicing
     offered = f"{gpu.resource}.shared" if sliced and sliced.rename else gpu.resource
-    asked = {job_key(key, "gpu_resource"): job.gpu_resource for key, job in training.jobs.items()}
+    asked = {
+        job_key(key, "gpu_resource"): job.gpu_resource for key, job in training.all_jobs.items()
+    }
     asked |= {
         service_key(key, "gpu_resource"): service.gpu_resource
         for key, service in inference.services.items()
@@ -144,7 +146,7 @@ def shared_gpus_are_asked_for_singly(training: TrainingSettings, gpu: GpuSetting
     """
     sliced = gpu.time_slicing
     offered = f"{gpu.resource}.shared" if sliced and sliced.rename else gpu.resource
-    for key, job in training.jobs.items():
+    for key, job in training.all_jobs.items():
         if sliced and (job.gpu_resource or gpu.resource) == offered and job.gpus_per_node > 1:
             yield (
                 f"{job_key(key, 'gpus_per_node')} is {job.gpus_per_node}, but GPUs are shared by "
@@ -171,7 +173,7 @@ def host_networks_are_admitted(
 ) -> Iterator[str]:
     """Check that Pod Security admits host networks."""
     level = tenancy.pod_security
-    for key, job in training.jobs.items():
+    for key, job in training.all_jobs.items():
         if job.host_network and level != "privileged":
             yield (
                 f"{full_key('tenancy', 'pod_security')} is {level!r}, but "
@@ -181,7 +183,7 @@ def host_networks_are_admitted(
 
 def topology_is_known(training: TrainingSettings, volcano: VolcanoSettings) -> Iterator[str]:
     """Check that Volcano supports the network topology, which it ignores before 1.12."""
-    for key, job in training.jobs.items():
+    for key, job in training.all_jobs.items():
         if job.network_topology is not None and volcano.release < FIRST_WITH_TOPOLOGY:
             yield (
                 f"{job_key(key, 'network_topology')} is set, but "

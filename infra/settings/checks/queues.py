@@ -6,7 +6,7 @@ from decimal import Decimal
 from typing import Final
 
 from infra.settings.problems import choice, full_key, job_key
-from infra.settings.training.job import TrainingSettings
+from infra.settings.training.settings import TrainingSettings
 from infra.settings.volcano import OVERRIDE, UNLISTED, ResourceAmounts, VolcanoSettings
 from kube.quantities import parse_quantity
 
@@ -110,7 +110,7 @@ def jobs_wait_in_queues_without_others_below(
 ) -> Iterator[str]:
     """Check that jobs wait in leaf queues, because Volcano schedules nothing from others."""
     parents = {queue.parent for queue in volcano.queues.values()}
-    for key, job in training.jobs.items():
+    for key, job in training.all_jobs.items():
         if job.queue in parents and job.queue in volcano.queues:
             yield (
                 f"{job_key(key, 'queue')} is {job.queue!r}, which has child queues: "
@@ -127,7 +127,7 @@ def classes_allow_what_the_scheduler_is_to_do(
         return
     never = {key for key, made in volcano.priority_classes.items() if made.preemption == "Never"}
     if scheduler.reclaim != "none":
-        for key, job in training.jobs.items():
+        for key, job in training.all_jobs.items():
             if job.priority_class in never:
                 yield (
                     f"{job_key(key, 'priority_class')} is {job.priority_class!r}, whose preemption "

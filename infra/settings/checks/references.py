@@ -10,7 +10,8 @@ from infra.settings.monitoring import LogsSettings, MonitoringSettings
 from infra.settings.problems import choice, full_key, job_key, service_key
 from infra.settings.storage import StorageSettings
 from infra.settings.tenancy import TenancySettings
-from infra.settings.training.job import TrainingJobSettings, TrainingSettings
+from infra.settings.training.job import TrainingJobSettings
+from infra.settings.training.settings import TrainingSettings
 from infra.settings.volcano import VolcanoSettings
 from kube.kinds import KINDS
 from kube.kinds.record import TRAINING_PROGRAM
@@ -54,7 +55,7 @@ def jobs_name_what_exists(
 ) -> Iterator[str]:
     """Check that queue, priority class, image and claims of each job are declared."""
     classes = [*volcano.priority_classes, *_BUILT_IN_PRIORITIES]
-    for key, job in training.jobs.items():
+    for key, job in training.all_jobs.items():
         named: tuple[_Reference, ...] = (
             ("queue", job.queue, "volcano", "queues", volcano.queues),
             ("priority_class", job.priority_class, "volcano", "priority_classes", classes),
@@ -217,6 +218,18 @@ def the_controller_of_nodes_finds_its_image(
     """Check that the image of the controller that cordons nodes is declared."""
     if gpu.node_health is not None:
         here, name = full_key("gpu", "node_health", "image"), gpu.node_health.image
+        yield from _undeclared(here, name, full_key("images", "workloads"), images.workloads)
+
+
+def the_controller_of_sweeps_finds_its_image(
+    training: TrainingSettings, images: ImagesSettings
+) -> Iterator[str]:
+    """Check that the image of the controller is declared if there are sweeps."""
+    if training.sweeps:
+        here, name = (
+            full_key("training", "sweep_controller", "image"),
+            training.sweep_controller.image,
+        )
         yield from _undeclared(here, name, full_key("images", "workloads"), images.workloads)
 
 

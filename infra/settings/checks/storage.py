@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from infra.settings.inference import InferenceSettings
 from infra.settings.problems import choice, full_key, job_key, service_key
 from infra.settings.storage import StorageSettings
-from infra.settings.training.job import TrainingJobSettings, TrainingSettings
+from infra.settings.training.job import TrainingJobSettings
+from infra.settings.training.settings import TrainingSettings
 from kube.quantities import parse_quantity
 
 
@@ -50,11 +51,12 @@ def claims_suit_their_users(
     training: TrainingSettings, inference: InferenceSettings, storage: StorageSettings
 ) -> Iterator[str]:
     """Check that claims of pods on several nodes can be mounted on several nodes."""
-    for key, job in training.jobs.items():
+    for key, job in training.all_jobs.items():
         claim = storage.claims.get(job.checkpoints)
         if claim is None:
             continue
-        if job.several_pods and "ReadWriteMany" not in claim.access_modes:
+        several = job.several_pods or key not in training.jobs
+        if several and "ReadWriteMany" not in claim.access_modes:
             yield (
                 f"{job_key(key, 'checkpoints')} is {job.checkpoints!r}, whose access_modes are "
                 f"{', '.join(claim.access_modes)}, but several pods mount it for checkpoints: it "

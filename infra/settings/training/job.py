@@ -18,7 +18,6 @@ from infra.settings.types import (
     MemoryQuantity,
     PositiveInt,
     QualifiedName,
-    RunKey,
     Settings,
 )
 from infra.settings.volumes import ReferenceSettings, VolumeSettings
@@ -33,9 +32,6 @@ DECIDED_BY_STACK: Final = frozenset({"run_dir", "data_dir"})
 
 NOT_IN_RUN_NAME: Final = {"image", "state", "run", "recreate", "on_change"}
 """Settings that start no new run. The image's contents count instead of its key."""
-
-_MAX_POD_NAME: Final = 63
-"""A pod's name is its host name, which is a DNS label."""
 
 StepName = Annotated[DnsLabel, Field(max_length=20)]
 
@@ -309,33 +305,3 @@ class TrainingJobSettings(Settings):
         product = {} if self.gpu_product is None else {"nvidia.com/gpu.product": self.gpu_product}
         count = {} if self.node_gpus is None else {"nvidia.com/gpu.count": str(self.node_gpus)}
         return {**product, **count, **self.node_selector}
-
-
-class TrainingSettings(Settings):
-    """Training jobs by key."""
-
-    jobs: dict[RunKey, TrainingJobSettings] = Field(
-        default={}, description="Jobs by key. A run is named <key>-<hash of its specification>."
-    )
-
-    @model_validator(mode="after")
-    def _names_are_short_enough(self) -> Self:
-        for key, job in self.jobs.items():
-            run = len(f"{key}-12345678")
-            suffix = KINDS[job.kind].pod_suffix.format(last=job.nodes - 1)
-            limit = KINDS[job.kind].max_run_name or _MAX_POD_NAME - len(suffix)
-            if run > limit:
-                raise ValueError(
-                    f"has job {key!r} of kind {job.kind!r}: the names of its runs would have {run} "
-                    f"characters, but the kind allows {limit}. Write a shorter key"
-                )
-            for step in job.steps:
-                # A JobFlow names the pods of a step <run>-<hash>-<step>-<task>-<index>.
-                pod = run + len(f"-12345678-{step}-worker-{job.nodes}")
-                if pod > _MAX_POD_NAME:
-                    raise ValueError(
-                        f"has job {key!r} with the step {step!r}: names of its pods would have "
-                        f"{pod} characters, but {_MAX_POD_NAME} are allowed. Write a shorter key "
-                        "or step name"
-                    )
-        return self

@@ -1,0 +1,46 @@
+"""Sweeps as text: their bounds, and their trials, the best first."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+_SHOWN: Final = 10
+
+
+def described(sweeps: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the lines about sweeps, from the summaries that their controller wrote."""
+    if not sweeps:
+        yield "no sweeps"
+    for key, summary in sorted(sweeps.items()):
+        if not summary:
+            yield f"{key}: the controller has not started yet"
+            continue
+        objective = summary["objective"]
+        yield (
+            f"{key}: {summary['state']}, {summary['chosen']} of {summary['maximum_trials']} "
+            f"trials, {summary['gpu_hours']:g} of {summary['maximum_gpu_hours']:g} GPU-hours, "
+            f"{objective['goal']} {objective['metric']}"
+        )
+        if summary["problem"]:
+            yield f"  the API server refused: {summary['problem']}"
+        yield from _table(summary)
+
+
+def _table(summary: Mapping[str, Any]) -> Iterator[str]:
+    metric, epochs = summary["objective"]["metric"], summary["maximum_epochs"]
+    rows = [["run", "phase", "epochs", metric, "hyperparameters"]]
+    rows += [
+        [
+            trial["run"],
+            trial["phase"],
+            f"{trial['epochs']}/{epochs}",
+            "" if trial["value"] is None else f"{trial['value']:.6g}",
+            ", ".join(f"{name}: {value}" for name, value in trial["hyperparameters"].items()),
+        ]
+        for trial in summary["trials"][:_SHOWN]
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield f"  {'  '.join(cells)}".rstrip()
+    if (more := len(summary["trials"]) - _SHOWN) > 0:
+        yield f"  and {more} other trials"

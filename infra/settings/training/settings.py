@@ -1,0 +1,74 @@
+"""The section `training`: jobs and sweeps."""
+
+from collections.abc import Mapping
+from typing import Final, Self
+
+from pydantic import Field, model_validator
+
+from infra.settings.training.job import TrainingJobSettings
+from infra.settings.training.sweep import SweepControllerSettings, SweepSettings
+from infra.settings.types import RunKey, Settings
+from kube.kinds import KINDS
+
+_MAX_POD_NAME: Final = 63
+"""A pod's name is its host name, which is a DNS label."""
+
+
+class TrainingSettings(Settings):
+    """Training jobs and hyperparameter sweeps by key."""
+
+    jobs: dict[RunKey, TrainingJobSettings] = Field(
+        default={}, description="Jobs by key. A run is named <key>-<hash of its specification>."
+    )
+    sweeps: dict[RunKey, SweepSettings] = Field(
+        default={},
+        description="Hyperparameter sweeps by key. A trial has the name that the run of a job with "
+        "this key and its hyperparameters has.",
+    )
+    sweep_controller: SweepControllerSettings = Field(
+        default=SweepControllerSettings(),
+        description="The program that runs the sweeps, if there are any.",
+    )
+
+    @property
+    def all_jobs(self) -> Mapping[str, TrainingJobSettings]:
+        """The jobs by key, and those of sweeps by `sweeps.<key>.job`."""
+        return {
+            **self.jobs,
+            **{f"sweeps.{key}.job": sweep.job for key, sweep in self.sweeps.items()},
+        }
+
+    @model_validator(mode="after")
+    def _names_are_short_enough(self) -> Self:
+        keys = [*self.jobs.items(), *((key, sweep.job) for key, sweep in self.sweeps.items())]
+        for key, job in keys:
+            run = len(f"{key}-12345678")
+            suffix = KINDS[job.kind].pod_suffix.format(last=job.nodes - 1)
+            limit = KINDS[job.kind].max_run_name or _MAX_POD_NAME - len(suffix)
+            if run > limit:
+                raise ValueError(
+                    f"has job {key!r} of kind {job.kind!r}: the names of its runs would have {run} "
+                    f"characters, but the kind allows {limit}. Write a shorter key"
+                )
+            for step in job.steps:
+                # A JobFlow names the pods of a step <run>-<hash>-<step>-<task>-<index>.
+                pod = run + len(f"-12345678-{step}-worker-{job.nodes}")
+                if pod > _MAX_POD_NAME:
+                    raise ValueError(
+                        f"has job {key!r} with the step {step!r}: names of its pods would have "
+                        f"{pod} characters, but {_MAX_POD_NAME} are allowed. Write a shorter key "
+                        "or step name"
+                    )
+        return self
+
+    @model_validator(mode="after")
+    def _budgets_exceed_their_reserves(self) -> Self:
+        for key, sweep in self.sweeps.items():
+            reserve = sweep.reserve(self.sweep_controller.interval_seconds) / 3600
+            if sweep.budget.gpu_hours <= reserve:
+                raise ValueError(
+                    f"has sweep {key!r} with budget.gpu_hours {sweep.budget.gpu_hours:g}, but its "
+                    f"parallel trials may use {reserve:.2g} before they are paused, so none would "
+                    "start: write more"
+                )
+        return self

@@ -1,0 +1,301 @@
+"""Hyperparameter sweeps: a job, the space of its hyperparameters, and the bounds of the search."""
+
+import difflib
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import AfterValidator, Field, ValidationError, model_validator
+
+from infra.settings.problems import rule
+from infra.settings.training.job import TrainingJobSettings
+from infra.settings.types import (
+    CpuQuantity,
+    DnsLabel,
+    Labels,
+    MemoryQuantity,
+    PortNumber,
+    PositiveInt,
+    Settings,
+)
+from kube.kinds import KINDS
+from kube.kinds.volcano import JOB
+from training.config import (
+    ALWAYS_DECISIVE,
+    DECISIVE_WHERE_SET,
+    LENGTHS,
+    TrainingConfig,
+    metric_name,
+)
+
+SEARCHED: Final = tuple(
+    name
+    for name in (*ALWAYS_DECISIVE, *DECISIVE_WHERE_SET)
+    if name not in LENGTHS and not name.startswith("init_")
+)
+"""Hyperparameters that a sweep may search: they determine the result, but not the length."""
+
+_MAX_COMBINATIONS: Final = 256
+Value = str | bool | int | float
+Parameters = Mapping[str, Value]
+
+
+def _is_searched(name: str) -> str:
+    if name in SEARCHED:
+        return name
+    if name in TrainingConfig.model_fields:
+        raise ValueError(
+            "does not determine the result or is the length of the run, so it cannot be searched: "
+            "write it in job.hyperparameters"
+        )
+    raise ValueError(_unknown(name))
+
+
+def _unknown(name: str) -> str:
+    close = difflib.get_close_matches(name, SEARCHED, n=1)
+    advice = f"did you mean {close[0]!r}? " if close else ""
+    return f"is not a known hyperparameter: {advice}Known: {', '.join(sorted(SEARCHED))}"
+
+
+Searched = Annotated[str, AfterValidator(_is_searched)]
+
+
+class ParameterSettings(Settings):
+    """The values of a hyperparameter: a range, or a list."""
+
+    min: int | float | None = Field(default=None, description="Smallest value of a range.")
+    max: int | float | None = Field(default=None, description="Largest value of a range.")
+    log: bool = Field(
+        default=False, description="Draw the values of a range on a logarithmic scale."
+    )
+    choices: list[Value] = Field(
+        default=[], description="Values to choose from, instead of a range."
+    )
+
+    @model_validator(mode="after")
+    def _is_a_range_or_a_list(self) -> Self:
+        if self.choices:
+            if self.model_fields_set - {"choices"}:
+                raise ValueError("has choices and parts of a range: write one of them")
+            if len({str(choice) for choice in self.choices}) < len(self.choices):
+                raise ValueError("has a choice twice: write each once")
+            return self
+        if self.min is None or self.max is None:
+            raise ValueError("needs min and max, or choices")
+        if not (math.isfinite(self.min) and math.isfinite(self.max) and self.min < self.max):
+            raise ValueError(f"has min {self.min} and max {self.max}: max must be larger")
+        if self.log and self.min <= 0:
+            raise ValueError(f"has min {self.min}, which has no logarithm: write more than 0")
+        return self
+
+    @property
+    def extremes(self) -> list[Value]:
+        """The ends of the range, or every choice."""
+        if self.min is None or self.max is None:
+            return list(self.choices)
+        return [self.min, self.max]
+
+
+class ObjectiveSettings(Settings):
+    """The metric of held-out data that a sweep optimizes."""
+
+    metric: str = Field(
+        default="held_out_loss",
+        description="held_out_loss, accuracy, or the name of a custom metric of the job.",
+    )
+    goal: Literal["minimize", "maximize"] = Field(
+        default="minimize", description="Direction of the search."
+    )
+
+
+class EarlyStoppingSettings(Settings):
+    """Asynchronous successive halving: a trial is paused after a rung unless it is among the best.
+
+    The rungs are `minimum`, `minimum * factor`, … epochs. The best 1/`factor` of the trials at a
+    rung continue to the next one, and the last one is the length of the job.
+    """
+
+    minimum: PositiveInt = Field(default=1, description="Epochs of the first rung.")
+    factor: int = Field(default=3, ge=2, le=10, description="Ratio of two rungs.")
+
+
+class BudgetSettings(Settings):
+    """Bounds of a sweep, in addition to its trials. At a bound, its trials are paused."""
+
+    gpu_hours: float = Field(gt=0, description="Maximum GPU-hours of all trials.")
+    hours: float | None = Field(
+        default=None, gt=0, description="Maximum time (h) since the first trial. null has no limit."
+    )
+
+
+class SweepSettings(Settings):
+    """One hyperparameter sweep. Each trial is the run that a job with its hyperparameters has."""
+
+    job: TrainingJobSettings = Field(
+        description="Job of every trial, as in `training.jobs`. Its length is the longest trial."
+    )
+    space: dict[Searched, ParameterSettings] = Field(
+        min_length=1, description="Values by hyperparameter."
+    )
+    objective: ObjectiveSettings = Field(
+        default=ObjectiveSettings(), description="The metric that is optimized."
+    )
+    sampler: Literal["tpe", "random"] = Field(
+        default="tpe", description="Search method: tree-structured Parzen estimator, or random."
+    )
+    early_stopping: EarlyStoppingSettings | None = Field(
+        default=None, description="Pause trials early. null trains each trial to its end."
+    )
+    parallel: int = Field(default=1, ge=1, le=100, description="Trials that run at the same time.")
+    trials: int = Field(ge=1, le=1000, description="Maximum number of trials.")
+    budget: BudgetSettings = Field(description="Bounds of the whole sweep.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if problems := list(self._problems()):
+            raise ValueError("; it ".join(problems))
+        return self
+
+    def _problems(self) -> Iterator[str]:
+        config = self.job.hyperparameters
+        if config is None:
+            yield "has a job without hyperparameters, but searches them: leave out `command`"
+            return
+        if KINDS[self.job.kind].resource is not JOB or self.job.steps:
+            yield (
+                f"has a job of kind {self.job.kind}{' with steps' if self.job.steps else ''}: "
+                f"write a kind that is a {JOB.title}, such as volcano, without steps"
+            )
+        for name in ("run", "state", "recreate", "on_change"):
+            if name in self.job.model_fields_set:
+                yield f"has job.{name}, which belongs to a single run: leave it out"
+        if self.parallel > self.trials:
+            yield f"has parallel {self.parallel}, more than trials {self.trials}"
+        known = ["held_out_loss", "accuracy", *map(metric_name, config.metrics)]
+        if self.objective.metric not in known:
+            yield (
+                f"has objective.metric {self.objective.metric!r}, but the job reports "
+                f"{', '.join(known)}: write one of them"
+            )
+        yield from self._early_stopping_problems()
+        yield from self._space_problems()
+
+    def _early_stopping_problems(self) -> Iterator[str]:
+        if self.early_stopping is None:
+            return
+        length, amount = self.config.length
+        if length != "epochs":
+            yield f"has early_stopping, which counts epochs, but the job has {length}: write epochs"
+        elif not self.rungs:
+            yield (
+                f"has early_stopping.minimum {self.early_stopping.minimum}, but the job ends after "
+                f"{amount} epochs: write less"
+            )
+        elif self.job.retries <= len(self.rungs):
+            yield (
+                f"has job.retries {self.job.retries}, but a trial is resumed up to "
+                f"{len(self.rungs)} times, which Volcano counts as restarts: write at least "
+                f"{len(self.rungs) + 1}"
+            )
+
+    def _space_problems(self) -> Iterator[str]:
+        for name, parameter in self.space.items():
+            is_float = TrainingConfig.model_fields[name].annotation is float
+            is_integer = TrainingConfig.model_fields[name].annotation is int
+            if parameter.choices:
+                continue
+            if not (is_float or is_integer):
+                yield f"has a range in space.{name}, which is not a number: write choices"
+                return
+            if is_integer and any(isinstance(end, float) for end in parameter.extremes):
+                yield f"has a range with fractions in space.{name}, which is an integer"
+                return
+        for parameters in self.extremes():
+            try:
+                self.trial(parameters)
+            except ValidationError as error:
+                detail = error.errors(include_url=False)[0]
+                where = ".".join(str(part) for part in detail["loc"][1:])
+                values = ", ".join(f"{name} {value}" for name, value in parameters.items())
+                yield f"has a space with {values}, which no job can have: {where} {rule(detail)}"
+                return
+
+    @property
+    def config(self) -> TrainingConfig:
+        """Configuration of the job, which has one."""
+        assert self.job.hyperparameters is not None  # noqa: S101  _problems requires it
+        return self.job.hyperparameters
+
+    @property
+    def rungs(self) -> list[int]:
+        """Epochs after which a trial is compared with the others."""
+        found: list[int] = []
+        if self.early_stopping is not None:
+            rung = self.early_stopping.minimum
+            while rung < self.config.epochs:
+                found.append(rung)
+                rung *= self.early_stopping.factor
+        return found
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of one trial."""
+        return self.job.nodes * self.job.gpus_per_node
+
+    @property
+    def expected_epochs(self) -> float:
+        """Share of the epochs of all trials that are trained if each rung passes 1/factor."""
+        if self.early_stopping is None:
+            return 1.0
+        epochs, share, before = 0.0, 1.0, 0
+        for rung in (*self.rungs, self.config.epochs):
+            epochs += share * (rung - before)
+            share, before = share / self.early_stopping.factor, rung
+        return epochs / self.config.epochs
+
+    def reserve(self, interval_seconds: float) -> float:
+        """Return the GPU-seconds that trials may use before the controller has paused them."""
+        return self.parallel * self.gpus * (interval_seconds + self.job.grace_seconds)
+
+    def extremes(self) -> Iterator[dict[str, Value]]:
+        """Yield the corners of the space; if there are many, those with one other value each."""
+        ends = {name: parameter.extremes for name, parameter in self.space.items()}
+        if math.prod(map(len, ends.values())) <= _MAX_COMBINATIONS:
+            yield from (
+                dict(zip(ends, values, strict=True)) for values in itertools.product(*ends.values())
+            )
+            return
+        first = {name: values[0] for name, values in ends.items()}
+        yield from ({**first, name: value} for name, values in ends.items() for value in values)
+
+    def trial(self, parameters: Parameters) -> TrainingJobSettings:
+        """Return the job with these hyperparameters, as an author would write it.
+
+        Raises ValidationError if there is no such job.
+        """
+        written: dict[str, Any] = self.job.model_dump(
+            mode="json", exclude_unset=True, by_alias=True
+        )
+        written["hyperparameters"] = {**written["hyperparameters"], **parameters}
+        return TrainingJobSettings.model_validate(written)
+
+
+class SweepControllerSettings(Settings):
+    """The program that starts, pauses and promotes the trials of all sweeps of the stack."""
+
+    image: DnsLabel = Field(
+        default="sweeps", description="Key of the image, which is built from sweeps/."
+    )
+    interval_seconds: int = Field(
+        default=10, ge=1, le=600, description="Time (s) between two decisions."
+    )
+    cpu: CpuQuantity = Field(default="100m", description="CPU request.")
+    memory: MemoryQuantity = Field(default="512Mi", description="Memory request and limit.")
+    node_selector: Labels = Field(default={}, description="Node labels that the pod requires.")
+    api_ports: list[PortNumber] = Field(
+        default=[443, 6443],
+        min_length=1,
+        description="Ports of the API server. With network isolation the pod may connect only "
+        "to these.",
+    )

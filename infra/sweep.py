@@ -1,0 +1,202 @@
+"""Objects of hyperparameter sweeps: their trials, and the program that controls them."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from infra.api_client import TOKEN, ApiClient, elsewhere
+from infra.manifests import Manifest, standard_labels, with_metadata
+from infra.pods import GpuNodes, Mount, Pod, Volume, pod_template
+from infra.settings.training.sweep import Parameters, SweepControllerSettings, SweepSettings
+from infra.training_run import TrainingJobArgs, manifests, run_name
+from kube.kinds.volcano import COMMAND, JOB, TEMPLATE
+from kube.names import (
+    SWEEP_EPOCHS_ANNOTATION,
+    SWEEP_GPU_HOURS_ANNOTATION,
+    SWEEP_PARALLEL_ANNOTATION,
+    SWEEP_TRIALS_ANNOTATION,
+)
+
+CONTROLLER: Final = "sweep-controller"
+SELECTOR: Final = {f"app.kubernetes.io/{label}": CONTROLLER for label in ("name", "instance")}
+PLAN: Final = "plan.json"
+PLAN_PATH: Final = "/plan"
+CLAIMS_PATH: Final = "/claims"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """A sweep, and the arguments of its template, whose job has no searched hyperparameters."""
+
+    settings: SweepSettings
+    args: TrainingJobArgs
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    """Labels and annotations of the site, which all its objects have."""
+
+    def run(self, parameters: Parameters) -> str:
+        """Return the name of the trial with these hyperparameters."""
+        return run_name(self._trial(parameters))
+
+    def manifest(self, parameters: Parameters) -> Manifest:
+        """Return the job of a trial: the object that `training.jobs` would create."""
+        trial = self._trial(parameters)
+        (built,) = manifests(trial, run_name(trial), trial.image)
+        return with_metadata(built, self.labels, self.annotations)
+
+    def _trial(self, parameters: Parameters) -> TrainingJobArgs:
+        return replace(self.args, job=self.settings.trial(parameters))
+
+
+def template(sweep: Sweep) -> Manifest:
+    """Return the template of the trials, which starts nothing.
+
+    Policies and the report of a preview evaluate it for all trials that run at the same time.
+    """
+    args, settings = sweep.args, sweep.settings
+    first = replace(args, job=settings.trial(next(settings.extremes())))
+    name = template_name(args.key)
+    (job,) = manifests(first, name, first.image)
+    bounds = {
+        SWEEP_PARALLEL_ANNOTATION: str(settings.parallel),
+        SWEEP_TRIALS_ANNOTATION: str(settings.trials),
+        SWEEP_GPU_HOURS_ANNOTATION: f"{settings.budget.gpu_hours:g}",
+        SWEEP_EPOCHS_ANNOTATION: f"{settings.expected_epochs:.2f}",
+    }
+    metadata = {**job["metadata"], "annotations": {**job["metadata"]["annotations"], **bounds}}
+    return {**job, "apiVersion": TEMPLATE.api_version, "kind": TEMPLATE.kind, "metadata": metadata}
+
+
+def template_name(key: str) -> str:
+    """Return the name of a sweep's template and of its directory on the claim."""
+    return f"{key}-sweep"
+
+
+def plan(sweeps: Mapping[str, Sweep]) -> dict[str, Any]:
+    """Return what the controller reads: everything that its trials depend on.
+
+    Values may be Pulumi outputs.
+    """
+    return {
+        key: {
+            "settings": sweep.settings.model_dump(mode="json", exclude_unset=True, by_alias=True),
+            "namespace": sweep.args.namespace,
+            "image": sweep.args.image,
+            "image_identity": sweep.args.image_identity,
+            "gpu_nodes": vars(sweep.args.gpu_nodes),
+            "claims": dict(sweep.args.claims),
+            "service_account": sweep.args.service_account,
+            "labels": dict(sweep.labels),
+            "annotations": dict(sweep.annotations),
+        }
+        for key, sweep in sweeps.items()
+    }
+
+
+def parse_plan(text: str) -> dict[str, Sweep]:
+    """Return the sweeps of a plan. Raises ValueError if it is of another version."""
+    found = {}
+    for key, document in json.loads(text).items():
+        settings = SweepSettings.model_validate(document.pop("settings"))
+        labels, annotations = document.pop("labels"), document.pop("annotations")
+        gpu_nodes = GpuNodes(**document.pop("gpu_nodes"))
+        args = TrainingJobArgs(key=key, job=settings.job, gpu_nodes=gpu_nodes, **document)
+        found[key] = Sweep(settings=settings, args=args, labels=labels, annotations=annotations)
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepControllerArgs:
+    """The sweeps of a stack, and what the pod of their controller needs.
+
+    `plan` is the JSON of `plan()`; it and the image may be Pulumi outputs.
+    """
+
+    controller: SweepControllerSettings
+    sweeps: Mapping[str, Sweep]
+    plan: Any
+    namespace: str
+    image: Any
+    claims: Mapping[str, str]
+    gpu_nodes: GpuNodes
+    isolated: bool = False
+    pull_secret: str | None = None
+
+
+def controller_manifests(args: SweepControllerArgs) -> list[Manifest]:
+    """Return the objects of the controller in the order of creation."""
+    client = ApiClient(name=CONTROLLER, namespace=args.namespace, selector=SELECTOR)
+    return [
+        client.account(args.pull_secret),
+        client.role(_rights(args)),
+        client.binding(),
+        *([client.allow_ports(args.controller.api_ports)] if args.isolated else []),
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": client.metadata,
+            "data": {PLAN: args.plan},
+        },
+        _deployment(args, client),
+    ]
+
+
+def _rights(args: SweepControllerArgs) -> list[dict[str, Any]]:
+    templates = sorted(template_name(key) for key in args.sweeps)
+    return [
+        {"apiGroups": [JOB.group], "resources": [JOB.plural], "verbs": ["list", "create"]},
+        {"apiGroups": [COMMAND.group], "resources": [COMMAND.plural], "verbs": ["create"]},
+        {
+            "apiGroups": [TEMPLATE.group],
+            "resources": [TEMPLATE.plural],
+            "resourceNames": templates,
+            "verbs": ["patch"],
+        },
+    ]
+
+
+def _deployment(args: SweepControllerArgs, client: ApiClient) -> Manifest:
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": client.metadata,
+        "spec": {
+            "replicas": 1,
+            "revisionHistoryLimit": 1,
+            "selector": {"matchLabels": SELECTOR},
+            # Only one may decide; a lock on the claim holds back a second one.
+            "strategy": {"type": "Recreate"},
+            "template": pod_template(_pod(args)),
+        },
+    }
+
+
+def _pod(args: SweepControllerArgs) -> Pod:
+    settings = args.controller
+    keys = sorted({sweep.settings.job.checkpoints for sweep in args.sweeps.values()})
+    source = {"configMap": {"name": CONTROLLER}}
+    return Pod(
+        container="controller",
+        image=args.image,
+        command=[
+            *("python3", "-m", "sweeps", f"--plan={PLAN_PATH}/{PLAN}"),
+            f"--claims={CLAIMS_PATH}",
+            f"--interval={settings.interval_seconds}",
+        ],
+        cpu=settings.cpu,
+        memory=settings.memory,
+        shm="1Mi",
+        gpus=0,
+        gpu_nodes=args.gpu_nodes,
+        service_account=CONTROLLER,
+        grace_seconds=10,
+        labels=standard_labels(CONTROLLER, CONTROLLER),
+        mounts=[
+            Mount(name=f"claim-{number}", claim=args.claims[key], path=f"{CLAIMS_PATH}/{key}")
+            for number, key in enumerate(keys)
+        ],
+        volumes=[TOKEN, Volume(name="plan", source=source, path=PLAN_PATH, read_only=True)],
+        node_selector=settings.node_selector,
+        affinity=elsewhere(args.gpu_nodes),
+    )

@@ -1,0 +1,66 @@
+"""Component of the hyperparameter sweeps of a stack."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pulumi
+
+from infra.component import Component
+from infra.configuration import RegistryLogin
+from infra.manifests import PULL_SECRET
+from infra.pods import GpuNodes
+from infra.settings import StackSettings
+from infra.sweep import Sweep, SweepControllerArgs, controller_manifests, plan, template
+from infra.training_run import TrainingJobArgs
+
+
+class SweepController(Component):
+    """The templates of the sweeps, and the Deployment that runs their trials.
+
+    The trials are no resources of the stack, which only bounds them. Pulumi does not wait for it.
+    """
+
+    def __init__(
+        self, name: str, args: SweepControllerArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__("SweepController", name, opts)
+        earlier: list[pulumi.Resource] = [
+            self.create(f"{name}-template-{key}", template(sweep))
+            for key, sweep in args.sweeps.items()
+        ]
+        for manifest in controller_manifests(args):
+            resource_name = f"{name}-{manifest['kind'].lower()}"
+            options = self.options(after=earlier)
+            earlier = [*earlier, self.create(resource_name, manifest, options)]
+        self.register_outputs({})
+
+
+def controller_args(
+    settings: StackSettings,
+    jobs: Mapping[str, TrainingJobArgs],
+    images: Mapping[str, Any],
+    gpu_nodes: GpuNodes,
+    claims: Mapping[str, str],
+    login: RegistryLogin | None,
+) -> SweepControllerArgs:
+    """Return the arguments for a stack with sweeps; `jobs` has the job of each sweep by its key."""
+    sweeps = {
+        key: Sweep(
+            settings=sweep,
+            args=jobs[key],
+            labels=settings.cluster.labels,
+            annotations=settings.cluster.annotations,
+        )
+        for key, sweep in settings.training.sweeps.items()
+    }
+    return SweepControllerArgs(
+        controller=settings.training.sweep_controller,
+        sweeps=sweeps,
+        plan=pulumi.Output.json_dumps(plan(sweeps), sort_keys=True),
+        namespace=settings.tenancy.namespace,
+        image=images[settings.training.sweep_controller.image],
+        claims=claims,
+        gpu_nodes=gpu_nodes,
+        isolated=settings.tenancy.network.isolate,
+        pull_secret=PULL_SECRET if login else None,
+    )

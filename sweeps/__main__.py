@@ -1,0 +1,59 @@
+"""Run the hyperparameter sweeps of a stack.
+
+python3 -m sweeps --plan /plan/plan.json --claims /claims      in a pod of their namespace
+"""
+
+import argparse
+import logging
+import sys
+import time
+from pathlib import Path
+
+from httpx2 import HTTPError
+from lightkube import Client
+
+from infra.sweep import parse_plan
+from sweeps.controller import Controller
+
+_log = logging.getLogger("sweeps")
+
+
+def main() -> int:
+    """Control the sweeps of a plan until it changes; the container then starts again."""
+    options = _parser().parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
+    text = options.plan.read_text("utf-8")
+    api = Client()
+    controllers = [
+        Controller(sweep, options.claims / sweep.settings.job.checkpoints, api, options.interval)
+        for sweep in parse_plan(text).values()
+    ]
+    while options.plan.read_text("utf-8") == text:
+        again = [_stepped(controller) for controller in controllers]
+        if not any(again):
+            time.sleep(options.interval)
+    return 0
+
+
+def _stepped(controller: Controller) -> bool:
+    """Return whether the next step should follow immediately; outages only delay it."""
+    try:
+        return controller.step()
+    except (HTTPError, OSError) as error:
+        _log.warning("%s: %s", type(error).__name__, error)
+        return False
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python3 -m sweeps", description=__doc__)
+    parser.add_argument("--plan", type=Path, required=True, help="JSON that the stack wrote")
+    parser.add_argument(
+        "--claims", type=Path, required=True, help="directory with a mount of each claim, by key"
+    )
+    parser.add_argument("--interval", type=float, default=10, help="seconds between two steps")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

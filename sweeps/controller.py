@@ -1,0 +1,282 @@
+"""The controller of a sweep: observes its trials, decides, and acts.
+
+A decision is recorded before it is carried out, and trials are identified by the names of their
+runs, so the controller may be killed at any moment.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from httpx2 import HTTPStatusError, codes
+from lightkube import Client
+from lightkube.generic_resource import create_namespaced_resource
+from lightkube.types import PatchType
+from optuna.trial import FrozenTrial, TrialState
+
+from infra.sweep import CONTROLLER, Sweep, template_name
+from kube.kinds.volcano import COMMAND, JOB, TEMPLATE, command
+from kube.names import SWEEP_SUMMARY_ANNOTATION
+from sweeps.decisions import OVER, Action, Bounds, Phase, Trial, decide, is_complete
+from sweeps.study import Study, lock
+from sweeps.summary import summarize
+from workload.manifest import ExportError, read_manifest
+from workload.progress import PROGRESS_FILE, Epoch, parse
+
+_Job = create_namespaced_resource(JOB.group, JOB.version, JOB.kind, JOB.plural)
+_Command = create_namespaced_resource(COMMAND.group, COMMAND.version, COMMAND.kind, COMMAND.plural)
+_Template = create_namespaced_resource(
+    TEMPLATE.group, TEMPLATE.version, TEMPLATE.kind, TEMPLATE.plural
+)
+_HOUR: Final = 3600.0
+_MAX_PROBLEM: Final = 2000
+_WITHOUT_GPUS: Final = ("asked", "waiting", "paused")
+_PHASES: Final[Mapping[str, Phase]] = {
+    "Running": "placed",
+    "Restarting": "placed",
+    "Completing": "placed",
+    "Aborting": "pausing",
+    "Terminating": "pausing",
+    "Aborted": "paused",
+    "Completed": "succeeded",
+    "Failed": "failed",
+    "Terminated": "failed",
+}
+"""Phases of Volcano Jobs; any other one waits in the queue."""
+_log = logging.getLogger("sweeps")
+Object = Mapping[str, Any]
+
+
+class Controller:
+    """Runs the trials of one sweep. `claim` is the mounted claim of its checkpoints."""
+
+    def __init__(
+        self,
+        sweep: Sweep,
+        claim: Path,
+        api: Client,
+        interval: float,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._sweep, self._claim, self._api, self._clock = sweep, claim, api, clock
+        folder = claim / template_name(sweep.args.key)
+        self._lock = lock(folder)
+        self._study = Study(folder, sweep)
+        settings = sweep.settings
+        self._bounds = Bounds(
+            parallel=settings.parallel,
+            trials=settings.trials,
+            rungs=settings.rungs,
+            factor=settings.early_stopping.factor if settings.early_stopping else 1,
+        )
+        self._sign = 1.0 if settings.objective.goal == "maximize" else -1.0
+        self._reserve = settings.reserve(interval)
+        self._written = ""
+
+    def close(self) -> None:
+        """Let another process control the sweep."""
+        os.close(self._lock)
+
+    def step(self) -> bool:
+        """Observe, decide and act once; return whether another step should follow immediately."""
+        jobs = self._jobs()
+        if self._ends_earlier(jobs):
+            return False
+        if not self._study.is_rebuilt:
+            self._study.rebuild(self._existing(jobs))
+        recorded = self._study.trials()
+        trials = [self._observe(run, trial, jobs.get(run)) for run, trial in recorded.items()]
+        seconds = self._account(trials, jobs)
+        spent = self._is_spent(seconds)
+        exhausted = self._study.exhausted
+        actions = decide(self._bounds, trials, spent=spent, exhausted=exhausted)
+        problem = ""
+        for action in actions:
+            try:
+                self._act(action, jobs)
+            except HTTPStatusError as error:
+                # Such as a policy that refuses the job, which must not keep others from a pause.
+                problem = str(error)
+                _log.warning("%s %s: %s", action.kind, action.run, problem)
+        complete = is_complete(self._bounds, trials, exhausted=exhausted)
+        state = "complete" if complete else "budget spent" if spent else "running"
+        summary = summarize(self._sweep, self._study, trials, seconds, state)
+        self._publish({**summary, "problem": problem[:_MAX_PROBLEM]})
+        return any(action.kind == "ask" for action in actions)
+
+    def _ends_earlier(self, jobs: Mapping[str, Object]) -> bool:
+        """Pause trials of earlier specifications; return whether some still have their GPUs."""
+        active = [run for run in self._study.earlier if run in jobs and _is_active(jobs[run])]
+        for run in active:
+            if _phase(jobs[run]) != "pausing":
+                self._command(jobs[run], suspended=True)
+        return bool(active)
+
+    def _jobs(self) -> dict[str, Object]:
+        labels: dict[str, Any] = {"app.kubernetes.io/name": self._sweep.args.key}
+        found = self._api.list(_Job, namespace=self._sweep.args.namespace, labels=labels)
+        documents = (job.to_dict() for job in found)  # type: ignore[no-untyped-call]
+        return {document["metadata"]["name"]: document for document in documents}
+
+    def _existing(self, jobs: Mapping[str, Object]) -> dict[str, dict[str, str]]:
+        """Return the settings, as text, of runs in the cluster and of exports on the claim."""
+        found = {}
+        for path in self._claim.glob(f"{self._sweep.args.key}-????????/export/manifest.json"):
+            with contextlib.suppress(ExportError):
+                settings = read_manifest(path.parent).settings
+                found[path.parts[-3]] = {key: str(value) for key, value in settings.items()}
+        return {**found, **{run: _arguments(job) for run, job in jobs.items()}}
+
+    def _observe(self, run: str, recorded: FrozenTrial, job: Object | None) -> Trial:
+        """Return what is known of a trial, and record what is new."""
+        granted = self._study.granted(run) if recorded.state == TrialState.RUNNING else 0
+        phase: Phase = "succeeded" if recorded.state == TrialState.COMPLETE else "failed"
+        if recorded.state == TrialState.RUNNING:
+            if job is not None and not self._study.created(run):
+                self._study.set_created(run)
+            self._study.report(run, self._progress(run))
+            phase = _phase(job) if job is not None else self._phase_without_job(run)
+            if phase == "paused" and self._result(run) is not None:
+                # It has ended while it was paused.
+                phase = "succeeded"
+            if phase == "succeeded" and (value := self._result(run)) is not None:
+                self._study.succeed(run, value)
+            elif phase == "failed":
+                self._study.fail(run)
+            recorded = self._study.trials()[run]
+        values = {step: self._sign * each for step, each in recorded.intermediate_values.items()}
+        return Trial(run, phase, values, granted)
+
+    def _phase_without_job(self, run: str) -> Phase:
+        """Return `asked` before the job is created; a deleted job has succeeded or failed."""
+        if not self._study.created(run):
+            return "asked"
+        return "failed" if self._result(run) is None else "succeeded"
+
+    def _progress(self, run: str) -> dict[int, float]:
+        """Return the objective by complete epochs."""
+        try:
+            text = (self._claim / run / PROGRESS_FILE).read_text("utf-8", errors="replace")
+        except OSError:
+            return {}
+        metric, found = self._sweep.settings.objective.metric, {}
+        for line in text.splitlines():
+            event = parse(line)
+            if isinstance(event, Epoch) and event.epoch == int(event.epoch):
+                known = {"accuracy": event.accuracy, "held_out_loss": event.held_out_loss}
+                value = {**known, **(event.metrics or {})}.get(metric)
+                if value is not None:
+                    found[int(event.epoch)] = value
+        return found
+
+    def _result(self, run: str) -> float | None:
+        """Return the objective of the finished model."""
+        metric = self._sweep.settings.objective.metric
+        with contextlib.suppress(ExportError):
+            metrics = read_manifest(self._claim / run / "export").metrics
+            return metrics.get("loss" if metric == "held_out_loss" else metric)
+        return None
+
+    def _account(self, trials: list[Trial], jobs: Mapping[str, Object]) -> float:
+        """Add the GPU time since the last step to the ledger; return the sum in seconds.
+
+        A trial counts from one observation to the next if it had GPUs at one of them, so that the
+        sum is never too small.
+        """
+        now, ledger = self._clock(), self._study.ledger()
+        for trial in trials:
+            job = jobs.get(trial.run)
+            if trial.run not in ledger and job is None:
+                continue
+            known = ledger.get(trial.run)
+            if known is None:
+                begun = datetime.fromisoformat(job["metadata"]["creationTimestamp"])  # type: ignore[index]  # there is a job
+                known = {"seconds": 0.0, "seen": begun.timestamp(), "phase": "waiting"}
+            idle = trial.phase in _WITHOUT_GPUS and known["phase"] in _WITHOUT_GPUS
+            if not idle and known["phase"] not in OVER:
+                known["seconds"] += max(now - known["seen"], 0.0) * self._sweep.settings.gpus
+            ledger[trial.run] = {**known, "seen": now, "phase": trial.phase}
+        self._study.write_ledger(ledger)
+        return float(sum(ledger[trial.run]["seconds"] for trial in trials if trial.run in ledger))
+
+    def _is_spent(self, gpu_seconds: float) -> bool:
+        budget, started = self._sweep.settings.budget, self._study.started
+        if gpu_seconds + self._reserve > budget.gpu_hours * _HOUR:
+            return True
+        if budget.hours is None or started is None:
+            return False
+        return self._clock() - started > budget.hours * _HOUR
+
+    def _act(self, action: Action, jobs: Mapping[str, Object]) -> None:
+        match action.kind:
+            case "ask":
+                run = self._study.ask()
+                _log.info("chose %s", run or "hyperparameters that a trial has already")
+            case "create":
+                self._create(action.run)
+            case "grant":
+                self._study.grant(action.run, action.granted)
+            case "pause" | "resume":
+                self._command(jobs[action.run], suspended=action.kind == "pause")
+
+    def _create(self, run: str) -> None:
+        manifest = self._sweep.manifest(self._study.trials()[run].params)
+        with _existing_is_right():
+            self._api.create(_Job.from_dict(manifest), namespace=self._sweep.args.namespace)
+        self._study.set_created(run)
+        _log.info("%s: created", run)
+
+    def _command(self, job: Object, *, suspended: bool) -> None:
+        run = job["metadata"]["name"]
+        # The name holds back a second command until Volcano has executed the first one.
+        described = command(job, suspended=suspended, name=f"{run}-sweep")
+        with _existing_is_right():
+            self._api.create(_Command.from_dict(described), namespace=self._sweep.args.namespace)
+        _log.info("%s: %s", run, "pause" if suspended else "resume")
+
+    def _publish(self, summary: dict[str, Any]) -> None:
+        text = json.dumps(summary, sort_keys=True)
+        if text == self._written:
+            return
+        self._api.patch(
+            _Template,
+            template_name(self._sweep.args.key),
+            {"metadata": {"annotations": {SWEEP_SUMMARY_ANNOTATION: text}}},
+            namespace=self._sweep.args.namespace,
+            patch_type=PatchType.MERGE,
+            field_manager=CONTROLLER,
+        )
+        self._written = text
+
+
+def _phase(job: Object) -> Phase:
+    phase = job.get("status", {}).get("state", {}).get("phase", "")
+    return _PHASES.get(phase, "waiting")
+
+
+def _is_active(job: Object) -> bool:
+    return _phase(job) in ("waiting", "placed", "pausing")
+
+
+def _arguments(job: Object) -> dict[str, str]:
+    """Return the hyperparameters in the command of a job, by name."""
+    (task, *_) = job["spec"]["tasks"]
+    words = task["template"]["spec"]["containers"][0].get("command", ())
+    flags = (word.removeprefix("--").partition("=") for word in words if word.startswith("--"))
+    return {name.replace("-", "_"): value for name, _, value in flags}
+
+
+@contextlib.contextmanager
+def _existing_is_right() -> Any:
+    """Ignore that an object exists: an earlier process created it."""
+    try:
+        yield
+    except HTTPStatusError as error:
+        if error.response.status_code != codes.CONFLICT:
+            raise

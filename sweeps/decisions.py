@@ -1,0 +1,152 @@
+"""Decisions of a sweep: what to do with its trials, as a pure function of what is known of them.
+
+Asynchronous successive halving with pause and promotion: a trial runs up to the next rung that it
+may not pass and is paused there. If it is among the best 1/factor of the trials at this rung, now
+or later, it may pass the rung and resumes.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+Phase = Literal["asked", "waiting", "placed", "pausing", "paused", "succeeded", "failed"]
+"""asked: chosen, but not created yet. waiting: in the queue. placed: may have GPUs."""
+
+OVER: Final = ("succeeded", "failed")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A trial as the controller observed it.
+
+    `values` has the objective by complete epochs; larger is better. `granted` is the number of
+    rungs that it may pass.
+    """
+
+    run: str
+    phase: Phase
+    values: Mapping[int, float] = field(default_factory=dict)
+    granted: int = 0
+
+    def at(self, rung: int) -> float | None:
+        """Return the objective at a rung, None if the trial has not reached it."""
+        epoch = min((epoch for epoch in self.values if epoch >= rung), default=None)
+        return None if epoch is None else self.values[epoch]
+
+    def reached(self, rungs: Sequence[int]) -> int:
+        """Return the number of rungs that it has reached."""
+        return sum(self.at(rung) is not None for rung in rungs)
+
+    def holds(self, rungs: Sequence[int]) -> bool:
+        """Return whether it occupies one of the parallel places, now or after a resumption."""
+        resuming = self.phase == "paused" and self.granted >= self.reached(rungs)
+        return resuming or self.phase in ("asked", "waiting", "placed", "pausing")
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Bounds of a sweep, from its settings."""
+
+    parallel: int
+    trials: int
+    rungs: Sequence[int]
+    factor: int
+
+
+@dataclass(frozen=True)
+class Action:
+    """A step of the controller.
+
+    `ask` chooses the hyperparameters of another trial, `create` starts it, `grant` lets it pass the
+    rungs that it has reached, and `pause` and `resume` act on its run.
+    """
+
+    kind: Literal["ask", "create", "grant", "pause", "resume"]
+    run: str = ""
+    granted: int = 0
+
+
+def decide(
+    bounds: Bounds, trials: Sequence[Trial], *, spent: bool = False, exhausted: bool = False
+) -> list[Action]:
+    """Return the actions, in their order.
+
+    `spent` states that the budget is used up, `exhausted` that the sampler finds no other trials.
+    Whatever interrupts them, the next call returns those that remain.
+    """
+    active = [trial for trial in trials if trial.phase in ("waiting", "placed")]
+    if spent:
+        return [Action("pause", trial.run) for trial in active]
+    return [*_at_rungs(bounds, trials, active), *_starts(bounds, trials, exhausted)]
+
+
+def is_complete(bounds: Bounds, trials: Sequence[Trial], *, exhausted: bool = False) -> bool:
+    """Return whether nothing remains to be done within the bounds."""
+    running = any(trial.holds(bounds.rungs) for trial in trials)
+    return not running and not decide(bounds, trials, exhausted=exhausted)
+
+
+def _at_rungs(bounds: Bounds, trials: Sequence[Trial], active: Sequence[Trial]) -> Iterator[Action]:
+    """Yield what happens to running trials that have reached a rung they may not pass."""
+    for trial in active:
+        reached = trial.reached(bounds.rungs)
+        if reached <= trial.granted:
+            continue
+        if trial.run in _best(bounds, trials, reached - 1):
+            yield Action("grant", trial.run, reached)
+        else:
+            yield Action("pause", trial.run)
+
+
+def _starts(bounds: Bounds, trials: Sequence[Trial], exhausted: bool) -> Iterator[Action]:
+    """Yield what starts or resumes trials: those already chosen first, then the best, then new."""
+    places = bounds.parallel
+    for trial in trials:
+        if not trial.holds(bounds.rungs):
+            continue
+        places -= 1
+        if trial.phase == "asked":
+            yield Action("create", trial.run)
+        elif trial.phase == "paused":
+            yield Action("resume", trial.run)
+    more = 0 if exhausted else bounds.trials - len(trials)
+    promoted = list(_promotions(bounds, trials))
+    running = any(trial.holds(bounds.rungs) for trial in trials)
+    if not (promoted or more > 0 or running):
+        promoted = _last(bounds, trials)
+    for trial in promoted[: max(places, 0)]:
+        places -= 1
+        yield Action("grant", trial.run, trial.reached(bounds.rungs))
+        yield Action("resume", trial.run)
+    for _ in range(min(places, more)):
+        yield Action("ask")
+
+
+def _promotions(bounds: Bounds, trials: Sequence[Trial]) -> Iterator[Trial]:
+    """Yield the paused trials that may be promoted, those of the highest rung first."""
+    for number in reversed(range(len(bounds.rungs))):
+        best = _best(bounds, trials, number)
+        for trial in trials:
+            waits = trial.phase == "paused" and trial.granted < trial.reached(bounds.rungs)
+            if waits and trial.reached(bounds.rungs) == number + 1 and trial.run in best:
+                yield trial
+
+
+def _best(bounds: Bounds, trials: Sequence[Trial], number: int) -> set[str]:
+    """Return the runs of the best 1/factor of the trials that have reached a rung."""
+    rung = bounds.rungs[number]
+    found = [(value, trial.run) for trial in trials if (value := trial.at(rung)) is not None]
+    found.sort(key=lambda each: -each[0])
+    return {run for _, run in found[: len(found) // bounds.factor]}
+
+
+def _last(bounds: Bounds, trials: Sequence[Trial]) -> list[Trial]:
+    """Return the best paused trial if none has succeeded: with few trials no rung has 1/factor."""
+    if any(trial.phase == "succeeded" for trial in trials):
+        return []
+    paused = [trial for trial in trials if trial.phase == "paused"]
+    reached = max((trial.reached(bounds.rungs) for trial in paused), default=0)
+    if not reached:
+        return []
+    highest = [trial for trial in paused if trial.reached(bounds.rungs) == reached]
+    return [max(highest, key=lambda trial: trial.at(bounds.rungs[reached - 1]) or 0.0)]

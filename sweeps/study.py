@@ -1,0 +1,270 @@
+"""The record of a sweep: an Optuna study in a journal next to the checkpoints.
+
+One process writes it. Optuna's sampler only proposes hyperparameters: each proposal is computed
+from the recorded trials alone, so a restart changes nothing.
+"""
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import optuna
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from infra.settings.training.sweep import Parameters, ParameterSettings
+from infra.sweep import Sweep
+from training.config import TrainingConfig, written
+from workload.files import write_atomically
+
+JOURNAL: Final = "journal.log"
+LEDGER: Final = "ledger.json"
+_RUN: Final = "run"
+_CREATED: Final = "created"
+_GRANTED: Final = "granted"
+_DUPLICATES_PER_TRIAL: Final = 5
+"""Proposals of earlier hyperparameters, per trial, after which the space counts as exhausted."""
+
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
+class _OneWriter(JournalFileSymlinkLock):
+    """The lock of the directory is held already."""
+
+    def acquire(self) -> bool:
+        return True
+
+    def release(self) -> None:
+        pass
+
+
+def lock(folder: Path) -> int:
+    """Wait until no other process writes to a directory; return a descriptor that holds the lock.
+
+    The lock ends when it is closed, or with this process.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return descriptor
+
+
+class Study:
+    """The trials of a sweep. The caller holds the lock of the directory."""
+
+    def __init__(self, folder: Path, sweep: Sweep) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder, self._sweep = folder, sweep
+        journal = folder / JOURNAL
+        _drop_torn_line(journal)
+        backend = JournalFileBackend(str(journal), lock_obj=_OneWriter(str(journal)))
+        self._study = optuna.create_study(
+            storage=JournalStorage(backend),
+            study_name=_identity(sweep),
+            load_if_exists=True,
+            direction=sweep.settings.objective.goal,
+        )
+        self.distributions = distributions(sweep.settings.space)
+
+    @property
+    def earlier(self) -> list[str]:
+        """Unfinished runs of earlier specifications of the sweep, which nothing controls now."""
+        storage = self._study._storage
+        return [
+            trial.user_attrs[_RUN]
+            for study in storage.get_all_studies()
+            if study.study_name != self._study.study_name
+            for trial in storage.get_all_trials(study._study_id, deepcopy=False)
+            if trial.state == TrialState.RUNNING
+        ]
+
+    @property
+    def started(self) -> float | None:
+        """Time of the first trial."""
+        found = self._study.user_attrs.get("started")
+        return None if found is None else float(found)
+
+    def trials(self) -> dict[str, FrozenTrial]:
+        """Return the trials by the names of their runs, in the order in which they were chosen."""
+        found = self._study.get_trials(deepcopy=False)
+        return {trial.user_attrs[_RUN]: trial for trial in found if _RUN in trial.user_attrs}
+
+    @property
+    def exhausted(self) -> bool:
+        """True if the sampler proposes the same trials again and again."""
+        everything = self._study.get_trials(deepcopy=False)
+        again = len(everything) - len(self.trials())
+        return again >= _DUPLICATES_PER_TRIAL * self._sweep.settings.trials
+
+    def ask(self) -> str | None:
+        """Choose hyperparameters, and return the name of the run; None if it was chosen before."""
+        before = self._study.get_trials(deepcopy=False)
+        # Paused trials count as pruned, with their last value, and running ones repel new trials.
+        memory = optuna.create_study(
+            direction=self._sweep.settings.objective.goal, sampler=self._sampler(len(before))
+        )
+        for trial in before:
+            state = trial.state
+            if state == TrialState.RUNNING and trial.intermediate_values:
+                state = TrialState.PRUNED
+            memory.add_trial(
+                create_trial(
+                    state=state,
+                    value=trial.value,
+                    params=trial.params,
+                    distributions=trial.distributions,
+                    intermediate_values=trial.intermediate_values,
+                )
+            )
+        parameters = memory.ask(self.distributions).params
+        return self.add(parameters)
+
+    def add(self, parameters: Parameters) -> str | None:
+        """Record a trial, and return the name of its run; None if there is one already."""
+        run = self._sweep.run(parameters)
+        again = run in self.trials()
+        self._study.add_trial(
+            create_trial(
+                state=TrialState.FAIL if again else TrialState.RUNNING,
+                params=dict(parameters),
+                distributions=self.distributions,
+                user_attrs={} if again else {_RUN: run},
+            )
+        )
+        if self.started is None:
+            self._study.set_user_attr("started", time.time())
+        return None if again else run
+
+    def created(self, run: str) -> bool:
+        """Return whether the job of a trial existed."""
+        return bool(self.trials()[run].user_attrs.get(_CREATED))
+
+    def granted(self, run: str) -> int:
+        """Return the number of rungs that a trial may pass."""
+        return int(self.trials()[run].user_attrs.get(_GRANTED, 0))
+
+    def set_created(self, run: str) -> None:
+        """Record that the job of a trial exists, so that it is never created again."""
+        self._trial(run).set_user_attr(_CREATED, True)
+
+    def grant(self, run: str, rungs: int) -> None:
+        """Let a trial pass rungs."""
+        self._trial(run).set_user_attr(_GRANTED, rungs)
+
+    def report(self, run: str, values: Mapping[int, float]) -> None:
+        """Record the objective of epochs that are new."""
+        known = self.trials()[run].intermediate_values
+        for epoch, value in values.items():
+            if epoch not in known:
+                self._trial(run).report(value, epoch)
+
+    def succeed(self, run: str, value: float) -> None:
+        """Record the result of a trial."""
+        self._study.tell(self.trials()[run].number, value)
+
+    def fail(self, run: str) -> None:
+        """Record that a trial failed or was deleted."""
+        self._study.tell(self.trials()[run].number, state=TrialState.FAIL)
+
+    def parameters(self, texts: Mapping[str, str]) -> dict[str, Any] | None:
+        """Return the searched values of a run from its settings as text, None if it is no trial."""
+        found = {}
+        for name, parameter in self._sweep.settings.space.items():
+            default = written(TrainingConfig.model_fields[name].get_default())
+            value = _value(parameter, self.distributions[name], texts.get(name, str(default)))
+            if value is None:
+                return None
+            found[name] = value
+        return found
+
+    @property
+    def is_rebuilt(self) -> bool:
+        """True once trials of a lost journal have been looked for."""
+        return bool(self._study.user_attrs.get("rebuilt"))
+
+    def rebuild(self, runs: Mapping[str, Mapping[str, str]]) -> None:
+        """Record the trials among runs, given by their settings as text, that are missing here.
+
+        The name decides whether a run is a trial of this sweep.
+        """
+        for run, texts in sorted(runs.items()):
+            if run in self.trials():
+                continue
+            parameters = self.parameters(texts)
+            if parameters is not None and self._sweep.run(parameters) == run:
+                self.add(parameters)
+                self.set_created(run)
+        self._study.set_user_attr("rebuilt", True)
+
+    def ledger(self) -> dict[str, Any]:
+        """Return what is recorded of the GPU time of the runs."""
+        try:
+            found: dict[str, Any] = json.loads((self._folder / LEDGER).read_bytes())
+        except FileNotFoundError:
+            return {}
+        return found
+
+    def write_ledger(self, ledger: Mapping[str, Any]) -> None:
+        """Replace what is recorded of the GPU time of the runs."""
+        write_atomically(self._folder / LEDGER, json.dumps(ledger).encode())
+
+    def _trial(self, run: str) -> optuna.trial.Trial:
+        return optuna.trial.Trial(self._study, self.trials()[run]._trial_id)
+
+    def _sampler(self, seed: int) -> optuna.samplers.BaseSampler:
+        if self._sweep.settings.sampler == "random":
+            return optuna.samplers.RandomSampler(seed=seed)
+        return optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+
+
+def distributions(space: Mapping[str, ParameterSettings]) -> dict[str, BaseDistribution]:
+    """Return Optuna's description of a space."""
+    found: dict[str, BaseDistribution] = {}
+    for name, parameter in space.items():
+        if parameter.min is None or parameter.max is None:
+            found[name] = CategoricalDistribution(parameter.choices)
+        elif TrainingConfig.model_fields[name].annotation is int:
+            low, high = int(parameter.min), int(parameter.max)
+            found[name] = IntDistribution(low, high, log=parameter.log)
+        else:
+            found[name] = FloatDistribution(parameter.min, parameter.max, log=parameter.log)
+    return found
+
+
+def _value(parameter: ParameterSettings, distribution: BaseDistribution, text: str) -> Any:
+    """Return the value of a space that is written as a text, None if there is none."""
+    if isinstance(distribution, CategoricalDistribution):
+        return next((each for each in parameter.choices if str(written(each)) == text), None)
+    try:
+        value = int(text) if isinstance(distribution, IntDistribution) else float(text)
+    except ValueError:
+        return None
+    return value if distribution._contains(value) else None
+
+
+def _identity(sweep: Sweep) -> str:
+    """Return the name of the study: another template, space or objective is another study."""
+    settings = sweep.settings.model_dump(mode="json", include={"space", "objective"})
+    digits = sweep.run({}).rpartition("-")[2]
+    return f"{digits} {json.dumps(settings, sort_keys=True)}"
+
+
+def _drop_torn_line(journal: Path) -> None:
+    """Remove an unfinished last line, which a power failure may leave."""
+    if not journal.exists():
+        return
+    content = journal.read_bytes()
+    whole = content[: content.rfind(b"\n") + 1]
+    if whole != content:
+        write_atomically(journal, whole)

@@ -1,0 +1,45 @@
+"""Summary of a sweep, which the controller writes to an annotation of its template."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from infra.sweep import Sweep
+from sweeps.decisions import Trial
+from sweeps.study import Study
+
+_MAX_TRIALS: Final = 300
+"""Trials that are listed, the best first: annotations have at most 256 KiB."""
+
+
+def summarize(
+    sweep: Sweep, study: Study, trials: Sequence[Trial], gpu_seconds: float, state: str
+) -> dict[str, Any]:
+    """Return the state of a sweep and its trials, the best first."""
+    recorded, settings = study.trials(), sweep.settings
+    rows: list[dict[str, Any]] = []
+    for trial in trials:
+        known = recorded[trial.run]
+        epochs = max(trial.values, default=0)
+        value = known.value if known.value is not None else known.intermediate_values.get(epochs)
+        rows.append(
+            {
+                "run": trial.run,
+                "phase": trial.phase,
+                "epochs": epochs,
+                "value": value,
+                "hyperparameters": known.params,
+            }
+        )
+    sign = -1.0 if settings.objective.goal == "maximize" else 1.0
+    # A trial that was trained longer is better than one whose early value is better.
+    rows.sort(key=lambda row: (-row["epochs"], row["value"] is None, sign * (row["value"] or 0.0)))
+    return {
+        "state": state,
+        "objective": settings.objective.model_dump(),
+        "maximum_epochs": settings.config.epochs,
+        "chosen": len(trials),
+        "maximum_trials": settings.trials,
+        "gpu_hours": round(gpu_seconds / 3600, 2),
+        "maximum_gpu_hours": settings.budget.gpu_hours,
+        "trials": rows[:_MAX_TRIALS],
+    }

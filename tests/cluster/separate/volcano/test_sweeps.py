@@ -1,0 +1,387 @@
+"""Sweeps under real Volcano: the controller is a process that is killed again and again.
+
+Simulated nodes run no containers, so a thread plays the training programs: it writes the lines of
+epochs and the manifest of the export that a training run writes to its claim.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from infra.pods import GpuNodes
+from infra.settings.training.sweep import SweepControllerSettings, SweepSettings
+from infra.sweep import (
+    PLAN,
+    Sweep,
+    SweepControllerArgs,
+    controller_manifests,
+    parse_plan,
+    plan,
+    template,
+    template_name,
+)
+from infra.training_run import TrainingJobArgs, manifests, run_name
+from kube.names import SWEEP_SUMMARY_ANNOTATION as SUMMARY
+from sweeps.study import JOURNAL, LEDGER, Study
+from tests.cluster.background import Background
+from tests.cluster.platform import await_
+from tests.cluster.scheduling import GPU, LASTS, NAMESPACE, Scheduling
+from tests.infra.examples import TRAINING_IMAGE
+from workload import exit_codes
+from workload.manifest import Manifest, Weights, read_manifest, write_manifest
+from workload.progress import PROGRESS_FILE
+
+KILLS = 20
+EPOCHS, GPUS, PARALLEL, TRIALS = 4, 8, 2, 9
+EPOCH_SECONDS, INTERVAL, GRACE = 0.7, 0.2, 1
+JOBS = "jobs.batch.volcano.sh"
+
+
+def described(key: str, job: dict[str, Any] | None = None, **changes: Any) -> Sweep:
+    searched = {
+        "queue": "vision",
+        "priority_class": "batch",
+        "gpus_per_node": GPUS,
+        "cpu": 1,
+        "memory": "1Gi",
+        "shm": "64Mi",
+        "retries": 5,
+        "grace_seconds": GRACE,
+        "annotations": {LASTS: "yes"},
+        "hyperparameters": {"model": "digits-net", "dataset": "digits", "epochs": EPOCHS},
+        **(job or {}),
+    }
+    settings = SweepSettings.model_validate(
+        {
+            "job": searched,
+            "space": {"learning_rate": {"min": 1e-4, "max": 1e-1, "log": True}},
+            "early_stopping": {"minimum": 1, "factor": 2},
+            "parallel": PARALLEL,
+            "trials": TRIALS,
+            "budget": {"gpu_hours": 10},
+            **changes,
+        }
+    )
+    args = TrainingJobArgs(
+        key=key,
+        job=settings.job,
+        namespace=NAMESPACE,
+        image=TRAINING_IMAGE,
+        image_identity=TRAINING_IMAGE,
+        gpu_nodes=GpuNodes(resource=GPU),
+        claims={"checkpoints": "checkpoints"},
+    )
+    return Sweep(settings=settings, args=args, labels={}, annotations={})
+
+
+@dataclass
+class Training(Background):
+    """The training programs of all trials on a claim, and what is seen of them meanwhile."""
+
+    volcano: Scheduling
+    sweep: Sweep
+    claim: Path
+    epochs: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    uids: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    running: set[str] = field(default_factory=set)
+    most: int = 0
+    errors: list[Exception] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def _work(self) -> None:
+        before = time.monotonic()
+        while not self._ending.is_set():
+            now = time.monotonic()
+            try:
+                self._advance(now - before)
+            except Exception as error:
+                # A pod that is paused between two requests.
+                if "NotFound" not in str(error):
+                    self.errors.append(error)
+            before = now
+            time.sleep(0.1)
+
+    def _advance(self, seconds: float) -> None:
+        for job in self.volcano.all(JOBS):
+            self.uids[job["metadata"]["name"]].add(job["metadata"]["uid"])
+        held, self.running = 0, set()
+        for pod in self.volcano.all("pods"):
+            if not pod["spec"].get("nodeName") or pod["status"]["phase"] not in (
+                "Pending",
+                "Running",
+            ):
+                continue
+            held += self.sweep.settings.gpus
+            run = pod["metadata"]["labels"]["gpu-platform.dev/run"]
+            if pod["status"]["phase"] == "Running" and "deletionTimestamp" not in pod["metadata"]:
+                self.running.add(run)
+                self._train(run, pod, seconds)
+        self.most = max(self.most, held)
+        self._stop()
+
+    def _stop(self) -> None:
+        """End the programs whose pods are gone."""
+
+    def _train(self, run: str, pod: dict[str, Any], seconds: float) -> None:
+        done = self.epochs[run]
+        self.epochs[run] = min(done + seconds / EPOCH_SECONDS, EPOCHS)
+        folder = self.claim / run
+        for epoch in range(int(done) + 1, int(self.epochs[run]) + 1):
+            folder.mkdir(exist_ok=True)
+            loss = random.Random(f"{run}{epoch}").random()  # noqa: S311
+            line = {"event": "epoch", "epoch": epoch, "epochs": EPOCHS, "loss": 1.0}
+            with (folder / PROGRESS_FILE).open("a") as file:
+                file.write(json.dumps({**line, "held_out_loss": loss}) + "\n")
+        if self.epochs[run] >= EPOCHS:
+            self._export(run)
+            self.volcano.finish(pod)
+
+    def _export(self, run: str) -> None:
+        folder = self.claim / run / "export"
+        folder.mkdir(exist_ok=True)
+        (rate,) = (word for word in self._command(run) if word.startswith("--learning-rate="))
+        manifest = Manifest(
+            model="digits-net",
+            input_shape=(1, 8, 8),
+            classes=("0", "1"),
+            metrics={"loss": 0.1, "accuracy": 0.9},
+            weights=Weights(size=1, sha256="0" * 64),
+            settings={"learning_rate": float(rate.partition("=")[2])},
+            torch_version="2.15.0",
+        )
+        write_manifest(folder, manifest)
+
+    def _command(self, run: str) -> list[str]:
+        spec = self.volcano.job(run)["spec"]["tasks"][0]["template"]["spec"]
+        return list(spec["containers"][0]["command"])
+
+
+@dataclass
+class Programs(Training):
+    """The real training program of each trial, which gets SIGTERM when its pod is removed."""
+
+    processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+    codes: list[int] = field(default_factory=list)
+
+    def _train(self, run: str, pod: dict[str, Any], seconds: float) -> None:
+        process = self.processes.get(run)
+        if process is None:
+            self.processes[run] = started(program(self._command(run), self.claim))
+        elif process.poll() is not None:
+            del self.processes[run]
+            self.codes.append(process.returncode)
+            if process.returncode == exit_codes.DONE:
+                self.volcano.finish(pod)
+
+    def _stop(self) -> None:
+        for run in self.processes.keys() - self.running:
+            process = self.processes.pop(run)
+            process.terminate()
+            self.codes.append(process.wait(60))
+
+
+def program(command: list[str], claim: Path) -> list[str]:
+    """The training program in the command of a pod, with another directory for checkpoints."""
+    (module,) = (place for place, word in enumerate(command) if word == "training")
+    flags = [word.replace("=/checkpoints/", f"={claim}/") for word in command[module + 1 :]]
+    return [sys.executable, "-m", "training", *flags]
+
+
+def started(command: list[str]) -> "subprocess.Popen[bytes]":
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
+
+
+@dataclass
+class Controlled:
+    """The controller of a sweep as a process, with the rights of its service account."""
+
+    volcano: Scheduling
+    sweep: Sweep
+    folder: Path
+
+    @property
+    def key(self) -> str:
+        return self.sweep.args.key
+
+    @property
+    def claim(self) -> Path:
+        return self.folder / "claims" / "checkpoints"
+
+    def install(self) -> None:
+        self.claim.mkdir(parents=True)
+        text = json.dumps(plan({self.key: self.sweep}))
+        (self.folder / PLAN).write_text(text)
+        objects = controller_manifests(
+            SweepControllerArgs(
+                controller=SweepControllerSettings(),
+                sweeps={self.key: self.sweep},
+                plan=text,
+                namespace=NAMESPACE,
+                image=TRAINING_IMAGE,
+                claims={"checkpoints": "checkpoints"},
+                gpu_nodes=self.sweep.args.gpu_nodes,
+            )
+        )
+        self.volcano.kubectl("delete", "jobtemplates.flow.volcano.sh", "-n", NAMESPACE, "--all")
+        run = [each for each in objects if each["kind"] != "Deployment"]
+        self.volcano.apply(template(self.sweep), *run)
+        token = self.volcano.kubectl("create", "token", "sweep-controller", "-n", NAMESPACE)
+        view = self.volcano.kubectl("config", "view", "--raw", "--minify", "-o=json")
+        kubeconfig = json.loads(view)
+        kubeconfig["users"][0]["user"] = {"token": token.strip()}
+        kubeconfig["contexts"][0]["context"]["namespace"] = NAMESPACE
+        (self.folder / "kubeconfig").write_text(json.dumps(kubeconfig))
+
+    @contextmanager
+    def running(self) -> Iterator["subprocess.Popen[bytes]"]:
+        command = [
+            *(sys.executable, "-m", "sweeps", f"--plan={self.folder / PLAN}"),
+            *(f"--claims={self.folder / 'claims'}", f"--interval={INTERVAL}"),
+        ]
+        environment = {**os.environ, "KUBECONFIG": str(self.folder / "kubeconfig")}
+        with (self.folder / "log").open("ab") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+        try:
+            yield process
+            assert process.poll() is None, (self.folder / "log").read_text()
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+
+    def summary(self) -> dict[str, Any]:
+        (found,) = self.volcano.all("jobtemplates.flow.volcano.sh")
+        return dict(json.loads(found["metadata"]["annotations"].get(SUMMARY, "{}")))
+
+    def phases(self) -> dict[str, str]:
+        return {
+            job["metadata"]["name"]: str(job.get("status", {}).get("state", {}).get("phase"))
+            for job in self.volcano.all(JOBS)
+        }
+
+    def gpu_hours(self) -> float:
+        ledger = json.loads((self.claim / template_name(self.key) / LEDGER).read_text())
+        return sum(float(each["seconds"]) for each in ledger.values()) / 3600
+
+
+def controlled(volcano: Scheduling, folder: Path, key: str, **changes: Any) -> Controlled:
+    made = Controlled(volcano, described(key, **changes), folder)
+    made.install()
+    return made
+
+
+def test_a_controller_that_is_killed_twenty_times_loses_and_repeats_no_trial(
+    volcano: Scheduling, tmp_path: Path
+) -> None:
+    sweep = controlled(volcano, tmp_path, "killed")
+    luck = random.Random(7)  # noqa: S311
+    with Training(volcano, sweep.sweep, sweep.claim) as training:
+        for _ in range(KILLS):
+            with sweep.running():
+                # It needs some time to start; most kills come while it works.
+                time.sleep(luck.uniform(0.5, 4.0))
+        with sweep.running():
+            await_(lambda: sweep.summary().get("state") == "complete", 180, "the sweep")
+    assert not training.errors
+    phases = sweep.phases()
+    assert len(phases) == TRIALS
+    assert set(phases.values()) == {"Aborted", "Completed"}
+    assert {len(found) for found in training.uids.values()} == {1}
+    assert training.most <= PARALLEL * GPUS
+    summary = sweep.summary()
+    assert {each["run"] for each in summary["trials"]} == phases.keys()
+    best = summary["trials"][0]
+    assert best["phase"] == "succeeded"
+    _is_there_already_as_a_job(sweep, best)
+    _survives_the_loss_of_its_journal(sweep, phases)
+
+
+def _is_there_already_as_a_job(sweep: Controlled, best: dict[str, Any]) -> None:
+    """Apply the best trial as the stack applies a job with its hyperparameters."""
+    before = sweep.volcano.job(best["run"])
+    job = sweep.sweep.settings.trial(best["hyperparameters"])
+    args = replace(described(sweep.key).args, job=job)
+    (manifest,) = manifests(args, run_name(args), args.image)
+    options = ("--server-side", "--force-conflicts", "--field-manager=pulumi", "--filename=-")
+    sweep.volcano.kubectl("apply", *options, text=json.dumps(manifest))
+    after = sweep.volcano.job(best["run"])
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    time.sleep(1)
+    assert sweep.volcano.phase(best["run"]) == before["status"]["state"]["phase"]
+    assert not sweep.volcano.placed()
+
+
+def _survives_the_loss_of_its_journal(sweep: Controlled, phases: dict[str, str]) -> None:
+    folder = sweep.claim / template_name(sweep.key)
+    (folder / JOURNAL).unlink()
+    (done, *_) = (run for run, phase in phases.items() if phase == "Completed")
+    # Of this trial only the manifest on the claim remains.
+    sweep.volcano.delete(done)
+    name = ("jobtemplate", template_name(sweep.key), "-n", NAMESPACE)
+    sweep.volcano.kubectl("annotate", *name, f"{SUMMARY}-")
+    with sweep.running():
+        await_(lambda: sweep.summary().get("state") == "complete", 60, "the rebuilt study")
+    remaining = {run: phase for run, phase in phases.items() if run != done}
+    assert sweep.phases() == remaining
+    (described_again,) = parse_plan((sweep.folder / PLAN).read_text()).values()
+    assert Study(folder, described_again).trials().keys() == phases.keys()
+
+
+def test_a_spent_budget_pauses_every_trial_and_is_not_exceeded(
+    volcano: Scheduling, tmp_path: Path
+) -> None:
+    budget = {"gpu_hours": 0.03}
+    sweep = controlled(volcano, tmp_path, "spent", budget=budget, early_stopping=None)
+    with Training(volcano, sweep.sweep, sweep.claim) as training, sweep.running():
+        await_(lambda: sweep.summary().get("state") == "budget spent", 60, "the budget")
+        await_(lambda: set(sweep.phases().values()) <= {"Aborted", "Completed"}, 30, "a pause")
+        created = len(sweep.phases())
+        time.sleep(3)
+        assert len(sweep.phases()) == created
+        assert not volcano.placed()
+    assert not training.errors
+    assert training.most <= PARALLEL * GPUS
+    assert 0 < sweep.gpu_hours() <= budget["gpu_hours"]
+
+
+def test_the_winner_among_real_training_runs_equals_an_undisturbed_run(
+    volcano: Scheduling, tmp_path: Path
+) -> None:
+    job = {"gpus_per_node": 1, "grace_seconds": 60}
+    job["hyperparameters"] = {"model": "digits-net", "dataset": "digits", "epochs": EPOCHS}
+    job["hyperparameters"]["step_delay"] = 0.1
+    sweep = controlled(volcano, tmp_path, "trained", job=job, trials=4)
+    with Programs(volcano, sweep.sweep, sweep.claim) as training, sweep.running():
+        await_(lambda: sweep.summary().get("state") == "complete", 300, "the sweep")
+        await_(lambda: not training.processes, 60, "the programs")
+    assert not training.errors
+    assert set(training.codes) == {exit_codes.DONE, exit_codes.INTERRUPTED}
+    trials = sweep.summary()["trials"]
+    finished = {each["run"] for each in trials if each["phase"] == "succeeded"}
+    paused = {each["run"] for each in trials if each["phase"] == "paused"}
+    assert finished
+    assert paused
+    ran = {job["metadata"]["name"]: job for job in volcano.all(JOBS)}
+    resumed = [run for run in finished if ran[run]["status"].get("retryCount")]
+    assert resumed, "no trial was paused and promoted"
+    for run in resumed:
+        command = ran[run]["spec"]["tasks"][0]["template"]["spec"]["containers"][0]["command"]
+        assert started(program(command, tmp_path)).wait(120) == exit_codes.DONE
+        for folder in (tmp_path / run, sweep.claim / run):
+            assert (folder / PROGRESS_FILE).exists()
+        undisturbed, found = (
+            read_manifest(each / run / "export") for each in (tmp_path, sweep.claim)
+        )
+        assert found.weights.sha256 == undisturbed.weights.sha256

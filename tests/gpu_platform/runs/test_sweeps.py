@@ -1,0 +1,52 @@
+"""What members see of sweeps."""
+
+from typing import Any
+
+from gpu_platform.runs.sweeps import described
+
+
+def summary(**changes: Any) -> dict[str, Any]:
+    trial = {
+        "run": "digits-1a2b3c4d",
+        "phase": "succeeded",
+        "epochs": 9,
+        "value": 0.1234567,
+        "hyperparameters": {"learning_rate": 0.0123, "optimizer": "sgd"},
+    }
+    chosen = {**trial, "run": "digits-5e6f7a8b", "phase": "asked", "epochs": 0, "value": None}
+    return {
+        "state": "running",
+        "objective": {"metric": "held_out_loss", "goal": "minimize"},
+        "maximum_epochs": 9,
+        "chosen": 2,
+        "maximum_trials": 24,
+        "gpu_hours": 1.5,
+        "maximum_gpu_hours": 12,
+        "problem": "",
+        "trials": [trial, chosen],
+        **changes,
+    }
+
+
+def test_a_sweep_is_shown_with_its_bounds_and_its_best_trials_first() -> None:
+    head, names, best, other = described({"digits": summary()})
+    assert head == ("digits: running, 2 of 24 trials, 1.5 of 12 GPU-hours, minimize held_out_loss")
+    assert names.split() == ["run", "phase", "epochs", "held_out_loss", "hyperparameters"]
+    assert best.endswith("  learning_rate: 0.0123, optimizer: sgd")
+    assert "9/9     0.123457" in best
+    assert "asked      0/9" in other
+
+
+def test_what_the_api_server_refused_is_shown() -> None:
+    lines = [*described({"digits": summary(problem="policy gpu-limit-present")})]
+    assert lines[1] == "  the API server refused: policy gpu-limit-present"
+
+
+def test_only_the_best_trials_of_many_are_listed() -> None:
+    many = summary(trials=summary()["trials"] * 10)
+    assert [*described({"digits": many})][-1] == "  and 10 other trials"
+
+
+def test_a_sweep_without_a_controller_and_no_sweep_are_told_apart() -> None:
+    assert [*described({})] == ["no sweeps"]
+    assert [*described({"digits": {}})] == ["digits: the controller has not started yet"]

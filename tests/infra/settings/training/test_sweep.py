@@ -1,0 +1,95 @@
+"""Settings of sweeps: a mistake is named with its key, the value and what to write instead."""
+
+from typing import Any
+
+import pytest
+
+from tests.infra.examples import problems
+from tests.infra.sweeps import SPACE, described, values
+
+
+def problem(**changes: Any) -> str:
+    (found,) = problems(values(**changes))
+    return found
+
+
+def test_a_misspelt_hyperparameter_is_named_with_the_closest_one() -> None:
+    found = problem(space={"lerning_rate": {"min": 0.1, "max": 0.2}})
+    assert "gpu-platform:training.sweeps.digits.space.lerning_rate" in found
+    assert "did you mean 'learning_rate'?" in found
+
+
+@pytest.mark.parametrize("name", ["epochs", "log_every", "init_from"])
+def test_what_does_not_determine_the_result_cannot_be_searched(name: str) -> None:
+    assert "write it in job.hyperparameters" in problem(space={name: {"min": 1, "max": 2}})
+
+
+@pytest.mark.parametrize(
+    ("name", "parameter", "says"),
+    [
+        ("learning_rate", {"min": 0.1, "max": 20}, "learning_rate must be at most 10"),
+        ("optimizer", {"choices": ["adamw", "adam"]}, "optimizer must be 'adamw' or 'sgd'"),
+        ("optimizer", {"min": 1, "max": 2}, "space.optimizer, which is not a number"),
+        ("batch_size", {"min": 1.5, "max": 2}, "space.batch_size, which is an integer"),
+        ("learning_rate", {"min": 0, "max": 1, "log": True}, "which has no logarithm"),
+        ("learning_rate", {"min": 0.2, "max": 0.1}, "max must be larger"),
+        ("learning_rate", {"min": 0.2}, "needs min and max, or choices"),
+        ("learning_rate", {"choices": [0.1, 0.1]}, "has a choice twice"),
+        ("learning_rate", {"choices": [0.1], "log": True}, "write one of them"),
+    ],
+)
+def test_a_space_must_consist_of_values_that_a_job_can_have(
+    name: str, parameter: dict[str, Any], says: str
+) -> None:
+    assert says in problem(space={name: parameter})
+
+
+def test_corners_of_the_space_are_checked_together() -> None:
+    space = {"optimizer": SPACE["optimizer"], "betas": {"choices": ["0.9,0.95", "0.9,0.99"]}}
+    assert "betas is set, which only adamw has" in problem(space=space)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"parallel": 9}, "has parallel 9, more than trials 8"),
+        ({"objective": {"metric": "acuracy"}}, "reports held_out_loss, accuracy"),
+        ({"early_stopping": {"minimum": 9}}, "the job ends after 9 epochs"),
+        ({"job": {"retries": 2}}, "write at least 3"),
+        ({"job": {"kind": "indexed"}}, "write a kind that is a Volcano Job"),
+        ({"job": {"state": "stopped"}}, "has job.state"),
+        ({"job": {"run": "digits-1"}}, "has job.run"),
+        ({"budget": {"gpu_hours": 0.1}}, "so none would start: write more"),
+        ({"job": {"queue": "nowhere"}}, "training.sweeps.digits.job.queue is 'nowhere'"),
+    ],
+)
+def test_a_contradiction_is_refused(changes: dict[str, Any], says: str) -> None:
+    assert says in problem(**changes)
+
+
+def test_the_controller_needs_its_image() -> None:
+    without = values()
+    del without["images"]["workloads"]["sweeps"]
+    (found,) = problems(without)
+    assert "training.sweep_controller.image is 'sweeps', which is not declared" in found
+
+
+def test_the_claim_of_a_sweep_is_mounted_by_its_controller_as_well() -> None:
+    alone = values(job={"nodes": 1})
+    alone["storage"]["claims"]["checkpoints"]["access_modes"] = ["ReadWriteOnce"]
+    (found,) = problems(alone)
+    assert "training.sweeps.digits.job.checkpoints" in found
+    assert "ReadWriteMany" in found
+
+
+def test_rungs_grow_by_the_factor_and_end_before_the_job() -> None:
+    (sweep,) = described(early_stopping={"minimum": 2, "factor": 2}).training.sweeps.values()
+    assert sweep.rungs == [2, 4, 8]
+
+
+def test_a_trial_is_the_job_that_an_author_would_write() -> None:
+    (sweep,) = described().training.sweeps.values()
+    trial = sweep.trial({"learning_rate": 0.01})
+    assert trial.hyperparameters is not None
+    assert trial.hyperparameters.learning_rate == 0.01
+    assert trial.model_fields_set == sweep.job.model_fields_set

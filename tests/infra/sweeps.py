@@ -1,0 +1,56 @@
+"""A stack with a sweep, for tests to bend."""
+
+from typing import Any
+
+from infra.pods import GpuNodes
+from infra.settings import StackSettings, validate
+from infra.sweep import Sweep
+from infra.training_run import TrainingJobArgs
+from tests.infra.examples import TRAINING_IMAGE, good
+
+SPACE: dict[str, Any] = {
+    "learning_rate": {"min": 1e-4, "max": 1e-1, "log": True},
+    "batch_size": {"min": 16, "max": 64},
+    "optimizer": {"choices": ["adamw", "sgd"]},
+}
+
+
+def values(*, job: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+    """The right configuration, whose job is searched; `changes` are settings of the sweep."""
+    found = good()
+    searched = {**found["training"]["jobs"].pop("digits"), "retries": 5, **(job or {})}
+    searched["hyperparameters"] = {"model": "digits-net", "dataset": "digits", "epochs": 9}
+    found["inference"]["services"] = {}
+    found["images"]["workloads"]["sweeps"] = {"reference": TRAINING_IMAGE}
+    found["training"]["sweeps"] = {
+        "digits": {
+            "job": searched,
+            "space": SPACE,
+            "early_stopping": {"minimum": 1, "factor": 3},
+            "parallel": 2,
+            "trials": 8,
+            "budget": {"gpu_hours": 10},
+            **changes,
+        }
+    }
+    return found
+
+
+def described(**changes: Any) -> StackSettings:
+    """The settings of the stack."""
+    return validate(values(**changes))
+
+
+def sweep(settings: StackSettings | None = None) -> Sweep:
+    """The sweep of a stack."""
+    searched = (settings or described()).training.sweeps["digits"]
+    args = TrainingJobArgs(
+        key="digits",
+        job=searched.job,
+        namespace="ml",
+        image=TRAINING_IMAGE,
+        image_identity=TRAINING_IMAGE,
+        gpu_nodes=GpuNodes(resource="nvidia.com/gpu"),
+        claims={"checkpoints": "ckpt", "datasets": "data"},
+    )
+    return Sweep(settings=searched, args=args, labels={"team": "vision"}, annotations={})

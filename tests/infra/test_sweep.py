@@ -1,0 +1,118 @@
+"""Objects of sweeps: trials are the runs of jobs, and the controller has few rights."""
+
+import json
+from dataclasses import replace
+
+from infra.manifests import with_metadata
+from infra.settings import validate
+from infra.sweep import (
+    CONTROLLER,
+    SweepControllerArgs,
+    controller_manifests,
+    parse_plan,
+    plan,
+    template,
+)
+from infra.training_run import manifests, run_name
+from tests.infra.conftest import Provision
+from tests.infra.examples import TRAINING_IMAGE
+from tests.infra.sweeps import described, sweep, values
+
+CHOSEN = {"learning_rate": 0.0123456789, "batch_size": 32, "optimizer": "sgd"}
+
+
+def test_a_trial_is_the_run_of_a_job_with_its_hyperparameters() -> None:
+    searched = sweep()
+    written = values()["training"]["sweeps"]["digits"]["job"]
+    written["hyperparameters"] |= CHOSEN
+    copied = values()
+    copied["training"] = {"jobs": {"digits": written}}
+    copied["images"]["workloads"].pop("sweeps")
+    args = replace(searched.args, job=validate(copied).training.jobs["digits"])
+    assert searched.run(CHOSEN) == run_name(args)
+    (job,) = manifests(args, run_name(args), args.image)
+    assert searched.manifest(CHOSEN) == with_metadata(job, {"team": "vision"}, {})
+
+
+def test_the_plan_describes_the_same_trials() -> None:
+    searched = sweep()
+    (again,) = parse_plan(json.dumps(plan({"digits": searched}), sort_keys=True)).values()
+    assert again.run(CHOSEN) == searched.run(CHOSEN)
+    assert again.manifest(CHOSEN) == searched.manifest(CHOSEN)
+    assert again.settings == searched.settings
+
+
+def test_the_bounds_of_a_sweep_name_no_other_trials() -> None:
+    other = sweep(described(parallel=1, trials=100, budget={"gpu_hours": 20}))
+    assert other.run(CHOSEN) == sweep().run(CHOSEN)
+
+
+def test_the_template_is_a_trial_with_the_bounds_as_annotations() -> None:
+    built = template(sweep())
+    trial = sweep().manifest({"learning_rate": 1e-4, "batch_size": 16, "optimizer": "adamw"})
+    command = built["spec"]["tasks"][0]["template"]["spec"]["containers"][0]["command"]
+    assert "--learning-rate=0.0001" in command
+    assert built["spec"].keys() == trial["spec"].keys()
+    assert (
+        built["metadata"]["annotations"].items()
+        >= {
+            "gpu-platform.dev/sweep-parallel": "2",
+            "gpu-platform.dev/sweep-trials": "8",
+            "gpu-platform.dev/sweep-gpu-hours": "10",
+        }.items()
+    )
+
+
+def test_the_controller_may_only_run_jobs_of_its_namespace() -> None:
+    settings = described()
+    objects = controller_manifests(
+        SweepControllerArgs(
+            controller=settings.training.sweep_controller,
+            sweeps={"digits": sweep()},
+            plan="{}",
+            namespace="ml",
+            image=TRAINING_IMAGE,
+            claims={"checkpoints": "ckpt"},
+            gpu_nodes=sweep().args.gpu_nodes,
+            isolated=True,
+        )
+    )
+    found = {each["kind"]: each for each in objects}
+    assert all(each["metadata"]["namespace"] == "ml" for each in objects)
+    granted = {
+        (group, resource, verb, *rule.get("resourceNames", ()))
+        for rule in found["Role"]["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert granted == {
+        ("batch.volcano.sh", "jobs", "list"),
+        ("batch.volcano.sh", "jobs", "create"),
+        ("bus.volcano.sh", "commands", "create"),
+        ("flow.volcano.sh", "jobtemplates", "patch", "digits-sweep"),
+    }
+    assert "NetworkPolicy" in found
+    spec = found["Deployment"]["spec"]
+    assert spec["strategy"] == {"type": "Recreate"}
+    (container,) = spec["template"]["spec"]["containers"]
+    assert set(container["resources"]["limits"]) == {"memory"}
+    mounts = {each["mountPath"] for each in container["volumeMounts"]}
+    assert {"/claims/checkpoints", "/plan"} <= mounts
+
+
+def test_a_stack_without_sweeps_has_no_controller(provision: Provision) -> None:
+    without = values()
+    without["training"] = {}
+    assert not [name for name in provision(without).resources if CONTROLLER in str(name)]
+
+
+def test_a_stack_creates_the_template_and_the_controller(provision: Provision) -> None:
+    found = provision(values())
+    kinds = {request.type for request in found.resources.values() if "sweeps" in request.name}
+    assert {
+        "gpu-platform:index:SweepController",
+        "kubernetes:flow.volcano.sh/v1alpha1:JobTemplate",
+        "kubernetes:apps/v1:Deployment",
+    } <= kinds
+    assert sum(request.type.endswith(":Deployment") for request in found.resources.values()) == 1

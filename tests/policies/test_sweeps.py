@@ -1,0 +1,61 @@
+"""Rules about the templates of sweeps, with the templates that the stack builds."""
+
+import json
+from typing import Any
+
+import pytest
+
+from infra import volcano
+from infra.sweep import template
+from policies.catalogue import RULES
+from policies.configuration import configure
+from policies.documents import read
+from policies.evaluation import evaluate
+from tests.infra.sweeps import described, sweep
+
+
+def found(configuration: dict[str, Any] | None = None, **changes: Any) -> dict[str, str]:
+    """The mandatory violations of a sweep next to its queues and classes, by rule."""
+    settings = described(**changes)
+    objects = [
+        template(sweep(settings)),
+        *(volcano.queue(key, queue) for key, queue in settings.volcano.queues.items()),
+        *(
+            volcano.priority_class(key, made)
+            for key, made in settings.volcano.priority_classes.items()
+        ),
+    ]
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
+    stated = {
+        "gpu-toleration": "disabled",
+        "namespace-default-deny": {"existingNamespaces": ["ml"]},
+        "namespace-gpu-quota": {"existingNamespaces": ["ml"]},
+        **(configuration or {}),
+    }
+    findings = evaluate(list(read("sweep", text.encode())), configure(stated, RULES), whole=True)
+    return {each.rule: each.message for each in findings if each.mandatory}
+
+
+def test_the_template_of_a_sweep_fulfils_every_mandatory_rule() -> None:
+    assert found() == {}
+
+
+def test_trials_that_exceed_their_queue_together_are_refused() -> None:
+    refused = found(parallel=5)
+    assert "40 of nvidia.com/gpu" in refused["training-queue-declared"]
+
+
+def test_the_budget_of_a_stack_counts_the_parallel_trials() -> None:
+    assert "gpu-budget" in found({"gpu-budget": {"maxGpus": 15}}, parallel=2)
+    assert "gpu-budget" not in found({"gpu-budget": {"maxGpus": 16}}, parallel=2)
+
+
+@pytest.mark.parametrize(
+    "limit", [{"maxTrials": 7}, {"maxParallel": 1}, {"maxGpuHours": 9.5}], ids=str
+)
+def test_a_sweep_beyond_a_limit_is_refused(limit: dict[str, Any]) -> None:
+    assert "sweep-bounded" in found({"sweep-bounded": limit})
+
+
+def test_a_sweep_without_a_priority_class_is_refused() -> None:
+    assert "sweep-preemptible" in found(job={"priority_class": None})

@@ -1,0 +1,235 @@
+"""The controller of a sweep with an API server in memory: what it records, and what it asks for."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from httpx2 import HTTPStatusError, Request, Response
+from lightkube import Client
+
+from sweeps.controller import Controller
+from sweeps.study import JOURNAL, Study
+from tests.infra.sweeps import described, sweep
+from workload.manifest import Manifest, Weights, write_manifest
+from workload.progress import PROGRESS_FILE
+
+HOUR = 3600.0
+
+
+@dataclass
+class Api:
+    """Jobs by name, the commands for them, and the last summary."""
+
+    jobs: dict[str, Any] = field(default_factory=dict)
+    commands: list[tuple[str, str]] = field(default_factory=list)
+    summary: dict[str, Any] = field(default_factory=dict)
+    refusing: bool = False
+
+    def list(self, resource: Any, **_: Any) -> list[Any]:
+        return [resource.from_dict(job) for job in self.jobs.values()]
+
+    def create(self, created: Any, **_: Any) -> None:
+        document = created.to_dict()
+        if document["kind"] == "Command":
+            self.commands.append((document["target"]["name"], document["action"]))
+            return
+        if self.refusing:
+            request = Request("POST", "https://api/jobs")
+            raise HTTPStatusError("a policy", request=request, response=Response(403))
+        name = document["metadata"]["name"]
+        assert name not in self.jobs
+        metadata = {
+            **document["metadata"],
+            "uid": name,
+            "creationTimestamp": "1970-01-01T00:00:00Z",
+        }
+        self.jobs[name] = {**document, "metadata": metadata}
+
+    def patch(self, _resource: Any, _name: str, patched: dict[str, Any], **_: Any) -> None:
+        (text,) = patched["metadata"]["annotations"].values()
+        self.summary = json.loads(text)
+
+    def set(self, phase: str, *runs: str) -> None:
+        for run in runs or self.jobs:
+            self.jobs[run]["status"] = {"state": {"phase": phase}}
+
+
+@dataclass
+class Stage:
+    """A controller with a clock that the test moves."""
+
+    claim: Path
+    changes: dict[str, Any] = field(default_factory=dict)
+    api: Api = field(default_factory=Api)
+    now: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        api: Any = self.api
+        client: Client = api
+        settings = sweep(described(**self.changes))
+        self.controller = Controller(settings, self.claim, client, 10, lambda: self.now)
+
+    def restart(self, seconds: float = 0.0) -> None:
+        self.controller.close()
+        self.now += seconds
+        self.start()
+
+    def step(self, seconds: float = 0.0) -> None:
+        self.now += seconds
+        while self.controller.step():
+            pass
+
+    def reports(self, run: str, *losses: float) -> None:
+        folder = self.claim / run
+        folder.mkdir(exist_ok=True)
+        lines = [
+            {"event": "epoch", "epoch": epoch, "epochs": 9, "loss": 1, "held_out_loss": loss}
+            for epoch, loss in enumerate(losses, 1)
+        ]
+        text = "".join(f"{json.dumps(line)}\n" for line in lines)
+        (folder / PROGRESS_FILE).write_text(text + '{"event": "epoch", "ep')
+
+    def exports(self, run: str, loss: float) -> None:
+        folder = self.claim / run / "export"
+        folder.mkdir(parents=True)
+        manifest = Manifest(
+            model="digits-net",
+            input_shape=(1, 8, 8),
+            classes=("0", "1"),
+            metrics={"loss": loss},
+            weights=Weights(size=1, sha256="0" * 64),
+            torch_version="2.15.0",
+        )
+        write_manifest(folder, manifest)
+
+    def phases(self) -> dict[str, str]:
+        return {each["run"]: each["phase"] for each in self.api.summary["trials"]}
+
+
+def test_it_starts_as_many_trials_as_may_run(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.step()
+    assert len(stage.api.jobs) == 2
+    stage.api.set("Running")
+    stage.step(10)
+    assert len(stage.api.jobs) == 2
+    assert stage.api.summary["state"] == "running"
+
+
+def test_a_trial_at_a_rung_is_paused_and_its_place_is_used_when_it_has_no_gpus(
+    tmp_path: Path,
+) -> None:
+    stage = Stage(tmp_path)
+    stage.step()
+    first, second = stage.api.jobs
+    stage.api.set("Running")
+    stage.reports(first, 0.5)
+    stage.step(10)
+    assert stage.api.commands == [(first, "AbortJob")]
+    stage.api.set("Aborting", first)
+    stage.step(10)
+    assert len(stage.api.jobs) == 2
+    stage.api.set("Aborted", first)
+    stage.step(10)
+    assert len(stage.api.jobs) == 3
+    assert second in stage.api.jobs
+
+
+def test_a_finished_trial_has_the_objective_of_its_export(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, {"early_stopping": None})
+    stage.step()
+    first, second = stage.api.jobs
+    stage.api.set("Completed", first)
+    stage.exports(first, 0.25)
+    stage.api.set("Failed", second)
+    stage.step(10)
+    assert stage.phases().items() >= {first: "succeeded", second: "failed"}.items()
+    (row,) = (each for each in stage.api.summary["trials"] if each["run"] == first)
+    assert row["value"] == 0.25
+
+
+def test_a_trial_that_somebody_deletes_is_not_created_again(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.step()
+    first, _ = stage.api.jobs
+    del stage.api.jobs[first]
+    stage.step(10)
+    stage.restart()
+    stage.step(10)
+    assert stage.phases()[first] == "failed"
+    assert first not in stage.api.jobs
+
+
+def test_gpu_time_counts_while_the_controller_is_away_and_not_in_the_queue(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, {"early_stopping": None, "budget": {"gpu_hours": 32.1}})
+    stage.step()
+    stage.step(HOUR)  # Waiting in the queue.
+    assert stage.api.summary["gpu_hours"] == 0
+    stage.api.set("Running")
+    stage.step()
+    stage.restart(2 * HOUR)
+    stage.step()
+    assert stage.api.summary["gpu_hours"] == 2 * 2 * 8
+    assert stage.api.summary["state"] == "budget spent"
+    assert {action for _, action in stage.api.commands} == {"AbortJob"}
+
+
+def test_nothing_of_a_changed_sweep_starts_before_its_earlier_trials_have_ended(
+    tmp_path: Path,
+) -> None:
+    stage = Stage(tmp_path)
+    stage.step()
+    earlier = set(stage.api.jobs)
+    stage.api.set("Running")
+    stage.changes = {"job": {"memory": "65Gi"}}
+    stage.restart()
+    stage.step(10)
+    assert {run for run, _ in stage.api.commands} == earlier
+    stage.api.set("Aborting")
+    stage.step(10)
+    assert stage.api.jobs.keys() == earlier
+    stage.api.set("Aborted")
+    stage.step(10)
+    assert len(stage.api.jobs) == 4
+
+
+def test_a_refused_trial_is_reported_and_created_when_it_is_admitted(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.api.refusing = True
+    stage.step()
+    assert not stage.api.jobs
+    assert stage.api.summary["problem"] == "a policy"
+    chosen = stage.phases()
+    stage.api.refusing = False
+    stage.step(10)
+    assert stage.api.jobs.keys() == chosen.keys()
+    assert stage.api.summary["problem"] == ""
+
+
+def test_a_lost_journal_is_rebuilt_even_if_the_first_attempt_is_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(tmp_path)
+    stage.step()
+    runs = set(stage.api.jobs)
+    stage.api.set("Running")
+    stage.controller.close()
+    (tmp_path / "digits-sweep" / JOURNAL).unlink()
+    stage.start()
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(Study, "set_created", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            stage.step(10)
+    stage.restart()
+    stage.step(10)
+    assert stage.phases() == dict.fromkeys(runs, "placed")
+    assert stage.api.jobs.keys() == runs
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt

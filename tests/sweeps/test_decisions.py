@@ -1,0 +1,201 @@
+"""Decisions of sweeps, also in random histories with a controller that dies between actions."""
+
+import random
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sweeps.decisions import Action, Bounds, Phase, Trial, decide, is_complete
+
+HALVING = Bounds(parallel=2, trials=9, rungs=[1, 3], factor=3)
+
+
+def trial(run: str, phase: Phase, *values: float, granted: int = 0) -> Trial:
+    return Trial(run, phase, {epoch + 1: value for epoch, value in enumerate(values)}, granted)
+
+
+def kinds(actions: list[Action]) -> list[tuple[str, str]]:
+    return [(each.kind, each.run) for each in actions]
+
+
+def test_an_empty_sweep_asks_for_as_many_trials_as_may_run() -> None:
+    assert kinds(decide(HALVING, [])) == [("ask", ""), ("ask", "")]
+
+
+def test_a_chosen_trial_is_created_before_another_one_is_chosen() -> None:
+    found = decide(HALVING, [trial("a", "asked")])
+    assert kinds(found) == [("create", "a"), ("ask", "")]
+
+
+def test_a_trial_that_is_not_among_the_best_at_a_rung_is_paused() -> None:
+    trials = [trial("a", "placed", 0.5), trial("b", "paused", 0.9)]
+    assert ("pause", "a") in kinds(decide(HALVING, trials))
+
+
+def test_a_trial_among_the_best_continues_without_a_pause() -> None:
+    others = [trial(name, "paused", 0.1) for name in "bc"]
+    found = decide(HALVING, [trial("a", "placed", 0.5), *others])
+    assert Action("grant", "a", 1) in found
+    assert ("pause", "a") not in kinds(found)
+
+
+def test_a_paused_trial_is_promoted_before_a_new_one_starts() -> None:
+    trials = [trial("a", "paused", 0.5), trial("b", "paused", 0.1), trial("c", "paused", 0.2)]
+    found = kinds(decide(HALVING, trials))
+    assert found == [("grant", "a"), ("resume", "a"), ("ask", "")]
+
+
+def test_a_trial_that_resumes_occupies_its_place_until_its_phase_changes() -> None:
+    trials = [trial("a", "paused", 0.5, granted=1), trial("b", "placed")]
+    assert kinds(decide(HALVING, trials)) == [("resume", "a")]
+
+
+def test_a_promoted_trial_runs_to_the_next_rung_even_if_others_overtake_it() -> None:
+    overtaken = trial("a", "placed", 0.1, 0.2, granted=1)
+    others = [trial(name, "paused", 0.9) for name in "bcd"]
+    assert "a" not in {each.run for each in decide(HALVING, [overtaken, *others])}
+
+
+def test_a_spent_budget_pauses_what_runs_and_starts_nothing() -> None:
+    trials = [trial("a", "placed"), trial("b", "asked"), trial("c", "paused", 0.5)]
+    assert kinds(decide(HALVING, trials, spent=True)) == [("pause", "a")]
+
+
+def test_the_best_trial_is_finished_if_there_are_too_few_for_a_promotion() -> None:
+    bounds = Bounds(parallel=2, trials=2, rungs=[1, 3], factor=3)
+    trials = [trial("a", "paused", 0.5), trial("b", "paused", 0.7)]
+    assert kinds(decide(bounds, trials)) == [("grant", "b"), ("resume", "b")]
+
+
+def test_without_rungs_every_trial_is_trained_to_its_end() -> None:
+    bounds = Bounds(parallel=1, trials=2, rungs=[], factor=1)
+    assert kinds(decide(bounds, [trial("a", "placed", 0.1, 0.2)])) == []
+    assert kinds(decide(bounds, [trial("a", "succeeded", 0.1)])) == [("ask", "")]
+
+
+@dataclass
+class World:
+    """A cluster and the record of a controller, whose process may die after any action."""
+
+    bounds: Bounds
+    luck: random.Random
+    epochs: int
+    asked: list[str] = field(default_factory=list)
+    granted: dict[str, int] = field(default_factory=dict)
+    phases: dict[str, Phase] = field(default_factory=dict)
+    done: dict[str, int] = field(default_factory=dict)
+    commands: dict[str, str] = field(default_factory=dict)
+    creations: list[str] = field(default_factory=list)
+
+    def trials(self) -> list[Trial]:
+        return [
+            Trial(
+                run,
+                self.phases.get(run, "asked"),
+                {epoch: self.value(run, epoch) for epoch in range(1, self.done.get(run, 0) + 1)},
+                self.granted.get(run, 0),
+            )
+            for run in self.asked
+        ]
+
+    def value(self, run: str, epoch: int) -> float:
+        return random.Random(f"{run}/{epoch}").random()  # noqa: S311
+
+    def act(self, action: Action) -> None:
+        match action.kind:
+            case "ask":
+                self.asked.append(f"t{len(self.asked)}")
+            case "grant":
+                self.granted[action.run] = action.granted
+            case "create":
+                if action.run not in self.phases:
+                    self.creations.append(action.run)
+                    self.phases[action.run] = "waiting"
+                    self.done[action.run] = 0
+            case _:
+                # One command at a time, as the names of the objects ensure.
+                self.commands.setdefault(action.run, action.kind)
+
+    def advance(self) -> None:
+        """Let something happen in the cluster."""
+        for run, kind in list(self.commands.items()):
+            if self.luck.random() < 0.5:
+                del self.commands[run]
+                if kind == "pause" and self.phases[run] in ("waiting", "placed"):
+                    self.phases[run] = "pausing"
+                elif kind == "resume" and self.phases[run] == "paused":
+                    self.phases[run] = "waiting"
+        for run, phase in list(self.phases.items()):
+            if self.luck.random() < 0.3:
+                continue
+            if phase == "waiting":
+                self.phases[run] = "placed"
+            elif phase == "pausing":
+                self.phases[run] = "paused"
+            elif phase == "placed":
+                if self.luck.random() < 0.05:
+                    self.phases[run] = self.luck.choice(["failed", "waiting"])
+                    continue
+                self.done[run] += 1
+                if self.done[run] == self.epochs:
+                    self.phases[run] = "succeeded"
+
+    def control(self, *, die: bool, spent: bool = False) -> None:
+        """Decide and act; with `die`, the process ends after some of the actions."""
+        actions = decide(self.bounds, self.trials(), spent=spent)
+        kept = self.luck.randint(0, len(actions)) if die else len(actions)
+        for action in actions[:kept]:
+            self.act(action)
+            self.check()
+
+    def check(self) -> None:
+        running = [run for run, phase in self.phases.items() if phase in HOLDING]
+        assert len(running) <= self.bounds.parallel
+        assert len(self.asked) <= self.bounds.trials
+        assert len(set(self.creations)) == len(self.creations)
+
+
+HOLDING = ("waiting", "placed", "pausing")
+bounds = st.builds(
+    Bounds,
+    parallel=st.integers(1, 5),
+    trials=st.integers(1, 20),
+    rungs=st.sampled_from([[], [1], [1, 3], [2, 4, 8]]),
+    factor=st.integers(2, 4),
+)
+
+
+@settings(max_examples=40)
+@given(bounds, st.integers(0, 2**32), st.floats(0, 0.9))
+def test_a_controller_that_dies_at_any_moment_loses_and_repeats_no_trial(
+    bounds: Bounds, seed: int, deaths: float
+) -> None:
+    world = World(bounds, random.Random(seed), epochs=9)  # noqa: S311
+    for _ in range(3000):
+        world.control(die=world.luck.random() < deaths)
+        world.advance()
+        world.check()
+        if is_complete(bounds, world.trials()):
+            break
+    assert is_complete(bounds, world.trials())
+    assert len(world.creations) == bounds.trials
+    ended = [run for run, phase in world.phases.items() if phase != "paused"]
+    assert ended, "at least one trial ends"
+    if not bounds.rungs:
+        assert len(ended) == bounds.trials
+
+
+@settings(max_examples=40)
+@given(bounds, st.integers(0, 2**32), st.integers(0, 60))
+def test_nothing_runs_once_the_budget_is_spent(bounds: Bounds, seed: int, before: int) -> None:
+    world = World(bounds, random.Random(seed), epochs=9)  # noqa: S311
+    for _ in range(before):
+        world.control(die=world.luck.random() < 0.3)
+        world.advance()
+    created = len(world.creations)
+    for _ in range(100):
+        world.control(die=world.luck.random() < 0.3, spent=True)
+        world.advance()
+    assert not [run for run, phase in world.phases.items() if phase in HOLDING]
+    assert len(world.creations) == created

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from infra.manifests import NOT_AWAITED, Manifest, compact, standard_labels
-from infra.pods import GpuNodes, Volume
+from infra.pods import GpuNodes, Pod, Volume, pod_template
 
 _DNS: Final = 53
 _RBAC: Final = "rbac.authorization.k8s.io"
@@ -99,6 +99,21 @@ class ApiClient:
                 "podSelector": {"matchLabels": dict(self.selector)},
                 "policyTypes": ["Egress"],
                 "egress": [{"ports": allowed}],
+            },
+        }
+
+    def deployment(self, pod: Pod, strategy: Mapping[str, Any] | None = None) -> Manifest:
+        """Return the Deployment of its only pod. None is the strategy of Kubernetes."""
+        return {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": self.metadata,
+            "spec": {
+                "replicas": 1,
+                "revisionHistoryLimit": 1,
+                "selector": {"matchLabels": dict(self.selector)},
+                **({"strategy": dict(strategy)} if strategy else {}),
+                "template": pod_template(pod),
             },
         }
 

@@ -10,7 +10,7 @@ from infra.api_client import TOKEN, ApiClient, elsewhere
 from infra.component import Component
 from infra.configuration import RegistryLogin
 from infra.manifests import PULL_SECRET, Manifest, standard_labels
-from infra.pods import GpuNodes, Mount, Pod, pod_template
+from infra.pods import GpuNodes, Mount, Pod
 from infra.settings import StackSettings
 from infra.settings.monitoring import RecorderSettings
 
@@ -21,6 +21,11 @@ SELECTOR: Final = {
 }
 """Labels of its pod. Without a workload label it may share a node with a `whole_node` job."""
 CLAIMS_PATH: Final = "/claims"
+# Two pods write the same files, which is harmless; a gap would miss failures.
+_STRATEGY: Final = {
+    "type": "RollingUpdate",
+    "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1},
+}
 _READS: Final = [
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
     {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]},
@@ -79,37 +84,15 @@ class FailureRecorder(Component):
 
 def manifests(args: FailureRecorderArgs) -> list[Manifest]:
     """Return the objects in the order of creation."""
-    client, ports = _client(args), args.recorder.api_ports
+    client = ApiClient(name=RECORDER, namespace=args.namespace, selector=SELECTOR)
+    ports = args.recorder.api_ports
     return [
         client.account(args.pull_secret),
         client.role(_READS),
         client.binding(),
         *([client.allow_ports(ports)] if args.isolated else []),
-        _deployment(args),
+        client.deployment(_pod(args), _STRATEGY),
     ]
-
-
-def _client(args: FailureRecorderArgs) -> ApiClient:
-    return ApiClient(name=RECORDER, namespace=args.namespace, selector=SELECTOR)
-
-
-def _deployment(args: FailureRecorderArgs) -> Manifest:
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": _client(args).metadata,
-        "spec": {
-            "replicas": 1,
-            "revisionHistoryLimit": 1,
-            "selector": {"matchLabels": SELECTOR},
-            # Two pods write the same files, which is harmless; a gap would miss failures.
-            "strategy": {
-                "type": "RollingUpdate",
-                "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1},
-            },
-            "template": pod_template(_pod(args)),
-        },
-    }
 
 
 def _pod(args: FailureRecorderArgs) -> Pod:

@@ -11,7 +11,7 @@ from infra.api_client import TOKEN, ApiClient, elsewhere
 from infra.component import Component
 from infra.configuration import RegistryLogin
 from infra.manifests import PULL_SECRET, Manifest, standard_labels
-from infra.pods import GpuNodes, Pod, pod_template
+from infra.pods import GpuNodes, Pod
 from infra.settings import StackSettings
 from infra.settings.node_health import NodeHealthSettings
 
@@ -95,7 +95,8 @@ def manifests(args: NodeHealthArgs) -> dict[str, Manifest]:
     }
     if args.isolated:
         built["network"] = client.allow_ports(_ports(args.health))
-    return {**built, "deployment": _deployment(args, client)}
+    # Two controllers together could cordon more nodes than one may.
+    return {**built, "deployment": client.deployment(_pod(args), {"type": "Recreate"})}
 
 
 def _namespace(name: str) -> Manifest:
@@ -116,22 +117,6 @@ def _ports(health: NodeHealthSettings) -> list[int]:
         url = urlsplit(health.prometheus)
         found += [_DNS, url.port or (443 if url.scheme == "https" else 80)]
     return found
-
-
-def _deployment(args: NodeHealthArgs, client: ApiClient) -> Manifest:
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": client.metadata,
-        "spec": {
-            "replicas": 1,
-            "revisionHistoryLimit": 1,
-            "selector": {"matchLabels": SELECTOR},
-            # Two controllers together could cordon more nodes than one may.
-            "strategy": {"type": "Recreate"},
-            "template": pod_template(_pod(args)),
-        },
-    }
 
 
 def _pod(args: NodeHealthArgs) -> Pod:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from infra.api_client import TOKEN, ApiClient, elsewhere
 from infra.manifests import Manifest, standard_labels, with_metadata
-from infra.pods import GpuNodes, Mount, Pod, Volume, pod_template
+from infra.pods import GpuNodes, Mount, Pod, Volume
 from infra.settings.training.sweep import Parameters, SweepControllerSettings, SweepSettings
 from infra.training_run import TrainingJobArgs, manifests, run_name
 from kube.kinds.volcano import COMMAND, JOB, TEMPLATE
@@ -138,7 +138,8 @@ def controller_manifests(args: SweepControllerArgs) -> list[Manifest]:
             "metadata": client.metadata,
             "data": {PLAN: args.plan},
         },
-        _deployment(args, client),
+        # Only one may decide; a lock on the claim holds back a second one.
+        client.deployment(_pod(args), {"type": "Recreate"}),
     ]
 
 
@@ -154,22 +155,6 @@ def _rights(args: SweepControllerArgs) -> list[dict[str, Any]]:
             "verbs": ["patch"],
         },
     ]
-
-
-def _deployment(args: SweepControllerArgs, client: ApiClient) -> Manifest:
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": client.metadata,
-        "spec": {
-            "replicas": 1,
-            "revisionHistoryLimit": 1,
-            "selector": {"matchLabels": SELECTOR},
-            # Only one may decide; a lock on the claim holds back a second one.
-            "strategy": {"type": "Recreate"},
-            "template": pod_template(_pod(args)),
-        },
-    }
 
 
 def _pod(args: SweepControllerArgs) -> Pod:

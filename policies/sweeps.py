@@ -54,7 +54,7 @@ def is_sweep(resource: Resource) -> bool:
     config=SweepConfig,
 )
 def sweep_bounded(resource: Resource, config: SweepConfig) -> Iterator[Violation]:
-    """A search has no natural end: without a bound it takes every GPU that others leave."""
+    """A search does not end on its own. Without a bound it uses all GPUs that others leave free."""
     if not is_sweep(resource):
         return
     for name, most in (
@@ -80,7 +80,7 @@ def sweep_bounded(resource: Resource, config: SweepConfig) -> Iterator[Violation
     config=SystemsConfig,
 )
 def sweep_preemptible(stack: Stack, config: SystemsConfig) -> Iterator[Violation]:
-    """A sweep fills a queue for days; a run that somebody waits for should not queue behind it."""
+    """A sweep may use its queue for days. Other runs should not wait behind its trials."""
     classes = {
         found.name: found.root["value"].value
         for found in stack.of_kind("scheduling.k8s.io", "PriorityClass")

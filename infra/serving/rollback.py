@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from infra.api_client import TOKEN, ApiClient, elsewhere
 from infra.manifests import Manifest, standard_labels
-from infra.pods import Pod, pod_template
+from infra.pods import Pod
 from infra.serving.deployment import deployment
 from infra.serving.description import InferenceServiceArgs
 from infra.serving.runtimes.runtime import LATENCY, REQUESTS
@@ -59,22 +59,13 @@ def program(args: InferenceServiceArgs, stable: Mapping[str, list[Manifest]]) ->
     url = urlsplit(limits.prometheus)
     ports = [*limits.api_ports, url.port or _PORTS[url.scheme]]
     deadline = {"pulumi.com/timeoutSeconds": str(args.service.progress_deadline_seconds)}
+    deployment = client.deployment(_pod(args, limits, name, stable))
     return [
         client.account(args.pull_secret),
         client.role(_rules(args, stable)),
         client.binding(),
         *([client.allow_ports(ports)] if args.isolated else []),
-        {
-            "apiVersion": "apps/v1",
-            "kind": "Deployment",
-            "metadata": {**client.metadata, "annotations": deadline},
-            "spec": {
-                "replicas": 1,
-                "revisionHistoryLimit": 1,
-                "selector": {"matchLabels": selector},
-                "template": pod_template(_pod(args, limits, name, stable)),
-            },
-        },
+        {**deployment, "metadata": {**client.metadata, "annotations": deadline}},
     ]
 
 

@@ -1,10 +1,14 @@
-"""Durations of a test run: slowest tests, tiers, and setup of fixtures that several tests share.
+"""Where the time of a test run goes: tests, tiers, and setup of fixtures that several tests share.
+
+CPU seconds are those of the test and of the programs that it started and waited for. Programs of
+clusters outlive the tests, and are not counted.
 
 `tests/conftest.py` registers the plugin if `TEST_DURATIONS` names a file, to which every pytest
 process appends its phases. `python -m tests.durations FILE` prints the summary (`tests/run.sh`).
 """
 
 import json
+import os
 import sys
 import time
 from collections import defaultdict
@@ -25,7 +29,7 @@ SHORT: Final = 1.0
 
 @dataclass(frozen=True)
 class Phase:
-    """Setup, call or teardown of a test, and the shared fixtures of a test that has ended."""
+    """Setup, call or teardown of a test; shared fixtures and CPU seconds of one that has ended."""
 
     test: str
     tier: str
@@ -33,6 +37,7 @@ class Phase:
     start: float
     stop: float
     fixtures: list[tuple[str, float]] = field(default_factory=list)
+    cpu: float = 0.0
 
 
 def tier_of(path: Path) -> str:
@@ -46,6 +51,7 @@ class Durations:
     def __init__(self, file: Path) -> None:
         self._file = file
         self._phases: list[Phase] = []
+        self._used = _cpu_seconds()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(
@@ -61,6 +67,14 @@ class Durations:
                 entry = (f"fixture {fixturedef.argname}", seconds)
                 request._pyfuncitem.user_properties.append(entry)
 
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None]:
+        """Add the CPU time since the previous test to the properties of the test that ends."""
+        yield
+        used = _cpu_seconds()
+        item.user_properties.append(("cpu", used - self._used))
+        self._used = used
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Collect a phase; this hook also runs in the process that distributes the tests."""
         path, *_ = report.nodeid.split("::")
@@ -71,7 +85,10 @@ class Durations:
             if report.when == "teardown" and name.startswith("fixture ")
         ]
         when = report.when or ""
-        self._phases.append(Phase(report.nodeid, tier, when, report.start, report.stop, fixtures))
+        cpu = sum(float(str(seconds)) for name, seconds in report.user_properties if name == "cpu")
+        self._phases.append(
+            Phase(report.nodeid, tier, when, report.start, report.stop, fixtures, cpu)
+        )
 
     def pytest_terminal_summary(self, config: pytest.Config) -> None:
         """Append the phases to the file, unless another process distributes the tests."""
@@ -87,19 +104,29 @@ def summary(phases: Iterable[Phase]) -> Iterator[str]:
     if not known:
         return
     tests: dict[str, float] = defaultdict(float)
+    cpu: dict[str, float] = defaultdict(float)
     tiers: dict[str, list[Phase]] = defaultdict(list)
     for phase in known:
         tests[phase.test] += phase.stop - phase.start
+        cpu[phase.test] += phase.cpu
         tiers[phase.tier].append(phase)
     yield f"slowest {SLOWEST} tests (seconds, with setup and teardown):"
     yield from _table(sorted(tests.items(), key=lambda item: -item[1])[:SLOWEST])
+    yield f"{SLOWEST} tests that compute most (CPU seconds, with setup and teardown):"
+    yield from _table(sorted(cpu.items(), key=lambda item: -item[1])[:SLOWEST])
     if fixtures := [entry for phase in known for entry in phase.fixtures]:
         yield "setup of shared fixtures, clusters and stacks among them (seconds):"
         yield from _table(sorted(fixtures, key=lambda item: -item[1])[:SLOWEST])
-    yield "wall time of each tier (seconds; tiers of one process group overlap):"
+    yield "wall and CPU time of each tier (seconds; tiers of one process group overlap):"
     for tier, found in tiers.items():
         wall = max(phase.stop for phase in found) - min(phase.start for phase in found)
-        yield f"{wall:8.1f}  {tier}: {len({phase.test for phase in found})} tests"
+        used = sum(phase.cpu for phase in found)
+        yield f"{wall:8.1f} {used:8.1f}  {tier}: {len({phase.test for phase in found})} tests"
+
+
+def _cpu_seconds() -> float:
+    """Return the CPU time of this process and of its children that have ended."""
+    return sum(os.times()[:4])
 
 
 def _table(rows: Iterable[tuple[str, float]]) -> Iterator[str]:

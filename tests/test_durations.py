@@ -25,18 +25,23 @@ def test_tests_are_sorted_by_the_sum_of_their_phases_and_tiers_have_their_wall_t
         Phase("tests/test_a.py::test_quick", "unit", "call", 0.0, 2.0),
         Phase("tests/test_a.py::test_slow", "unit", "setup", 5.0, 6.0),
         Phase("tests/test_a.py::test_slow", "unit", "call", 6.0, 9.0),
-        Phase("tests/engine/test_b.py::test_c", "engine", "teardown", 8.0, 8.5, [("stack", 40.0)]),
+        Phase("tests/test_a.py::test_slow", "unit", "teardown", 9.0, 9.0, [], 1.5),
+        Phase("tests/engine/test_b.py::test_c", "engine", "teardown", 8.0, 8.5, [("s", 40.0)], 9.0),
     ]
     assert list(summary(phases)) == [
         "slowest 20 tests (seconds, with setup and teardown):",
         "     4.0  tests/test_a.py::test_slow",
         "     2.0  tests/test_a.py::test_quick",
         "     0.5  tests/engine/test_b.py::test_c",
+        "20 tests that compute most (CPU seconds, with setup and teardown):",
+        "     9.0  tests/engine/test_b.py::test_c",
+        "     1.5  tests/test_a.py::test_slow",
+        "     0.0  tests/test_a.py::test_quick",
         "setup of shared fixtures, clusters and stacks among them (seconds):",
-        "    40.0  stack",
-        "wall time of each tier (seconds; tiers of one process group overlap):",
-        "     9.0  unit: 2 tests",
-        "     0.5  engine: 1 tests",
+        "    40.0  s",
+        "wall and CPU time of each tier (seconds; tiers of one process group overlap):",
+        "     9.0      1.5  unit: 2 tests",
+        "     0.5      9.0  engine: 1 tests",
     ]
 
 

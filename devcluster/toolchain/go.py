@@ -13,12 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_fixed
 
 from devcluster import DevclusterError
 
 Tick = Callable[[], None]
 
 POLL_SECONDS = 0.5
+DOWNLOAD_ATTEMPTS = 3
+WAIT_SECONDS = 2.0
+"""Time between two attempts of a download, which Go itself does not repeat."""
 GIB = 2**30
 
 _OVERRIDDEN = {
@@ -138,7 +142,7 @@ class Go:
 
         go.sum verifies it. Raises DevclusterError if it is not available.
         """
-        output = self._run(["mod", "download", "-json", path], work, log)
+        output = self._download(["mod", "download", "-json", path], work, log)
         return Path(json.loads(output)["Dir"])
 
     def replace_module(self, path: str, folder: str, work: Path, log: Path) -> None:
@@ -154,7 +158,8 @@ class Go:
         """
         fields = "-json=ImportPath,Dir,GoFiles,Stale"
         try:
-            output = self._run(["list", *flags, "-deps", fields, *packages], work, log, tick)
+            command = ["list", *flags, "-deps", fields, *packages]
+            output = self._download(command, work, log, tick)
         except _FailedError as error:
             raise DevclusterError(f"{self._damage(work)}{error}") from error
         return [
@@ -188,6 +193,18 @@ class Go:
                 f"{self._damage(work)}{messages or error.messages}\n"
                 f"`go build` of {work.name} failed; its log is {log}"
             ) from error
+
+    def _download(
+        self, arguments: list[str], work: Path, log: Path, tick: Tick = lambda: None
+    ) -> str:
+        """Run a Go command that downloads modules, again if it fails; return its output."""
+        attempts = Retrying(
+            retry=retry_if_exception_type(_FailedError),
+            stop=stop_after_attempt(DOWNLOAD_ATTEMPTS),
+            wait=wait_fixed(WAIT_SECONDS),
+            reraise=True,
+        )
+        return attempts(self._run, arguments, work, log, tick)
 
     def _damage(self, work: Path) -> str:
         """Return a sentence about a damaged module cache, empty if its files are as downloaded."""
@@ -241,7 +258,10 @@ class Go:
         if process.returncode:
             with log.open() as lines:
                 lines.seek(begin)
-                raise _FailedError(arguments, log, lines.read())
+                said = lines.read()
+            if arguments[:2] == ["mod", "download"]:
+                said += _download_error(answers)
+            raise _FailedError(arguments, log, said)
         return answers.read_text()
 
 
@@ -252,6 +272,11 @@ class _FailedError(DevclusterError):
         lines = [line for line in output.splitlines() if not line.startswith("go: downloading ")]
         self.messages = "\n".join(lines)
         super().__init__(f"{self.messages}\n`go {' '.join(arguments)}` failed; its log is {log}")
+
+
+def _download_error(answers: Path) -> str:
+    """Return the error of `go mod download -json`, which prints it with its result."""
+    return "\n".join(found["Error"] for found in _objects(answers.read_text()) if "Error" in found)
 
 
 def compiler_messages(events: Path) -> str:

@@ -12,7 +12,7 @@ import pytest
 from filelock import FileLock
 
 from devcluster import DevclusterError
-from devcluster.toolchain import ensure, missing, pins
+from devcluster.toolchain import ensure, go, missing, pins
 
 GO = r"""#!/bin/sh
 echo "$* [$GOFLAGS cgo=$CGO_ENABLED $GOMODCACHE $GOCACHE]" >> "$FAKE/calls"
@@ -21,6 +21,11 @@ case "$1" in
 env) cat "$FAKE/version" ;;
 mod)
   [ "$2" = verify ] && { cat "$FAKE/damage" 2>/dev/null || exit 0; exit 1; }
+  if [ -s "$FAKE/outages" ] && read -r first rest < "$FAKE/outages" && [ -n "$first" ]; then
+    echo '{"Error": "proxy: 502 Bad Gateway"}'
+    echo "$rest" > "$FAKE/outages"
+    exit 1
+  fi
   printf '{"Dir": "%s"}' "$FAKE/module" ;;
 list) cat "$FAKE/list" ;;
 build)
@@ -246,6 +251,26 @@ def test_a_damaged_module_cache_is_recognised_with_its_remedy(world: World):
         ensure("engine", world.cache, world.said.append)
     assert f"`rm -rf {world.cache}/go/mod`" in str(caught.value)
     assert "bad.example v1.0.0: dir has been modified" in str(caught.value)
+
+
+def outages(world: World, monkeypatch: pytest.MonkeyPatch, *, count: int) -> None:
+    """Let the next downloads of a module fail."""
+    monkeypatch.setattr(go, "WAIT_SECONDS", 0.0)
+    (world.fake / "outages").write_text(" ".join(["down"] * count) + "\n")
+
+
+def test_a_failed_download_is_repeated(world: World, monkeypatch: pytest.MonkeyPatch):
+    outages(world, monkeypatch, count=2)
+    ensure("engine", world.cache, world.said.append)
+    assert (world.fake / "outages").read_text() == "\n"
+
+
+def test_a_download_that_always_fails_ends_with_the_proxys_own_message(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    outages(world, monkeypatch, count=99)
+    with pytest.raises(DevclusterError, match=r"^proxy: 502 Bad Gateway\n`go mod download "):
+        ensure("engine", world.cache, world.said.append)
 
 
 def test_caches_are_kept_for_the_next_try_and_deleted_after_a_build(world: World):

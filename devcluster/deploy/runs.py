@@ -74,8 +74,10 @@ def wait(kubectl: Sequence[str], run: Run, report: Callable[[str], None]) -> Run
             case State.SUCCEEDED:
                 return status
             case State.FAILED:
-                lines = _last_lines(cluster, snapshot, run)
-                raise DevclusterError(f"the run {run.name} has failed:\n{lines}")
+                lines = [*status.reasons, *_last_lines(cluster, snapshot, run)]
+                if status.kept:
+                    lines.append(f"lines and events of its failures: {status.kept}")
+                raise DevclusterError("\n".join([f"the run {run.name} has failed:", *lines]))
             case State.SUSPENDED:
                 resume = "; ".join(status.reasons)
                 raise DevclusterError(f"the run {run.name} is suspended: {resume}")
@@ -132,10 +134,10 @@ def _pods(snapshot: Snapshot, run: Run) -> list[Object]:
     return run_pods(snapshot).get((run.namespace, run.name), [])
 
 
-def _last_lines(cluster: Cluster, snapshot: Snapshot, run: Run) -> str:
+def _last_lines(cluster: Cluster, snapshot: Snapshot, run: Run) -> list[str]:
     logs = (cluster.logs(*key(pod), _LAST_LINES) for pod in _pods(snapshot, run))
     texts = ("\n".join(last_words("", lines, _LAST_LINES)).strip() for lines in logs)
-    return "\n".join(text for text in texts if text)
+    return [text for text in texts if text]
 
 
 def _is_step(pod: Object) -> bool:

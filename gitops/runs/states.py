@@ -1,6 +1,6 @@
 """The state of a job, its steps and its PodGroup."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from gitops.runs.snapshot import Object, Snapshot, group_of, key, owner
 from kube.kinds import RESOURCES, volcano
@@ -17,6 +17,50 @@ def state_of(resource: Resource, job: Object, running: int) -> State:
         decisive = (State.FAILED, State.RESTARTING, State.SUSPENDED)
         state = next((state for state in decisive if state in found), None)
     return state or (State.RUNNING if running else State.WAITING)
+
+
+def causes(resource: Resource, job: Object, pods: Sequence[Object]) -> list[str]:
+    """Return what a failed job and its failed pods say about the reason, which may be nothing.
+
+    Volcano has no reason: it stops restarting a job whose `retryCount` has reached `maxRetry`.
+    """
+    status = job.get("status", {})
+    most = job.get("spec", {}).get("maxRetry")
+    found = [
+        f"{resource.title}: {text}"
+        for record in _records(resource, status)
+        if (text := said(record))
+    ]
+    if most is not None and (used := resource.restart_count(status)) >= most:
+        found.append(f"{resource.title}: {used} of {most} restarts are used up")
+    return found + [f"{pod['metadata']['name']}: {end}" for pod in pods if (end := ending(pod))]
+
+
+def ending(pod: Object) -> str:
+    """Return why a failed pod and its containers ended: reasons, exit codes, signals."""
+    status = pod.get("status", {})
+    if status.get("phase") != "Failed":
+        return ""
+    ends = [said(status)]
+    for container in status.get("containerStatuses", ()):
+        end = container.get("state", {}).get("terminated", {})
+        if code := end.get("exitCode"):
+            ends.append(f"exit code {code} ({end.get('reason', 'Error')})")
+    return "; ".join(filter(None, ends))
+
+
+def said(record: Object) -> str:
+    """Return reason and message of a status or a condition, as far as it has them."""
+    return ": ".join(filter(None, (record.get("reason"), record.get("message"))))
+
+
+def _records(resource: Resource, status: Object) -> Iterator[Object]:
+    yield status
+    if isinstance(state := status.get("state"), dict):
+        yield state
+    for condition in status.get("conditions", ()):
+        if resource.states.get(condition.get("type")) is State.FAILED:
+            yield condition
 
 
 def steps(flow: Object) -> dict[str, State]:

@@ -21,7 +21,7 @@ from gitops.runs.snapshot import (
     queue_of,
     request,
 )
-from gitops.runs.states import is_controlled, stage, state_of, steps
+from gitops.runs.states import causes, is_controlled, stage, state_of, steps
 from gitops.runs.waiting import Waiting, positions, waiting
 from infra.failure_recorder import RECORDER, SELECTOR
 from kube.kinds import RESOURCES, volcano
@@ -57,7 +57,7 @@ class RunStatus:
     held: str = ""
     """One-line description of what a waiting run waits for."""
     reasons: tuple[str, ...] = ()
-    """Reasons for waiting."""
+    """Reasons for waiting or for the failure."""
     last_words: tuple[str, ...] = ()
     """Last lines of a failed pod."""
     kept: str = ""
@@ -194,7 +194,7 @@ class _Reader:
             progress=None if waits else self._progress(one, state),
             position=self.positions.get(key(group)) if group and waits else None,
             held="" if held is None else f"{held.name}: {held.state}",
-            reasons=() if held is None else held.reasons,
+            reasons=_failure(one) if state is State.FAILED else held.reasons if held else (),
             last_words=tuple(self._last_words(one)) if state is State.FAILED else (),
             kept=self._kept(one, state),
             gpu_hours=used.gpu_hours,
@@ -247,6 +247,10 @@ def _jobs(snapshot: Snapshot) -> Iterator[_Job]:
                 continue
             own = pods.get((metadata["namespace"], name), [])
             yield _Job(resource, job, own, _groups(snapshot, metadata["namespace"], job, own))
+
+
+def _failure(one: _Job) -> tuple[str, ...]:
+    return tuple(causes(one.resource, one.job, one.pods))
 
 
 def _groups(

@@ -108,7 +108,7 @@ def _epochs(run: RunStatus) -> RenderableType:
 
 def _notes(runs: Sequence[RunStatus]) -> Iterator[RenderableType]:
     for run in runs:
-        if run.held or run.last_words:
+        if run.held or run.reasons or run.last_words:
             yield Text()
             yield Text(run.held or f"{run.namespace}/{run.name} has failed:", STYLES[run.state])
             for line in (*run.reasons, *run.last_words):

@@ -169,8 +169,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_text(kinds.add_parser(
         "text",
         help="text files into tokens, for dataset tokens",
-        description="Convert all *.txt and *.jsonl of a directory to tokens. To train on them, "
-        "name the target tokens and use --dataset=tokens with its parent as --data-dir.",
+        description="Convert all *.txt, *.jsonl and *.parquet of a directory to tokens. To train "
+        "on them, name the target tokens and use --dataset=tokens with its parent as --data-dir.",
         allow_abbrev=False,
     ))  # fmt: skip
     check = commands.add_parser(
@@ -221,11 +221,13 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
 def _add_text(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--folder", type=Path, required=True, metavar="DIR",
-        help="directory with *.txt files, each a text, and *.jsonl files, each line a text",
+        help="directory with *.txt files, each a text, *.jsonl files, each line a text, and "
+        "*.parquet files, each row a text",
     )  # fmt: skip
     parser.add_argument(
         "--field", default=FIELD, metavar="NAME",
-        help="field of the lines of *.jsonl that has the text (default: %(default)s)",
+        help="field of the lines of *.jsonl, or column of *.parquet, that has the text "
+        "(default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--tokenizer", type=Path, metavar="FILE",
@@ -239,7 +241,8 @@ def _add_text(parser: argparse.ArgumentParser) -> None:
         "--min-bytes", type=_positive, default=64, metavar="N",
         help="minimum length of a text; shorter ones are dropped (default: %(default)s)",
     )  # fmt: skip
-    _add_common(parser, "every *.txt, taken from its end, and of the lines of *.jsonl")
+    of = "every *.txt, taken from its end, and of the lines of *.jsonl and rows of *.parquet"
+    _add_common(parser, of)
     parser.set_defaults(run=_text)
 
 

@@ -209,6 +209,16 @@ def test_a_failed_run_is_reported_with_the_last_lines_of_every_pod(world: World)
     ]
 
 
+def test_a_failed_run_without_pods_is_reported_with_the_reason_of_its_job(world: World):
+    job = volcano_job("digits-1", "Failed", retryCount=3)
+    job["spec"]["maxRetry"] = 3
+    world.has(job)
+    with pytest.raises(
+        DevclusterError, match=r"failed:\nVolcano Job: 3 of 3 restarts are used up$"
+    ):
+        world.wait()
+
+
 def test_a_run_that_was_removed_is_not_waited_for(world: World):
     world.has(volcano_job("other", "Running"))
     with pytest.raises(DevclusterError, match="digits-1 no longer exists in ml"):

@@ -3,10 +3,10 @@
 import pytest
 
 from gitops.runs.snapshot import Object
-from gitops.runs.states import stage, state_of
+from gitops.runs.states import causes, stage, state_of
 from kube.kinds import indexed, pytorch, ray, volcano
 from kube.kinds.record import State
-from tests.gitops.runs.objects import batch_job, job_flow, volcano_job
+from tests.gitops.runs.objects import batch_job, ended, job_flow, pod, volcano_job
 
 
 @pytest.mark.parametrize(
@@ -81,3 +81,27 @@ def test_a_job_flow_between_two_steps_waits() -> None:
 
 def test_a_run_is_over_when_it_succeeded_or_failed() -> None:
     assert [state for state in State if state.over] == [State.SUCCEEDED, State.FAILED]
+
+
+def test_a_volcano_job_fails_when_its_restarts_are_used_up() -> None:
+    job = volcano_job("run", "Failed", retryCount=3)
+    job["spec"]["maxRetry"] = 3
+    lost = pod("run", 1, "Failed", reason="NodeLost", message="node is gone", **ended())
+    assert causes(volcano.JOB, job, [pod("run", phase="Succeeded"), lost]) == [
+        "Volcano Job: 3 of 3 restarts are used up",
+        "run-worker-1: NodeLost: node is gone; exit code 1 (Error)",
+    ]
+    job["status"]["retryCount"] = 2
+    assert causes(volcano.JOB, job, []) == []
+
+
+def test_a_condition_has_the_reason_of_a_failure() -> None:
+    job = batch_job("run", "Suspended", "Failed")
+    for condition in job["status"]["conditions"]:
+        condition |= {"reason": "BackoffLimitExceeded", "message": "it failed too often"}
+    assert causes(indexed.JOB, job, []) == ["Job: BackoffLimitExceeded: it failed too often"]
+
+
+def test_a_ray_job_has_the_reason_in_its_status() -> None:
+    job = {"status": {"jobDeploymentStatus": "Failed", "reason": "AppFailed", "message": "boom"}}
+    assert causes(ray.JOB, job, []) == [f"{ray.JOB.title}: AppFailed: boom"]

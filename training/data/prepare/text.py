@@ -1,7 +1,6 @@
 """Preparation of text files as files of tokens."""
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.data.manifest import TokensManifest, write_manifest
+from training.data.prepare import documents
 from training.data.prepare.output import TokenWriter, new_dataset, part_of
 from training.data.progress import Progress, Report
 from training.data.samples import DataError
@@ -85,16 +85,14 @@ def prepare_text(
     settings: Mapping[str, str | int | float],
     report: Report,
 ) -> TokensManifest:
-    """Write all *.txt and *.jsonl below `folder` as tokens to `target`.
+    """Write all texts below `folder` as tokens to `target`; `documents.texts` says which.
 
     Files have at most `limit` bytes. The last share `held_out` of every *.txt is held out, and this
-    share of the lines of *.jsonl, whose text is in `field`. Raises DataError when there is nothing
-    to train on, or `target` is not empty; OSError. `target` is then unchanged.
+    share of the lines of *.jsonl and the rows of *.parquet, whose text is in `field`. Raises
+    DataError when there is nothing to train on, or `target` is not empty; OSError. `target` is then
+    unchanged.
     """
-    found = {path for name in ("*.txt", "*.jsonl") for path in folder.rglob(name)}
-    paths = sorted(path for path in found if path.is_file())
-    if not paths:
-        raise DataError(f"{folder} has no *.txt or *.jsonl file")
+    paths = documents.find(folder)
     dropped: Counter[str] = Counter()
     dtype: Literal["uint16", "uint32"] = "uint16" if encoder.vocabulary <= 2**16 else "uint32"
     with (
@@ -137,7 +135,8 @@ def prepare_text(
 def _cut(text: bytes, held_out: float, is_file: bool) -> int:
     """Return where the held-out part of a text begins.
 
-    The digest of a line decides whether it is held out as a whole, so other lines do not change it.
+    The digest of a line or row decides whether it is held out as a whole, so others do not change
+    it.
     """
     if is_file:
         return _character_start(text, train_length(len(text), held_out))
@@ -153,11 +152,15 @@ def _cleaned(
     Counts the others as dropped.
     """
     seen: set[bytes] = set()
-    progress = Progress("files prepared", len(paths), report)
-    for path in paths:
-        is_file = path.suffix != ".jsonl"
-        for text in _texts(path) if is_file else _lines(path, field):
-            progress.advance(0, f", {dropped.total():,} texts dropped")
+    sizes = {path: path.stat().st_size for path in paths}
+    progress = Progress("bytes prepared", sum(sizes.values()), report)
+    for path, size in sizes.items():
+        is_file, done = path.suffix == documents.WHOLE, 0
+        for text in documents.texts(path, field):
+            # Texts are shorter than the lines that contain them, and longer than compressed rows.
+            step = min(len(text or b""), size - done)
+            done += step
+            progress.advance(step, f", {dropped.total():,} texts dropped")
             if text is None:
                 dropped["unreadable"] += 1
             elif len(text) < minimum:
@@ -167,38 +170,7 @@ def _cleaned(
             else:
                 seen.add(digest)
                 yield text, is_file
-        progress.advance(1)
-
-
-def _texts(path: Path) -> Iterator[bytes | None]:
-    """Yield the content of a file, or None if it cannot be read or is not UTF-8."""
-    try:
-        text = path.read_bytes()
-        text.decode()
-    except (OSError, UnicodeDecodeError):
-        yield None
-    else:
-        yield text
-
-
-def _lines(path: Path, field: str) -> Iterator[bytes | None]:
-    """Yield a string of each line, a JSON object, or None if there is none; skip empty lines."""
-    try:
-        with path.open("rb") as file:
-            for line in file:
-                if line.strip():
-                    yield _text_of(line, field)
-    except OSError:
-        yield None
-
-
-def _text_of(line: bytes, field: str) -> bytes | None:
-    try:
-        content = json.loads(line)
-        text = content.get(field) if isinstance(content, dict) else None
-        return text.encode() if isinstance(text, str) else None
-    except (ValueError, RecursionError):
-        return None
+        progress.advance(size - done)
 
 
 def _character_start(text: bytes, offset: int) -> int:

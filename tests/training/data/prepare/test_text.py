@@ -213,8 +213,8 @@ def test_pieces_are_whole_lines_and_lose_nothing(content: str) -> None:
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        ({}, "has no *.txt or *.jsonl file"),
-        ({"a.md": 900}, "has no *.txt or *.jsonl file"),
+        ({}, "has no *.txt, *.jsonl or *.parquet file"),
+        ({"a.md": 900}, "has no *.txt, *.jsonl or *.parquet file"),
         ({"a.txt": 63}, "has 0 tokens to train on and 0 to hold out; of 1 texts 1 were dropped"),
         ({"a.jsonl": 900}, "has 0 tokens to train on and 0 to hold out; of 80 texts 80 were dro"),
     ],

@@ -1,0 +1,65 @@
+"""Texts in Parquet files; lines and whole files are tested with their preparation."""
+
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from training.data.__main__ import main
+from training.data.prepare.documents import texts
+from training.data.samples import DataError
+
+
+def write(path: Path, **columns: object) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    pq.write_table(pa.table(columns), path, row_group_size=100)
+    return path
+
+
+def test_every_row_is_a_text_of_the_column(tmp_path: Path) -> None:
+    rows = [f"text {number} é" for number in range(1000)]
+    path = write(tmp_path / "a.parquet", id=list(range(1000)), body=rows)
+    assert [text.decode() for text in texts(path, "body") if text] == rows
+
+
+def test_rows_without_a_text_are_unreadable(tmp_path: Path) -> None:
+    bad = pa.Array.from_buffers(
+        pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff")]
+    )
+    column = pa.concat_arrays([pa.array(["first", None]), bad, pa.array(["last"])])
+    assert [*texts(write(tmp_path / "a.parquet", text=column), "text")] == [
+        b"first",
+        None,
+        None,
+        b"last",
+    ]
+    assert [*texts(write(tmp_path / "b.parquet", text=[1, 2]), "text")] == [None, None]
+
+
+@pytest.mark.parametrize("cut", [0, 3, 200])
+def test_a_damaged_file_is_one_unreadable_text(cut: int, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", text=["x" * 90] * 300)
+    path.write_bytes(path.read_bytes()[:cut])
+    assert [*texts(path, "text")] == [None]
+
+
+def test_a_file_without_the_column_is_one_unreadable_text(tmp_path: Path) -> None:
+    assert [*texts(write(tmp_path / "a.parquet", body=["x"]), "text")] == [None]
+
+
+def test_rows_are_prepared_like_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "text/a.parquet", text=[f"{number} {'word ' * 20}" for number in range(200)])
+    command = ["prepare", "text", f"--folder={tmp_path}/text", f"{tmp_path}/tokens"]
+    assert main(command) == 0
+    lines = capsys.readouterr().out.replace(",", "").splitlines()
+    train, held_out = (int(line.split()[1]) for line in lines)
+    assert train + held_out == sum(len(f"{number} {'word ' * 20}") for number in range(200))
+    assert 5 * 102 <= held_out <= 40 * 102
+
+
+def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(DataError, match="is not installed: pip install pyarrow"):
+        list(texts(tmp_path / "a.parquet", "text"))

@@ -1,0 +1,94 @@
+"""Texts in files: whole files, lines of JSON, and rows of Parquet."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from training.data.samples import DataError
+
+WHOLE: Final = ".txt"
+LINES: Final = ".jsonl"
+ROWS: Final = ".parquet"
+SUFFIXES: Final = (WHOLE, LINES, ROWS)
+"""Suffixes of the files that are read."""
+NAMES: Final = "*.txt, *.jsonl or *.parquet"
+_ROWS_AT_A_TIME: Final = 256
+
+
+def find(folder: Path) -> list[Path]:
+    """Return the files with texts below a directory, sorted. Raises DataError if it has none."""
+    found = {path for suffix in SUFFIXES for path in folder.rglob(f"*{suffix}")}
+    paths = sorted(path for path in found if path.is_file())
+    if not paths:
+        raise DataError(f"{folder} has no {NAMES} file")
+    return paths
+
+
+def texts(path: Path, field: str) -> Iterator[bytes | None]:
+    """Yield the texts of a file in UTF-8, and None for each that cannot be read.
+
+    A text is a whole *.txt, `field` of a line of *.jsonl, or the column `field` of a row of
+    *.parquet. Raises DataError if Parquet cannot be read for lack of a package.
+    """
+    readers = {WHOLE: _whole, LINES: _lines, ROWS: _rows}
+    try:
+        yield from readers[path.suffix](path, field)
+    except OSError:
+        yield None
+
+
+def _whole(path: Path, field: str) -> Iterator[bytes | None]:
+    text = path.read_bytes()
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        yield None
+    else:
+        yield text
+
+
+def _lines(path: Path, field: str) -> Iterator[bytes | None]:
+    with path.open("rb") as file:
+        for line in file:
+            if line.strip():
+                yield _field_of(line, field)
+
+
+def _field_of(line: bytes, field: str) -> bytes | None:
+    try:
+        content = json.loads(line)
+        return _encoded(content.get(field)) if isinstance(content, dict) else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def _rows(path: Path, field: str) -> Iterator[bytes | None]:
+    """Yield the texts of a Parquet file; None once if it is none or has no such column."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise DataError(
+            f"{path}: Parquet needs a package that is not installed: pip install pyarrow"
+        ) from None
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            if field not in file.schema_arrow.names:
+                yield None
+                return
+            for batch in file.iter_batches(_ROWS_AT_A_TIME, columns=[field]):
+                yield from map(_value, batch.column(0))
+    except (pyarrow.ArrowException, ValueError):
+        yield None
+
+
+def _value(cell: Any) -> bytes | None:
+    try:
+        return _encoded(cell.as_py())
+    except UnicodeDecodeError:
+        return None
+
+
+def _encoded(text: object) -> bytes | None:
+    return text.encode() if isinstance(text, str) else None

@@ -22,17 +22,18 @@ LONG = (HERE / "training", HERE / "inference")
 """Their files take the longest, and share no fixtures."""
 
 # Their tests share a cluster, or look at what a machine has one of: processes, ports and mounts.
-# Folders come before those around them; groups take similar times, so that processes end together.
+# The group of the innermost folder applies, and those that take longest start first.
 ONE_AFTER_ANOTHER = {
     "devcluster": "devcluster",
-    "engine/policies": "policies",
-    "engine/processes": "processes",
-    "engine": "engine",
-    "cluster/separate": "clusters of their own",
     "cluster/simulated": "simulated nodes",
-    "cluster": "real nodes",
+    "cluster/separate": "clusters of their own",
+    "engine": "engine",
+    "cluster/separate/volcano": "a cluster for gangs",
+    "cluster/real": "real nodes",
     "faults": "real nodes",
     "operators": "real nodes",
+    "engine/policies": "policies",
+    "engine/processes": "processes",
 }
 
 # Small models are slower with several threads, and much slower on a busy machine. Read by PyTorch
@@ -40,6 +41,8 @@ ONE_AFTER_ANOTHER = {
 os.environ["OMP_NUM_THREADS"] = "1"
 # Its compiler then starts no processes that import PyTorch again.
 os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+# Precompiling its headers takes longer than the few kernels of a test.
+os.environ["TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"] = "0"
 
 # No test asserts a time: a busy machine would fail it.
 settings.register_profile("untimed", settings(), deadline=None)
@@ -76,11 +79,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _order(path: Path) -> tuple[bool, bool, int]:
     """Return the key that sorts the tests of a file.
 
-    Long files first, so that no process waits for the others at the end. Files of the unit tier
-    are mixed, because neighbours are alike: most of them compute, or most of them wait.
+    Long files and groups first, so that no process waits for the others at the end. Files of the
+    unit tier are mixed, because neighbours are alike: most of them compute, or most of them wait.
     """
-    mixed = 0 if _of_other_tier(path) else crc32(str(path.relative_to(HERE)).encode())
-    return path == LAST, not any(map(path.is_relative_to, LONG)), mixed
+    place = path.relative_to(HERE)
+    if _of_other_tier(path):
+        return path == LAST, True, [*ONE_AFTER_ANOTHER].index(_folder(place))
+    return False, not any(map(path.is_relative_to, LONG)), crc32(str(place).encode())
+
+
+def _folder(place: Path) -> str:
+    """Return the innermost folder of `ONE_AFTER_ANOTHER` around a file below `tests`, if any."""
+    return max(filter(place.is_relative_to, ONE_AFTER_ANOTHER), key=len, default="")
 
 
 class FolderOrFile(LoadFileScheduling):
@@ -92,9 +102,7 @@ class FolderOrFile(LoadFileScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)
-        place = Path(file).relative_to("tests")
-        found = (group for where, group in ONE_AFTER_ANOTHER.items() if place.is_relative_to(where))
-        return next(found, file)
+        return ONE_AFTER_ANOTHER.get(_folder(Path(file).relative_to("tests")), file)
 
 
 @pytest.hookimpl(optionalhook=True)

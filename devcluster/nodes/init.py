@@ -60,14 +60,29 @@ class Node:
         self.supervisor.start(self.services.registry())
         self.supervisor.start(self.services.chart_repository(charts))
         self.supervisor.start(self.services.docker())
+        again = self.control_plane.exists
         self.control_plane.start()
         self.supervisor.on_orphan = self.control_plane.ended
         server = f"https://{self.node.address}:{self.spec.network.api_port}"
         self.control_plane.write_kubeconfig(self.layout.kubeconfig, server)
+        if again:
+            self._delete_lost_pods()
         self.supervisor.start(self.services.coredns())
         objects = json.dumps(self.services.dns_objects())
         self._kubectl("apply", "--server-side", "-f", "-", text=objects)
         self.events.add(self.node.name, API_ANSWERS)
+
+    def _delete_lost_pods(self) -> None:
+        """Delete the pods of an earlier start, whose containers ended with the nodes.
+
+        Otherwise the kubelet refuses those with GPUs, because it starts the device plugin after
+        them. A gang all of whose pods fail before Volcano's controllers run has failed for good.
+        """
+        not_ended = "status.phase!=Succeeded,status.phase!=Failed"
+        for node in self.spec.real_nodes:
+            selector = f"--field-selector=spec.nodeName={node.name},{not_ended}"
+            at_once = ("--force", "--grace-period=0", "--wait=false")
+            self._kubectl("delete", "pods", "--all-namespaces", selector, *at_once)
 
     def _await_control_plane(self) -> None:
         # The kubeconfig may be of an earlier start: ask the server.

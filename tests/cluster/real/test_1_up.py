@@ -280,10 +280,10 @@ def test_a_second_concurrent_command_is_refused(real: Platform) -> None:
     assert "interrupted" in said
 
 
-def test_down_leaves_nothing_after_a_node_and_the_cluster_were_killed_in_training(
+def test_a_run_survives_its_node_and_the_cluster_of_which_down_leaves_nothing(
     real: Platform, untouched: HostState
 ) -> None:
-    """The interrupted update is resumed; its run survives the node, and then all of it ends."""
+    """The interrupted update is resumed, and so is its run, twice."""
     with real.started("up") as process:
         await_(lambda: len(_unfinished(real)) == 1, 240, "a new run")
         (run,) = _unfinished(real)
@@ -291,16 +291,22 @@ def test_down_leaves_nothing_after_a_node_and_the_cluster_were_killed_in_trainin
         _node_process(real, "gpu-node-1").kill()
         await_(lambda: "resume" in [line["event"] for line in real.logs(run)], 240, "a resumed run")
         assert process.poll() is None, process.communicate()[0]
+        refused = _refused(real)
         record = json.loads((real.state / "real" / "cluster.json").read_text())
         os.kill(record["pid"], signal.SIGKILL)
     real.make("down")
     assert HostState.now().added_since(untouched) == {}
+    assert "(correct)" in real.make("up")
+    assert real.run_name() == run
+    assert "resume" in [line["event"] for line in real.logs(run)]
+    assert _refused(real) <= refused, "pods of the earlier start"
 
 
-def test_up_after_a_killed_cluster_resumes_the_run(real: Platform) -> None:
-    output = real.make("up")
-    assert "(correct)" in output
-    assert "resume" in [line["event"] for line in real.logs(real.run_name())]
+def _refused(real: Platform) -> set[str]:
+    """Return the pods that a kubelet has refused, such as those whose GPU it does not know yet."""
+    pods = real.kubectl("get", "pods", "-n", real.namespace)["items"]
+    refused = "UnexpectedAdmissionError"
+    return {pod["metadata"]["uid"] for pod in pods if pod["status"].get("reason") == refused}
 
 
 def _resources(real: Platform) -> set[tuple[str, str, str]]:

@@ -1,10 +1,9 @@
 """The end of the cluster of real nodes, after every other test of it (tests/conftest.py)."""
 
-import shutil
 from pathlib import Path
 
 from tests.cluster.host_state import HostState
-from tests.cluster.platform import ROOT, Platform, created
+from tests.cluster.platform import Platform
 
 
 def test_down_leaves_nothing_and_checkpoints_stay(
@@ -22,10 +21,3 @@ def test_down_leaves_nothing_and_checkpoints_stay(
 def test_purge_removes_the_checkpoints(real: Platform, checkpoints: Path) -> None:
     real.make("down", "PURGE=1")
     assert not checkpoints.exists()
-
-
-def test_a_first_up_without_any_state_trains_serves_and_predicts(real: Platform) -> None:
-    shutil.copyfile(ROOT / "Pulumi.dev.yaml", real.stack_file)
-    output = real.make("up")
-    assert created(output) > 20
-    assert "(correct)" in output

@@ -14,16 +14,23 @@ FINISHED = ("jsonpath={.status.state.phase}=Completed", "condition=Complete")
 """Conditions of finished jobs, in the order of `JOBS`."""
 
 
+@pytest.fixture(scope="module")
+def restored(cluster: Platform) -> Iterator[Platform]:
+    """A cluster whose stack is restored after all tests of this file."""
+    yield cluster
+    cluster.make("up")
+
+
 @pytest.fixture
-def changed(cluster: Platform) -> Iterator[Platform]:
-    """A cluster whose stack is restored afterwards."""
+def changed(restored: Platform) -> Iterator[Platform]:
+    """A cluster whose files are restored afterwards; the next update applies them."""
+    cluster = restored
     sources = [cluster.checkout / "infra" / name for name in ("volcano.py", "kinds/volcano.py")]
     files = [cluster.stack_file, *sources]
     before = {file: file.read_text() for file in files}
     yield cluster
     for file, text in before.items():
         file.write_text(text)
-    cluster.make("up")
 
 
 def update(cluster: Platform, site: str, state: str = "running") -> dict[str, dict[str, Any]]:

@@ -15,7 +15,7 @@ from tests.cluster import interrupted
 from tests.cluster.platform import Platform, await_
 
 # Each takes three updates; `KILLS=10` kills at more moments.
-KILLS = int(os.environ.get("KILLS", "4"))
+KILLS = int(os.environ.get("KILLS", "3"))
 SEED = 20261121
 
 

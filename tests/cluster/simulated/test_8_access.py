@@ -16,8 +16,6 @@ Group = Callable[[str], str]
 @pytest.fixture(scope="module")
 def as_group(cluster: Platform) -> Iterator[Group]:
     """Return commands with the rights of a group; the weight of the stack's queue changes."""
-    # Other files have ended it.
-    cluster.make("up")
     before = cluster.stack_file.read_text()
     folder = cluster.checkout
     options = "--stack simulated --previewers ci --updaters cd --snapshotters viewers"
@@ -38,7 +36,6 @@ def as_group(cluster: Platform) -> Iterator[Group]:
     yield command
     cluster.stack_file.write_text(before)
     cluster.shell("kubectl delete --filename rights.yaml")
-    cluster.make("up")
 
 
 def weight(cluster: Platform) -> int:

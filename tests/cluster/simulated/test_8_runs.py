@@ -41,8 +41,6 @@ def write_kubeconfig(cluster: Platform, user: str, group: str) -> None:
 @pytest.fixture(scope="module")
 def member(cluster: Platform) -> Iterator[Member]:
     """Return the program's commands with the rights of the group `vision`."""
-    # Other files have ended it.
-    cluster.make("up")
     before = cluster.stack_file.read_text()
 
     def bind(config: dict[str, Any]) -> None:
@@ -55,7 +53,6 @@ def member(cluster: Platform) -> Iterator[Member]:
     options = f"--namespace {cluster.namespace} --kubeconfig member.yaml"
     yield lambda command: f"python -m gpu_platform {command} {options}"
     cluster.stack_file.write_text(before)
-    cluster.make("up")
 
 
 @pytest.fixture(scope="module")

@@ -41,7 +41,8 @@ def needs(key: str, job: TrainingJobSettings, gpu_resource: str) -> Iterator[Nee
         job_key(key, "nodes"),
         job.min_pods,
         "gang",
-        f"{job.min_pods} nodes x {job.gpus_per_node} GPUs = {gang} {gpu_resource}"
+        f"{_counted(job.min_pods, 'node')} x {_counted(job.gpus_per_node, 'GPU')} = "
+        f"{gang} {gpu_resource}"
         + (f", and a pod with {leader.cpu} CPUs and {leader.memory}" if leader else ""),
         {
             gpu_resource: Decimal(gang),
@@ -63,6 +64,10 @@ def needs(key: str, job: TrainingJobSettings, gpu_resource: str) -> Iterator[Nee
                 "memory": parse_quantity(step.memory),
             },
         )
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _together(each: str, pods: int, leader: str) -> Decimal:

@@ -276,9 +276,9 @@ def _write(out: Path | None, built: "Report", comment: str) -> None:
 
 def _plan(log: Path, ended: Ended, hide: "Mask") -> "Plan":
     from gitops.hidden import plan_without_literals
-    from gitops.preview.events import Plan, read
+    from gitops.preview.events import Plan, read, useful
 
-    said = (hide(ended.said.strip()),)
+    said = (hide(useful(ended.said)),)
     if not log.exists():
         # The CLI failed before the engine started: no such stack, no login, no passphrase.
         return Plan(steps=(), errors=said, succeeded=False, complete=False)

@@ -201,6 +201,13 @@ def test_an_update_needs_an_approval_and_is_alone() -> None:
     assert "${{ matrix.stack }}" in update["concurrency"]["group"]
 
 
+@pytest.mark.parametrize("name", ["drift", "release"])
+def test_two_runs_do_not_write_the_same_issue_or_release(name: str) -> None:
+    found = yaml.safe_load((GITHUB / "workflows" / f"{name}.yml").read_text())["concurrency"]
+    assert found["group"].startswith(name)
+    assert found["cancel-in-progress"] is False
+
+
 def test_an_update_is_bound_to_the_plan_of_the_job_before_it() -> None:
     planned = jobs(GITHUB / "workflows" / "update.yml")
     assert planned["update"]["needs"] == ["changed", "plan"]

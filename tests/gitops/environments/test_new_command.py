@@ -90,6 +90,7 @@ def test_an_existing_environment_is_not_changed(
         (["lab", "--nodes", "9" * 5000], "write a number from 1 to 10000"),
         (["lab", "--storage", "floppy"], "write one of nfs, cephfs, existing"),
         (["lab", "--storage", "existing"], "write --storage-class, the name of the storage class"),
+        (["lab", "--nodes", "10001"], "write a number from 1 to 10000"),
         (["lab", "--gpus-per-node", "9" * 11], "write a number from 1 to 10000"),
         (["lab", "--context", "a\nb"], "cluster.context"),
         (["lab", "--namespace", "kube-system"], "tenancy.namespace"),

@@ -148,6 +148,9 @@ def _amounts(cpu: str, memory: str, pods: int) -> Mapping[str, Decimal]:
     return {name: amount * pods for name, amount in each.items()}
 
 
-def plain(amount: Decimal) -> str:
-    """Return an amount without exponent."""
+def plain(amount: Decimal, name: str) -> str:
+    """Return an amount of a resource without exponent: bytes in the largest unit that is exact."""
+    for suffix, power in (("Gi", 3), ("Mi", 2), ("Ki", 1)) if name == "memory" else ():
+        if amount and amount % 1024**power == 0:
+            return f"{amount / 1024**power:f}{suffix}"
     return f"{amount.normalize():f}"

@@ -169,7 +169,7 @@ def _updates_that_wait_for_training(settings: StackSettings) -> Iterator[str]:
         wanted = needed.get(name, Decimal(0))
         if wanted > limit:
             yield (
-                f"{quota} is {plain(limit)}, but the largest gang, all services and the pod "
-                f"that an update of a service adds need {plain(wanted)} of {name}: while "
+                f"{quota} is {plain(limit, name)}, but the largest gang, all services and the pod "
+                f"that an update of a service adds need {plain(wanted, name)} of {name}: while "
                 "the gang runs, no service can be updated. Write at least that."
             )

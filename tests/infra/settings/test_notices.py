@@ -68,7 +68,7 @@ def test_a_quota_must_suffice_for_the_gang_and_the_update_of_a_service_together(
     found = told(values)
     assert (found == []) is fits
     for text in found:
-        assert "gpu-platform:tenancy.quota.memory_limits is 2199023255552, but" in text
+        assert "gpu-platform:tenancy.quota.memory_limits is 2048Gi, but" in text
         assert "the largest gang, all services and the pod" in text
 
 

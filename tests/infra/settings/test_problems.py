@@ -424,6 +424,14 @@ def test_a_gang_is_described_by_its_numbers(nodes: int, counted: str) -> None:
     assert f"{JOB}.nodes is {nodes}: {counted} = {4 * nodes} nvidia.com/gpu" in sentence
 
 
+def test_memory_is_described_in_the_unit_of_the_settings() -> None:
+    values = changed("tenancy.quota", {"memory": "100Gi"})
+    (sentence,) = problems(values)
+    assert "needs 128Gi of memory, more than gpu-platform:tenancy.quota.memory of 100Gi" in sentence
+    values["tenancy"]["quota"]["memory"] = "1500Mi"
+    assert any("quota.memory of 1500Mi" in sentence for sentence in problems(values))
+
+
 def test_the_example_is_right() -> None:
     assert problems(good()) == []
 

@@ -27,6 +27,9 @@ _SVG: Final = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re
 _WIDEST: Final = 1000
 """Columns of a terminal that cuts nothing off."""
 
+_IMAGE: Final = 120
+"""Columns of an image that is made without a terminal."""
+
 STYLES: Final = {
     State.WAITING: "yellow",
     State.RUNNING: "green",
@@ -39,7 +42,7 @@ STYLES: Final = {
 
 def terminal(*, record: bool = False, soft_wrap: bool = False) -> Console:
     """Return a console on standard output. Files and pipes are as wide as every column needs."""
-    width = None if sys.stdout.isatty() or record else _WIDEST
+    width = None if sys.stdout.isatty() else _IMAGE if record else _WIDEST
     return Console(record=record, soft_wrap=soft_wrap, width=width)
 
 

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from gitops import changed, comment
 from gitops.access import command as access
 from gitops.environments import difference_command, new_command
-from gitops.errors import FAILED, USAGE, GitopsError
+from gitops.errors import USAGE, GitopsError
 from gitops.forecast import simulate_command, snapshot_command
 from gitops.preview import command as preview
 from gitops.runs import command as status
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ended: int = _COMMANDS[options.command].run(options)
     except GitopsError as error:
         sys.stderr.write(f"error: {error}\n")
-        return FAILED
+        return error.status
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         return 130

@@ -9,3 +9,11 @@ USAGE = 64
 
 class GitopsError(RuntimeError):
     """An error whose text says what was found and what to do instead."""
+
+    status = FAILED
+
+
+class UsageError(GitopsError):
+    """Options that contradict each other."""
+
+    status = USAGE

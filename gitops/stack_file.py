@@ -23,7 +23,7 @@ _DATE: Final = re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([Tt ].*)?")
 _NOT_FINITE: Final = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
 
-class _Loader(yaml.CSafeLoader):
+class _Loader(kubernetes_yaml.BoundedLoader):
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
         # Detects recursive aliases, which are refused.
@@ -110,8 +110,6 @@ def document_of(content: bytes, file: str) -> dict[str, Any]:
     """
     try:
         found = parse(content.decode())
-    except RecursionError:
-        raise GitopsError(f"{file} is nested too deeply") from None
     except (ValueError, yaml.YAMLError) as error:
         raise GitopsError(f"the configuration {file} cannot be read: {error}") from error
     if not isinstance(found, dict) or not isinstance(found.get("config", {}), dict):

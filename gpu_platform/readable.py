@@ -8,7 +8,7 @@ import pulumi
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from infra.settings.problems import PROJECT, describe
+from infra.settings.problems import PROJECT, describe, dotted
 
 
 class ArgumentError(pulumi.RunError):
@@ -50,7 +50,7 @@ def _sentences(model: type[BaseModel], error: ValidationError) -> Iterator[str]:
 
 
 def _output(name: str, detail: ErrorDetails) -> str:
-    key = ".".join(str(part) for part in (name, *detail["loc"]))
+    key = dotted((name, *detail["loc"]))
     return (
         f"{key} is an output of a resource, but settings are checked and runs are named while the "
         "program runs: write the value itself. Name a Kubernetes Secret with a secret value in "

@@ -35,6 +35,7 @@ _INTEGERS = (
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _SMALLEST, _LARGEST = -(2**63), 2**64 - 1
 _EXACT = 1e15
+_DEEPEST = 200
 _TYPES: dict[str, tuple[type, ...]] = {
     "bool": (bool,),
     "int": (int,),
@@ -63,7 +64,23 @@ def scalar(text: str) -> Any:
     return int(decimal) if decimal.is_integer() and abs(decimal) < _EXACT else decimal
 
 
-class Loader(yaml.CSafeLoader):
+class BoundedLoader(yaml.CSafeLoader):
+    """Refuses deep nesting, on which libyaml's recursive composer would end the process."""
+
+    _depth = 0
+
+    def descend_resolver(self, parent: Any, index: Any) -> None:
+        """Count a level; called before each node."""
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise _error(parent, f"it is nested deeper than {_DEEPEST} levels")
+
+    def ascend_resolver(self) -> None:
+        """Leave the level."""
+        self._depth -= 1
+
+
+class Loader(BoundedLoader):
     """Resolves plain scalars and merges as kubectl does, and refuses duplicate keys."""
 
     def __init__(self, stream: str | bytes) -> None:

@@ -34,7 +34,7 @@ _PLAIN: Final = re.compile(r"[A-Za-z][A-Za-z0-9./_-]*(:[0-9]+(/[A-Za-z0-9./_:-]+
 
 @dataclass(frozen=True)
 class _Question:
-    """A flag, and the question that is asked without it."""
+    """A flag, and the question that is asked without it. The default None demands an answer."""
 
     flag: str
     text: str
@@ -66,6 +66,11 @@ def _storage_kind(value: str) -> str:
     return value
 
 
+def _class_name(answers: dict[str, Any]) -> str | None:
+    """Return the name of the created class; None if the cluster has one of another name."""
+    return None if answers["storage"] == "existing" else f"{answers['storage']}-shared"
+
+
 _QUESTIONS: Final = (
     _Question("context", "kubectl context of the cluster", lambda answers: answers["name"]),
     _Question("namespace", "namespace of the workloads", lambda answers: f"ml-{answers['name']}"),
@@ -78,9 +83,7 @@ _QUESTIONS: Final = (
         _constant("nfs"),
         _storage_kind,
     ),
-    _Question(
-        "storage_class", "name of the storage class", lambda answers: f"{answers['storage']}-shared"
-    ),
+    _Question("storage_class", "name of the storage class", _class_name),
     _Question("registry", "registry of the images", _constant("registry.example.com")),
     _Question(
         "install_volcano", "install the scheduler Volcano (yes or no)", _constant(True), _boolean
@@ -130,29 +133,33 @@ def _answer(question: _Question, given: Any, answers: dict[str, Any], asking: bo
     default = question.default(answers)
     if isinstance(given, bool):
         return given
+    flag = f"--{question.flag.replace('_', '-')}"
     if given is None and not asking:
+        if default is None:
+            raise GitopsError(f"write {flag}, the {question.text} that the cluster has")
         return default
     try:
         return question.parse(given) if given is not None else _ask(question, default)
     except ValueError as error:
-        flag = f"--{question.flag.replace('_', '-')}"
         raise GitopsError(f"{flag} is {given!r}: {error}") from None
 
 
 def _ask(question: _Question, default: Any) -> Any:
     shown = {True: "yes", False: "no"}[default] if question.parse is _boolean else default
+    hint = "" if default is None else f" [{shown}]"
     while True:
         try:
-            answer = input(f"{question.text} [{shown}]: ").strip()
+            answer = input(f"{question.text}{hint}: ").strip()
         except EOFError:
             sys.stdout.write("\n")
             raise GitopsError(
                 "nothing was written: answer every question, or add --defaults"
             ) from None
-        if not answer:
+        if not answer and default is not None:
             return default
         try:
-            return question.parse(answer)
+            if answer:
+                return question.parse(answer)
         except ValueError as error:
             sys.stdout.write(f"{error}\n")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from gitops.engine import PROJECT, Ended, Pack, Preview, Stack, read_resources
-from gitops.errors import BLOCKED, CHANGES, FAILED, UNCHANGED, GitopsError
+from gitops.errors import BLOCKED, CHANGES, FAILED, UNCHANGED, GitopsError, UsageError
 from workload.files import write_atomically
 
 if TYPE_CHECKING:
@@ -143,16 +143,16 @@ def _mode(options: argparse.Namespace) -> "Mode":
 
 def _run(options: argparse.Namespace) -> int:
     if options.refresh and options.rendered:
-        raise GitopsError("--refresh reads the cluster and --rendered has none: leave one out")
+        raise UsageError("--refresh reads the cluster and --rendered has none: leave one out")
     if options.save_plan and (options.refresh or options.rendered):
-        raise GitopsError("--save-plan is about an update: leave out --refresh and --rendered")
+        raise UsageError("--save-plan is about an update: leave out --refresh and --rendered")
     if options.simulate is not None and (options.refresh or options.rendered):
-        raise GitopsError("--simulate is about an update: leave out --refresh and --rendered")
+        raise UsageError("--simulate is about an update: leave out --refresh and --rendered")
     if options.refresh and options.base:
-        raise GitopsError("--refresh compares with the state, not with --base: leave one out")
+        raise UsageError("--refresh compares with the state, not with --base: leave one out")
     of_others = options.project.resolve() != PROJECT
     if of_others and (options.rendered or options.base or options.simulate is not None):
-        raise GitopsError(
+        raise UsageError(
             "--rendered, --base and --simulate read the settings of this project: leave them out "
             "with --project"
         )
@@ -276,9 +276,9 @@ def _write(out: Path | None, built: "Report", comment: str) -> None:
 
 def _plan(log: Path, ended: Ended, hide: "Mask") -> "Plan":
     from gitops.hidden import plan_without_literals
-    from gitops.preview.events import Plan, read
+    from gitops.preview.events import Plan, read, useful
 
-    said = (hide(ended.said.strip()),)
+    said = (hide(useful(ended.said)),)
     if not log.exists():
         # The CLI failed before the engine started: no such stack, no login, no passphrase.
         return Plan(steps=(), errors=said, succeeded=False, complete=False)

@@ -8,7 +8,7 @@ resources.
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -29,6 +29,8 @@ UNKNOWN_TEXT: Final = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 
 # Following it during a short outage would drop existing objects from the state.
 _ADVICE: Final = re.compile(r" *If the cluster was deleted, [^\n]*PULUMI_K8S_DELETE_UNREACHABLE.*")
+# About the machine of the preview, not about the change.
+_ORIGIN: Final = re.compile(r"(?m)^(?:warning: )?using pulumi-\S+ from \$PATH.*\n?")
 _STACK: Final = "pulumi:pulumi:Stack"
 _SECRET_FIELDS: Final = ("data", "stringData")
 
@@ -199,8 +201,8 @@ def plan(events: Iterable[dict[str, Any]], hide: Mask | None = None) -> Plan:
             findings.add(_finding(event.policy, hide))
         elif event.diagnostic is not None:
             messages = {"error": errors, "warning": warnings}.get(event.diagnostic.severity)
-            if messages is not None:
-                messages[hide(_text(event.diagnostic))] = None
+            if messages is not None and (text := _text(event.diagnostic)):
+                messages[hide(text)] = None
         elif event.stack_analyzed is not None:
             # Rules about the stack are checked after everything has been registered.
             reached_end = True
@@ -214,7 +216,7 @@ def plan(events: Iterable[dict[str, Any]], hide: Mask | None = None) -> Plan:
     return Plan(
         steps=tuple(sorted(steps.values(), key=lambda step: (step.urn, step.operation))),
         findings=tuple(sorted(findings, key=lambda f: (not f.mandatory, f.rule, f.urn, f.message))),
-        errors=tuple(sorted(errors)),
+        errors=tuple(sorted(_once(errors))),
         warnings=tuple(sorted(warnings)),
         succeeded=succeeded,
         complete=succeeded or reached_end,
@@ -278,8 +280,25 @@ def _finding(policy: _Policy, hide: Mask) -> PolicyFinding:
 
 def _text(diagnostic: _Diagnostic) -> str:
     name = diagnostic.urn.rpartition("::")[2]
-    text = _ADVICE.sub("", diagnostic.message).strip()
-    return f"{name}: {text}" if name else text
+    text = useful(_ADVICE.sub("", diagnostic.message))
+    return f"{name}: {text}" if name and text else text
+
+
+def useful(output: str) -> str:
+    """Return the output of the CLI without the origin of providers and without repeated errors."""
+    lines = _ORIGIN.sub("", output).strip().splitlines()
+    kept = (
+        line
+        for n, line in enumerate(lines)
+        if not line.startswith("error: ") or line not in lines[:n]
+    )
+    return "\n".join(kept).strip()
+
+
+def _once(errors: Iterable[str]) -> Iterator[str]:
+    """Yield the errors that are not part of a longer one."""
+    found = [*errors]
+    return (each for each in found if not any(each != o and each in o for o in found))
 
 
 def plain(value: Any) -> Any:

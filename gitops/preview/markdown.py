@@ -25,7 +25,9 @@ HEADLINES = {
     "blocked": "blocked",
     "failed": "the preview failed",
 }
-_SPECIAL = re.compile(r"([\\`*_\[\]|~#])")
+_SPECIAL = re.compile(r"([\\`*_\[\]|~$])")
+_REFERENCES = re.compile(r"([@#])")
+"""Begin references to users and issues, which hosts find after Markdown has removed escapes."""
 _FENCE = re.compile(r"`{3,}")
 _KIB = 1024
 _DAYS = 2
@@ -110,9 +112,9 @@ def _errors(report: Report) -> list[str]:
 
 
 def plain(text: str) -> Markup:
-    """Return text without any markup, HTML or mention of a user."""
+    """Return text without any markup, HTML, mention of a user or reference to an issue."""
     shown = _SPECIAL.sub(r"\\\1", html.escape(" ".join(text.split()), quote=False))
-    return _markdown(shown.replace("@", "@\u200b"))
+    return _markdown(_REFERENCES.sub("\\1\u200b", shown))
 
 
 def sentence(text: str) -> Markup:

@@ -72,11 +72,9 @@ def run(options: argparse.Namespace) -> int:
         document = {"currency": table.currency, "runs": [run.as_json() for run in found]}
         sys.stdout.write(json.dumps(document, indent=2) + "\n")
     else:
-        from rich.console import Console
+        from gitops.runs.table import as_svg, render, terminal
 
-        from gitops.runs.table import as_svg, render
-
-        console = Console(record=options.svg is not None)
+        console = terminal(record=options.svg is not None)
         console.print(render(found, table.currency, now))
         if options.svg is not None:
             options.svg.write_text(as_svg(console, "python -m gitops status"))

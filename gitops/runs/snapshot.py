@@ -135,7 +135,13 @@ class Cluster:
         if kind == "pods":
             # kubectl repeats the error before its last line.
             error = (done.stderr.strip().splitlines() or ["kubectl printed no error"])[-1]
-            raise GitopsError(f"cannot list the pods of the cluster: {error}")
+            where, remedy = f"namespace {self.namespace}", ""
+            if self.namespace is None:
+                where = "the cluster"
+                # As the API server writes it: Error from server (Forbidden): pods is forbidden
+                if "forbidden" in error.lower():
+                    remedy = ". Add --namespace NAME if you may list those of a namespace."
+            raise GitopsError(f"cannot list the pods of {where}: {error}{remedy}")
         return []
 
     def _get(self, kinds: str) -> subprocess.CompletedProcess[str]:
@@ -171,11 +177,16 @@ def _items(text: str) -> list[Object]:
     """Return the objects in a list that kubectl printed. Raises GitopsError for anything else."""
     try:
         items = json.loads(text)["items"]
-        if all("kind" in item and "name" in item["metadata"] for item in items):
+        if all(map(_is_object, items)):
             return list(items)
     except (ValueError, TypeError, LookupError, RecursionError):
         pass
     raise GitopsError(f"kubectl printed no list of objects, but {text[:80]!r}")
+
+
+def _is_object(item: Object) -> bool:
+    is_complete = item["kind"] != "Pod" or isinstance(item["spec"]["containers"], list)
+    return is_complete and "name" in item["metadata"]
 
 
 def request(pod: Object) -> Counter[str]:
@@ -222,4 +233,4 @@ def owner(thing: Object) -> str:
 
 def queue_of(group: Object) -> str:
     """Return the queue of a PodGroup."""
-    return str(group["spec"].get("queue", "default"))
+    return str(group.get("spec", {}).get("queue", "default"))

@@ -175,7 +175,7 @@ class _Reader:
         counted = [pod for pod in one.pods if state.over or pod not in ended]
         group = next((g for g in one.groups if key(g) in self.positions), None)
         group = group or next(iter(one.groups), None)
-        minimum = int(group["spec"].get("minMember", 1)) if group else 1
+        minimum = int(group.get("spec", {}).get("minMember", 1)) if group else 1
         used = usage(one.pods, self.snapshot, self.prices, self.now, self.product)
         held = None if state.over else self.why.get((namespace, owner(group) if group else name))
         waits = state is State.WAITING

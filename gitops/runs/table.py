@@ -1,12 +1,15 @@
 """Runs as a table on a terminal. Needs rich."""
 
 import re
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from rich._export_format import CONSOLE_SVG_FORMAT
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.measure import Measurement
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -21,6 +24,12 @@ _SVG: Final = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re
     "font-family: Fira Code, monospace", "font-family: monospace"
 )
 
+_WIDEST: Final = 1000
+"""Columns of a terminal that cuts nothing off."""
+
+_IMAGE: Final = 120
+"""Columns of an image that is made without a terminal."""
+
 STYLES: Final = {
     State.WAITING: "yellow",
     State.RUNNING: "green",
@@ -31,6 +40,12 @@ STYLES: Final = {
 }
 
 
+def terminal(*, record: bool = False, soft_wrap: bool = False) -> Console:
+    """Return a console on standard output. Files and pipes are as wide as every column needs."""
+    width = None if sys.stdout.isatty() else _IMAGE if record else _WIDEST
+    return Console(record=record, soft_wrap=soft_wrap, width=width)
+
+
 def print_runs(cluster: Cluster, console: Console | None = None) -> None:
     """Print the runs of a cluster, and below them everything else that waits.
 
@@ -38,7 +53,7 @@ def print_runs(cluster: Cluster, console: Console | None = None) -> None:
         GitopsError: If the cluster does not answer.
     """
     table = prices.load()
-    console = console or Console(soft_wrap=True)
+    console = console or terminal(soft_wrap=True)
     now = datetime.now(UTC)
     snapshot = cluster.snapshot()
     found = read_runs(cluster, table, now, snapshot=snapshot)
@@ -63,8 +78,42 @@ def as_svg(console: Console, command: str) -> str:
     return console.export_svg(title=f"$ {command}", code_format=_SVG)
 
 
-def _table(runs: Sequence[RunStatus], currency: str, now: datetime) -> Table:
-    """Return the table without empty columns, since terminals are narrow."""
+@dataclass(frozen=True)
+class _Table:
+    """A table without empty columns, and without the less important ones on narrow terminals."""
+
+    columns: Mapping[str, Sequence[RenderableType]]
+    less_important: Sequence[str]
+    """Columns in the order in which they are omitted."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
+        shown = {name: cells for name, cells in self.columns.items() if any(c != "" for c in cells)}
+        omitted = iter(self.less_important)
+        while _width(table := _drawn(shown), console, options) > options.max_width:
+            if (name := next(omitted, None)) is None:
+                break
+            shown.pop(name, None)
+        yield table
+
+
+def _width(table: Table, console: Console, options: ConsoleOptions) -> int:
+    return Measurement.get(console, options.update(width=_WIDEST), table).maximum
+
+
+def _drawn(columns: Mapping[str, Sequence[RenderableType]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in columns:
+        left = name in ("RUN", "QUEUE", "STATE", "PODS", "GPUS", "EPOCHS")
+        # Only names of runs may be broken into lines: they are needed whole in other commands.
+        table.add_column(
+            name, justify="left" if left else "right", overflow="fold", no_wrap=name != "RUN"
+        )
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*row)
+    return table
+
+
+def _table(runs: Sequence[RunStatus], currency: str, now: datetime) -> _Table:
     several = len({run.namespace for run in runs}) > 1
     columns: dict[str, list[RenderableType]] = {
         "RUN": [f"{run.namespace}/{run.name}" if several else run.name for run in runs],
@@ -79,14 +128,7 @@ def _table(runs: Sequence[RunStatus], currency: str, now: datetime) -> Table:
         "GPU H": [f"{run.gpu_hours:.2f}" for run in runs],
         currency: ["" if run.cost is None else f"{run.cost:.2f}" for run in runs],
     }
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    shown = {name: cells for name, cells in columns.items() if any(cell != "" for cell in cells)}
-    for name in shown:
-        number = name in ("LOSS", "LEFT", "AGE", "GPU H", currency)
-        table.add_column(name, justify="right" if number else "left", no_wrap=name != "STATE")
-    for row in zip(*shown.values(), strict=True):
-        table.add_row(*row)
-    return table
+    return _Table(columns, (currency, "GPU H", "AGE", "LOSS", "GPUS", "QUEUE"))
 
 
 def _state(run: RunStatus) -> str:

@@ -77,7 +77,7 @@ def _groups(snapshot: Snapshot) -> Iterator[Waiting]:
     for group in snapshot.all("PodGroup"):
         pods = [pod for pod in snapshot.active() if group_of(pod) == key(group)]
         scheduled = sum(map(is_scheduled, pods))
-        minimum = int(group["spec"].get("minMember", 1))
+        minimum = int(group.get("spec", {}).get("minMember", 1))
         phase = group.get("status", {}).get("phase", "Pending")
         if phase == "Completed" or (scheduled >= minimum and scheduled == len(pods)):
             continue
@@ -112,7 +112,7 @@ def _reasons(
     snapshot: Snapshot, group: Object, pods: list[Object], starting: bool
 ) -> Iterator[str]:
     missing = sum((request(pod) for pod in pods if not is_scheduled(pod)), Counter[str]())
-    if starting and (minimum := group["spec"].get("minResources")):
+    if starting and (minimum := group.get("spec", {}).get("minResources")):
         scheduled = (request(pod) for pod in pods if is_scheduled(pod))
         missing = devices(minimum) - sum(scheduled, Counter[str]())
     queue = queue_of(group)
@@ -147,7 +147,7 @@ def _queue_reasons(snapshot: Snapshot, name: str, missing: Counter[str]) -> Iter
     state = queue.get("status", {}).get("state", "Open")
     if state != "Open":
         yield f"queue {name} is {state}: `vcctl queue operate --action open --name {name}` opens it"
-    limits, used = devices(queue["spec"].get("capability", {})), snapshot.used(name)
+    limits, used = devices(queue.get("spec", {}).get("capability", {})), snapshot.used(name)
     for resource, limit in sorted(limits.items()):
         if missing[resource] > limit:
             yield f"requests {missing[resource]} {resource}, but queue {name} is limited to {limit}"

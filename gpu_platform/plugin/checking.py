@@ -8,7 +8,7 @@ from pulumi.errors import InputPropertiesError, InputPropertyErrorDetails
 from pulumi.provider.experimental.util import camel_case
 from pydantic import BaseModel, ValidationError
 
-from infra.settings.problems import rule
+from infra.settings.problems import dotted, rule
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -27,8 +27,8 @@ def checked(model: type[Model], values: Mapping[str, Any], *within: str) -> Mode
         names = set(_names(values))
         raise refused(
             (
-                ".".join(
-                    camel_case(str(part))
+                dotted(
+                    camel_case(part) if isinstance(part, str) else part
                     for part in detail["loc"][len(within) :]
                     if part != "[key]"
                 ),

@@ -41,7 +41,8 @@ def needs(key: str, job: TrainingJobSettings, gpu_resource: str) -> Iterator[Nee
         job_key(key, "nodes"),
         job.min_pods,
         "gang",
-        f"{job.min_pods} nodes x {job.gpus_per_node} GPUs = {gang} {gpu_resource}"
+        f"{_counted(job.min_pods, 'node')} x {_counted(job.gpus_per_node, 'GPU')} = "
+        f"{gang} {gpu_resource}"
         + (f", and a pod with {leader.cpu} CPUs and {leader.memory}" if leader else ""),
         {
             gpu_resource: Decimal(gang),
@@ -63,6 +64,10 @@ def needs(key: str, job: TrainingJobSettings, gpu_resource: str) -> Iterator[Nee
                 "memory": parse_quantity(step.memory),
             },
         )
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _together(each: str, pods: int, leader: str) -> Decimal:
@@ -143,6 +148,9 @@ def _amounts(cpu: str, memory: str, pods: int) -> Mapping[str, Decimal]:
     return {name: amount * pods for name, amount in each.items()}
 
 
-def plain(amount: Decimal) -> str:
-    """Return an amount without exponent."""
+def plain(amount: Decimal, name: str) -> str:
+    """Return an amount of a resource without exponent: bytes in the largest unit that is exact."""
+    for suffix, power in (("Gi", 3), ("Mi", 2), ("Ki", 1)) if name == "memory" else ():
+        if amount and amount % 1024**power == 0:
+            return f"{amount / 1024**power:f}{suffix}"
     return f"{amount.normalize():f}"

@@ -8,6 +8,7 @@ from infra.settings.gpu_operator import GpuOperatorSettings
 from infra.settings.node_health import NodeHealthSettings
 from infra.settings.types import (
     AbsolutePath,
+    Annotations,
     DnsLabel,
     DnsName,
     Labels,
@@ -60,7 +61,7 @@ class ClusterSettings(Settings):
         "start no new run, and pods of existing runs do not get them. Charts take them in their "
         "own `values`: `custom.common_labels` of Volcano, `commonLabels` of kube-prometheus-stack.",
     )
-    annotations: dict[QualifiedName, str] = Field(
+    annotations: Annotations = Field(
         default={},
         description="Annotations that your site requires on every object and pod of the stack, "
         "as `labels`. Objects of charts do not get them.",
@@ -90,6 +91,14 @@ class ClusterSettings(Settings):
     def _one_line(cls, text: str | None) -> str | None:
         if text is not None and len(text.splitlines()) > 1:
             raise ValueError("must be a name or a path, but has several lines")
+        return text
+
+    @field_validator("kubeconfig")
+    @classmethod
+    def _path(cls, text: str | None) -> str | None:
+        # The provider takes either, and the state would then contain the credentials.
+        if text is not None and text.lstrip().startswith("{"):
+            raise ValueError("must be the path of the kubeconfig file, but has its content")
         return text
 
     @model_validator(mode="after")

@@ -18,6 +18,7 @@ from infra.settings.problems import full_key, job_key
 from infra.settings.training.job import TrainingJobSettings
 from kube.kinds import KINDS
 from kube.kinds.record import TRAINING_PROGRAM
+from kube.quantities import parse_quantity
 
 MOST_JOBS: Final = 100
 """Maximum number of jobs of a stack without a warning. A file or bucket backend writes the whole
@@ -37,6 +38,7 @@ def notices(settings: StackSettings) -> Iterator[str]:
     yield from _unmeasured(settings)
     yield from _updates_that_wait_for_training(settings)
     yield from _gangs_of_a_first_consumer(settings)
+    yield from _slow_processes(settings)
 
 
 def _many_jobs(settings: StackSettings) -> Iterator[str]:
@@ -130,6 +132,32 @@ def _gangs_of_a_first_consumer(settings: StackSettings) -> Iterator[str]:
                 )
 
 
+def _slow_processes(settings: StackSettings) -> Iterator[str]:
+    """Warn of fewer cores than processes or threads, and of stops without time to save.
+
+    CPU is not limited, so that such jobs train on nodes with spare cores.
+    """
+    for key, job in settings.training.all_jobs.items():
+        cores, processes = parse_quantity(job.cpu), job.gpus_per_node
+        threads = job.omp_threads or 1
+        if threads > 1 and processes * threads > cores:
+            yield (
+                f"{job_key(key, 'omp_threads')} is {threads}, which makes {processes * threads} "
+                f"threads of {processes} processes, but {job_key(key, 'cpu')} is {job.cpu}: write "
+                f"at most {max(1, int(cores / processes))}, or more CPUs."
+            )
+        elif processes > 1 and cores < processes:
+            yield (
+                f"{job_key(key, 'cpu')} is {job.cpu}, less than a core for each of {processes} "
+                f"processes (gpus_per_node): write at least {processes}."
+            )
+        if job.grace_seconds == 0:
+            yield (
+                f"{job_key(key, 'grace_seconds')} is 0: pods that are stopped have no time to save "
+                "a checkpoint. Write as long as saving takes."
+            )
+
+
 def _updates_that_wait_for_training(settings: StackSettings) -> Iterator[str]:
     """Compare the quota with the largest gang, all services and the pod that an update adds."""
     if not settings.training.jobs or not settings.inference.services:
@@ -141,7 +169,7 @@ def _updates_that_wait_for_training(settings: StackSettings) -> Iterator[str]:
         wanted = needed.get(name, Decimal(0))
         if wanted > limit:
             yield (
-                f"{quota} is {plain(limit)}, but the largest gang, all services and the pod "
-                f"that an update of a service adds need {plain(wanted)} of {name}: while "
+                f"{quota} is {plain(limit, name)}, but the largest gang, all services and the pod "
+                f"that an update of a service adds need {plain(wanted, name)} of {name}: while "
                 "the gang runs, no service can be updated. Write at least that."
             )

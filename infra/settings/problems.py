@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
@@ -36,9 +37,18 @@ _SENTENCES: Final[Mapping[str, str]] = {
 }
 
 
+_COMPLETE: Final = re.compile(r"(write|a|another) ")
+"""Beginning of rules that need no subject. All others begin with a verb, such as `must`."""
+
+
 def full_key(*path: str | int) -> str:
     """Return a key as `pulumi config set --path` takes it, with the project as prefix."""
-    return f"{PROJECT}:{'.'.join(str(part) for part in path)}"
+    return f"{PROJECT}:{dotted(path)}"
+
+
+def dotted(path: Iterable[str | int]) -> str:
+    """Return a path inside a section, such as `tolerations[0].key`."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)[1:]
 
 
 def choice(known: Collection[str]) -> str:
@@ -80,14 +90,17 @@ def _sentence(detail: ErrorDetails, model: type[BaseModel], concern: str) -> str
         purpose = description(model, location)
         meaning = f": {purpose.removesuffix('.')}" if purpose else ""
         return f"{full_key(*path)} is missing{meaning}."
+    told = rule(detail)
+    here = full_key(*path)
     if kind == "value_error" and isinstance(detail["input"], (dict, list)):
-        return f"{full_key(*path)} {rule(detail)}."
-    joined = ": it" if kind == "value_error" else ", but"
-    return f"{full_key(*path)} is {_shown(detail['input'])}{joined} {rule(detail)}."
+        named = told.partition(" ")[0] in keys(model, location)
+        return f"{here}{':' if named else ''} {told}."
+    joined = ", but" if kind != "value_error" else ":" if _COMPLETE.match(told) else ": it"
+    return f"{here} is {_shown(detail['input'])}{joined} {told}."
 
 
 def rule(detail: ErrorDetails) -> str:
-    """Return the part of an error message that states what is allowed; it starts with a verb."""
+    """Return the part of an error message that states what is allowed."""
     kind = detail["type"]
     if kind == "value_error":
         return detail["msg"].removeprefix("Value error, ")

@@ -6,6 +6,7 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from infra.settings.types import (
+    Annotations,
     CpuQuantity,
     DnsLabel,
     Labels,
@@ -106,7 +107,7 @@ AdmissionMode = Annotated[Literal["off", "audit", "warn", "deny"], BeforeValidat
 class IdentitySettings(Settings):
     """Cloud identity of a ServiceAccount: IRSA, GKE or Azure workload identity."""
 
-    annotations: dict[QualifiedName, str] = Field(
+    annotations: Annotations = Field(
         default={},
         description="Annotations of the ServiceAccount, such as eks.amazonaws.com/role-arn or "
         "iam.gke.io/gcp-service-account.",

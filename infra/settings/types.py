@@ -37,6 +37,8 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, protected_namespaces=())
 
 
+_LARGEST_ANNOTATIONS: Final = 256 * 1024
+
 TMP_SIZE: Final = "1Gi"
 """Size of the volume at /tmp."""
 
@@ -115,6 +117,16 @@ def _pinned_image(text: str) -> str:
             "because nothing else guarantees that every node runs the same image"
         )
     return text
+
+
+def _annotations(found: dict[str, str]) -> dict[str, str]:
+    size = sum(len(f"{key}{text}".encode()) for key, text in found.items())
+    if size > _LARGEST_ANNOTATIONS:
+        raise ValueError(
+            f"has {size} bytes, but Kubernetes accepts {_LARGEST_ANNOTATIONS} bytes of annotations "
+            "from all tools together: write less"
+        )
+    return found
 
 
 _text = BeforeValidator(_as_text)
@@ -226,6 +238,7 @@ PinnedImage = Annotated[str, AfterValidator(_pinned_image), _format("image-by-di
 """An image reference with a digest."""
 
 Labels = dict[QualifiedName, LabelValue]
+Annotations = Annotated[dict[QualifiedName, str], AfterValidator(_annotations)]
 PositiveInt = Annotated[int, Field(ge=1)]
 PortNumber = Annotated[int, Field(ge=1, le=65535)]
 Port = Annotated[int, Field(ge=1024, le=65535)]

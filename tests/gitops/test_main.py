@@ -23,17 +23,19 @@ def test_help_teaches_the_exit_statuses_and_examples(capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "status", "says"),
     [
-        (["--stack", "nowhere"], "new-environment nowhere"),
-        (["--stack", "prod", "--refresh", "--base", "main"], "leave one out"),
-        (["--stack", "prod", "--rendered", "--save-plan", "x"], "leave out --refresh"),
-        (["--stack", "prod", "--refresh", "--rendered"], "leave one out"),
-        (["--stack", "prod", "--policy-pack-config", "none.json"], "no configuration of the"),
+        (["--stack", "nowhere"], 1, "new-environment nowhere"),
+        (["--stack", "prod", "--refresh", "--base", "main"], 64, "leave one out"),
+        (["--stack", "prod", "--rendered", "--save-plan", "x"], 64, "leave out --refresh"),
+        (["--stack", "prod", "--rendered", "--simulate"], 64, "leave out --refresh"),
+        (["--stack", "prod", "--rendered", "--project", ".."], 64, "leave them out"),
+        (["--stack", "prod", "--refresh", "--rendered"], 64, "leave one out"),
+        (["--stack", "prod", "--policy-pack-config", "none.json"], 1, "no configuration of the"),
     ],
 )
 def test_contradictory_options_are_rejected_first(
-    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], status: int, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["preview", *arguments]) == 1
+    assert main(["preview", *arguments]) == status
     assert says in capsys.readouterr().err

@@ -163,6 +163,20 @@ def test_no_checkout_leaves_a_token_behind(file: Path) -> None:
                 assert step["with"]["persist-credentials"] is False
 
 
+def test_packages_and_plugins_are_downloaded_once_for_each_requirements() -> None:
+    used = yaml.safe_load(SETUP.read_text())["runs"]["steps"]
+    (cache,) = (step["with"] for step in used if step.get("uses", "").startswith("actions/cache@"))
+    assert cache["path"] == "~/.pulumi/plugins"
+    assert "hashFiles('requirements.txt')" in cache["key"]
+    common = gitlab_jobs()[".gitops"]
+    assert common["cache"]["key"]["files"] == ["requirements.txt"]
+    homes = [common["variables"][name] for name in ("PIP_CACHE_DIR", "PULUMI_HOME")]
+    # A login of Pulumi is stored next to the plugins.
+    suffixes = ("", "/plugins")
+    paths = [f"{home}{suffix}" for home, suffix in zip(homes, suffixes, strict=True)]
+    assert [f"$CI_PROJECT_DIR/{path}" for path in common["cache"]["paths"]] == paths
+
+
 def test_forks_get_no_secret_no_environment_and_no_cluster() -> None:
     preview = jobs(GITHUB / "workflows" / "preview.yml")
     rendered = yaml.safe_dump(preview["rendered"])
@@ -185,6 +199,13 @@ def test_an_update_needs_an_approval_and_is_alone() -> None:
     assert update["with"]["environment"] == "${{ matrix.stack }}"
     assert update["concurrency"]["cancel-in-progress"] is False
     assert "${{ matrix.stack }}" in update["concurrency"]["group"]
+
+
+@pytest.mark.parametrize("name", ["drift", "release"])
+def test_two_runs_do_not_write_the_same_issue_or_release(name: str) -> None:
+    found = yaml.safe_load((GITHUB / "workflows" / f"{name}.yml").read_text())["concurrency"]
+    assert found["group"].startswith(name)
+    assert found["cancel-in-progress"] is False
 
 
 def test_an_update_is_bound_to_the_plan_of_the_job_before_it() -> None:

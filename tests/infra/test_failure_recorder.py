@@ -123,7 +123,7 @@ def test_an_image_that_is_not_declared_is_named() -> None:
 def test_claims_must_be_there_and_writable_by_many() -> None:
     values = configured(claims=["nothing"])
     [problem] = problems(values)
-    assert "gpu-platform:logs.recorder.claims.0 is 'nothing'" in problem
+    assert "gpu-platform:logs.recorder.claims[0] is 'nothing'" in problem
     values = configured()
     values["storage"]["claims"]["checkpoints"]["access_modes"] = ["ReadWriteOnce"]
     assert any(

@@ -142,12 +142,14 @@ BOMB = "a0: &a0 [x, x]\n" + "".join(
         (f"{SERVICE}spec: !!binary _", "its !!binary is not text in base64"),
         ("apiVersion: v1\nkind: A\nitems: {a: 1}", 'items: found {"a": 1}; write a list'),
         (f"{SERVICE}spec: &s [*s]", "document 1: it refers to itself"),
+        (f"{SERVICE}spec: " + "[" * 100_000, "it is nested deeper than 200 levels"),
+        (f"{SERVICE}spec: {'[' * 200}{']' * 200}", "it is nested deeper than 200 levels"),
         (f"{SERVICE}{'[' * 5000}", "document 1"),
         (f"{SERVICE}{BOMB}", "its aliases make it larger"),
         (f"{SERVICE}spec: !!python/object:os.system x", "this is not YAML: could not determine"),
         ("\x00", "document 1: this is not YAML"),
     ],
-    ids=range(23),
+    ids=range(25),
 )
 def test_what_cannot_be_judged_is_one_plain_error(text: str, says: str):
     with pytest.raises(DocumentError) as caught:

@@ -32,16 +32,16 @@ def gangs_find_room(
                 wanted = need.amounts.get(name, Decimal(0))
                 if wanted > limit:
                     yield (
-                        f"{need.here} is {need.value}: {need.asks}, which needs {plain(wanted)} "
-                        f"of {name}, more than {quota} of {plain(limit)}. "
-                        f"The {need.who} would never start."
+                        f"{need.here} is {need.value}: {need.asks}, which needs "
+                        f"{plain(wanted, name)} of {name}, more than {quota} of "
+                        f"{plain(limit, name)}. The {need.who} would never start."
                     )
             for name, amount in queue.capability.items() if queue else ():
                 wanted = need.amounts.get(name, Decimal(0))
                 if wanted > parse_quantity(amount):
                     yield (
                         f"{job_key(key, 'queue')} is {job.queue!r}, whose capability of {name} is "
-                        f"{amount}, but the {need.who} needs {plain(wanted)} ({need.asks}). "
+                        f"{amount}, but the {need.who} needs {plain(wanted, name)} ({need.asks}). "
                         "It would never start."
                     )
 
@@ -61,14 +61,15 @@ def services_find_room(
         wanted = used + updated.get(name, Decimal(0))
         if used > limit:
             yield (
-                f"{here} and the recorder may use {plain(used)} of {name} in all, more than "
-                f"{quota} of {plain(limit)}: write fewer replicas or less per pod."
+                f"{here} and the recorder may use {plain(used, name)} of {name} in all, more than "
+                f"{quota} of {plain(limit, name)}: write fewer replicas or less per pod."
             )
         elif wanted > limit:
             yield (
-                f"{here} and the recorder may use {plain(used)} of {name} in all, which leaves "
-                f"too little of {quota} of {plain(limit)} for the pod that an update adds before "
-                f"it removes one: write fewer replicas, or a quota of {plain(wanted)}."
+                f"{here} and the recorder may use {plain(used, name)} of {name} in all, which "
+                f"leaves too little of {quota} of {plain(limit, name)} for the pod that an update "
+                f"adds before it removes one: write fewer replicas, or a quota of "
+                f"{plain(wanted, name)}."
             )
 
 

@@ -8,6 +8,7 @@ from infra.settings.cluster import TolerationSettings
 from infra.settings.training.checks import job_problems
 from infra.settings.training.network import NcclSettings, RdmaSettings
 from infra.settings.types import (
+    Annotations,
     CpuQuantity,
     DiskQuantity,
     DnsLabel,
@@ -204,7 +205,7 @@ class TrainingJobSettings(Settings):
         default={},
         description='Labels of the pods, such as azure.workload.identity/use: "true".',
     )
-    annotations: dict[QualifiedName, str] = Field(
+    annotations: Annotations = Field(
         default={},
         description="Annotations of the pods, for other tools (hang tracers, sidecars).",
     )

@@ -21,7 +21,6 @@ _RESERVED_VARIABLES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("MASTER_ADDR", "MASTER_PORT"), _PROVIDED),
     "LD_PRELOAD": "changes every program in the pod: set it in the image's entry point",
 }
-_LARGEST_ANNOTATIONS: Final = 256 * 1024
 
 
 def pod_problems(job: TrainingJobSettings) -> Iterator[str]:
@@ -35,12 +34,6 @@ def pod_problems(job: TrainingJobSettings) -> Iterator[str]:
         yield (
             f"has attempt_deadline_seconds {job.attempt_deadline_seconds}, which is less than the "
             f"grace_seconds ({job.grace_seconds}) of a terminated pod: write more"
-        )
-    size = sum(len(f"{key}{text}".encode()) for key, text in job.annotations.items())
-    if size > _LARGEST_ANNOTATIONS:
-        yield (
-            f"has {size} bytes of annotations, but Kubernetes accepts {_LARGEST_ANNOTATIONS} "
-            "bytes from all tools together: write less"
         )
     twice = set(job.env) & set(job.env_from)
     if twice:

@@ -59,6 +59,28 @@ def test_a_missing_or_invalid_environment_is_reported(
     assert "did you mean 'context'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("config: {a: é}".encode("latin-1"), "cannot be read: 'utf-8' codec"),
+        (b"config: &c {a: *c}", "cannot be read: found unconstructable recursive node"),
+        (b"config: " + b"[" * 100_000, "nested deeper than 200 levels"),
+        (b"config: {a: " + b"[" * 199 + b"]" * 199 + b"}", "nested deeper than 200 levels"),
+        (b"- config", "is not the configuration of a stack"),
+    ],
+)
+def test_an_unreadable_file_is_reported_without_a_traceback(
+    content: bytes, says: str, tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "Pulumi.odd.yaml"
+    file.write_bytes(content)
+    assert main(["diff", str(file), "prod"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert "Pulumi.odd.yaml" in error
+    assert says in error
+
+
 def test_secrets_are_not_reported(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     text = (CHECKOUT / "Pulumi.prod.yaml").read_text()
     for name, value in (("a", "v1:one"), ("b", "v1:two")):

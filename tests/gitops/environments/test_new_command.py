@@ -69,12 +69,15 @@ def test_flags_decide_what_is_written(project: Path) -> None:
 
 
 def test_an_existing_environment_is_not_changed(
-    project: Path, capsys: pytest.CaptureFixture[str]
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     new(project, "lab", "--defaults")
     (project / "Pulumi.lab.yaml").write_text("mine")
     assert new(project, "lab", "--defaults") == 1
     assert "was not changed" in capsys.readouterr().err
+    monkeypatch.setattr("sys.stdin", _Terminal("\n" * 20))
+    assert new(project, "lab") == 1
+    assert capsys.readouterr().out == "", "a question was asked in vain"
     assert (project / "Pulumi.lab.yaml").read_text() == "mine"
 
 
@@ -86,6 +89,10 @@ def test_an_existing_environment_is_not_changed(
         (["lab", "--nodes", "0"], "--nodes is '0': write a number from 1 to 10000"),
         (["lab", "--nodes", "9" * 5000], "write a number from 1 to 10000"),
         (["lab", "--storage", "floppy"], "write one of nfs, cephfs, existing"),
+        (["lab", "--storage", "existing"], "write --storage-class, the name of the storage class"),
+        (["lab", "--nodes", "10001"], "write a number from 1 to 10000"),
+        (["lab", "--gpus-per-node", "9" * 11], "write a number from 1 to 10000"),
+        (["lab", "--context", "a\nb"], "cluster.context"),
         (["lab", "--namespace", "kube-system"], "tenancy.namespace"),
         (["lab", "--registry", "https://r.example.com"], "images.registry"),
     ],
@@ -131,6 +138,16 @@ def test_missing_flags_are_prompted_until_valid(
     assert settings.tenancy.quota.gpus == 16
     assert not settings.volcano.install
     assert settings.gpu.provider == "existing"
+
+
+def test_the_class_of_an_existing_storage_is_asked_for_until_it_is_named(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[Any]
+) -> None:
+    monkeypatch.setattr("sys.stdin", _Terminal("\n" * 5 + "existing\n\n\ngp3\n" + "\n" * 5))
+    assert new(project, "lab") == 0
+    assert capsys.readouterr().out.count("name of the storage class: ") == 3
+    claims = settings_of(project / "Pulumi.lab.yaml").storage.claims
+    assert {claim.storage_class for claim in claims.values()} == {"gp3"}
 
 
 def test_an_invalid_name_is_refused_before_any_question(

@@ -77,6 +77,26 @@ def test_debug_messages_are_not_reported() -> None:
     assert found.errors == found.warnings == ()
 
 
+ORIGIN = "using pulumi-resource-kubernetes from $PATH at /usr/bin/pulumi-resource-kubernetes"
+
+
+def test_the_origin_of_a_provider_is_not_reported() -> None:
+    found = plans.plan(plans.said("warning", ORIGIN), plans.said("warning", f"{ORIGIN}\nslow"))
+    assert found.warnings == ("slow",)
+
+
+def test_an_error_that_is_part_of_another_one_is_reported_once() -> None:
+    told = {**plans.said("error", "no such file"), "sequence": 1}
+    told["diagnosticEvent"]["urn"] = "urn:pulumi:prod::gpu-platform::x::digits"
+    found = plans.plan(told, plans.said("error", "no such file"), plans.said("error", "other"))
+    assert found.errors == ("digits: no such file", "other")
+
+
+def test_output_of_the_cli_has_each_error_once() -> None:
+    said = f"warning: {ORIGIN}\nerror: no stack\n\nDiagnostics:\n\nerror: no stack\n"
+    assert events.useful(said) == "error: no stack\n\nDiagnostics:"
+
+
 def test_a_damaged_log_is_reported(tmp_path: Path) -> None:
     log = tmp_path / "events"
     log.write_text('{"sequence": 1}\n{')

@@ -113,6 +113,9 @@ def test_a_rendered_preview_names_its_base() -> None:
         ("a_b*c`d", "a\\_b\\*c\\`d"),
         ("<b>&</b>", "&lt;b&gt;&amp;&lt;/b&gt;"),
         ("@team", "@\u200bteam"),
+        ("team/repository#1", "team/repository#\u200b1"),
+        ("# title", "#\u200b title"),
+        ("$a$", "\\$a\\$"),
     ],
 )
 def test_text_is_only_text(given: str, shown: str) -> None:

@@ -1,5 +1,6 @@
 """Answers of kubectl."""
 
+import json
 import sys
 
 import pytest
@@ -14,8 +15,16 @@ def prints(text: str) -> Cluster:
     return Cluster((sys.executable, "-c", f"print({text!r})"))
 
 
+POD = {"kind": "Pod", "metadata": {"namespace": "ml", "name": "digits"}}
+
+
 @pytest.mark.parametrize(
-    "text", ["", "<html>sign in</html>", "[]", '{"items": null}', '{"items": [1]}', "[" * 100_000]
+    "text",
+    [
+        *("", "<html>sign in</html>", "[]", '{"items": null}', '{"items": [1]}', "[" * 100_000),
+        json.dumps({"items": [POD]}),
+        json.dumps({"items": [{**POD, "spec": {"containers": None}}]}),
+    ],
 )
 def test_an_answer_that_is_not_a_list_of_objects_is_reported(text: str) -> None:
     with pytest.raises(GitopsError, match="kubectl printed no list of objects"):

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from gitops import prices
 from gitops.errors import GitopsError
 from gitops.runs.snapshot import Cluster
 from gitops.runs.status import RunStatus, read_runs
+from gitops.runs.waiting import waiting
 from infra.failure_recorder import SELECTOR
 from kube.kinds.record import State
 from tests.gitops.runs.kubectl import forbid, install
@@ -192,8 +194,20 @@ def test_kinds_that_must_not_be_listed_are_skipped(tmp_path: Path) -> None:
     found = only(cluster)
     assert (found.state, found.pods, found.cost) == (State.RUNNING, 1, None)
     (tmp_path / "pods").unlink()
-    with pytest.raises(GitopsError, match="cannot list the pods of the cluster: forbidden"):
+    with pytest.raises(GitopsError, match="cannot list the pods of the cluster: forbidden") as told:
         only(cluster)
+    assert str(told.value).endswith("Add --namespace NAME if you may list those of a namespace.")
+    with pytest.raises(GitopsError, match=r"of namespace ml: forbidden: pods$"):
+        only(replace(cluster, namespace="ml"))
+
+
+def test_groups_and_queues_may_lack_a_spec(tmp_path: Path) -> None:
+    objects = [volcano_job("digits", "Pending"), group("digits", least=2), queue()]
+    for each in objects[1:]:
+        del each["spec"]
+    cluster = cluster_of(tmp_path, *objects)
+    assert only(cluster).state is State.WAITING
+    assert waiting(cluster.snapshot())
 
 
 def test_only_the_requested_run_is_read(tmp_path: Path) -> None:

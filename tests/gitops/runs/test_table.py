@@ -12,7 +12,7 @@ from rich.console import Console
 
 from gitops.runs.progress import Progress
 from gitops.runs.status import RunStatus
-from gitops.runs.table import as_svg, render
+from gitops.runs.table import as_svg, render, terminal
 from kube.kinds.record import State
 
 NOW = datetime(2026, 1, 1, 10, tzinfo=UTC)
@@ -57,6 +57,30 @@ def test_empty_columns_are_omitted() -> None:
     assert shown(plain).splitlines()[0].split() == [
         *("RUN", "QUEUE", "STATE", "PODS", "GPUS", "AGE", "GPU", "H"),
     ]
+
+
+def test_a_narrow_terminal_omits_columns_but_cuts_no_cell_off() -> None:
+    ended = dataclasses.replace(
+        RUN, name="language-model-1a2b3c4d", state=State.SUCCEEDED, restarts=0
+    )
+    lines = shown(RUN, ended, width=80).splitlines()
+    assert lines[0].split() == ["RUN", "QUEUE", "STATE", "PODS", "EPOCHS", "LEFT"]
+    assert lines[1].split()[:4] == ["digits-1a2b3c4d", "vision", "running,", "1"]
+    assert "succeeded  " in lines[2]
+    assert "…" not in "".join(lines)
+
+
+def test_a_pipe_gets_every_column(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal().print(render([RUN], "EUR", NOW))
+    assert capsys.readouterr().out.splitlines()[0].endswith("GPU H    EUR")
+
+
+def test_a_name_that_is_too_long_is_broken_into_lines() -> None:
+    named = dataclasses.replace(RUN, name="a" * 70)
+    text = shown(named, width=60)
+    assert "…" not in text
+    assert sum(line.partition(" ")[0].count("a") for line in text.splitlines()) == 70
+    assert "running, 1 restarts" in text
 
 
 def test_several_namespaces_are_shown() -> None:

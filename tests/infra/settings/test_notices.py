@@ -23,6 +23,27 @@ def of_job(kind: str = "volcano", **changes: Any) -> list[str]:
     return told(configuration(job(kind, **changes)))
 
 
+@pytest.mark.parametrize(
+    ("changes", "advice"),
+    [
+        ({"cpu": "56", "gpus_per_node": 8, "omp_threads": 7}, None),
+        ({"cpu": "56", "gpus_per_node": 8, "omp_threads": 5000}, "write at most 7, or more CPUs"),
+        ({"cpu": "1m", "gpus_per_node": 8}, "less than a core for each of 8 processes"),
+        ({"cpu": "1m", "gpus_per_node": 1}, None),
+        ({"cpu": "500m", "gpus_per_node": 1, "omp_threads": 1}, None),
+        ({"cpu": "500m", "gpus_per_node": 1, "omp_threads": 2}, "write at most 1, or more CPUs"),
+        ({"grace_seconds": 0}, "no time to save a checkpoint"),
+    ],
+)
+def test_processes_without_cores_or_time_are_warned_of(
+    changes: dict[str, Any], advice: str | None
+) -> None:
+    found = of_job(**changes)
+    assert (found == []) is (advice is None), found
+    if advice is not None:
+        assert advice in found[0]
+
+
 def of_volcano(**changes: Any) -> list[str]:
     values = good()
     values["volcano"] |= changes
@@ -47,7 +68,7 @@ def test_a_quota_must_suffice_for_the_gang_and_the_update_of_a_service_together(
     found = told(values)
     assert (found == []) is fits
     for text in found:
-        assert "gpu-platform:tenancy.quota.memory_limits is 2199023255552, but" in text
+        assert "gpu-platform:tenancy.quota.memory_limits is 2048Gi, but" in text
         assert "the largest gang, all services and the pod" in text
 
 

@@ -230,10 +230,28 @@ MISTAKES = {
         f"{JOB}.gpus_per_node",
         "write 1",
     ),
+    "unknown model": (
+        f"{JOB}.hyperparameters.model",
+        "resnet9000",
+        f"{JOB}.hyperparameters.model",
+        'is "resnet9000": write digits-net,',
+    ),
+    "boolean for a hyperparameter": (
+        f"{JOB}.hyperparameters.epochs",
+        True,
+        f"{JOB}.hyperparameters.epochs",
+        "is true: a boolean is not valid",
+    ),
+    "betas of another optimizer": (
+        f"{JOB}.hyperparameters",
+        {"model": "digits-net", "dataset": "digits", "optimizer": "sgd", "betas": [0.9, 0.95]},
+        f"{JOB}.hyperparameters: betas is set,",
+        "leave it out with sgd",
+    ),
     "toleration against itself": (
         "gpu.tolerations",
         [{"key": "a", "value": "b"}],
-        "gpu.tolerations.0",
+        "gpu.tolerations[0]",
         "operator Equal",
     ),
     "replicas and autoscaling": (
@@ -396,6 +414,22 @@ def test_a_mistake_is_told_with_its_key_and_what_is_allowed(mistake: str) -> Non
 def test_what_is_missing_is_named(path: str, key: str) -> None:
     (sentence,) = problems(without(path))
     assert sentence.startswith(f"gpu-platform:{key} ")
+
+
+@pytest.mark.parametrize(("nodes", "counted"), [(1, "1 node x 4 GPUs"), (2, "2 nodes x 4 GPUs")])
+def test_a_gang_is_described_by_its_numbers(nodes: int, counted: str) -> None:
+    values = changed(f"{JOB}.nodes", nodes)
+    values["tenancy"]["quota"]["gpus"] = 3
+    (sentence,) = problems(values)
+    assert f"{JOB}.nodes is {nodes}: {counted} = {4 * nodes} nvidia.com/gpu" in sentence
+
+
+def test_memory_is_described_in_the_unit_of_the_settings() -> None:
+    values = changed("tenancy.quota", {"memory": "100Gi"})
+    (sentence,) = problems(values)
+    assert "needs 128Gi of memory, more than gpu-platform:tenancy.quota.memory of 100Gi" in sentence
+    values["tenancy"]["quota"]["memory"] = "1500Mi"
+    assert any("quota.memory of 1500Mi" in sentence for sentence in problems(values))
 
 
 def test_the_example_is_right() -> None:

@@ -16,9 +16,13 @@ JOB = "training.jobs.digits."
             for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "RUN_DIR", "LD_PRELOAD")
         ),
         (f"{JOB}attempt_deadline_seconds", 59, "is less than the grace_seconds (60)"),
-        (f"{JOB}annotations", {"a": "x" * 300_000}, "300001 bytes of annotations"),
+        *(
+            (f"{owner}annotations", {"a": "x" * 300_000}, f"{owner}annotations has 300001 bytes,")
+            for owner in (JOB, "cluster.", "tenancy.identities.training.")
+        ),
         ("cluster.context", "a\nb", "several lines"),
         ("cluster.kubeconfig", "apiVersion: v1\nkind: Config", "several lines"),
+        ("cluster.kubeconfig", '{"apiVersion": "v1"}', "must be the path of the kubeconfig file"),
         ("inference.services.digits.max_unavailable", 9, "drained nodes may stop all of them"),
     ],
 )

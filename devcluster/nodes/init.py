@@ -66,23 +66,30 @@ class Node:
         server = f"https://{self.node.address}:{self.spec.network.api_port}"
         self.control_plane.write_kubeconfig(self.layout.kubeconfig, server)
         if again:
-            self._delete_lost_pods()
+            self._forget_lost_pods()
         self.supervisor.start(self.services.coredns())
         objects = json.dumps(self.services.dns_objects())
         self._kubectl("apply", "--server-side", "-f", "-", text=objects)
         self.events.add(self.node.name, API_ANSWERS)
 
-    def _delete_lost_pods(self) -> None:
-        """Delete the pods of an earlier start, whose containers ended with the nodes.
+    def _forget_lost_pods(self) -> None:
+        """Delete the pods of an earlier start, whose containers ended with the nodes, and devices.
 
-        Otherwise the kubelet refuses those with GPUs, because it starts the device plugin after
+        Otherwise the kubelet refuses pods with GPUs, because it starts the device plugin after
         them. A gang all of whose pods fail before Volcano's controllers run has failed for good.
         """
-        not_ended = "status.phase!=Succeeded,status.phase!=Failed"
-        for node in self.spec.real_nodes:
-            selector = f"--field-selector=spec.nodeName={node.name},{not_ended}"
+        names = [node.name for node in self.spec.real_nodes]
+        found = self._kubectl_output("get", "nodes", *names, "--ignore-not-found", "-o=json")
+        for node in json.loads(found or "{}").get("items", ()):
+            name, resources = node["metadata"]["name"], node["status"].get("capacity", {})
+            devices = dict.fromkeys(resource for resource in resources if "/" in resource)
+            status = json.dumps({"status": {"capacity": devices, "allocatable": devices}})
+            patch = ("--subresource=status", "--type=merge", f"--patch={status}")
+            self._kubectl("patch", "node", name, *patch)
+            not_ended = f"spec.nodeName={name},status.phase!=Succeeded,status.phase!=Failed"
             at_once = ("--force", "--grace-period=0", "--wait=false")
-            self._kubectl("delete", "pods", "--all-namespaces", selector, *at_once)
+            selected = ("--all-namespaces", f"--field-selector={not_ended}")
+            self._kubectl("delete", "pods", *selected, *at_once)
 
     def _await_control_plane(self) -> None:
         # The kubeconfig may be of an earlier start: ask the server.
@@ -116,15 +123,24 @@ class Node:
             time.sleep(0.1)
 
     def _kubectl(self, *arguments: str, text: str = "", check: bool = True) -> bool:
+        try:
+            self._kubectl_output(*arguments, text=text, silent=not check)
+        except subprocess.CalledProcessError:
+            if check:
+                raise
+            return False
+        return True
+
+    def _kubectl_output(self, *arguments: str, text: str = "", silent: bool = False) -> str:
         done = subprocess.run(
             [self.kubectl, f"--kubeconfig={self.layout.kubeconfig}", *arguments],
             input=text,
             text=True,
-            stdout=subprocess.DEVNULL,
-            stderr=None if check else subprocess.DEVNULL,
-            check=check,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL if silent else None,
+            check=True,
         )
-        return done.returncode == 0
+        return done.stdout
 
 
 def main(name: str, binaries: str, charts: str, switch_namespace: str) -> None:

@@ -103,7 +103,7 @@ class ApiClient:
         }
 
     def deployment(self, pod: Pod, strategy: Mapping[str, Any] | None = None) -> Manifest:
-        """Return the Deployment of its only pod. None is the strategy of Kubernetes."""
+        """Return the Deployment of its only pod. Strategy None is the default of Kubernetes."""
         return {
             "apiVersion": "apps/v1",
             "kind": "Deployment",

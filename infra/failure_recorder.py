@@ -17,11 +17,11 @@ from infra.settings.monitoring import RecorderSettings
 RECORDER: Final = "failure-recorder"
 SELECTOR: Final = {
     f"app.kubernetes.io/{label}": RECORDER
-    for label in ("name", "instance")  # a job may share the name, but no run the instance
+    for label in ("name", "instance")  # a job may have the same name, but not the instance
 }
-"""Labels of its pod. Without a workload label it may share a node with a `whole_node` job."""
+"""Pod labels. There is no workload label, so it may run on the node of a `whole_node` job."""
 CLAIMS_PATH: Final = "/claims"
-# Two pods write the same files, which is harmless; a gap would miss failures.
+# During an update, both pods write the same files, which is harmless; a gap would miss failures.
 _STRATEGY: Final = {
     "type": "RollingUpdate",
     "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1},
@@ -35,7 +35,7 @@ _READS: Final = [
 
 @dataclass(frozen=True, kw_only=True)
 class FailureRecorderArgs:
-    """Settings of the recorder, the names of the claims and the image, maybe a Pulumi output."""
+    """Settings of the recorder, the claims' names, and the image (a string or a Pulumi output)."""
 
     recorder: RecorderSettings
     namespace: str
@@ -68,7 +68,7 @@ class FailureRecorderArgs:
 
 
 class FailureRecorder(Component):
-    """A Deployment with one pod that only reads the API. Pulumi does not wait for it."""
+    """Deployment of one pod with read-only access to the API. Pulumi does not wait for it."""
 
     def __init__(
         self, name: str, args: FailureRecorderArgs, opts: pulumi.ResourceOptions | None = None

@@ -33,7 +33,7 @@ _OF_EVENTS: Final = [{"apiGroups": [""], "resources": ["events"], "verbs": ["cre
 
 @dataclass(frozen=True, kw_only=True)
 class NodeHealthArgs:
-    """Settings of the controller, the namespace of the runs, and the image, maybe an output."""
+    """Settings of the controller, the runs' namespace, and the image (a string or an output)."""
 
     health: NodeHealthSettings
     namespace: str
@@ -63,7 +63,7 @@ class NodeHealthArgs:
 
 
 class NodeHealth(Component):
-    """A Deployment with one pod in a namespace of its own. Pulumi does not wait for it."""
+    """Deployment of one pod in a separate namespace. Pulumi does not wait for it."""
 
     def __init__(
         self, name: str, args: NodeHealthArgs, opts: pulumi.ResourceOptions | None = None
@@ -95,7 +95,7 @@ def manifests(args: NodeHealthArgs) -> dict[str, Manifest]:
     }
     if args.isolated:
         built["network"] = client.allow_ports(_ports(args.health))
-    # Two controllers together could cordon more nodes than one may.
+    # Two controllers at once could exceed the limit of cordoned nodes.
     return {**built, "deployment": client.deployment(_pod(args), {"type": "Recreate"})}
 
 

@@ -138,7 +138,7 @@ def controller_manifests(args: SweepControllerArgs) -> list[Manifest]:
             "metadata": client.metadata,
             "data": {PLAN: args.plan},
         },
-        # Only one may decide; a lock on the claim holds back a second one.
+        # Only one pod may decide; a second one waits for a lock on the claim.
         client.deployment(_pod(args), {"type": "Recreate"}),
     ]
 

@@ -17,7 +17,7 @@ from infra.training_run import TrainingJobArgs
 class SweepController(Component):
     """The templates of the sweeps, and the Deployment that runs their trials.
 
-    The trials are no resources of the stack, which only bounds them. Pulumi does not wait for it.
+    The trials are not resources of the stack; it only bounds them. Pulumi does not wait for it.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ from policies.documents import Document, read
 from policies.rule import ConfigurationError, Rule
 
 SUFFIXES = (".yaml", ".yml", ".json")
-"""Ends of the names of manifests."""
+"""Suffixes of manifest files."""
 STDIN = "stdin"
 """Name of the standard input in reports."""
 

@@ -23,7 +23,7 @@ class PreemptsConfig(RuleConfig):
 
 
 class WaitsConfig(RuleConfig):
-    """How long new gangs may wait."""
+    """Maximum waiting time of new gangs."""
 
     minutes: float = Field(
         default=24 * 60, ge=0, description="Minutes that each new gang may wait at most."

@@ -73,7 +73,8 @@ def run(options: argparse.Namespace) -> int:
             )
     if both := set(options.previewers) & set(options.updaters):
         raise GitopsError(
-            f"{', '.join(sorted(both))} cannot update, because it previews: write two"
+            f"{', '.join(sorted(both))} is a group of previews and of updates: write two "
+            "different groups"
         )
     stack = Stack(options.stack)
     made: list[Mapping[str, Any]] = []

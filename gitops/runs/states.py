@@ -20,9 +20,9 @@ def state_of(resource: Resource, job: Object, running: int) -> State:
 
 
 def causes(resource: Resource, job: Object, pods: Sequence[Object]) -> list[str]:
-    """Return what a failed job and its failed pods say about the reason, which may be nothing.
+    """Return the reasons that a failed job and its failed pods state, if any.
 
-    Volcano has no reason: it stops restarting a job whose `retryCount` has reached `maxRetry`.
+    Volcano states none: it stops restarting a job whose `retryCount` has reached `maxRetry`.
     """
     status = job.get("status", {})
     most = job.get("spec", {}).get("maxRetry")

@@ -226,7 +226,7 @@ def _step_problems(job: TrainingJobSettings) -> Iterator[str]:
     if problem is not None:
         yield problem
     if job.steps and job.state == "stopped":
-        # Each step is a job of the flow, which would make it again.
+        # Each step is a job of the flow, which would re-create a stopped one.
         yield "has steps and state 'stopped': delete the JobFlow of the run instead"
     if any(step.writes_datasets for step in job.steps.values()) and job.datasets is None:
         yield "has a step with writes_datasets, but no datasets: write the claim"

@@ -15,7 +15,7 @@ def test_supported_settings_are_accepted() -> None:
     assert problems(config) == []
 
 
-def test_what_would_be_ignored_is_refused_by_name() -> None:
+def test_ignored_settings_are_refused_by_name() -> None:
     config = TrainingConfig.model_validate({**FITTING, "weight_decay": 0.1})
     with pytest.raises(ConfigurationError, match="weight_decay is not supported"):
         check(config)

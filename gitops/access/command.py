@@ -118,5 +118,5 @@ def _plan(stack: "Stack") -> "Plan":
         ended = engine.wait()
         found = plan(read(engine.log)) if engine.log.exists() else None
     if found is None or not found.succeeded:
-        raise GitopsError(found.errors[0] if found and found.errors else ended.said.strip())
+        raise GitopsError(found.errors[0] if found and found.errors else ended.output.strip())
     return found

@@ -67,7 +67,7 @@ class RunStatus:
 
     def as_json(self) -> dict[str, Any]:
         """Return plain data. Unknown numbers are null."""
-        told = self.progress or Progress()
+        reported = self.progress or Progress()
         return {
             "namespace": self.namespace,
             "name": self.name,
@@ -80,12 +80,14 @@ class RunStatus:
             "restarts": self.restarts,
             "created": None if self.created is None else self.created.isoformat(),
             "progress": {
-                "epoch": told.epoch,
-                "epochs": told.epochs,
-                "step": told.step,
-                "loss": told.loss,
-                "accuracy": told.accuracy,
-                "secondsLeft": None if told.left_seconds is None else round(told.left_seconds),
+                "epoch": reported.epoch,
+                "epochs": reported.epochs,
+                "step": reported.step,
+                "loss": reported.loss,
+                "accuracy": reported.accuracy,
+                "secondsLeft": None
+                if reported.left_seconds is None
+                else round(reported.left_seconds),
             },
             "queuePosition": self.position,
             "held": self.held,

@@ -18,7 +18,7 @@ REFERENCE = f"registry.example.com/gpu-platform/workload@sha256:{'0' * 64}"
 
 
 def carry_over(checkout: Path, stack: str) -> None:
-    """Edit a stack's file where it differs: context, installed components and volumes."""
+    """Adapt a stack's file to the embedded cluster: context, installed components and volumes."""
     file = checkout / f"Pulumi.{stack}.yaml"
     document = yaml.safe_load(file.read_text())
     config = document["config"]

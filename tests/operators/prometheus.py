@@ -35,7 +35,7 @@ OPERATOR = GoModule(
     "github.com/prometheus-operator/prometheus-operator@v0.93.1",
     "h1:4Juk8v93RdG1DSGD/mGp+SeQKPmnlLIj2iq3blLZgFY=",
 )
-"""The one of the chart that infra/settings/monitoring.py names."""
+"""The version in the chart that infra/settings/monitoring.py names."""
 
 LOOKED_AT = "pods,nodes,resourcequotas,horizontalpodautoscalers"
 PAGE = (ROOT / "docs" / "monitoring.md").read_text()
@@ -186,13 +186,13 @@ class Prometheus:
         return [number for number in found if not math.isnan(number)]
 
     def firing(self) -> Iterator[dict[str, str]]:
-        """Labels of the alerts that fire."""
+        """Return the labels of the alerts that fire."""
         for alert in self.get("alerts")["alerts"]:
             if alert["state"] == "firing":
                 yield alert["labels"]
 
     def fired(self) -> Iterator[dict[str, str]]:
-        """Labels of the alerts that fire or have fired."""
+        """Return the labels of the alerts that fire or have fired."""
         for series in self.ask('last_over_time(ALERTS{alertstate="firing"}[1h])'):
             yield series["metric"]
 

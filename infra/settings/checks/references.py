@@ -1,4 +1,4 @@
-"""Everything that is referred to is declared, and names are unique."""
+"""References to queues, images, claims and other objects name declared ones; names are unique."""
 
 from collections.abc import Collection, Iterator
 from typing import Final
@@ -203,7 +203,7 @@ def namespaces_differ(
 
 
 def one_dcgm_exporter(gpu: GpuSettings, monitoring: MonitoringSettings) -> Iterator[str]:
-    """Check that not both the GPU Operator and the stack install a DCGM exporter."""
+    """Check that only one of the GPU Operator and the stack installs a DCGM exporter."""
     twice = gpu.provider == "gpu-operator" and gpu.operator.dcgm_exporter
     if twice and monitoring.prometheus != "none" and monitoring.dcgm_exporter.install:
         yield (

@@ -90,7 +90,7 @@ def test_gpus_and_their_cost_are_of_the_pods_that_have_them(
         # Another error hides it.
         ("0 0 79 31 31", 79),
         ("0 48 79 31 31", 48),
-        # It is over.
+        # It has ended.
         ("79 79 31 31 31 31 31 31", 31),
         # The exporter restarted after a reset.
         ("0 0 79 31 0", 0),
@@ -203,7 +203,7 @@ GOODPUT: list[tuple[dict[str, str], float]] = [
         | steps("0+45x20"),
         0.75,
     ),
-    # It stands still.
+    # It makes no steps.
     (pod("a-0", "a", "vision", 8) | steps("45x20"), 0),
 ]
 

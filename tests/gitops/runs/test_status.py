@@ -14,7 +14,8 @@ from gitops.errors import GitopsError
 from gitops.runs.snapshot import Cluster
 from gitops.runs.status import RunStatus, read_runs
 from gitops.runs.waiting import waiting
-from infra.failure_recorder import SELECTOR
+from infra.failure_recorder import RECORDER
+from infra.manifests import standard_labels
 from kube.kinds.record import State
 from tests.gitops.runs.kubectl import forbid, install
 from tests.gitops.runs.objects import (
@@ -168,7 +169,7 @@ def test_other_jobs_are_left_alone(tmp_path: Path) -> None:
 def test_a_failed_run_is_kept_where_a_recorder_is(tmp_path: Path) -> None:
     failed, well = volcano_job("a", "Failed"), volcano_job("b", "Completed")
     recorder = pod("recorder")
-    recorder["metadata"]["labels"] = dict(SELECTOR)
+    recorder["metadata"]["labels"] = standard_labels(RECORDER, RECORDER)
     found = read_runs(cluster_of(tmp_path, failed, well, recorder), prices.load(), NOW)
     kept = {run.name: run.kept for run in found}
     shown = "python3 -m recorder show a"

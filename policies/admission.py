@@ -74,7 +74,7 @@ def manifests(
     """Return policies with their bindings for the enabled rules that one object decides alone.
 
     The rules about the same objects are one policy, since the API server converts an object for
-    each policy again. Advisory rules are policies of their own. Raises `ConfigurationError` if an
+    each policy again. Advisory rules are separate policies. Raises `ConfigurationError` if an
     exemption is refused.
     """
     if configuration.exemptions.refused:
